@@ -1,0 +1,60 @@
+"""Ways to create sessions on several devices and to feed them, behind one small protocol.
+
+Each strategy has a file of its own, imported when it is asked for: a measurement of one strategy loads nothing that
+belongs to another.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from ortmulti.errors import InvalidArgument
+
+from .base import Creation, FirstRun, SessionSettings, Strategy, StrategyError
+
+__all__ = ["Creation", "FirstRun", "SessionSettings", "Strategy", "StrategyError", "load", "names", "open_strategy"]
+
+# name -> (module of this package, class). The order is the one in which tables and plots show them.
+_REGISTRY = {
+    "sequential": ("sequential", "Sequential"),
+    "threads": ("threads", "Threads"),
+    "processes": ("processes", "Processes"),
+    "native": ("native", "Native"),
+}
+
+
+def names() -> tuple[str, ...]:
+    """The strategies there are, in the order in which tables show them."""
+    return tuple(_REGISTRY)
+
+
+def load(name: str) -> type[Strategy]:
+    """Imports the strategy called `name` and returns its class.
+
+    Raises:
+        InvalidArgument: there is no such strategy.
+    """
+    if name not in _REGISTRY:
+        raise InvalidArgument(f"unknown strategy {name!r}; there are {', '.join(_REGISTRY)}")
+    module, attribute = _REGISTRY[name]
+    strategy: type[Strategy] = getattr(importlib.import_module(f".{module}", __name__), attribute)
+    return strategy
+
+
+def open_strategy(
+    name: str, model: str | Path, devices: Sequence[str], settings: SessionSettings | None = None
+) -> Strategy:
+    """The strategy called `name` for one session of `model` on each of `devices`; nothing is started yet.
+
+    Args:
+        name: one of `names()`.
+        model: the .onnx file.
+        devices: "cpu" or "cuda:<index>", one for each session; a device may be named several times.
+        settings: the options that every session gets; defaults to `SessionSettings()`.
+
+    Raises:
+        InvalidArgument: there is no such strategy, or a device's name is not of that form.
+    """
+    return load(name)(Path(model), devices, settings or SessionSettings())

@@ -1,0 +1,71 @@
+"""C++ threads: `ortmulti.create_sessions`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+from ._onnxruntime import run_session
+from .base import Array, Creation, FirstRun, Strategy
+
+
+class Native(Strategy):
+    """ortmulti's own sessions, created at once by C++ threads.
+
+    `start` takes next to nothing: finding and opening ONNX Runtime and the CUDA libraries, which the strategies over
+    the onnxruntime package do while they start, is part of this one's creation.
+    """
+
+    name: ClassVar[str] = "native"
+    _ortmulti: Any = None
+    _sessions: Any = None
+
+    def start(self) -> float:
+        begin = time.perf_counter()
+        import ortmulti
+
+        self._ortmulti = ortmulti
+        return time.perf_counter() - begin
+
+    def create(self) -> Creation:
+        options = self._ortmulti.SessionOptions()
+        options.intra_op_num_threads = self.settings.intra_op_num_threads
+        for key, value in self.settings.config_entries.items():
+            options.add_session_config_entry(key, value)
+        on_cuda = any(device != "cpu" for device in self.devices)
+        begin = time.perf_counter()
+        self._sessions = self._ortmulti.create_sessions(
+            self.model,
+            list(self.devices),
+            options=options,
+            provider_options=dict(self.settings.provider_options) if on_cuda else None,
+        )
+        wall = time.perf_counter() - begin
+        return Creation(wall, _session_seconds(self._sessions.timeline, self.devices))
+
+    def first_run(self, feeds: Mapping[str, Array]) -> FirstRun:
+        begin = time.perf_counter()
+        runs = [session.run for session in self._sessions]
+        with ThreadPoolExecutor(max_workers=len(runs)) as threads:
+            outputs = tuple(threads.map(run_session, runs, self.devices, [feeds] * len(runs)))
+        return FirstRun(time.perf_counter() - begin, outputs)
+
+    def close(self) -> None:
+        if self._sessions is not None:
+            self._sessions.close()
+            self._sessions = None
+
+
+def _session_seconds(timeline: Any, devices: tuple[str, ...]) -> tuple[float, ...]:
+    """Each session's seconds, in the order of `devices`: from the first to the last moment of its creating thread."""
+    threads: dict[tuple[str, int], tuple[int, int]] = {}
+    for span in timeline.spans:
+        if span.device:
+            first, last = threads.get((span.device, span.thread), (span.start_ns, span.end_ns))
+            threads[span.device, span.thread] = (min(first, span.start_ns), max(last, span.end_ns))
+    waiting: dict[str, list[float]] = {}
+    for (device, _), (first, last) in sorted(threads.items(), key=lambda item: item[1]):
+        waiting.setdefault(device, []).append((last - first) / 1e9)
+    return tuple(waiting[device].pop(0) for device in devices if waiting.get(device))
