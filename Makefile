@@ -1,0 +1,144 @@
+# make demo      the comparison on this machine: a table, build/demo/*.json and *.png
+# make test      the tests that take seconds (those for GPUs run where there are GPUs)
+# make test-all  the long ones too: ONNX Runtime's releases and headers, sanitizers, stress
+# make lint      formatting, ruff, mypy, clang-tidy;  make format  applies the formatting
+#
+# Everything is set up in a virtual environment and in build/, on the first call; nothing outside is changed but the
+# download caches. Variables:
+#   VENV=.venv        the virtual environment
+#   PYTHON=python3    the interpreter that it is made of (3.11 or newer)
+#   RUNTIME=gpu|cpu   which ONNX Runtime is installed; by default the GPU one where there is an NVIDIA driver
+#   JOBS=2            compile and lint jobs
+#   PYTHON_READY=1    no virtual environment and no network: PYTHON has the packages that tools/requirements.py prints
+#                     (headers: ONNXRUNTIME_INCLUDE_DIR, ORTMULTI_GOOGLETEST_DIR from the environment, where not found)
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV ?= .venv
+PYTHON ?= python3
+JOBS ?= $(shell nproc)
+PYTHON_READY ?=
+HAS_NVIDIA := $(shell command -v nvidia-smi || ls /dev/nvidiactl 2>/dev/null || /sbin/ldconfig -p 2>/dev/null | grep -m1 libcuda.so.1)
+RUNTIME ?= $(if $(HAS_NVIDIA),gpu,cpu)
+CMAKE_OPTIONS := -DORTMULTI_BUILD_TESTS=ON -DORTMULTI_WERROR=ON
+ifneq ($(ORTMULTI_GOOGLETEST_DIR),)
+CMAKE_OPTIONS += -DORTMULTI_GOOGLETEST_DIR=$(ORTMULTI_GOOGLETEST_DIR)
+endif
+
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+ifeq ($(PYTHON_READY),)
+PY := $(abspath $(VENV))/bin/python
+BUILD := build/editable
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+# `build` has just built: the editable install need not look again at every import.
+export SKBUILD_EDITABLE_SKIP := $(abspath $(BUILD))
+else
+PY := $(PYTHON)
+BUILD := build/ready
+export PYTHONPATH := $(abspath $(BUILD))/site$(if $(PYTHONPATH),:$(PYTHONPATH))
+endif
+export BUILD PY
+
+.PHONY: help
+help:
+	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
+
+# --- Set-up -----------------------------------------------------------------------------------------------------------
+
+.PHONY: build
+ifeq ($(PYTHON_READY),)
+
+$(VENV)/.packages: pyproject.toml tools/requirements.py
+	@echo "== Setting up $(VENV) with onnxruntime for the $(RUNTIME)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: set PYTHON=")'
+	@[[ -x $(PY) ]] || $(PYTHON) -m venv $(VENV) || { echo "python3-venv is needed (apt-get install python3-venv)"; exit 1; }
+	$(PY) tools/requirements.py dev $(RUNTIME) >$(VENV)/requirements.txt
+	$(PY) -m pip install -r $(VENV)/requirements.txt
+	@touch $@
+
+# Editable: Python from python/, the extension and the core's tests from $(BUILD), all built once.
+$(VENV)/.installed: $(VENV)/.packages $(if $(wildcard $(BUILD)/CMakeCache.txt),,FORCE)
+	@echo "== Building"
+	$(PY) -m pip install --no-build-isolation --no-deps $(if $(CI),,-v) \
+	  $(patsubst -D%,-C cmake.define.%,$(CMAKE_OPTIONS)) -e .
+	@touch $@
+
+build: $(VENV)/.installed
+	@cmake --build $(BUILD)
+	@SKBUILD_EDITABLE_SKIP= $(PY) -c 'import ortmulti'
+
+else
+
+build:
+	@[[ -f $(BUILD)/CMakeCache.txt ]] || cmake -S . -B $(BUILD) -DORTMULTI_BUILD_BINDINGS=ON $(CMAKE_OPTIONS) \
+	  -DPython_EXECUTABLE="$$($(PY) -c 'import sys; print(sys.executable)')" \
+	  -Dpybind11_DIR="$$($(PY) -m pybind11 --cmakedir)"
+	@cmake --build $(BUILD)
+	@rm -rf $(BUILD)/site
+	@cmake --install $(BUILD) --prefix $(BUILD)/site >/dev/null
+	@cp -rs "$(abspath python/ortmulti)" $(BUILD)/site/
+
+endif
+
+.PHONY: FORCE
+FORCE:
+
+build/test-models: tests/cpp/make_models.py
+	@echo "== Making the tests' models"
+	@rm -rf $@
+	@$(PY) -m tests.cpp.make_models $@
+	@touch $@
+
+# --- Demonstration and tests ------------------------------------------------------------------------------------------
+
+.PHONY: demo test test-all
+demo: build
+	@$(PY) -m ortmulti.cli bench create --demo --out build/demo
+
+test: build build/test-models
+	@echo "== Python tests"
+	@$(PY) -m pytest -m "not slow"
+	@echo "== C++ tests"
+	@tools/test_cpp.sh $(BUILD)
+
+test-all: test
+	@echo "== Long tests"
+	@$(PY) -m pytest -m slow
+	@echo "== Headers"
+	@tools/test_headers.sh
+	@echo "== Sanitizers"
+	@tools/test_sanitizers.sh
+	@echo "== Releases of ONNX Runtime"
+	@tools/test_releases.sh
+
+# --- Style ------------------------------------------------------------------------------------------------------------
+
+CPP_FILES = $(shell git ls-files --cached --others --exclude-standard -- 'cpp/*.?pp' 'tests/cpp/*.?pp')
+PYTHON_DIRS := python tests tools $(wildcard benchmarks)
+
+.PHONY: lint format
+lint: build
+	@echo "== ruff"
+	@ruff check $(PYTHON_DIRS)
+	@ruff format --check $(PYTHON_DIRS)
+	@echo "== mypy"
+	@$(PY) -m mypy
+	@$(PY) -m mypy tests
+	@echo "== clang-format"
+	@clang-format --dry-run -Werror $(CPP_FILES)
+	@echo "== clang-tidy"
+	@tools/clang_tidy.sh $(BUILD)
+
+format: $(if $(PYTHON_READY),,$(VENV)/.packages)
+	@ruff check --fix --select I $(PYTHON_DIRS)
+	@ruff format $(PYTHON_DIRS)
+	@clang-format -i $(CPP_FILES)
+
+.PHONY: clean
+clean:
+	rm -rf build $(VENV)/.installed
