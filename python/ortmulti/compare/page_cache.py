@@ -1,0 +1,133 @@
+"""The page cache under a model: which files it has, how much of them is resident, and putting it in or out."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ortmulti.errors import Error, InvalidProtobuf, LibraryError, NoSuchFile
+
+_CHUNK_BYTES = 16 << 20
+
+
+def external_files(model: Path) -> tuple[Path, ...]:
+    """The files beside `model` that hold its external data, in the order in which it names them.
+
+    Reads the protobuf alone, not the weights.
+
+    Raises:
+        LibraryError: the onnx package is not installed.
+        NoSuchFile: the model, or a file that it names, does not exist.
+        InvalidProtobuf: the file holds no ONNX model.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise LibraryError(
+            'finding a model\'s external data needs the onnx package: pip install "ortmulti[models]"'
+        ) from error
+    try:
+        proto = onnx.load_model(str(model), load_external_data=False)
+    except FileNotFoundError as error:
+        raise NoSuchFile(f"model {model} does not exist") from error
+    except Exception as error:  # protobuf's DecodeError, whose module differs between protobuf's releases
+        raise InvalidProtobuf(f"{model} is not an ONNX model: {error}") from error
+    files: dict[Path, None] = {}
+    for tensor in _tensors(proto):
+        for entry in tensor.external_data:
+            if entry.key == "location" and tensor.data_location == onnx.TensorProto.EXTERNAL:
+                files[model.parent / entry.value] = None
+    for file in files:
+        if not file.is_file():
+            raise NoSuchFile(f"model {model} names the external data file {file}, which does not exist")
+    return tuple(files)
+
+
+def _tensors(proto: Any) -> Iterator[Any]:
+    graphs = [proto.graph]
+    nodes = [node for function in proto.functions for node in function.node]
+    while graphs or nodes:
+        if graphs:
+            graph = graphs.pop()
+            yield from graph.initializer
+            nodes.extend(graph.node)
+            continue
+        for attribute in nodes.pop().attribute:
+            graphs.extend([*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])])
+            yield from attribute.tensors
+            if attribute.HasField("t"):
+                yield attribute.t
+
+
+def resident_share(files: Iterable[Path]) -> float:
+    """The share of the files' pages that lie in the page cache, 0 to 1; 1 for files without bytes.
+
+    Linux tells the truth only to a file's owner and to who may write to it; to others every page looks resident.
+    """
+    resident = pages = 0
+    for file in files:
+        flags = _page_flags(file)
+        pages += len(flags)
+        resident += sum(flag & 1 for flag in flags)
+    return resident / pages if pages else 1.0
+
+
+def _page_flags(file: Path) -> bytes:
+    """mincore's byte for each page of the file; the lowest bit says whether it is resident."""
+    size = file.stat().st_size
+    if size == 0:
+        return b""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    flags = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
+    # A private mapping is writable, which ctypes asks for, over a file that is only open for reading.
+    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY) as mapping:
+        first_byte = ctypes.c_char.from_buffer(mapping)
+        failed = libc.mincore(ctypes.addressof(first_byte), size, flags)
+        del first_byte  # the mapping cannot be closed while something points into it
+    if failed:
+        code = ctypes.get_errno()
+        raise Error(f"mincore on {file} failed: {os.strerror(code)}")
+    return flags.raw
+
+
+def drop(files: Sequence[Path], tolerated_share: float = 0.01) -> float:
+    """Puts the files out of the page cache, so that reading them next comes from the disk.
+
+    Args:
+        files: the files; they must not be mapped by a running process, whose pages would stay.
+        tolerated_share: how much may stay resident.
+
+    Returns:
+        The share that is still resident.
+
+    Raises:
+        Error: more than `tolerated_share` is.
+    """
+    for file in files:
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())  # pages that are not yet on the disk are not dropped
+            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    share = resident_share(files)
+    if share > tolerated_share:
+        names = ", ".join(str(file) for file in files)
+        raise Error(
+            f"{share:.0%} of {names} stayed in the page cache: the files are in memory (tmpfs), mapped by another "
+            "process, or belong to another user; a cold measurement needs them on a disk and to itself"
+        )
+    return share
+
+
+def warm(files: Sequence[Path]) -> float:
+    """Reads those of the files that are not wholly in the page cache. Returns the share that is resident then."""
+    buffer = bytearray(_CHUNK_BYTES)
+    for file in files:
+        if resident_share([file]) < 1.0:
+            with file.open("rb", buffering=0) as stream:
+                while stream.readinto(buffer):
+                    pass
+    return resident_share(files)

@@ -1,0 +1,109 @@
+"""Result files: what they hold, and writing and reading them."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ortmulti.errors import InvalidArgument, NoSuchFile
+
+# Raised when a field changes its meaning or goes; new fields alone do not raise it.
+SCHEMA_VERSION = 1
+
+_PACKAGES = ("ortmulti", "onnxruntime", "onnxruntime-gpu", "numpy", "onnx")
+
+
+def document(kind: str, **content: Any) -> dict[str, Any]:
+    """A result with what belongs to every one of them.
+
+    Args:
+        kind: what was measured, "create" or "gil".
+        content: the fields of that kind.
+
+    Returns:
+        "schema_version", "kind", "created" (UTC), "command", "machine", "releases", and `content`.
+    """
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": kind,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "machine": _machine(),
+        "releases": _releases(),
+        **content,
+    }
+
+
+def _machine() -> dict[str, Any]:
+    from ortmulti import machine
+
+    description: dict[str, Any] = machine.describe()
+    return description
+
+
+def _releases() -> dict[str, str]:
+    releases = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            releases[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return releases
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Lets `write` fill a temporary file beside `path`, which then takes its place: a reader, and whoever looks after
+    an interruption, sees the old content or the new, never a part.
+
+    Args:
+        path: the file; missing folders are made.
+        write: is given the temporary file's path, whose suffix is that of `path`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        # mkstemp's files are for the owner alone; a result is as readable as any other new file.
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def save(result: dict[str, Any], path: Path) -> None:
+    """Writes a result as JSON."""
+    text = json.dumps(result, indent=1) + "\n"
+    write_atomically(path, lambda file: file.write_text(text) and None)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Reads a result.
+
+    Raises:
+        NoSuchFile: there is no such file.
+        InvalidArgument: it is no result, or one of a schema that this release does not know.
+    """
+    try:
+        result = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise NoSuchFile(f"result file {path} does not exist") from error
+    except ValueError as error:
+        raise InvalidArgument(f"{path} is not a result file: {error}") from error
+    version = result.get("schema_version") if isinstance(result, dict) else None
+    if version != SCHEMA_VERSION:
+        raise InvalidArgument(f"{path} has schema version {version}; this release reads {SCHEMA_VERSION}")
+    assert isinstance(result, dict)
+    return result

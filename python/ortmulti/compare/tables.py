@@ -1,0 +1,165 @@
+"""Results as tables, for the terminal (rich) and for Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .devices import describe
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Json = Mapping[str, Any]
+
+_MIB = 1 << 20
+
+
+def number(value: float) -> str:
+    """Three significant digits, as far as they are behind the point: 0.123, 1.23, 12.3, 123."""
+    magnitude = abs(value)
+    return f"{value:.{3 if magnitude < 1 else 2 if magnitude < 10 else 1 if magnitude < 100 else 0}f}"
+
+
+def _spread(spread: Json | None, scale: float = 1.0, text: Callable[[float], str] = number) -> tuple[str, str]:
+    """The median and the range ("" where all values are one) as texts."""
+    if spread is None:
+        return "-", ""
+    median, lowest, highest = (text(spread[key] / scale) for key in ("median", "lowest", "highest"))
+    return median, "" if lowest == highest else f"{lowest} to {highest}"
+
+
+def _plain(value: float | None) -> tuple[str, str]:
+    return ("-" if value is None else f"{value:.2f}"), ""
+
+
+def _mebibytes(spread: Json | None) -> tuple[str, str]:
+    return _spread(spread, _MIB, lambda value: f"{value:.0f}")
+
+
+def _largest_gpu(row: Json) -> Json | None:
+    spreads = (row["gpu_memory"] or {}).values()
+    return max(spreads, key=lambda spread: float(spread["median"]), default=None)
+
+
+def _equal(row: Json) -> tuple[str, str]:
+    return {True: "yes", False: "NO", None: "-"}[row["equal"]], ""
+
+
+_COLUMNS: tuple[tuple[str, Callable[[Json], tuple[str, str]]], ...] = (
+    ("starting s", lambda row: _spread(row["starting"])),
+    ("creation s", lambda row: _spread(row["creation"])),
+    ("a session s", lambda row: _spread(row["session"])),
+    ("ready s", lambda row: _spread(row["ready"])),
+    ("first run s", lambda row: _spread(row["first_run"])),
+    ("peak RSS MiB", lambda row: _mebibytes(row["peak_rss"])),
+    ("GPU MiB", lambda row: _mebibytes(_largest_gpu(row))),
+    ("S", lambda row: _plain(row["speedup"])),
+    ("S/N", lambda row: _plain(row["efficiency"])),
+    ("(S-1)/ (N-1)", lambda row: _plain(row["parallel_efficiency"])),
+    ("equal", _equal),
+)
+
+NOTES = (
+    "Medians, below them the ranges. ready = starting + creation. S = sequential creation / creation, N sessions. Peak "
+    "RSS: of all processes together, pages that they share counted in each. equal: outputs bit for bit those of the "
+    "sequential sessions (for sequential: of its own first repetition)."
+)
+
+
+def _columns(document: Json) -> list[tuple[str, Callable[[Json], tuple[str, str]]]]:
+    on_gpu = any(row["gpu_memory"] for row in document["rows"])
+    return [column for column in _COLUMNS if on_gpu or column[0] != "GPU MiB"]
+
+
+def _title(document: Json, model: Json) -> str:
+    size = model["bytes"] + model["external_bytes"]
+    amount = f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
+    settings = document["settings"]
+    repeat = settings["repeat"]
+    return f"{model['name']}, {amount}, {settings['page_cache']} page cache, {repeat} repetition{'s'[: repeat > 1]}"
+
+
+def _groups(document: Json, model: Json) -> Iterator[list[Json]]:
+    """The model's rows, those of the same devices together."""
+    group: list[Json] = []
+    for row in document["rows"]:
+        if row["model"] == model["path"]:
+            if group and group[-1]["devices"] != row["devices"]:
+                yield group
+                group = []
+            group.append(row)
+    if group:
+        yield group
+
+
+def _strategy(row: Json) -> str:
+    failed, measured = len(row["errors"]), row["measured"]
+    if not failed:
+        return str(row["strategy"])
+    return f"{row['strategy']} ({failed} of {failed + measured} failed)"
+
+
+def creation_tables(document: Json) -> list[Table]:
+    """A rich table for each model of a comparison."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    tables = []
+    columns = _columns(document)
+    for model in document["models"]:
+        table = Table(title=escape(_title(document, model)), title_justify="left", pad_edge=False)
+        table.add_column("devices")
+        table.add_column("strategy")
+        for name, _ in columns:
+            table.add_column(name, justify="right")
+        for group in _groups(document, model):
+            for row in group:
+                cells = [cell(row) for _, cell in columns]
+                texts = [f"{median}\n[dim]{spread}[/dim]" if spread else median for median, spread in cells]
+                style = "red" if row["errors"] or row["equal"] is False else None
+                devices = describe(row["devices"]) if row is group[0] else ""
+                table.add_row(devices, escape(_strategy(row)), *texts, style=style, end_section=row is group[-1])
+        tables.append(table)
+    return tables
+
+
+def markdown(document: Json) -> str:
+    """A comparison as Markdown: for each model a heading and a table."""
+    columns = _columns(document)
+    parts = []
+    for model in document["models"]:
+        lines = [["devices", "strategy", *(name for name, _ in columns)], ["---", "---", *["---:"] * len(columns)]]
+        for group in _groups(document, model):
+            for row in group:
+                cells = [cell(row) for _, cell in columns]
+                texts = [f"{median} ({spread})" if spread else median for median, spread in cells]
+                lines.append([describe(row["devices"]), _strategy(row), *texts])
+        parts.append(f"### {_title(document, model)}\n\n{_pipes(lines)}\n")
+    parts.append(NOTES.replace("below them", "in brackets") + "\n")
+    return "\n".join(parts)
+
+
+def _pipes(lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def gil_table(document: Json) -> Table:
+    """The rich table of `ortmulti bench gil`."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=escape(_title(document, document["models"][0])), title_justify="left", pad_edge=False)
+    for name in ("library", "release"):
+        table.add_column(name)
+    for name in ("creation s", "delay s", "delay / creation", "largest / creation"):
+        table.add_column(name, justify="right")
+    for row in document["rows"]:
+        cells = [
+            _spread(row["creation"]),
+            _spread(row["delay"]),
+            *(_spread(row[key], 0.01, lambda value: f"{value:.1f}%") for key in ("delay_share", "largest_share")),
+        ]
+        texts = [f"{median}\n[dim]{spread}[/dim]" if spread else median for median, spread in cells]
+        table.add_row(escape(row["library"]), row["release"] or "-", *texts, style="red" if row["errors"] else None)
+    return table
