@@ -154,8 +154,7 @@ def _integers(
     if "mask" in name:
         return np.ones(shape, dtype)
     if "position" in name:
-        last = shape[-1] if shape else 1
-        return np.ascontiguousarray(np.broadcast_to(np.arange(last).astype(dtype), shape))
+        return np.asarray(np.arange(shape[-1]) + np.zeros(shape, np.int64) if shape else 0).astype(dtype)
     if "token_type" in name or "segment" in name:
         return np.zeros(shape, dtype)
     bound = 256 if dtype is np.uint8 else min(tokens, int(np.iinfo(dtype).max) + 1)  # type: ignore[type-var]
