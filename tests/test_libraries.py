@@ -21,6 +21,7 @@ from ortmulti._cuda_libraries import CudaSearch, owner, run_time_use
 from ortmulti._libraries import (
     OVERRIDE,
     OnnxRuntime,
+    cuda_major,
     find_cuda_libraries,
     find_onnxruntime,
     inspect_package,
@@ -161,7 +162,7 @@ class TestFindOnnxRuntime:
         assert runtime.distribution == "onnxruntime-gpu"
         assert runtime.has_cuda
         assert runtime.cuda_needed == CUDA13[:-1]  # without the driver's
-        assert runtime.cuda_major == 13
+        assert cuda_major(runtime) == 13
 
     def test_other_distributions_of_the_same_package(self, site: Path) -> None:
         runtime = inspect_package(add_onnxruntime(site, "1.24.1", name="onnxruntime_openvino"))
@@ -387,9 +388,19 @@ class TestFindCudaLibraries:
         assert libraries.found == (system,)
         assert str(broken) in libraries.unusable[0]
 
-    def test_answers_are_kept(self, site: Path) -> None:
-        runtime = inspect_package(add_onnxruntime(site, "1.31.1", CUDA13))
-        assert find_cuda_libraries(runtime) is find_cuda_libraries(runtime)
+    def test_complete_answers_are_kept_and_others_are_not(self, site: Path) -> None:
+        # A release of CUDA that the machine of the tests cannot have.
+        folder = site / "nvidia" / "cu99" / "lib"
+        runtime = inspect_package(add_onnxruntime(site, "1.31.1", ["libcudart.so.99"]))
+        assert find_cuda_libraries(runtime).missing == ("libcudart.so.99",)
+        assert "libcudart.so.99" in why_no_cuda(runtime)[0]
+        for name in ("libcudart.so.99", "libnvrtc.so.99", "libcufft.so.98", "libcudnn.so.9"):
+            write_elf(folder / name)
+        libraries = find_cuda_libraries(runtime)
+        assert libraries.missing == ()
+        assert libraries.found[0].parent == folder
+        assert why_no_cuda(runtime) == ()
+        assert find_cuda_libraries(runtime) is libraries
 
 
 class TestWhyNoCuda:

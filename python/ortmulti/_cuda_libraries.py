@@ -6,7 +6,6 @@ them first, by path, lets the provider find them by name.
 
 from __future__ import annotations
 
-import functools
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,6 +35,14 @@ def is_cuda_library(name: str) -> bool:
     return _CUDA_LIBRARY.fullmatch(name) is not None
 
 
+def cuda_major(runtime: OnnxRuntime) -> int | None:
+    """The CUDA release that an ONNX Runtime's CUDA provider is built for: 12, 13, ...; None without one."""
+    for name in runtime.cuda_needed:
+        if match := re.fullmatch(r"libcudart\.so\.(\d+)[.\d]*", name):
+            return int(match[1])
+    return None
+
+
 @dataclass(frozen=True)
 class CudaLibraries:
     """The CUDA libraries for one ONNX Runtime.
@@ -57,12 +64,14 @@ class CudaLibraries:
     unusable: tuple[str, ...] = ()
 
 
-@functools.cache
+_complete: dict[OnnxRuntime, CudaLibraries] = {}
+
+
 def find_cuda_libraries(runtime: OnnxRuntime) -> CudaLibraries:
     """Find the CUDA libraries that an ONNX Runtime's CUDA provider needs, without loading any.
 
     Searched in this order: what this process has already loaded, NVIDIA's wheels, PyTorch's folder, and where the
-    dynamic loader itself looks. The answer is kept for the life of the process.
+    dynamic loader itself looks. The answer is kept for the life of the process once nothing is missing any more.
 
     Args:
         runtime: what `find_onnxruntime` gave.
@@ -70,7 +79,12 @@ def find_cuda_libraries(runtime: OnnxRuntime) -> CudaLibraries:
     Returns:
         Files in the order in which to open them, and what is missing. Nothing at all for an ONNX Runtime without CUDA.
     """
-    return CudaSearch(_site_folders(runtime)).find(runtime)
+    libraries = _complete.get(runtime)
+    if libraries is None:
+        libraries = CudaSearch(_site_folders(runtime)).find(runtime)
+        if not libraries.missing and not libraries.missing_optional:
+            _complete[runtime] = libraries
+    return libraries
 
 
 def why_no_cuda(runtime: OnnxRuntime, search: CudaSearch | None = None) -> tuple[str, ...]:
@@ -95,10 +109,10 @@ def why_no_cuda(runtime: OnnxRuntime, search: CudaSearch | None = None) -> tuple
             f"the installed distribution is {runtime.distribution} {runtime.version}, which has no CUDA provider: run "
             f'pip uninstall -y {runtime.distribution}, then pip install "ortmulti[gpu]"',
         )
-    search = search or CudaSearch(_site_folders(runtime))
-    libraries = search.find(runtime)
+    libraries = search.find(runtime) if search else find_cuda_libraries(runtime)
     if not libraries.missing:
         return ()
+    search = search or CudaSearch(_site_folders(runtime))
     name = " ".join(filter(None, (runtime.distribution or str(runtime.path), runtime.version)))
     reasons = [
         f"{name} is built for {_cuda(runtime)}, and of its libraries are missing: {', '.join(libraries.missing)}"
@@ -119,7 +133,7 @@ def why_driver_too_old(runtime: OnnxRuntime, driver: int) -> str | None:
     Returns:
         The reason and the remedy, or None where the driver will do.
     """
-    major = runtime.cuda_major
+    major = cuda_major(runtime)
     if major is None or driver // 1000 >= major:
         return None
     return (
@@ -130,7 +144,8 @@ def why_driver_too_old(runtime: OnnxRuntime, driver: int) -> str | None:
 
 
 def _cuda(runtime: OnnxRuntime) -> str:
-    return f"CUDA {runtime.cuda_major}" if runtime.cuda_major else "CUDA"
+    major = cuda_major(runtime)
+    return "CUDA" if major is None else f"CUDA {major}"
 
 
 def _other_versions(name: str, search: CudaSearch) -> Iterator[str]:
@@ -196,15 +211,16 @@ class CudaSearch:
         """Find the libraries for one ONNX Runtime; see `find_cuda_libraries`."""
         if not runtime.has_cuda:
             return CudaLibraries((), ())
+        major = cuda_major(runtime)
         required = list(runtime.cuda_needed)
-        optional = [name for name in _opened_at_run_time(runtime.cuda_major) if name not in required]
+        optional = [name for name in _opened_at_run_time(major) if name not in required]
         unusable: list[str] = []
         chosen: dict[str, tuple[Path, str, SharedLibrary]] = {}
         missing: list[str] = []
         missing_optional: list[str] = []
         for names, absent in ((required, missing), (optional, missing_optional)):
             for name in names:  # grows below: a library's own dependencies are looked for too
-                hit = self._choose(name, runtime.cuda_major, unusable)
+                hit = self._choose(name, major, unusable)
                 if hit is None:
                     absent.append(name)
                     continue

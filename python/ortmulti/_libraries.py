@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ortmulti._cuda_libraries import (
     CudaLibraries,
+    cuda_major,
     find_cuda_libraries,
     is_cuda_library,
     why_driver_too_old,
@@ -28,6 +29,7 @@ __all__ = [
     "OVERRIDE",
     "CudaLibraries",
     "OnnxRuntime",
+    "cuda_major",
     "find_cuda_libraries",
     "find_onnxruntime",
     "why_driver_too_old",
@@ -67,14 +69,6 @@ class OnnxRuntime:
     def provider(self) -> Path:
         """Where the CUDA provider's library lies, or would lie."""
         return self.path.parent / _CUDA_PROVIDER
-
-    @property
-    def cuda_major(self) -> int | None:
-        """The CUDA release that the provider was built for (12, 13, ...), or None without CUDA."""
-        for name in self.cuda_needed:
-            if match := re.fullmatch(r"libcudart\.so\.(\d+)[.\d]*", name):
-                return int(match[1])
-        return None
 
 
 def find_onnxruntime() -> OnnxRuntime:
