@@ -1,0 +1,16 @@
+#include <pybind11/pybind11.h>
+
+#include "bindings/registrations.hpp"
+
+PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
+  module.doc() = "The compiled core of ortmulti; its public face is the package around it.";
+  module.attr("__version__") = ORTMULTI_VERSION;
+  using namespace ortmulti::bindings;  // NOLINT(google-build-using-namespace): seven names, in one function
+  register_errors(module);
+  register_library(module);
+  register_device(module);
+  register_timeline(module);
+  register_options(module);
+  register_session(module);
+  register_factory(module);
+}

@@ -1,0 +1,62 @@
+#include <pybind11/stl.h>
+
+#include <optional>
+
+#include "bindings/registrations.hpp"
+#include "core/cuda_startup.hpp"
+#include "core/device.hpp"
+
+namespace py = pybind11;
+
+namespace ortmulti::bindings {
+
+void register_device(py::module_& module) {
+  py::class_<CudaDeviceInfo>(module, "CudaDevice")
+      .def_readonly("index", &CudaDeviceInfo::index)
+      .def_readonly("name", &CudaDeviceInfo::name)
+      .def_readonly("uuid", &CudaDeviceInfo::uuid)
+      .def_readonly("pci_bus_id", &CudaDeviceInfo::pci_bus_id)
+      .def_readonly("total_memory", &CudaDeviceInfo::total_memory)
+      .def_property_readonly("compute_capability", [](const CudaDeviceInfo& info) {
+        return py::make_tuple(info.compute_major, info.compute_minor);
+      });
+
+  module.def("parse_device", [](const std::string& text) {
+    const Device device = parse_device(text);
+    return py::make_tuple(device.is_cuda() ? "cuda" : "cpu", device.index);
+  });
+  // Each of these may start CUDA or wait for it: seconds, in which other Python threads run.
+  module.def(
+      "cuda_device_count", [] { return CudaStartup::instance().device_count(); },
+      py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "cuda_devices",
+      [] {
+        CudaStartup& startup = CudaStartup::instance();
+        std::vector<CudaDeviceInfo> devices;
+        for (int i = 0; i < startup.device_count(); ++i) {
+          devices.push_back(startup.describe(i));
+        }
+        return devices;
+      },
+      py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "cuda_peer_access", [](int device, int peer) { return CudaStartup::instance().can_access_peer(device, peer); },
+      py::arg("device"), py::arg("peer"), py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "cuda_memory",
+      [](int device) {
+        const CudaStartup::Memory memory = CudaStartup::instance().memory(device);
+        return std::pair(memory.free, memory.total);
+      },
+      py::arg("device"), py::call_guard<py::gil_scoped_release>());
+  module.def("cuda_driver_version", []() -> std::optional<int> {
+    const int version = CudaStartup::instance().driver_version();
+    return version == 0 ? std::nullopt : std::optional(version);
+  });
+  module.def("cuda_driver_problem", [] { return CudaStartup::instance().driver_problem(); });
+  module.def("set_cuda_libraries",
+             [](std::vector<std::string> paths) { CudaStartup::instance().set_libraries(std::move(paths)); });
+}
+
+}  // namespace ortmulti::bindings

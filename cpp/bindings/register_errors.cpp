@@ -1,0 +1,73 @@
+#include "bindings/registrations.hpp"
+#include "core/error.hpp"
+
+namespace py = pybind11;
+
+namespace ortmulti::bindings {
+namespace {
+
+const char* class_name(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::fail:
+      return "Fail";
+    case ErrorKind::invalid_argument:
+      return "InvalidArgument";
+    case ErrorKind::no_such_file:
+      return "NoSuchFile";
+    case ErrorKind::no_model:
+      return "NoModel";
+    case ErrorKind::engine_error:
+      return "EngineError";
+    case ErrorKind::runtime_exception:
+      return "RuntimeException";
+    case ErrorKind::invalid_protobuf:
+      return "InvalidProtobuf";
+    case ErrorKind::model_loaded:
+      return "ModelLoaded";
+    case ErrorKind::not_implemented:
+      return "NotImplemented";
+    case ErrorKind::invalid_graph:
+      return "InvalidGraph";
+    case ErrorKind::ep_fail:
+      return "EPFail";
+    case ErrorKind::model_load_canceled:
+      return "ModelLoadCanceled";
+    case ErrorKind::model_requires_compilation:
+      return "ModelRequiresCompilation";
+    case ErrorKind::not_found:
+      return "NotFound";
+    case ErrorKind::device_reset:
+      return "DeviceReset";
+    case ErrorKind::library:
+      return "LibraryError";
+    case ErrorKind::device:
+      return "DeviceError";
+    case ErrorKind::out_of_memory:
+      return "OutOfMemory";
+    case ErrorKind::closed:
+      return "ClosedError";
+    case ErrorKind::forked:
+      return "ForkError";
+    case ErrorKind::invalid_type:
+      return "InvalidType";
+  }
+  return "Error";
+}
+
+}  // namespace
+
+void register_errors(py::module_& /*module*/) {
+  // The classes are Python's, where they have their bases and documentation; only a failure looks them up.
+  py::register_local_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer) {
+        std::rethrow_exception(pointer);
+      }
+    } catch (const Error& error) {
+      const py::object type = py::module_::import("ortmulti.errors").attr(class_name(error.kind()));
+      PyErr_SetString(type.ptr(), error.what());
+    }
+  });
+}
+
+}  // namespace ortmulti::bindings

@@ -1,0 +1,129 @@
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+
+#include "bindings/python_session.hpp"
+#include "bindings/registrations.hpp"
+#include "core/error.hpp"
+#include "core/session_factory.hpp"
+
+namespace py = pybind11;
+
+namespace ortmulti::bindings {
+namespace {
+
+using ProviderArgument = std::pair<std::string, std::map<std::string, std::string>>;
+
+// How long a signal may wait until Python sees it.
+constexpr std::chrono::milliseconds signal_interval{50};
+
+// Holds a Python buffer; freed from whichever thread is the last to need the model.
+ModelSource from_buffer(const py::object& object) {
+  auto view = std::make_unique<Py_buffer>();
+  if (PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_SIMPLE) != 0) {
+    throw py::error_already_set();
+  }
+  const std::shared_ptr<Py_buffer> owner(view.release(), [](Py_buffer* held) {
+    const py::gil_scoped_acquire gil;
+    PyBuffer_Release(held);
+    delete held;  // NOLINT(cppcoreguidelines-owning-memory)
+  });
+  return ModelSource::from_bytes(owner->buf, static_cast<std::size_t>(owner->len), owner);
+}
+
+// Gives the creation up unless its sessions were taken.
+class CancelUnlessTaken {
+ public:
+  explicit CancelUnlessTaken(Creation& creation) : creation_(&creation) {}
+  ~CancelUnlessTaken() {
+    if (creation_ != nullptr) {
+      const py::gil_scoped_release nogil;
+      creation_->cancel();
+    }
+  }
+  CancelUnlessTaken(const CancelUnlessTaken&) = delete;
+  CancelUnlessTaken& operator=(const CancelUnlessTaken&) = delete;
+  void taken() noexcept { creation_ = nullptr; }
+
+ private:
+  Creation* creation_;
+};
+
+py::tuple create_sessions(const py::object& model, const std::vector<std::vector<ProviderArgument>>& sessions,
+                          const SessionOptions& options, const std::string& serialize, const py::object& progress) {
+  OnnxRuntime& runtime = OnnxRuntime::get();
+  CreationRequest request;
+  request.model =
+      PyUnicode_Check(model.ptr()) != 0 ? ModelSource::from_path(model.cast<std::string>()) : from_buffer(model);
+  request.options = options;
+  if (serialize == "none") {
+    request.serialize = Serialize::none;
+  } else if (serialize == "device") {
+    request.serialize = Serialize::device;
+  } else if (serialize == "all") {
+    request.serialize = Serialize::all;
+  } else {
+    request.serialize = default_serialize(runtime.version());
+  }
+  for (const auto& providers : sessions) {
+    auto& target = request.sessions.emplace_back();
+    for (const auto& [name, values] : providers) {
+      target.push_back({name, values});
+    }
+  }
+
+  std::shared_ptr<Creation> creation;
+  {
+    const py::gil_scoped_release nogil;
+    creation = Creation::start(runtime, std::move(request));
+  }
+  CancelUnlessTaken guard(*creation);
+  std::size_t done = 0;
+  for (bool finished = false; !finished;) {
+    std::vector<std::size_t> ready;
+    {
+      const py::gil_scoped_release nogil;  // the creating threads touch no Python object
+      ready = creation->wait(signal_interval);
+      finished = creation->finished();
+    }
+    if (finished) {  // what became ready between the two calls
+      const py::gil_scoped_release nogil;
+      const auto rest = creation->wait(std::chrono::milliseconds(0));
+      ready.insert(ready.end(), rest.begin(), rest.end());
+    }
+    for (const std::size_t index : ready) {
+      ++done;
+      if (!progress.is_none()) {
+        progress(done, creation->size(), to_string(creation->device(index)));
+      }
+    }
+    if (PyErr_CheckSignals() != 0) {
+      throw py::error_already_set();
+    }
+  }
+
+  std::vector<std::shared_ptr<Session>> created;
+  guard.taken();
+  {
+    const py::gil_scoped_release nogil;
+    created = creation->take();
+  }
+  py::list result;
+  for (auto& session : created) {
+    result.append(PythonSession{std::move(session)});
+  }
+  return py::make_tuple(result, creation->timeline());
+}
+
+}  // namespace
+
+void register_factory(py::module_& module) {
+  module.def("create_sessions", &create_sessions, py::arg("model"), py::arg("sessions"), py::arg("options"),
+             py::arg("serialize"), py::arg("progress") = py::none());
+  module.def("default_serialize", [](const std::string& version) {
+    return default_serialize(version) == Serialize::none ? "none" : "device";
+  });
+}
+
+}  // namespace ortmulti::bindings

@@ -1,0 +1,63 @@
+#include <pybind11/stl.h>
+
+#include <chrono>
+
+#include "bindings/registrations.hpp"
+#include "core/cores.hpp"
+#include "core/onnxruntime_library.hpp"
+#include "core/session.hpp"
+#include "core/session_factory.hpp"
+
+namespace py = pybind11;
+
+namespace ortmulti::bindings {
+namespace {
+
+void open_library(const std::string& path) {
+  const py::gil_scoped_release nogil;
+  OnnxRuntime::open(path);
+}
+
+py::tuple take_log(int timeout_ms) {
+  std::vector<LogRecord> records;
+  std::uint64_t dropped = 0;
+  bool closed = false;
+  {
+    const py::gil_scoped_release nogil;  // no Python object is touched while waiting
+    LogQueue& log = onnxruntime_log();
+    records = log.take(std::chrono::milliseconds(timeout_ms), dropped);
+    closed = log.closed();
+  }
+  py::list list;
+  for (const LogRecord& record : records) {
+    const auto text = [](const std::string& utf8) {  // a message may quote bytes that are no UTF-8
+      return py::reinterpret_steal<py::object>(
+          PyUnicode_DecodeUTF8(utf8.data(), static_cast<Py_ssize_t>(utf8.size()), "replace"));
+    };
+    list.append(py::make_tuple(record.severity, text(record.category), text(record.logger), text(record.location),
+                               text(record.message)));
+  }
+  return py::make_tuple(list, dropped, closed);
+}
+
+void shut_down() {
+  const py::gil_scoped_release nogil;
+  join_cancelled_creations();
+  close_all_sessions();
+}
+
+}  // namespace
+
+void register_library(py::module_& module) {
+  module.def("open_library", &open_library, py::arg("path"));
+  module.def("is_library_open", &OnnxRuntime::is_open);
+  module.def("onnxruntime_version", [] { return OnnxRuntime::get().version(); });
+  module.def("onnxruntime_path", [] { return OnnxRuntime::get().path(); });
+  module.def("available_providers", [] { return OnnxRuntime::get().available_providers(); });
+  module.def("usable_cores", &usable_cores);
+  module.def("take_log", &take_log, py::arg("timeout_ms"));
+  module.def("close_log", [] { onnxruntime_log().close(); });
+  module.def("shut_down", &shut_down);
+}
+
+}  // namespace ortmulti::bindings

@@ -1,0 +1,219 @@
+#include <pybind11/stl.h>
+
+#include <unordered_map>
+
+#include "bindings/python_session.hpp"
+#include "bindings/registrations.hpp"
+#include "bindings/run_options.hpp"
+#include "bindings/tensors.hpp"
+#include "core/error.hpp"
+
+namespace py = pybind11;
+
+namespace ortmulti::bindings {
+namespace {
+
+std::string names_of(const std::vector<ValueInfo>& values) {
+  std::string names;
+  for (const ValueInfo& value : values) {
+    names += (names.empty() ? "'" : ", '") + value.name + "'";
+  }
+  return names.empty() ? "none" : names;
+}
+
+std::string_view text_of(py::handle object, const char* what) {
+  if (PyUnicode_Check(object.ptr()) == 0) {
+    throw Error(ErrorKind::invalid_type, std::string(what) + " must be a str, not " +
+                                             py::type::of(object).attr("__name__").cast<std::string>());
+  }
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
+  if (text == nullptr) {
+    throw py::error_already_set();
+  }
+  return {text, static_cast<std::size_t>(size)};
+}
+
+const ValueInfo* find(const std::vector<ValueInfo>& values, std::string_view name) {
+  for (const ValueInfo& value : values) {
+    if (value.name == name) {
+      return &value;
+    }
+  }
+  return nullptr;
+}
+
+// What one run needs, converted while the GIL is held.
+class Request {
+ public:
+  Request(const Session& session, const py::object& output_names, const py::dict& feed) {
+    const std::size_t count = feed.size();
+    input_names_.reserve(count);
+    values_.reserve(count);
+    arrays_.reserve(count);
+    for (const auto& [key, object] : feed) {
+      const std::string_view name = text_of(key, "the name of an input");
+      const ValueInfo* declared = find(session.inputs(), name);
+      if (declared == nullptr) {
+        declared = find(session.overridable_initializers(), name);
+      }
+      if (declared == nullptr) {
+        throw Error(ErrorKind::invalid_argument, "unknown input '" + std::string(name) + "': " + session.model() +
+                                                     " has " + names_of(session.inputs()));
+      }
+      Input input = to_input(*declared, object);
+      input_names_.push_back(declared->name.c_str());
+      values_.push_back(std::move(input.value));
+      arrays_.push_back(std::move(input.array));
+    }
+    if (count < session.inputs().size()) {
+      check_complete(session);
+    }
+    choose_outputs(session, output_names);
+  }
+
+  std::vector<Ort::Value> run(Session& session, const Ort::RunOptions& options) const {
+    std::vector<Ort::Value> outputs;
+    outputs.reserve(outputs_.size());
+    for (std::size_t i = 0; i < outputs_.size(); ++i) {
+      outputs.emplace_back(nullptr);
+    }
+    // No Python object is touched: the arrays are held by this request, the session by its Python owner.
+    const py::gil_scoped_release nogil;
+    session.run(options, input_names_.data(), values_.data(), values_.size(), output_names_.data(), outputs.data(),
+                outputs.size());
+    return outputs;
+  }
+
+  const std::string& output_name(std::size_t index) const { return outputs_[index]->name; }
+
+ private:
+  void check_complete(const Session& session) const {
+    std::string missing;
+    for (const ValueInfo& input : session.inputs()) {
+      bool fed = false;
+      for (const char* name : input_names_) {
+        fed = fed || input.name == name;
+      }
+      if (!fed && input.type.rfind("optional(", 0) != 0) {
+        missing += (missing.empty() ? "'" : ", '") + input.name + "'";
+      }
+    }
+    if (!missing.empty()) {
+      throw Error(ErrorKind::invalid_argument, "missing input " + missing + ": " + session.model() + " needs " +
+                                                   names_of(session.inputs()));
+    }
+  }
+
+  void choose_outputs(const Session& session, const py::object& names) {
+    if (!names.is_none()) {
+      if (PyUnicode_Check(names.ptr()) != 0 || !py::isinstance<py::sequence>(names)) {
+        throw Error(ErrorKind::invalid_type, "output_names must be a sequence of str, or None for all outputs");
+      }
+      for (const py::handle item : names) {
+        const std::string_view name = text_of(item, "the name of an output");
+        const ValueInfo* declared = find(session.outputs(), name);
+        if (declared == nullptr) {
+          throw Error(ErrorKind::invalid_argument, "unknown output '" + std::string(name) + "': " + session.model() +
+                                                       " has " + names_of(session.outputs()));
+        }
+        outputs_.push_back(declared);
+      }
+    }
+    if (outputs_.empty()) {
+      for (const ValueInfo& output : session.outputs()) {
+        outputs_.push_back(&output);
+      }
+    }
+    for (const ValueInfo* output : outputs_) {
+      output_names_.push_back(output->name.c_str());
+    }
+  }
+
+  std::vector<const char*> input_names_;
+  std::vector<Ort::Value> values_;
+  std::vector<py::object> arrays_;
+  std::vector<const ValueInfo*> outputs_;
+  std::vector<const char*> output_names_;
+};
+
+py::list run(const PythonSession& self, const py::object& output_names, const py::dict& feed,
+             const RunOptions* run_options) {
+  static const auto* defaults = new Ort::RunOptions(nullptr);  // NOLINT(cppcoreguidelines-owning-memory)
+  Session& session = *self.session;
+  const Request request(session, output_names, feed);
+  std::vector<Ort::Value> outputs = request.run(session, run_options == nullptr ? *defaults : run_options->get());
+  py::list arrays(outputs.size());
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    arrays[i] = to_array(std::move(outputs[i]), request.output_name(i));
+  }
+  return arrays;
+}
+
+py::list shape_of(const ValueInfo& info) {
+  py::list shape;
+  for (std::size_t i = 0; i < info.shape.size(); ++i) {
+    if (info.shape[i] >= 0) {
+      shape.append(info.shape[i]);
+    } else if (info.dimension_names[i].empty()) {
+      shape.append(py::none());
+    } else {
+      shape.append(info.dimension_names[i]);
+    }
+  }
+  return shape;
+}
+
+}  // namespace
+
+void register_session(py::module_& module) {
+  py::class_<ValueInfo>(module, "NodeArg")
+      .def_readonly("name", &ValueInfo::name)
+      .def_readonly("type", &ValueInfo::type)
+      .def_property_readonly("shape", &shape_of)
+      .def("__repr__", [](const ValueInfo& info) {
+        return "NodeArg(name='" + info.name + "', type='" + info.type +
+               "', shape=" + py::repr(shape_of(info)).cast<std::string>() + ")";
+      });
+
+  py::class_<Metadata>(module, "ModelMetadata")
+      .def_readonly("producer_name", &Metadata::producer_name)
+      .def_readonly("graph_name", &Metadata::graph_name)
+      .def_readonly("domain", &Metadata::domain)
+      .def_readonly("description", &Metadata::description)
+      .def_readonly("graph_description", &Metadata::graph_description)
+      .def_readonly("version", &Metadata::version)
+      .def_readonly("custom_metadata_map", &Metadata::custom);
+
+  // Freeing a session takes time, and waits for runs that need the GIL to end.
+  py::class_<PythonSession>(module, "Session", py::release_gil_before_calling_cpp_dtor())
+      .def("run", &run, py::arg("output_names"), py::arg("input_feed"), py::arg("run_options").none(true) = py::none())
+      .def("inputs", [](const PythonSession& self) { return self.session->inputs(); })
+      .def("outputs", [](const PythonSession& self) { return self.session->outputs(); })
+      .def("overridable_initializers",
+           [](const PythonSession& self) { return self.session->overridable_initializers(); })
+      .def("metadata", [](const PythonSession& self) { return self.session->metadata(); })
+      .def("device", [](const PythonSession& self) { return to_string(self.session->device()); })
+      .def("model", [](const PythonSession& self) { return self.session->model(); })
+      .def("providers",
+           [](const PythonSession& self) {
+             std::vector<std::pair<std::string, std::map<std::string, std::string>>> providers;
+             for (const Provider& provider : self.session->providers()) {
+               providers.emplace_back(provider.name, provider.options);
+             }
+             return providers;
+           })
+      .def("intra_op_num_threads",
+           [](const PythonSession& self) { return self.session->options().intra_op_num_threads; })
+      .def("inter_op_num_threads",
+           [](const PythonSession& self) { return self.session->options().inter_op_num_threads; })
+      .def("end_profiling", [](const PythonSession& self) { return self.session->end_profiling(); },
+           py::call_guard<py::gil_scoped_release>())
+      .def("profiling_start_time_ns",
+           [](const PythonSession& self) { return self.session->profiling_start_time_ns(); })
+      .def("close", [](const PythonSession& self) { self.session->close(); },
+           py::call_guard<py::gil_scoped_release>())
+      .def("closed", [](const PythonSession& self) { return self.session->closed(); });
+}
+
+}  // namespace ortmulti::bindings

@@ -1,0 +1,25 @@
+#include <pybind11/stl.h>
+
+#include "bindings/registrations.hpp"
+#include "core/timeline.hpp"
+
+namespace py = pybind11;
+
+namespace ortmulti::bindings {
+
+void register_timeline(py::module_& module) {
+  py::class_<Timeline, std::shared_ptr<Timeline>>(module, "Timeline")
+      .def(py::init<>())
+      .def("add",
+           [](Timeline& timeline, const std::string& name, std::int64_t start_ns, std::int64_t end_ns,
+              const std::string& device) { timeline.add(name, start_ns, end_ns, device); })
+      .def("spans", [](const Timeline& timeline) {
+        py::list list;
+        for (const Span& span : timeline.spans()) {
+          list.append(py::make_tuple(span.name, span.start_ns, span.end_ns, span.thread, span.device));
+        }
+        return list;
+      });
+}
+
+}  // namespace ortmulti::bindings

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace ortmulti::bindings {
+
+void register_errors(pybind11::module_& module);
+void register_library(pybind11::module_& module);
+void register_device(pybind11::module_& module);
+void register_timeline(pybind11::module_& module);
+void register_options(pybind11::module_& module);
+void register_session(pybind11::module_& module);
+void register_factory(pybind11::module_& module);
+
+}  // namespace ortmulti::bindings

@@ -1,0 +1,52 @@
+#include "bindings/run_options.hpp"
+
+#include "core/error.hpp"
+
+namespace ortmulti::bindings {
+namespace {
+
+template <typename Function>
+void checked(const Function& function) {
+  try {
+    function();
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, "setting a run option");
+  }
+}
+
+}  // namespace
+
+void RunOptions::set_log_severity_level(int level) {
+  checked([&] { options_.SetRunLogSeverityLevel(level); });
+  log_severity_level_ = level;
+}
+
+void RunOptions::set_log_verbosity_level(int level) {
+  checked([&] { options_.SetRunLogVerbosityLevel(level); });
+  log_verbosity_level_ = level;
+}
+
+void RunOptions::set_logid(const std::string& logid) {
+  checked([&] { options_.SetRunTag(logid.c_str()); });
+  logid_ = logid;
+}
+
+void RunOptions::set_terminate(bool terminate) {
+  checked([&] { terminate ? options_.SetTerminate() : options_.UnsetTerminate(); });
+  terminate_.store(terminate);
+}
+
+void RunOptions::add_config_entry(const std::string& key, const std::string& value) {
+  checked([&] { options_.AddConfigEntry(key.c_str(), value.c_str()); });
+  config_entries_[key] = value;
+}
+
+std::string RunOptions::config_entry(const std::string& key) const {
+  const auto found = config_entries_.find(key);
+  if (found == config_entries_.end()) {
+    throw Error(ErrorKind::invalid_argument, "this RunOptions has no config entry '" + key + "'");
+  }
+  return found->second;
+}
+
+}  // namespace ortmulti::bindings

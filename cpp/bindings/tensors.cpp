@@ -1,0 +1,218 @@
+#include "bindings/tensors.hpp"
+
+#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/value_info.hpp"
+
+namespace py = pybind11;
+
+namespace ortmulti::bindings {
+namespace {
+
+struct ElementType {
+  ONNXTensorElementDataType onnx;
+  int numpy;  // NumPy's type number
+  const char* name;
+};
+
+constexpr int numpy_half = 23;  // pybind11 does not name NPY_HALF
+
+// NumPy has two numbers for each size of integer; int64 is NPY_LONG on Linux and NPY_LONGLONG is its equal.
+constexpr std::array<ElementType, 12> element_types = {{
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, py::detail::npy_api::NPY_FLOAT_, "float32"},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, py::detail::npy_api::NPY_UBYTE_, "uint8"},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, py::detail::npy_api::NPY_BYTE_, "int8"},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16, py::detail::npy_api::NPY_USHORT_, "uint16"},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16, py::detail::npy_api::NPY_SHORT_, "int16"},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, py::detail::npy_api::NPY_INT_, "int32"},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, py::detail::npy_api::NPY_LONG_, "int64"},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, py::detail::npy_api::NPY_BOOL_, "bool"},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, numpy_half, "float16"},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, py::detail::npy_api::NPY_DOUBLE_, "float64"},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32, py::detail::npy_api::NPY_UINT_, "uint32"},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64, py::detail::npy_api::NPY_ULONG_, "uint64"},
+}};
+
+const ElementType* by_onnx(ONNXTensorElementDataType type) {
+  for (const ElementType& entry : element_types) {
+    if (entry.onnx == type) {
+      return &entry;
+    }
+  }
+  return nullptr;
+}
+
+int canonical(int numpy) {
+  switch (numpy) {
+    case py::detail::npy_api::NPY_LONGLONG_:
+      return py::detail::npy_api::NPY_LONG_;
+    case py::detail::npy_api::NPY_ULONGLONG_:
+      return py::detail::npy_api::NPY_ULONG_;
+    default:
+      return numpy;
+  }
+}
+
+const Ort::MemoryInfo& cpu_memory() {
+  // Leaked: values may be made up to the end of the process.
+  static const auto* info =
+      new Ort::MemoryInfo(Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault));  // NOLINT(cppcoreguidelines-owning-memory)
+  return *info;
+}
+
+std::vector<std::int64_t> shape_of(const py::array& array) {
+  return {array.shape(), array.shape() + array.ndim()};
+}
+
+std::string utf8(py::handle item) {
+  if (PyBytes_Check(item.ptr()) != 0) {
+    return {PyBytes_AS_STRING(item.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(item.ptr()))};
+  }
+  const py::str text(item);
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (data == nullptr) {
+    throw py::error_already_set();
+  }
+  return {data, static_cast<std::size_t>(size)};
+}
+
+Ort::Value string_value(const py::array& array) {
+  const std::vector<std::int64_t> shape = shape_of(array);
+  std::vector<std::string> texts;
+  texts.reserve(static_cast<std::size_t>(array.size()));
+  for (const py::handle item : array.attr("ravel")().attr("tolist")()) {
+    texts.push_back(utf8(item));
+  }
+  std::vector<const char*> pointers;
+  pointers.reserve(texts.size());
+  for (const std::string& text : texts) {
+    pointers.push_back(text.c_str());
+  }
+  const Ort::AllocatorWithDefaultOptions allocator;
+  Ort::Value value = Ort::Value::CreateTensor(allocator, shape.data(), shape.size(), ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING);
+  value.FillStringTensor(pointers.data(), pointers.size());
+  return value;
+}
+
+bool holds_strings(const py::array& array) {
+  const char kind = array.dtype().kind();
+  return kind == 'U' || kind == 'S' || kind == 'O' || kind == 'T';
+}
+
+[[noreturn]] void refuse_dtype(const ValueInfo& declared, const py::array& array, const char* numpy_name) {
+  throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is " + declared.type + ", which takes an array of dtype " +
+                                           numpy_name + "; got dtype " +
+                                           py::str(array.dtype()).cast<std::string>());
+}
+
+py::array as_array(const ValueInfo& declared, py::handle object, const char* numpy_name) {
+  if (py::isinstance<py::array>(object)) {
+    return py::reinterpret_borrow<py::array>(object);
+  }
+  if (object.is_none()) {
+    throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is None; " + declared.type + " takes an array");
+  }
+  static const char* const object_dtype = "object";
+  const py::object numpy = py::module_::import("numpy");
+  try {
+    return numpy.attr("asarray")(object, py::arg("dtype") = numpy_name == nullptr ? object_dtype : numpy_name);
+  } catch (const py::error_already_set& error) {
+    if (error.matches(PyExc_ValueError) || error.matches(PyExc_TypeError)) {
+      throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is " + declared.type + " and NumPy cannot make such an array from " +
+                                               py::type::of(object).attr("__name__").cast<std::string>() + ": " +
+                                               py::str(error.value()).cast<std::string>());
+    }
+    throw;
+  }
+}
+
+py::object string_array(const Ort::Value& value, const std::vector<py::ssize_t>& shape, std::size_t count) {
+  py::array result(py::dtype("O"), shape);
+  auto** items = static_cast<PyObject**>(result.mutable_data());
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string text = value.GetStringTensorElement(i);
+    PyObject* item = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr);
+    if (item == nullptr) {
+      throw py::error_already_set();
+    }
+    PyObject* previous = std::exchange(items[i], item);
+    Py_XDECREF(previous);
+  }
+  return result;
+}
+
+}  // namespace
+
+Input to_input(const ValueInfo& declared, py::handle object) {
+  if (!declared.is_tensor) {
+    throw Error(ErrorKind::not_implemented,
+                "input '" + declared.name + "' is " + declared.type + "; only tensors can be fed so far");
+  }
+  Input input;
+  if (declared.element_type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
+    py::array array = as_array(declared, object, nullptr);
+    if (!holds_strings(array)) {
+      refuse_dtype(declared, array, "str, bytes or object");
+    }
+    input.value = string_value(array);
+    return input;
+  }
+  const ElementType* type = by_onnx(declared.element_type);
+  if (type == nullptr) {
+    throw Error(ErrorKind::not_implemented,
+                "input '" + declared.name + "' is " + declared.type + ", for which NumPy has no dtype");
+  }
+  py::array array = as_array(declared, object, type->name);
+  if (canonical(array.dtype().num()) != type->numpy) {
+    refuse_dtype(declared, array, type->name);
+  }
+  const bool native = array.dtype().byteorder() != '>';
+  if (!native || (array.flags() & py::array::c_style) == 0 ||
+      (array.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_) == 0) {
+    array = py::module_::import("numpy").attr("require")(array, type->name, "CA");
+  }
+  const std::vector<std::int64_t> shape = shape_of(array);
+  // ONNX Runtime does not write to inputs; its C API has no pointer to const.
+  input.value = Ort::Value::CreateTensor(cpu_memory(), const_cast<void*>(array.data()),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+                                         static_cast<std::size_t>(array.nbytes()), shape.data(), shape.size(), type->onnx);
+  input.array = std::move(array);
+  return input;
+}
+
+py::object to_array(Ort::Value value, const std::string& name) {
+  if (!value.HasValue()) {
+    return py::none();
+  }
+  if (!value.IsTensor()) {
+    throw Error(ErrorKind::not_implemented, "output '" + name + "' is no tensor; only tensors can be returned so far");
+  }
+  const Ort::TensorTypeAndShapeInfo info = value.GetTensorTypeAndShapeInfo();
+  const std::vector<std::int64_t> dimensions = info.GetShape();
+  const std::vector<py::ssize_t> shape(dimensions.begin(), dimensions.end());
+  const std::size_t count = info.GetElementCount();
+  if (info.GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
+    return string_array(value, shape, count);
+  }
+  const ElementType* type = by_onnx(info.GetElementType());
+  if (type == nullptr) {
+    throw Error(ErrorKind::not_implemented, "output '" + name + "' is tensor(" +
+                                                element_type_name(info.GetElementType()) +
+                                                "), for which NumPy has no dtype");
+  }
+  const py::dtype dtype(type->numpy);
+  if (count == 0) {
+    return py::array(dtype, shape);
+  }
+  auto owned = std::make_unique<Ort::Value>(std::move(value));
+  const void* data = owned->GetTensorRawData();
+  const py::capsule owner(owned.get(), [](void* pointer) { delete static_cast<Ort::Value*>(pointer); });
+  static_cast<void>(owned.release());  // NOLINT(bugprone-unused-return-value): the capsule's now
+  return py::array(dtype, shape, data, owner);
+}
+
+}  // namespace ortmulti::bindings

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <onnxruntime_cxx_api.h>
+#include <pybind11/numpy.h>
+
+#include <vector>
+
+#include "core/session.hpp"
+
+namespace ortmulti::bindings {
+
+/// One run's input: ONNX Runtime's value, and the array whose memory it uses.
+struct Input {
+  Ort::Value value{nullptr};
+  pybind11::object array;
+};
+
+/// Makes ONNX Runtime's value of a NumPy array, or of what NumPy can make an array of the declared dtype from. A
+/// contiguous array's memory is used in place; others, and strings, are copied. Throws Error for another dtype.
+Input to_input(const ValueInfo& declared, pybind11::handle object);
+
+/// Makes a NumPy array over the value's memory, which it owns from then on; strings are copied.
+pybind11::object to_array(Ort::Value value, const std::string& name);
+
+}  // namespace ortmulti::bindings

@@ -1,0 +1,187 @@
+#include "core/cuda_startup.hpp"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/process_fork.hpp"
+
+namespace ortmulti {
+
+CudaStartup& CudaStartup::instance() {
+  // Never destroyed: sessions in other threads may still ask at exit.
+  static CudaStartup* startup = [] {
+    std::string reason;
+    const CudaDriver* driver = find_cuda_driver(&reason);
+    return new CudaStartup(driver, reason);  // NOLINT(cppcoreguidelines-owning-memory)
+  }();
+  return *startup;
+}
+
+CudaStartup::CudaStartup(const CudaDriver* driver, std::string no_driver_reason, std::string sysfs)
+    : driver_(driver), no_driver_reason_(std::move(no_driver_reason)), sysfs_(std::move(sysfs)) {}
+
+void CudaStartup::set_libraries(std::vector<std::string> paths) {
+  const std::lock_guard lock(libraries_mutex_);
+  libraries_ = std::move(paths);
+}
+
+void CudaStartup::open_libraries(Timeline* timeline) {
+  const std::lock_guard lock(libraries_mutex_);
+  if (libraries_.empty()) {
+    return;
+  }
+  const ScopedSpan span(timeline, "open CUDA libraries");
+  for (const std::string& path : std::exchange(libraries_, {})) {
+    // Never closed: the provider resolves its needs by the names of what is open already.
+    if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
+      const char* reason = dlerror();
+      throw Error(ErrorKind::library,
+                  "cannot open the CUDA library '" + path + "': " + (reason == nullptr ? "" : reason));
+    }
+  }
+}
+
+void CudaStartup::check_fork() const {
+  if (started_.load() && started_generation_.load() != fork_generation()) {
+    throw Error(ErrorKind::forked,
+                "this process was forked after its parent had started CUDA, which CUDA does not support; start "
+                "workers with multiprocessing's 'spawn' or 'forkserver', or fork before the first use of a GPU");
+  }
+}
+
+void CudaStartup::check(CUresult result, const std::string& what) const {
+  if (result == CUDA_SUCCESS) {
+    return;
+  }
+  const ErrorKind kind = result == CUDA_ERROR_OUT_OF_MEMORY ? ErrorKind::out_of_memory : ErrorKind::device;
+  throw Error(kind, what + " failed: " + driver_->describe(result));
+}
+
+void CudaStartup::initialize(Timeline* timeline) {
+  check_fork();
+  const std::lock_guard lock(initialize_mutex_);
+  if (initialized_) {
+    return;
+  }
+  if (driver_ != nullptr) {
+    started_generation_.store(fork_generation());
+    started_.store(true);
+    const ScopedSpan span(timeline, "cuInit");
+    initialize_result_ = driver_->init(0);
+    if (initialize_result_ == CUDA_SUCCESS) {
+      check(driver_->device_get_count(&device_count_), "counting CUDA devices");
+    }
+  }
+  initialized_ = true;
+}
+
+int CudaStartup::device_count(Timeline* timeline) {
+  initialize(timeline);
+  if (driver_ != nullptr && initialize_result_ == CUDA_SUCCESS) {
+    return device_count_;
+  }
+  const bool no_device = driver_ == nullptr || initialize_result_ == CUDA_ERROR_NO_DEVICE;
+  const bool hidden = std::getenv("CUDA_VISIBLE_DEVICES") != nullptr;
+  if (no_device && (hidden || !has_nvidia_hardware(sysfs_))) {
+    return 0;
+  }
+  throw Error(ErrorKind::device,
+              "this machine has an NVIDIA GPU that CUDA cannot use: " +
+                  (driver_ == nullptr ? no_driver_reason_ : "cuInit failed: " + driver_->describe(initialize_result_)));
+}
+
+CUdevice CudaStartup::handle(int device) {
+  const int count = device_count();
+  if (device < 0 || device >= count) {
+    std::string found = count == 0 ? "there are none" : "there are " + std::to_string(count);
+    if (count == 0 && driver_ == nullptr) {
+      found += " (" + no_driver_reason_ + ")";
+    }
+    throw Error(ErrorKind::device, to_string(Device::cuda(device)) + " does not exist: of CUDA devices " + found);
+  }
+  CUdevice handle = 0;
+  check(driver_->device_get(&handle, device), "opening " + to_string(Device::cuda(device)));
+  return handle;
+}
+
+void CudaStartup::make_current(int device, Timeline* timeline) {
+  initialize(timeline);
+  const CUdevice cuda_device = handle(device);
+  const std::string name = to_string(Device::cuda(device));
+  CUcontext context = nullptr;
+  {
+    const std::lock_guard lock(contexts_mutex_);
+    if (const auto found = contexts_.find(device); found != contexts_.end()) {
+      context = found->second;
+    } else {
+      const ScopedSpan span(timeline, "context", name);
+      check(driver_->primary_ctx_retain(&context, cuda_device), "creating the CUDA context of " + name);
+      contexts_.emplace(device, context);
+    }
+  }
+  check(driver_->ctx_set_current(context), "using the CUDA context of " + name);
+}
+
+CudaDeviceInfo CudaStartup::describe(int device) {
+  const CUdevice cuda_device = handle(device);
+  CudaDeviceInfo info;
+  info.index = device;
+  const std::string what = "describing " + to_string(Device::cuda(device));
+
+  std::array<char, 256> text{};
+  check(driver_->device_get_name(text.data(), static_cast<int>(text.size()), cuda_device), what);
+  info.name = text.data();
+  check(driver_->device_get_pci_bus_id(text.data(), static_cast<int>(text.size()), cuda_device), what);
+  info.pci_bus_id = text.data();
+
+  CUuuid uuid{};
+  check(driver_->device_get_uuid(&uuid, cuda_device), what);
+  info.uuid = "GPU-";
+  for (std::size_t i = 0; i < sizeof(uuid.bytes); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) {
+      info.uuid += '-';
+    }
+    constexpr const char* digits = "0123456789abcdef";
+    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
+    info.uuid += digits[byte >> 4U];
+    info.uuid += digits[byte & 15U];
+  }
+
+  std::size_t bytes = 0;
+  check(driver_->device_total_mem(&bytes, cuda_device), what);
+  info.total_memory = bytes;
+  check(driver_->device_get_attribute(&info.compute_major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, cuda_device),
+        what);
+  check(driver_->device_get_attribute(&info.compute_minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, cuda_device),
+        what);
+  return info;
+}
+
+bool CudaStartup::can_access_peer(int device, int peer) {
+  int can = 0;
+  check(driver_->device_can_access_peer(&can, handle(device), handle(peer)), "asking for peer access");
+  return can != 0;
+}
+
+CudaStartup::Memory CudaStartup::memory(int device) {
+  make_current(device);
+  Memory memory;
+  check(driver_->mem_get_info(&memory.free, &memory.total),
+        "asking for the free memory of " + to_string(Device::cuda(device)));
+  return memory;
+}
+
+int CudaStartup::driver_version() const {
+  int version = 0;
+  if (driver_ != nullptr) {
+    check(driver_->driver_get_version(&version), "asking for the driver's version");
+  }
+  return version;
+}
+
+}  // namespace ortmulti

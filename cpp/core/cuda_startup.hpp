@@ -1,0 +1,75 @@
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/cuda_driver.hpp"
+#include "core/device.hpp"
+#include "core/timeline.hpp"
+
+namespace ortmulti {
+
+/// The one owner of cuInit, of the primary contexts and of opening the CUDA libraries. Whoever needs a device asks
+/// here and joins what another thread has begun. Contexts are created one after another: the driver's lock does so
+/// anyway, and the first one is then there before the last is begun. They stay for the life of the process.
+class CudaStartup {
+ public:
+  /// The machine's driver. `sysfs` tells a machine without GPUs from one whose driver is broken.
+  static CudaStartup& instance();
+
+  explicit CudaStartup(const CudaDriver* driver, std::string no_driver_reason, std::string sysfs = "/sys");
+
+  /// CUDA libraries for the CUDA provider, in loading order; opened before the first provider needs them.
+  void set_libraries(std::vector<std::string> paths);
+  void open_libraries(Timeline* timeline);
+
+  /// How many CUDA devices this process sees: 0 without NVIDIA hardware, or where CUDA_VISIBLE_DEVICES hides it.
+  /// Throws where there is hardware and its driver does not work, and in a child forked after CUDA was started.
+  int device_count(Timeline* timeline = nullptr);
+
+  /// Makes the device's primary context current in the calling thread, creating it first if it is not there.
+  /// Throws Error with ErrorKind::device for a device that does not exist or does not start.
+  void make_current(int device, Timeline* timeline = nullptr);
+
+  CudaDeviceInfo describe(int device);
+  bool can_access_peer(int device, int peer);
+  struct Memory {
+    std::size_t free = 0;  ///< Bytes.
+    std::size_t total = 0;
+  };
+  Memory memory(int device);
+
+  /// The driver's CUDA version, 13000 for 13.0; 0 without a driver. Does not start CUDA.
+  int driver_version() const;
+  /// Why there is no driver; empty where there is one.
+  const std::string& driver_problem() const noexcept { return no_driver_reason_; }
+  bool started() const noexcept { return started_.load(); }
+
+ private:
+  void check_fork() const;
+  void initialize(Timeline* timeline);
+  CUdevice handle(int device);
+  void check(CUresult result, const std::string& what) const;
+
+  const CudaDriver* driver_;
+  std::string no_driver_reason_;
+  std::string sysfs_;
+
+  std::mutex initialize_mutex_;
+  std::atomic<bool> started_{false};
+  std::atomic<unsigned> started_generation_{0};
+  bool initialized_ = false;
+  CUresult initialize_result_ = CUDA_SUCCESS;
+  int device_count_ = 0;
+
+  std::mutex contexts_mutex_;
+  std::map<int, CUcontext> contexts_;
+
+  std::mutex libraries_mutex_;
+  std::vector<std::string> libraries_;
+};
+
+}  // namespace ortmulti

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace Ort {
+struct Exception;
+}
+
+namespace ortmulti {
+
+/// What a caller would tell apart. The first values are ONNX Runtime's codes under its own numbers.
+enum class ErrorKind : int {
+  fail = 1,
+  invalid_argument = 2,
+  no_such_file = 3,
+  no_model = 4,
+  engine_error = 5,
+  runtime_exception = 6,
+  invalid_protobuf = 7,
+  model_loaded = 8,
+  not_implemented = 9,
+  invalid_graph = 10,
+  ep_fail = 11,
+  model_load_canceled = 12,
+  model_requires_compilation = 13,
+  not_found = 14,
+  device_reset = 15,
+  library = 100,
+  device,
+  out_of_memory,
+  closed,
+  forked,
+  invalid_type,  ///< An invalid_argument that is of the wrong type.
+};
+
+/// Every failure of the core: what was asked, what was found and what to do.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  ErrorKind kind() const noexcept { return kind_; }
+
+ private:
+  ErrorKind kind_;
+};
+
+/// ONNX Runtime's exception as ours: its code is kept, its text follows `context` ("creating a session on cuda:1").
+Error from_onnxruntime(const Ort::Exception& exception, const std::string& context);
+
+}  // namespace ortmulti

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace ortmulti {
+
+struct LogRecord {
+  int severity;  ///< ONNX Runtime's: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal.
+  std::string category;
+  std::string logger;    ///< The session's logid.
+  std::string location;  ///< File, line and function inside ONNX Runtime.
+  std::string message;
+};
+
+/// ONNX Runtime's log on its way to whoever reads it. Writers never wait for the reader: when it falls behind, the
+/// oldest records are dropped and counted.
+class LogQueue {
+ public:
+  explicit LogQueue(std::size_t capacity = 8192) : capacity_(capacity) {}
+
+  void push(LogRecord record);
+
+  /// Takes all records, the number of dropped ones into `dropped`. Waits at most `timeout` for a first one; returns
+  /// at once when closed.
+  std::vector<LogRecord> take(std::chrono::milliseconds timeout, std::uint64_t& dropped);
+
+  /// Wakes a waiting reader for good.
+  void close();
+  bool closed() const;
+
+ private:
+  const std::size_t capacity_;
+  mutable std::mutex mutex_;
+  std::condition_variable filled_;
+  std::deque<LogRecord> records_;
+  std::uint64_t dropped_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace ortmulti

@@ -1,0 +1,105 @@
+#include "core/onnxruntime_library.hpp"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/process_fork.hpp"
+
+namespace ortmulti {
+namespace {
+
+std::mutex open_mutex;
+std::atomic<OnnxRuntime*> opened{nullptr};
+
+std::atomic<LogQueue*> log_queue{nullptr};
+
+// Never freed: ONNX Runtime may log up to the end of the process.
+void new_log_queue() { log_queue.store(new LogQueue()); }  // NOLINT(cppcoreguidelines-owning-memory)
+
+void ORT_API_CALL enqueue(void* /*unused*/, OrtLoggingLevel severity, const char* category, const char* logger,
+                          const char* location, const char* message) {
+  const auto text = [](const char* pointer) { return std::string(pointer == nullptr ? "" : pointer); };
+  try {
+    onnxruntime_log().push(
+        {static_cast<int>(severity), text(category), text(logger), text(location), text(message)});
+  } catch (...) {  // NOLINT(bugprone-empty-catch): ONNX Runtime calls this from C; a lost log line is the lesser evil
+  }
+}
+
+int minor_of(const std::string& version) {
+  const std::size_t dot = version.find('.');
+  return dot == std::string::npos ? 0 : std::atoi(version.c_str() + dot + 1);
+}
+
+}  // namespace
+
+LogQueue& onnxruntime_log() {
+  static const bool watched = [] {
+    new_log_queue();
+    on_fork_in_child(new_log_queue);  // another thread of the parent may have held the old one's lock
+    return true;
+  }();
+  static_cast<void>(watched);
+  return *log_queue.load();
+}
+
+OnnxRuntime::OnnxRuntime(const std::string& path) : path_(path) {
+  // Local: the onnxruntime Python package may hold a second copy of the same symbols in this process.
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* reason = dlerror();
+    throw Error(ErrorKind::library,
+                "cannot open ONNX Runtime's library '" + path + "': " + (reason == nullptr ? "" : reason));
+  }
+  using GetApiBase = const OrtApiBase* (*)();
+  const auto get_api_base = reinterpret_cast<GetApiBase>(dlsym(library, "OrtGetApiBase"));
+  if (get_api_base == nullptr) {
+    throw Error(ErrorKind::library, "'" + path + "' is no ONNX Runtime library: it does not export OrtGetApiBase");
+  }
+  const OrtApiBase* base = get_api_base();
+  version_ = base->GetVersionString();
+  minor_version_ = minor_of(version_);
+  const OrtApi* api = base->GetApi(api_version);
+  if (api == nullptr) {
+    throw Error(ErrorKind::library, "'" + path + "' is ONNX Runtime " + version_ + ", and 1." +
+                                        std::to_string(api_version) + " or newer is needed");
+  }
+  Ort::InitApi(api);
+  try {
+    env_ = std::make_unique<Ort::Env>(ORT_LOGGING_LEVEL_WARNING, "ortmulti", enqueue, nullptr);
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, "starting ONNX Runtime " + version_);
+  }
+}
+
+OnnxRuntime& OnnxRuntime::open(const std::string& path) {
+  const std::lock_guard lock(open_mutex);
+  OnnxRuntime* runtime = opened.load();
+  if (runtime == nullptr) {
+    runtime = new OnnxRuntime(path);  // NOLINT(cppcoreguidelines-owning-memory): never closed, see the class
+    opened.store(runtime);
+  } else if (runtime->path_ != path) {
+    throw Error(ErrorKind::library, "this process already uses ONNX Runtime from '" + runtime->path_ +
+                                        "' and cannot open '" + path + "' as well");
+  }
+  return *runtime;
+}
+
+OnnxRuntime& OnnxRuntime::get() {
+  OnnxRuntime* runtime = opened.load();
+  if (runtime == nullptr) {
+    throw Error(ErrorKind::library, "ONNX Runtime's library has not been opened yet");
+  }
+  return *runtime;
+}
+
+bool OnnxRuntime::is_open() noexcept { return opened.load() != nullptr; }
+
+std::vector<std::string> OnnxRuntime::available_providers() const { return Ort::GetAvailableProviders(); }
+
+}  // namespace ortmulti

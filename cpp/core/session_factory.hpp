@@ -1,0 +1,83 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/session.hpp"
+
+namespace ortmulti {
+
+/// Which creations may run at the same time: all; those on different devices; none.
+enum class Serialize { none, device, all };
+
+/// The widest concurrency that is safe within one GPU for a release of ONNX Runtime ("1.31.1"): `none` for those on
+/// which concurrent creation was stressed without a failure, `device` for the others.
+Serialize default_serialize(const std::string& onnxruntime_version);
+
+struct CreationRequest {
+  ModelSource model;
+  std::vector<std::vector<Provider>> sessions;  ///< The providers of each session.
+  SessionOptions options;
+  Serialize serialize = Serialize::none;
+};
+
+/// N sessions on N threads. The threads own what they need, so that whoever waits may give up: what then is still
+/// being created is freed by its thread, and the process waits for those threads before it ends.
+class Creation : public std::enable_shared_from_this<Creation> {
+ public:
+  /// Starts the threads. Fewer where the system has no more of them: then none is left running and an Error is thrown.
+  static std::shared_ptr<Creation> start(OnnxRuntime& runtime, CreationRequest request);
+
+  /// Waits at most `timeout`; returns the indices of the sessions that became ready since the last call.
+  std::vector<std::size_t> wait(std::chrono::milliseconds timeout);
+  bool finished() const;
+
+  /// Gives up: what was created is closed, what has not begun does not begin.
+  void cancel();
+
+  /// The sessions in the order asked for, after finished(). If one failed, all are closed and its error is thrown.
+  std::vector<std::shared_ptr<Session>> take();
+
+  std::size_t size() const noexcept { return request_.sessions.size(); }
+  const Device& device(std::size_t index) const { return devices_[index]; }
+  const std::shared_ptr<Timeline>& timeline() const noexcept { return timeline_; }
+
+  Creation(OnnxRuntime& runtime, CreationRequest request);  // for start()
+  ~Creation() = default;
+  Creation(const Creation&) = delete;
+  Creation& operator=(const Creation&) = delete;
+
+ private:
+  void create(std::size_t index);
+  SessionOptions options_for(const Device& device) const;
+  std::mutex& turn(const Device& device);
+  void join();
+
+  OnnxRuntime& runtime_;
+  CreationRequest request_;
+  std::vector<Device> devices_;
+  std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();
+  std::map<std::string, std::mutex> turns_;  // filled before the threads start
+
+  mutable std::mutex mutex_;
+  std::condition_variable progress_;
+  std::size_t finished_ = 0;
+  bool stopped_ = false;  // cancelled, or one has failed: do not begin another
+  bool cancelled_ = false;
+  std::vector<std::size_t> newly_ready_;
+  std::vector<std::shared_ptr<Session>> sessions_;
+  std::vector<std::exception_ptr> errors_;
+  std::vector<std::thread> threads_;
+};
+
+/// Waits for the threads of cancelled creations. Called before the process ends.
+void join_cancelled_creations();
+
+}  // namespace ortmulti

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <onnxruntime_cxx_api.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ortmulti {
+
+/// onnxruntime's SessionOptions as plain values; they become ONNX Runtime's object once for each session.
+struct SessionOptions {
+  int intra_op_num_threads = 0;  ///< 0: by the machine and the number of sessions side by side, see cores.hpp.
+  int inter_op_num_threads = 0;
+  int graph_optimization_level = ORT_ENABLE_ALL;
+  int execution_mode = ORT_SEQUENTIAL;
+  int log_severity_level = -1;  ///< -1: the environment's, which is 2 (warning).
+  int log_verbosity_level = 0;
+  bool enable_cpu_mem_arena = true;
+  bool enable_mem_pattern = true;
+  bool enable_profiling = false;
+  bool use_deterministic_compute = false;
+  bool use_per_session_threads = true;
+  std::string logid;
+  std::string optimized_model_filepath;
+  std::string profile_file_prefix = "onnxruntime_profile_";
+  std::map<std::string, std::string> config_entries;
+  std::vector<std::pair<std::string, std::int64_t>> free_dimensions_by_name;
+  std::vector<std::pair<std::string, std::int64_t>> free_dimensions_by_denotation;
+};
+
+/// One execution provider and its options, as onnxruntime names them.
+struct Provider {
+  std::string name;  ///< "CUDAExecutionProvider"
+  std::map<std::string, std::string> options;
+};
+
+/// Makes ONNX Runtime's object, the providers appended in their order.
+Ort::SessionOptions to_onnxruntime(const SessionOptions& options, const std::vector<Provider>& providers);
+
+}  // namespace ortmulti

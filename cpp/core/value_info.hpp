@@ -1,0 +1,19 @@
+#pragma once
+
+#include <onnxruntime_cxx_api.h>
+
+#include <string>
+
+#include "core/session.hpp"
+
+namespace ortmulti {
+
+/// Reads a declaration out of ONNX Runtime.
+ValueInfo make_value_info(std::string name, const Ort::TypeInfo& type);
+
+Metadata read_metadata(const Ort::ModelMetadata& metadata);
+
+/// "float", "int64", "string", ...: ONNX's name of an element type.
+const char* element_type_name(ONNXTensorElementDataType type) noexcept;
+
+}  // namespace ortmulti

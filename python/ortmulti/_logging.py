@@ -1,0 +1,81 @@
+"""ONNX Runtime's log on its way to Python's `logging`.
+
+ONNX Runtime calls its log function from any of its threads, and none of them may wait for the GIL. So the core
+queues the records, and they are emitted here: by a thread that sleeps until there are some, and by whoever has just
+created or run a session, before that call returns.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Any
+
+from ortmulti import _core
+
+LOGGER = logging.getLogger("ortmulti.onnxruntime")
+
+# ONNX Runtime's severities 0 to 4: verbose, info, warning, error, fatal.
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+
+# Only a bound on how long the thread may stay in one wait; a record or the end wakes it at once.
+_WAIT_MS = 60_000
+
+_thread: threading.Thread | None = None
+_lock = threading.Lock()
+
+
+def _emit(records: list[tuple[int, str, str, str, str]], dropped: int) -> None:
+    if dropped:
+        LOGGER.warning("%d of ONNX Runtime's log records were dropped: more came than could be emitted", dropped)
+    for severity, category, logger, location, message in records:
+        level = _LEVELS[min(max(severity, 0), len(_LEVELS) - 1)]
+        if LOGGER.isEnabledFor(level):
+            extra: dict[str, Any] = {"ort_category": category, "ort_logger": logger, "ort_location": location}
+            LOGGER.log(level, "%s", message, extra=extra)
+
+
+def flush() -> None:
+    """Emits the records that wait, in the calling thread."""
+    records, dropped, _ = _core.take_log(0)
+    if records or dropped:
+        _emit(records, dropped)
+
+
+def _emit_until_closed() -> None:
+    while True:
+        records, dropped, closed = _core.take_log(_WAIT_MS)
+        _emit(records, dropped)
+        if closed:
+            return
+
+
+def start() -> None:
+    """Starts the emitting thread, once a process."""
+    global _thread
+    with _lock:
+        if _thread is None:
+            _thread = threading.Thread(target=_emit_until_closed, name="ortmulti-log", daemon=True)
+            _thread.start()
+
+
+def stop() -> None:
+    """Ends the emitting thread after it has emitted what waits."""
+    global _thread
+    with _lock:
+        thread, _thread = _thread, None
+    if thread is not None:
+        _core.close_log()
+        thread.join()
+
+
+def _after_fork_in_child() -> None:
+    global _thread, _lock
+    _lock = threading.Lock()
+    if _thread is not None:  # the thread stayed with the parent
+        _thread = None
+        start()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

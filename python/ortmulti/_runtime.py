@@ -1,0 +1,43 @@
+"""The ONNX Runtime library of this process: opened at the first use, closed in order at exit."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+
+from ortmulti import _core, _libraries, _logging
+
+_lock = threading.Lock()
+
+
+def _shut_down() -> None:
+    # Before the CUDA driver's own exit handlers: sessions freed after them crash the process.
+    _core.shut_down()
+    _logging.stop()
+
+
+def ensure_open() -> None:
+    """Opens the ONNX Runtime of this Python environment, unless that was done before.
+
+    Raises:
+        LibraryError: None is installed, or it cannot be used; the message says what to install.
+    """
+    if _core.is_library_open():
+        return
+    with _lock:
+        if _core.is_library_open():
+            return
+        runtime = _libraries.find_onnxruntime()
+        _core.open_library(str(runtime.path))
+        _logging.start()
+        atexit.register(_shut_down)
+
+
+def get_available_providers() -> list[str]:
+    """The names of the execution providers that the installed ONNX Runtime was built with, as onnxruntime's function.
+
+    Raises:
+        LibraryError: No ONNX Runtime is installed.
+    """
+    ensure_open()
+    return list(_core.available_providers())

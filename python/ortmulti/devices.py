@@ -1,0 +1,86 @@
+"""Which devices a call means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ortmulti import _core
+from ortmulti.errors import DeviceError, InvalidArgument, InvalidType
+
+__all__ = ["Device", "parse_devices"]
+
+
+@dataclass(frozen=True, order=True)
+class Device:
+    """The CPU, or a GPU under CUDA's number in this process.
+
+    Attributes:
+        kind: ``"cpu"`` or ``"cuda"``.
+        index: CUDA's number; 0 for the CPU.
+    """
+
+    kind: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
+
+
+def _parse_one(device: object) -> Device:
+    if isinstance(device, Device):
+        return device
+    if isinstance(device, bool) or not isinstance(device, (str, int)):
+        raise InvalidType(f"a device is 'cpu', 'cuda:N' or N, not {device!r}")
+    if isinstance(device, int):
+        if device < 0:
+            raise InvalidArgument(f"unknown device {device}: the number of a GPU is 0 or more")
+        return Device("cuda", device)
+    if device.isdecimal():
+        return Device("cuda", int(device))
+    kind, index = _core.parse_device(device)
+    return Device(kind, index)
+
+
+def parse_devices(devices: str | int | Device | Iterable[str | int | Device]) -> list[Device]:
+    """The devices that a ``devices`` argument means, which all exist.
+
+    Args:
+        devices: ``"all"``, which is every GPU that this process sees, or the CPU on a machine without NVIDIA
+            hardware; or one of, or an iterable of, ``"cpu"``, ``"cuda"`` (the first GPU), ``"cuda:N"``, N. A device may
+            be named more than once.
+
+    Returns:
+        The devices in the order given.
+
+    Raises:
+        InvalidArgument: No device, or one that cannot be understood.
+        DeviceError: A GPU that does not exist, or hardware whose driver does not work.
+    """
+    if isinstance(devices, str) and devices == "all":
+        count = _core.cuda_device_count()
+        return [Device("cuda", index) for index in range(count)] if count else [Device("cpu")]
+    if isinstance(devices, (str, int, Device)):
+        parsed = [_parse_one(devices)]
+    elif isinstance(devices, Iterable):
+        parsed = [_parse_one(device) for device in devices]
+    else:
+        raise InvalidType(f"devices is 'all', a device or an iterable of devices, not {devices!r}")
+    if not parsed:
+        raise InvalidArgument("devices is empty: name at least one, such as 'cpu', 'cuda:0' or 'all'")
+    check_devices_exist(parsed)
+    return parsed
+
+
+def check_devices_exist(devices: Iterable[Device]) -> None:
+    """Raises `DeviceError` for the first GPU among ``devices`` that this process does not see."""
+    cuda = [device for device in devices if device.kind == "cuda"]
+    if not cuda:
+        return
+    count = _core.cuda_device_count()
+    for device in cuda:
+        if device.index >= count:
+            found = "this process sees no CUDA device" if count == 0 else f"this process sees {count}, from cuda:0 on"
+            if count == 0 and _core.cuda_driver_version() is None:
+                found += f", since {_core.cuda_driver_problem()}"
+            raise DeviceError(f"there is no {device}: {found}")

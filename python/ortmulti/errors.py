@@ -1,0 +1,122 @@
+"""The exceptions that ortmulti raises.
+
+`Error` is the base of all of them. Below it stands one class for each error code of ONNX Runtime, under the
+names that onnxruntime's own Python package uses, and one for each further kind that a caller would treat
+differently. Where Python has a built-in exception for the same situation, the class derives from it too, so
+that ``except ValueError`` or ``except MemoryError`` work as anyone expects.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ClosedError",
+    "DeviceError",
+    "DeviceReset",
+    "EPFail",
+    "EngineError",
+    "Error",
+    "Fail",
+    "ForkError",
+    "InvalidArgument",
+    "InvalidGraph",
+    "InvalidProtobuf",
+    "InvalidType",
+    "LibraryError",
+    "ModelLoadCanceled",
+    "ModelLoaded",
+    "ModelRequiresCompilation",
+    "NoModel",
+    "NoSuchFile",
+    "NotFound",
+    "NotImplemented",
+    "OutOfMemory",
+    "RuntimeException",
+]
+
+
+class Error(Exception):
+    """Base of every exception that ortmulti raises of its own."""
+
+
+class Fail(Error):
+    """ONNX Runtime's code FAIL: a failure that no other code describes."""
+
+
+class InvalidArgument(Error, ValueError):
+    """A name, shape, type or option that does not exist or does not fit. ONNX Runtime's code INVALID_ARGUMENT."""
+
+
+class InvalidType(InvalidArgument, TypeError):
+    """An argument of the wrong type, such as an array whose dtype is not the one that the model declares."""
+
+
+class NoSuchFile(Error, FileNotFoundError):
+    """The model, or a file that it refers to, does not exist. ONNX Runtime's code NO_SUCHFILE."""
+
+
+class NoModel(Error):
+    """ONNX Runtime's code NO_MODEL."""
+
+
+class EngineError(Error):
+    """ONNX Runtime's code ENGINE_ERROR."""
+
+
+class RuntimeException(Error, RuntimeError):
+    """A failure while creating or running a session. ONNX Runtime's code RUNTIME_EXCEPTION."""
+
+
+class InvalidProtobuf(Error, ValueError):
+    """The model's bytes are no ONNX model. ONNX Runtime's code INVALID_PROTOBUF."""
+
+
+class ModelLoaded(Error):
+    """ONNX Runtime's code MODEL_LOADED."""
+
+
+class NotImplemented(Error, NotImplementedError):  # noqa: A001 - onnxruntime's own name for it
+    """An operator, type or call that this ONNX Runtime or this provider does not have. Code NOT_IMPLEMENTED."""
+
+
+class DeviceReset(Error):
+    """The device was reset under the session. ONNX Runtime's code DEVICE_RESET."""
+
+
+class InvalidGraph(Error, ValueError):
+    """The model is ONNX, but its graph is not valid. ONNX Runtime's code INVALID_GRAPH."""
+
+
+class EPFail(Error):
+    """An execution provider failed. ONNX Runtime's code EP_FAIL."""
+
+
+class ModelLoadCanceled(Error):
+    """Loading was cancelled. ONNX Runtime's code MODEL_LOAD_CANCELED."""
+
+
+class ModelRequiresCompilation(Error):
+    """ONNX Runtime's code MODEL_REQUIRES_COMPILATION."""
+
+
+class NotFound(Error):
+    """ONNX Runtime's code NOT_FOUND."""
+
+
+class LibraryError(Error, ImportError):
+    """ONNX Runtime, or a library that it needs, is missing or cannot be used; the message says how to get it."""
+
+
+class DeviceError(Error, RuntimeError):
+    """A device that was asked for does not exist or cannot be used."""
+
+
+class OutOfMemory(DeviceError, MemoryError):
+    """A device, or the host, has not enough free memory; the message says how much there is."""
+
+
+class ClosedError(Error, ValueError):
+    """A session was used after it was closed."""
+
+
+class ForkError(Error, RuntimeError):
+    """A child process made by fork() used what its parent had started and what does not survive a fork."""

@@ -1,0 +1,289 @@
+"""Options of sessions and runs, under onnxruntime's names."""
+
+from __future__ import annotations
+
+import operator
+import os
+from enum import IntEnum
+from typing import Any, SupportsIndex, SupportsInt
+
+from ortmulti import _core, _runtime
+from ortmulti.errors import InvalidArgument, InvalidType, NotImplemented
+
+__all__ = ["ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions"]
+
+
+class GraphOptimizationLevel(IntEnum):
+    """How much ONNX Runtime optimizes a graph before it runs."""
+
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class ExecutionMode(IntEnum):
+    """Whether independent nodes of a graph may run at the same time."""
+
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class ExecutionOrder(IntEnum):
+    """The order in which nodes run. Only `DEFAULT` can be set: ONNX Runtime's C API has no call for the others."""
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
+
+
+# ONNX Runtime's own limits.
+_MAX_KEY = 1024
+_MAX_VALUE = 8192
+
+
+def _integer(name: str, value: object, minimum: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (SupportsIndex, SupportsInt)) or isinstance(value, (str, float)):
+        raise InvalidType(f"{name} is an int, not {value!r}")
+    number = operator.index(value) if isinstance(value, SupportsIndex) else int(value)
+    if not minimum <= number < 2**31:
+        raise InvalidArgument(f"{name} is {minimum} or more, not {number}")
+    return number
+
+
+def _boolean(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidType(f"{name} is True or False, not {value!r}")
+    return value
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if not isinstance(value, str):
+        raise InvalidType(f"{name} is a str, not {value!r}")
+    return value
+
+
+def _member(enum: type[IntEnum], name: str, value: object) -> Any:
+    # onnxruntime's own enumerations have the same numbers and convert with int().
+    number = _integer(name, value, minimum=0)
+    try:
+        return enum(number)
+    except ValueError:
+        raise InvalidArgument(f"{name} is one of {', '.join(m.name for m in enum)}, not {number}") from None
+
+
+class SessionOptions:
+    """Options for creating sessions, with onnxruntime's names and defaults.
+
+    Attributes:
+        intra_op_num_threads: Threads within a node; default 0: the machine's usable cores (affinity and control group
+            respected) shared among the CPU sessions created together, and 1 for sessions on a GPU.
+        inter_op_num_threads: Threads across nodes with ``ORT_PARALLEL``; default 0, as above.
+        graph_optimization_level: A `GraphOptimizationLevel`; default ``ORT_ENABLE_ALL``.
+        execution_mode: An `ExecutionMode`; default ``ORT_SEQUENTIAL``.
+        execution_order: An `ExecutionOrder`; only ``DEFAULT`` can be set.
+        log_severity_level: 0 verbose to 4 fatal; default -1: warnings and worse (2).
+        log_verbosity_level: Detail of verbose messages; default 0.
+        logid: Name of the session in log records; default empty.
+        enable_cpu_mem_arena: Keep freed CPU memory for the next run; default True.
+        enable_mem_pattern: Plan memory once for inputs of the same shapes; default True.
+        enable_mem_reuse: Only True can be set: ONNX Runtime's C API has no call for it.
+        enable_profiling: Write a profile, from creation to `InferenceSession.end_profiling`; default False.
+        profile_file_prefix: First part of the profile's file name; default ``"onnxruntime_profile_"``.
+        optimized_model_filepath: Where to write the optimized model; default empty: nowhere.
+        use_deterministic_compute: Prefer kernels that give the same bits each time; default False.
+        use_per_session_threads: Default True.
+
+    Setting one raises `InvalidArgument` or `InvalidType` at once for what cannot be.
+    """
+
+    def __init__(self) -> None:
+        self._core = _core.SessionOptions()
+
+    @property
+    def intra_op_num_threads(self) -> int:
+        return self._core.intra_op_num_threads
+
+    @intra_op_num_threads.setter
+    def intra_op_num_threads(self, value: SupportsInt) -> None:
+        self._core.intra_op_num_threads = _integer("intra_op_num_threads", value, minimum=0)
+
+    @property
+    def inter_op_num_threads(self) -> int:
+        return self._core.inter_op_num_threads
+
+    @inter_op_num_threads.setter
+    def inter_op_num_threads(self, value: SupportsInt) -> None:
+        self._core.inter_op_num_threads = _integer("inter_op_num_threads", value, minimum=0)
+
+    @property
+    def graph_optimization_level(self) -> GraphOptimizationLevel:
+        return GraphOptimizationLevel(self._core.graph_optimization_level)
+
+    @graph_optimization_level.setter
+    def graph_optimization_level(self, value: SupportsInt) -> None:
+        self._core.graph_optimization_level = _member(GraphOptimizationLevel, "graph_optimization_level", value)
+
+    @property
+    def execution_mode(self) -> ExecutionMode:
+        return ExecutionMode(self._core.execution_mode)
+
+    @execution_mode.setter
+    def execution_mode(self, value: SupportsInt) -> None:
+        self._core.execution_mode = _member(ExecutionMode, "execution_mode", value)
+
+    @property
+    def execution_order(self) -> ExecutionOrder:
+        return ExecutionOrder.DEFAULT
+
+    @execution_order.setter
+    def execution_order(self, value: SupportsInt) -> None:
+        if _member(ExecutionOrder, "execution_order", value) is not ExecutionOrder.DEFAULT:
+            raise NotImplemented("execution_order can only be DEFAULT: ONNX Runtime's C API has no call to set it")
+
+    @property
+    def log_severity_level(self) -> int:
+        return self._core.log_severity_level
+
+    @log_severity_level.setter
+    def log_severity_level(self, value: SupportsInt) -> None:
+        level = _integer("log_severity_level", value, minimum=-1)
+        if level > 4:
+            raise InvalidArgument(f"log_severity_level is -1 to 4, not {level}")
+        self._core.log_severity_level = level
+
+    @property
+    def log_verbosity_level(self) -> int:
+        return self._core.log_verbosity_level
+
+    @log_verbosity_level.setter
+    def log_verbosity_level(self, value: SupportsInt) -> None:
+        self._core.log_verbosity_level = _integer("log_verbosity_level", value, minimum=0)
+
+    @property
+    def logid(self) -> str:
+        return self._core.logid
+
+    @logid.setter
+    def logid(self, value: str) -> None:
+        self._core.logid = _text("logid", value)
+
+    @property
+    def enable_cpu_mem_arena(self) -> bool:
+        return self._core.enable_cpu_mem_arena
+
+    @enable_cpu_mem_arena.setter
+    def enable_cpu_mem_arena(self, value: bool) -> None:
+        self._core.enable_cpu_mem_arena = _boolean("enable_cpu_mem_arena", value)
+
+    @property
+    def enable_mem_pattern(self) -> bool:
+        return self._core.enable_mem_pattern
+
+    @enable_mem_pattern.setter
+    def enable_mem_pattern(self, value: bool) -> None:
+        self._core.enable_mem_pattern = _boolean("enable_mem_pattern", value)
+
+    @property
+    def enable_mem_reuse(self) -> bool:
+        return True
+
+    @enable_mem_reuse.setter
+    def enable_mem_reuse(self, value: bool) -> None:
+        if not _boolean("enable_mem_reuse", value):
+            raise NotImplemented("enable_mem_reuse can only be True: ONNX Runtime's C API has no call to unset it")
+
+    @property
+    def enable_profiling(self) -> bool:
+        return self._core.enable_profiling
+
+    @enable_profiling.setter
+    def enable_profiling(self, value: bool) -> None:
+        self._core.enable_profiling = _boolean("enable_profiling", value)
+
+    @property
+    def profile_file_prefix(self) -> str:
+        return self._core.profile_file_prefix
+
+    @profile_file_prefix.setter
+    def profile_file_prefix(self, value: str) -> None:
+        self._core.profile_file_prefix = _text("profile_file_prefix", value)
+
+    @property
+    def optimized_model_filepath(self) -> str:
+        return self._core.optimized_model_filepath
+
+    @optimized_model_filepath.setter
+    def optimized_model_filepath(self, value: str | os.PathLike[str]) -> None:
+        self._core.optimized_model_filepath = _text("optimized_model_filepath", value)
+
+    @property
+    def use_deterministic_compute(self) -> bool:
+        return self._core.use_deterministic_compute
+
+    @use_deterministic_compute.setter
+    def use_deterministic_compute(self, value: bool) -> None:
+        self._core.use_deterministic_compute = _boolean("use_deterministic_compute", value)
+
+    @property
+    def use_per_session_threads(self) -> bool:
+        return self._core.use_per_session_threads
+
+    @use_per_session_threads.setter
+    def use_per_session_threads(self, value: bool) -> None:
+        self._core.use_per_session_threads = _boolean("use_per_session_threads", value)
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        """Sets a configuration entry, such as ``session.intra_op.allow_spinning``; the last value counts.
+
+        Raises:
+            InvalidArgument: ``key`` is empty or longer than 1,024 characters, or ``value`` than 8,192.
+        """
+        key, value = _text("the key of a config entry", key), _text("the value of a config entry", value)
+        if not 0 < len(key) <= _MAX_KEY:
+            raise InvalidArgument(f"the key of a config entry has 1 to {_MAX_KEY} characters, not {len(key)}")
+        if len(value) > _MAX_VALUE:
+            raise InvalidArgument(f"the value of config entry {key!r} has at most {_MAX_VALUE} characters")
+        self._core.config_entries = {**self._core.config_entries, key: value}
+
+    def get_session_config_entry(self, key: str) -> str:
+        """The value of a configuration entry.
+
+        Raises:
+            InvalidArgument: There is no such entry.
+        """
+        entries = self._core.config_entries
+        if key not in entries:
+            raise InvalidArgument(f"these SessionOptions have no config entry {key!r}")
+        return entries[key]
+
+    def add_free_dimension_override_by_name(self, name: str, size: SupportsInt) -> None:
+        """Fixes the open dimension ``name`` of the model's inputs to ``size``."""
+        entry = (_text("the name of a dimension", name), _integer(f"the size of dimension {name!r}", size, minimum=0))
+        self._core.free_dimensions_by_name = [*self._core.free_dimensions_by_name, entry]
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, size: SupportsInt) -> None:
+        """Fixes the open dimensions with this denotation of the model's inputs to ``size``."""
+        entry = (_text("a denotation", denotation), _integer(f"the size of {denotation!r}", size, minimum=0))
+        self._core.free_dimensions_by_denotation = [*self._core.free_dimensions_by_denotation, entry]
+
+
+class RunOptions(_core.RunOptions):
+    """Options of one run, with onnxruntime's names and defaults.
+
+    Attributes:
+        log_severity_level: 0 verbose to 4 fatal; default -1: the session's.
+        log_verbosity_level: Detail of verbose messages; default 0.
+        logid: Name of the run in log records; default empty.
+        terminate: Set to True, from any thread, to end the runs that use this object with an error; default False.
+
+    Raises:
+        LibraryError: No ONNX Runtime is installed.
+    """
+
+    def __init__(self) -> None:
+        _runtime.ensure_open()
+        super().__init__()
