@@ -39,8 +39,8 @@ def build(layers: int = LAYERS, precision: str = "fp16", dimensions: Dimensions 
     KV cache: every run computes all positions anew. The operators are ONNX's own (opset 17), each of which ONNX
     Runtime has for the CPU and for CUDA.
 
-    On the CPU ONNX Runtime computes fp16 as fp32. Newer releases (1.31) convert the weights when the session is created,
-    which then holds twice the model's bytes; older ones (1.21) convert them in every run.
+    On the CPU ONNX Runtime computes fp16 as fp32. Newer releases (1.31) convert the weights when the session is
+    created, which then holds twice the bytes of the model; older ones (1.21) convert them in every run.
 
     Args:
         layers: Decoder layers; each has 226.5 MB of fp16 weights, the embedding and the head 394 MB together.
