@@ -33,6 +33,6 @@ check() {
 export -f check
 export build passed common
 
-mapfile -t files < <(sed -n "s|^  \"file\": \"$PWD/\(\(cpp\|tests/cpp\)/.*\)\",\{0,1\}$|\1|p" "$build/compile_commands.json" | sort -u)
+mapfile -t files < <(grep -oP "^ +\"file\": \"\Q$PWD\E/\K(cpp|tests/cpp)/[^\"]+" "$build/compile_commands.json" | sort -u)
 [[ ${#files[@]} -gt 0 ]] || { echo "no sources of ours in $build/compile_commands.json" >&2; exit 1; }
 printf '%s\0' "${files[@]}" | xargs -0 -n1 -P "${JOBS:-$(nproc)}" bash -c 'check "$1"' _

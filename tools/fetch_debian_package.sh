@@ -13,7 +13,7 @@ if [[ $# -ne 3 ]]; then
   echo "usage: $0 PACKAGE SUITE DEST" >&2
   exit 2
 fi
-package=$1 suite=$2 dest=$3
+package=$1 suite=$2 dest=$(realpath -m "$3")
 
 fail() {
   echo "fetch_debian_package: $*" >&2

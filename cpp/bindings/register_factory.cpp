@@ -63,8 +63,6 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
     request.serialize = Serialize::device;
   } else if (serialize == "all") {
     request.serialize = Serialize::all;
-  } else {
-    request.serialize = default_serialize(runtime.version());
   }
   for (const auto& providers : sessions) {
     auto& target = request.sessions.emplace_back();
@@ -121,9 +119,7 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
 void register_factory(py::module_& module) {
   module.def("create_sessions", &create_sessions, py::arg("model"), py::arg("sessions"), py::arg("options"),
              py::arg("serialize"), py::arg("progress") = py::none());
-  module.def("default_serialize", [](const std::string& version) {
-    return default_serialize(version) == Serialize::none ? "none" : "device";
-  });
+  module.def("concurrent_creation_stressed", &concurrent_creation_stressed, py::arg("onnxruntime_version"));
 }
 
 }  // namespace ortmulti::bindings

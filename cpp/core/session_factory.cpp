@@ -36,11 +36,10 @@ Cancelled& cancelled_threads() {
 
 }  // namespace
 
-Serialize default_serialize(const std::string& onnxruntime_version) {
-  // 1,000 rounds of concurrent creation on one GPU passed with each of these; see docs/concurrent-creation.md.
+bool concurrent_creation_stressed(const std::string& onnxruntime_version) {
+  // See docs/concurrent-creation.md for how.
   constexpr std::array<std::string_view, 0> stressed = {};
-  const bool passed = std::find(stressed.begin(), stressed.end(), onnxruntime_version) != stressed.end();
-  return passed ? Serialize::none : Serialize::device;
+  return std::find(stressed.begin(), stressed.end(), onnxruntime_version) != stressed.end();
 }
 
 Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
@@ -71,8 +70,19 @@ std::shared_ptr<Creation> Creation::start(OnnxRuntime& runtime, CreationRequest 
   return creation;
 }
 
-std::mutex& Creation::turn(const Device& device) {
-  return turns_.at(request_.serialize == Serialize::all ? "all" : to_string(device));
+std::mutex* Creation::turn(const Device& device) {
+  switch (request_.serialize) {
+    case Serialize::none:
+      return nullptr;
+    case Serialize::device:
+      return &turns_.at(to_string(device));
+    case Serialize::all:
+      return &turns_.at("all");
+    case Serialize::automatic:
+      break;
+  }
+  const bool free = !device.is_cuda() || concurrent_creation_stressed(runtime_.version());
+  return free ? nullptr : &turns_.at(to_string(device));
 }
 
 SessionOptions Creation::options_for(const Device& device) const {
@@ -99,9 +109,9 @@ void Creation::create(std::size_t index) {
     const Device& device = devices_[index];
     const std::string name = to_string(device);
     std::unique_lock<std::mutex> my_turn;
-    if (request_.serialize != Serialize::none) {
+    if (std::mutex* lock = turn(device); lock != nullptr) {
       const ScopedSpan span(timeline_.get(), "wait for turn", name);
-      my_turn = std::unique_lock(turn(device));
+      my_turn = std::unique_lock(*lock);
     }
     bool begin = false;
     {

@@ -14,18 +14,18 @@
 
 namespace ortmulti {
 
-/// Which creations may run at the same time: all; those on different devices; none.
-enum class Serialize { none, device, all };
+/// Which creations wait for each other: none; those on the same device; all. `automatic`: those on the same GPU, for
+/// releases of ONNX Runtime on which concurrent creation was not stressed there.
+enum class Serialize { none, device, all, automatic };
 
-/// The widest concurrency that is safe within one GPU for a release of ONNX Runtime ("1.31.1"): `none` for those on
-/// which concurrent creation was stressed without a failure, `device` for the others.
-Serialize default_serialize(const std::string& onnxruntime_version);
+/// Whether 1,000 rounds of concurrent creation on one GPU passed with this release of ONNX Runtime ("1.31.1").
+bool concurrent_creation_stressed(const std::string& onnxruntime_version);
 
 struct CreationRequest {
   ModelSource model;
   std::vector<std::vector<Provider>> sessions;  ///< The providers of each session.
   SessionOptions options;
-  Serialize serialize = Serialize::none;
+  Serialize serialize = Serialize::automatic;
 };
 
 /// N sessions on N threads. The threads own what they need, so that whoever waits may give up: what then is still
@@ -57,7 +57,8 @@ class Creation : public std::enable_shared_from_this<Creation> {
  private:
   void create(std::size_t index);
   SessionOptions options_for(const Device& device) const;
-  std::mutex& turn(const Device& device);
+  /// The lock under which sessions on the device are created; null where they need not wait.
+  std::mutex* turn(const Device& device);
   void join();
 
   OnnxRuntime& runtime_;

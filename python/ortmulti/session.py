@@ -75,7 +75,7 @@ def _create(
     prepared = time.monotonic_ns()
     try:
         created, core_timeline = _core.create_sessions(
-            checked, [list(session) for session in sessions], core_options, serialize or "default", progress
+            checked, [list(session) for session in sessions], core_options, serialize or "automatic", progress
         )
     finally:
         _logging.flush()
@@ -300,8 +300,8 @@ def create_sessions(
             usable cores, and those on a GPU keep no threads.
         provider_options: Options of the CUDA provider, the same for every GPU, without ``device_id``.
         serialize: Which creations wait for each other: ``"none"``; ``"device"``: those on the same device; ``"all"``.
-            Default: none wait, but on one GPU they do for the releases of ONNX Runtime on which concurrent creation
-            was not stressed (docs/concurrent-creation.md).
+            Default: those on the same GPU, for releases of ONNX Runtime on which concurrent creation was not stressed
+            there (docs/concurrent-creation.md), and none otherwise.
         progress: Called in this thread as ``progress(done, total, device)`` whenever a session is ready.
 
     Returns:

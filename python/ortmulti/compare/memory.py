@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from ortmulti.nvml import Nvml
 
 _PROC = Path("/proc")
 
@@ -64,37 +64,17 @@ def _kilobytes(file: Path, key: str) -> int:
     return 0  # a process that is just ending has no memory any more
 
 
-@contextlib.contextmanager
-def _nvml() -> Iterator[Any]:
-    """NVML while the block runs, or None without driver or nvidia-ml-py.
+def gpu_memory_used() -> dict[str, int]:
+    """Bytes in use on each GPU that NVML sees, by UUID ("GPU-..."); empty without NVML.
 
-    Closed again at once: on a machine without persistence mode an open NVML would keep the driver loaded and so
+    NVML is closed again at once: on a machine without persistence mode an open one would keep the driver loaded and so
     shorten the start of CUDA that is being measured.
     """
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-        nvml.nvmlInit()
-    except Exception:  # no package, or any of NVML's reasons for having no driver
-        yield None
-        return
-    try:
-        yield nvml
-    finally:
-        nvml.nvmlShutdown()
-
-
-def gpu_memory_used() -> dict[str, int]:
-    """Bytes in use on each GPU that NVML sees, by UUID ("GPU-..."); empty without NVML."""
-    used: dict[str, int] = {}
-    with _nvml() as nvml:
-        if nvml is not None:
-            for index in range(nvml.nvmlDeviceGetCount()):
-                handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                uuid = nvml.nvmlDeviceGetUUID(handle)
-                used[uuid.decode() if isinstance(uuid, bytes) else uuid] = int(
-                    nvml.nvmlDeviceGetMemoryInfo(handle).used
-                )
-    return used
+    nvml = Nvml.open()
+    if nvml is None:
+        return {}
+    with nvml:
+        return {gpu.uuid: gpu.memory_used for gpu in nvml.gpus() if gpu.memory_used is not None}
 
 
 def gpu_memory_growth(before: dict[str, int], after: dict[str, int], devices: Sequence[str]) -> dict[str, int]:

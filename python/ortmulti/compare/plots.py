@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,7 +113,7 @@ def _draw_speedup(axes: Axes, rows: Sequence[Json]) -> None:
         axes.text(0.5, 0.5, "needs the sequential strategy", transform=axes.transAxes, ha="center", color="#555555")
         return
     axes.plot(counts, counts, linestyle=":", color="#999999", zorder=1)
-    axes.annotate("S = N", (counts[-1], counts[-1]), (-6, -2), textcoords="offset points", ha="right", color="#777777")
+    axes.annotate("S = N", (counts[-1], counts[-1]), (-10, 2), textcoords="offset points", ha="right", color="#777777")
     for name in _names(compared):
         points = sorted((len(row["devices"]), row["speedup"]) for row in compared if row["strategy"] == name)
         axes.plot(*zip(*points, strict=True), marker=_MARKERS.get(name, "o"), color=_colour(name), linewidth=1.8, zorder=2)
@@ -128,17 +129,19 @@ def _clean(axes: Axes) -> None:
 
 def _caption(document: Json) -> str:
     settings, releases = document["settings"], document["releases"]
-    runtime = next((name for name in ("onnxruntime-gpu", "onnxruntime") if name in releases), None)
     parts = [
         machine_text(document["machine"]),
-        f"{runtime} {releases[runtime]}" if runtime else "",
-        f"ortmulti {releases['ortmulti']}" if "ortmulti" in releases else "",
+        *(f"{name} {releases[name]}" for name in ("onnxruntime", "ortmulti") if releases[name]),
         f"Python {releases['python']}",
         f"{settings['page_cache']} page cache, {settings['repeat']} repetitions, {document['created'][:10]}",
     ]
-    return "; ".join(part for part in parts if part)
+    return "; ".join(parts)
 
 
 def machine_text(machine: Json) -> str:
-    """The machine in a few words."""
-    return ", ".join(str(value) for value in machine.values() if isinstance(value, str))
+    """The machine in a few words: its GPUs with the driver, its processor and the cores that may be used."""
+    cpu, gpus, driver = machine["cpu"], machine["gpus"] or [], machine["driver"]
+    names = Counter(gpu["name"] for gpu in gpus)
+    parts = [f"{count} x {name}" for name, count in names.items()]
+    parts += [f"driver {driver['version']}"] if gpus and driver else []
+    return ", ".join([*parts, f"{cpu['model'] or cpu['architecture']}, {cpu['usable_physical_cores']} cores"])

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
 import json
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ortmulti import machine
 from ortmulti.errors import InvalidArgument, NoSuchFile
 
 # Raised when a field changes its meaning or goes; new fields alone do not raise it.
 SCHEMA_VERSION = 1
-
-_PACKAGES = ("ortmulti", "onnxruntime", "onnxruntime-gpu", "numpy", "onnx")
 
 
 def document(kind: str, **content: Any) -> dict[str, Any]:
@@ -29,34 +26,19 @@ def document(kind: str, **content: Any) -> dict[str, Any]:
         content: the fields of that kind.
 
     Returns:
-        "schema_version", "kind", "created" (UTC), "command", "machine", "releases", and `content`.
+        "schema_version", "kind", "created" (UTC), "command", "machine" and "releases" (see `ortmulti.machine.describe`),
+        and `content`.
     """
+    description = machine.describe()
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": kind,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "machine": _machine(),
-        "releases": _releases(),
+        "releases": {"python": description["python"]["version"], **description.pop("releases")},
+        "machine": description,
         **content,
     }
-
-
-def _machine() -> dict[str, Any]:
-    from ortmulti import machine
-
-    description: dict[str, Any] = machine.describe()
-    return description
-
-
-def _releases() -> dict[str, str]:
-    releases = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            releases[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return releases
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .devices import describe
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 Json = Mapping[str, Any]
@@ -16,9 +17,9 @@ _MIB = 1 << 20
 
 
 def number(value: float) -> str:
-    """Three significant digits, as far as they are behind the point: 0.123, 1.23, 12.3, 123."""
+    """A number in four characters or so: 0.012, 0.12, 1.23, 12.3, 123."""
     magnitude = abs(value)
-    return f"{value:.{3 if magnitude < 1 else 2 if magnitude < 10 else 1 if magnitude < 100 else 0}f}"
+    return f"{value:.{3 if magnitude < 0.1 else 2 if magnitude < 10 else 1 if magnitude < 100 else 0}f}"
 
 
 def _spread(spread: Json | None, scale: float = 1.0, text: Callable[[float], str] = number) -> tuple[str, str]:
@@ -26,7 +27,7 @@ def _spread(spread: Json | None, scale: float = 1.0, text: Callable[[float], str
     if spread is None:
         return "-", ""
     median, lowest, highest = (text(spread[key] / scale) for key in ("median", "lowest", "highest"))
-    return median, "" if lowest == highest else f"{lowest} to {highest}"
+    return median, "" if lowest == highest else f"{lowest}-{highest}"
 
 
 def _plain(value: float | None) -> tuple[str, str]:
@@ -46,19 +47,24 @@ def _equal(row: Json) -> tuple[str, str]:
     return {True: "yes", False: "NO", None: "-"}[row["equal"]], ""
 
 
-_COLUMNS: tuple[tuple[str, Callable[[Json], tuple[str, str]]], ...] = (
-    ("starting s", lambda row: _spread(row["starting"])),
-    ("creation s", lambda row: _spread(row["creation"])),
-    ("a session s", lambda row: _spread(row["session"])),
-    ("ready s", lambda row: _spread(row["ready"])),
-    ("first run s", lambda row: _spread(row["first_run"])),
-    ("peak RSS MiB", lambda row: _mebibytes(row["peak_rss"])),
-    ("GPU MiB", lambda row: _mebibytes(_largest_gpu(row))),
+_Column = tuple[str, Callable[[Json], tuple[str, str]]]
+
+_COLUMNS: tuple[_Column, ...] = (
+    ("starting, s", lambda row: _spread(row["starting"])),
+    ("creation, s", lambda row: _spread(row["creation"])),
+    ("a session, s", lambda row: _spread(row["session"])),
+    ("ready, s", lambda row: _spread(row["ready"])),
+    ("first run, s", lambda row: _spread(row["first_run"])),
+    ("peak RSS, MiB", lambda row: _mebibytes(row["peak_rss"])),
+    ("GPU, MiB", lambda row: _mebibytes(_largest_gpu(row))),
     ("S", lambda row: _plain(row["speedup"])),
     ("S/N", lambda row: _plain(row["efficiency"])),
-    ("(S-1)/ (N-1)", lambda row: _plain(row["parallel_efficiency"])),
+    ("(S-1)/(N-1)", lambda row: _plain(row["parallel_efficiency"])),
     ("equal", _equal),
 )
+
+# So many of the columns, the first ones, are times.
+_TIMES = 5
 
 NOTES = (
     "Medians, below them the ranges. ready = starting + creation. S = sequential creation / creation, N sessions. Peak "
@@ -67,9 +73,9 @@ NOTES = (
 )
 
 
-def _columns(document: Json) -> list[tuple[str, Callable[[Json], tuple[str, str]]]]:
+def _columns(document: Json) -> list[_Column]:
     on_gpu = any(row["gpu_memory"] for row in document["rows"])
-    return [column for column in _COLUMNS if on_gpu or column[0] != "GPU MiB"]
+    return [column for column in _COLUMNS if on_gpu or column[0] != "GPU, MiB"]
 
 
 def _title(document: Json, model: Json) -> str:
@@ -97,31 +103,48 @@ def _strategy(row: Json) -> str:
     failed, measured = len(row["errors"]), row["measured"]
     if not failed:
         return str(row["strategy"])
-    return f"{row['strategy']} ({failed} of {failed + measured} failed)"
+    return f"{row['strategy']}, {failed}/{failed + measured} failed"
 
 
-def creation_tables(document: Json) -> list[Table]:
-    """A rich table for each model of a comparison."""
-    from rich.markup import escape
-    from rich.table import Table
-
+def creation_tables(document: Json, console: Console) -> list[Table]:
+    """A rich table for each model of a comparison; two, times and the rest, where `console` is too narrow for one."""
     tables = []
     columns = _columns(document)
     for model in document["models"]:
-        table = Table(title=escape(_title(document, model)), title_justify="left", pad_edge=False)
-        table.add_column("devices")
-        table.add_column("strategy")
-        for name, _ in columns:
-            table.add_column(name, justify="right")
-        for group in _groups(document, model):
-            for row in group:
-                cells = [cell(row) for _, cell in columns]
-                texts = [f"{median}\n[dim]{spread}[/dim]" if spread else median for median, spread in cells]
-                style = "red" if row["errors"] or row["equal"] is False else None
-                devices = describe(row["devices"]) if row is group[0] else ""
-                table.add_row(devices, escape(_strategy(row)), *texts, style=style, end_section=row is group[-1])
-        tables.append(table)
+        groups, title = list(_groups(document, model)), _title(document, model)
+        whole = _creation_table(groups, title, columns)
+        if console.measure(whole).maximum <= console.width:
+            tables.append(whole)
+        else:
+            tables.append(_creation_table(groups, title, columns[:_TIMES]))
+            tables.append(_creation_table(groups, None, columns[_TIMES:]))
     return tables
+
+
+def _creation_table(groups: Sequence[Sequence[Json]], title: str | None, columns: Sequence[_Column]) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(
+        title=escape(title) if title else None,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("devices\n", no_wrap=True)
+    table.add_column("strategy\n", no_wrap=True)
+    for name, _ in columns:
+        table.add_column(name.replace(",", "\n") if "," in name else f"{name}\n", justify="right", no_wrap=True)
+    for group in groups:
+        for row in group:
+            cells = [cell(row) for _, cell in columns]
+            texts = [f"{median}\n[dim]{spread}[/dim]" if spread else median for median, spread in cells]
+            style = "red" if row["errors"] or row["equal"] is False else None
+            devices = describe(row["devices"]) if row is group[0] else ""
+            table.add_row(devices, escape(_strategy(row)), *texts, style=style, end_section=row is group[-1])
+    return table
 
 
 def markdown(document: Json) -> str:
@@ -152,7 +175,7 @@ def gil_table(document: Json) -> Table:
     table = Table(title=escape(_title(document, document["models"][0])), title_justify="left", pad_edge=False)
     for name in ("library", "release"):
         table.add_column(name)
-    for name in ("creation s", "delay s", "delay / creation", "largest / creation"):
+    for name in ("creation, s", "delay s", "delay / creation", "largest / creation"):
         table.add_column(name, justify="right")
     for row in document["rows"]:
         cells = [

@@ -10,6 +10,9 @@ from typing import Any, ClassVar
 from ._onnxruntime import run_session
 from .base import Array, Creation, FirstRun, Strategy
 
+# The timeline's name for what one thread does for its session.
+_SESSION_SPAN = "create session"
+
 
 class Native(Strategy):
     """ortmulti's own sessions, created at once by C++ threads.
@@ -59,13 +62,7 @@ class Native(Strategy):
 
 
 def _session_seconds(timeline: Any, devices: tuple[str, ...]) -> tuple[float, ...]:
-    """Each session's seconds, in the order of `devices`: from the first to the last moment of its creating thread."""
-    threads: dict[tuple[str, int], tuple[int, int]] = {}
-    for span in timeline.spans:
-        if span.device:
-            first, last = threads.get((span.device, span.thread), (span.start_ns, span.end_ns))
-            threads[span.device, span.thread] = (min(first, span.start_ns), max(last, span.end_ns))
-    waiting: dict[str, list[float]] = {}
-    for (device, _), (first, last) in sorted(threads.items(), key=lambda item: item[1]):
-        waiting.setdefault(device, []).append((last - first) / 1e9)
-    return tuple(waiting[device].pop(0) for device in devices if waiting.get(device))
+    """Each session's own seconds, in the order of `devices`; among the sessions of one device, in that of their ends."""
+    spans = [span for span in timeline.spans if span.name == _SESSION_SPAN]
+    waiting = {device: [span.seconds for span in spans if span.device == device] for device in devices}
+    return tuple(waiting[device].pop(0) for device in devices)
