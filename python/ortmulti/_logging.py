@@ -52,8 +52,10 @@ def _emit_until_closed() -> None:
 
 
 def start() -> None:
-    """Starts the emitting thread, once a process."""
+    """Starts the emitting thread, unless it runs in this process already."""
     global _thread
+    if _thread is not None:
+        return
     with _lock:
         if _thread is None:
             _thread = threading.Thread(target=_emit_until_closed, name="ortmulti-log", daemon=True)
@@ -73,9 +75,7 @@ def stop() -> None:
 def _after_fork_in_child() -> None:
     global _thread, _lock
     _lock = threading.Lock()
-    if _thread is not None:  # the thread stayed with the parent
-        _thread = None
-        start()
+    _thread = None  # it stayed with the parent; the next use starts another
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

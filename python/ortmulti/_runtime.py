@@ -23,6 +23,7 @@ def ensure_open() -> None:
         LibraryError: None is installed, or it cannot be used; the message says what to install.
     """
     if _core.is_library_open():
+        _logging.start()
         return
     with _lock:
         if _core.is_library_open():
