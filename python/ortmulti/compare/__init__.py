@@ -1,9 +1,9 @@
 """Comparing strategies: each measurement in a fresh process, repeated, in turns, with tables and plots.
 
-    from ortmulti.compare import Plan, compare
-    from pathlib import Path
+from ortmulti.compare import Plan, compare
+from pathlib import Path
 
-    result = compare(Plan(models=[Path("model.onnx")], device_sets=[("cpu", "cpu")], repeat=5, cores=2))
+result = compare(Plan(models=[Path("model.onnx")], device_sets=[("cpu", "cpu")], repeat=5, cores=2))
 """
 
 from __future__ import annotations

@@ -20,11 +20,19 @@ from .summary import rows
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a comparison is: `done` of `total` measurements, `case` being the next (None at the end)."""
+    """How far a comparison is.
+
+    Attributes:
+        done: measurements that are done.
+        total: all measurements.
+        case: what is measured next; None at the end.
+        counted: whether that is one of the measurements, or only to load the libraries from the disk.
+    """
 
     done: int
     total: int
     case: Case | None
+    counted: bool = True
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,7 @@ def _load_libraries(
     for strategy in plan.strategies:
         case = Case(plan.models[0], min(plan.device_sets, key=len), strategy)
         if progress is not None:
-            progress(Progress(0, total, case))
+            progress(Progress(0, total, case, counted=False))
         _measure(plan, case, models[case.model])  # a failure will show itself again, counted
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ortmulti import devices
 from ortmulti.errors import InvalidArgument
 
+
 def parse_devices(text: str) -> tuple[str, ...]:
     """The devices that `text` names, one for each session.
 
@@ -55,7 +56,7 @@ def device_sets(available: Sequence[str], counts: Sequence[int] | None) -> tuple
     Raises:
         InvalidArgument: more sessions than devices.
     """
-    sets = {}
+    sets: dict[tuple[str, ...], None] = {}
     for count in counts if counts is not None else (1, len(available)):
         if count > len(available) and set(available) != {"cpu"}:
             raise InvalidArgument(f"{count} sessions were asked for on {len(available)} devices, {describe(available)}")

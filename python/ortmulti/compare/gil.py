@@ -6,6 +6,7 @@ interpreter's switch interval late has waited for the GIL (or for a core), and i
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import time
@@ -43,7 +44,7 @@ def delay(beats: Sequence[float], begin: float, end: float, tolerance: float) ->
         tolerance: lateness up to which a beat counts as being on time, seconds.
     """
     total = largest = 0.0
-    for previous, beat in zip(beats, beats[1:], strict=False):
+    for previous, beat in itertools.pairwise(beats):
         late = min(beat, end) - max(previous + BEAT_SECONDS, begin)
         if late > tolerance:
             total += late
@@ -157,7 +158,9 @@ def bench(
     """
     unknown = set(libraries) - set(LIBRARIES)
     if unknown or not libraries or repeat < 1:
-        raise InvalidArgument(f"measure some of {', '.join(LIBRARIES)} at least once, not {list(libraries)} {repeat} times")
+        raise InvalidArgument(
+            f"measure some of {', '.join(LIBRARIES)} at least once, not {list(libraries)} {repeat} times"
+        )
     if not model.is_file():
         raise NoSuchFile(f"model {model} does not exist")
     files = (model, *page_cache.external_files(model))

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ortmulti import strategies
 from ortmulti.errors import InvalidArgument
+from ortmulti.strategies import SessionSettings, names
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Plan:
 
     models: Sequence[Path]
     device_sets: Sequence[tuple[str, ...]]
-    strategies: Sequence[str] = field(default_factory=strategies.names)
+    strategies: Sequence[str] = field(default_factory=names)
     repeat: int = 5
     cold: bool = False
     intra_op_num_threads: int | None = None
@@ -50,22 +50,22 @@ class Plan:
         Raises:
             InvalidArgument: an empty list, an unknown strategy, or a number below one.
         """
-        for name in ("models", "device_sets", "strategies"):
-            if not getattr(self, name):
-                raise InvalidArgument(f"nothing to compare: no {name.replace('_', ' ')}")
+        for what in ("models", "device_sets", "strategies"):
+            if not getattr(self, what):
+                raise InvalidArgument(f"nothing to compare: no {what.replace('_', ' ')}")
         for strategy in self.strategies:
-            if strategy not in strategies.names():
-                raise InvalidArgument(f"unknown strategy {strategy!r}; there are {', '.join(strategies.names())}")
+            if strategy not in names():
+                raise InvalidArgument(f"unknown strategy {strategy!r}; there are {', '.join(names())}")
         if self.repeat < 1:
             raise InvalidArgument(f"each case is measured at least once, not {self.repeat} times")
         if self.intra_op_num_threads is not None and self.intra_op_num_threads < 0:
             raise InvalidArgument(f"the number of threads is {self.intra_op_num_threads}, but must not be negative")
 
-    def settings(self, devices: tuple[str, ...]) -> strategies.SessionSettings:
+    def settings(self, devices: tuple[str, ...]) -> SessionSettings:
         """The session options of a case on `devices`, the same for every strategy."""
         if self.intra_op_num_threads is not None:
-            return strategies.SessionSettings(self.intra_op_num_threads, self.provider_options)
-        return strategies.SessionSettings.side_by_side(devices, self.cores, provider_options=self.provider_options)
+            return SessionSettings(self.intra_op_num_threads, self.provider_options)
+        return SessionSettings.side_by_side(devices, self.cores, provider_options=self.provider_options)
 
     def cases(self) -> list[Case]:
         """Every case, in the order of the table."""

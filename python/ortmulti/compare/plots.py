@@ -116,7 +116,9 @@ def _draw_speedup(axes: Axes, rows: Sequence[Json]) -> None:
     axes.annotate("S = N", (counts[-1], counts[-1]), (-10, 2), textcoords="offset points", ha="right", color="#777777")
     for name in _names(compared):
         points = sorted((len(row["devices"]), row["speedup"]) for row in compared if row["strategy"] == name)
-        axes.plot(*zip(*points, strict=True), marker=_MARKERS.get(name, "o"), color=_colour(name), linewidth=1.8, zorder=2)
+        axes.plot(
+            *zip(*points, strict=True), marker=_MARKERS.get(name, "o"), color=_colour(name), linewidth=1.8, zorder=2
+        )
     axes.set_xticks(counts)
     axes.set_ylim(bottom=0)
 

@@ -26,7 +26,7 @@ def document(kind: str, **content: Any) -> dict[str, Any]:
         content: the fields of that kind.
 
     Returns:
-        "schema_version", "kind", "created" (UTC), "command", "machine" and "releases" (see `ortmulti.machine.describe`),
+        "schema_version", "kind", "created" (UTC), "command", "machine", "releases" (see `ortmulti.machine.describe`)
         and `content`.
     """
     description = machine.describe()
@@ -41,7 +41,7 @@ def document(kind: str, **content: Any) -> dict[str, Any]:
     }
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Lets `write` fill a temporary file beside `path`, which then takes its place: a reader, and whoever looks after
     an interruption, sees the old content or the new, never a part.
 
@@ -68,7 +68,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 def save(result: dict[str, Any], path: Path) -> None:
     """Writes a result as JSON."""
     text = json.dumps(result, indent=1) + "\n"
-    write_atomically(path, lambda file: file.write_text(text) and None)
+    write_atomically(path, lambda file: file.write_text(text))
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -17,9 +17,9 @@ _MIB = 1 << 20
 
 
 def number(value: float) -> str:
-    """A number in four characters or so: 0.012, 0.12, 1.23, 12.3, 123."""
-    magnitude = abs(value)
-    return f"{value:.{3 if magnitude < 0.1 else 2 if magnitude < 10 else 1 if magnitude < 100 else 0}f}"
+    """A number with two or three digits that say something: 0.0012, 0.012, 0.12, 1.23, 12.3, 123."""
+    places = next((places for places, bound in ((4, 0.01), (3, 0.1), (2, 10), (1, 100)) if abs(value) < bound), 0)
+    return f"{value:.{places}f}"
 
 
 def _spread(spread: Json | None, scale: float = 1.0, text: Callable[[float], str] = number) -> tuple[str, str]:
@@ -66,6 +66,8 @@ _COLUMNS: tuple[_Column, ...] = (
 # So many of the columns, the first ones, are times.
 _TIMES = 5
 
+_UNLIMITED = 10_000
+
 NOTES = (
     "Medians, below them the ranges. ready = starting + creation. S = sequential creation / creation, N sessions. Peak "
     "RSS: of all processes together, pages that they share counted in each. equal: outputs bit for bit those of the "
@@ -110,10 +112,11 @@ def creation_tables(document: Json, console: Console) -> list[Table]:
     """A rich table for each model of a comparison; two, times and the rest, where `console` is too narrow for one."""
     tables = []
     columns = _columns(document)
+    unlimited = console.options.update(width=_UNLIMITED)
     for model in document["models"]:
         groups, title = list(_groups(document, model)), _title(document, model)
         whole = _creation_table(groups, title, columns)
-        if console.measure(whole).maximum <= console.width:
+        if console.measure(whole, options=unlimited).maximum <= console.width:
             tables.append(whole)
         else:
             tables.append(_creation_table(groups, title, columns[:_TIMES]))
@@ -122,28 +125,14 @@ def creation_tables(document: Json, console: Console) -> list[Table]:
 
 
 def _creation_table(groups: Sequence[Sequence[Json]], title: str | None, columns: Sequence[_Column]) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(
-        title=escape(title) if title else None,
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("devices\n", no_wrap=True)
-    table.add_column("strategy\n", no_wrap=True)
-    for name, _ in columns:
-        table.add_column(name.replace(",", "\n") if "," in name else f"{name}\n", justify="right", no_wrap=True)
+    table = _table(title, ["devices", "strategy"], [name for name, _ in columns])
     for group in groups:
         for row in group:
             cells = [cell(row) for _, cell in columns]
-            texts = [f"{median}\n[dim]{spread}[/dim]" if spread else median for median, spread in cells]
+            texts = _two_lines(cells)
             style = "red" if row["errors"] or row["equal"] is False else None
             devices = describe(row["devices"]) if row is group[0] else ""
-            table.add_row(devices, escape(_strategy(row)), *texts, style=style, end_section=row is group[-1])
+            table.add_row(devices, _strategy(row), *texts, style=style, end_section=row is group[-1])
     return table
 
 
@@ -169,20 +158,37 @@ def _pipes(lines: Sequence[Sequence[str]]) -> str:
 
 def gil_table(document: Json) -> Table:
     """The rich table of `ortmulti bench gil`."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title=escape(_title(document, document["models"][0])), title_justify="left", pad_edge=False)
-    for name in ("library", "release"):
-        table.add_column(name)
-    for name in ("creation, s", "delay s", "delay / creation", "largest / creation"):
-        table.add_column(name, justify="right")
+    numbers = ["creation, s", "delay, s", "delay / creation", "largest / creation"]
+    table = _table(_title(document, document["models"][0]), ["library", "release"], numbers)
     for row in document["rows"]:
         cells = [
             _spread(row["creation"]),
             _spread(row["delay"]),
             *(_spread(row[key], 0.01, lambda value: f"{value:.1f}%") for key in ("delay_share", "largest_share")),
         ]
-        texts = [f"{median}\n[dim]{spread}[/dim]" if spread else median for median, spread in cells]
-        table.add_row(escape(row["library"]), row["release"] or "-", *texts, style="red" if row["errors"] else None)
+        table.add_row(row["library"], row["release"] or "-", *_two_lines(cells), style="red" if row["errors"] else None)
     return table
+
+
+def _table(title: str | None, texts: Sequence[str], numbers: Sequence[str]) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(
+        title=escape(title) if title else None,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for name in texts:
+        table.add_column(f"{name}\n", no_wrap=True)
+    for name in numbers:
+        # The unit goes below the name.
+        table.add_column(name.replace(", ", "\n") if "," in name else f"{name}\n", justify="right", no_wrap=True)
+    return table
+
+
+def _two_lines(cells: Sequence[tuple[str, str]]) -> list[str]:
+    return [f"{median}\n[dim]{spread}[/dim]" if spread else median for median, spread in cells]

@@ -23,6 +23,7 @@ class Native(Strategy):
 
     name: ClassVar[str] = "native"
     _ortmulti: Any = None
+    _threads: ThreadPoolExecutor | None = None
     _sessions: Any = None
 
     def start(self) -> float:
@@ -30,6 +31,7 @@ class Native(Strategy):
         import ortmulti
 
         self._ortmulti = ortmulti
+        self._threads = ThreadPoolExecutor(max_workers=len(self.devices), thread_name_prefix="session")
         return time.perf_counter() - begin
 
     def create(self) -> Creation:
@@ -49,20 +51,23 @@ class Native(Strategy):
         return Creation(wall, _session_seconds(self._sessions.timeline, self.devices))
 
     def first_run(self, feeds: Mapping[str, Array]) -> FirstRun:
+        assert self._threads is not None, "start() comes first"
         begin = time.perf_counter()
         runs = [session.run for session in self._sessions]
-        with ThreadPoolExecutor(max_workers=len(runs)) as threads:
-            outputs = tuple(threads.map(run_session, runs, self.devices, [feeds] * len(runs)))
+        outputs = tuple(self._threads.map(run_session, runs, self.devices, [feeds] * len(runs)))
         return FirstRun(time.perf_counter() - begin, outputs)
 
     def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads = None
         if self._sessions is not None:
             self._sessions.close()
             self._sessions = None
 
 
 def _session_seconds(timeline: Any, devices: tuple[str, ...]) -> tuple[float, ...]:
-    """Each session's own seconds, in the order of `devices`; among the sessions of one device, in that of their ends."""
+    """Each session's own seconds, in the order of `devices`; of one device's sessions, the one first done is first."""
     spans = [span for span in timeline.spans if span.name == _SESSION_SPAN]
     waiting = {device: [span.seconds for span in spans if span.device == device] for device in devices}
     return tuple(waiting[device].pop(0) for device in devices)

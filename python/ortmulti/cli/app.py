@@ -1,0 +1,57 @@
+"""The command tree, and how it ends on errors."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from ortmulti.errors import Error
+
+from . import bench, models
+from .devices import devices_command
+from .output import stderr
+
+app = typer.Typer(
+    name="ortmulti",
+    help="ONNX models on every GPU of a host, created at once and fed from one Python process.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("devices")(devices_command)
+app.add_typer(bench.app, name="bench")
+app.add_typer(models.app, name="models")
+
+_debug = False
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ortmulti {metadata.version('ortmulti')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[  # noqa: ARG001  (its callback has done the work)
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    global _debug
+    _debug = debug
+
+
+def run() -> None:
+    """Runs the command that the process's arguments name, and exits: 0, 1 after a failure, 2 for wrong arguments."""
+    try:
+        app()
+    except Error as error:
+        if _debug:
+            raise
+        stderr().print(f"[bold red]error:[/bold red] [red]{escape(' '.join(str(error).split()))}[/red]")
+        sys.exit(1)
