@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +17,7 @@ from ortmulti.errors import DeviceError, LibraryError
 from ortmulti.machine import describe_cpu, describe_memory
 from ortmulti.nvml import Gpu, Nvml, pci_address
 
-_NARROWEST = 140  # where nobody looks (a file, a pipe), lines are not broken at a terminal's width
+from .output import print_json, stdout
 
 
 def devices_command(
@@ -27,12 +26,9 @@ def devices_command(
     """Show the devices, the driver, and which ONNX Runtime and CUDA libraries were found where."""
     facts = collect()
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        print_json(facts)
     else:
-        console = Console()
-        if not console.is_terminal:
-            console = Console(width=max(console.width, _NARROWEST))
-        show(facts, console)
+        show(facts, stdout())
 
 
 def collect() -> dict[str, Any]:
