@@ -2,6 +2,7 @@
 
 #include <onnxruntime_cxx_api.h>
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
