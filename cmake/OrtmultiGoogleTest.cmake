@@ -35,8 +35,6 @@ function(ortmulti_find_googletest)
 
   set(BUILD_GMOCK OFF)
   set(INSTALL_GTEST OFF)
-  # Its own minimum is older than what a current CMake still accepts silently.
-  set(CMAKE_WARN_DEPRECATED OFF)
   set(CMAKE_INTERPROCEDURAL_OPTIMIZATION OFF)
   add_subdirectory("${sources}" "${PROJECT_BINARY_DIR}/googletest" EXCLUDE_FROM_ALL)
   if(ORTMULTI_SANITIZE)
