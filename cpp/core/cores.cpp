@@ -5,19 +5,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
+#include <cstdlib>
 #include <set>
-#include <sstream>
-#include <thread>
+
+#include "core/small_file.hpp"
 
 namespace ortmulti {
 namespace {
 
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
+// The number that `text` is, or 0 for what is none, such as "max" and "-1".
+double positive_number(const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  return end != text.c_str() && value > 0 ? value : 0;
 }
 
 std::vector<int> affinity() {
@@ -52,18 +52,14 @@ std::vector<int> online() {
 }
 
 double quota_v2(const std::string& folder) {
-  std::istringstream fields(first_line(folder + "/cpu.max"));
-  double quota = 0;
-  double period = 0;
-  return (fields >> quota >> period) && period > 0 ? quota / period : 0;  // "max 100000" does not parse: no quota
+  const std::vector<std::string> words = split_words(read_small_file(folder + "/cpu.max"));  // "max 100000": none
+  const double period = words.size() == 2 ? positive_number(words[1]) : 0;
+  return period > 0 ? positive_number(words[0]) / period : 0;
 }
 
 double quota_v1(const std::string& folder) {
-  std::istringstream quota_text(first_line(folder + "/cpu.cfs_quota_us"));
-  std::istringstream period_text(first_line(folder + "/cpu.cfs_period_us"));
-  double quota = 0;
-  double period = 0;
-  return (quota_text >> quota) && (period_text >> period) && quota > 0 && period > 0 ? quota / period : 0;
+  const double period = positive_number(read_small_file(folder + "/cpu.cfs_period_us"));
+  return period > 0 ? positive_number(read_small_file(folder + "/cpu.cfs_quota_us")) / period : 0;
 }
 
 // Calls `quota` for `base` + each prefix of `path`: a parent's limit binds its children.
@@ -89,7 +85,7 @@ int physical_cores(const std::vector<int>& cpus, const std::string& sysfs) {
   for (const int cpu : cpus) {
     const std::string name = "cpu" + std::to_string(cpu);
     const std::string siblings =
-        first_line(sysfs + "/devices/system/cpu/" + name + "/topology/thread_siblings_list");
+        read_small_file(sysfs + "/devices/system/cpu/" + name + "/topology/thread_siblings_list");
     cores.insert(siblings.empty() ? name : siblings);
   }
   return static_cast<int>(cores.size());
@@ -97,8 +93,7 @@ int physical_cores(const std::vector<int>& cpus, const std::string& sysfs) {
 
 double cgroup_quota(const std::string& proc_cgroup, const std::string& cgroup_root) {
   double least = 0;
-  std::ifstream groups(proc_cgroup);
-  for (std::string line; std::getline(groups, line);) {  // hierarchy:controllers:path
+  for (const std::string& line : split_lines(read_small_file(proc_cgroup))) {  // hierarchy:controllers:path
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) {

@@ -2,10 +2,10 @@
 
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 
 #include "core/error.hpp"
+#include "core/small_file.hpp"
 
 namespace ortmulti {
 
@@ -35,10 +35,8 @@ Device parse_device(std::string_view text) {
 
 bool has_nvidia_hardware(const std::string& sysfs) {
   const auto first_word = [](const std::filesystem::path& path) {
-    std::ifstream file(path);
-    std::string word;
-    file >> word;
-    return word;
+    const std::vector<std::string> words = split_words(read_small_file(path.string()));
+    return words.empty() ? std::string() : words.front();
   };
   std::error_code error;
   for (std::filesystem::directory_iterator entry(sysfs + "/bus/pci/devices", error), end; !error && entry != end;
