@@ -65,19 +65,20 @@ void CudaStartup::check(CUresult result, const std::string& what) const {
 void CudaStartup::initialize(Timeline* timeline) {
   check_fork();
   const std::lock_guard lock(initialize_mutex_);
-  if (initialized_) {
-    return;
-  }
-  if (driver_ != nullptr) {
+  if (!initialized_ && driver_ != nullptr) {
     started_generation_.store(fork_generation());
     started_.store(true);
-    const ScopedSpan span(timeline, "cuInit");
+    const std::int64_t start_ns = steady_now_ns();
     initialize_result_ = driver_->init(0);
+    init_span_ = Span{"cuInit", start_ns, steady_now_ns(), this_thread(), ""};
     if (initialize_result_ == CUDA_SUCCESS) {
       check(driver_->device_get_count(&device_count_), "counting CUDA devices");
     }
   }
   initialized_ = true;
+  if (timeline != nullptr && init_span_) {
+    timeline->add(*std::exchange(init_span_, std::nullopt));
+  }
 }
 
 int CudaStartup::device_count(Timeline* timeline) {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,7 @@ class CudaStartup {
   bool initialized_ = false;
   CUresult initialize_result_ = CUDA_SUCCESS;
   int device_count_ = 0;
+  std::optional<Span> init_span_;  // until the first timeline takes it: CUDA is often started before there is one
 
   std::mutex contexts_mutex_;
   std::map<int, CUcontext> contexts_;

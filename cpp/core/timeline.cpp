@@ -13,8 +13,13 @@ std::int64_t steady_now_ns() noexcept {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
+std::int64_t this_thread() noexcept { return static_cast<std::int64_t>(syscall(SYS_gettid)); }
+
 void Timeline::add(std::string_view name, std::int64_t start_ns, std::int64_t end_ns, std::string_view device) {
-  Span span{std::string(name), start_ns, end_ns, static_cast<std::int64_t>(syscall(SYS_gettid)), std::string(device)};
+  add(Span{std::string(name), start_ns, end_ns, this_thread(), std::string(device)});
+}
+
+void Timeline::add(Span span) {
   const std::lock_guard lock(mutex_);
   spans_.push_back(std::move(span));
 }

@@ -18,11 +18,13 @@ struct Span {
 };
 
 std::int64_t steady_now_ns() noexcept;
+std::int64_t this_thread() noexcept;  ///< As Span::thread.
 
 /// The spans of a creation or a run. May be written and read from any thread.
 class Timeline {
  public:
   void add(std::string_view name, std::int64_t start_ns, std::int64_t end_ns, std::string_view device = {});
+  void add(Span span);
   std::vector<Span> spans() const;
 
  private:
