@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from importlib import metadata
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
+import ortmulti
 from ortmulti.errors import Error
 
 from . import bench, models
@@ -31,7 +31,7 @@ _debug = False
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"ortmulti {metadata.version('ortmulti')}")
+        typer.echo(f"ortmulti {ortmulti.__version__}")
         raise typer.Exit
 
 

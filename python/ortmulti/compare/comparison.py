@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ortmulti.errors import NoSuchFile
+from ortmulti.errors import Error, NoSuchFile
 from ortmulti.models import sample_inputs
 
 from . import fresh_process, page_cache, results
@@ -57,7 +57,6 @@ def compare(plan: Plan, progress: Callable[[Progress], None] | None = None) -> d
     Raises:
         NoSuchFile: a model, or a file that it names, does not exist.
         InvalidProtobuf: a model is none.
-        Error: the page cache could not be brought into the state that was asked for.
     """
     measurements: list[dict[str, Any]] = []
     order = plan.order()
@@ -116,12 +115,15 @@ def _load_libraries(
 
 def _measure(plan: Plan, case: Case, model: _Model) -> dict[str, Any]:
     described: dict[str, Any] = {"model": str(case.model), "devices": list(case.devices), "strategy": case.strategy}
-    share = page_cache.drop(model.files) if plan.cold else page_cache.warm(model.files)
-    spec = {**described, "settings": asdict(plan.settings(case.devices)), "feeds": str(model.feeds)}
     try:
-        return {**described, "resident_share": share, **fresh_process.run("worker", spec, plan.timeout)}
+        described["resident_share"] = page_cache.drop(model.files) if plan.cold else page_cache.warm(model.files)
+        settings = asdict(plan.settings(case.devices))
+        spec = {**described, "settings": settings, "feeds": str(model.feeds)}
+        return {**described, **fresh_process.run("ortmulti.compare.worker", spec, plan.timeout)}
     except fresh_process.MeasurementError as error:
-        return {**described, "resident_share": share, "error": str(error), "stderr": error.stderr}
+        return {**described, "error": str(error), "stderr": error.stderr}
+    except Error as error:  # the page cache
+        return {**described, "error": str(error), "stderr": ""}
 
 
 def _settings(plan: Plan) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Runs a function of this package in a fresh Python process and brings back what it returns."""
+"""Runs a function in a fresh Python process and brings back what it returns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import numpy
 begin = time.perf_counter()
 import ortmulti
 import_seconds = time.perf_counter() - begin
-from ortmulti.compare.{module} import measure
+from {module} import measure
 from ortmulti.compare.fresh_process import answer
 sys.exit(answer(measure, import_seconds))
 """
@@ -43,14 +43,14 @@ class MeasurementError(Error):
 
 
 def run(module: str, spec: dict[str, Any], timeout: float) -> dict[str, Any]:
-    """Calls ``ortmulti.compare.<module>.measure(spec)`` in a fresh process.
+    """Calls ``measure(spec)`` of a module in a fresh process.
 
     The result travels in a file, so that nothing that a library prints can damage it. The process leads a group of
     its own, which is ended with it: no child of it outlives this call.
 
     Args:
-        module: the module's name.
-        spec: its argument, which JSON can carry.
+        module: the module's full name.
+        spec: the argument, which JSON can carry.
         timeout: seconds after which the process is killed.
 
     Returns:

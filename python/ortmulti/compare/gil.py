@@ -172,7 +172,7 @@ def bench(
         page_cache.warm(files)
         spec = {"library": library, "model": str(model), "device": device, "threads": threads}
         try:
-            result = fresh_process.run("gil", spec, timeout)
+            result = fresh_process.run("ortmulti.compare.gil", spec, timeout)
         except fresh_process.MeasurementError as error:
             result = {"error": str(error), "stderr": error.stderr}
         if number >= len(libraries):  # the first round has loaded the libraries from the disk, and does not count

@@ -120,7 +120,7 @@ def _draw_speedup(axes: Axes, rows: Sequence[Json]) -> None:
             *zip(*points, strict=True), marker=_MARKERS.get(name, "o"), color=_colour(name), linewidth=1.8, zorder=2
         )
     axes.set_xticks(counts)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.1 * max(counts[-1], *(row["speedup"] for row in compared)))
 
 
 def _clean(axes: Axes) -> None:

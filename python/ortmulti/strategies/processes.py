@@ -25,7 +25,7 @@ _PATIENCE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class _Worker:
-    device: str
+    name: str
     process: SpawnProcess
     connection: Connection
 
@@ -43,14 +43,14 @@ class Processes(Strategy):
     def start(self) -> float:
         begin = time.perf_counter()
         context = multiprocessing.get_context("spawn")
-        for device in self.devices:
+        for number, device in enumerate(self.devices, 1):
             ours, theirs = context.Pipe()
             process = context.Process(
                 target=_serve, args=(theirs, device, self.model, self.settings), name=f"session-{device}", daemon=True
             )
             process.start()
             theirs.close()  # so that the worker's end is the only one, and its death is the pipe's end
-            self._workers += (_Worker(device, process, ours),)
+            self._workers += (_Worker(f"{device} (worker {number} of {len(self.devices)})", process, ours),)
         self._answers("starting")
         return time.perf_counter() - begin
 
@@ -107,7 +107,7 @@ class Processes(Strategy):
         except (EOFError, ConnectionResetError):
             worker.process.join(_PATIENCE_SECONDS)
             how = _exit_text(worker.process.exitcode)
-            raise StrategyError(f"{worker.device}: the worker process {how} during {doing}") from None
+            raise StrategyError(f"{worker.name}: the process {how} during {doing}") from None
         if error is not None:
             raise StrategyError(error)
         return answer
