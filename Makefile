@@ -35,8 +35,6 @@ ifeq ($(PYTHON_READY),)
 PY := $(abspath $(VENV))/bin/python
 BUILD := build/editable
 export PATH := $(abspath $(VENV))/bin:$(PATH)
-# `build` has just built: the editable install need not look again at every import.
-export SKBUILD_EDITABLE_SKIP := $(abspath $(BUILD))
 else
 PY := $(PYTHON)
 BUILD := build/ready
@@ -61,16 +59,17 @@ $(VENV)/.packages: pyproject.toml tools/requirements.py
 	$(PY) -m pip install -r $(VENV)/requirements.txt
 	@touch $@
 
-# Editable: Python from python/, the extension and the core's tests from $(BUILD), all built once.
+# Editable: Python from python/, the extension and the core's tests from $(BUILD), all built once. `build` looks for
+# changes itself; at every import it would take time from what the comparison measures.
 $(VENV)/.installed: $(VENV)/.packages $(if $(wildcard $(BUILD)/CMakeCache.txt),,FORCE)
 	@echo "== Building"
 	$(PY) -m pip install --no-build-isolation --no-deps $(if $(CI),,-v) \
-	  $(patsubst -D%,-C cmake.define.%,$(CMAKE_OPTIONS)) -e .
+	  $(patsubst -D%,-C cmake.define.%,$(CMAKE_OPTIONS)) -C editable.rebuild=false -e .
 	@touch $@
 
 build: $(VENV)/.installed
 	@cmake --build $(BUILD)
-	@SKBUILD_EDITABLE_SKIP= $(PY) -c 'import ortmulti'
+	@$(PY) -c 'from importlib.util import find_spec; find_spec("ortmulti").loader.rebuild()'
 
 else
 
@@ -96,13 +95,17 @@ build/test-models: tests/cpp/make_models.py
 
 # --- Demonstration and tests ------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-all
+.PHONY: demo test test-python test-cpp test-all
 demo: build
 	@$(PY) -m ortmulti.cli bench create --demo --out build/demo
 
-test: build build/test-models
+test: test-python test-cpp
+
+test-python: build
 	@echo "== Python tests"
 	@$(PY) -m pytest -m "not slow"
+
+test-cpp: build build/test-models
 	@echo "== C++ tests"
 	@tools/test_cpp.sh $(BUILD)
 
@@ -121,16 +124,25 @@ test-all: test
 CPP_FILES = $(shell git ls-files --cached --others --exclude-standard -- 'cpp/*.?pp' 'tests/cpp/*.?pp')
 PYTHON_DIRS := python tests tools $(wildcard benchmarks)
 
-.PHONY: lint format
-lint: build
+# `make -k lint` shows the findings of all of them.
+.PHONY: lint lint-python lint-types lint-format lint-tidy format
+lint: lint-python lint-types lint-format lint-tidy
+
+lint-python: build
 	@echo "== ruff"
 	@ruff check $(PYTHON_DIRS)
 	@ruff format --check $(PYTHON_DIRS)
+
+lint-types: build
 	@echo "== mypy"
 	@$(PY) -m mypy
 	@$(PY) -m mypy tests
+
+lint-format: build
 	@echo "== clang-format"
 	@clang-format --dry-run -Werror $(CPP_FILES)
+
+lint-tidy: build
 	@echo "== clang-tidy"
 	@tools/clang_tidy.sh $(BUILD)
 
