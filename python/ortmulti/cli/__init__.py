@@ -14,7 +14,8 @@ def main() -> None:
     try:
         from .app import run
     except ModuleNotFoundError as error:
-        if error.name not in _NEEDED:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _NEEDED:
             raise
-        sys.exit(f'ortmulti: the command line needs {error.name}: pip install "ortmulti[cli]"')
+        sys.exit(f'ortmulti: the command line needs {missing}: pip install "ortmulti[cli]"')
     run()

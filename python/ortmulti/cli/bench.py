@@ -121,7 +121,9 @@ def bench_gil(
     A thread sleeps for a millisecond, again and again. Beats that come more than 5 ms late, the interpreter's switch
     interval, count: their lateness altogether and the largest one, over the creation time.
     """
-    [checked] = devices.parse_devices(device)
+    checked = devices.parse_devices(device)
+    if len(checked) != 1:
+        raise InvalidArgument(f"one device is measured at a time, not {devices.describe(checked)}")
     libraries = [name for name, wanted in (("onnxruntime", onnxruntime), ("ortmulti", ortmulti)) if wanted]
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
         if model is None:
@@ -131,7 +133,7 @@ def bench_gil(
             document = gil.bench(
                 model,
                 libraries=libraries,
-                device=checked,
+                device=checked[0],
                 threads=threads,
                 repeat=repeat if repeat is not None else 5,
                 timeout=timeout,

@@ -36,6 +36,8 @@ def external_files(model: Path) -> tuple[Path, ...]:
         raise NoSuchFile(f"model {model} does not exist") from error
     except Exception as error:  # protobuf's DecodeError, whose module differs between protobuf's releases
         raise InvalidProtobuf(f"{model} is not an ONNX model: {error}") from error
+    if not proto.HasField("graph"):
+        raise InvalidProtobuf(f"{model} is not an ONNX model: it has no graph")
     files: dict[Path, None] = {}
     for tensor in _tensors(proto):
         for entry in tensor.external_data:

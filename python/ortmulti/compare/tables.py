@@ -101,11 +101,9 @@ def _groups(document: Json, model: Json) -> Iterator[list[Json]]:
         yield group
 
 
-def _strategy(row: Json) -> str:
-    failed, measured = len(row["errors"]), row["measured"]
-    if not failed:
-        return str(row["strategy"])
-    return f"{row['strategy']}, {failed}/{failed + measured} failed"
+def _strategy(row: Json) -> tuple[str, str]:
+    failed = len(row["errors"])
+    return row["strategy"], f"{failed}/{failed + row['measured']} failed" if failed else ""
 
 
 def creation_tables(document: Json, console: Console) -> list[Table]:
@@ -128,11 +126,10 @@ def _creation_table(groups: Sequence[Sequence[Json]], title: str | None, columns
     table = _table(title, ["devices", "strategy"], [name for name, _ in columns])
     for group in groups:
         for row in group:
-            cells = [cell(row) for _, cell in columns]
-            texts = _two_lines(cells)
+            texts = _two_lines([_strategy(row), *(cell(row) for _, cell in columns)])
             style = "red" if row["errors"] or row["equal"] is False else None
             devices = describe(row["devices"]) if row is group[0] else ""
-            table.add_row(devices, _strategy(row), *texts, style=style, end_section=row is group[-1])
+            table.add_row(devices, *texts, style=style, end_section=row is group[-1])
     return table
 
 
@@ -144,9 +141,9 @@ def markdown(document: Json) -> str:
         lines = [["devices", "strategy", *(name for name, _ in columns)], ["---", "---", *["---:"] * len(columns)]]
         for group in _groups(document, model):
             for row in group:
-                cells = [cell(row) for _, cell in columns]
-                texts = [f"{median} ({spread})" if spread else median for median, spread in cells]
-                lines.append([describe(row["devices"]), _strategy(row), *texts])
+                cells = [_strategy(row), *(cell(row) for _, cell in columns)]
+                texts = [f"{first} ({second})" if second else first for first, second in cells]
+                lines.append([describe(row["devices"]), *texts])
         parts.append(f"### {_title(document, model)}\n\n{_pipes(lines)}\n")
     parts.append(NOTES.replace("below them", "in brackets") + "\n")
     return "\n".join(parts)
@@ -191,4 +188,4 @@ def _table(title: str | None, texts: Sequence[str], numbers: Sequence[str]) -> T
 
 
 def _two_lines(cells: Sequence[tuple[str, str]]) -> list[str]:
-    return [f"{median}\n[dim]{spread}[/dim]" if spread else median for median, spread in cells]
+    return [f"{first}\n[dim]{second}[/dim]" if second else first for first, second in cells]

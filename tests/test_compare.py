@@ -1,0 +1,223 @@
+"""Whole comparisons and fresh processes, for real."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from ortmulti import models
+from ortmulti.compare import Case, Plan, compare, failures, fresh_process, gil
+from ortmulti.compare.memory import process_memory, process_tree
+from ortmulti.compare.summary import rows
+from ortmulti.errors import InvalidArgument, NoSuchFile
+
+TIMES = ("starting", "creation", "session", "ready", "first_run")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.make("matmul", tmp_path_factory.mktemp("models"), megabytes=2)
+
+
+def test_every_strategy_is_measured_and_agrees(model: Path) -> None:
+    steps: list[tuple[int, int, bool]] = []
+    plan = Plan(models=[model], device_sets=[("cpu",), ("cpu", "cpu")], repeat=2, cores=2)
+    document = compare(plan, lambda progress: steps.append((progress.done, progress.total, progress.counted)))
+
+    assert failures(document) == []
+    assert document["schema_version"] == 1
+    assert {"kind", "created", "command", "machine", "releases", "settings", "models"} <= set(document)
+    assert document["releases"]["onnxruntime"]
+    facts = document["models"][0]
+    assert facts["bytes"] == model.stat().st_size
+    assert facts["external_bytes"] > 1_000_000
+    assert steps == [*[(0, 16, False)] * 4, *((done, 16, True) for done in range(17))]
+
+    assert len(document["measurements"]) == 16
+    assert all(measured["resident_share"] == 1.0 for measured in document["measurements"])
+    assert [(len(row["devices"]), row["strategy"]) for row in document["rows"]] == [
+        (count, name) for count in (1, 2) for name in ("sequential", "threads", "processes", "native")
+    ]
+    for row in document["rows"]:
+        assert row["measured"] == 2
+        assert row["equal"] is True
+        assert row["speedup"] > 0
+        for key in TIMES:
+            assert 0 < row[key]["lowest"] <= row[key]["median"] <= row[key]["highest"]
+        assert row["pss"]["median"] < row["peak_rss"]["median"]
+    processes = {measured["strategy"]: measured["processes"] for measured in document["measurements"]}
+    assert processes["sequential"] == processes["threads"] == processes["native"] == 1
+    assert processes["processes"] >= 3
+    assert json.loads(json.dumps(document)) == json.loads(json.dumps(document, allow_nan=False))
+
+
+def test_failing_device_is_a_row_and_the_others_go_on(model: Path) -> None:
+    sets = [("cpu",), ("cpu", "cuda:99")]
+    document = compare(Plan(models=[model], device_sets=sets, strategies=["sequential", "native"], repeat=1))
+    good, bad = document["rows"][:2], document["rows"][2:]
+    assert [row["measured"] for row in good] == [1, 1]
+    assert [row["measured"] for row in bad] == [0, 0]
+    assert all("cuda:99" in row["errors"][0] for row in bad)
+    assert len(failures(document)) == 2
+
+
+def test_cold_measurements_begin_without_the_model_in_memory(model: Path) -> None:
+    plan = Plan(models=[model], device_sets=[("cpu",)], strategies=["sequential"], repeat=2, cold=True)
+    document = compare(plan)
+    if any("stayed in the page cache" in text for text in failures(document)):
+        pytest.skip("the temporary folder is in memory")
+    assert [measured["resident_share"] for measured in document["measurements"]] == [0.0, 0.0]
+    assert document["settings"]["page_cache"] == "cold"
+
+
+def test_missing_model_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchFile, match=r"absent\.onnx"):
+        compare(Plan(models=[tmp_path / "absent.onnx"], device_sets=[("cpu",)]))
+
+
+def test_sessions_with_other_weights_are_not_equal(tmp_path: Path) -> None:
+    paths = [models.make("matmul", tmp_path, megabytes=1, seed=seed) for seed in (0, 1)]
+    np.savez(tmp_path / "feeds.npz", **models.sample_inputs(paths[0]))
+    measured = []
+    for path, strategy in zip((paths[0], paths[1], paths[0]), ("sequential", "threads", "native"), strict=True):
+        settings = {"intra_op_num_threads": 1, "provider_options": {}, "config_entries": {}}
+        spec = {"strategy": strategy, "devices": ["cpu"], "settings": settings, "feeds": str(tmp_path / "feeds.npz")}
+        result = fresh_process.run("ortmulti.compare.worker", {**spec, "model": str(path)}, timeout=60)
+        measured.append({**spec, **result, "model": str(paths[0])})
+    cases = [Case(paths[0], ("cpu",), strategy) for strategy in ("sequential", "threads", "native")]
+    assert [row.equal for row in rows(cases, measured)] == [None, False, True]
+
+
+@pytest.fixture
+def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the body of a ``measure(spec)`` in a fresh process."""
+    path = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *([path] if path else [])]))
+
+    def run(body: str, timeout: float = 60, **spec: Any) -> dict[str, Any]:
+        lines = "".join(f"    {line}\n" for line in body.splitlines())
+        (tmp_path / "measured.py").write_text(f"import os, signal, subprocess, sys, time\ndef measure(spec):\n{lines}")
+        return fresh_process.run("measured", spec, timeout)
+
+    return run
+
+
+def test_prints_do_not_damage_the_result(measure: Any) -> None:
+    body = "print('{', flush=True)\nos.write(1, b'stray')\nreturn {'pid': os.getpid(), 'sum': sum(spec['numbers'])}"
+    result = measure(body, numbers=[1, 2])
+    assert result["sum"] == 3
+    assert result["pid"] != os.getpid()
+
+
+def test_import_of_ortmulti_is_timed(measure: Any) -> None:
+    assert measure("return {'seconds': spec['import_seconds']}")["seconds"] > 0
+
+
+def test_exception_is_brought_back_with_what_was_written(measure: Any) -> None:
+    with pytest.raises(fresh_process.MeasurementError, match="ValueError: no such thing") as caught:
+        measure("print('before it')\nraise ValueError('no such thing')")
+    assert "before it" in caught.value.stderr
+    assert "Traceback" in caught.value.stderr
+
+
+def test_death_by_signal_is_said(measure: Any) -> None:
+    with pytest.raises(fresh_process.MeasurementError, match=r"signal 11 .*last line: last words"):
+        measure("print('last words', flush=True)\nos.kill(os.getpid(), signal.SIGSEGV)")
+
+
+def test_silent_exit_is_said(measure: Any) -> None:
+    with pytest.raises(fresh_process.MeasurementError, match="exit code 3 without a result"):
+        measure("os._exit(3)")
+
+
+def test_what_takes_too_long_is_ended_with_its_children(measure: Any, tmp_path: Path) -> None:
+    body = (
+        "child = subprocess.Popen(['sleep', '1000'])\n"
+        "open(spec['pids'], 'w').write(f'{os.getpid()} {child.pid}')\n"
+        "signal.pause()"
+    )
+    with pytest.raises(fresh_process.MeasurementError, match="longer than 3 seconds"):
+        measure(body, timeout=3, pids=str(tmp_path / "pids"))
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 2
+    # A killed grandchild may still wait for init to collect it.
+    running = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    assert all(process.status() == psutil.STATUS_ZOMBIE for process in running)
+
+
+def test_memory_counts_children(measure: Any) -> None:
+    body = (
+        "from ortmulti.compare.memory import process_memory, process_tree\n"
+        "alone = process_memory()\n"
+        "code = \"held = bytearray(b'x') * (64 << 20); print(flush=True); input()\"\n"
+        "pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "child = subprocess.Popen([sys.executable, '-c', code], **pipes)\n"
+        "child.stdout.readline()\n"
+        "both, tree = process_memory(), process_tree(os.getpid())\n"
+        "child.kill()\n"
+        "names = ('peak_rss', 'pss', 'processes')\n"
+        "return {'tree': tree == [os.getpid(), child.pid],\n"
+        "    'alone': [getattr(alone, n) for n in names], 'both': [getattr(both, n) for n in names]}"
+    )
+    result = measure(body)
+    assert result["tree"]
+    assert (result["alone"][2], result["both"][2]) == (1, 2)
+    for alone, both in zip(result["alone"][:2], result["both"][:2], strict=True):
+        assert both - alone > 60 << 20
+
+
+def test_memory_of_this_process() -> None:
+    assert process_tree(os.getpid())[0] == os.getpid()
+    memory = process_memory()
+    assert 0 < memory.pss <= memory.peak_rss
+
+
+def test_lateness_against_values_computed_by_hand() -> None:
+    # Due 1 ms after the one before: 1.000 is 0 late, 1.101 is 100 ms late, 1.106 is 4 ms late, 1.127 is 20 ms late.
+    beats = [0.999, 1.000, 1.101, 1.106, 1.127]
+    delay = gil.delay(beats, begin=0.9, end=2.0, tolerance=0.005)
+    assert delay.total == pytest.approx(0.120)
+    assert delay.largest == pytest.approx(0.100)
+
+
+def test_lateness_outside_the_creation_does_not_count() -> None:
+    beats = [0.0, 0.5, 1.0]
+    delay = gil.delay(beats, begin=0.4, end=0.6, tolerance=0.005)
+    assert delay.total == pytest.approx(0.1 + 0.099)
+    assert delay.largest == pytest.approx(0.1)
+    assert gil.delay(beats, begin=0.4, end=0.4, tolerance=0.005) == gil.Delay(0.0, 0.0)
+
+
+def test_work_that_holds_the_gil_delays_the_heartbeat() -> None:
+    import ctypes
+
+    holding = ctypes.PyDLL(None).usleep  # PyDLL, unlike CDLL, keeps the GIL during a call
+    seconds, delay = gil.beside(lambda: holding(300_000))
+    assert 0.25 < delay.largest <= delay.total <= seconds
+
+
+def test_bench_of_the_delay(model: Path) -> None:
+    steps: list[int] = []
+    document = gil.bench(model, repeat=2, progress=lambda done, _total, _text: steps.append(done))
+    assert [row["library"] for row in document["rows"]] == ["onnxruntime", "ortmulti"]
+    for row in document["rows"]:
+        assert (row["measured"], row["errors"]) == (2, [])
+        assert row["creation"]["lowest"] > 0
+        assert 0 <= row["largest_share"]["median"] <= row["delay_share"]["median"] <= 1
+        assert row["release"] == document["releases"]["onnxruntime"]
+    assert steps == [0, 0, 0, 1, 2, 3, 4]
+    assert [measured["library"] for measured in document["measurements"]] == [
+        "onnxruntime", "ortmulti", "ortmulti", "onnxruntime",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", [{"libraries": ["torch"]}, {"libraries": []}, {"repeat": 0}])
+def test_impossible_benches_are_refused(changes: dict[str, Any], model: Path) -> None:
+    with pytest.raises(InvalidArgument):
+        gil.bench(model, **changes)
