@@ -64,7 +64,8 @@ $(VENV)/.packages: pyproject.toml tools/requirements.py
 $(VENV)/.installed: $(VENV)/.packages $(if $(wildcard $(BUILD)/CMakeCache.txt),,FORCE)
 	@echo "== Building"
 	$(PY) -m pip install --no-build-isolation --no-deps $(if $(CI),,-v) \
-	  $(patsubst -D%,-C cmake.define.%,$(CMAKE_OPTIONS)) -C editable.rebuild=false -e .
+	  $(patsubst -D%,--config-settings=cmake.define.%,$(CMAKE_OPTIONS)) \
+	  --config-settings=editable.rebuild=false -e .
 	@touch $@
 
 build: $(VENV)/.installed
