@@ -82,7 +82,6 @@ SOURCES
     echo "fetch_debian_package: $(basename "$deb") from $suite -> $dest" >&2
     exit 0
   fi
-  { echo "--- $mirror $suite"; cat "$work/log"; } >>"$work/all.log"
+  { echo "$mirror $suite:"; grep -E '^(E|W): ' "$work/log" || tail -n 3 "$work/log"; } >&2
 done
-cat "$work/all.log" >&2
-fail "no configured archive gave $package of $suite; tried: ${mirrors[*]}"
+fail "no configured archive gave $package of $suite, tried ${mirrors[*]}"
