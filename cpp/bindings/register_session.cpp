@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "bindings/python_session.hpp"
@@ -21,10 +22,11 @@ std::string names_of(const std::vector<ValueInfo>& values) {
   return names.empty() ? "none" : names;
 }
 
+std::string type_name(py::handle object) { return py::type::of(object).attr("__name__").cast<std::string>(); }
+
 std::string_view text_of(py::handle object, const char* what) {
   if (PyUnicode_Check(object.ptr()) == 0) {
-    throw Error(ErrorKind::invalid_type, std::string(what) + " must be a str, not " +
-                                             py::type::of(object).attr("__name__").cast<std::string>());
+    throw Error(ErrorKind::invalid_type, std::string(what) + " must be a str, not " + type_name(object));
   }
   Py_ssize_t size = 0;
   const char* text = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
@@ -85,7 +87,12 @@ class Request {
     return outputs;
   }
 
-  const std::string& output_name(std::size_t index) const { return outputs_[index]->name; }
+  py::object to_array(Ort::Value output, std::size_t index) const {
+    // The caller may free or change an input's memory before the output's.
+    const bool copy =
+        std::any_of(arrays_.begin(), arrays_.end(), [&](const py::object& array) { return lies_in(output, array); });
+    return bindings::to_array(std::move(output), outputs_[index]->name, copy);
+  }
 
  private:
   void check_complete(const Session& session) const {
@@ -100,8 +107,8 @@ class Request {
       }
     }
     if (!missing.empty()) {
-      throw Error(ErrorKind::invalid_argument, "missing input " + missing + ": " + session.model() + " needs " +
-                                                   names_of(session.inputs()));
+      throw Error(ErrorKind::invalid_argument,
+                  "missing input " + missing + ": " + session.model() + " needs " + names_of(session.inputs()));
     }
   }
 
@@ -137,15 +144,38 @@ class Request {
   std::vector<const char*> output_names_;
 };
 
-py::list run(const PythonSession& self, const py::object& output_names, const py::dict& feed,
-             const RunOptions* run_options) {
+py::dict to_feed(const py::object& feed) {
+  if (PyDict_Check(feed.ptr()) != 0) {
+    return py::reinterpret_borrow<py::dict>(feed);
+  }
+  if (!py::isinstance(feed, py::module_::import("collections.abc").attr("Mapping"))) {
+    throw Error(ErrorKind::invalid_type,
+                "input_feed must be a dict of the inputs' names and arrays, not " + type_name(feed));
+  }
+  return py::dict(feed);
+}
+
+const Ort::RunOptions& to_run_options(const py::object& options) {
   static const auto* defaults = new Ort::RunOptions(nullptr);  // NOLINT(cppcoreguidelines-owning-memory)
+  if (options.is_none()) {
+    return *defaults;
+  }
+  if (!py::isinstance<RunOptions>(options)) {
+    throw Error(ErrorKind::invalid_type, "run_options must be an ortmulti.RunOptions, not " + type_name(options));
+  }
+  return options.cast<const RunOptions&>().get();
+}
+
+py::list run(const PythonSession& self, const py::object& output_names, const py::object& input_feed,
+             const py::object& run_options) {
   Session& session = *self.session;
+  const Ort::RunOptions& options = to_run_options(run_options);
+  const py::dict feed = to_feed(input_feed);
   const Request request(session, output_names, feed);
-  std::vector<Ort::Value> outputs = request.run(session, run_options == nullptr ? *defaults : run_options->get());
+  std::vector<Ort::Value> outputs = request.run(session, options);
   py::list arrays(outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    arrays[i] = to_array(std::move(outputs[i]), request.output_name(i));
+    arrays[i] = request.to_array(std::move(outputs[i]), i);
   }
   return arrays;
 }
@@ -187,7 +217,7 @@ void register_session(py::module_& module) {
 
   // Freeing a session takes time, and waits for runs that need the GIL to end.
   py::class_<PythonSession>(module, "Session", py::release_gil_before_calling_cpp_dtor())
-      .def("run", &run, py::arg("output_names"), py::arg("input_feed"), py::arg("run_options").none(true) = py::none())
+      .def("run", &run, py::arg("output_names"), py::arg("input_feed"), py::arg("run_options") = py::none())
       .def("inputs", [](const PythonSession& self) { return self.session->inputs(); })
       .def("outputs", [](const PythonSession& self) { return self.session->outputs(); })
       .def("overridable_initializers",
@@ -207,12 +237,12 @@ void register_session(py::module_& module) {
            [](const PythonSession& self) { return self.session->options().intra_op_num_threads; })
       .def("inter_op_num_threads",
            [](const PythonSession& self) { return self.session->options().inter_op_num_threads; })
-      .def("end_profiling", [](const PythonSession& self) { return self.session->end_profiling(); },
-           py::call_guard<py::gil_scoped_release>())
-      .def("profiling_start_time_ns",
-           [](const PythonSession& self) { return self.session->profiling_start_time_ns(); })
-      .def("close", [](const PythonSession& self) { self.session->close(); },
-           py::call_guard<py::gil_scoped_release>())
+      .def(
+          "end_profiling", [](const PythonSession& self) { return self.session->end_profiling(); },
+          py::call_guard<py::gil_scoped_release>())
+      .def("profiling_start_time_ns", [](const PythonSession& self) { return self.session->profiling_start_time_ns(); })
+      .def(
+          "close", [](const PythonSession& self) { self.session->close(); }, py::call_guard<py::gil_scoped_release>())
       .def("closed", [](const PythonSession& self) { return self.session->closed(); });
 }
 

@@ -1,5 +1,6 @@
 #include "bindings/tensors.hpp"
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <string>
@@ -59,18 +60,22 @@ int canonical(int numpy) {
 
 const Ort::MemoryInfo& cpu_memory() {
   // Leaked: values may be made up to the end of the process.
-  static const auto* info =
-      new Ort::MemoryInfo(Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault));  // NOLINT(cppcoreguidelines-owning-memory)
+  static const auto* info = new Ort::MemoryInfo(
+      Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault));  // NOLINT(cppcoreguidelines-owning-memory)
   return *info;
 }
 
-std::vector<std::int64_t> shape_of(const py::array& array) {
-  return {array.shape(), array.shape() + array.ndim()};
-}
+std::vector<std::int64_t> shape_of(const py::array& array) { return {array.shape(), array.shape() + array.ndim()}; }
 
-std::string utf8(py::handle item) {
+// Writes the item's text into the tensor; with its length, since NUL is a character like any other.
+void set_string(Ort::Value& value, std::size_t index, py::handle item) {
+  const auto write = [&](const char* data, Py_ssize_t size) {
+    char* const buffer = value.GetResizedStringTensorElementBuffer(index, static_cast<std::size_t>(size));
+    std::copy_n(data, size, buffer);
+  };
   if (PyBytes_Check(item.ptr()) != 0) {
-    return {PyBytes_AS_STRING(item.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(item.ptr()))};
+    write(PyBytes_AS_STRING(item.ptr()), PyBytes_GET_SIZE(item.ptr()));
+    return;
   }
   const py::str text(item);
   Py_ssize_t size = 0;
@@ -78,24 +83,18 @@ std::string utf8(py::handle item) {
   if (data == nullptr) {
     throw py::error_already_set();
   }
-  return {data, static_cast<std::size_t>(size)};
+  write(data, size);
 }
 
 Ort::Value string_value(const py::array& array) {
   const std::vector<std::int64_t> shape = shape_of(array);
-  std::vector<std::string> texts;
-  texts.reserve(static_cast<std::size_t>(array.size()));
-  for (const py::handle item : array.attr("ravel")().attr("tolist")()) {
-    texts.push_back(utf8(item));
-  }
-  std::vector<const char*> pointers;
-  pointers.reserve(texts.size());
-  for (const std::string& text : texts) {
-    pointers.push_back(text.c_str());
-  }
   const Ort::AllocatorWithDefaultOptions allocator;
-  Ort::Value value = Ort::Value::CreateTensor(allocator, shape.data(), shape.size(), ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING);
-  value.FillStringTensor(pointers.data(), pointers.size());
+  Ort::Value value =
+      Ort::Value::CreateTensor(allocator, shape.data(), shape.size(), ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING);
+  std::size_t index = 0;
+  for (const py::handle item : array.attr("ravel")().attr("tolist")()) {
+    set_string(value, index++, item);
+  }
   return value;
 }
 
@@ -105,8 +104,8 @@ bool holds_strings(const py::array& array) {
 }
 
 [[noreturn]] void refuse_dtype(const ValueInfo& declared, const py::array& array, const char* numpy_name) {
-  throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is " + declared.type + ", which takes an array of dtype " +
-                                           numpy_name + "; got dtype " +
+  throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is " + declared.type +
+                                           ", which takes an array of dtype " + numpy_name + "; got dtype " +
                                            py::str(array.dtype()).cast<std::string>());
 }
 
@@ -123,7 +122,8 @@ py::array as_array(const ValueInfo& declared, py::handle object, const char* num
     return numpy.attr("asarray")(object, py::arg("dtype") = numpy_name == nullptr ? object_dtype : numpy_name);
   } catch (const py::error_already_set& error) {
     if (error.matches(PyExc_ValueError) || error.matches(PyExc_TypeError)) {
-      throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is " + declared.type + " and NumPy cannot make such an array from " +
+      throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is " + declared.type +
+                                               " and NumPy cannot make such an array from " +
                                                py::type::of(object).attr("__name__").cast<std::string>() + ": " +
                                                py::str(error.value()).cast<std::string>());
     }
@@ -178,13 +178,25 @@ Input to_input(const ValueInfo& declared, py::handle object) {
   }
   const std::vector<std::int64_t> shape = shape_of(array);
   // ONNX Runtime does not write to inputs; its C API has no pointer to const.
-  input.value = Ort::Value::CreateTensor(cpu_memory(), const_cast<void*>(array.data()),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-                                         static_cast<std::size_t>(array.nbytes()), shape.data(), shape.size(), type->onnx);
+  input.value = Ort::Value::CreateTensor(
+      cpu_memory(), const_cast<void*>(array.data()),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+      static_cast<std::size_t>(array.nbytes()), shape.data(), shape.size(), type->onnx);
   input.array = std::move(array);
   return input;
 }
 
-py::object to_array(Ort::Value value, const std::string& name) {
+bool lies_in(const Ort::Value& value, py::handle array) {
+  if (!array || !value.HasValue() || !value.IsTensor() ||
+      value.GetTensorTypeAndShapeInfo().GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
+    return false;
+  }
+  const auto memory = py::reinterpret_borrow<py::array>(array);
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory.data());
+  const auto data = reinterpret_cast<std::uintptr_t>(value.GetTensorRawData());
+  return data >= begin && data < begin + static_cast<std::uintptr_t>(memory.nbytes());
+}
+
+py::object to_array(Ort::Value value, const std::string& name, bool copy) {
   if (!value.HasValue()) {
     return py::none();
   }
@@ -207,6 +219,9 @@ py::object to_array(Ort::Value value, const std::string& name) {
   const py::dtype dtype(type->numpy);
   if (count == 0) {
     return py::array(dtype, shape);
+  }
+  if (copy) {
+    return py::array(dtype, shape, value.GetTensorRawData());
   }
   auto owned = std::make_unique<Ort::Value>(std::move(value));
   const void* data = owned->GetTensorRawData();

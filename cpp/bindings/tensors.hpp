@@ -19,7 +19,10 @@ struct Input {
 /// contiguous array's memory is used in place; others, and strings, are copied. Throws Error for another dtype.
 Input to_input(const ValueInfo& declared, pybind11::handle object);
 
-/// Makes a NumPy array over the value's memory, which it owns from then on; strings are copied.
-pybind11::object to_array(Ort::Value value, const std::string& name);
+/// Whether a run's output is an input's memory: ONNX Runtime returns an input that is also an output as it is.
+bool lies_in(const Ort::Value& value, pybind11::handle array);
+
+/// Makes a NumPy array over the value's memory, which it owns from then on; or with a copy of it, as always of strings.
+pybind11::object to_array(Ort::Value value, const std::string& name, bool copy);
 
 }  // namespace ortmulti::bindings

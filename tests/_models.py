@@ -1,0 +1,160 @@
+"""Small ONNX models for tests, as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Shape = Sequence[int | str | None] | None
+Value = tuple[str, int, Shape]
+
+# Every element type that both ONNX Runtime's and NumPy's arrays have, strings left out.
+NUMERIC: dict[int, np.dtype] = {
+    TensorProto.FLOAT: np.dtype(np.float32),
+    TensorProto.UINT8: np.dtype(np.uint8),
+    TensorProto.INT8: np.dtype(np.int8),
+    TensorProto.UINT16: np.dtype(np.uint16),
+    TensorProto.INT16: np.dtype(np.int16),
+    TensorProto.INT32: np.dtype(np.int32),
+    TensorProto.INT64: np.dtype(np.int64),
+    TensorProto.BOOL: np.dtype(np.bool_),
+    TensorProto.FLOAT16: np.dtype(np.float16),
+    TensorProto.DOUBLE: np.dtype(np.float64),
+    TensorProto.UINT32: np.dtype(np.uint32),
+    TensorProto.UINT64: np.dtype(np.uint64),
+}
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[Value],
+    outputs: Sequence[Value],
+    initializers: Sequence[onnx.TensorProto] = (),
+    *,
+    opset: int = 17,
+) -> onnx.ModelProto:
+    """A model of these nodes; a value is (name, element type, shape), a shape None where nothing is declared."""
+
+    def info(value: Value) -> onnx.ValueInfoProto:
+        name, element_type, shape = value
+        return helper.make_tensor_value_info(name, element_type, shape)
+
+    graph = helper.make_graph(
+        list(nodes), "graph", [info(v) for v in inputs], [info(v) for v in outputs], list(initializers)
+    )
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8, producer_name="ortmulti tests"
+    )
+
+
+def one_node(op: str, element_type: int = TensorProto.FLOAT, shape: Shape = None) -> bytes:
+    """ "y" = op("x"), both of this type and shape."""
+    value = (element_type, shape)
+    return model([helper.make_node(op, ["x"], ["y"])], [("x", *value)], [("y", *value)]).SerializeToString()
+
+
+def identity(element_type: int = TensorProto.FLOAT, shape: Shape = None) -> bytes:
+    return one_node("Identity", element_type, shape)
+
+
+def add_mul(size: int = 8) -> bytes:
+    """Three outputs of two inputs: "sum" = a + b, "product" = a * b, "first" = a, all float32 [n, size]."""
+    shape: Shape = ["n", size]
+    return model(
+        [
+            helper.make_node("Add", ["a", "b"], ["sum"]),
+            helper.make_node("Mul", ["a", "b"], ["product"]),
+            helper.make_node("Identity", ["a"], ["first"]),
+        ],
+        [(name, TensorProto.FLOAT, shape) for name in ("a", "b")],
+        [(name, TensorProto.FLOAT, shape) for name in ("sum", "product", "first")],
+    ).SerializeToString()
+
+
+def matmul_proto(size: int = 64, layers: int = 2, seed: int = 0) -> onnx.ModelProto:
+    """ "y" = "x" times `layers` random matrices, float32 [n, size]."""
+    random = np.random.default_rng(seed)
+    weights, nodes, value = [], [], "x"
+    for layer in range(layers):
+        weight = random.standard_normal((size, size), dtype=np.float32) / np.float32(size**0.5)
+        weights.append(numpy_helper.from_array(weight, f"weight{layer}"))
+        output = "y" if layer == layers - 1 else f"value{layer}"
+        nodes.append(helper.make_node("MatMul", [value, f"weight{layer}"], [output], f"matmul{layer}"))
+        value = output
+    return model(nodes, [("x", TensorProto.FLOAT, ["n", size])], [("y", TensorProto.FLOAT, ["n", size])], weights)
+
+
+def matmul(size: int = 64, layers: int = 2, seed: int = 0) -> bytes:
+    return matmul_proto(size, layers, seed).SerializeToString()
+
+
+def convolution(channels: int = 8, size: int = 16, seed: int = 0) -> bytes:
+    """Convolution, Relu, convolution: "y" float32 [n, channels, size, size] of "x" [n, 3, size, size]."""
+    random = np.random.default_rng(seed)
+    weights = [
+        numpy_helper.from_array(
+            random.standard_normal((channels, inputs, 3, 3), dtype=np.float32) * np.float32(0.1), name
+        )
+        for name, inputs in (("weight0", 3), ("weight1", channels))
+    ]
+    return model(
+        [
+            helper.make_node("Conv", ["x", "weight0"], ["value0"], "conv0", pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", ["value0"], ["value1"], "relu"),
+            helper.make_node("Conv", ["value1", "weight1"], ["y"], "conv1", pads=[1, 1, 1, 1]),
+        ],
+        [("x", TensorProto.FLOAT, ["n", 3, size, size])],
+        [("y", TensorProto.FLOAT, ["n", channels, size, size])],
+        [weight("weight0", 3), weight("weight1", channels)],
+    ).SerializeToString()
+
+
+def constant_outputs() -> bytes:
+    """Outputs that no kernel of a run writes: "initializer" and "folded" (float32 [1000]), and "x" itself."""
+    values: npt.NDArray[np.float32] = np.arange(1000, dtype=np.float32)
+    return model(
+        [helper.make_node("Neg", ["initializer"], ["folded"]), helper.make_node("Neg", ["x"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n"])],
+        [
+            ("initializer", TensorProto.FLOAT, [1000]),
+            ("folded", TensorProto.FLOAT, [1000]),
+            ("x", TensorProto.FLOAT, ["n"]),
+            ("y", TensorProto.FLOAT, ["n"]),
+        ],
+        [numpy_helper.from_array(values, "initializer")],
+    ).SerializeToString()
+
+
+def write_external(folder: Path, proto: onnx.ModelProto | None = None) -> tuple[Path, Path]:
+    """Writes a model whose weights lie in a file beside it; both paths."""
+    path, data = folder / "model.onnx", folder / "model.data"
+    onnx.save(proto or matmul_proto(), path, save_as_external_data=True, location=data.name, size_threshold=0)
+    return path, data
+
+
+def endless() -> bytes:
+    """ "y" = "x" + 1, repeated "count" (int64 []) times: a run as long as one wants. "x" is float32 [n]."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Add", ["value", "one"], ["next"])],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("value", TensorProto.FLOAT, ["n"]),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, ["n"]),
+        ],
+        [numpy_helper.from_array(np.ones(1, np.float32), "one")],
+    )
+    return model(
+        [helper.make_node("Loop", ["count", "", "x"], ["y"], body=body)],
+        [("count", TensorProto.INT64, []), ("x", TensorProto.FLOAT, ["n"])],
+        [("y", TensorProto.FLOAT, ["n"])],
+    ).SerializeToString()

@@ -1,0 +1,78 @@
+"""Child interpreters, and what a process holds of the system."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def child_environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """This process's environment with `changes` (None removes one) and the tests importable."""
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(ROOT)]))
+    for name, value in (changes or {}).items():
+        if value is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = value
+    return environment
+
+
+def run_child(
+    code: str,
+    *arguments: object,
+    environment: Mapping[str, str | None] | None = None,
+    options: tuple[str, ...] = (),
+    timeout: float = 120,
+) -> subprocess.CompletedProcess[str]:
+    """Runs `code` in a new interpreter, which gets `arguments` as sys.argv[1:]; a hang is an error."""
+    return subprocess.run(
+        [sys.executable, *options, "-c", textwrap.dedent(code), *map(str, arguments)],
+        env=child_environment(environment),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def check_child(code: str, *arguments: object, **kwargs: Any) -> str:
+    """As `run_child`, and asserts a clean end: exit status 0 and nothing on stderr. Returns what it printed."""
+    child = run_child(code, *arguments, **kwargs)
+    assert (child.returncode, child.stderr) == (0, ""), child.stdout + child.stderr
+    return child.stdout
+
+
+def threads() -> set[str]:
+    return {entry.name for entry in Path("/proc/self/task").iterdir()}
+
+
+def files() -> list[str]:
+    """What this process's file descriptors refer to, that of this listing left out."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(str(descriptor.readlink()))
+    return sorted(found)
+
+
+@contextmanager
+def nothing_leaks() -> Iterator[None]:
+    """Asserts that the body leaves no thread and no file descriptor behind."""
+    threads_before, files_before = threads(), files()
+    yield
+    # A joined thread may still be listed for an instant: the kernel wakes the joiner first.
+    deadline = time.monotonic() + 30
+    while threads() - threads_before and time.monotonic() < deadline:
+        os.sched_yield()
+    assert threads() - threads_before == set()
+    assert files() == files_before

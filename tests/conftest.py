@@ -1,0 +1,32 @@
+"""Which tests this machine can run, and what many of them share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ortmulti import _libraries
+from ortmulti.errors import LibraryError
+
+
+def _why_no_gpu() -> str | None:
+    # Without the CUDA driver, so that the process that collects the tests does not start it.
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "" or not Path("/dev/nvidiactl").exists():
+        return "needs an NVIDIA GPU"
+    try:
+        runtime = _libraries.find_onnxruntime()
+    except LibraryError as error:
+        return str(error)
+    return None if runtime.has_cuda else "needs onnxruntime-gpu"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not any(item.get_closest_marker("gpu") for item in items):
+        return
+    reason = _why_no_gpu()
+    if reason is not None:
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason=reason))
