@@ -234,7 +234,15 @@ def test_digest_sees_every_bit_the_type_the_shape_and_the_order() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.00123, "0.0012"), (0.0567, "0.057"), (0.123, "0.12"), (1.234, "1.23"), (12.34, "12.3"), (123.4, "123")],
+    [
+        (0.0, "0"),
+        (0.00123, "0.0012"),
+        (0.0567, "0.057"),
+        (0.123, "0.12"),
+        (1.234, "1.23"),
+        (12.34, "12.3"),
+        (123.4, "123"),
+    ],
 )
 def test_numbers_keep_the_digits_that_say_something(value: float, text: str) -> None:
     assert tables.number(value) == text

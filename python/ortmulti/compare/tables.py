@@ -18,6 +18,8 @@ _MIB = 1 << 20
 
 def number(value: float) -> str:
     """A number with two or three digits that say something: 0.0012, 0.012, 0.12, 1.23, 12.3, 123."""
+    if value == 0:
+        return "0"
     places = next((places for places, bound in ((4, 0.01), (3, 0.1), (2, 10), (1, 100)) if abs(value) < bound), 0)
     return f"{value:.{places}f}"
 
