@@ -34,7 +34,9 @@ TEST(Timeline, KeepsSpansInTheOrderOfTheirEnds) {
 
 TEST(Timeline, SpanWithoutTimelineIsAllowed) {
   const std::int64_t before = steady_now_ns();
-  { const ScopedSpan span(nullptr, "nobody listens"); }
+  {
+    const ScopedSpan span(nullptr, "nobody listens");
+  }
   EXPECT_GE(steady_now_ns(), before);
 }
 
