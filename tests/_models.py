@@ -96,12 +96,11 @@ def matmul(size: int = 64, layers: int = 2, seed: int = 0) -> bytes:
 def convolution(channels: int = 8, size: int = 16, seed: int = 0) -> bytes:
     """Convolution, Relu, convolution: "y" float32 [n, channels, size, size] of "x" [n, 3, size, size]."""
     random = np.random.default_rng(seed)
-    weights = [
-        numpy_helper.from_array(
-            random.standard_normal((channels, inputs, 3, 3), dtype=np.float32) * np.float32(0.1), name
-        )
-        for name, inputs in (("weight0", 3), ("weight1", channels))
-    ]
+
+    def weight(name: str, inputs: int) -> onnx.TensorProto:
+        values = random.standard_normal((channels, inputs, 3, 3), dtype=np.float32) / np.float32(10)
+        return numpy_helper.from_array(values, name)
+
     return model(
         [
             helper.make_node("Conv", ["x", "weight0"], ["value0"], "conv0", pads=[1, 1, 1, 1]),

@@ -26,6 +26,12 @@ Error with_device_memory(const Error& error, const Device& device) {
   return Error(error.kind(), message);
 }
 
+// ONNX Runtime copies what it needs of a model's bytes, unless it is told not to.
+bool uses_bytes_in_place(const SessionOptions& options) {
+  const auto entry = options.config_entries.find("session.use_ort_model_bytes_directly");
+  return entry != options.config_entries.end() && entry->second == "1";
+}
+
 Ort::Session open_session(OnnxRuntime& runtime, const ModelSource& model, const Ort::SessionOptions& options) {
   if (model.path.empty()) {
     return Ort::Session(runtime.env(), model.bytes, model.size, options);
@@ -68,6 +74,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
     : model_(model.describe()),
       device_(device_of(providers)),
       options_(options),
+      model_bytes_(uses_bytes_in_place(options) ? model.owner : nullptr),
       providers_(std::move(providers)),
       generation_(fork_generation()) {
   const std::string name = to_string(device_);

@@ -89,6 +89,7 @@ class Session {
   std::string model_;
   Device device_;
   SessionOptions options_;
+  std::shared_ptr<const void> model_bytes_;  // where ONNX Runtime uses them in place
   std::vector<Provider> providers_;
   std::vector<ValueInfo> inputs_;
   std::vector<ValueInfo> outputs_;

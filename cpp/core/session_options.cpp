@@ -59,8 +59,13 @@ void append(Ort::SessionOptions& target, const Provider& provider) {
     target.AppendExecutionProvider_TensorRT_V2(options.get());
     return;
   }
-  // The generic call knows the other providers by the name without its suffix.
+  // The generic call knows the other providers by the name without its suffix, and some in other letters.
   std::string name = provider.name;
+  if (name == "AzureExecutionProvider") {
+    name = "AZURE";
+  } else if (name == "XnnpackExecutionProvider") {
+    name = "XNNPACK";
+  }
   constexpr std::string_view suffix = "ExecutionProvider";
   if (name.size() > suffix.size() && name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0) {
     name.erase(name.size() - suffix.size());

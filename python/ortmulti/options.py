@@ -97,8 +97,11 @@ class SessionOptions:
         use_deterministic_compute: Prefer kernels that give the same bits each time; default False.
         use_per_session_threads: Default True.
 
-    Setting one raises `InvalidArgument` or `InvalidType` at once for what cannot be.
+    Setting one raises `InvalidArgument` or `InvalidType` at once for what cannot be, and AttributeError for a name that
+    is no option.
     """
+
+    __slots__ = ("_core",)
 
     def __init__(self) -> None:
         self._core = _core.SessionOptions()
@@ -283,6 +286,8 @@ class RunOptions(_core.RunOptions):
     Raises:
         LibraryError: No ONNX Runtime is installed.
     """
+
+    __slots__ = ()
 
     def __init__(self) -> None:
         _runtime.ensure_open()

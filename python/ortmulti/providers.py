@@ -65,6 +65,8 @@ def normalize(
             raise InvalidArgument(f"provider {name} is named twice")
         if name not in available:
             raise InvalidArgument(_why_unknown(name, available))
+        if name == CPU and options:
+            raise InvalidArgument(f"{CPU} has no options, and got {', '.join(map(repr, options))}")
         result.append((name, {str(key): _as_text(value) for key, value in options.items()}))
     return result or [(CPU, {})]
 
