@@ -17,8 +17,8 @@ _SESSION_SPAN = "create session"
 class Native(Strategy):
     """ortmulti's own sessions, created at once by C++ threads.
 
-    `start` takes next to nothing: finding and opening ONNX Runtime and the CUDA libraries, which the strategies over
-    the onnxruntime package do while they start, is part of this one's creation.
+    As in the strategies over the onnxruntime package, whose import opens it, ONNX Runtime's library is opened while
+    starting; the CUDA libraries, which those open then too, are opened here as part of creation.
     """
 
     name: ClassVar[str] = "native"
@@ -30,6 +30,7 @@ class Native(Strategy):
         begin = time.perf_counter()
         import ortmulti
 
+        ortmulti.get_available_providers()
         self._ortmulti = ortmulti
         self._threads = ThreadPoolExecutor(max_workers=len(self.devices), thread_name_prefix="session")
         return time.perf_counter() - begin
