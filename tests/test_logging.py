@@ -1,0 +1,226 @@
+"""ONNX Runtime's log in Python's logging."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ortmulti
+from tests import _models
+from tests._processes import check_child, run_child
+
+LOGGER = logging.getLogger("ortmulti.onnxruntime")
+
+
+class Collector(logging.Handler):
+    """Keeps records, and wakes who waits for one: they are emitted by another thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+        self._arrived = threading.Condition()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with self._arrived:
+            self.records.append(record)
+            self._arrived.notify_all()
+
+    def wait_for(self, wanted: Callable[[Any], bool]) -> logging.LogRecord:
+        with self._arrived:
+            assert self._arrived.wait_for(lambda: any(map(wanted, self.records)), timeout=60)
+            return next(filter(wanted, self.records))
+
+
+@pytest.fixture
+def log() -> Iterator[Collector]:
+    collector = Collector()
+    level, propagate = LOGGER.level, LOGGER.propagate
+    LOGGER.addHandler(collector)
+    LOGGER.setLevel(logging.DEBUG)
+    LOGGER.propagate = False
+    yield collector
+    LOGGER.removeHandler(collector)
+    LOGGER.setLevel(level)
+    LOGGER.propagate = propagate
+
+
+def warning_model() -> bytes:
+    """ONNX Runtime warns about its initializer that is also an input."""
+    return _models.model(
+        [helper.make_node("Add", ["x", "overridable"], ["y"])],
+        [("x", TensorProto.FLOAT, [2]), ("overridable", TensorProto.FLOAT, [2])],
+        [("y", TensorProto.FLOAT, [2])],
+        [numpy_helper.from_array(np.ones(2, np.float32), "overridable")],
+    ).SerializeToString()
+
+
+def options(severity: int, logid: str = "") -> ortmulti.SessionOptions:
+    result = ortmulti.SessionOptions()
+    result.log_severity_level = severity
+    result.logid = logid
+    return result
+
+
+@pytest.mark.parametrize("severity", [-1, 0, 1, 2, 3])
+def test_levels_are_mapped_and_bounded_by_the_options(severity: int, log: Collector) -> None:
+    name = f"levels {severity}"
+    ortmulti.InferenceSession(warning_model(), options(severity, name))
+    # An error ends what this session may have logged.
+    with pytest.raises(ortmulti.Error):
+        run_wrong(options(severity, name))
+    log.wait_for(lambda record: record.ort_logger == name and record.levelno == logging.ERROR)
+    levels = {record.levelno for record in log.records if getattr(record, "ort_logger", None) == name}
+    everything = [logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR]
+    assert levels == set(everything[2 if severity < 0 else severity :])
+
+
+def run_wrong(session_options: ortmulti.SessionOptions) -> None:
+    """A run that fails in a node, which ONNX Runtime also logs as an error."""
+    proto = _models.model(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n"]), ("shape", TensorProto.INT64, [1])],
+        [("y", TensorProto.FLOAT, None)],
+    )
+    session = ortmulti.InferenceSession(proto.SerializeToString(), session_options)
+    session.run(None, {"x": np.ones(3, np.float32), "shape": np.array([2])})
+
+
+def test_records_say_where_they_come_from(log: Collector) -> None:
+    ortmulti.InferenceSession(warning_model(), options(-1, "this session"))
+    record: Any = log.wait_for(lambda record: "overridable" in record.getMessage())
+    assert record.name == "ortmulti.onnxruntime"
+    assert record.levelname == "WARNING"
+    assert record.ort_logger == "this session"
+    assert ".cc" in record.ort_location
+    assert record.ort_category
+
+
+def test_text_is_kept_as_it_is(log: Collector) -> None:
+    proto = _models.model(
+        [helper.make_node("Add", ["x", "100% é漢"], ["y"])],
+        [("x", TensorProto.FLOAT, [2]), ("100% é漢", TensorProto.FLOAT, [2])],
+        [("y", TensorProto.FLOAT, [2])],
+        [numpy_helper.from_array(np.ones(2, np.float32), "100% é漢")],
+    )
+    ortmulti.InferenceSession(proto.SerializeToString())
+    assert log.wait_for(lambda record: "100% é漢" in record.getMessage()).levelno == logging.WARNING
+
+
+def test_sessions_of_many_threads_log_at_once(log: Collector) -> None:
+    def create(number: int) -> None:
+        ortmulti.InferenceSession(warning_model(), options(0, f"thread {number}")).close()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(create, range(16)))
+    for number in range(16):
+        log.wait_for(
+            lambda record, name=f"thread {number}": (  # type: ignore[misc]
+                record.ort_logger == name and "overridable" in record.getMessage()
+            )
+        )
+
+
+def test_a_handler_that_waits_for_another_session_stops_nobody(log: Collector) -> None:
+    """Records are emitted by no thread of ONNX Runtime's, so a handler may create and run sessions itself."""
+    results: list[list[float]] = []
+    done = threading.Event()
+
+    class Nested(logging.Handler):
+        def emit(self, record: Any) -> None:
+            if record.ort_logger == "outer" and not results:
+                results.append([])
+                session = ortmulti.InferenceSession(_models.one_node("Neg"))
+                with ThreadPoolExecutor(1) as pool:
+                    [y] = pool.submit(session.run, None, {"x": np.ones(2, np.float32)}).result()
+                results.append(y.tolist())
+                done.set()
+
+    nested = Nested()
+    LOGGER.addHandler(nested)
+    try:
+        ortmulti.create_sessions(warning_model(), "cpu", 2, options(0, "outer")).close()
+        assert done.wait(60)
+    finally:
+        LOGGER.removeHandler(nested)
+    assert results[-1] == [-1, -1]
+    assert log.records
+
+
+def test_by_default_warnings_go_to_stderr_and_nothing_else() -> None:
+    """As Python's logging does without any configuration."""
+    code = """
+        import sys
+        import ortmulti
+        options = ortmulti.SessionOptions()
+        options.log_severity_level = int(sys.argv[2])
+        ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]), options)
+    """
+    child = run_child(code, warning_model().hex(), 0)
+    assert child.returncode == 0
+    assert "overridable" in child.stderr
+    assert "GraphTransformer" not in child.stderr  # verbose and info
+    assert child.stdout == ""
+    assert check_child(code, warning_model().hex(), 3) == ""
+
+
+def test_what_was_logged_before_exit_is_emitted() -> None:
+    child = run_child(
+        """
+        import logging, sys
+        logging.basicConfig(level=logging.DEBUG, format="%(name)s %(levelname)s %(message)s")
+        import ortmulti
+        options = ortmulti.SessionOptions()
+        options.log_severity_level = 0
+        session = ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]), options)
+        """,
+        warning_model().hex(),
+    )
+    assert child.returncode == 0
+    assert "ortmulti.onnxruntime INFO Session successfully initialized." in child.stderr
+    assert child.stderr.count("overridable appears in graph inputs") == 1
+
+
+def test_more_records_than_can_be_kept_are_counted_and_nobody_waits() -> None:
+    """The handler holds back all emitting until far more than the queue keeps have been logged."""
+    printed = check_child(
+        """
+        import logging, sys, threading
+        import ortmulti
+
+        go, seen, dropped = threading.Event(), [], threading.Event()
+
+        class Held(logging.Handler):
+            def emit(self, record):
+                go.wait()
+                seen.append(record.getMessage())
+                if "dropped" in seen[-1]:
+                    dropped.set()
+
+        logger = logging.getLogger("ortmulti.onnxruntime")
+        logger.propagate = False
+        logger.setLevel(logging.DEBUG)
+        logger.addHandler(Held())
+        options = ortmulti.SessionOptions()
+        options.log_severity_level = 0
+        model = bytes.fromhex(sys.argv[1])
+
+        def create():
+            ortmulti._core.create_sessions(model, [[("CPUExecutionProvider", {})]] * 200, options._core, "all", None)
+
+        ortmulti.get_available_providers()
+        worker = threading.Thread(target=create)
+        worker.start()
+        worker.join()
+        go.set()
+        print(dropped.wait(60))
+        """,
+        _models.matmul(8).hex(),
+    )
+    assert printed.strip() == "True"
