@@ -1,0 +1,125 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/log_queue.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+
+LogRecord record(const std::string& message, const std::string& logger = "") {
+  return {2, "onnxruntime", logger, "file.cc:1", message};
+}
+
+TEST(LogQueue, KeepsOrderAndFields) {
+  LogQueue queue;
+  queue.push({3, "a category", "a logger", "a location", "first"});
+  queue.push(record("second"));
+  std::uint64_t dropped = 99;
+  const auto taken = queue.take(milliseconds(0), dropped);
+  ASSERT_EQ(taken.size(), 2U);
+  EXPECT_EQ(taken[0].severity, 3);
+  EXPECT_EQ(taken[0].category, "a category");
+  EXPECT_EQ(taken[0].logger, "a logger");
+  EXPECT_EQ(taken[0].location, "a location");
+  EXPECT_EQ(taken[0].message, "first");
+  EXPECT_EQ(taken[1].message, "second");
+  EXPECT_EQ(dropped, 0U);
+  EXPECT_TRUE(queue.take(milliseconds(0), dropped).empty());
+}
+
+TEST(LogQueue, DropsTheOldestAndCountsThemOnce) {
+  LogQueue queue(3);
+  for (int i = 0; i < 10; ++i) {
+    queue.push(record(std::to_string(i)));
+  }
+  std::uint64_t dropped = 0;
+  const auto taken = queue.take(milliseconds(0), dropped);
+  ASSERT_EQ(taken.size(), 3U);
+  EXPECT_EQ(taken[0].message, "7");
+  EXPECT_EQ(taken[2].message, "9");
+  EXPECT_EQ(dropped, 7U);
+  queue.push(record("next"));
+  EXPECT_EQ(queue.take(milliseconds(0), dropped).size(), 1U);
+  EXPECT_EQ(dropped, 0U);
+}
+
+TEST(LogQueue, WakesTheReaderForARecord) {
+  LogQueue queue;
+  auto reader = std::async(std::launch::async, [&queue] {
+    std::uint64_t dropped = 0;
+    return queue.take(hours(1), dropped);
+  });
+  queue.push(record("hello"));
+  const auto taken = reader.get();
+  ASSERT_EQ(taken.size(), 1U);
+  EXPECT_EQ(taken[0].message, "hello");
+}
+
+TEST(LogQueue, ClosingWakesTheReaderForGood) {
+  LogQueue queue;
+  EXPECT_FALSE(queue.closed());
+  auto reader = std::async(std::launch::async, [&queue] {
+    std::uint64_t dropped = 0;
+    return queue.take(hours(1), dropped).size();
+  });
+  queue.close();
+  EXPECT_EQ(reader.get(), 0U);
+  EXPECT_TRUE(queue.closed());
+  std::uint64_t dropped = 0;
+  EXPECT_TRUE(queue.take(hours(1), dropped).empty());
+}
+
+TEST(LogQueue, GivesWhatIsLeftAfterClosing) {
+  LogQueue queue;
+  queue.push(record("before"));
+  queue.close();
+  queue.push(record("after"));
+  std::uint64_t dropped = 0;
+  EXPECT_EQ(queue.take(hours(1), dropped).size(), 2U);
+}
+
+TEST(LogQueue, LosesNothingUncountedBetweenWritersAndTheReader) {
+  constexpr int writers = 6;
+  constexpr int records_each = 2000;
+  LogQueue queue(64);
+  std::vector<std::thread> threads;
+  threads.reserve(writers);
+  for (int writer = 0; writer < writers; ++writer) {
+    threads.emplace_back([&queue, writer] {
+      for (int i = 0; i < records_each; ++i) {
+        queue.push(record(std::to_string(i), std::to_string(writer)));
+      }
+    });
+  }
+  std::uint64_t taken = 0;
+  std::uint64_t dropped = 0;
+  std::vector<int> last(writers, -1);
+  while (taken + dropped < static_cast<std::uint64_t>(writers) * records_each) {
+    std::uint64_t now_dropped = 0;
+    for (const LogRecord& entry : queue.take(hours(1), now_dropped)) {
+      int& before = last[static_cast<std::size_t>(std::stoi(entry.logger))];
+      EXPECT_LT(before, std::stoi(entry.message));  // each writer's own order
+      before = std::stoi(entry.message);
+      ++taken;
+    }
+    dropped += now_dropped;
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(taken + dropped, static_cast<std::uint64_t>(writers) * records_each);
+  for (const int message : last) {
+    EXPECT_LE(message, records_each - 1);
+  }
+}
+
+}  // namespace
+}  // namespace ortmulti::tests

@@ -1,0 +1,143 @@
+#include "test_support.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <stdexcept>
+
+namespace ortmulti::tests {
+namespace {
+
+constexpr const char* library_variable = "ORTMULTI_ONNXRUNTIME_LIBRARY";
+constexpr const char* models_variable = "ORTMULTI_TEST_MODELS";
+
+// Far longer than any child needs: it ends a hang, it measures nothing.
+constexpr unsigned hang_seconds = 120;
+
+}  // namespace
+
+TemporaryFolder::TemporaryFolder() {
+  std::string name = (std::filesystem::temp_directory_path() / "ortmulti-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) {
+    throw std::runtime_error("cannot make a temporary folder");
+  }
+  path_ = name;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::string TemporaryFolder::write(const std::string& name, const std::string& text) const {
+  const std::filesystem::path path = *this / name;
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream(path, std::ios::binary) << text;
+  return path.string();
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+testing::AssertionResult throws(ErrorKind kind, std::initializer_list<const char*> words,
+                                const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    if (error.kind() != kind) {
+      return testing::AssertionFailure() << "kind " << static_cast<int>(error.kind()) << " instead of "
+                                         << static_cast<int>(kind) << ": " << text;
+    }
+    for (const char* word : words) {
+      if (text.find(word) == std::string::npos) {
+        return testing::AssertionFailure() << "'" << word << "' is not in: " << text;
+      }
+    }
+    return testing::AssertionSuccess();
+  }
+  return testing::AssertionFailure() << "nothing was thrown";
+}
+
+testing::AssertionResult in_forked_child(const std::function<bool()>& call) {
+  const pid_t child = fork();
+  if (child < 0) {
+    return testing::AssertionFailure() << "fork failed";
+  }
+  if (child == 0) {
+    alarm(hang_seconds);
+    bool good = false;
+    try {
+      good = call();
+    } catch (const std::exception& error) {
+      std::cerr << "in the child: " << error.what() << '\n';
+    }
+    _exit(good ? 0 : 1);
+  }
+  int status = 0;
+  if (waitpid(child, &status, 0) != child) {
+    return testing::AssertionFailure() << "waitpid failed";
+  }
+  if (WIFSIGNALED(status)) {
+    return testing::AssertionFailure() << "the child was ended by signal " << WTERMSIG(status)
+                                       << (WTERMSIG(status) == SIGALRM ? ": it hung" : "");
+  }
+  if (WEXITSTATUS(status) != 0) {
+    return testing::AssertionFailure() << "the child returned " << WEXITSTATUS(status);
+  }
+  return testing::AssertionSuccess();
+}
+
+std::string missing_environment() {
+  for (const char* variable : {library_variable, models_variable}) {
+    if (std::getenv(variable) == nullptr) {
+      return std::string(variable) + " is not set";
+    }
+  }
+  return "";
+}
+
+OnnxRuntime& runtime() { return OnnxRuntime::open(std::getenv(library_variable)); }
+
+std::string model_path(const std::string& name) {
+  return std::string(std::getenv(models_variable)) + "/" + name + ".onnx";
+}
+
+ModelSource model(const std::string& name) { return ModelSource::from_path(model_path(name)); }
+
+std::shared_ptr<Session> make_session(const std::string& model_name, const SessionOptions& options) {
+  return std::make_shared<Session>(runtime(), model(model_name), options, std::vector<Provider>{}, nullptr);
+}
+
+std::vector<float> run(Session& session, const std::vector<FloatTensor>& inputs, const char* output,
+                       const Ort::RunOptions& options) {
+  const auto memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
+  std::vector<const char*> names;
+  std::vector<Ort::Value> values;
+  for (const FloatTensor& input : inputs) {
+    names.push_back(input.name.c_str());
+    values.push_back(Ort::Value::CreateTensor<float>(memory, const_cast<float*>(input.values.data()),
+                                                     input.values.size(), input.shape.data(), input.shape.size()));
+  }
+  Ort::Value result{nullptr};
+  session.run(options, names.data(), values.data(), values.size(), &output, &result, 1);
+  const auto* data = result.GetTensorData<float>();
+  return {data, data + result.GetTensorTypeAndShapeInfo().GetElementCount()};
+}
+
+std::vector<float> run_add(Session& session) { return run(session, {{"x", {10, 20, 30}, {1, 3}}}, "sum"); }
+
+std::size_t thread_count() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<std::size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+}  // namespace ortmulti::tests
