@@ -108,7 +108,11 @@ double cgroup_quota(const std::string& proc_cgroup, const std::string& cgroup_ro
     if (controllers.empty()) {
       here = least_along(cgroup_root, path, quota_v2);
     } else if (("," + controllers + ",").find(",cpu,") != std::string::npos) {
+      // The folder may name its controllers in another order than this file does; the kernel's link has one name.
       here = least_along(cgroup_root + "/" + controllers, path, quota_v1);
+      if (here == 0) {
+        here = least_along(cgroup_root + "/cpu", path, quota_v1);
+      }
     }
     if (here > 0) {
       least = least > 0 ? std::min(least, here) : here;

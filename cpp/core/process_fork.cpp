@@ -33,7 +33,10 @@ void watch_forks() {
 
 }  // namespace
 
-unsigned fork_generation() noexcept { return generation.load(std::memory_order_relaxed); }
+unsigned fork_generation() {
+  watch_forks();  // whoever remembers a number wants to see the next one
+  return generation.load(std::memory_order_relaxed);
+}
 
 void on_fork_in_child(void (*handler)()) {
   watch_forks();
