@@ -55,8 +55,12 @@ void register_device(py::module_& module) {
     return version == 0 ? std::nullopt : std::optional(version);
   });
   module.def("cuda_driver_problem", [] { return CudaStartup::instance().driver_problem(); });
-  module.def("set_cuda_libraries",
-             [](std::vector<std::string> paths) { CudaStartup::instance().set_libraries(std::move(paths)); });
+  module.def(
+      "begin_opening_cuda_libraries",
+      [](std::vector<std::string> linked, std::vector<std::string> opened_later) {
+        CudaStartup::instance().begin_opening(std::move(linked), std::move(opened_later));
+      },
+      py::arg("linked"), py::arg("opened_later"));
 }
 
 }  // namespace ortmulti::bindings

@@ -4,6 +4,7 @@
 
 #include "bindings/registrations.hpp"
 #include "core/cores.hpp"
+#include "core/cuda_startup.hpp"
 #include "core/onnxruntime_library.hpp"
 #include "core/session.hpp"
 #include "core/session_factory.hpp"
@@ -43,6 +44,7 @@ py::tuple take_log(int timeout_ms) {
 void shut_down() {
   const py::gil_scoped_release nogil;
   join_cancelled_creations();
+  CudaStartup::instance().join();
   close_all_sessions();
 }
 

@@ -25,29 +25,79 @@ CudaStartup& CudaStartup::instance() {
 CudaStartup::CudaStartup(const CudaDriver* driver, std::string no_driver_reason, std::string sysfs)
     : driver_(driver), no_driver_reason_(std::move(no_driver_reason)), sysfs_(std::move(sysfs)) {}
 
-void CudaStartup::set_libraries(std::vector<std::string> paths) {
+void CudaStartup::begin_opening(std::vector<std::string> linked, std::vector<std::string> opened_later) {
   const std::lock_guard lock(libraries_mutex_);
-  libraries_ = std::move(paths);
-}
-
-void CudaStartup::open_libraries(Timeline* timeline) {
-  const std::lock_guard lock(libraries_mutex_);
-  if (libraries_.empty()) {
+  if (opening_.load()) {
     return;
   }
-  const ScopedSpan span(timeline, "open CUDA libraries");
-  for (const std::string& path : std::exchange(libraries_, {})) {
-    // Never closed: the provider resolves its needs by the names of what is open already.
+  opening_generation_.store(fork_generation());
+  opening_.store(true);
+  opener_ = std::thread([this, linked = std::move(linked), opened_later = std::move(opened_later)] {
+    open_libraries(linked, opened_later);
+  });
+}
+
+void CudaStartup::open_libraries(const std::vector<std::string>& linked,
+                                 const std::vector<std::string>& opened_later) {
+  // Never closed: the provider resolves its needs by the names of what is open already.
+  const std::int64_t start_ns = steady_now_ns();
+  std::string problem;
+  for (const std::string& path : linked) {
     if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
       const char* reason = dlerror();
-      throw Error(ErrorKind::library,
-                  "cannot open the CUDA library '" + path + "': " + (reason == nullptr ? "" : reason));
+      problem = "cannot open the CUDA library '" + path + "': " + (reason == nullptr ? "" : reason);
+      break;
+    }
+  }
+  const bool usable = problem.empty();
+  {
+    const std::lock_guard lock(libraries_mutex_);
+    library_problem_ = std::move(problem);
+    libraries_span_ = Span{"open CUDA libraries", start_ns, steady_now_ns(), this_thread(), ""};
+    opened_ = true;
+  }
+  linked_opened_.notify_all();
+  if (usable) {
+    for (const std::string& path : opened_later) {
+      static_cast<void>(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL));  // the provider says what it misses, if it does
     }
   }
 }
 
-void CudaStartup::check_fork() const {
-  if (started_.load() && started_generation_.load() != fork_generation()) {
+void CudaStartup::wait_for_libraries(Timeline* timeline) {
+  if (!opening_.load()) {
+    return;
+  }
+  check_fork(opening_generation_.load());
+  std::unique_lock lock(libraries_mutex_);
+  if (!opened_) {
+    const ScopedSpan span(timeline, "wait for CUDA libraries");
+    linked_opened_.wait(lock, [this] { return opened_; });
+  }
+  if (timeline != nullptr && libraries_span_) {
+    timeline->add(*std::exchange(libraries_span_, std::nullopt));
+  }
+  if (!library_problem_.empty()) {
+    throw Error(ErrorKind::library, library_problem_);
+  }
+}
+
+void CudaStartup::join() {
+  if (!opening_.load() || opening_generation_.load() != fork_generation()) {
+    return;  // a forked child does not have the thread
+  }
+  std::thread opener;
+  {
+    const std::lock_guard lock(libraries_mutex_);
+    opener.swap(opener_);
+  }
+  if (opener.joinable()) {
+    opener.join();
+  }
+}
+
+void CudaStartup::check_fork(unsigned generation) {
+  if (generation != fork_generation()) {
     throw Error(ErrorKind::forked,
                 "this process was forked after its parent had started CUDA, which CUDA does not support; start "
                 "workers with multiprocessing's 'spawn' or 'forkserver', or fork before the first use of a GPU");
@@ -63,7 +113,9 @@ void CudaStartup::check(CUresult result, const std::string& what) const {
 }
 
 void CudaStartup::initialize(Timeline* timeline) {
-  check_fork();
+  if (started_.load()) {
+    check_fork(started_generation_.load());
+  }
   const std::lock_guard lock(initialize_mutex_);
   if (!initialized_ && driver_ != nullptr) {
     started_generation_.store(fork_generation());

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/cuda_driver.hpp"
@@ -22,10 +24,19 @@ class CudaStartup {
   static CudaStartup& instance();
 
   explicit CudaStartup(const CudaDriver* driver, std::string no_driver_reason, std::string sysfs = "/sys");
+  ~CudaStartup() { join(); }
+  CudaStartup(const CudaStartup&) = delete;
+  CudaStartup& operator=(const CudaStartup&) = delete;
 
-  /// CUDA libraries for the CUDA provider, in loading order; opened before the first provider needs them.
-  void set_libraries(std::vector<std::string> paths);
-  void open_libraries(Timeline* timeline);
+  /// Begins to open CUDA libraries in a thread of its own, in this order: those that the CUDA provider is linked to,
+  /// then those that it opens by name at its first need. Only the first call does anything.
+  void begin_opening(std::vector<std::string> linked, std::vector<std::string> opened_later);
+
+  /// Waits until the linked ones are open. Throws Error with ErrorKind::library if one cannot be opened.
+  void wait_for_libraries(Timeline* timeline);
+
+  /// Waits until all are open: before the process ends, since the thread must not outlive it.
+  void join();
 
   /// How many CUDA devices this process sees: 0 without NVIDIA hardware, or where CUDA_VISIBLE_DEVICES hides it.
   /// Throws where there is hardware and its driver does not work, and in a child forked after CUDA was started.
@@ -50,7 +61,8 @@ class CudaStartup {
   bool started() const noexcept { return started_.load(); }
 
  private:
-  void check_fork() const;
+  /// Throws where what was started under this generation belongs to a parent process.
+  static void check_fork(unsigned generation);
   void initialize(Timeline* timeline);
   CUdevice handle(int device);
   void check(CUresult result, const std::string& what) const;
@@ -70,8 +82,16 @@ class CudaStartup {
   std::mutex contexts_mutex_;
   std::map<int, CUcontext> contexts_;
 
+  void open_libraries(const std::vector<std::string>& linked, const std::vector<std::string>& opened_later);
+
   std::mutex libraries_mutex_;
-  std::vector<std::string> libraries_;
+  std::condition_variable linked_opened_;
+  std::atomic<bool> opening_{false};
+  std::atomic<unsigned> opening_generation_{0};
+  bool opened_ = false;
+  std::string library_problem_;
+  std::optional<Span> libraries_span_;
+  std::thread opener_;
 };
 
 }  // namespace ortmulti

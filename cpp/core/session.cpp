@@ -80,8 +80,8 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   const std::string name = to_string(device_);
   if (device_.is_cuda()) {
     CudaStartup& startup = CudaStartup::instance();
-    startup.open_libraries(timeline);
     startup.make_current(device_.index, timeline);
+    startup.wait_for_libraries(timeline);
   }
   const std::string context = "creating a session of " + model_ + " on " + name;
   try {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ortmulti import _core
+from ortmulti import _core, _cuda
 from ortmulti.errors import DeviceError, InvalidArgument, InvalidType
 
 __all__ = ["Device", "parse_devices"]
@@ -58,7 +58,7 @@ def parse_devices(devices: str | int | Device | Iterable[str | int | Device]) ->
         DeviceError: A GPU that does not exist, or hardware whose driver does not work.
     """
     if isinstance(devices, str) and devices == "all":
-        count = _core.cuda_device_count()
+        count = _cuda.device_count()
         return [Device("cuda", index) for index in range(count)] if count else [Device("cpu")]
     if isinstance(devices, (str, int, Device)):
         parsed = [_parse_one(devices)]
@@ -77,7 +77,7 @@ def check_devices_exist(devices: Iterable[Device]) -> None:
     cuda = [device for device in devices if device.kind == "cuda"]
     if not cuda:
         return
-    count = _core.cuda_device_count()
+    count = _cuda.device_count()
     for device in cuda:
         if device.index >= count:
             found = "this process sees no CUDA device" if count == 0 else f"this process sees {count}, from cuda:0 on"

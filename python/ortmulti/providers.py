@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ortmulti import _core, _libraries, _runtime
+from ortmulti import _core, _cuda, _libraries, _runtime
 from ortmulti.devices import Device, check_devices_exist
 from ortmulti.errors import DeviceError, InvalidArgument, InvalidType, LibraryError
 
@@ -37,7 +37,7 @@ def normalize(
     if providers is None:
         if provider_options is not None:
             raise InvalidArgument("provider_options needs providers, of the same length")
-        return [(CUDA, {})] if CUDA in _runtime.get_available_providers() and _core.cuda_device_count() else [(CPU, {})]
+        return [(CUDA, {})] if CUDA in _runtime.get_available_providers() and _cuda.device_count() else [(CPU, {})]
     if isinstance(providers, str) or not isinstance(providers, Sequence):
         raise InvalidType(f"providers is a sequence of names or of (name, options), not {providers!r}")
     if provider_options is not None:
@@ -127,4 +127,3 @@ def check_usable(providers: Sequence[Provider]) -> None:
             raise InvalidArgument(f"device_id of {name} is the number of a GPU, not {text!r}")
         devices.append(Device("cuda", int(text)))
     check_devices_exist(devices)
-    _core.set_cuda_libraries([str(path) for path in _libraries.find_cuda_libraries(runtime).found])

@@ -1,0 +1,34 @@
+"""Starting CUDA: its libraries are opened in the background while the driver initializes."""
+
+from __future__ import annotations
+
+from ortmulti import _core, _libraries
+from ortmulti.errors import LibraryError
+
+
+def _begin_opening_libraries() -> None:
+    if _core.cuda_driver_version() is None:
+        return
+    try:
+        runtime = _libraries.find_onnxruntime()
+        if not runtime.has_cuda or _libraries.why_no_cuda(runtime):
+            return
+    except LibraryError:
+        return  # whoever needs it says so
+    found = [str(path) for path in _libraries.find_cuda_libraries(runtime).found]
+    linked = max((i + 1 for i, path in enumerate(found) if path.rsplit("/", 1)[-1] in runtime.cuda_needed), default=0)
+    _core.begin_opening_cuda_libraries(found[:linked], found[linked:])
+
+
+def device_count() -> int:
+    """How many CUDA devices this process sees; starts CUDA.
+
+    Returns:
+        0 on a machine without NVIDIA hardware, or where CUDA_VISIBLE_DEVICES hides it.
+
+    Raises:
+        DeviceError: There is hardware, and its driver does not work.
+        ForkError: This process was forked after its parent had started CUDA.
+    """
+    _begin_opening_libraries()
+    return _core.cuda_device_count()
