@@ -33,8 +33,10 @@ void register_device(py::module_& module) {
       "cuda_devices",
       [] {
         CudaStartup& startup = CudaStartup::instance();
+        const int count = startup.device_count();
         std::vector<CudaDeviceInfo> devices;
-        for (int i = 0; i < startup.device_count(); ++i) {
+        devices.reserve(static_cast<std::size_t>(count));
+        for (int i = 0; i < count; ++i) {
           devices.push_back(startup.describe(i));
         }
         return devices;

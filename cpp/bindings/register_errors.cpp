@@ -58,16 +58,17 @@ const char* class_name(ErrorKind kind) {
 
 void register_errors(py::module_& /*module*/) {
   // The classes are Python's, where they have their bases and documentation; only a failure looks them up.
-  py::register_local_exception_translator([](std::exception_ptr pointer) {
-    try {
-      if (pointer) {
-        std::rethrow_exception(pointer);
-      }
-    } catch (const Error& error) {
-      const py::object type = py::module_::import("ortmulti.errors").attr(class_name(error.kind()));
-      PyErr_SetString(type.ptr(), error.what());
-    }
-  });
+  py::register_local_exception_translator(
+      [](std::exception_ptr pointer) {  // NOLINT(performance-unnecessary-value-param): pybind11's signature
+        try {
+          if (pointer) {
+            std::rethrow_exception(pointer);
+          }
+        } catch (const Error& error) {
+          const py::object type = py::module_::import("ortmulti.errors").attr(class_name(error.kind()));
+          PyErr_SetString(type.ptr(), error.what());
+        }
+      });
 }
 
 }  // namespace ortmulti::bindings

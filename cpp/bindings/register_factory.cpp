@@ -36,7 +36,7 @@ ModelSource from_buffer(const py::object& object) {
 class CancelUnlessTaken {
  public:
   explicit CancelUnlessTaken(Creation& creation) : creation_(&creation) {}
-  ~CancelUnlessTaken() {
+  ~CancelUnlessTaken() {  // NOLINT(bugprone-exception-escape): out of memory for a list of threads ends the process
     if (creation_ != nullptr) {
       const py::gil_scoped_release nogil;
       creation_->cancel();

@@ -10,9 +10,8 @@ namespace ortmulti::bindings {
 void register_timeline(py::module_& module) {
   py::class_<Timeline, std::shared_ptr<Timeline>>(module, "Timeline")
       .def(py::init<>())
-      .def("add",
-           [](Timeline& timeline, const std::string& name, std::int64_t start_ns, std::int64_t end_ns,
-              const std::string& device) { timeline.add(name, start_ns, end_ns, device); })
+      .def("add", [](Timeline& timeline, const std::string& name, std::int64_t start_ns, std::int64_t end_ns,
+                     const std::string& device) { timeline.add(name, start_ns, end_ns, device); })
       .def("spans", [](const Timeline& timeline) {
         py::list list;
         for (const Span& span : timeline.spans()) {

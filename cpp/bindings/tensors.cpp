@@ -155,7 +155,7 @@ Input to_input(const ValueInfo& declared, py::handle object) {
   }
   Input input;
   if (declared.element_type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
-    py::array array = as_array(declared, object, nullptr);
+    const py::array array = as_array(declared, object, nullptr);
     if (!holds_strings(array)) {
       refuse_dtype(declared, array, "str, bytes or object");
     }

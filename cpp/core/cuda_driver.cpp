@@ -15,9 +15,9 @@ constexpr int entry_point_version = 12000;
 
 class EntryPoints {
  public:
-  explicit EntryPoints(void* library) {
-    // The _v2 suffix is the ABI that reports whether a symbol was found; only drivers from 12.0 on export it.
-    get_ = reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(library, "cuGetProcAddress_v2"));
+  // The _v2 suffix is the ABI that reports whether a symbol was found; only drivers from 12.0 on export it.
+  explicit EntryPoints(void* library)
+      : get_(reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(library, "cuGetProcAddress_v2"))) {
     if (get_ == nullptr) {
       throw Error(ErrorKind::library,
                   "the NVIDIA driver is older than CUDA 12.0 (libcuda.so.1 does not export cuGetProcAddress_v2); "
@@ -37,7 +37,7 @@ class EntryPoints {
   }
 
  private:
-  PFN_cuGetProcAddress_v12000 get_ = nullptr;
+  PFN_cuGetProcAddress_v12000 get_;
 };
 
 }  // namespace
@@ -58,8 +58,7 @@ CudaDriver load_cuda_driver(const char* library_name) {
   void* library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* reason = dlerror();
-    throw Error(ErrorKind::library,
-                std::string("no NVIDIA driver: ") + (reason == nullptr ? library_name : reason));
+    throw Error(ErrorKind::library, std::string("no NVIDIA driver: ") + (reason == nullptr ? library_name : reason));
   }
   const EntryPoints entry_points(library);
   CudaDriver driver;

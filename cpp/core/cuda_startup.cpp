@@ -5,12 +5,22 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include "core/error.hpp"
 #include "core/process_fork.hpp"
 
 namespace ortmulti {
+namespace {
+
+// Whether the first entry of CUDA_VISIBLE_DEVICES asks for a device; others, such as "" and "-1", hide all of them.
+bool names_a_device(std::string_view visible) {
+  return (!visible.empty() && visible.front() >= '0' && visible.front() <= '9') || visible.substr(0, 4) == "GPU-" ||
+         visible.substr(0, 4) == "MIG-";
+}
+
+}  // namespace
 
 CudaStartup& CudaStartup::instance() {
   // Never destroyed: sessions in other threads may still ask at exit.
@@ -37,8 +47,7 @@ void CudaStartup::begin_opening(std::vector<std::string> linked, std::vector<std
   });
 }
 
-void CudaStartup::open_libraries(const std::vector<std::string>& linked,
-                                 const std::vector<std::string>& opened_later) {
+void CudaStartup::open_libraries(const std::vector<std::string>& linked, const std::vector<std::string>& opened_later) {
   // Never closed: the provider resolves its needs by the names of what is open already.
   const std::int64_t start_ns = steady_now_ns();
   std::string problem;
@@ -50,10 +59,10 @@ void CudaStartup::open_libraries(const std::vector<std::string>& linked,
     }
   }
   const bool usable = problem.empty();
+  remember({"open CUDA libraries", start_ns, steady_now_ns(), this_thread(), ""});
   {
     const std::lock_guard lock(libraries_mutex_);
     library_problem_ = std::move(problem);
-    libraries_span_ = Span{"open CUDA libraries", start_ns, steady_now_ns(), this_thread(), ""};
     opened_ = true;
   }
   linked_opened_.notify_all();
@@ -74,11 +83,24 @@ void CudaStartup::wait_for_libraries(Timeline* timeline) {
     const ScopedSpan span(timeline, "wait for CUDA libraries");
     linked_opened_.wait(lock, [this] { return opened_; });
   }
-  if (timeline != nullptr && libraries_span_) {
-    timeline->add(*std::exchange(libraries_span_, std::nullopt));
-  }
+  hand_over(timeline);
   if (!library_problem_.empty()) {
     throw Error(ErrorKind::library, library_problem_);
+  }
+}
+
+void CudaStartup::remember(Span span) {
+  const std::lock_guard lock(spans_mutex_);
+  spans_.push_back(std::move(span));
+}
+
+void CudaStartup::hand_over(Timeline* timeline) {
+  if (timeline == nullptr) {
+    return;
+  }
+  const std::lock_guard lock(spans_mutex_);
+  for (Span& span : std::exchange(spans_, {})) {
+    timeline->add(std::move(span));
   }
 }
 
@@ -122,15 +144,13 @@ void CudaStartup::initialize(Timeline* timeline) {
     started_.store(true);
     const std::int64_t start_ns = steady_now_ns();
     initialize_result_ = driver_->init(0);
-    init_span_ = Span{"cuInit", start_ns, steady_now_ns(), this_thread(), ""};
+    remember({"cuInit", start_ns, steady_now_ns(), this_thread(), ""});
     if (initialize_result_ == CUDA_SUCCESS) {
       check(driver_->device_get_count(&device_count_), "counting CUDA devices");
     }
   }
   initialized_ = true;
-  if (timeline != nullptr && init_span_) {
-    timeline->add(*std::exchange(init_span_, std::nullopt));
-  }
+  hand_over(timeline);
 }
 
 int CudaStartup::device_count(Timeline* timeline) {
@@ -138,14 +158,15 @@ int CudaStartup::device_count(Timeline* timeline) {
   if (driver_ != nullptr && initialize_result_ == CUDA_SUCCESS) {
     return device_count_;
   }
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   const bool no_device = driver_ == nullptr || initialize_result_ == CUDA_ERROR_NO_DEVICE;
-  const bool hidden = std::getenv("CUDA_VISIBLE_DEVICES") != nullptr;
-  if (no_device && (hidden || !has_nvidia_hardware(sysfs_))) {
+  if (no_device && ((visible != nullptr && !names_a_device(visible)) || !has_nvidia_hardware(sysfs_))) {
     return 0;
   }
   throw Error(ErrorKind::device,
               "this machine has an NVIDIA GPU that CUDA cannot use: " +
-                  (driver_ == nullptr ? no_driver_reason_ : "cuInit failed: " + driver_->describe(initialize_result_)));
+                  (driver_ == nullptr ? no_driver_reason_ : "cuInit failed: " + driver_->describe(initialize_result_)) +
+                  (visible == nullptr ? "" : " (CUDA_VISIBLE_DEVICES is '" + std::string(visible) + "')"));
 }
 
 CUdevice CudaStartup::handle(int device) {

@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -38,7 +37,7 @@ class CudaStartup {
   /// Waits until all are open: before the process ends, since the thread must not outlive it.
   void join();
 
-  /// How many CUDA devices this process sees: 0 without NVIDIA hardware, or where CUDA_VISIBLE_DEVICES hides it.
+  /// How many CUDA devices this process sees: 0 without NVIDIA hardware, or where CUDA_VISIBLE_DEVICES hides all of it.
   /// Throws where there is hardware and its driver does not work, and in a child forked after CUDA was started.
   int device_count(Timeline* timeline = nullptr);
 
@@ -77,7 +76,12 @@ class CudaStartup {
   bool initialized_ = false;
   CUresult initialize_result_ = CUDA_SUCCESS;
   int device_count_ = 0;
-  std::optional<Span> init_span_;  // until the first timeline takes it: CUDA is often started before there is one
+
+  // Spans of what was begun before there was a timeline, which the first one takes.
+  void remember(Span span);
+  void hand_over(Timeline* timeline);
+  std::mutex spans_mutex_;
+  std::vector<Span> spans_;
 
   std::mutex contexts_mutex_;
   std::map<int, CUcontext> contexts_;
@@ -90,7 +94,6 @@ class CudaStartup {
   std::atomic<unsigned> opening_generation_{0};
   bool opened_ = false;
   std::string library_problem_;
-  std::optional<Span> libraries_span_;
   std::thread opener_;
 };
 

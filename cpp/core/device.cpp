@@ -42,8 +42,7 @@ bool has_nvidia_hardware(const std::string& sysfs) {
   for (std::filesystem::directory_iterator entry(sysfs + "/bus/pci/devices", error), end; !error && entry != end;
        entry.increment(error)) {
     // Class 0x03: display controllers, among them GPUs without a display (0x0302).
-    if (first_word(entry->path() / "vendor") == "0x10de" &&
-        first_word(entry->path() / "class").rfind("0x03", 0) == 0) {
+    if (first_word(entry->path() / "vendor") == "0x10de" && first_word(entry->path() / "class").rfind("0x03", 0) == 0) {
       return true;
     }
   }

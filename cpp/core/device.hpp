@@ -30,8 +30,8 @@ Device parse_device(std::string_view text);
 struct CudaDeviceInfo {
   int index = 0;
   std::string name;
-  std::string uuid;        ///< "GPU-" and 36 characters, as NVML and nvidia-smi print it.
-  std::string pci_bus_id;  ///< "0000:18:00.0"
+  std::string uuid;                ///< "GPU-" and 36 characters, as NVML and nvidia-smi print it.
+  std::string pci_bus_id;          ///< "0000:18:00.0"
   std::uint64_t total_memory = 0;  ///< Bytes.
   int compute_major = 0;
   int compute_minor = 0;

@@ -8,8 +8,7 @@ namespace {
 // ONNX Runtime has no code for exhausted memory: its allocators say so in words, under FAIL or RUNTIME_EXCEPTION.
 bool speaks_of_memory(const std::string& text) {
   for (const char* phrase : {"Failed to allocate memory", "out of memory", "CUDA_ERROR_OUT_OF_MEMORY",
-                             "cudaErrorMemoryAllocation", "std::bad_alloc", "bad allocation",
-                             "Available memory of"}) {
+                             "cudaErrorMemoryAllocation", "std::bad_alloc", "bad allocation", "Available memory of"}) {
     if (text.find(phrase) != std::string::npos) {
       return true;
     }

@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <mutex>
 #include <utility>
 
@@ -25,15 +24,9 @@ void ORT_API_CALL enqueue(void* /*unused*/, OrtLoggingLevel severity, const char
                           const char* location, const char* message) {
   const auto text = [](const char* pointer) { return std::string(pointer == nullptr ? "" : pointer); };
   try {
-    onnxruntime_log().push(
-        {static_cast<int>(severity), text(category), text(logger), text(location), text(message)});
+    onnxruntime_log().push({static_cast<int>(severity), text(category), text(logger), text(location), text(message)});
   } catch (...) {  // NOLINT(bugprone-empty-catch): ONNX Runtime calls this from C; a lost log line is the lesser evil
   }
-}
-
-int minor_of(const std::string& version) {
-  const std::size_t dot = version.find('.');
-  return dot == std::string::npos ? 0 : std::atoi(version.c_str() + dot + 1);
 }
 
 }  // namespace
@@ -63,7 +56,6 @@ OnnxRuntime::OnnxRuntime(const std::string& path) : path_(path) {
   }
   const OrtApiBase* base = get_api_base();
   version_ = base->GetVersionString();
-  minor_version_ = minor_of(version_);
   const OrtApi* api = base->GetApi(api_version);
   if (api == nullptr) {
     throw Error(ErrorKind::library, "'" + path + "' is ONNX Runtime " + version_ + ", and 1." +

@@ -29,7 +29,6 @@ class OnnxRuntime {
 
   const std::string& path() const noexcept { return path_; }
   const std::string& version() const noexcept { return version_; }  ///< "1.31.1"
-  int minor_version() const noexcept { return minor_version_; }     ///< 31 of "1.31.1"
   std::vector<std::string> available_providers() const;
 
   const Ort::Env& env() const noexcept { return *env_; }
@@ -43,7 +42,6 @@ class OnnxRuntime {
 
   std::string path_;
   std::string version_;
-  int minor_version_ = 0;
   std::unique_ptr<Ort::Env> env_;
 };
 

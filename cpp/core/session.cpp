@@ -63,7 +63,7 @@ Device device_of(const std::vector<Provider>& providers) {
   for (const Provider& provider : providers) {
     if (provider.name == "CUDAExecutionProvider" || provider.name == "TensorrtExecutionProvider") {
       const auto id = provider.options.find("device_id");
-      return Device::cuda(id == provider.options.end() ? 0 : std::atoi(id->second.c_str()));
+      return id == provider.options.end() ? Device::cuda(0) : parse_device("cuda:" + id->second);
     }
   }
   return Device::cpu();
@@ -91,7 +91,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
     read_declarations();
   } catch (const Ort::Exception& exception) {
     session_.reset();
-    Error error = from_onnxruntime(exception, context);
+    const Error error = from_onnxruntime(exception, context);
     throw device_.is_cuda() && error.kind() == ErrorKind::out_of_memory ? with_device_memory(error, device_) : error;
   } catch (const Error& error) {
     throw Error(error.kind(), context + ": " + error.what());
@@ -147,7 +147,7 @@ void Session::run(const Ort::RunOptions& run_options, const char* const* input_n
   try {
     session_->Run(run_options, input_names, inputs, input_count, output_names, outputs, output_count);
   } catch (const Ort::Exception& exception) {
-    Error error = from_onnxruntime(exception, "running " + model_ + " on " + to_string(device_));
+    const Error error = from_onnxruntime(exception, "running " + model_ + " on " + to_string(device_));
     throw device_.is_cuda() && error.kind() == ErrorKind::out_of_memory ? with_device_memory(error, device_) : error;
   }
 }
@@ -171,7 +171,7 @@ void Session::close() {
   closed_.store(true, std::memory_order_release);
   if (generation_ != fork_generation() && !survives_fork()) {
     // Freeing it would wait for threads that only the parent has.
-    static_cast<void>(session_.release());
+    static_cast<void>(session_.release());  // NOLINT(bugprone-unused-return-value): left to the parent
     return;
   }
   const std::unique_lock lock(mutex_);

@@ -36,7 +36,7 @@ struct ValueInfo {
   std::string type;  ///< "tensor(float)", "seq(map(int64,tensor(float)))": onnxruntime's spelling.
   bool is_tensor = false;
   ONNXTensorElementDataType element_type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-  std::vector<std::int64_t> shape;         ///< -1 where the model leaves the dimension open.
+  std::vector<std::int64_t> shape;           ///< -1 where the model leaves the dimension open.
   std::vector<std::string> dimension_names;  ///< Empty where a dimension has no name; as long as `shape`.
 };
 

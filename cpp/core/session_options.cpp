@@ -53,9 +53,9 @@ void append(Ort::SessionOptions& target, const Provider& provider) {
     return;
   }
   if (provider.name == "TensorrtExecutionProvider") {
-    const ProviderOptions<OrtTensorRTProviderOptionsV2> options(
-        api.CreateTensorRTProviderOptions, api.UpdateTensorRTProviderOptions, api.ReleaseTensorRTProviderOptions,
-        provider.options);
+    const ProviderOptions<OrtTensorRTProviderOptionsV2> options(api.CreateTensorRTProviderOptions,
+                                                                api.UpdateTensorRTProviderOptions,
+                                                                api.ReleaseTensorRTProviderOptions, provider.options);
     target.AppendExecutionProvider_TensorRT_V2(options.get());
     return;
   }

@@ -25,11 +25,12 @@ std::string read_small_file(const std::string& path) {
   const std::unique_ptr<std::FILE, decltype(close)> file(std::fopen(path.c_str(), "re"), close);
   std::string text;
   std::array<char, 4096> block{};
-  while (file && text.size() < limit) {
-    const std::size_t count = std::fread(block.data(), 1, block.size(), file.get());
-    if (count == 0) {
-      break;
-    }
+  if (!file) {
+    return text;
+  }
+  std::size_t count = block.size();
+  while (count == block.size() && text.size() < limit) {  // fewer bytes than asked for: the end
+    count = std::fread(block.data(), 1, block.size(), file.get());
     text.append(block.data(), count);
   }
   return text;

@@ -36,9 +36,10 @@ std::string type_name(const Type& type) {
 
 const char* element_type_name(ONNXTensorElementDataType type) noexcept {
   constexpr std::array<const char*, 24> names = {
-      "undefined", "float",  "uint8",     "int8",       "uint16",   "int16",        "int32",          "int64",
-      "string",    "bool",   "float16",   "double",     "uint32",   "uint64",       "complex64",      "complex128",
-      "bfloat16",  "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "uint4", "int4", "float4e2m1"};
+      "undefined",      "float",      "uint8",          "int8",       "uint16",   "int16",
+      "int32",          "int64",      "string",         "bool",       "float16",  "double",
+      "uint32",         "uint64",     "complex64",      "complex128", "bfloat16", "float8e4m3fn",
+      "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "uint4",      "int4",     "float4e2m1"};
   const auto index = static_cast<std::size_t>(type);
   return index < names.size() ? names[index] : "unknown";
 }

@@ -74,7 +74,7 @@ class ModelLoaded(Error):
     """ONNX Runtime's code MODEL_LOADED."""
 
 
-class NotImplemented(Error, NotImplementedError):  # noqa: A001 - onnxruntime's own name for it
+class NotImplemented(Error, NotImplementedError):
     """An operator, type or call that this ONNX Runtime or this provider does not have. Code NOT_IMPLEMENTED."""
 
 

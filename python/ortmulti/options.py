@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any, SupportsIndex, SupportsInt
 
 from ortmulti import _core, _runtime
-from ortmulti.errors import InvalidArgument, InvalidType, NotImplemented
+from ortmulti.errors import InvalidArgument, InvalidType
 
 __all__ = ["ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions"]
 
@@ -44,7 +44,11 @@ _MAX_VALUE = 8192
 
 
 def _integer(name: str, value: object, minimum: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (SupportsIndex, SupportsInt)) or isinstance(value, (str, float)):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (SupportsIndex, SupportsInt))
+        or isinstance(value, (str, float))
+    ):
         raise InvalidType(f"{name} is an int, not {value!r}")
     number = operator.index(value) if isinstance(value, SupportsIndex) else int(value)
     if not minimum <= number < 2**31:
@@ -145,7 +149,7 @@ class SessionOptions:
     @execution_order.setter
     def execution_order(self, value: SupportsInt) -> None:
         if _member(ExecutionOrder, "execution_order", value) is not ExecutionOrder.DEFAULT:
-            raise NotImplemented("execution_order can only be DEFAULT: ONNX Runtime's C API has no call to set it")
+            raise NotImplementedError("execution_order can only be DEFAULT: ONNX Runtime's C API has no call to set it")
 
     @property
     def log_severity_level(self) -> int:
@@ -197,7 +201,7 @@ class SessionOptions:
     @enable_mem_reuse.setter
     def enable_mem_reuse(self, value: bool) -> None:
         if not _boolean("enable_mem_reuse", value):
-            raise NotImplemented("enable_mem_reuse can only be True: ONNX Runtime's C API has no call to unset it")
+            raise NotImplementedError("enable_mem_reuse can only be True: ONNX Runtime's C API has no call to unset it")
 
     @property
     def enable_profiling(self) -> bool:

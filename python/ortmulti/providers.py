@@ -81,7 +81,7 @@ def _why_unknown(name: str, available: list[str]) -> str:
     if name in (CUDA, TENSORRT):
         runtime = _libraries.find_onnxruntime()
         message += f"; {runtime.distribution} {runtime.version} is installed, which has no GPU support: " + (
-            f"run `pip uninstall -y {runtime.distribution}` and then `pip install \"ortmulti[gpu]\"`"
+            f'run `pip uninstall -y {runtime.distribution}` and then `pip install "ortmulti[gpu]"`'
         )
     return message
 

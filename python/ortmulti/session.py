@@ -11,7 +11,8 @@ from typing import Any, Literal, Self, TypeAlias, overload
 
 import numpy as np
 
-from ortmulti import _core, _logging, _runtime, providers as _providers
+from ortmulti import _core, _logging, _runtime
+from ortmulti import providers as _providers
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
 from ortmulti.options import RunOptions, SessionOptions
