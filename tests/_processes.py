@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -70,6 +71,7 @@ def nothing_leaks() -> Iterator[None]:
     """Asserts that the body leaves no thread and no file descriptor behind."""
     threads_before, files_before = threads(), files()
     yield
+    gc.collect()  # an exception's traceback may still hold what the body used
     # A joined thread may still be listed for an instant: the kernel wakes the joiner first.
     deadline = time.monotonic() + 30
     while threads() - threads_before and time.monotonic() < deadline:
