@@ -1,0 +1,67 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "core/cuda_driver.hpp"
+#include "fake_cuda.hpp"
+#include "test_support.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+TEST(CudaDriver, IsMissingWhereItsLibraryIs) {
+  EXPECT_TRUE(throws(ErrorKind::library, {"no NVIDIA driver", "libcuda_not_there.so.1"},
+                     [] { load_cuda_driver("libcuda_not_there.so.1"); }));
+}
+
+TEST(CudaDriver, IsNotAnyLibrary) {
+  EXPECT_TRUE(
+      throws(ErrorKind::library, {"cuGetProcAddress_v2", "update the driver"}, [] { load_cuda_driver("libm.so.6"); }));
+}
+
+TEST(CudaDriver, HasEveryFunction) {
+  const CudaDriver driver = load_cuda_driver(ORTMULTI_FAKE_DRIVER);
+  EXPECT_NE(driver.init, nullptr);
+  EXPECT_NE(driver.driver_get_version, nullptr);
+  EXPECT_NE(driver.get_error_name, nullptr);
+  EXPECT_NE(driver.get_error_string, nullptr);
+  EXPECT_NE(driver.device_get_count, nullptr);
+  EXPECT_NE(driver.device_get, nullptr);
+  EXPECT_NE(driver.device_get_name, nullptr);
+  EXPECT_NE(driver.device_get_uuid, nullptr);
+  EXPECT_NE(driver.device_get_pci_bus_id, nullptr);
+  EXPECT_NE(driver.device_total_mem, nullptr);
+  EXPECT_NE(driver.device_get_attribute, nullptr);
+  EXPECT_NE(driver.device_can_access_peer, nullptr);
+  EXPECT_NE(driver.primary_ctx_retain, nullptr);
+  EXPECT_NE(driver.ctx_set_current, nullptr);
+  EXPECT_NE(driver.mem_get_info, nullptr);
+}
+
+TEST(CudaDriver, NamesTheFunctionThatItLacks) {
+  for (const char* name : {"cuInit", "cuDeviceGetUuid", "cuMemGetInfo"}) {
+    setenv("ORTMULTI_FAKE_DRIVER_LACKS", name, 1);
+    EXPECT_TRUE(throws(ErrorKind::library, {name, "12.0"}, [] { load_cuda_driver(ORTMULTI_FAKE_DRIVER); }));
+  }
+  unsetenv("ORTMULTI_FAKE_DRIVER_LACKS");
+}
+
+TEST(CudaDriver, DescribesResults) {
+  const CudaDriver driver = FakeCuda::table();
+  EXPECT_EQ(driver.describe(CUDA_ERROR_ECC_UNCORRECTABLE),
+            "CUDA_ERROR_ECC_UNCORRECTABLE (214): uncorrectable ECC error encountered");
+  EXPECT_EQ(driver.describe(CUDA_ERROR_OUT_OF_MEMORY), "CUDA_ERROR_OUT_OF_MEMORY (2)");
+  EXPECT_EQ(driver.describe(CUDA_ERROR_UNKNOWN), "unknown CUDA error (999)");
+  EXPECT_EQ(CudaDriver().describe(CUDA_ERROR_NO_DEVICE), "unknown CUDA error (100)");
+}
+
+TEST(CudaDriver, OfTheMachineIsThereOrSaysWhyNot) {
+  std::string reason = "unset";
+  const CudaDriver* driver = find_cuda_driver(&reason);
+  EXPECT_EQ(driver == nullptr, !reason.empty()) << reason;
+  EXPECT_EQ(find_cuda_driver(nullptr), driver);
+}
+
+}  // namespace
+}  // namespace ortmulti::tests

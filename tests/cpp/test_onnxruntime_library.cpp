@@ -1,0 +1,129 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/onnxruntime_library.hpp"
+#include "test_support.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+class Library : public RealSessions {};
+
+TEST_F(Library, IsOpenedOnce) {
+  OnnxRuntime& first = runtime();
+  EXPECT_TRUE(OnnxRuntime::is_open());
+  EXPECT_EQ(&runtime(), &first);
+  EXPECT_EQ(&OnnxRuntime::get(), &first);
+  EXPECT_EQ(first.path(), std::getenv("ORTMULTI_ONNXRUNTIME_LIBRARY"));
+}
+
+TEST_F(Library, KnowsItsVersion) {
+  const std::string version = runtime().version();
+  EXPECT_EQ(version.rfind("1." + std::to_string(runtime().minor_version()) + ".", 0), 0U) << version;
+  EXPECT_GE(runtime().minor_version(), OnnxRuntime::api_version);
+}
+
+TEST_F(Library, ListsItsProviders) {
+  const std::vector<std::string> providers = runtime().available_providers();
+  EXPECT_NE(std::find(providers.begin(), providers.end(), "CPUExecutionProvider"), providers.end());
+}
+
+TEST_F(Library, ASecondOneIsRefused) {
+  EXPECT_TRUE(throws(ErrorKind::library, {runtime().path().c_str(), "/elsewhere/libonnxruntime.so"},
+                     [] { OnnxRuntime::open("/elsewhere/libonnxruntime.so"); }));
+  EXPECT_EQ(OnnxRuntime::get().path(), runtime().path());
+}
+
+TEST_F(Library, LogsIntoTheQueue) {
+  std::uint64_t dropped = 0;
+  onnxruntime_log().take(std::chrono::milliseconds(0), dropped);
+  SessionOptions options;
+  options.log_severity_level = 0;
+  options.logid = "a session's name";
+  const auto session = make_session("add", options);
+  const auto records = onnxruntime_log().take(std::chrono::milliseconds(0), dropped);
+  EXPECT_TRUE(std::any_of(records.begin(), records.end(), [](const LogRecord& record) {
+    return record.logger == "a session's name" && !record.message.empty() && !record.location.empty() &&
+           record.severity <= 1;
+  })) << records.size();
+}
+
+TEST_F(Library, AForkedChildHasALogOfItsOwn) {
+  onnxruntime_log().push({2, "", "", "", "the parent's"});
+  EXPECT_TRUE(in_forked_child([] {
+    std::uint64_t dropped = 0;
+    const bool empty = onnxruntime_log().take(std::chrono::milliseconds(0), dropped).empty();
+    onnxruntime_log().push({2, "", "", "", "the child's"});
+    return empty && onnxruntime_log().take(std::chrono::milliseconds(0), dropped).size() == 1;
+  }));
+  std::uint64_t dropped = 0;
+  const auto records = onnxruntime_log().take(std::chrono::milliseconds(0), dropped);
+  ASSERT_FALSE(records.empty());
+  EXPECT_EQ(records.back().message, "the parent's");
+}
+
+// In a process of its own, where no library is open yet.
+class LibraryDeathTest : public testing::Test {
+ protected:
+  LibraryDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(LibraryDeathTest, IsAskedForBeforeItIsOpen) {
+  EXPECT_EXIT(
+      {
+        const bool good = throws(ErrorKind::library, {"not been opened"}, [] { OnnxRuntime::get(); });
+        _exit(good && !OnnxRuntime::is_open() ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST_F(LibraryDeathTest, SaysWhatIsWrongWithOthersAndOpensTheRightOneAfterwards) {
+  EXPECT_EXIT(
+      {
+        const TemporaryFolder folder;
+        const std::string text = folder.write("libonnxruntime.so", "no library");
+        const auto refuses = [](const std::string& path, const char* words) {
+          const auto result = throws(ErrorKind::library, {path.c_str(), words}, [&] { OnnxRuntime::open(path); });
+          std::cerr << result.message();
+          return static_cast<bool>(result) && !OnnxRuntime::is_open();
+        };
+        bool good = refuses(folder / "not_there.so", "cannot open") && refuses(text, "cannot open") &&
+                    refuses("libm.so.6", "OrtGetApiBase") && refuses(ORTMULTI_OLD_ONNXRUNTIME, "1.16.3");
+        if (missing_environment().empty()) {
+          runtime();
+          good = good && OnnxRuntime::is_open();
+        }
+        _exit(good ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST_F(LibraryDeathTest, IsOpenedOnceByManyThreads) {
+  if (const std::string missing = missing_environment(); !missing.empty()) {
+    GTEST_SKIP() << missing;
+  }
+  EXPECT_EXIT(
+      {
+        std::vector<OnnxRuntime*> found(8);
+        std::vector<std::thread> threads;
+        for (auto& one : found) {
+          threads.emplace_back([&one] { one = &runtime(); });
+        }
+        for (auto& thread : threads) {
+          thread.join();
+        }
+        const bool same = std::all_of(found.begin(), found.end(), [&](const auto* one) { return one == found[0]; });
+        _exit(same && found[0] != nullptr ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace ortmulti::tests
