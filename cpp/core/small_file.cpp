@@ -1,8 +1,9 @@
 #include "core/small_file.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <array>
-#include <cstdio>
-#include <memory>
 
 namespace ortmulti {
 namespace {
@@ -21,18 +22,19 @@ std::vector<std::string> split(const std::string& text, const char* separators) 
 
 std::string read_small_file(const std::string& path) {
   constexpr std::size_t limit = 1'000'000;
-  const auto close = [](std::FILE* file) { std::fclose(file); };
-  const std::unique_ptr<std::FILE, decltype(close)> file(std::fopen(path.c_str(), "re"), close);
   std::string text;
-  std::array<char, 4096> block{};
-  if (!file) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) {
     return text;
   }
-  std::size_t count = block.size();
-  while (count == block.size() && text.size() < limit) {  // fewer bytes than asked for: the end
-    count = std::fread(block.data(), 1, block.size(), file.get());
-    text.append(block.data(), count);
+  std::array<char, 4096> block{};
+  for (ssize_t count = 1; count > 0 && text.size() < limit;) {
+    count = read(descriptor, block.data(), block.size());
+    if (count > 0) {
+      text.append(block.data(), static_cast<std::size_t>(count));
+    }
   }
+  close(descriptor);
   return text;
 }
 
