@@ -149,7 +149,9 @@ class SessionOptions:
     @execution_order.setter
     def execution_order(self, value: SupportsInt) -> None:
         if _member(ExecutionOrder, "execution_order", value) is not ExecutionOrder.DEFAULT:
-            raise errors.NotImplemented("execution_order can only be DEFAULT: ONNX Runtime's C API has no call to set it")
+            raise errors.NotImplemented(
+                "execution_order can only be DEFAULT: ONNX Runtime's C API has no call to set it"
+            )
 
     @property
     def log_severity_level(self) -> int:
@@ -201,7 +203,9 @@ class SessionOptions:
     @enable_mem_reuse.setter
     def enable_mem_reuse(self, value: bool) -> None:
         if not _boolean("enable_mem_reuse", value):
-            raise errors.NotImplemented("enable_mem_reuse can only be True: ONNX Runtime's C API has no call to unset it")
+            raise errors.NotImplemented(
+                "enable_mem_reuse can only be True: ONNX Runtime's C API has no call to unset it"
+            )
 
     @property
     def enable_profiling(self) -> bool:
