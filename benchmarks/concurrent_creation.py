@@ -35,7 +35,7 @@ def write_convolutions(path: Path) -> Path:
     nodes, weights = [], []
     for layer in range(6):
         channels = 3 if layer == 0 else 16
-        weight = random.standard_normal((16, channels, 3, 3)).astype(np.float32) / np.sqrt(channels * 9)
+        weight = random.standard_normal((16, channels, 3, 3)).astype(np.float32) / np.float32(np.sqrt(channels * 9))
         weights.append(numpy_helper.from_array(weight, f"w{layer}"))
         nodes.append(helper.make_node("Conv", [f"x{layer}", f"w{layer}"], [f"c{layer}"], pads=[1, 1, 1, 1]))
         nodes.append(helper.make_node("Relu", [f"c{layer}"], [f"x{layer + 1}"]))
