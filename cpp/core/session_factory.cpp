@@ -38,7 +38,7 @@ Cancelled& cancelled_threads() {
 
 bool concurrent_creation_stressed(const std::string& onnxruntime_version) {
   // See docs/concurrent-creation.md for how.
-  constexpr std::array<std::string_view, 0> stressed = {};
+  constexpr std::array<std::string_view, 2> stressed = {"1.30.0", "1.31.1"};
   return std::find(stressed.begin(), stressed.end(), onnxruntime_version) != stressed.end();
 }
 
