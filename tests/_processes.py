@@ -33,17 +33,21 @@ def run_child(
     *arguments: object,
     environment: Mapping[str, str | None] | None = None,
     options: tuple[str, ...] = (),
-    timeout: float = 120,
+    timeout: float = 30,
 ) -> subprocess.CompletedProcess[str]:
     """Runs `code` in a new interpreter, which gets `arguments` as sys.argv[1:]; a hang is an error."""
-    return subprocess.run(
-        [sys.executable, *options, "-c", textwrap.dedent(code), *map(str, arguments)],
-        env=child_environment(environment),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    try:
+        return subprocess.run(
+            [sys.executable, *options, "-c", textwrap.dedent(code), *map(str, arguments)],
+            env=child_environment(environment),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        printed = [(stream or b"").decode() for stream in (expired.stdout, expired.stderr)]
+        raise AssertionError(f"still running after {timeout} s, having printed {printed}") from None
 
 
 def check_child(code: str, *arguments: object, **kwargs: Any) -> str:

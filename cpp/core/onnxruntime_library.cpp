@@ -1,8 +1,10 @@
 #include "core/onnxruntime_library.hpp"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <mutex>
 #include <utility>
 
@@ -28,6 +30,15 @@ void ORT_API_CALL enqueue(void* /*unused*/, OrtLoggingLevel severity, const char
   } catch (...) {  // NOLINT(bugprone-empty-catch): ONNX Runtime calls this from C; a lost log line is the lesser evil
   }
 }
+
+// In a forked child ONNX Runtime's exit handlers wait for threads that only the parent has (1.31's do). What else ends
+// a process in order, Python's exit handlers and stdio, has run by then or runs here.
+void exit_at_once(int status, void* /*unused*/) {
+  std::fflush(nullptr);
+  _exit(status);
+}
+
+void skip_exit_handlers() { static_cast<void>(on_exit(exit_at_once, nullptr)); }
 
 }  // namespace
 
@@ -67,6 +78,7 @@ OnnxRuntime::OnnxRuntime(const std::string& path) : path_(path) {
   } catch (const Ort::Exception& exception) {
     throw from_onnxruntime(exception, "starting ONNX Runtime " + version_);
   }
+  on_fork_in_child(skip_exit_handlers);
 }
 
 OnnxRuntime& OnnxRuntime::open(const std::string& path) {

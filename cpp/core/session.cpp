@@ -169,8 +169,8 @@ std::uint64_t Session::profiling_start_time_ns() {
 
 void Session::close() {
   closed_.store(true, std::memory_order_release);
-  if (generation_ != fork_generation() && !survives_fork()) {
-    // Freeing it would wait for threads that only the parent has.
+  if (generation_ != fork_generation()) {
+    // Freeing it would wait for threads that only the parent has: the session's own, or one that was running it.
     static_cast<void>(session_.release());  // NOLINT(bugprone-unused-return-value): left to the parent
     return;
   }
