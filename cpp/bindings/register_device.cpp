@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
 #include "core/cuda_startup.hpp"
 #include "core/device.hpp"
@@ -26,9 +27,7 @@ void register_device(py::module_& module) {
     return py::make_tuple(device.is_cuda() ? "cuda" : "cpu", device.index);
   });
   // Each of these may start CUDA or wait for it: seconds, in which other Python threads run.
-  module.def(
-      "cuda_device_count", [] { return CudaStartup::instance().device_count(); },
-      py::call_guard<py::gil_scoped_release>());
+  module.def("cuda_device_count", [] { return CudaStartup::instance().device_count(); }, py::call_guard<ReleaseGil>());
   module.def(
       "cuda_devices",
       [] {
@@ -41,17 +40,17 @@ void register_device(py::module_& module) {
         }
         return devices;
       },
-      py::call_guard<py::gil_scoped_release>());
+      py::call_guard<ReleaseGil>());
   module.def(
       "cuda_peer_access", [](int device, int peer) { return CudaStartup::instance().can_access_peer(device, peer); },
-      py::arg("device"), py::arg("peer"), py::call_guard<py::gil_scoped_release>());
+      py::arg("device"), py::arg("peer"), py::call_guard<ReleaseGil>());
   module.def(
       "cuda_memory",
       [](int device) {
         const CudaStartup::Memory memory = CudaStartup::instance().memory(device);
         return std::pair(memory.free, memory.total);
       },
-      py::arg("device"), py::call_guard<py::gil_scoped_release>());
+      py::arg("device"), py::call_guard<ReleaseGil>());
   module.def("cuda_driver_version", []() -> std::optional<int> {
     const int version = CudaStartup::instance().driver_version();
     return version == 0 ? std::nullopt : std::optional(version);

@@ -3,6 +3,7 @@
 
 #include <chrono>
 
+#include "bindings/gil.hpp"
 #include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
 #include "core/error.hpp"
@@ -38,7 +39,7 @@ class CancelUnlessTaken {
   explicit CancelUnlessTaken(Creation& creation) : creation_(&creation) {}
   ~CancelUnlessTaken() {  // NOLINT(bugprone-exception-escape): out of memory for a list of threads ends the process
     if (creation_ != nullptr) {
-      const py::gil_scoped_release nogil;
+      const ReleaseGil nogil;
       creation_->cancel();
     }
   }
@@ -73,7 +74,7 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
 
   std::shared_ptr<Creation> creation;
   {
-    const py::gil_scoped_release nogil;
+    const ReleaseGil nogil;
     creation = Creation::start(runtime, std::move(request));
   }
   CancelUnlessTaken guard(*creation);
@@ -81,12 +82,12 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
   for (bool finished = false; !finished;) {
     std::vector<std::size_t> ready;
     {
-      const py::gil_scoped_release nogil;  // the creating threads touch no Python object
+      const ReleaseGil nogil;  // the creating threads touch no Python object
       ready = creation->wait(signal_interval);
       finished = creation->finished();
     }
     if (finished) {  // what became ready between the two calls
-      const py::gil_scoped_release nogil;
+      const ReleaseGil nogil;
       const auto rest = creation->wait(std::chrono::milliseconds(0));
       ready.insert(ready.end(), rest.begin(), rest.end());
     }
@@ -104,7 +105,7 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
   std::vector<std::shared_ptr<Session>> created;
   guard.taken();
   {
-    const py::gil_scoped_release nogil;
+    const ReleaseGil nogil;
     created = creation->take();
   }
   py::list result;

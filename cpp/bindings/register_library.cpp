@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
 #include "core/cores.hpp"
 #include "core/cuda_startup.hpp"
@@ -15,7 +16,7 @@ namespace ortmulti::bindings {
 namespace {
 
 void open_library(const std::string& path) {
-  const py::gil_scoped_release nogil;
+  const ReleaseGil nogil;
   OnnxRuntime::open(path);
 }
 
@@ -24,7 +25,7 @@ py::tuple take_log(int timeout_ms) {
   std::uint64_t dropped = 0;
   bool closed = false;
   {
-    const py::gil_scoped_release nogil;  // no Python object is touched while waiting
+    const ReleaseGil nogil;  // no Python object is touched while waiting
     LogQueue& log = onnxruntime_log();
     records = log.take(std::chrono::milliseconds(timeout_ms), dropped);
     closed = log.closed();
@@ -42,7 +43,7 @@ py::tuple take_log(int timeout_ms) {
 }
 
 void shut_down() {
-  const py::gil_scoped_release nogil;
+  const ReleaseGil nogil;
   join_cancelled_creations();
   CudaStartup::instance().join();
   close_all_sessions();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "bindings/gil.hpp"
 #include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/run_options.hpp"
@@ -81,7 +82,7 @@ class Request {
       outputs.emplace_back(nullptr);
     }
     // No Python object is touched: the arrays are held by this request, the session by its Python owner.
-    const py::gil_scoped_release nogil;
+    const ReleaseGil nogil;
     session.run(options, input_names_.data(), values_.data(), values_.size(), output_names_.data(), outputs.data(),
                 outputs.size());
     return outputs;
@@ -215,8 +216,7 @@ void register_session(py::module_& module) {
       .def_readonly("version", &Metadata::version)
       .def_readonly("custom_metadata_map", &Metadata::custom);
 
-  // Freeing a session takes time, and waits for runs that need the GIL to end.
-  py::class_<PythonSession>(module, "Session", py::release_gil_before_calling_cpp_dtor())
+  py::class_<PythonSession>(module, "Session")
       .def("run", &run, py::arg("output_names"), py::arg("input_feed"), py::arg("run_options") = py::none())
       .def("inputs", [](const PythonSession& self) { return self.session->inputs(); })
       .def("outputs", [](const PythonSession& self) { return self.session->outputs(); })
@@ -239,10 +239,10 @@ void register_session(py::module_& module) {
            [](const PythonSession& self) { return self.session->options().inter_op_num_threads; })
       .def(
           "end_profiling", [](const PythonSession& self) { return self.session->end_profiling(); },
-          py::call_guard<py::gil_scoped_release>())
+          py::call_guard<ReleaseGil>())
       .def("profiling_start_time_ns", [](const PythonSession& self) { return self.session->profiling_start_time_ns(); })
       .def(
-          "close", [](const PythonSession& self) { self.session->close(); }, py::call_guard<py::gil_scoped_release>())
+          "close", [](const PythonSession& self) { self.session->close(); }, py::call_guard<ReleaseGil>())
       .def("closed", [](const PythonSession& self) { return self.session->closed(); });
 }
 

@@ -1,0 +1,128 @@
+"""Ctrl-C while sessions are being created."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from ortmulti import models
+from tests import _models
+from tests._processes import check_child, run_child
+
+# `create_interrupted` sends its process SIGINT as soon as the creation has started its threads.
+COMMON = """
+    import os, signal, sys, threading, time
+    import numpy as np
+    import ortmulti
+
+    large, small = sys.argv[1], bytes.fromhex(sys.argv[2])
+
+    def tasks():
+        return set(os.listdir("/proc/self/task"))
+
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def watch_for_creation():
+        # Threads that start with the library are there before it looks.
+        ortmulti.InferenceSession(small, providers=["CPUExecutionProvider"]).close()
+        known = tasks()
+
+        def interrupt():
+            known.add(str(threading.get_native_id()))
+            while not tasks() - known:
+                os.sched_yield()
+            os.kill(os.getpid(), signal.SIGINT)
+
+        watcher = threading.Thread(target=interrupt)
+        watcher.start()
+        return watcher
+
+    def create_interrupted(create):
+        ready = []
+        watcher = watch_for_creation()
+        try:
+            create(lambda *call: ready.append(call))
+        except KeyboardInterrupt:
+            print("interrupted,", len(ready), "ready")
+        watcher.join()
+
+    def several(progress):
+        ortmulti.create_sessions(large, "cpu", 3, serialize="all", progress=progress)
+
+    def one(progress):
+        ortmulti.InferenceSession(large, providers=["CPUExecutionProvider"])
+"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose session takes some tenths of a second."""
+    return models.make("matmul", tmp_path_factory.mktemp("matmul"), megabytes=320)
+
+
+@pytest.mark.parametrize("create", ["one", "several"])
+def test_ctrl_c_returns_before_the_creation_ends_and_leaves_nothing(create: str, large: Path) -> None:
+    printed = check_child(
+        COMMON
+        + f"""
+    ortmulti.InferenceSession(small, providers=["CPUExecutionProvider"]).close()
+    threads_before, memory_before = tasks(), resident()
+    create_interrupted({create})
+    deadline = time.monotonic() + 60
+    while tasks() - threads_before and time.monotonic() < deadline:
+        os.sched_yield()
+    print(len(tasks() - threads_before), "threads left")
+    print("memory kept:", resident() - memory_before > 200e6)
+    session = ortmulti.InferenceSession(large, providers=["CPUExecutionProvider"])
+    print(session.run(None, {{"x": np.zeros((1, session.get_inputs()[0].shape[1]), np.float32)}})[0].any())
+    """,
+        large,
+        _models.matmul(8).hex(),
+    )
+    assert printed.splitlines() == ["interrupted, 0 ready", "0 threads left", "memory kept: False", "False"]
+
+
+@pytest.mark.parametrize("create", ["one", "several"])
+def test_the_process_may_end_while_the_rest_is_still_created(create: str, large: Path) -> None:
+    printed = check_child(COMMON + f"\n    create_interrupted({create})", large, _models.matmul(8).hex())
+    assert printed.splitlines() == ["interrupted, 0 ready"]
+
+
+def test_ctrl_c_that_nobody_catches_ends_the_process_as_usual(large: Path) -> None:
+    child = run_child(
+        COMMON
+        + """
+    watch_for_creation()
+    several(None)
+    """,
+        large,
+        _models.matmul(8).hex(),
+    )
+    assert child.returncode == -signal.SIGINT
+    assert child.stderr.splitlines()[-1] == "KeyboardInterrupt"
+
+
+def test_a_handler_that_raises_something_else(large: Path) -> None:
+    printed = check_child(
+        COMMON
+        + """
+    class Stop(Exception):
+        pass
+
+    def stop(*_):
+        raise Stop
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        create_interrupted(several)
+    except Stop:
+        print("stopped")
+    """,
+        large,
+        _models.matmul(8).hex(),
+    )
+    assert printed == "stopped\n"
