@@ -25,9 +25,9 @@ TEST_F(Library, IsOpenedOnce) {
 }
 
 TEST_F(Library, KnowsItsVersion) {
-  const std::string version = runtime().version();
-  EXPECT_EQ(version.rfind("1." + std::to_string(runtime().minor_version()) + ".", 0), 0U) << version;
-  EXPECT_GE(runtime().minor_version(), OnnxRuntime::api_version);
+  const std::string version = runtime().version();  // "1.31.1"
+  ASSERT_EQ(version.rfind("1.", 0), 0U) << version;
+  EXPECT_GE(std::atoi(version.c_str() + 2), OnnxRuntime::api_version);
 }
 
 TEST_F(Library, ListsItsProviders) {

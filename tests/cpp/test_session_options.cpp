@@ -1,0 +1,158 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/session_options.hpp"
+#include "test_support.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+class Options : public RealSessions {
+ protected:
+  // What ONNX Runtime logs while it creates a session; at this level, its options too.
+  static std::vector<LogRecord> log_of(SessionOptions options, const std::string& model_name = "add") {
+    std::uint64_t dropped = 0;
+    onnxruntime_log().take(std::chrono::milliseconds(0), dropped);
+    make_session(model_name, options);
+    return onnxruntime_log().take(std::chrono::milliseconds(0), dropped);
+  }
+  static bool says(const std::vector<LogRecord>& records, const std::string& words) {
+    return std::any_of(records.begin(), records.end(),
+                       [&](const LogRecord& record) { return record.message.find(words) != std::string::npos; });
+  }
+  static SessionOptions verbose() {
+    SessionOptions options;
+    options.log_severity_level = 0;
+    return options;
+  }
+  static std::string optimized(int level) {
+    const TemporaryFolder folder;
+    SessionOptions options;
+    options.graph_optimization_level = level;
+    options.optimized_model_filepath = folder / "optimized.onnx";
+    make_session("foldable", options);
+    return read_file(options.optimized_model_filepath);
+  }
+};
+
+TEST_F(Options, ReachOnnxRuntime) {
+  SessionOptions options = verbose();
+  options.intra_op_num_threads = 3;
+  options.inter_op_num_threads = 2;
+  options.execution_mode = ORT_PARALLEL;
+  options.enable_mem_pattern = false;
+  options.enable_cpu_mem_arena = false;
+  options.use_deterministic_compute = true;
+  options.log_verbosity_level = 5;
+  options.logid = "a name";
+  options.config_entries["session.intra_op.allow_spinning"] = "0";
+  const auto records = log_of(options);
+  EXPECT_TRUE(says(records, "execution_mode:1"));
+  EXPECT_TRUE(says(records, "enable_mem_pattern:0"));
+  EXPECT_TRUE(says(records, "enable_cpu_mem_arena:0"));
+  EXPECT_TRUE(says(records, "use_deterministic_compute:1"));
+  EXPECT_TRUE(says(records, "session_logid:a name"));
+  EXPECT_TRUE(says(records, "session_log_severity_level:0"));
+  EXPECT_TRUE(says(records, "session_log_verbosity_level:5"));
+  EXPECT_TRUE(says(records, "thread_pool_size: 3"));
+  EXPECT_TRUE(says(records, "thread_pool_size: 2"));
+  EXPECT_TRUE(says(records, "session.intra_op.allow_spinning: 0"));
+  EXPECT_TRUE(
+      std::any_of(records.begin(), records.end(), [](const auto& record) { return record.logger == "a name"; }));
+}
+
+TEST_F(Options, HaveOnnxRuntimesDefaults) {
+  const auto records = log_of(verbose());
+  EXPECT_TRUE(says(records, "execution_mode:0"));
+  EXPECT_TRUE(says(records, "enable_mem_pattern:1"));
+  EXPECT_TRUE(says(records, "enable_cpu_mem_arena:1"));
+  EXPECT_TRUE(says(records, "use_deterministic_compute:0"));
+  EXPECT_TRUE(says(records, "enable_profiling:0"));
+  EXPECT_TRUE(says(records, "use_per_session_threads:1"));
+}
+
+TEST_F(Options, TheDefaultSeverityIsQuiet) {
+  for (const LogRecord& record : log_of({})) {
+    EXPECT_GE(record.severity, 2) << record.message;
+  }
+}
+
+TEST_F(Options, ThreadsAreStarted) {
+  SessionOptions options;
+  options.intra_op_num_threads = 1;
+  const auto one = make_session("add", options);
+  const std::size_t before = thread_count();
+  options.intra_op_num_threads = 5;
+  const auto five = make_session("add", options);
+  EXPECT_EQ(thread_count(), before + 4) << "the caller is the fifth";
+}
+
+TEST_F(Options, TheLevelOfOptimizationDecidesWhatIsDone) {
+  EXPECT_NE(optimized(ORT_DISABLE_ALL).find("Mul"), std::string::npos);
+  EXPECT_EQ(optimized(ORT_ENABLE_BASIC).find("Mul"), std::string::npos);
+  EXPECT_EQ(optimized(ORT_ENABLE_ALL).find("Mul"), std::string::npos);
+}
+
+TEST_F(Options, ProfilesAreWritten) {
+  const TemporaryFolder folder;
+  SessionOptions options;
+  options.enable_profiling = true;
+  options.profile_file_prefix = folder / "profile";
+  const auto session = make_session("add", options);
+  run_add(*session);
+  EXPECT_GT(session->profiling_start_time_ns(), 0U);
+  const std::string path = session->end_profiling();
+  EXPECT_EQ(path.rfind(folder / "profile", 0), 0U) << path;
+  EXPECT_NE(read_file(path).find("model_run"), std::string::npos);
+}
+
+TEST_F(Options, FreeDimensionsAreFixed) {
+  SessionOptions options;
+  options.free_dimensions_by_name = {{"batch", 4}};
+  EXPECT_EQ(make_session("add", options)->inputs().at(0).shape, (std::vector<std::int64_t>{4, 3}));
+}
+
+TEST_F(Options, WhatOnnxRuntimeRefusesIsAnErrorThatNamesTheModel) {
+  const auto refuses = [](ErrorKind kind, const char* word, void (*change)(SessionOptions&)) {
+    SessionOptions options;
+    change(options);
+    EXPECT_TRUE(
+        throws(kind, {"creating a session", "add.onnx", "on cpu", word}, [&] { make_session("add", options); }));
+  };
+  refuses(ErrorKind::invalid_argument, "graph_optimization_level",
+          [](SessionOptions& o) { o.graph_optimization_level = 50; });
+  refuses(ErrorKind::invalid_argument, "execution_mode", [](SessionOptions& o) { o.execution_mode = 7; });
+  refuses(ErrorKind::invalid_argument, "onfig", [](SessionOptions& o) { o.config_entries[""] = "x"; });
+  refuses(ErrorKind::invalid_argument, "onfig",
+          [](SessionOptions& o) { o.config_entries[std::string(5000, 'k')] = "x"; });
+  refuses(ErrorKind::fail, "per session", [](SessionOptions& o) { o.use_per_session_threads = false; });
+  SessionOptions format;
+  format.config_entries["session.load_model_format"] = "ORT";
+  EXPECT_THROW(make_session("add", format), Error) << "the model is no ORT format";
+}
+
+TEST_F(Options, UnknownProvidersAreNamed) {
+  for (const char* name : {"NoSuchExecutionProvider", "NoSuch", "", "ExecutionProvider"}) {
+    const std::string label = std::string("provider ") + name;
+    try {
+      const Session session(runtime(), model("add"), {}, {{name, {}}}, nullptr);
+      ADD_FAILURE() << "'" << name << "' was taken";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(label), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST_F(Options, TheCpuProviderIsAlwaysThere) {
+  const Session session(runtime(), model("add"), {}, {{"CPUExecutionProvider", {}}}, nullptr);
+  EXPECT_EQ(session.providers().size(), 1U);
+}
+
+}  // namespace
+}  // namespace ortmulti::tests
