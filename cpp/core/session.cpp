@@ -33,7 +33,7 @@ bool uses_bytes_in_place(const SessionOptions& options) {
 }
 
 Ort::Session open_session(OnnxRuntime& runtime, const ModelSource& model, const Ort::SessionOptions& options) {
-  if (model.path.empty()) {
+  if (model.in_memory) {
     return Ort::Session(runtime.env(), model.bytes, model.size, options);
   }
   return Ort::Session(runtime.env(), model.path.c_str(), options);
@@ -49,6 +49,7 @@ ModelSource ModelSource::from_path(std::string path) {
 
 ModelSource ModelSource::from_bytes(const void* bytes, std::size_t size, std::shared_ptr<const void> owner) {
   ModelSource source;
+  source.in_memory = true;
   source.bytes = bytes;
   source.size = size;
   source.owner = std::move(owner);
@@ -56,7 +57,7 @@ ModelSource ModelSource::from_bytes(const void* bytes, std::size_t size, std::sh
 }
 
 std::string ModelSource::describe() const {
-  return path.empty() ? "a model of " + std::to_string(size) + " bytes" : "'" + path + "'";
+  return in_memory ? "a model of " + std::to_string(size) + " bytes" : "'" + path + "'";
 }
 
 Device device_of(const std::vector<Provider>& providers) {
@@ -98,7 +99,12 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   }
 }
 
-Session::~Session() { close(); }
+Session::~Session() {
+  close();
+  if (generation_ != fork_generation()) {
+    static_cast<void>(session_.release());  // NOLINT(bugprone-unused-return-value): left to the parent
+  }
+}
 
 void Session::read_declarations() {
   const Ort::AllocatorWithDefaultOptions allocator;
@@ -170,9 +176,7 @@ std::uint64_t Session::profiling_start_time_ns() {
 void Session::close() {
   closed_.store(true, std::memory_order_release);
   if (generation_ != fork_generation()) {
-    // Freeing it would wait for threads that only the parent has: the session's own, or one that was running it.
-    static_cast<void>(session_.release());  // NOLINT(bugprone-unused-return-value): left to the parent
-    return;
+    return;  // freeing it would wait for threads that only the parent has: its own, or one that was running it
   }
   const std::unique_lock lock(mutex_);
   session_.reset();

@@ -19,7 +19,8 @@ namespace ortmulti {
 
 /// A model: a file, or bytes that `owner` keeps alive.
 struct ModelSource {
-  std::string path;  ///< Empty for a model from bytes.
+  bool in_memory = false;
+  std::string path;  ///< Unless in memory.
   const void* bytes = nullptr;
   std::size_t size = 0;
   std::shared_ptr<const void> owner;
