@@ -1,0 +1,418 @@
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/cores.hpp"
+#include "core/session_factory.hpp"
+#include "test_support.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+using Providers = std::vector<Provider>;
+using std::chrono::hours;
+using std::chrono::milliseconds;
+
+// Sessions that can be told apart: the CPU provider takes no notice of the option.
+Providers cpu(int number) { return {{"CPUExecutionProvider", {{"number", std::to_string(number)}}}}; }
+const Provider unknown_provider = {"NoSuchExecutionProvider", {}};
+
+CreationRequest request_for(const std::string& model_name, int sessions) {
+  CreationRequest request;
+  request.model = model(model_name);
+  for (int i = 0; i < sessions; ++i) {
+    request.sessions.push_back(cpu(i));
+  }
+  request.options.intra_op_num_threads = 1;
+  return request;
+}
+
+// Waits for all of them; the indices of those that became ready.
+std::vector<std::size_t> wait_for_all(Creation& creation) {
+  std::vector<std::size_t> ready;
+  for (bool finished = false; !finished;) {
+    const auto more = creation.wait(hours(1));
+    ready.insert(ready.end(), more.begin(), more.end());
+    finished = creation.finished();
+  }
+  const auto rest = creation.wait(milliseconds(0));
+  ready.insert(ready.end(), rest.begin(), rest.end());
+  std::sort(ready.begin(), ready.end());
+  return ready;
+}
+
+std::vector<Span> spans_of(const Creation& creation, const std::string& name) {
+  std::vector<Span> found;
+  for (const Span& span : creation.timeline()->spans()) {
+    if (span.name == name) {
+      found.push_back(span);
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const Span& a, const Span& b) { return a.start_ns < b.start_ns; });
+  return found;
+}
+
+bool overlap(const std::vector<Span>& in_order_of_start) {
+  for (std::size_t i = 1; i < in_order_of_start.size(); ++i) {
+    if (in_order_of_start[i].start_ns < in_order_of_start[i - 1].end_ns) {
+      return true;
+    }
+  }
+  return false;
+}
+
+class Factory : public RealSessions {
+ protected:
+  void TearDown() override { join_cancelled_creations(); }
+
+  // ONNX Runtime uses these bytes in place, so that each session that is left holds the owner.
+  static CreationRequest request_that_shows_leaks(int sessions, const std::shared_ptr<const std::string>& bytes) {
+    CreationRequest request = request_for("wide", sessions);
+    request.model = ModelSource::from_bytes(bytes->data(), bytes->size(), bytes);
+    request.options.config_entries["session.use_ort_model_bytes_directly"] = "1";
+    return request;
+  }
+  static std::shared_ptr<const std::string> bytes_in_ort_format() {
+    const TemporaryFolder folder;
+    SessionOptions save;
+    save.optimized_model_filepath = folder / "wide.ort";
+    save.config_entries["session.save_model_format"] = "ORT";
+    make_session("wide", save);
+    return std::make_shared<const std::string>(read_file(save.optimized_model_filepath));
+  }
+};
+
+TEST_F(Factory, CreatesManyAtOnceInTheOrderAskedForRoundAfterRound) {
+  constexpr int sessions = 6;
+  for (int round = 0; round < 30; ++round) {
+    const auto creation = Creation::start(runtime(), request_for("add", sessions));
+    EXPECT_EQ(creation->size(), static_cast<std::size_t>(sessions));
+    EXPECT_EQ(wait_for_all(*creation), (std::vector<std::size_t>{0, 1, 2, 3, 4, 5}));
+    const auto created = creation->take();
+    ASSERT_EQ(created.size(), static_cast<std::size_t>(sessions));
+    std::set<std::int64_t> threads;
+    for (const Span& span : spans_of(*creation, "create session")) {
+      threads.insert(span.thread);
+      EXPECT_EQ(span.device, "cpu");
+    }
+    EXPECT_EQ(threads.size(), static_cast<std::size_t>(sessions)) << "a thread for each";
+    for (int i = 0; i < sessions; ++i) {
+      Session& session = *created[static_cast<std::size_t>(i)];
+      EXPECT_EQ(session.providers().at(0).options.at("number"), std::to_string(i));
+      EXPECT_EQ(creation->device(static_cast<std::size_t>(i)), Device::cpu());
+      EXPECT_EQ(run_add(session), sum_of_add());
+    }
+  }
+}
+
+TEST_F(Factory, RunsWhatItCreatedFromManyThreadsAtOnce) {
+  const auto creation = Creation::start(runtime(), request_for("add", 4));
+  const auto created = creation->take();  // waits by itself
+  std::vector<std::future<bool>> results;
+  for (std::size_t i = 0; i < 8; ++i) {
+    results.push_back(std::async(std::launch::async, [&session = *created[i % 4]] {
+      for (int k = 0; k < 50; ++k) {
+        if (run_add(session) != sum_of_add()) {
+          return false;
+        }
+      }
+      return true;
+    }));
+  }
+  for (auto& result : results) {
+    EXPECT_TRUE(result.get());
+  }
+}
+
+TEST_F(Factory, OfNothingIsFinishedAtOnce) {
+  const auto creation = Creation::start(runtime(), request_for("add", 0));
+  EXPECT_TRUE(creation->finished());
+  EXPECT_TRUE(creation->wait(hours(1)).empty());
+  EXPECT_TRUE(creation->take().empty());
+}
+
+TEST_F(Factory, SharesTheCoresAmongSessionsSideBySide) {
+  for (const int sessions : {1, 2, 5}) {
+    CreationRequest request = request_for("add", sessions);
+    request.options.intra_op_num_threads = 0;
+    for (const auto& session : Creation::start(runtime(), request)->take()) {
+      EXPECT_EQ(session->options().intra_op_num_threads, threads_per_session(sessions));
+    }
+    request.options.intra_op_num_threads = 3;
+    for (const auto& session : Creation::start(runtime(), request)->take()) {
+      EXPECT_EQ(session->options().intra_op_num_threads, 3) << "as told";
+    }
+  }
+}
+
+TEST_F(Factory, OneFailureClosesTheOthersAndIsNamed) {
+  const auto bytes = bytes_in_ort_format();
+  for (const std::size_t failing : {0U, 2U, 4U}) {
+    CreationRequest request = request_that_shows_leaks(5, bytes);
+    request.sessions[failing].insert(request.sessions[failing].begin(), unknown_provider);
+    auto creation = Creation::start(runtime(), request);
+    wait_for_all(*creation);
+    for (int i = 0; i < 2; ++i) {  // and again, when asked again
+      EXPECT_THROW(
+          {
+            try {
+              creation->take();
+            } catch (const Error& error) {
+              const std::string text = error.what();
+              EXPECT_NE(text.find("NoSuchExecutionProvider"), std::string::npos) << text;
+              EXPECT_NE(text.find("on cpu"), std::string::npos) << text;
+              EXPECT_NE(text.find("a model of"), std::string::npos) << text;
+              throw;
+            }
+          },
+          Error);
+    }
+    request = {};
+    creation.reset();
+    EXPECT_EQ(bytes.use_count(), 1) << "sessions are left";
+  }
+}
+
+TEST_F(Factory, TheFirstFailureInOrderIsTheOneThatIsThrown) {
+  CreationRequest request = request_for("add", 3);
+  request.serialize = Serialize::none;
+  request.sessions[0].insert(request.sessions[0].begin(), {"FirstExecutionProvider", {}});
+  for (int round = 0; round < 20; ++round) {
+    const auto creation = Creation::start(runtime(), request);
+    try {
+      creation->take();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("provider FirstExecutionProvider"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST_F(Factory, ADeviceThatIsNotThereIsNamed) {
+  CreationRequest request = request_for("add", 2);
+  request.sessions.push_back({{"CUDAExecutionProvider", {{"device_id", "1000"}}}});
+  const auto creation = Creation::start(runtime(), request);
+  EXPECT_EQ(creation->device(2), Device::cuda(1000));
+  try {
+    creation->take();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::device) << error.what();
+    EXPECT_TRUE(std::string(error.what()).find("cuda:1000") != std::string::npos ||
+                std::string(error.what()).find("CUDA cannot use") != std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(Factory, ABadModelFailsOnAllAndIsSaidOnce) {
+  CreationRequest request = request_for("truncated", 4);
+  const auto creation = Creation::start(runtime(), request);
+  EXPECT_TRUE(throws(ErrorKind::invalid_protobuf, {"truncated.onnx", "on cpu"}, [&] { creation->take(); }));
+}
+
+TEST_F(Factory, SerializedCreationsOfADeviceNeverOverlap) {
+  for (const Serialize serialize : {Serialize::device, Serialize::all}) {
+    for (int round = 0; round < 10; ++round) {
+      CreationRequest request = request_for("wide", 5);
+      request.serialize = serialize;
+      const auto creation = Creation::start(runtime(), request);
+      EXPECT_EQ(creation->take().size(), 5U);
+      const auto spans = spans_of(*creation, "create session");
+      EXPECT_EQ(spans.size(), 5U);
+      EXPECT_FALSE(overlap(spans));
+      EXPECT_EQ(spans_of(*creation, "wait for turn").size(), 5U);
+    }
+  }
+}
+
+TEST_F(Factory, OthersDo) {
+  for (const Serialize serialize : {Serialize::none, Serialize::automatic}) {
+    bool overlapped = false;
+    for (int round = 0; round < 200 && !overlapped; ++round) {
+      CreationRequest request = request_for("wide", 5);
+      request.serialize = serialize;
+      const auto creation = Creation::start(runtime(), request);
+      creation->take();
+      EXPECT_TRUE(spans_of(*creation, "wait for turn").empty());
+      overlapped = overlap(spans_of(*creation, "create session"));
+    }
+    EXPECT_TRUE(overlapped);
+  }
+}
+
+TEST_F(Factory, CancelledAtOnceLeavesNothing) {
+  const auto bytes = bytes_in_ort_format();
+  for (int round = 0; round < 20; ++round) {
+    auto creation = Creation::start(runtime(), request_that_shows_leaks(4, bytes));
+    creation->cancel();
+    join_cancelled_creations();
+    EXPECT_TRUE(creation->finished());
+    creation.reset();
+    EXPECT_EQ(bytes.use_count(), 1);
+  }
+}
+
+TEST_F(Factory, CancelledAfterTheEndLeavesNothing) {
+  const auto bytes = bytes_in_ort_format();
+  auto creation = Creation::start(runtime(), request_that_shows_leaks(4, bytes));
+  EXPECT_EQ(wait_for_all(*creation).size(), 4U);
+  EXPECT_GE(bytes.use_count(), 5) << "the test shows nothing";
+  creation->cancel();
+  join_cancelled_creations();
+  creation.reset();
+  EXPECT_EQ(bytes.use_count(), 1);
+}
+
+TEST_F(Factory, CancelledAgainOrWithNothingToJoinIsNoError) {
+  const auto creation = Creation::start(runtime(), request_for("add", 2));
+  creation->cancel();
+  creation->cancel();
+  join_cancelled_creations();
+  join_cancelled_creations();
+  EXPECT_TRUE(creation->finished());
+}
+
+TEST_F(Factory, WhatWasCancelledIsNotGivenOut) {
+  const auto creation = Creation::start(runtime(), request_for("add", 3));
+  creation->cancel();
+  EXPECT_TRUE(throws(ErrorKind::closed, {"cancelled"}, [&] { creation->take(); }));
+}
+
+TEST_F(Factory, DroppedWithoutAWordItEndsInOrder) {
+  const auto bytes = bytes_in_ort_format();
+  for (int round = 0; round < 10; ++round) {
+    Creation::start(runtime(), request_that_shows_leaks(3, bytes));
+  }
+  while (bytes.use_count() > 1) {  // the last of its threads frees it
+    std::this_thread::yield();
+  }
+  join_cancelled_creations();
+}
+
+// Creations that stop midway: ONNX Runtime writes the optimized model into a pipe that nobody empties.
+class FactoryMidway : public Factory {
+ protected:
+  CreationRequest blocking_request(int sessions, Serialize serialize) {
+    EXPECT_EQ(mkfifo(pipe_.c_str(), 0600), 0);
+    CreationRequest request = request_for("wide", sessions);
+    request.serialize = serialize;
+    request.options.optimized_model_filepath = pipe_;
+    return request;
+  }
+  // Returns once a creation is midway: opening for reading waits for the writer.
+  void wait_until_midway() {
+    read_end_ = open(pipe_.c_str(), O_RDONLY | O_CLOEXEC);
+    ASSERT_GE(read_end_, 0);
+    write_end_ = open(pipe_.c_str(), O_WRONLY | O_CLOEXEC);  // so that the end of one writer is not the end of all
+    ASSERT_GE(write_end_, 0);
+  }
+  // Lets all of them go on.
+  void empty_the_pipe() {
+    emptier_ = std::async(std::launch::async, [this] {
+      std::array<char, 65536> block{};
+      while (read(read_end_, block.data(), block.size()) > 0) {
+      }
+    });
+  }
+  void TearDown() override {
+    Factory::TearDown();
+    if (write_end_ >= 0) {
+      close(write_end_);  // the last one: the reader sees the end
+    }
+    if (emptier_.valid()) {
+      emptier_.get();
+    }
+    if (read_end_ >= 0) {
+      close(read_end_);
+    }
+  }
+
+  TemporaryFolder folder_;
+  std::string pipe_ = folder_ / "optimized.onnx";
+  int read_end_ = -1;
+  int write_end_ = -1;
+  std::future<void> emptier_;
+};
+
+TEST_F(FactoryMidway, IsNotFinished) {
+  const auto creation = Creation::start(runtime(), blocking_request(1, Serialize::none));
+  wait_until_midway();
+  EXPECT_FALSE(creation->finished());
+  EXPECT_TRUE(creation->wait(milliseconds(0)).empty());
+  empty_the_pipe();
+  const auto created = creation->take();
+  ASSERT_EQ(created.size(), 1U);
+  EXPECT_FALSE(created[0]->closed());
+}
+
+TEST_F(FactoryMidway, CancelReturnsAtOnceAndTheRestIsFreedBehindIt) {
+  auto creation = Creation::start(runtime(), blocking_request(4, Serialize::all));
+  const std::weak_ptr<Creation> watched = creation;
+  const std::shared_ptr<Timeline> timeline = creation->timeline();
+  wait_until_midway();
+  creation->cancel();  // would hang if it waited
+  EXPECT_FALSE(creation->finished());
+  creation.reset();
+  EXPECT_FALSE(watched.expired()) << "its threads hold what they need";
+
+  auto joined = std::async(std::launch::async, join_cancelled_creations);
+  EXPECT_EQ(joined.wait_for(milliseconds(0)), std::future_status::timeout) << "one is still being created";
+  empty_the_pipe();
+  joined.get();
+  EXPECT_TRUE(watched.expired());
+  const auto spans = timeline->spans();
+  EXPECT_EQ(std::count_if(spans.begin(), spans.end(), [](const Span& span) { return span.name == "create session"; }),
+            1)
+      << "no other has begun";
+}
+
+TEST_F(FactoryMidway, WaitingReturnsWhenItsTimeIsOver) {
+  const auto creation = Creation::start(runtime(), blocking_request(2, Serialize::none));
+  wait_until_midway();
+  EXPECT_TRUE(creation->wait(milliseconds(1)).empty());
+  empty_the_pipe();
+  EXPECT_EQ(wait_for_all(*creation).size(), 2U);
+  creation->take();
+}
+
+TEST_F(Factory, WithoutThreadsIsAnErrorAndLeavesNothing) {
+  // Stacks that no address space has room for.
+  pthread_attr_t before;
+  ASSERT_EQ(pthread_getattr_default_np(&before), 0);
+  pthread_attr_t huge;
+  ASSERT_EQ(pthread_attr_init(&huge), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&huge, std::size_t{1} << 60U), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
+  const auto bytes = std::make_shared<const std::string>(read_file(model_path("add")));
+  CreationRequest request = request_for("add", 3);
+  request.model = ModelSource::from_bytes(bytes->data(), bytes->size(), bytes);
+  const auto result = throws(ErrorKind::runtime_exception, {"a thread for each of 3 sessions", "allowed 0"},
+                             [&] { Creation::start(runtime(), std::move(request)); });
+  ASSERT_EQ(pthread_setattr_default_np(&before), 0);
+  pthread_attr_destroy(&huge);
+  pthread_attr_destroy(&before);
+  EXPECT_TRUE(result);
+  request = {};
+  EXPECT_EQ(bytes.use_count(), 1);
+}
+
+TEST(FactoryVersions, UnknownReleasesWereNotStressed) {
+  EXPECT_FALSE(concurrent_creation_stressed(""));
+  EXPECT_FALSE(concurrent_creation_stressed("1.0.0"));
+  EXPECT_FALSE(concurrent_creation_stressed("1.30"));
+}
+
+}  // namespace
+}  // namespace ortmulti::tests
