@@ -109,10 +109,9 @@ DAEMONS = """
 """
 
 
-@pytest.mark.parametrize("attempt", range(5))
-def test_daemon_threads_may_be_running(attempt: int) -> None:
+@pytest.mark.parametrize("_attempt", range(5))
+def test_daemon_threads_may_be_running(_attempt: int) -> None:
     """More than once, since they are stopped wherever they happen to be."""
-    del attempt
     assert check_child(COMMON + DAEMONS, _models.matmul().hex()) == "end\n"
 
 

@@ -1,5 +1,7 @@
 #include "core/session.hpp"
 
+#include <malloc.h>
+
 #include <cstdlib>
 #include <mutex>
 #include <utility>
@@ -174,12 +176,23 @@ std::uint64_t Session::profiling_start_time_ns() {
 }
 
 void Session::close() {
+  if (free_session()) {
+    // Threads that have ended created it, each in a heap of its own, and the C library keeps what is freed of these.
+    malloc_trim(0);
+  }
+}
+
+bool Session::free_session() {
   closed_.store(true, std::memory_order_release);
   if (generation_ != fork_generation()) {
-    return;  // freeing it would wait for threads that only the parent has: its own, or one that was running it
+    // Freeing it would wait for threads that only the parent has: the session's own, or one that was running it. Left
+    // as it is, since a run of this process may use it.
+    return false;
   }
   const std::unique_lock lock(mutex_);
+  const bool was_open = session_ != nullptr;
   session_.reset();
+  return was_open;
 }
 
 namespace {
@@ -238,7 +251,7 @@ void close_all_sessions() {
   }
   for (const auto& entry : sessions) {
     if (const std::shared_ptr<Session> session = entry.lock()) {
-      session->close();
+      session->free_session();
     }
   }
 }

@@ -78,7 +78,8 @@ class Session {
   std::string end_profiling();
   std::uint64_t profiling_start_time_ns();
 
-  /// Waits for the runs that are under way, then frees the session. Calling it again does nothing.
+  /// Waits for the runs that are under way, then frees the session and returns its memory to the system. Calling it
+  /// again does nothing.
   void close();
   bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
 
@@ -86,6 +87,9 @@ class Session {
   std::shared_lock<std::shared_mutex> lock_for_use();
   bool survives_fork() const noexcept;
   void read_declarations();
+  /// As close(), but what was freed may stay in the C library's heaps. Returns whether there was something to free.
+  bool free_session();
+  friend void close_all_sessions();
 
   std::string model_;
   Device device_;
