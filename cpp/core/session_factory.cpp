@@ -54,6 +54,13 @@ Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
   turns_["all"];
 }
 
+// The last reference may be that of one of its own threads, which cannot join itself.
+Creation::~Creation() {
+  if (!threads_.empty()) {
+    leave_threads();
+  }
+}
+
 std::shared_ptr<Creation> Creation::start(OnnxRuntime& runtime, CreationRequest request) {
   auto creation = std::make_shared<Creation>(runtime, std::move(request));
   try {
@@ -169,6 +176,10 @@ void Creation::cancel() {
       session->close();
     }
   }
+  leave_threads();
+}
+
+void Creation::leave_threads() {
   Cancelled& cancelled = cancelled_threads();
   const std::lock_guard lock(cancelled.mutex);
   for (std::thread& thread : threads_) {
@@ -185,6 +196,9 @@ void Creation::join() {
 }
 
 std::vector<std::shared_ptr<Session>> Creation::take() {
+  if (cancelled_) {
+    throw Error(ErrorKind::closed, "the creation of sessions was cancelled");
+  }
   join();
   const auto failed = std::find_if(errors_.begin(), errors_.end(), [](const auto& error) { return error != nullptr; });
   if (failed != errors_.end()) {

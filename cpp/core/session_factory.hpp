@@ -29,7 +29,8 @@ struct CreationRequest {
 };
 
 /// N sessions on N threads. The threads own what they need, so that whoever waits may give up: what then is still
-/// being created is freed by its thread, and the process waits for those threads before it ends.
+/// being created is freed by its thread, and the process waits for those threads before it ends. Ends with take() or
+/// cancel(), from the thread that started it.
 class Creation : public std::enable_shared_from_this<Creation> {
  public:
   /// Starts the threads. Fewer where the system has no more of them: then none is left running and an Error is thrown.
@@ -42,7 +43,8 @@ class Creation : public std::enable_shared_from_this<Creation> {
   /// Gives up: what was created is closed, what has not begun does not begin.
   void cancel();
 
-  /// The sessions in the order asked for, after finished(). If one failed, all are closed and its error is thrown.
+  /// Waits, and gives the sessions away in the order asked for. If one failed, all are closed and its error is thrown;
+  /// also throws after cancel().
   std::vector<std::shared_ptr<Session>> take();
 
   std::size_t size() const noexcept { return request_.sessions.size(); }
@@ -50,7 +52,7 @@ class Creation : public std::enable_shared_from_this<Creation> {
   const std::shared_ptr<Timeline>& timeline() const noexcept { return timeline_; }
 
   Creation(OnnxRuntime& runtime, CreationRequest request);  // for start()
-  ~Creation() = default;
+  ~Creation();
   Creation(const Creation&) = delete;
   Creation& operator=(const Creation&) = delete;
 
@@ -60,6 +62,7 @@ class Creation : public std::enable_shared_from_this<Creation> {
   /// The lock under which sessions on the device are created; null where they need not wait.
   std::mutex* turn(const Device& device);
   void join();
+  void leave_threads();  ///< To join_cancelled_creations().
 
   OnnxRuntime& runtime_;
   CreationRequest request_;
