@@ -7,6 +7,7 @@ namespace ortmulti::bindings {
 void register_errors(pybind11::module_& module);
 void register_library(pybind11::module_& module);
 void register_device(pybind11::module_& module);
+void register_index(pybind11::module_& module);
 void register_timeline(pybind11::module_& module);
 void register_options(pybind11::module_& module);
 void register_session(pybind11::module_& module);

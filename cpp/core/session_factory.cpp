@@ -8,7 +8,10 @@
 #include <utility>
 
 #include "core/cores.hpp"
+#include "core/cuda_startup.hpp"
 #include "core/error.hpp"
+#include "core/mapped_file.hpp"
+#include "core/onnx_index.hpp"
 #include "core/process_fork.hpp"
 
 namespace ortmulti {
@@ -50,6 +53,7 @@ Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
   for (const auto& providers : request_.sessions) {
     devices_.push_back(device_of(providers));
     turns_[to_string(devices_.back())];
+    memory_checks_[to_string(devices_.back())];
   }
   turns_["all"];
 }
@@ -109,6 +113,39 @@ SessionOptions Creation::options_for(const Device& device) const {
   return options;
 }
 
+std::uint64_t Creation::weight_bytes() {
+  std::call_once(weighing_, [this] {
+    const ScopedSpan span(timeline_.get(), "index model");
+    try {
+      const ModelSource& model = request_.model;
+      if (model.in_memory) {
+        weight_bytes_ = total_bytes(index_model(static_cast<const unsigned char*>(model.bytes), model.size));
+      } else {
+        const MappedFile file(model.path);
+        weight_bytes_ = total_bytes(index_model(file.data(), file.size()));
+      }
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): ONNX Runtime says what is wrong with the model
+    }
+  });
+  return weight_bytes_;
+}
+
+void Creation::check_memory(const Device& device) {
+  CudaStartup& startup = CudaStartup::instance();
+  startup.make_current(device.index, timeline_.get());
+  const CudaStartup::Memory memory = startup.memory(device.index);
+  const auto sessions = static_cast<std::uint64_t>(std::count(devices_.begin(), devices_.end(), device));
+  const std::uint64_t each = weight_bytes();
+  if (each <= memory.free / sessions) {
+    return;
+  }
+  const auto megabytes = [](std::uint64_t bytes) { return std::to_string(bytes / 1'000'000) + " MB"; };
+  throw Error(ErrorKind::out_of_memory, "the weights of " + request_.model.describe() + " take " + megabytes(each) +
+                                            " in each of " + std::to_string(sessions) + " sessions on " +
+                                            to_string(device) + ", which has " + megabytes(memory.free) + " free of " +
+                                            megabytes(memory.total));
+}
+
 void Creation::create(std::size_t index) {
   std::shared_ptr<Session> session;
   std::exception_ptr error;
@@ -126,6 +163,9 @@ void Creation::create(std::size_t index) {
       begin = !stopped_;
     }
     if (begin) {
+      if (device.is_cuda()) {
+        std::call_once(memory_checks_.at(name), [&] { check_memory(device); });
+      }
       session = std::make_shared<Session>(runtime_, request_.model, options_for(device), request_.sessions[index],
                                           timeline_.get());
       register_for_shutdown(session);

@@ -64,11 +64,18 @@ class Creation : public std::enable_shared_from_this<Creation> {
   void join();
   void leave_threads();  ///< To join_cancelled_creations().
 
+  /// Throws Error with ErrorKind::out_of_memory where the weights of all sessions on the GPU exceed its free memory.
+  void check_memory(const Device& device);
+  std::uint64_t weight_bytes();
+
   OnnxRuntime& runtime_;
   CreationRequest request_;
   std::vector<Device> devices_;
   std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();
-  std::map<std::string, std::mutex> turns_;  // filled before the threads start
+  std::map<std::string, std::mutex> turns_;              // these two are filled before the threads start
+  std::map<std::string, std::once_flag> memory_checks_;  // one a device
+  std::once_flag weighing_;
+  std::uint64_t weight_bytes_ = 0;
 
   mutable std::mutex mutex_;
   std::condition_variable progress_;

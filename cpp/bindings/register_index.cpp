@@ -1,0 +1,43 @@
+#include <pybind11/stl.h>
+
+#include <string_view>
+
+#include "bindings/registrations.hpp"
+#include "core/onnx_index.hpp"
+
+namespace py = pybind11;
+
+namespace ortmulti::bindings {
+
+void register_index(py::module_& module) {
+  py::class_<Initializer>(module, "Initializer")
+      .def_property_readonly("name", [](const Initializer& initializer) { return py::bytes(initializer.name); })
+      .def_readonly("data_type", &Initializer::data_type)
+      .def_readonly("shape", &Initializer::shape)
+      .def_property_readonly("storage",
+                             [](const Initializer& initializer) {
+                               switch (initializer.storage) {
+                                 case Storage::inline_bytes:
+                                   return "inline";
+                                 case Storage::external:
+                                   return "external";
+                                 case Storage::typed:
+                                   break;
+                               }
+                               return "typed";
+                             })
+      .def_property_readonly("location", [](const Initializer& initializer) { return py::bytes(initializer.location); })
+      .def_readonly("offset", &Initializer::offset)
+      .def_readonly("length", &Initializer::length)
+      .def_readonly("graph", &Initializer::graph);
+  module.def(
+      "index_model",
+      [](const py::bytes& model) {
+        const std::string_view bytes = model;
+        const py::gil_scoped_release nogil;  // the argument holds the bytes, which do not change
+        return index_model(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+      },
+      py::arg("model"));
+}
+
+}  // namespace ortmulti::bindings
