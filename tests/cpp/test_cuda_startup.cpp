@@ -316,7 +316,7 @@ TEST_F(StartupDeathTest, AChildDoesNotWaitForTheParentsLibraries) {
       {
         const auto startup = make();
         startup->begin_opening({"libm.so.6"}, {});
-        startup->wait_for_libraries(nullptr);
+        startup->join();
         const bool good = in_forked_child([&] {
           startup->join();
           return refuses([&] { startup->wait_for_libraries(nullptr); });
