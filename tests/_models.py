@@ -1,4 +1,4 @@
-"""Small ONNX models for tests, as bytes."""
+"""Small ONNX models for tests, as bytes, and sessions of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+import ortmulti
 
 Shape = Sequence[int | str | None] | None
 Value = tuple[str, int, Shape]
@@ -157,3 +159,10 @@ def endless() -> bytes:
         [("count", TensorProto.INT64, []), ("x", TensorProto.FLOAT, ["n"])],
         [("y", TensorProto.FLOAT, ["n"])],
     ).SerializeToString()
+
+
+def cpu_session(
+    source: str | Path | bytes | bytearray | memoryview, options: ortmulti.SessionOptions | None = None
+) -> ortmulti.InferenceSession:
+    """A session on the CPU, also where the default is a GPU."""
+    return ortmulti.InferenceSession(source, options, providers=["CPUExecutionProvider"])

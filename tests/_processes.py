@@ -17,8 +17,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def child_environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
-    """This process's environment with `changes` (None removes one) and the tests importable."""
+    """This process's environment with `changes` (None removes one), without GPUs, and the tests importable."""
     environment = dict(os.environ)
+    environment["CUDA_VISIBLE_DEVICES"] = ""
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(ROOT)]))
     for name, value in (changes or {}).items():
         if value is None:

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ortmulti import _libraries
+from ortmulti import _libraries, models
 from ortmulti.errors import LibraryError
+
+
+@pytest.fixture(scope="session")
+def large_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with 512 MB of weights: input "x", float32 [batch, width]."""
+    return models.make("matmul", tmp_path_factory.mktemp("matmul"), megabytes=512)
 
 
 def _why_no_gpu() -> str | None:

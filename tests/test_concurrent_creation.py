@@ -29,7 +29,7 @@ def test_python_threads_create_run_and_close_at_the_same_time() -> None:
     # One thread a session: the order of additions is then the same everywhere.
     options = ortmulti.SessionOptions()
     options.intra_op_num_threads = 1
-    expected = ortmulti.InferenceSession(_models.matmul(), options).run(None, {"x": x})[0]
+    expected = _models.cpu_session(_models.matmul(), options).run(None, {"x": x})[0]
     start = threading.Barrier(8)
 
     def work(_number: int) -> int:

@@ -71,7 +71,7 @@ def options(severity: int, logid: str = "") -> ortmulti.SessionOptions:
 @pytest.mark.parametrize("severity", [-1, 0, 1, 2, 3])
 def test_levels_are_mapped_and_bounded_by_the_options(severity: int, log: Collector) -> None:
     name = f"levels {severity}"
-    ortmulti.InferenceSession(warning_model(), options(severity, name))
+    _models.cpu_session(warning_model(), options(severity, name))
     # An error ends what this session may have logged.
     with pytest.raises(ortmulti.Error):
         run_wrong(options(severity, name))
@@ -88,12 +88,12 @@ def run_wrong(session_options: ortmulti.SessionOptions) -> None:
         [("x", TensorProto.FLOAT, ["n"]), ("shape", TensorProto.INT64, [1])],
         [("y", TensorProto.FLOAT, None)],
     )
-    session = ortmulti.InferenceSession(proto.SerializeToString(), session_options)
+    session = _models.cpu_session(proto.SerializeToString(), session_options)
     session.run(None, {"x": np.ones(3, np.float32), "shape": np.array([2])})
 
 
 def test_records_say_where_they_come_from(log: Collector) -> None:
-    ortmulti.InferenceSession(warning_model(), options(-1, "this session"))
+    _models.cpu_session(warning_model(), options(-1, "this session"))
     record: Any = log.wait_for(lambda record: "overridable" in record.getMessage())
     assert record.name == "ortmulti.onnxruntime"
     assert record.levelname == "WARNING"
@@ -109,13 +109,13 @@ def test_text_is_kept_as_it_is(log: Collector) -> None:
         [("y", TensorProto.FLOAT, [2])],
         [numpy_helper.from_array(np.ones(2, np.float32), "100% é漢")],
     )
-    ortmulti.InferenceSession(proto.SerializeToString())
+    _models.cpu_session(proto.SerializeToString())
     assert log.wait_for(lambda record: "100% é漢" in record.getMessage()).levelno == logging.WARNING
 
 
 def test_sessions_of_many_threads_log_at_once(log: Collector) -> None:
     def create(number: int) -> None:
-        ortmulti.InferenceSession(warning_model(), options(0, f"thread {number}")).close()
+        _models.cpu_session(warning_model(), options(0, f"thread {number}")).close()
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(create, range(16)))
@@ -136,7 +136,7 @@ def test_a_handler_that_waits_for_another_session_stops_nobody(log: Collector) -
         def emit(self, record: Any) -> None:
             if record.ort_logger == "outer" and not results:
                 results.append([])
-                session = ortmulti.InferenceSession(_models.one_node("Neg"))
+                session = _models.cpu_session(_models.one_node("Neg"))
                 with ThreadPoolExecutor(1) as pool:
                     [y] = pool.submit(session.run, None, {"x": np.ones(2, np.float32)}).result()
                 results.append(y.tolist())

@@ -138,7 +138,7 @@ def test_outputs_are_freed_with_their_arrays() -> None:
 
 def test_references_are_balanced() -> None:
     """Arrays, names and options that go through a run are referred to no more than before."""
-    session = ortmulti.InferenceSession(_models.add_mul(2))
+    session = _models.cpu_session(_models.add_mul(2))
     a, b = np.ones((1, 2), np.float32), np.ones((2, 1), np.float32).T
     feed, names, options = {"a": a, "b": b}, ["sum", "first"], ortmulti.RunOptions()
 

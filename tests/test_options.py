@@ -148,7 +148,7 @@ def test_config_entries() -> None:
 def test_the_longest_config_entry_of_every_release_reaches_onnxruntime() -> None:
     options = ortmulti.SessionOptions()
     options.add_session_config_entry("k" * 128, "v" * 1024)  # the limits of 1.21; newer ones have higher ones
-    assert not ortmulti.InferenceSession(_models.matmul(), options).closed
+    assert not _models.cpu_session(_models.matmul(), options).closed
 
 
 def test_a_config_entry_arrives() -> None:
@@ -156,16 +156,16 @@ def test_a_config_entry_arrives() -> None:
     options.add_session_config_entry("session.intra_op_thread_affinities", "nonsense")
     options.intra_op_num_threads = 2
     with pytest.raises(ortmulti.Error, match="nonsense"):
-        ortmulti.InferenceSession(_models.matmul(), options)
+        _models.cpu_session(_models.matmul(), options)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_intra_op_threads_are_those_asked_for(count: int) -> None:
-    ortmulti.InferenceSession(_models.matmul()).close()
+    _models.cpu_session(_models.matmul()).close()
     options = ortmulti.SessionOptions()
     options.intra_op_num_threads = count
     before = threads()
-    session = ortmulti.InferenceSession(_models.matmul(), options)
+    session = _models.cpu_session(_models.matmul(), options)
     assert len(threads() - before) == count - 1  # the caller works too
     session.close()
 
@@ -180,13 +180,13 @@ def test_sessions_share_the_usable_cores(sessions: int) -> None:
 
 
 def test_inter_op_threads_of_a_parallel_session() -> None:
-    ortmulti.InferenceSession(_models.matmul()).close()
+    _models.cpu_session(_models.matmul()).close()
     options = ortmulti.SessionOptions()
     options.execution_mode = ortmulti.ExecutionMode.ORT_PARALLEL
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 4
     before = threads()
-    session = ortmulti.InferenceSession(_models.add_mul(), options)
+    session = _models.cpu_session(_models.add_mul(), options)
     assert len(threads() - before) in (3, 4)
     session.close()
 
@@ -205,7 +205,7 @@ def test_the_optimized_model_is_written_at_the_level_asked_for(tmp_path: Path) -
         options = ortmulti.SessionOptions()
         options.graph_optimization_level = level
         options.optimized_model_filepath = tmp_path / f"{level}.onnx"
-        ortmulti.InferenceSession(proto.SerializeToString(), options)
+        _models.cpu_session(proto.SerializeToString(), options)
         nodes[level.name] = len(onnx.load(tmp_path / f"{level}.onnx").graph.node)
     assert nodes == {"ORT_DISABLE_ALL": 2, "ORT_ENABLE_ALL": 1}
 
@@ -213,19 +213,19 @@ def test_the_optimized_model_is_written_at_the_level_asked_for(tmp_path: Path) -
 def test_free_dimensions_are_fixed() -> None:
     options = ortmulti.SessionOptions()
     options.add_free_dimension_override_by_name("n", 5)
-    session = ortmulti.InferenceSession(_models.matmul(), options)
+    session = _models.cpu_session(_models.matmul(), options)
     assert session.get_inputs()[0].shape == [5, 64]
     proto = _models.matmul_proto()
     proto.graph.input[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
     options = ortmulti.SessionOptions()
     options.add_free_dimension_override_by_denotation("DATA_BATCH", 6)
-    assert ortmulti.InferenceSession(proto.SerializeToString(), options).get_inputs()[0].shape == [6, 64]
+    assert _models.cpu_session(proto.SerializeToString(), options).get_inputs()[0].shape == [6, 64]
 
 
 def test_later_changes_to_the_options_have_no_effect() -> None:
     options = ortmulti.SessionOptions()
     options.intra_op_num_threads = 1
-    session = ortmulti.InferenceSession(_models.matmul(), options)
+    session = _models.cpu_session(_models.matmul(), options)
     options.intra_op_num_threads = 2
     assert session._core.intra_op_num_threads() == 1
 
@@ -234,7 +234,7 @@ def test_options_serve_several_sessions() -> None:
     options = ortmulti.SessionOptions()
     options.add_free_dimension_override_by_name("n", 2)
     for _ in range(2):
-        assert ortmulti.InferenceSession(_models.matmul(), options).get_inputs()[0].shape == [2, 64]
+        assert _models.cpu_session(_models.matmul(), options).get_inputs()[0].shape == [2, 64]
 
 
 def test_run_options() -> None:
@@ -247,7 +247,7 @@ def test_run_options() -> None:
     assert options.get_run_config_entry("memory.enable_memory_arena_shrinkage") == "cpu:0"
     with pytest.raises(ortmulti.InvalidArgument, match="other"):
         options.get_run_config_entry("other")
-    session = ortmulti.InferenceSession(_models.one_node("Neg"))
+    session = _models.cpu_session(_models.one_node("Neg"))
     x = np.ones(2, np.float32)
     assert session.run(None, {"x": x}, options)[0].tolist() == [-1, -1]
     options.terminate = True
@@ -261,7 +261,7 @@ def test_run_options() -> None:
 def test_a_run_config_entry_arrives() -> None:
     options = ortmulti.RunOptions()
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "nonsense")
-    session = ortmulti.InferenceSession(_models.one_node("Neg"))
+    session = _models.cpu_session(_models.one_node("Neg"))
     with pytest.raises(ortmulti.Error, match="nonsense"):
         session.run(None, {"x": np.ones(2, np.float32)}, options)
 
@@ -269,4 +269,4 @@ def test_a_run_config_entry_arrives() -> None:
 @pytest.mark.parametrize("options", [onnxruntime.SessionOptions(), {}, "fast"])
 def test_session_options_of_another_class_are_refused(options: Any) -> None:
     with pytest.raises(ortmulti.InvalidType, match="session options"):
-        ortmulti.InferenceSession(_models.matmul(), options)
+        _models.cpu_session(_models.matmul(), options)

@@ -206,7 +206,7 @@ def test_contiguous_inputs_are_not_copied_and_others_are(tmp_path: Path) -> None
 
 
 def test_outputs_are_onnxruntimes_own_memory() -> None:
-    session = ortmulti.InferenceSession(_models.one_node("Neg"))
+    session = _models.cpu_session(_models.one_node("Neg"))
     [result] = session.run(None, {"x": np.ones(1000, np.float32)})
     assert not result.flags.owndata
     assert type(result.base).__name__ == "PyCapsule"
@@ -216,14 +216,14 @@ def test_outputs_are_onnxruntimes_own_memory() -> None:
 
 def test_outputs_outlive_the_session() -> None:
     x = np.arange(1000, dtype=np.float32)
-    session = ortmulti.InferenceSession(_models.constant_outputs())
+    session = _models.cpu_session(_models.constant_outputs())
     results = session.run(None, {"x": x})
     expected = [array.copy() for array in results]
     session.close()
     del session
     gc.collect()
     # What a session freed would be given out again here.
-    others = [ortmulti.InferenceSession(_models.constant_outputs()) for _ in range(4)]
+    others = [_models.cpu_session(_models.constant_outputs()) for _ in range(4)]
     scratch = [other.run(None, {"x": np.full(1000, 9, np.float32)}) for other in others]
     for actual, wanted in zip(results, expected, strict=True):
         assert_same(actual, wanted)
@@ -232,7 +232,7 @@ def test_outputs_outlive_the_session() -> None:
 
 def test_constant_outputs_equal_onnxruntimes_and_are_the_callers_own() -> None:
     x = np.arange(5, dtype=np.float32)
-    session = ortmulti.InferenceSession(_models.constant_outputs())
+    session = _models.cpu_session(_models.constant_outputs())
     theirs = onnxruntime.InferenceSession(_models.constant_outputs(), providers=["CPUExecutionProvider"])
     expected = theirs.run(None, {"x": x})
     first = session.run(None, {"x": x})
@@ -247,7 +247,7 @@ def test_constant_outputs_equal_onnxruntimes_and_are_the_callers_own() -> None:
 def test_an_input_that_is_also_an_output_is_copied() -> None:
     """Over the input's own memory the output would end with it."""
     x = np.arange(5, dtype=np.float32)
-    session = ortmulti.InferenceSession(_models.constant_outputs())
+    session = _models.cpu_session(_models.constant_outputs())
     [result] = session.run(["x"], {"x": x})
     assert_same(result, x)
     assert not np.shares_memory(result, x)
@@ -259,7 +259,7 @@ def test_an_input_that_is_also_an_output_is_copied() -> None:
 
 
 def test_outputs_are_those_asked_for_in_the_order_asked_for() -> None:
-    session = ortmulti.InferenceSession(_models.add_mul(2))
+    session = _models.cpu_session(_models.add_mul(2))
     a, b = np.array([[1, 2]], np.float32), np.array([[3, 4]], np.float32)
     expected = {"sum": [[4, 6]], "product": [[3, 8]], "first": [[1, 2]]}
     for names in (
@@ -270,14 +270,14 @@ def test_outputs_are_those_asked_for_in_the_order_asked_for() -> None:
 
 
 def test_inputs_may_come_in_any_order_and_mapping() -> None:
-    session = ortmulti.InferenceSession(_models.add_mul(2))
+    session = _models.cpu_session(_models.add_mul(2))
     feed = {"b": np.array([[3, 4]], np.float32), "a": np.array([[1, 2]], np.float32)}
     assert session.run(["first"], feed)[0].tolist() == [[1, 2]]
     assert session.run(["first"], MappingProxyType(feed))[0].tolist() == [[1, 2]]
 
 
 def test_runs_from_many_threads_equal_serial_ones() -> None:
-    session = ortmulti.InferenceSession(_models.matmul(128, 4))
+    session = _models.cpu_session(_models.matmul(128, 4))
     random = np.random.default_rng(1)
     batches = [random.standard_normal((rows, 128), dtype=np.float32) for rows in range(1, 33)]
     expected = [session.run(None, {"x": batch})[0] for batch in batches]

@@ -58,7 +58,7 @@ def test_inputs_outputs_and_metadata_are_onnxruntimes() -> None:
     theirs = onnxruntime.InferenceSession(typed_model(), options, providers=CPU)
     ours_options = ortmulti.SessionOptions()
     ours_options.log_severity_level = 3
-    ours = ortmulti.InferenceSession(typed_model(), ours_options)
+    ours = _models.cpu_session(typed_model(), ours_options)
     assert described(ours.get_inputs()) == described(theirs.get_inputs())
     assert described(ours.get_outputs()) == described(theirs.get_outputs())
     assert described(ours.get_overridable_initializers()) == described(theirs.get_overridable_initializers())
@@ -83,7 +83,7 @@ def test_a_default_value_can_be_overridden() -> None:
     )
     options = ortmulti.SessionOptions()
     options.log_severity_level = 3
-    session = ortmulti.InferenceSession(proto.SerializeToString(), options)
+    session = _models.cpu_session(proto.SerializeToString(), options)
     x = np.zeros(2, np.float32)
     assert session.run(None, {"x": x})[0].tolist() == [1, 1]
     assert session.run(None, {"x": x, "w": np.full(2, 5, np.float32)})[0].tolist() == [5, 5]
@@ -100,13 +100,13 @@ def test_a_model_is_a_path_or_bytes(kind: Any, tmp_path: Path) -> None:
     model = _models.matmul()
     path = tmp_path / "modèle 漢.onnx"
     path.write_bytes(model)
-    session = ortmulti.InferenceSession(kind(path) if kind in (str, Path) else kind(model))
+    session = _models.cpu_session(kind(path) if kind in (str, Path) else kind(model))
     np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_matmul())
 
 
 def test_the_callers_bytes_are_released_after_creation() -> None:
     model = bytearray(_models.matmul())
-    session = ortmulti.InferenceSession(model)
+    session = _models.cpu_session(model)
     model.clear()  # BufferError while it is exported
     np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_matmul())
 
@@ -118,7 +118,7 @@ def test_bytes_that_onnxruntime_goes_on_using_are_kept(tmp_path: Path) -> None:
     options.optimized_model_filepath = path
     options.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.add_session_config_entry("session.save_model_format", "ORT")
-    ortmulti.InferenceSession(_models.matmul(512), options)
+    _models.cpu_session(_models.matmul(512), options)
     x = np.ones((1, 512), np.float32)
 
     in_place = ortmulti.SessionOptions()
@@ -126,7 +126,7 @@ def test_bytes_that_onnxruntime_goes_on_using_are_kept(tmp_path: Path) -> None:
     in_place.add_session_config_entry("session.use_ort_model_bytes_for_initializers", "1")
     in_place.add_session_config_entry("session.disable_prepacking", "1")
     model = bytearray(path.read_bytes())
-    session = ortmulti.InferenceSession(model, in_place)
+    session = _models.cpu_session(model, in_place)
     expected = session.run(None, {"x": x})[0]
     with pytest.raises(BufferError):
         model.clear()
@@ -141,7 +141,7 @@ def test_external_data_lies_beside_the_path(tmp_path: Path, monkeypatch: pytest.
     path, _ = _models.write_external(tmp_path)
     monkeypatch.chdir(tmp_path)
     for model in (path, path.relative_to(tmp_path)):
-        session = ortmulti.InferenceSession(model)
+        session = _models.cpu_session(model)
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_matmul())
 
 
@@ -149,7 +149,7 @@ def test_external_data_of_bytes_lies_where_the_options_say(tmp_path: Path) -> No
     path, _ = _models.write_external(tmp_path)
     options = ortmulti.SessionOptions()
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(tmp_path))
-    session = ortmulti.InferenceSession(path.read_bytes(), options)
+    session = _models.cpu_session(path.read_bytes(), options)
     np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_matmul())
 
 
@@ -178,9 +178,9 @@ def test_external_data_through_a_link(tmp_path: Path) -> None:
 def test_close_frees_the_session_and_its_threads() -> None:
     options = ortmulti.SessionOptions()
     options.intra_op_num_threads = 3
-    ortmulti.InferenceSession(_models.matmul(), options).close()
+    _models.cpu_session(_models.matmul(), options).close()
     with nothing_leaks():
-        session = ortmulti.InferenceSession(_models.matmul(), options)
+        session = _models.cpu_session(_models.matmul(), options)
         assert "closed" not in repr(session)
         session.close()
         session.close()
@@ -192,7 +192,7 @@ def test_deleting_a_session_frees_it() -> None:
     options = ortmulti.SessionOptions()
     options.intra_op_num_threads = 3
     with nothing_leaks():
-        session = ortmulti.InferenceSession(_models.matmul(), options)
+        session = _models.cpu_session(_models.matmul(), options)
         reference = weakref.ref(session)
         del session
         gc.collect()
@@ -200,13 +200,13 @@ def test_deleting_a_session_frees_it() -> None:
 
 
 def test_with_closes() -> None:
-    with ortmulti.InferenceSession(_models.matmul()) as session:
+    with _models.cpu_session(_models.matmul()) as session:
         assert session.run(None, {"x": X})[0].shape == (3, 64)
     assert session.closed
 
 
 def test_closing_while_threads_run_waits_and_later_runs_raise() -> None:
-    session = ortmulti.InferenceSession(_models.matmul(128))
+    session = _models.cpu_session(_models.matmul(128))
     x = np.ones((64, 128), np.float32)
     running = threading.Barrier(5)
     outcomes: list[str] = []
@@ -234,7 +234,7 @@ def test_ours_and_onnxruntimes_sessions_run_side_by_side() -> None:
     model = _models.convolution()
     x = np.ones((2, 3, 16, 16), np.float32)
     theirs = onnxruntime.InferenceSession(model, providers=CPU)
-    ours = ortmulti.InferenceSession(model)
+    ours = _models.cpu_session(model)
     expected = theirs.run(None, {"x": x})[0]
     np.testing.assert_array_equal(ours.run(None, {"x": x})[0], expected)
     del theirs
@@ -249,7 +249,7 @@ def test_a_profile_is_written(tmp_path: Path) -> None:
     options = ortmulti.SessionOptions()
     options.enable_profiling = True
     options.profile_file_prefix = str(tmp_path / "profile")
-    session = ortmulti.InferenceSession(_models.matmul(), options)
+    session = _models.cpu_session(_models.matmul(), options)
     assert session.get_profiling_start_time_ns() > 0
     session.run(None, {"x": X})
     path = Path(session.end_profiling())
@@ -328,7 +328,7 @@ def test_an_unusable_library_is_named(content: str, tmp_path: Path) -> None:
 
 
 def test_a_session_is_not_picklable() -> None:
-    session = ortmulti.InferenceSession(_models.matmul())
+    session = _models.cpu_session(_models.matmul())
     with pytest.raises(TypeError, match="pickle"):
         pickle.dumps(session)
 
@@ -339,14 +339,12 @@ def test_large_model_bytes_reach_onnxruntime_whole() -> None:
     assert len(model) > 8_000_000
     x = np.ones((1, 1024), np.float32)
     theirs = onnxruntime.InferenceSession(model, providers=CPU)
-    np.testing.assert_array_equal(
-        ortmulti.InferenceSession(model).run(None, {"x": x})[0], theirs.run(None, {"x": x})[0]
-    )
+    np.testing.assert_array_equal(_models.cpu_session(model).run(None, {"x": x})[0], theirs.run(None, {"x": x})[0])
 
 
 def test_the_model_may_change_or_go_after_creation(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(_models.matmul_proto(), path)
-    session = ortmulti.InferenceSession(path)
+    session = _models.cpu_session(path)
     path.unlink()
     np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_matmul())
