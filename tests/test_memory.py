@@ -96,7 +96,8 @@ def test_closing_returns_the_weights_memory() -> None:
         from benchmarks.create_close_cycles import resident
         from tests import _models
 
-        model = _models.matmul_proto(1024, 12).SerializeToString()
+        # Matrices of 36 MB, of which the C library keeps nothing when they are freed.
+        model = _models.matmul_proto(3000, 2).SerializeToString()
         ortmulti.InferenceSession(_models.matmul()).close()
         before = resident()
         sessions = ortmulti.create_sessions(model, "cpu", 2)
@@ -105,7 +106,7 @@ def test_closing_returns_the_weights_memory() -> None:
         print(resident() - before)
         """
     ).split()
-    assert int(kept) > 90e6
+    assert int(kept) > 140e6
     assert int(closed) < 30e6
 
 
