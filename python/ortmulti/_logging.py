@@ -2,7 +2,7 @@
 
 ONNX Runtime calls its log function from any of its threads, and none of them may wait for the GIL. So the core
 queues the records, and they are emitted here: by a thread that sleeps until there are some, and by whoever has just
-created or run a session, before that call returns.
+created a session, before that call returns.
 """
 
 from __future__ import annotations

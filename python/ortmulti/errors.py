@@ -51,7 +51,7 @@ class InvalidType(InvalidArgument, TypeError):
 
 
 class NoSuchFile(Error, FileNotFoundError):
-    """The model, or a file that it refers to, does not exist. ONNX Runtime's code NO_SUCHFILE."""
+    """The model does not exist or cannot be read. ONNX Runtime's code NO_SUCHFILE."""
 
 
 class NoModel(Error):

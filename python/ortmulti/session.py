@@ -101,8 +101,9 @@ class InferenceSession:
         provider_options: Options of each provider, where ``providers`` holds names alone.
 
     Raises:
-        NoSuchFile: There is no such model, or its external data is missing.
-        InvalidProtobuf, InvalidGraph, InvalidArgument, Fail, ...: ONNX Runtime refuses the model, under its code.
+        NoSuchFile: There is no such model.
+        InvalidProtobuf, InvalidGraph, InvalidArgument, Fail, ...: ONNX Runtime refuses the model or its external data,
+            under its code.
         InvalidArgument, InvalidType: An unknown provider or option, or an argument of the wrong type.
         LibraryError: No ONNX Runtime, or a CUDA library that a provider needs is missing.
         DeviceError: The GPU does not exist or cannot be used.
