@@ -17,6 +17,9 @@ def large_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models.make("matmul", tmp_path_factory.mktemp("matmul"), megabytes=512)
 
 
+pytest.register_assert_rewrite("tests._processes")
+
+
 def _why_no_gpu() -> str | None:
     # Without the CUDA driver, so that the process that collects the tests does not start it.
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "" or not Path("/dev/nvidiactl").exists():
