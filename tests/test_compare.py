@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ortmulti import models
-from ortmulti.compare import Case, Plan, compare, failures, fresh_process, gil
+from ortmulti.compare import Case, Plan, compare, failures, fresh_process, gil, results
 from ortmulti.compare.memory import process_memory, process_tree
 from ortmulti.compare.summary import rows
 from ortmulti.errors import InvalidArgument, NoSuchFile
@@ -231,3 +231,15 @@ def test_bench_of_the_delay(model: Path) -> None:
 def test_impossible_benches_are_refused(changes: dict[str, Any], model: Path) -> None:
     with pytest.raises(InvalidArgument):
         gil.bench(model, **changes)
+
+
+def test_results_keep_no_folders_and_tell_models_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/usr/bin/ortmulti", "bench", "/home/a/m.onnx", "--json", "/home/a/out.json"])
+    paths = ["/home/a/m.onnx", "/home/b/m.onnx", "/home/b/n.onnx"]
+    document = results.document(
+        "create", models=[{"path": path, "name": "m"} for path in paths], rows=[{"model": path} for path in paths]
+    )
+    assert document["command"] == ["ortmulti", "bench", "a/m.onnx", "--json", "out.json"]
+    assert [model["path"] for model in document["models"]] == ["a/m.onnx", "b/m.onnx", "b/n.onnx"]
+    assert [row["model"] for row in document["rows"]] == ["a/m.onnx", "b/m.onnx", "b/n.onnx"]
+    assert "/home" not in json.dumps(document)

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +27,41 @@ def document(kind: str, **content: Any) -> dict[str, Any]:
 
     Returns:
         "schema_version", "kind", "created" (UTC), "command", "machine", "releases" (see `ortmulti.machine.describe`)
-        and `content`.
+        and `content`. Results are published: of paths in "command", "path" and "model" only the last part is kept, or
+        as many as tell the models apart.
     """
     description = machine.describe()
-    return {
+    whole = {
         "schema_version": SCHEMA_VERSION,
         "kind": kind,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": ["ortmulti", *sys.argv[1:]],
         "releases": {"python": description["python"]["version"], **description.pop("releases")},
         "machine": description,
         **content,
     }
+    short = _short_names([model["path"] for model in content.get("models", [])])
+    return {key: _without_folders(value, key, short) for key, value in whole.items()}
+
+
+def _short_names(paths: Sequence[str]) -> dict[str, str]:
+    """The shortest ends of the paths that differ from each other."""
+    parts = 1
+    while True:
+        short = {path: "/".join(Path(path).parts[-parts:]) for path in paths}
+        if len(set(short.values())) == len(short):
+            return short
+        parts += 1
+
+
+def _without_folders(value: Any, key: str, short: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {inner: _without_folders(item, inner, short) for inner, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_folders(item, key, short) for item in value]
+    if isinstance(value, str) and key in ("command", "path", "model"):
+        return short.get(value) or (Path(value).name if value.startswith("/") else value)
+    return value
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
