@@ -170,9 +170,7 @@ def test_external_data_through_a_link(tmp_path: Path) -> None:
             return type(error).__name__
         return str(session.run(None, {"x": X})[0].tolist())
 
-    assert outcome(ortmulti.InferenceSession) == outcome(
-        lambda model: onnxruntime.InferenceSession(model, providers=CPU)
-    )
+    assert outcome(_models.cpu_session) == outcome(lambda model: onnxruntime.InferenceSession(model, providers=CPU))
 
 
 def test_close_frees_the_session_and_its_threads() -> None:
