@@ -11,6 +11,8 @@ namespace ortmulti::bindings {
 /// A session as Python holds it. Freeing one takes time, and waits for runs that need the GIL to end.
 struct PythonSession {
   explicit PythonSession(std::shared_ptr<Session> held) : session(std::move(held)) {}
+  PythonSession(const PythonSession&) = delete;
+  PythonSession& operator=(const PythonSession&) = delete;
   PythonSession(PythonSession&&) noexcept = default;
   PythonSession& operator=(PythonSession&&) = delete;
   ~PythonSession() {
