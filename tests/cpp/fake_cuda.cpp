@@ -26,19 +26,19 @@ CUresult result_of(const char* function) {
 class Alone {
  public:
   Alone() {
-    if (inside_.fetch_add(1) != 0) {
+    if (inside.fetch_add(1) != 0) {
       FakeCuda::state().overlapped = true;
     }
     for (int i = 0; i < 1000; ++i) {
       std::this_thread::yield();
     }
   }
-  ~Alone() { inside_.fetch_sub(1); }
+  ~Alone() { inside.fetch_sub(1); }
   Alone(const Alone&) = delete;
   Alone& operator=(const Alone&) = delete;
 
  private:
-  static inline std::atomic<int> inside_{0};
+  static inline std::atomic<int> inside{0};
 };
 
 CUresult init(unsigned flags) {

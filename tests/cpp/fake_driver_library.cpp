@@ -11,14 +11,13 @@ CUresult not_to_be_called() { return CUDA_ERROR_NOT_SUPPORTED; }
 
 }  // namespace
 
-// cuda.h may define the unversioned name as this one.
-#undef cuGetProcAddress_v2
-extern "C" __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char* symbol, void** function,
-                                                                               int version, cuuint64_t /*flags*/,
-                                                                               CUdriverProcAddressQueryResult* found);
+// Under the exported name, which cuda.h has a macro for.
+extern "C" __attribute__((visibility("default"))) CUresult
+find_function(const char* symbol, void** function, int version, cuuint64_t flags,
+              CUdriverProcAddressQueryResult* found) __asm__("cuGetProcAddress_v2");
 
-CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t /*flags*/,
-                             CUdriverProcAddressQueryResult* found) {
+CUresult find_function(const char* symbol, void** function, int version, cuuint64_t /*flags*/,
+                       CUdriverProcAddressQueryResult* found) {
   const char* lacks = std::getenv("ORTMULTI_FAKE_DRIVER_LACKS");
   if (version != 12000 || (lacks != nullptr && std::strcmp(lacks, symbol) == 0)) {
     // As the driver does it: success, and a null pointer.

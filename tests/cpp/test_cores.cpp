@@ -26,7 +26,7 @@ TEST(PhysicalCores, AreCountedOnceForTheirSiblings) {
   set(5, "1,5\n");
   set(2, "2-3\n");
   set(3, "2-3\n");
-  const std::string root = sysfs.path();
+  const std::string& root = sysfs.path();
   EXPECT_EQ(physical_cores({0, 1, 2, 3, 4, 5}, root), 3);
   EXPECT_EQ(physical_cores({0, 4}, root), 1);
   EXPECT_EQ(physical_cores({4, 1}, root), 2);
@@ -42,17 +42,17 @@ TEST(PhysicalCores, WithoutATopologyEveryCpuIsOne) {
 class CgroupQuota : public testing::Test {
  protected:
   double quota(const std::string& proc_cgroup) const {
-    return cgroup_quota(folder_.write("proc", proc_cgroup), folder_ / "cgroup");
+    return cgroup_quota(folder.write("proc", proc_cgroup), folder / "cgroup");
   }
   void v2(const std::string& group, const std::string& text) const {
-    folder_.write("cgroup" + group + "/cpu.max", text);
+    folder.write("cgroup" + group + "/cpu.max", text);
   }
   void v1(const std::string& group, const std::string& quota, const std::string& period) const {
-    folder_.write("cgroup/" + group + "/cpu.cfs_quota_us", quota);
-    folder_.write("cgroup/" + group + "/cpu.cfs_period_us", period);
+    folder.write("cgroup/" + group + "/cpu.cfs_quota_us", quota);
+    folder.write("cgroup/" + group + "/cpu.cfs_period_us", period);
   }
 
-  TemporaryFolder folder_;
+  TemporaryFolder folder;
 };
 
 TEST_F(CgroupQuota, OfTheSecondVersion) {
@@ -92,7 +92,7 @@ TEST_F(CgroupQuota, OfTheFirstVersionWithoutLimit) {
 
 TEST_F(CgroupQuota, IsFoundWhereControllersAreNamedInAnotherOrder) {
   v1("cpu,cpuacct", "300000\n", "100000\n");
-  std::filesystem::create_directory_symlink("cpu,cpuacct", folder_ / "cgroup/cpu");
+  std::filesystem::create_directory_symlink("cpu,cpuacct", folder / "cgroup/cpu");
   EXPECT_DOUBLE_EQ(quota("4:cpuacct,cpu:/\n"), 3);
 }
 
@@ -113,7 +113,7 @@ TEST_F(CgroupQuota, IgnoresWhatItCannotRead) {
     EXPECT_DOUBLE_EQ(quota(text), 0) << "'" << text << "'";
   }
   EXPECT_DOUBLE_EQ(quota("garbage\n0::/g\n"), 1);
-  EXPECT_DOUBLE_EQ(cgroup_quota(folder_ / "nothing", folder_ / "cgroup"), 0);
+  EXPECT_DOUBLE_EQ(cgroup_quota(folder / "nothing", folder / "cgroup"), 0);
 }
 
 // In a thread of its own, which the mask binds alone.

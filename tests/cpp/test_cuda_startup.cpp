@@ -40,21 +40,21 @@ class Startup : public testing::Test {
   Startup() { FakeCuda::reset(); }
 
   void add_hardware() const {
-    sysfs_.write("bus/pci/devices/0000:18:00.0/vendor", "0x10de\n");
-    sysfs_.write("bus/pci/devices/0000:18:00.0/class", "0x030200\n");
+    sysfs.write("bus/pci/devices/0000:18:00.0/vendor", "0x10de\n");
+    sysfs.write("bus/pci/devices/0000:18:00.0/class", "0x030200\n");
   }
-  std::unique_ptr<CudaStartup> make() const { return std::make_unique<CudaStartup>(&driver_, "", sysfs_.path()); }
+  std::unique_ptr<CudaStartup> make() const { return std::make_unique<CudaStartup>(&driver, "", sysfs.path()); }
   std::unique_ptr<CudaStartup> without_driver() const {
-    return std::make_unique<CudaStartup>(nullptr, "no NVIDIA driver: libcuda.so.1 is missing", sysfs_.path());
+    return std::make_unique<CudaStartup>(nullptr, "no NVIDIA driver: libcuda.so.1 is missing", sysfs.path());
   }
   static void fail(const char* function, CUresult result = CUDA_ERROR_ECC_UNCORRECTABLE) {
     FakeCuda::state().failing = {{function, result}};
   }
   static void recover() { FakeCuda::state().failing.clear(); }
 
-  CudaDriver driver_ = FakeCuda::table();
-  TemporaryFolder sysfs_;
-  Environment visible_{"CUDA_VISIBLE_DEVICES", nullptr};
+  CudaDriver driver = FakeCuda::table();
+  TemporaryFolder sysfs;
+  Environment visible{"CUDA_VISIBLE_DEVICES", nullptr};
 };
 
 TEST_F(Startup, CountsTheDevicesAndStartsOnce) {
@@ -230,6 +230,7 @@ TEST_F(Startup, ContextsAreCreatedOnceAndOneAfterAnother) {
   std::promise<void> all_there;
   const std::shared_future<void> begin = all_there.get_future().share();
   std::vector<std::future<bool>> results;
+  results.reserve(threads);
   for (int i = 0; i < threads; ++i) {
     results.push_back(std::async(std::launch::async, [&, i] {
       begin.wait();
@@ -257,7 +258,7 @@ TEST_F(Startup, NothingIsAwaitedWhereNoLibraryIsToBeOpened) {
 
 TEST_F(Startup, ALibraryThatCannotBeOpenedStaysAnError) {
   const auto startup = make();
-  startup->begin_opening({"libm.so.6", sysfs_.write("libcudart.so.13", "no library"), "libm.so.6"}, {});
+  startup->begin_opening({"libm.so.6", sysfs.write("libcudart.so.13", "no library"), "libm.so.6"}, {});
   startup->begin_opening({"libm.so.6"}, {});  // only the first call counts
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(throws(ErrorKind::library, {"cannot open the CUDA library", "libcudart.so.13"},
@@ -267,9 +268,10 @@ TEST_F(Startup, ALibraryThatCannotBeOpenedStaysAnError) {
 
 TEST_F(Startup, LibrariesAreOpenedOnceAndAwaitedByAll) {
   const auto startup = make();
-  startup->begin_opening({"libm.so.6"}, {sysfs_ / "libnot_there.so.1"});
+  startup->begin_opening({"libm.so.6"}, {sysfs / "libnot_there.so.1"});
   Timeline timeline;
   std::vector<std::future<void>> waiting;
+  waiting.reserve(4);
   for (int i = 0; i < 4; ++i) {
     waiting.push_back(std::async(std::launch::async, [&] { startup->wait_for_libraries(&timeline); }));
   }

@@ -65,12 +65,12 @@ TEST(Device, RefusesEverythingElse) {
 class NvidiaHardware : public testing::Test {
  protected:
   void add_pci_device(const std::string& address, const std::string& vendor, const std::string& device_class) {
-    sysfs_.write("bus/pci/devices/" + address + "/vendor", vendor);
-    sysfs_.write("bus/pci/devices/" + address + "/class", device_class);
+    sysfs.write("bus/pci/devices/" + address + "/vendor", vendor);
+    sysfs.write("bus/pci/devices/" + address + "/class", device_class);
   }
-  bool found() const { return has_nvidia_hardware(sysfs_.path()); }
+  bool found() const { return has_nvidia_hardware(sysfs.path()); }
 
-  TemporaryFolder sysfs_;
+  TemporaryFolder sysfs;
 };
 
 TEST_F(NvidiaHardware, IsFoundAmongOtherDevices) {
@@ -95,9 +95,9 @@ TEST_F(NvidiaHardware, IsNoSoundOrNetworkOrOtherVendors) {
 TEST_F(NvidiaHardware, SurvivesATreeThatIsNotThereOrIncomplete) {
   EXPECT_FALSE(found());
   EXPECT_FALSE(has_nvidia_hardware(""));
-  sysfs_.write("bus/pci/devices/0000:01:00.0/vendor", "0x10de\n");  // no class
-  sysfs_.write("bus/pci/devices/0000:02:00.0/class", "0x030000\n");
-  sysfs_.write("bus/pci/devices/stray", "0x10de 0x030000");
+  sysfs.write("bus/pci/devices/0000:01:00.0/vendor", "0x10de\n");  // no class
+  sysfs.write("bus/pci/devices/0000:02:00.0/class", "0x030000\n");
+  sysfs.write("bus/pci/devices/stray", "0x10de 0x030000");
   add_pci_device("0000:03:00.0", "", "");
   EXPECT_FALSE(found());
 }

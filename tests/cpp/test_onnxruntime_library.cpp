@@ -27,7 +27,7 @@ TEST_F(Library, IsOpenedOnce) {
 TEST_F(Library, KnowsItsVersion) {
   const std::string version = runtime().version();  // "1.31.1"
   ASSERT_EQ(version.rfind("1.", 0), 0U) << version;
-  EXPECT_GE(std::atoi(version.c_str() + 2), OnnxRuntime::api_version);
+  EXPECT_GE(std::stoi(version.substr(2)), OnnxRuntime::api_version);
 }
 
 TEST_F(Library, ListsItsProviders) {
@@ -113,6 +113,7 @@ TEST_F(LibraryDeathTest, IsOpenedOnceByManyThreads) {
       {
         std::vector<OnnxRuntime*> found(8);
         std::vector<std::thread> threads;
+        threads.reserve(found.size());
         for (auto& one : found) {
           threads.emplace_back([&one] { one = &runtime(); });
         }

@@ -199,6 +199,7 @@ TEST_F(SessionTest, ClosingWaitsForTheRunsOfManyThreads) {
   std::atomic<int> ran{0};
   std::promise<void> all_ran;
   std::vector<std::future<bool>> results;
+  results.reserve(threads);
   for (int i = 0; i < threads; ++i) {
     results.push_back(std::async(std::launch::async, [&] {
       bool first = true;
@@ -219,6 +220,7 @@ TEST_F(SessionTest, ClosingWaitsForTheRunsOfManyThreads) {
   }
   all_ran.get_future().wait();
   std::vector<std::future<void>> closers;
+  closers.reserve(2);
   for (int i = 0; i < 2; ++i) {
     closers.push_back(std::async(std::launch::async, [&] { session->close(); }));
   }

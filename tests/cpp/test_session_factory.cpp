@@ -27,7 +27,7 @@ using std::chrono::milliseconds;
 
 // Sessions that can be told apart: the CPU provider takes no notice of the option.
 Providers cpu(int number) { return {{"CPUExecutionProvider", {{"number", std::to_string(number)}}}}; }
-const Provider unknown_provider = {"NoSuchExecutionProvider", {}};
+Provider unknown_provider() { return {"NoSuchExecutionProvider", {}}; }
 
 CreationRequest request_for(const std::string& model_name, int sessions) {
   CreationRequest request;
@@ -121,6 +121,7 @@ TEST_F(Factory, RunsWhatItCreatedFromManyThreadsAtOnce) {
   const auto creation = Creation::start(runtime(), request_for("add", 4));
   const auto created = creation->take();  // waits by itself
   std::vector<std::future<bool>> results;
+  results.reserve(8);
   for (std::size_t i = 0; i < 8; ++i) {
     results.push_back(std::async(std::launch::async, [&session = *created[i % 4]] {
       for (int k = 0; k < 50; ++k) {
@@ -161,7 +162,7 @@ TEST_F(Factory, OneFailureClosesTheOthersAndIsNamed) {
   const auto bytes = bytes_in_ort_format();
   for (const std::size_t failing : {0U, 2U, 4U}) {
     CreationRequest request = request_that_shows_leaks(5, bytes);
-    request.sessions[failing].insert(request.sessions[failing].begin(), unknown_provider);
+    request.sessions[failing].insert(request.sessions[failing].begin(), unknown_provider());
     auto creation = Creation::start(runtime(), request);
     wait_for_all(*creation);
     for (int i = 0; i < 2; ++i) {  // and again, when asked again
@@ -217,8 +218,7 @@ TEST_F(Factory, ADeviceThatIsNotThereIsNamed) {
 }
 
 TEST_F(Factory, ABadModelFailsOnAllAndIsSaidOnce) {
-  CreationRequest request = request_for("truncated", 4);
-  const auto creation = Creation::start(runtime(), request);
+  const auto creation = Creation::start(runtime(), request_for("truncated", 4));
   EXPECT_TRUE(throws(ErrorKind::invalid_protobuf, {"truncated.onnx", "on cpu"}, [&] { creation->take(); }));
 }
 
@@ -305,45 +305,45 @@ TEST_F(Factory, DroppedWithoutAWordItEndsInOrder) {
 class FactoryMidway : public Factory {
  protected:
   CreationRequest blocking_request(int sessions, Serialize serialize) {
-    EXPECT_EQ(mkfifo(pipe_.c_str(), 0600), 0);
+    EXPECT_EQ(mkfifo(pipe_path.c_str(), 0600), 0);
     CreationRequest request = request_for("wide", sessions);
     request.serialize = serialize;
-    request.options.optimized_model_filepath = pipe_;
+    request.options.optimized_model_filepath = pipe_path;
     return request;
   }
   // Returns once a creation is midway: opening for reading waits for the writer.
   void wait_until_midway() {
-    read_end_ = open(pipe_.c_str(), O_RDONLY | O_CLOEXEC);
-    ASSERT_GE(read_end_, 0);
-    write_end_ = open(pipe_.c_str(), O_WRONLY | O_CLOEXEC);  // so that the end of one writer is not the end of all
-    ASSERT_GE(write_end_, 0);
+    read_end = open(pipe_path.c_str(), O_RDONLY | O_CLOEXEC);
+    ASSERT_GE(read_end, 0);
+    write_end = open(pipe_path.c_str(), O_WRONLY | O_CLOEXEC);  // so that the end of one writer is not the end of all
+    ASSERT_GE(write_end, 0);
   }
   // Lets all of them go on.
   void empty_the_pipe() {
-    emptier_ = std::async(std::launch::async, [this] {
+    emptier = std::async(std::launch::async, [this] {
       std::array<char, 65536> block{};
-      while (read(read_end_, block.data(), block.size()) > 0) {
+      while (read(read_end, block.data(), block.size()) > 0) {
       }
     });
   }
   void TearDown() override {
     Factory::TearDown();
-    if (write_end_ >= 0) {
-      close(write_end_);  // the last one: the reader sees the end
+    if (write_end >= 0) {
+      close(write_end);  // the last one: the reader sees the end
     }
-    if (emptier_.valid()) {
-      emptier_.get();
+    if (emptier.valid()) {
+      emptier.get();
     }
-    if (read_end_ >= 0) {
-      close(read_end_);
+    if (read_end >= 0) {
+      close(read_end);
     }
   }
 
-  TemporaryFolder folder_;
-  std::string pipe_ = folder_ / "optimized.onnx";
-  int read_end_ = -1;
-  int write_end_ = -1;
-  std::future<void> emptier_;
+  TemporaryFolder folder;
+  std::string pipe_path = folder / "optimized.onnx";
+  int read_end = -1;
+  int write_end = -1;
+  std::future<void> emptier;
 };
 
 TEST_F(FactoryMidway, IsNotFinished) {

@@ -16,7 +16,7 @@ namespace {
 class Options : public RealSessions {
  protected:
   // What ONNX Runtime logs while it creates a session; at this level, its options too.
-  static std::vector<LogRecord> log_of(SessionOptions options, const std::string& model_name = "add") {
+  static std::vector<LogRecord> log_of(const SessionOptions& options, const std::string& model_name = "add") {
     std::uint64_t dropped = 0;
     onnxruntime_log().take(std::chrono::milliseconds(0), dropped);
     make_session(model_name, options);

@@ -18,6 +18,11 @@ namespace {
 constexpr const char* library_variable = "ORTMULTI_ONNXRUNTIME_LIBRARY";
 constexpr const char* models_variable = "ORTMULTI_TEST_MODELS";
 
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
 // Far longer than any child needs: it ends a hang, it measures nothing. AddressSanitizer's allocator, unlike the C
 // library's, does not take its locks over a fork (GCC 12): a child in which another thread's is left locked hangs for
 // that alone, so it is tried again there.
@@ -114,19 +119,17 @@ testing::AssertionResult in_forked_child(const std::function<bool()>& call) {
 }
 
 std::string missing_environment() {
-  for (const char* variable : {library_variable, models_variable}) {
-    if (std::getenv(variable) == nullptr) {
-      return std::string(variable) + " is not set";
+  for (const char* name : {library_variable, models_variable}) {
+    if (variable(name).empty()) {
+      return std::string(name) + " is not set";
     }
   }
   return "";
 }
 
-OnnxRuntime& runtime() { return OnnxRuntime::open(std::getenv(library_variable)); }
+OnnxRuntime& runtime() { return OnnxRuntime::open(variable(library_variable)); }
 
-std::string model_path(const std::string& name) {
-  return std::string(std::getenv(models_variable)) + "/" + name + ".onnx";
-}
+std::string model_path(const std::string& name) { return variable(models_variable) + "/" + name + ".onnx"; }
 
 ModelSource model(const std::string& name) { return ModelSource::from_path(model_path(name)); }
 
