@@ -1,6 +1,7 @@
 #include "core/onnxruntime_library.hpp"
 
 #include <dlfcn.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -79,6 +80,9 @@ OnnxRuntime::OnnxRuntime(const std::string& path) : path_(path) {
     throw from_onnxruntime(exception, "starting ONNX Runtime " + version_);
   }
   on_fork_in_child(skip_exit_handlers);
+  // Closing a session calls this from any thread. Where malloc is another library's, the C library initializes its own
+  // at the first call, and not safely from two threads at once.
+  malloc_trim(0);
 }
 
 OnnxRuntime& OnnxRuntime::open(const std::string& path) {
