@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from ortmulti import _libraries, models
 from ortmulti.errors import LibraryError
+
+# Whoever runs the tests in the background (`... &` in a script) starts them with SIGINT ignored, and every process that
+# a test starts and interrupts would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
