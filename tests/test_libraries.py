@@ -120,17 +120,17 @@ def find_in(site: Path, *, alone: bool = False) -> OnnxRuntime | str:
         "    assert 'onnxruntime' not in sys.modules\n"
         "    print(json.dumps([str(r.path), r.version, r.distribution, str(r.capi), r.has_cuda, r.cuda_needed]))\n"
     )
-    path = [str(site), *sys.path]
+    path, options = [str(site), *sys.path], []
     if alone:
         # Linked one by one: the modules in question load without the rest of the package, and without NumPy.
         sources = site.parent / "sources" / "ortmulti"
         sources.mkdir(parents=True)
         for name in ("_libraries", "_cuda_libraries", "_elf", "_loader", "errors"):
             (sources / f"{name}.py").symlink_to(Path(find_onnxruntime.__code__.co_filename).with_name(f"{name}.py"))
-        path = [str(site), str(sources.parent)]
+        path, options = [str(site), str(sources.parent)], ["-S"]
     environ = {key: value for key, value in os.environ.items() if key != OVERRIDE}
     environ["PYTHONPATH"] = os.pathsep.join(path)
-    result = subprocess.run([sys.executable, "-S", "-c", program], env=environ, capture_output=True, text=True)
+    result = subprocess.run([sys.executable, *options, "-c", program], env=environ, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     answer = json.loads(result.stdout)
     if isinstance(answer, str):
