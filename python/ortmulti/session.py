@@ -58,14 +58,13 @@ def _core_options(options: SessionOptions | None) -> _core.SessionOptions:
 
 
 def _create(
-    model: Model,
+    model: str | bytes | bytearray | memoryview,
     sessions: Sequence[Sequence[_providers.Provider]],
     options: SessionOptions | None,
     serialize: Serialize | None,
     progress: Progress | None,
 ) -> tuple[list[_core.Session], Timeline]:
     start = time.monotonic_ns()
-    checked = _check_model(model)
     core_options = _core_options(options)
     if serialize not in (None, "none", "device", "all"):
         raise InvalidArgument(f"serialize is None, 'none', 'device' or 'all', not {serialize!r}")
@@ -76,7 +75,7 @@ def _create(
     prepared = time.monotonic_ns()
     try:
         created, core_timeline = _core.create_sessions(
-            checked, [list(session) for session in sessions], core_options, serialize or "automatic", progress
+            model, [list(session) for session in sessions], core_options, serialize or "automatic", progress
         )
     finally:
         _logging.flush()
@@ -117,9 +116,9 @@ class InferenceSession:
         providers: Sequence[str | tuple[str, Mapping[Any, Any]]] | None = None,
         provider_options: Sequence[Mapping[Any, Any]] | None = None,
     ) -> None:
-        _check_model(path_or_bytes)
+        model = _check_model(path_or_bytes)
         normalized = _providers.normalize(providers, provider_options)
-        [core], timeline = _create(path_or_bytes, [normalized], sess_options, None, None)
+        [core], timeline = _create(model, [normalized], sess_options, None, None)
         self._adopt(core, timeline, sess_options)
 
     @classmethod
@@ -319,10 +318,10 @@ def create_sessions(
         raise InvalidArgument(f"sessions_per_device is 1 or more, not {sessions_per_device}")
     if provider_options is not None and not isinstance(provider_options, Mapping):
         raise InvalidType(f"provider_options is a dict of the CUDA provider's options, not {provider_options!r}")
-    _check_model(model)
+    checked = _check_model(model)
     targets = parse_devices(devices)
     if provider_options and not any(device.kind == "cuda" for device in targets):
         raise InvalidArgument("provider_options are the CUDA provider's, and no device is a GPU")
     wanted = [_providers.for_device(device, provider_options) for device in targets for _ in range(sessions_per_device)]
-    created, timeline = _create(model, wanted, options, serialize, progress)
+    created, timeline = _create(checked, wanted, options, serialize, progress)
     return Sessions([InferenceSession._from_core(core, timeline, options) for core in created], timeline)
