@@ -24,7 +24,26 @@ struct CudaDriver {
   PFN_cuDeviceCanAccessPeer_v4000 device_can_access_peer = nullptr;
   PFN_cuDevicePrimaryCtxRetain_v7000 primary_ctx_retain = nullptr;
   PFN_cuCtxSetCurrent_v4000 ctx_set_current = nullptr;
+  PFN_cuCtxGetCurrent_v4000 ctx_get_current = nullptr;
+  PFN_cuCtxEnablePeerAccess_v4000 ctx_enable_peer_access = nullptr;
+  PFN_cuCtxDisablePeerAccess_v4000 ctx_disable_peer_access = nullptr;
   PFN_cuMemGetInfo_v3020 mem_get_info = nullptr;
+  PFN_cuMemAlloc_v3020 mem_alloc = nullptr;
+  PFN_cuMemFree_v3020 mem_free = nullptr;
+  PFN_cuMemHostRegister_v6050 mem_host_register = nullptr;
+  PFN_cuMemHostUnregister_v4000 mem_host_unregister = nullptr;
+  PFN_cuMemcpyHtoDAsync_v3020 memcpy_htod_async = nullptr;
+  PFN_cuMemcpyDtoHAsync_v3020 memcpy_dtoh_async = nullptr;
+  PFN_cuMemcpyPeerAsync_v4000 memcpy_peer_async = nullptr;
+  PFN_cuStreamCreate_v2000 stream_create = nullptr;
+  PFN_cuStreamDestroy_v4000 stream_destroy = nullptr;
+  PFN_cuStreamSynchronize_v2000 stream_synchronize = nullptr;
+  PFN_cuStreamWaitEvent_v3020 stream_wait_event = nullptr;
+  PFN_cuEventCreate_v2000 event_create = nullptr;
+  PFN_cuEventRecord_v2000 event_record = nullptr;
+  PFN_cuEventSynchronize_v2000 event_synchronize = nullptr;
+  PFN_cuEventQuery_v2000 event_query = nullptr;
+  PFN_cuEventDestroy_v4000 event_destroy = nullptr;
 
   /// "CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"
   std::string describe(CUresult result) const;

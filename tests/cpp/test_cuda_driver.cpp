@@ -36,11 +36,30 @@ TEST(CudaDriver, HasEveryFunction) {
   EXPECT_NE(driver.device_can_access_peer, nullptr);
   EXPECT_NE(driver.primary_ctx_retain, nullptr);
   EXPECT_NE(driver.ctx_set_current, nullptr);
+  EXPECT_NE(driver.ctx_get_current, nullptr);
+  EXPECT_NE(driver.ctx_enable_peer_access, nullptr);
+  EXPECT_NE(driver.ctx_disable_peer_access, nullptr);
   EXPECT_NE(driver.mem_get_info, nullptr);
+  EXPECT_NE(driver.mem_alloc, nullptr);
+  EXPECT_NE(driver.mem_free, nullptr);
+  EXPECT_NE(driver.mem_host_register, nullptr);
+  EXPECT_NE(driver.mem_host_unregister, nullptr);
+  EXPECT_NE(driver.memcpy_htod_async, nullptr);
+  EXPECT_NE(driver.memcpy_dtoh_async, nullptr);
+  EXPECT_NE(driver.memcpy_peer_async, nullptr);
+  EXPECT_NE(driver.stream_create, nullptr);
+  EXPECT_NE(driver.stream_destroy, nullptr);
+  EXPECT_NE(driver.stream_synchronize, nullptr);
+  EXPECT_NE(driver.stream_wait_event, nullptr);
+  EXPECT_NE(driver.event_create, nullptr);
+  EXPECT_NE(driver.event_record, nullptr);
+  EXPECT_NE(driver.event_synchronize, nullptr);
+  EXPECT_NE(driver.event_query, nullptr);
+  EXPECT_NE(driver.event_destroy, nullptr);
 }
 
 TEST(CudaDriver, NamesTheFunctionThatItLacks) {
-  for (const char* name : {"cuInit", "cuDeviceGetUuid", "cuMemGetInfo"}) {
+  for (const char* name : {"cuInit", "cuDeviceGetUuid", "cuMemGetInfo", "cuEventDestroy"}) {
     setenv("ORTMULTI_FAKE_DRIVER_LACKS", name, 1);
     EXPECT_TRUE(throws(ErrorKind::library, {name, "12.0"}, [] { load_cuda_driver(ORTMULTI_FAKE_DRIVER); }));
   }
