@@ -1,13 +1,14 @@
 """ONNX models on every GPU of a host, created at once and off the GIL.
 
-The interface is onnxruntime's own (`InferenceSession`, `SessionOptions`, `RunOptions`), and beside it
-`create_sessions`, which makes one model's sessions on several devices at the same time. The package opens the ONNX
+`load` makes one model ready on several devices and returns a `Pool`. The interface of its sessions is onnxruntime's own
+(`InferenceSession`, `SessionOptions`, `RunOptions`); `create_sessions` makes them alone. The package opens the ONNX
 Runtime library of the installed onnxruntime-gpu or onnxruntime distribution at the first use, not at import.
 """
 
 from __future__ import annotations
 
 from ortmulti._core import ModelMetadata, NodeArg, __version__
+from ortmulti._prewarm import prewarm
 from ortmulti._runtime import get_available_providers
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import (
@@ -34,7 +35,10 @@ from ortmulti.errors import (
     OutOfMemory,
     RuntimeException,
 )
+from ortmulti.loader import LoaderOptions
 from ortmulti.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
+from ortmulti.pool import Pool, load
+from ortmulti.progress import LoadProgress
 from ortmulti.session import InferenceSession, Sessions, create_sessions
 from ortmulti.timeline import Span, Timeline
 
@@ -57,6 +61,8 @@ __all__ = [
     "InvalidProtobuf",
     "InvalidType",
     "LibraryError",
+    "LoadProgress",
+    "LoaderOptions",
     "ModelLoadCanceled",
     "ModelLoaded",
     "ModelMetadata",
@@ -67,6 +73,7 @@ __all__ = [
     "NotFound",
     "NotImplemented",
     "OutOfMemory",
+    "Pool",
     "RunOptions",
     "RuntimeException",
     "SessionOptions",
@@ -76,5 +83,7 @@ __all__ = [
     "__version__",
     "create_sessions",
     "get_available_providers",
+    "load",
     "parse_devices",
+    "prewarm",
 ]

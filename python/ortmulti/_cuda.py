@@ -6,7 +6,8 @@ from ortmulti import _core, _libraries
 from ortmulti.errors import LibraryError
 
 
-def _begin_opening_libraries() -> None:
+def begin_opening_libraries() -> None:
+    """Opens the CUDA libraries in the background, unless they are open or that is under way."""
     if _core.cuda_driver_version() is None:
         return
     try:
@@ -30,5 +31,5 @@ def device_count() -> int:
         DeviceError: There is hardware, and its driver does not work.
         ForkError: This process was forked after its parent had started CUDA.
     """
-    _begin_opening_libraries()
+    begin_opening_libraries()
     return _core.cuda_device_count()

@@ -7,13 +7,23 @@ import threading
 
 from ortmulti import _core, _libraries, _logging
 
-_lock = threading.Lock()
+_lock = threading.RLock()
+_closes_at_exit = False
 
 
 def _shut_down() -> None:
     # Before the CUDA driver's own exit handlers: sessions freed after them crash the process.
     _core.shut_down()
     _logging.stop()
+
+
+def close_at_exit() -> None:
+    """Has everything closed in order when the interpreter ends."""
+    global _closes_at_exit
+    with _lock:
+        if not _closes_at_exit:
+            _closes_at_exit = True
+            atexit.register(_shut_down)
 
 
 def ensure_open() -> None:
@@ -31,7 +41,7 @@ def ensure_open() -> None:
         runtime = _libraries.find_onnxruntime()
         _core.open_library(str(runtime.path))
         _logging.start()
-        atexit.register(_shut_down)
+        close_at_exit()
 
 
 def get_available_providers() -> list[str]:

@@ -57,9 +57,18 @@ def parse_devices(devices: str | int | Device | Iterable[str | int | Device]) ->
         InvalidArgument: No device, or one that cannot be understood.
         DeviceError: A GPU that does not exist, or hardware whose driver does not work.
     """
-    if isinstance(devices, str) and devices == "all":
+    named = name_devices(devices)
+    if named is None:
         count = _cuda.device_count()
         return [Device("cuda", index) for index in range(count)] if count else [Device("cpu")]
+    check_devices_exist(named)
+    return named
+
+
+def name_devices(devices: str | int | Device | Iterable[str | int | Device]) -> list[Device] | None:
+    """As `parse_devices`, without CUDA and so without knowing whether they exist; None for ``"all"``."""
+    if isinstance(devices, str) and devices == "all":
+        return None
     if isinstance(devices, (str, int, Device)):
         parsed = [_parse_one(devices)]
     elif isinstance(devices, Iterable):
@@ -68,7 +77,6 @@ def parse_devices(devices: str | int | Device | Iterable[str | int | Device]) ->
         raise InvalidType(f"devices is 'all', a device or an iterable of devices, not {devices!r}")
     if not parsed:
         raise InvalidArgument("devices is empty: name at least one, such as 'cpu', 'cuda:0' or 'all'")
-    check_devices_exist(parsed)
     return parsed
 
 
