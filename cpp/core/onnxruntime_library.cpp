@@ -11,6 +11,7 @@
 
 #include "core/error.hpp"
 #include "core/process_fork.hpp"
+#include "core/weight_use.hpp"
 
 namespace ortmulti {
 namespace {
@@ -27,7 +28,10 @@ void ORT_API_CALL enqueue(void* /*unused*/, OrtLoggingLevel severity, const char
                           const char* location, const char* message) {
   const auto text = [](const char* pointer) { return std::string(pointer == nullptr ? "" : pointer); };
   try {
-    onnxruntime_log().push({static_cast<int>(severity), text(category), text(logger), text(location), text(message)});
+    LogRecord record{static_cast<int>(severity), text(category), text(logger), text(location), text(message)};
+    if (pass_on(record)) {
+      onnxruntime_log().push(std::move(record));
+    }
   } catch (...) {  // NOLINT(bugprone-empty-catch): ONNX Runtime calls this from C; a lost log line is the lesser evil
   }
 }

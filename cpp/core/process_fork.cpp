@@ -12,7 +12,7 @@ namespace {
 
 std::atomic<unsigned> generation{0};
 
-constexpr std::size_t max_handlers = 8;
+constexpr std::size_t max_handlers = 16;
 std::array<std::atomic<void (*)()>, max_handlers> handlers{};
 
 void child_after_fork() {

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "core/cuda_startup.hpp"
@@ -73,90 +74,122 @@ Device device_of(const std::vector<Provider>& providers) {
 }
 
 Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOptions& options,
-                 std::vector<Provider> providers, Timeline* timeline)
-    : model_(model.describe()),
-      device_(device_of(providers)),
-      options_(options),
-      model_bytes_(uses_bytes_in_place(options) ? model.owner : nullptr),
-      providers_(std::move(providers)),
-      generation_(fork_generation()) {
-  const std::string name = to_string(device_);
-  if (device_.is_cuda()) {
+                 std::vector<Provider> providers, Timeline* timeline, std::shared_ptr<const WeightStore> weights) {
+  const auto description = std::make_shared<Description>();
+  description->model = model.describe();
+  description->device = device_of(providers);
+  description->options = options;
+  description->providers = std::move(providers);
+  description->generation = fork_generation();
+  const Device& device = description->device;
+  const std::string name = to_string(device);
+  if (device.is_cuda()) {
     CudaStartup& startup = CudaStartup::instance();
-    startup.make_current(device_.index, timeline);
+    startup.make_current(device.index, timeline);
     startup.wait_for_libraries(timeline);
   }
-  const std::string context = "creating a session of " + model_ + " on " + name;
+  const std::string context = "creating a session of " + description->model + " on " + name;
+  auto opened = std::make_shared<Opened>();
   try {
-    const Ort::SessionOptions ort_options = to_onnxruntime(options_, providers_);
+    Ort::SessionOptions ort_options = to_onnxruntime(options, description->providers);
+    if (uses_bytes_in_place(options)) {
+      opened->model_bytes = model.owner;
+    }
+    std::optional<WeightUseWatch> watch;
+    if (weights) {
+      opened->weights = std::move(weights);
+      opened->weights->add_to(ort_options);
+      watch.emplace(options).apply(ort_options);
+      description->run_log_severity = log_severity(options);
+      opened->run_options = Ort::RunOptions();
+      opened->run_options.SetRunLogSeverityLevel(description->run_log_severity);
+    }
     const ScopedSpan span(timeline, "create session", name);
-    session_ = std::make_unique<Ort::Session>(open_session(runtime, model, ort_options));
-    read_declarations();
+    opened->session = open_session(runtime, model, ort_options);
+    read_declarations(opened->session, *description);
+    if (watch) {
+      description->weight_use = watch->use();
+    }
   } catch (const Ort::Exception& exception) {
-    session_.reset();
+    opened.reset();
     const Error error = from_onnxruntime(exception, context);
-    throw device_.is_cuda() && error.kind() == ErrorKind::out_of_memory ? with_device_memory(error, device_) : error;
+    throw device.is_cuda() && error.kind() == ErrorKind::out_of_memory ? with_device_memory(error, device) : error;
   } catch (const Error& error) {
     throw Error(error.kind(), context + ": " + error.what());
   }
+  description_ = description;
+  opened_ = std::move(opened);
 }
+
+Session::Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened)
+    : description_(std::move(description)), opened_(std::move(opened)) {}
 
 Session::~Session() {
   close();
-  if (generation_ != fork_generation()) {
-    static_cast<void>(session_.release());  // NOLINT(bugprone-unused-return-value): left to the parent
+  if (opened_) {                                              // of a parent process, to which it is left
+    static_cast<void>(new std::shared_ptr<Opened>(opened_));  // NOLINT(cppcoreguidelines-owning-memory)
   }
 }
 
-void Session::read_declarations() {
-  const Ort::AllocatorWithDefaultOptions allocator;
-  for (std::size_t i = 0; i < session_->GetInputCount(); ++i) {
-    inputs_.push_back(
-        make_value_info(session_->GetInputNameAllocated(i, allocator).get(), session_->GetInputTypeInfo(i)));
-  }
-  for (std::size_t i = 0; i < session_->GetOutputCount(); ++i) {
-    outputs_.push_back(
-        make_value_info(session_->GetOutputNameAllocated(i, allocator).get(), session_->GetOutputTypeInfo(i)));
-  }
-  for (std::size_t i = 0; i < session_->GetOverridableInitializerCount(); ++i) {
-    overridable_initializers_.push_back(
-        make_value_info(session_->GetOverridableInitializerNameAllocated(i, allocator).get(),
-                        session_->GetOverridableInitializerTypeInfo(i)));
-  }
-  metadata_ = read_metadata(session_->GetModelMetadata());
+std::shared_ptr<Session> Session::share() {
+  const auto lock = lock_for_use();
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): the constructor is not std::make_shared's to call
+  return std::shared_ptr<Session>(new Session(description_, opened_));
 }
+
+void Session::read_declarations(const Ort::Session& session, Description& description) {
+  const Ort::AllocatorWithDefaultOptions allocator;
+  for (std::size_t i = 0; i < session.GetInputCount(); ++i) {
+    description.inputs.push_back(
+        make_value_info(session.GetInputNameAllocated(i, allocator).get(), session.GetInputTypeInfo(i)));
+  }
+  for (std::size_t i = 0; i < session.GetOutputCount(); ++i) {
+    description.outputs.push_back(
+        make_value_info(session.GetOutputNameAllocated(i, allocator).get(), session.GetOutputTypeInfo(i)));
+  }
+  for (std::size_t i = 0; i < session.GetOverridableInitializerCount(); ++i) {
+    description.overridable_initializers.push_back(
+        make_value_info(session.GetOverridableInitializerNameAllocated(i, allocator).get(),
+                        session.GetOverridableInitializerTypeInfo(i)));
+  }
+  description.metadata = read_metadata(session.GetModelMetadata());
+}
+
+bool Session::inherited() const noexcept { return description_->generation != fork_generation(); }
 
 bool Session::survives_fork() const noexcept {
   // A pool's threads do not exist in the child, and a CUDA context cannot be used there.
-  return !device_.is_cuda() && options_.intra_op_num_threads == 1 &&
-         (options_.execution_mode == ORT_SEQUENTIAL || options_.inter_op_num_threads == 1);
+  return !device().is_cuda() && options().intra_op_num_threads == 1 &&
+         (options().execution_mode == ORT_SEQUENTIAL || options().inter_op_num_threads == 1);
 }
 
 std::shared_lock<std::shared_mutex> Session::lock_for_use() {
-  if (generation_ != fork_generation() && !survives_fork()) {
-    throw Error(ErrorKind::forked, "the session of " + model_ + " on " + to_string(device_) +
+  if (inherited() && !survives_fork()) {
+    throw Error(ErrorKind::forked, "the session of " + model() + " on " + to_string(device()) +
                                        " was created before this process was forked, and its threads stayed with the "
                                        "parent; create it after the fork, or start workers with multiprocessing's "
                                        "'spawn'");
   }
   if (!closed()) {
     std::shared_lock lock(mutex_);
-    if (session_) {
+    if (opened_) {
       return lock;
     }
   }
-  throw Error(ErrorKind::closed, "the session of " + model_ + " on " + to_string(device_) + " is closed");
+  throw Error(ErrorKind::closed, "the session of " + model() + " on " + to_string(device()) + " is closed");
 }
 
 void Session::run(const Ort::RunOptions& run_options, const char* const* input_names, const Ort::Value* inputs,
                   std::size_t input_count, const char* const* output_names, Ort::Value* outputs,
                   std::size_t output_count) {
   const auto lock = lock_for_use();
+  const OrtRunOptions* given = run_options;
+  const Ort::RunOptions& chosen = given == nullptr ? opened_->run_options : run_options;
   try {
-    session_->Run(run_options, input_names, inputs, input_count, output_names, outputs, output_count);
+    opened_->session.Run(chosen, input_names, inputs, input_count, output_names, outputs, output_count);
   } catch (const Ort::Exception& exception) {
-    const Error error = from_onnxruntime(exception, "running " + model_ + " on " + to_string(device_));
-    throw device_.is_cuda() && error.kind() == ErrorKind::out_of_memory ? with_device_memory(error, device_) : error;
+    const Error error = from_onnxruntime(exception, "running " + model() + " on " + to_string(device()));
+    throw device().is_cuda() && error.kind() == ErrorKind::out_of_memory ? with_device_memory(error, device()) : error;
   }
 }
 
@@ -164,15 +197,15 @@ std::string Session::end_profiling() {
   const auto lock = lock_for_use();
   try {
     const Ort::AllocatorWithDefaultOptions allocator;
-    return session_->EndProfilingAllocated(allocator).get();
+    return opened_->session.EndProfilingAllocated(allocator).get();
   } catch (const Ort::Exception& exception) {
-    throw from_onnxruntime(exception, "ending the profile of " + model_);
+    throw from_onnxruntime(exception, "ending the profile of " + model());
   }
 }
 
 std::uint64_t Session::profiling_start_time_ns() {
   const auto lock = lock_for_use();
-  return session_->GetProfilingStartTimeNs();
+  return opened_->session.GetProfilingStartTimeNs();
 }
 
 void Session::close() {
@@ -184,15 +217,16 @@ void Session::close() {
 
 bool Session::free_session() {
   closed_.store(true, std::memory_order_release);
-  if (generation_ != fork_generation()) {
+  if (inherited()) {
     // Freeing it would wait for threads that only the parent has: the session's own, or one that was running it. Left
     // as it is, since a run of this process may use it.
     return false;
   }
-  const std::unique_lock lock(mutex_);
-  const bool was_open = session_ != nullptr;
-  session_.reset();
-  return was_open;
+  const std::unique_lock lock(mutex_);  // for as long as it takes: who closes at exit must not be overtaken
+  const std::weak_ptr<const Opened> watched = opened_;
+  const bool was_open = opened_ != nullptr;
+  opened_.reset();
+  return was_open && watched.expired();
 }
 
 namespace {

@@ -14,6 +14,8 @@
 #include "core/onnxruntime_library.hpp"
 #include "core/session_options.hpp"
 #include "core/timeline.hpp"
+#include "core/weight_store.hpp"
+#include "core/weight_use.hpp"
 
 namespace ortmulti {
 
@@ -51,26 +53,39 @@ struct Metadata {
   std::map<std::string, std::string> custom;
 };
 
-/// One ONNX Runtime session. Everything but the constructor may be called from any thread.
+/// One ONNX Runtime session, or one of several handles to the same. Everything but the constructor may be called from
+/// any thread.
 class Session {
  public:
-  /// Creates the session in the calling thread, which has its device current afterwards.
+  /// Creates the session in the calling thread, which has its device current afterwards. `weights` take the place of
+  /// the model's initializers of the same names, and are held until ONNX Runtime's session is freed.
   Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOptions& options,
-          std::vector<Provider> providers, Timeline* timeline);
+          std::vector<Provider> providers, Timeline* timeline, std::shared_ptr<const WeightStore> weights = nullptr);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  const Device& device() const noexcept { return device_; }
-  const std::string& model() const noexcept { return model_; }  ///< ModelSource::describe().
-  const std::vector<Provider>& providers() const noexcept { return providers_; }
-  const SessionOptions& options() const noexcept { return options_; }
-  const std::vector<ValueInfo>& inputs() const noexcept { return inputs_; }
-  const std::vector<ValueInfo>& outputs() const noexcept { return outputs_; }
-  const std::vector<ValueInfo>& overridable_initializers() const noexcept { return overridable_initializers_; }
-  const Metadata& metadata() const noexcept { return metadata_; }
+  /// Another handle to the same ONNX Runtime session, which is freed when the last one is closed. Throws Error where
+  /// this one cannot be used any more.
+  std::shared_ptr<Session> share();
 
-  /// Runs the model; `outputs` is filled with new values. Throws Error.
+  const Device& device() const noexcept { return description_->device; }
+  const std::string& model() const noexcept { return description_->model; }  ///< ModelSource::describe().
+  const std::vector<Provider>& providers() const noexcept { return description_->providers; }
+  const SessionOptions& options() const noexcept { return description_->options; }
+  const std::vector<ValueInfo>& inputs() const noexcept { return description_->inputs; }
+  const std::vector<ValueInfo>& outputs() const noexcept { return description_->outputs; }
+  const std::vector<ValueInfo>& overridable_initializers() const noexcept {
+    return description_->overridable_initializers;
+  }
+  const Metadata& metadata() const noexcept { return description_->metadata; }
+  /// What became of the weights that the creation was given.
+  const WeightUse& weight_use() const noexcept { return description_->weight_use; }
+  /// What the options of a run should have as their log severity where the user did not choose one; -1: none. The
+  /// logger of a session over a weight store lets more through than the user asked for, and a run would pay for it.
+  int run_log_severity() const noexcept { return description_->run_log_severity; }
+
+  /// Runs the model; `outputs` is filled with new values. Options may be null. Throws Error.
   void run(const Ort::RunOptions& run_options, const char* const* input_names, const Ort::Value* inputs,
            std::size_t input_count, const char* const* output_names, Ort::Value* outputs, std::size_t output_count);
 
@@ -78,33 +93,48 @@ class Session {
   std::string end_profiling();
   std::uint64_t profiling_start_time_ns();
 
-  /// Waits for the runs that are under way, then frees the session and returns its memory to the system. Calling it
-  /// again does nothing.
+  /// Waits for the runs of this handle that are under way. The last handle to be closed frees the session and returns
+  /// its memory to the system. Calling it again does nothing.
   void close();
   bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
 
  private:
+  // What is known about a session, for as long as there is a handle, closed or not.
+  struct Description {
+    std::string model;
+    Device device;
+    SessionOptions options;
+    std::vector<Provider> providers;
+    std::vector<ValueInfo> inputs;
+    std::vector<ValueInfo> outputs;
+    std::vector<ValueInfo> overridable_initializers;
+    Metadata metadata;
+    WeightUse weight_use;
+    int run_log_severity = -1;
+    unsigned generation = 0;
+  };
+  // What is freed with the last handle, ONNX Runtime's session before what it uses in place.
+  struct Opened {
+    std::shared_ptr<const void> model_bytes;
+    std::shared_ptr<const WeightStore> weights;
+    Ort::RunOptions run_options{nullptr};
+    Ort::Session session{nullptr};
+  };
+
+  Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened);
   std::shared_lock<std::shared_mutex> lock_for_use();
+  bool inherited() const noexcept;
   bool survives_fork() const noexcept;
-  void read_declarations();
-  /// As close(), but what was freed may stay in the C library's heaps. Returns whether there was something to free.
+  static void read_declarations(const Ort::Session& session, Description& description);
+  /// As close(), but what was freed may stay in the C library's heaps. Returns whether ONNX Runtime's session was
+  /// freed.
   bool free_session();
   friend void close_all_sessions();
 
-  std::string model_;
-  Device device_;
-  SessionOptions options_;
-  std::shared_ptr<const void> model_bytes_;  // where ONNX Runtime uses them in place
-  std::vector<Provider> providers_;
-  std::vector<ValueInfo> inputs_;
-  std::vector<ValueInfo> outputs_;
-  std::vector<ValueInfo> overridable_initializers_;
-  Metadata metadata_;
-
-  unsigned generation_;
+  std::shared_ptr<const Description> description_;
   std::atomic<bool> closed_{false};
   std::shared_mutex mutex_;  // shared while in use, exclusive to close
-  std::unique_ptr<Ort::Session> session_;
+  std::shared_ptr<Opened> opened_;
 };
 
 /// The device on which these providers run: that of the first one that names a GPU, else the CPU.
