@@ -40,7 +40,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("bench",), ["create", "gil"]),
         (
             ("bench", "create"),
-            ["--devices", "--counts", "--strategies", "--repeat", "--cold", "--json", "--plot", "--demo", "--output"],
+            [
+                "--devices",
+                "--counts",
+                "--strategies",
+                "--repeat",
+                "--cold",
+                "--no-entry",
+                "--contexts-ready",
+                "--second-model",
+                "--config",
+                "--json",
+                "--plot",
+                "--demo",
+                "--output",
+            ],
         ),
         (("bench", "gil"), ["--onnxruntime", "--ortmulti", "--repeat", "--json"]),
         (("models",), ["make", "list"]),
@@ -114,9 +128,9 @@ def test_create_prints_the_table_and_writes_what_was_asked_for(model: Path, tmp_
     files = ("--json", "r/result.json", "--plot", "plot.png", "--markdown", "table.md")
     shown = run("bench", "create", model, "--devices", "cpu*2", "--repeat", "1", *files, cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
-    for name in ("sequential", "threads", "processes", "native"):
+    for name in ("sequential", "threads", "processes", "native", "shared"):
         assert len(re.findall(rf"\b{name} +\d", shown.stdout)) == 2
-    assert f"[8/8] {model.stem}, native on cpu x2" in shown.stderr
+    assert f"[10/10] {model.stem}, shared on cpu x2" in shown.stderr
     assert [line for line in shown.stderr.splitlines() if ": " in line and "[" not in line] == [
         "result: r/result.json",
         "table: table.md",
@@ -124,7 +138,7 @@ def test_create_prints_the_table_and_writes_what_was_asked_for(model: Path, tmp_
     ]
     document = results.load(tmp_path / "r/result.json")
     assert document["command"][1:3] == ["bench", "create"]
-    assert [row["equal"] for row in document["rows"]] == [None, True, True, True] * 2
+    assert [row["equal"] for row in document["rows"]] == [None, True, True, True, True] * 2
     assert (tmp_path / "plot.png").read_bytes().startswith(PNG)
     assert (tmp_path / "table.md").read_text().count("| native |") == 2
 
@@ -145,6 +159,19 @@ def test_create_prints_json_alone(model: Path) -> None:
     document = json.loads(run("bench", "create", model, *options).stdout)
     assert [row["strategy"] for row in document["rows"]] == ["sequential", "native"]
     assert document["settings"]["intra_op_num_threads"] == [1]
+
+
+def test_options_are_for_all_strategies_or_for_one(model: Path) -> None:
+    options = ("--devices", "cpu", "--counts", "1", "--strategies", "sequential,shared", "--repeat", "1", "--json", "-")
+    configs = ("--config", "session.use_env_allocators=0", "--config", "shared:session.set_denormal_as_zero=1")
+    document = json.loads(run("bench", "create", model, *options, *configs, "--no-entry", "--second-model").stdout)
+    settings = document["settings"]
+    assert settings["config_entries"] == {"session.use_env_allocators": "0"}
+    assert settings["strategy_options"] == {
+        "shared": {"provider": {}, "config_entries": {"session.set_denormal_as_zero": "1"}}
+    }
+    assert (settings["entry"], settings["before"]) == (False, "model")
+    assert [row["measured"] for row in document["rows"]] == [1, 1]
 
 
 def test_counts_choose_the_numbers_of_sessions(model: Path) -> None:
@@ -175,6 +202,9 @@ def test_failed_measurement_ends_with_status_1_after_the_table(tmp_path: Path) -
         (("bench", "create", "absent.onnx", "--strategies", "magic"), 1, "'magic'"),
         (("bench", "create", "absent.onnx", "--repeat", "0"), 1, "at least once"),
         (("bench", "create", "absent.onnx", "--provider-option", "x"), 1, "NAME=VALUE"),
+        (("bench", "create", "absent.onnx", "--config", "shared:=1"), 1, "NAME=VALUE"),
+        (("bench", "create", "absent.onnx", "--config", "magic:a=b"), 1, "'magic'"),
+        (("bench", "create", "absent.onnx", "--contexts-ready", "--second-model"), 2, "exclude"),
         (("bench", "gil", "absent.onnx"), 1, "absent.onnx"),
         (("bench", "gil", "absent.onnx", "--device", "cpu*2"), 1, "one device"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import select
@@ -12,7 +13,18 @@ import numpy as np
 import pytest
 
 from ortmulti import models
-from ortmulti.compare import Case, Plan, compare, failures, fresh_process, gil, results
+from ortmulti.compare import (
+    Case,
+    Options,
+    Plan,
+    compare,
+    comparison,
+    failures,
+    floor,
+    fresh_process,
+    gil,
+    results,
+)
 from ortmulti.compare.memory import process_memory, process_tree
 from ortmulti.compare.summary import rows
 from ortmulti.errors import InvalidArgument, NoSuchFile
@@ -31,28 +43,31 @@ def test_every_strategy_is_measured_and_agrees(model: Path) -> None:
     document = compare(plan, lambda progress: steps.append((progress.done, progress.total, progress.counted)))
 
     assert failures(document) == []
-    assert document["schema_version"] == 1
+    assert document["schema_version"] == 2
     assert {"kind", "created", "command", "machine", "releases", "settings", "models"} <= set(document)
     assert document["releases"]["onnxruntime"]
     facts = document["models"][0]
     assert facts["bytes"] == model.stat().st_size
     assert facts["external_bytes"] > 1_000_000
-    assert steps == [*[(0, 16, False)] * 4, *((done, 16, True) for done in range(17))]
+    assert steps == [*[(0, 20, False)] * 5, *((done, 20, True) for done in range(21))]
 
-    assert len(document["measurements"]) == 16
+    assert len(document["measurements"]) == 20
     assert all(measured["resident_share"] == 1.0 for measured in document["measurements"])
     assert [(len(row["devices"]), row["strategy"]) for row in document["rows"]] == [
-        (count, name) for count in (1, 2) for name in ("sequential", "threads", "processes", "native")
+        (count, name) for count in (1, 2) for name in ("sequential", "threads", "processes", "native", "shared")
     ]
     for row in document["rows"]:
         assert row["measured"] == 2
         assert row["equal"] is True
         assert row["speedup"] > 0
         for key in TIMES:
-            assert 0 < row[key]["lowest"] <= row[key]["median"] <= row[key]["highest"]
+            assert 0 <= row[key]["lowest"] <= row[key]["median"] <= row[key]["highest"]
+            assert row[key]["lowest"] > 0 or key == "starting"  # where onnxruntime's import is all there is
         assert row["pss"]["median"] < row["peak_rss"]["median"]
+        # Without GPUs and with a warm page cache there is nothing that no strategy could be faster than.
+        assert (row["driver_floor"], row["above_floor"], row["sequential_read"], row["times_floors"]) == (None,) * 4
     processes = {measured["strategy"]: measured["processes"] for measured in document["measurements"]}
-    assert processes["sequential"] == processes["threads"] == processes["native"] == 1
+    assert processes["sequential"] == processes["threads"] == processes["native"] == processes["shared"] == 1
     assert processes["processes"] >= 3
     assert json.loads(json.dumps(document)) == json.loads(json.dumps(document, allow_nan=False))
 
@@ -74,6 +89,106 @@ def test_cold_measurements_begin_without_the_model_in_memory(model: Path) -> Non
         pytest.skip("the temporary folder is in memory")
     assert [measured["resident_share"] for measured in document["measurements"]] == [0.0, 0.0]
     assert document["settings"]["page_cache"] == "cold"
+    for measured in document["measurements"]:
+        assert measured["sequential_read"] > 0
+    [row] = document["rows"]
+    first, second = (m["creation"] / m["sequential_read"] for m in document["measurements"])
+    assert row["times_floors"]["median"] == pytest.approx((first + second) / 2)
+    assert row["sequential_read"]["highest"] == max(m["sequential_read"] for m in document["measurements"])
+
+
+@pytest.mark.parametrize("before", ["contexts", "model"])
+def test_what_is_there_before_the_creation_changes_no_outputs(before: Any, model: Path) -> None:
+    plan = Plan(models=[model], device_sets=[("cpu", "cpu")], repeat=1, cores=2, before=before)
+    document = compare(plan)
+    assert failures(document) == []
+    assert [row["equal"] for row in document["rows"]] == [None, True, True, True, True]
+    assert document["settings"]["before"] == before
+
+
+def test_options_of_one_strategy_are_for_it_alone(model: Path) -> None:
+    wrong = Options(config_entries={"session.intra_op_thread_affinities": "no list"})
+    plan = Plan(
+        models=[model], device_sets=[("cpu",)], strategies=["sequential", "threads"], repeat=1,
+        intra_op_num_threads=2, strategy_options={"threads": wrong},
+    )  # fmt: skip
+    document = compare(plan)
+    assert [row["measured"] for row in document["rows"]] == [1, 0]
+    assert document["settings"]["strategy_options"]["threads"]["config_entries"] == wrong.config_entries
+
+
+@pytest.mark.parametrize("entry", [True, False])
+def test_cache_is_a_scratch_one_that_first_loads_find_empty(
+    entry: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file stands for an entry, since sessions on the CPU need none."""
+    mine = tmp_path / "mine"
+    monkeypatch.setenv("ORTMULTI_CACHE", str(mine))
+    bench = comparison._Bench(Plan(models=[model], device_sets=[("cpu",)], entry=entry), None)
+    prepared = comparison._prepare(model, tmp_path / "prepared")
+    (prepared.cache / "entry").mkdir(parents=True)
+    (prepared.cache / "entry" / "model.onnx").write_bytes(bytes(1000))
+    (prepared.cache / "lock").touch()
+    measured = bench.measure(Case(model, ("cpu",), "shared"), prepared, "none")
+    assert "error" not in measured
+    assert measured["entry"] == ({"present": True, "bytes": 1000} if entry else None)
+    assert measured["resident_share"] == 1.0
+    assert not mine.exists()
+
+
+def test_every_kind_of_devices_has_its_entry_before_anything_counts() -> None:
+    models = [Path("a.onnx"), Path("b.onnx")]
+    sets = [("cpu",), ("cpu", "cuda:0"), ("cuda:0",), ("cuda:0", "cuda:1")]
+    plan = Plan(models=models, device_sets=sets, strategies=["shared", "native"])
+    assert comparison._uncounted(plan) == [
+        *(Case(model, devices, "shared") for model in models for devices in (("cpu",), ("cuda:0",), ("cpu", "cuda:0"))),
+        Case(models[0], ("cpu",), "native"),
+    ]
+    without = dataclasses.replace(plan, entry=False)
+    assert comparison._uncounted(without) == [Case(models[0], ("cpu",), name) for name in ("shared", "native")]
+
+
+def test_driver_floor_opens_nothing_but_the_driver(measure: Any) -> None:
+    body = (
+        "from ortmulti.compare import floor\n"
+        "measured = floor.measure({'devices': []})\n"
+        "maps = open('/proc/self/maps').read()\n"
+        "opened = [name for name in ('onnxruntime', 'libcublas', 'libcudart', 'libcudnn') if name in maps]\n"
+        "return {'measured': measured, 'opened': opened}"
+    )
+    result = measure(body)
+    assert result["opened"] == []
+    assert result["measured"]["contexts"] == []
+    assert result["measured"]["driver_floor"] == result["measured"]["cuInit"] >= 0
+
+
+def test_driver_floor_is_of_the_gpus_in_their_order() -> None:
+    assert floor.cuda_devices(("cuda:1", "cpu", "cuda:0", "cuda:1")) == ["cuda:1", "cuda:0"]
+
+
+@pytest.mark.gpu
+def test_driver_floor_is_measured_beside_each_creation(model: Path) -> None:
+    plan = Plan(models=[model], device_sets=[("cuda:0",)], strategies=["sequential", "shared"], repeat=2)
+    document = compare(plan)
+    assert failures(document) == []
+    for measured in document["measurements"]:
+        assert 0 < measured["cuInit"] < measured["driver_floor"]
+        assert len(measured["contexts"]) == 1
+    for row in document["rows"]:
+        mine = [m for m in document["measurements"] if m["strategy"] == row["strategy"]]
+        differences = sorted(m["creation"] - m["driver_floor"] for m in mine)
+        assert [row["above_floor"]["low"], row["above_floor"]["high"]] == differences
+    assert document["rows"][1]["after_contexts"]["median"] > 0
+
+
+@pytest.mark.gpu
+def test_contexts_that_are_there_are_no_part_of_the_creation(model: Path) -> None:
+    plan = Plan(models=[model], device_sets=[("cuda:0",)], strategies=["native"], repeat=1, before="contexts")
+    document = compare(plan)
+    assert failures(document) == []
+    [measured] = document["measurements"]
+    assert "driver_floor" not in measured
+    assert measured["details"]["after_contexts"] is None
 
 
 def test_missing_model_is_refused_before_anything_is_measured(tmp_path: Path) -> None:

@@ -41,6 +41,17 @@ def test_dropped_file_is_not_resident_though_it_was_just_written(file: Path) -> 
     assert len(file.read_bytes()) == SIZE
 
 
+def test_sequential_reading_reads_every_page(file: Path) -> None:
+    page_cache.drop([file])
+    assert page_cache.read_sequentially([file]) > 0
+    assert page_cache.resident_share([file]) == 1.0
+
+
+def test_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    with pytest.raises(Error, match=r"absent"):
+        page_cache.read_sequentially([tmp_path / "absent"])
+
+
 def test_warmed_file_is_wholly_resident(file: Path) -> None:
     page_cache.drop([file])
     assert page_cache.warm([file]) == 1.0

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ortmulti.compare import Case, Plan, devices, results, tables
-from ortmulti.compare.summary import Spread, efficiencies, rows
+from ortmulti.compare import Case, Options, Plan, devices, results, tables
+from ortmulti.compare.summary import Interval, Spread, efficiencies, rows
 from ortmulti.compare.worker import digest
 from ortmulti.errors import DeviceError, InvalidArgument, NoSuchFile
 
@@ -47,6 +47,7 @@ def test_each_case_is_measured_as_often_as_asked() -> None:
         {"device_sets": []},
         {"strategies": []},
         {"strategies": ["sequential", "magic"]},
+        {"strategy_options": {"magic": Options()}},
         {"repeat": 0},
         {"intra_op_num_threads": -1},
     ],
@@ -57,9 +58,23 @@ def test_impossible_plans_are_refused(changes: dict[str, Any]) -> None:
 
 
 def test_strategies_of_a_case_get_the_same_threads() -> None:
-    assert plan(cores=8).settings(("cpu", "cpu")).intra_op_num_threads == 4
-    assert plan(cores=8, intra_op_num_threads=0).settings(("cpu", "cpu")).intra_op_num_threads == 0
-    assert plan(cores=8, intra_op_num_threads=3).settings(("cpu",)).intra_op_num_threads == 3
+    for name in ("sequential", "shared"):
+        assert plan(cores=8).settings(("cpu", "cpu"), name).intra_op_num_threads == 4
+        assert plan(cores=8, intra_op_num_threads=0).settings(("cpu", "cpu"), name).intra_op_num_threads == 0
+        assert plan(cores=8, intra_op_num_threads=3).settings(("cpu",), name).intra_op_num_threads == 3
+
+
+@pytest.mark.parametrize("threads", [None, 2])
+def test_options_of_a_strategy_come_after_those_of_all(threads: int | None) -> None:
+    made = plan(
+        options=Options({"a": "1", "b": "1"}, {"c": "1"}),
+        strategy_options={"threads": Options({"b": "2"}, {"d": "2"})},
+        intra_op_num_threads=threads,
+    )
+    settings = made.settings(("cpu",), "threads")
+    assert (settings.provider_options, settings.config_entries) == ({"a": "1", "b": "2"}, {"c": "1", "d": "2"})
+    settings = made.settings(("cpu",), "native")
+    assert (settings.provider_options, settings.config_entries) == ({"a": "1", "b": "1"}, {"c": "1"})
 
 
 @pytest.mark.parametrize(
@@ -120,6 +135,24 @@ def test_spread_is_median_and_range() -> None:
     assert Spread.of([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0)
     assert Spread.of([4.0, 1.0, 2.0, 8.0]) == Spread(3.0, 1.0, 8.0)
     assert Spread.of([]) is None
+
+
+def test_interval_of_the_median() -> None:
+    """Of ten values the second and the ninth: the median is outside with a probability of 22 in 1024."""
+    ten = Interval.of([float(value) for value in (7, 3, 1, 10, 5, 9, 2, 8, 6, 4)])
+    assert ten == Interval(5.5, 1, 10, 2, 9, pytest.approx(1 - 22 / 1024))
+    six = Interval.of([6.0, 5, 4, 3, 2, 1])
+    assert six == Interval(3.5, 1, 6, 1, 6, pytest.approx(1 - 2 / 64))
+    twenty = Interval.of(range(1, 21))
+    assert twenty is not None
+    assert (twenty.low, twenty.high) == (6, 15)  # as in the tables of the sign test
+    assert twenty.confidence == pytest.approx(0.9586, abs=1e-4)
+
+
+def test_interval_of_few_values_is_their_range_and_says_what_it_is_worth() -> None:
+    assert Interval.of([1.0, 2, 3, 4, 5]) == Interval(3.0, 1, 5, 1, 5, pytest.approx(0.9375))
+    assert Interval.of([2.0]) == Interval(2.0, 2, 2, 2, 2, 0.0)
+    assert Interval.of([]) is None
 
 
 def test_efficiencies_are_those_of_the_reports() -> None:
@@ -210,6 +243,43 @@ def test_gpu_memory_is_by_device() -> None:
     assert row.gpu_memory == {"cuda:0": Spread(20.0, 10, 30), "cuda:1": Spread(20, 20, 20)}
 
 
+def test_floors_belong_to_their_own_measurements() -> None:
+    cases = [Case(MODEL, ("cpu", "cpu"), "shared")]
+    measured = [
+        measurement("shared", 3.0, driver_floor=2.0, sequential_read=1.0),
+        measurement("shared", 7.0, driver_floor=5.0, sequential_read=1.0),
+        measurement("shared", 4.0, driver_floor=1.0, sequential_read=8.0),
+    ]
+    [row] = rows(cases, measured)
+    assert row.driver_floor == Spread(2.0, 1.0, 5.0)
+    assert row.above_floor == Interval(2.0, 1.0, 3.0, 1.0, 3.0, 0.75)  # and not 4 - 2, the medians' difference
+    assert row.sequential_read == Spread(1.0, 1.0, 8.0)
+    assert row.times_floors == Interval(1.4, 0.5, 1.5, 0.5, 1.5, 0.75)
+
+
+def test_shared_rows_say_what_was_in_the_cache_and_what_was_not_shared() -> None:
+    cases = [Case(MODEL, ("cpu", "cpu"), "shared")]
+    measured = [
+        measurement(
+            "shared", 1.0, entry={"present": False, "bytes": 10}, details={"after_contexts": 0.1, "not_shared": ["a"]}
+        ),
+        measurement(
+            "shared",
+            1.0,
+            entry={"present": True, "bytes": 20},
+            details={"after_contexts": 0.3, "not_shared": ["a", "b"]},
+        ),
+        measurement("shared", 1.0, entry=None, details={"after_contexts": None, "not_shared": []}),
+    ]
+    [row] = rows(cases, measured)
+    assert (row.entry, row.entry_bytes) == ("absent, present", Spread(15.0, 10, 20))
+    assert row.after_contexts is not None
+    assert row.after_contexts.median == pytest.approx(0.2)
+    assert row.not_shared == ("a", "b")
+    [row] = rows(cases, measured[2:])
+    assert (row.entry, row.entry_bytes, row.after_contexts, row.not_shared) == (None, None, None, ())
+
+
 def test_digest_sees_every_bit_the_type_the_shape_and_the_order() -> None:
     base = np.arange(6, dtype=np.float32)
     changed = base.copy()
@@ -236,7 +306,9 @@ def test_digest_sees_every_bit_the_type_the_shape_and_the_order() -> None:
     ("value", "text"),
     [
         (0.0, "0"),
+        (0.00004, "0"),
         (0.00123, "0.0012"),
+        (-0.0567, "-0.057"),
         (0.0567, "0.057"),
         (0.123, "0.12"),
         (1.234, "1.23"),
@@ -299,6 +371,44 @@ def test_markdown_has_a_row_for_each_case(document: dict[str, Any]) -> None:
     assert len({line.count("|") for line in table}) == 1
     assert len(table) == 2 + 3
     assert "| cpu x2 | sequential | 0.50 | 5.00 (4.00-6.00) |" in table[2]
+
+
+def json_rows(document: dict[str, Any], cases: list[Case], measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row.as_json(), "model": document["models"][0]["path"]} for row in rows(cases, measured)]
+
+
+def test_floors_have_columns_where_they_were_measured(document: dict[str, Any]) -> None:
+    assert "floor" not in tables.markdown(document)
+    cases = [Case(MODEL, ("cpu", "cpu"), name) for name in ("sequential", "shared")]
+    floors = {"driver_floor": 1.5, "sequential_read": 2.0}
+    measured = [
+        measurement("sequential", 4.0, **floors),
+        *(measurement("shared", 3.0 + number / 10, **floors) for number in range(6)),
+    ]
+    document["rows"] = json_rows(document, cases, measured)
+    document["settings"] |= {"page_cache": "cold", "entry": False, "before": "nothing"}
+    text = tables.markdown(document)
+    lines = text.splitlines()
+    assert lines[0] == "### model, 2.00 GB, cold page cache, without a cache entry, 2 repetitions"
+    header, shared = (
+        [cell.strip() for cell in line.split("|")] for line in lines if "| strategy |" in line or "| shared |" in line
+    )
+    cells = dict(zip(header, shared, strict=True))
+    assert cells["driver floor, s"] == "1.50"
+    assert cells["above floor, s"] == "1.75 (1.50 to 2.00)"
+    assert cells["sequential read, s"] == "2.00"
+    assert cells["creation / floors"] == "1.62 (1.50 to 1.75)"
+    assert "0% confidence" in text  # of the one sequential measurement
+    assert rendered(document, 80)
+
+
+def test_what_was_not_shared_is_said_below_the_table(document: dict[str, Any]) -> None:
+    details = {"after_contexts": None, "not_shared": ["the model has no weights"]}
+    measured = [measurement("shared", 1.0, details=details)]
+    document["rows"] = json_rows(document, [Case(MODEL, ("cpu", "cpu"), "shared")], measured)
+    text = tables.markdown(document)
+    assert "| shared (see below) |" in text
+    assert text.endswith("Not shared, model on cpu x2: the model has no weights.\n")
 
 
 def test_results_are_read_back_as_they_were_written(document: dict[str, Any], tmp_path: Path) -> None:

@@ -14,12 +14,15 @@ import onnxruntime
 import psutil
 import pytest
 
+import ortmulti
 from ortmulti import models, strategies
 from ortmulti.errors import Error, InvalidArgument
 from ortmulti.strategies import SessionSettings, StrategyError
 from ortmulti.strategies._onnxruntime import create_session
+from ortmulti.strategies._timeline import describe, session_seconds
 from ortmulti.strategies.base import Array
 from ortmulti.strategies.processes import Processes
+from tests._processes import check_child
 
 TWO = ("cpu", "cpu")
 ONE_THREAD = SessionSettings(intra_op_num_threads=1)
@@ -36,12 +39,12 @@ def feeds(model: Path) -> Mapping[str, Array]:
 
 
 def test_names_are_those_of_the_strategies() -> None:
-    assert strategies.names() == ("sequential", "threads", "processes", "native")
+    assert strategies.names() == ("sequential", "threads", "processes", "native", "shared")
     assert all(strategies.load(name).name == name for name in strategies.names())
 
 
 def test_unknown_strategy_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InvalidArgument, match=r"'magic'.*sequential, threads, processes, native"):
+    with pytest.raises(InvalidArgument, match=r"'magic'.*sequential, threads, processes, native, shared"):
         strategies.load("magic")
 
 
@@ -57,7 +60,7 @@ def test_every_session_gives_the_models_outputs(name: str, model: Path, feeds: M
     options.intra_op_num_threads = 1
     expected = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, dict(feeds))
     with strategies.open_strategy(name, model, TWO, ONE_THREAD) as strategy:
-        assert strategy.start() > 0
+        assert strategy.start() >= 0
         creation = strategy.create()
         first_run = strategy.first_run(feeds)
     assert len(creation.sessions) == 2
@@ -69,6 +72,60 @@ def test_every_session_gives_the_models_outputs(name: str, model: Path, feeds: M
         for output, wanted in zip(outputs, expected, strict=True):
             assert output.dtype == wanted.dtype
             np.testing.assert_array_equal(output, wanted)
+
+
+@pytest.mark.parametrize("name", strategies.names())
+def test_libraries_are_opened_by_creation_and_not_before(name: str, model: Path) -> None:
+    """In a process of its own, since this one has opened all of them; so do the workers of `processes`."""
+    code = """
+        import os, sys
+        from pathlib import Path
+        from ortmulti import strategies
+        from ortmulti.compare.memory import process_tree
+
+        def opened():
+            maps = [Path(f"/proc/{pid}/maps").read_text() for pid in process_tree(os.getpid())]
+            return ["libonnxruntime.so" in text or "onnxruntime_pybind11_state" in text for text in maps]
+
+        if __name__ == "__main__":
+            with strategies.open_strategy(sys.argv[1], sys.argv[2], ("cpu", "cpu")) as strategy:
+                strategy.start()
+                strategy.make_contexts()
+                before = opened()
+                strategy.create()
+                print(sum(before), sum(opened()))
+    """
+    opened = "0 2\n" if name == "processes" else "0 1\n"
+    assert check_child(code, name, model) == opened
+
+
+def test_time_for_opening_the_libraries_is_within_the_creation(model: Path) -> None:
+    code = """
+        import sys
+        from ortmulti import strategies
+        if __name__ == "__main__":
+            for name in ("sequential", "threads", "processes"):
+                with strategies.open_strategy(name, sys.argv[1], ("cpu",)) as strategy:
+                    strategy.start()
+                    creation = strategy.create()
+                    print(creation.details["opening"], creation.sessions[0], creation.wall)
+    """
+    for line in check_child(code, model).splitlines():
+        opening, session, wall = map(float, line.split())
+        assert opening > 0
+        assert opening + session <= wall
+
+
+@pytest.mark.parametrize("name", strategies.names())
+def test_second_creation_is_of_the_model_that_was_set(name: str, model: Path, tmp_path: Path) -> None:
+    other = models.make("identity", tmp_path)
+    with strategies.open_strategy(name, other, TWO, ONE_THREAD) as strategy:
+        strategy.start()
+        strategy.create()
+        strategy.model = model
+        assert len(strategy.create().sessions) == 2
+        [first, second] = strategy.first_run(models.sample_inputs(model)).outputs
+    np.testing.assert_array_equal(first[0], second[0])
 
 
 @pytest.mark.parametrize("name", strategies.names())
@@ -95,6 +152,44 @@ def test_wrong_input_is_an_error_of_the_first_run(name: str, model: Path, feeds:
         strategy.create()
         with pytest.raises(StrategyError, match="cpu: the first run failed"):
             strategy.first_run(wrong)
+
+
+SECOND = 1_000_000_000
+
+
+def timeline(*spans: tuple[str, float, float, str]) -> ortmulti.Timeline:
+    made = ortmulti.Timeline()
+    for name, begin, end, device in spans:
+        made.add(name, int(begin * SECOND), int(end * SECOND), device)
+    return made
+
+
+def test_sessions_seconds_are_those_of_each_devices_last_spans() -> None:
+    spans = timeline(
+        ("create session", 0, 9, "cuda:0"),  # of making the optimized model
+        ("create session", 10, 11, "cuda:1"),
+        ("create session", 10, 12, "cuda:0"),
+        ("create session", 10, 14, "cuda:0"),
+        ("create session", 10, 15, "cpu"),
+    ).spans
+    assert session_seconds(spans, ("cuda:0", "cuda:1", "cuda:0")) == (2.0, 1.0, 4.0)
+    assert session_seconds(spans, ("cpu", "cuda:1", "cpu")) == (5.0, 1.0, 5.0)  # two handles of one session
+
+
+def test_timeline_in_short() -> None:
+    made = timeline(
+        ("context", 0, 1, "cuda:0"),  # of before
+        ("context", 2, 3, "cuda:0"),
+        ("context", 3, 4.5, "cuda:1"),
+        ("create session", 4, 5, "cuda:0"),
+        ("create session", 4.5, 6, "cuda:0"),
+        ("not shared: it has no weights", 6, 6, ""),
+    )
+    details = describe(made, 2 * SECOND, 7 * SECOND)
+    assert details["after_contexts"] == pytest.approx(2.5)
+    assert details["not_shared"] == ["it has no weights"]
+    assert details["spans"]["create session cuda:0"] == {"count": 2, "begin": 2.0, "end": 4.0, "seconds": 2.5}
+    assert describe(made, 5 * SECOND, 7 * SECOND)["after_contexts"] is None
 
 
 def test_sessions_side_by_side_share_the_cores() -> None:

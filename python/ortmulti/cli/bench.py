@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ortmulti import _core, models, strategies
-from ortmulti.compare import Plan, Progress, compare, devices, failures, gil, results, tables
+from ortmulti.compare import Options, Plan, Progress, compare, devices, failures, gil, results, tables
 from ortmulti.errors import InvalidArgument, LibraryError
 
 from . import demo as demonstration
@@ -47,7 +47,25 @@ def create(
     ] = ",".join(strategies.names()),
     repeat: _Repeat = None,
     cold: Annotated[
-        bool, typer.Option("--cold", help="Put the model out of the page cache before each measurement.")
+        bool,
+        typer.Option(
+            "--cold", help="Put the model out of the page cache before each measurement, and read it once beside each."
+        ),
+    ] = False,
+    no_entry: Annotated[
+        bool,
+        typer.Option(
+            "--no-entry",
+            help="Measure the first load: empty the cache of optimized models (a scratch one, as in every comparison) "
+            "before each measurement.",
+        ),
+    ] = False,
+    contexts_ready: Annotated[
+        bool, typer.Option("--contexts-ready", help="Make the GPUs' contexts before each measured creation.")
+    ] = False,
+    second_model: Annotated[
+        bool,
+        typer.Option("--second-model", help="Create sessions of a small model before each measured creation."),
     ] = False,
     threads: Annotated[
         int | None,
@@ -57,7 +75,18 @@ def create(
         ),
     ] = None,
     provider_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the CUDA provider; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="[STRATEGY:]NAME=VALUE",
+            help="An option of the CUDA provider, for all strategies or for one; may be repeated.",
+        ),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[STRATEGY:]NAME=VALUE",
+            help="A session configuration entry, for all strategies or for one; may be repeated.",
+        ),
     ] = None,
     timeout: _Timeout = 1800.0,
     json: _JsonFile = None,
@@ -73,7 +102,8 @@ def create(
 ) -> None:
     """Create sessions of a model on several devices by every strategy, and compare.
 
-    On a machine without GPUs, N devices are N sessions on the CPU.
+    On a machine without GPUs, N devices are N sessions on the CPU. On GPUs, each measurement has one of the driver
+    floor beside it: cuInit and the contexts alone.
     """
     device_sets = devices.device_sets(
         devices.parse_devices(device_text), devices.parse_counts(counts) if counts is not None else None
@@ -85,15 +115,24 @@ def create(
         markdown = markdown or output / "create.md"
     if not paths:
         raise typer.BadParameter("name at least one .onnx file, or ask for --demo")
+    if contexts_ready and second_model:
+        raise typer.BadParameter("--contexts-ready and --second-model exclude each other")
+    provider, config_entries = _options(provider_option or []), _options(config or [])
     plan = Plan(
         models=paths,
         device_sets=device_sets,
         strategies=[name.strip() for name in strategy_text.split(",")],
         repeat=repeat if repeat is not None else demonstration.REPEAT if demo else 5,
         cold=cold,
+        entry=not no_entry,
+        before="contexts" if contexts_ready else "model" if second_model else "nothing",
         intra_op_num_threads=threads,
         cores=_core.usable_cores(),
-        provider_options=_options(provider_option or []),
+        options=Options(provider.pop("", {}), config_entries.pop("", {})),
+        strategy_options={
+            name: Options(provider.get(name, {}), config_entries.get(name, {}))
+            for name in {**provider, **config_entries}
+        },
         timeout=timeout,
     )
     if plot is not None:
@@ -147,13 +186,18 @@ def bench_gil(
     _end([f"{row['library']}: {error}" for row in document["rows"] for error in row["errors"]])
 
 
-def _options(texts: Sequence[str]) -> dict[str, str]:
-    options = {}
+def _options(texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The options by strategy; under "" those for all."""
+    options: dict[str, dict[str, str]] = {}
     for text in texts:
         name, equals, value = text.partition("=")
+        strategy, colon, own_name = name.partition(":")
+        if colon:
+            strategies.check_name(strategy)
+            name = own_name
         if not name or not equals:
-            raise InvalidArgument(f"provider option {text!r} is not of the form NAME=VALUE")
-        options[name] = value
+            raise InvalidArgument(f"option {text!r} is not of the form NAME=VALUE or STRATEGY:NAME=VALUE")
+        options.setdefault(strategy if colon else "", {})[name] = value
     return options
 
 
@@ -161,7 +205,7 @@ def _text(progress: Progress) -> str:
     if progress.case is None:
         return ""
     case = progress.case
-    uncounted = "" if progress.counted else "loading the libraries, uncounted: "
+    uncounted = "" if progress.counted else "uncounted: "
     return f"{uncounted}{case.model.stem}, {case.strategy} on {devices.describe(case.devices)}"
 
 
@@ -181,7 +225,7 @@ def _show_creation(document: Mapping[str, Any], json: Path | None) -> None:
     for table in tables.creation_tables(document, console):
         console.print(table)
         console.print()
-    console.print(tables.NOTES, markup=False)
+    console.print(tables.notes(document), markup=False)
 
 
 def _write_files(document: dict[str, Any], json: Path | None, plot: Path | None, markdown: Path | None) -> None:

@@ -9,6 +9,6 @@ result = compare(Plan(models=[Path("model.onnx")], device_sets=[("cpu", "cpu")],
 from __future__ import annotations
 
 from .comparison import Progress, compare, failures
-from .plan import Case, Plan
+from .plan import Case, Options, Plan
 
-__all__ = ["Case", "Plan", "Progress", "compare", "failures"]
+__all__ = ["Case", "Options", "Plan", "Progress", "compare", "failures"]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ortmulti.errors import Error, NoSuchFile
+from ortmulti.models import make as make_model
 from ortmulti.models import sample_inputs
 
-from . import fresh_process, page_cache, results
+from . import floor, fresh_process, page_cache, results
 from .plan import Case, Plan
 from .summary import rows
 
@@ -26,7 +28,8 @@ class Progress:
         done: measurements that are done.
         total: all measurements.
         case: what is measured next; None at the end.
-        counted: whether that is one of the measurements, or only to load the libraries from the disk.
+        counted: whether that is one of the measurements, or only to load the libraries from the disk and to make the
+            model's entry in the cache of optimized models.
     """
 
     done: int
@@ -35,11 +38,21 @@ class Progress:
     counted: bool = True
 
 
+# Where ortmulti keeps optimized models.
+_CACHE_VARIABLE = "ORTMULTI_CACHE"
+
+
 @dataclass(frozen=True)
 class _Model:
+    """A model with what belongs to it here; `cache` is a folder for its optimized forms alone."""
+
     files: tuple[Path, ...]
     feeds: Path
+    cache: Path
     facts: Mapping[str, Any]
+
+    def entry_files(self) -> tuple[Path, ...]:
+        return tuple(sorted(file for file in self.cache.rglob("*") if file.is_file() and file.stat().st_size))
 
 
 def compare(plan: Plan, progress: Callable[[Progress], None] | None = None) -> dict[str, Any]:
@@ -60,13 +73,20 @@ def compare(plan: Plan, progress: Callable[[Progress], None] | None = None) -> d
     """
     measurements: list[dict[str, Any]] = []
     order = plan.order()
-    with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
-        models = {model: _prepare(model, Path(folder) / f"{number}.npz") for number, model in enumerate(plan.models)}
-        _load_libraries(plan, models, progress, len(order))
+    with tempfile.TemporaryDirectory(prefix="ortmulti-") as name:
+        folder = Path(name)
+        models = {model: _prepare(model, folder / str(number)) for number, model in enumerate(plan.models)}
+        bench = _Bench(plan, make_model("matmul", folder, megabytes=1) if plan.before == "model" else None)
+        for case in _uncounted(plan):
+            if progress is not None:
+                progress(Progress(0, len(order), case, counted=False))
+            bench.measure(case, models[case.model], floors="none")  # a failure will show itself again, counted
         for number, case in enumerate(order):
             if progress is not None:
                 progress(Progress(number, len(order), case))
-            measurements.append(_measure(plan, case, models[case.model]))
+            # What is measured beside a case comes before it and after it in turns, as the strategies do.
+            floors: _Floors = "after" if number // len(plan.cases()) % 2 else "before"
+            measurements.append(bench.measure(case, models[case.model], floors))
     if progress is not None:
         progress(Progress(len(order), len(order), None))
     return results.document(
@@ -88,10 +108,12 @@ def failures(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _prepare(model: Path, feeds: Path) -> _Model:
+def _prepare(model: Path, folder: Path) -> _Model:
     if not model.is_file():
         raise NoSuchFile(f"model {model} does not exist")
     external = page_cache.external_files(model)
+    folder.mkdir()
+    feeds, cache = folder / "feeds.npz", folder / "cache"
     np.savez(feeds, **sample_inputs(model))  # type: ignore[arg-type]  # mypy sees savez's other parameter
     facts = {
         "name": model.stem,
@@ -99,31 +121,83 @@ def _prepare(model: Path, feeds: Path) -> _Model:
         "bytes": model.stat().st_size,
         "external_bytes": sum(file.stat().st_size for file in external),
     }
-    return _Model((model, *external), feeds, facts)
+    return _Model((model, *external), feeds, cache, facts)
 
 
-def _load_libraries(
-    plan: Plan, models: Mapping[Path, _Model], progress: Callable[[Progress], None] | None, total: int
-) -> None:
-    """Runs each strategy once, uncounted: the first process of a day reads the libraries themselves from the disk."""
+def _uncounted(plan: Plan) -> list[Case]:
+    """What is run before anything counts.
+
+    Each strategy runs once, since the first process of a day reads the libraries themselves from the disk; and `shared`
+    for each model and kind of devices, so that there are the entries of all that will be measured.
+    """
+    smallest = min(plan.device_sets, key=len)
+    by_kinds: dict[frozenset[str], tuple[str, ...]] = {}
+    for devices in sorted(plan.device_sets, key=len):
+        by_kinds.setdefault(frozenset(device.partition(":")[0] for device in devices), devices)
+    cases: dict[Case, None] = {}
     for strategy in plan.strategies:
-        case = Case(plan.models[0], min(plan.device_sets, key=len), strategy)
-        if progress is not None:
-            progress(Progress(0, total, case, counted=False))
-        _measure(plan, case, models[case.model])  # a failure will show itself again, counted
+        cases[Case(plan.models[0], smallest, strategy)] = None
+        if strategy == "shared" and plan.entry:
+            cases.update(
+                {Case(model, devices, strategy): None for model in plan.models for devices in by_kinds.values()}
+            )
+    return list(cases)
 
 
-def _measure(plan: Plan, case: Case, model: _Model) -> dict[str, Any]:
-    described: dict[str, Any] = {"model": str(case.model), "devices": list(case.devices), "strategy": case.strategy}
-    try:
-        described["resident_share"] = page_cache.drop(model.files) if plan.cold else page_cache.warm(model.files)
-        settings = asdict(plan.settings(case.devices))
-        spec = {**described, "settings": settings, "feeds": str(model.feeds)}
-        return {**described, **fresh_process.run("ortmulti.compare.worker", spec, plan.timeout)}
-    except fresh_process.MeasurementError as error:
-        return {**described, "error": str(error), "stderr": error.stderr}
-    except Error as error:  # the page cache
-        return {**described, "error": str(error), "stderr": ""}
+_Floors = Literal["before", "after", "none"]
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """Measures cases of a plan; `small_model` is what `Plan.before` asks for."""
+
+    plan: Plan
+    small_model: Path | None
+
+    def measure(self, case: Case, model: _Model, floors: _Floors) -> dict[str, Any]:
+        """One measurement, with its floors before or after it."""
+        described: dict[str, Any] = {"model": str(case.model), "devices": list(case.devices), "strategy": case.strategy}
+        try:
+            beside = self._floors(case, model) if floors == "before" else {}
+            result = self._creation(case, model, described)
+            if floors == "after":
+                beside = self._floors(case, model)
+            return {**described, **result, **beside}
+        except fresh_process.MeasurementError as error:
+            return {**described, "error": str(error), "stderr": error.stderr}
+        except Error as error:  # the page cache
+            return {**described, "error": str(error), "stderr": ""}
+
+    def _creation(self, case: Case, model: _Model, described: Mapping[str, Any]) -> dict[str, Any]:
+        if not self.plan.entry:
+            shutil.rmtree(model.cache, ignore_errors=True)
+        model.cache.mkdir(exist_ok=True)
+        entry = model.entry_files()
+        files = (*model.files, *entry)
+        resident = page_cache.drop(files) if self.plan.cold else page_cache.warm(files)
+        spec = {
+            **described,
+            "settings": asdict(self.plan.settings(case.devices, case.strategy)),
+            "feeds": str(model.feeds),
+            "before": str(self.small_model or self.plan.before),
+        }
+        environment = {_CACHE_VARIABLE: str(model.cache)}
+        result = fresh_process.run("ortmulti.compare.worker", spec, self.plan.timeout, environment)
+        result = {"resident_share": resident, **result}
+        if case.strategy == "shared":
+            bytes_now = sum(file.stat().st_size for file in model.entry_files())
+            result["entry"] = {"present": bool(entry), "bytes": bytes_now} if bytes_now else None
+        return result
+
+    def _floors(self, case: Case, model: _Model) -> dict[str, Any]:
+        """What no strategy can be faster than: the driver's start, and from a cold page cache reading the files."""
+        floors: dict[str, Any] = {}
+        if (devices := floor.cuda_devices(case.devices)) and self.plan.before == "nothing":
+            floors |= fresh_process.run("ortmulti.compare.floor", {"devices": devices}, self.plan.timeout)
+        if self.plan.cold:
+            page_cache.drop(model.files)
+            floors["sequential_read"] = page_cache.read_sequentially(model.files)
+        return floors
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
@@ -132,8 +206,12 @@ def _settings(plan: Plan) -> dict[str, Any]:
         "page_cache": "cold" if plan.cold else "warm",
         "strategies": list(plan.strategies),
         "cores": plan.cores,
-        "intra_op_num_threads": [plan.settings(devices).intra_op_num_threads for devices in plan.device_sets],
+        "entry": plan.entry,
+        "before": plan.before,
+        "intra_op_num_threads": [plan.settings(devices, "").intra_op_num_threads for devices in plan.device_sets],
         "device_sets": [list(devices) for devices in plan.device_sets],
-        "provider_options": dict(plan.provider_options),
+        "provider_options": dict(plan.options.provider),
+        "config_entries": dict(plan.options.config_entries),
+        "strategy_options": {name: asdict(options) for name, options in plan.strategy_options.items()},
         "timeout": plan.timeout,
     }

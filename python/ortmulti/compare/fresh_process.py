@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ class MeasurementError(Error):
         self.stderr = stderr
 
 
-def run(module: str, spec: dict[str, Any], timeout: float) -> dict[str, Any]:
+def run(
+    module: str, spec: dict[str, Any], timeout: float, environment: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Calls ``measure(spec)`` of a module in a fresh process.
 
     The result travels in a file, so that nothing that a library prints can damage it. The process leads a group of
@@ -52,6 +55,7 @@ def run(module: str, spec: dict[str, Any], timeout: float) -> dict[str, Any]:
         module: the module's full name.
         spec: the argument, which JSON can carry.
         timeout: seconds after which the process is killed.
+        environment: variables to set, besides this process's own.
 
     Returns:
         What `measure` returned.
@@ -66,6 +70,7 @@ def run(module: str, spec: dict[str, Any], timeout: float) -> dict[str, Any]:
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
+            env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
         request = json.dumps({"spec": spec, "result_file": str(result_file)}).encode()

@@ -115,11 +115,13 @@ def _creator(library: str, model: Path, device: str, threads: int) -> tuple[Call
 
         onnxruntime = import_onnxruntime([device])
         return lambda: create_session(onnxruntime, model, device, settings), onnxruntime.__version__
+    import ortmulti
     from ortmulti._libraries import find_onnxruntime
     from ortmulti.strategies.native import Native
 
     native = Native(model, [device], settings)
     native.start()
+    ortmulti.get_available_providers()  # opens ONNX Runtime, as the import of onnxruntime above
 
     def create() -> Native:
         native.create()

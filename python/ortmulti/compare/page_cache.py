@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import subprocess
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -122,6 +124,18 @@ def drop(files: Sequence[Path], tolerated_share: float = 0.01) -> float:
             "process, or belong to another user; a cold measurement needs them on a disk and to itself"
         )
     return share
+
+
+def read_sequentially(files: Sequence[Path]) -> float:
+    """How long `cat` takes to read the files, one after the other; seconds."""
+    begin = time.perf_counter()
+    done = subprocess.run(
+        ["cat", "--", *map(str, files)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+    )
+    seconds = time.perf_counter() - begin
+    if done.returncode:
+        raise Error(f"reading the model's files failed: {done.stderr.strip()}")
+    return seconds
 
 
 def warm(files: Sequence[Path]) -> float:

@@ -19,9 +19,15 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 
 # Okabe and Ito's colours, which people with any colour vision tell apart, and which stay apart in grey.
-_COLOURS = {"sequential": "#7f7f7f", "threads": "#E69F00", "processes": "#56B4E9", "native": "#009E73"}
-_OTHERS = ("#CC79A7", "#0072B2", "#D55E00")
-_MARKERS = {"sequential": "o", "threads": "s", "processes": "^", "native": "D"}
+_COLOURS = {
+    "sequential": "#7f7f7f",
+    "threads": "#E69F00",
+    "processes": "#56B4E9",
+    "native": "#009E73",
+    "shared": "#0072B2",
+}
+_OTHERS = ("#CC79A7", "#D55E00")
+_MARKERS = {"sequential": "o", "threads": "s", "processes": "^", "native": "D", "shared": "P"}
 
 
 def save_creation_plot(document: Json, path: Path) -> None:

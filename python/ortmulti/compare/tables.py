@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .devices import describe
 
@@ -18,7 +19,7 @@ _MIB = 1 << 20
 
 def number(value: float) -> str:
     """A number with two or three digits that say something: 0.0012, 0.012, 0.12, 1.23, 12.3, 123."""
-    if value == 0:
+    if abs(value) < 0.00005:
         return "0"
     places = next((places for places, bound in ((4, 0.01), (3, 0.1), (2, 10), (1, 100)) if abs(value) < bound), 0)
     return f"{value:.{places}f}"
@@ -49,37 +50,76 @@ def _equal(row: Json) -> tuple[str, str]:
     return {True: "yes", False: "NO", None: "-"}[row["equal"]], ""
 
 
-_Column = tuple[str, Callable[[Json], tuple[str, str]]]
+def _interval(interval: Json | None) -> tuple[str, str]:
+    """The median and its confidence interval as texts."""
+    if interval is None:
+        return "-", ""
+    median, low, high = (number(interval[key]) for key in ("median", "low", "high"))
+    return median, "" if low == high else f"{low} to {high}"
+
+
+class _Column(NamedTuple):
+    name: str
+    cell: Callable[[Json], tuple[str, str]]
+    # The column is left out where no row has this.
+    needs: str = ""
+
 
 _COLUMNS: tuple[_Column, ...] = (
-    ("starting, s", lambda row: _spread(row["starting"])),
-    ("creation, s", lambda row: _spread(row["creation"])),
-    ("a session, s", lambda row: _spread(row["session"])),
-    ("ready, s", lambda row: _spread(row["ready"])),
-    ("first run, s", lambda row: _spread(row["first_run"])),
-    ("peak RSS, MiB", lambda row: _mebibytes(row["peak_rss"])),
-    ("GPU, MiB", lambda row: _mebibytes(_largest_gpu(row))),
-    ("S", lambda row: _plain(row["speedup"])),
-    ("S/N", lambda row: _plain(row["efficiency"])),
-    ("(S-1)/(N-1)", lambda row: _plain(row["parallel_efficiency"])),
-    ("equal", _equal),
+    _Column("starting, s", lambda row: _spread(row["starting"])),
+    _Column("creation, s", lambda row: _spread(row["creation"])),
+    _Column("a session, s", lambda row: _spread(row["session"])),
+    _Column("ready, s", lambda row: _spread(row["ready"])),
+    _Column("first run, s", lambda row: _spread(row["first_run"])),
+    _Column("driver floor, s", lambda row: _spread(row["driver_floor"]), "driver_floor"),
+    _Column("above floor, s", lambda row: _interval(row["above_floor"]), "above_floor"),
+    _Column("sequential read, s", lambda row: _spread(row["sequential_read"]), "sequential_read"),
+    _Column("creation / floors", lambda row: _interval(row["times_floors"]), "times_floors"),
+    _Column("peak RSS, MiB", lambda row: _mebibytes(row["peak_rss"])),
+    _Column("GPU, MiB", lambda row: _mebibytes(_largest_gpu(row)), "gpu_memory"),
+    _Column("S", lambda row: _plain(row["speedup"])),
+    _Column("S/N", lambda row: _plain(row["efficiency"])),
+    _Column("(S-1)/(N-1)", lambda row: _plain(row["parallel_efficiency"])),
+    _Column("equal", _equal),
 )
-
-# So many of the columns, the first ones, are times.
-_TIMES = 5
 
 _UNLIMITED = 10_000
 
-NOTES = (
-    "Medians, below them the ranges. ready = starting + creation. S = sequential creation / creation, N sessions. Peak "
-    "RSS: of all processes together, pages that they share counted in each. equal: outputs bit for bit those of the "
-    "sequential sessions (for sequential: of its own first repetition)."
+_USUAL_NOTES = (
+    "Medians, below them the ranges. creation: from opening the libraries until all sessions are there; ready = "
+    "starting + creation. S = sequential creation / creation, N sessions. Peak RSS: of all processes together, pages "
+    "that they share counted in each. equal: outputs bit for bit those of the sequential sessions (for sequential: of "
+    "its own first repetition)."
+)
+_FLOOR_NOTE = (
+    " driver floor: cuInit and the contexts alone, in a process beside each measurement; above floor = creation - its "
+    "driver floor, below it the median's {confidence:.0%} confidence interval."
+)
+_COLD_NOTE = (
+    " sequential read: `cat` of the model's files, beside each measurement; creation / floors: over the later of that "
+    "and the driver floor, below it the median's {confidence:.0%} confidence interval."
 )
 
 
+def notes(document: Json) -> str:
+    """What the columns of a comparison's tables are."""
+    text = _USUAL_NOTES
+    for key, note in (("above_floor", _FLOOR_NOTE), ("times_floors", _COLD_NOTE)):
+        if intervals := [row[key] for row in document["rows"] if row[key]]:
+            text += note.format(confidence=min(interval["confidence"] for interval in intervals))
+    for row in document["rows"]:
+        if row["not_shared"]:
+            where = f"{Path(row['model']).stem} on {describe(row['devices'])}"
+            text += f" Not shared, {where}: {'; '.join(row['not_shared'])}."
+    return text
+
+
 def _columns(document: Json) -> list[_Column]:
-    on_gpu = any(row["gpu_memory"] for row in document["rows"])
-    return [column for column in _COLUMNS if on_gpu or column[0] != "GPU, MiB"]
+    rows = document["rows"]
+    return [column for column in _COLUMNS if not column.needs or any(row[column.needs] for row in rows)]
+
+
+_BEFORE = {"nothing": (), "contexts": ("contexts there before",), "model": ("second model of the process",)}
 
 
 def _title(document: Json, model: Json) -> str:
@@ -87,7 +127,15 @@ def _title(document: Json, model: Json) -> str:
     amount = f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
     settings = document["settings"]
     repeat = settings["repeat"]
-    return f"{model['name']}, {amount}, {settings['page_cache']} page cache, {repeat} repetition{'s'[: repeat > 1]}"
+    parts = [
+        model["name"],
+        amount,
+        f"{settings['page_cache']} page cache",
+        *(["without a cache entry"] if settings.get("entry") is False else []),
+        *_BEFORE[settings.get("before", "nothing")],
+        f"{repeat} repetition{'s'[: repeat > 1]}",
+    ]
+    return ", ".join(parts)
 
 
 def _groups(document: Json, model: Json) -> Iterator[list[Json]]:
@@ -105,30 +153,34 @@ def _groups(document: Json, model: Json) -> Iterator[list[Json]]:
 
 def _strategy(row: Json) -> tuple[str, str]:
     failed = len(row["errors"])
+    if not failed and row["not_shared"]:
+        return row["strategy"], "see below"
     return row["strategy"], f"{failed}/{failed + row['measured']} failed" if failed else ""
 
 
 def creation_tables(document: Json, console: Console) -> list[Table]:
-    """A rich table for each model of a comparison; two, times and the rest, where `console` is too narrow for one."""
+    """Rich tables of a comparison: one for each model, or as many as it takes where `console` is too narrow for one."""
     tables = []
-    columns = _columns(document)
     unlimited = console.options.update(width=_UNLIMITED)
     for model in document["models"]:
         groups, title = list(_groups(document, model)), _title(document, model)
-        whole = _creation_table(groups, title, columns)
-        if console.measure(whole, options=unlimited).maximum <= console.width:
-            tables.append(whole)
-        else:
-            tables.append(_creation_table(groups, title, columns[:_TIMES]))
-            tables.append(_creation_table(groups, None, columns[_TIMES:]))
+        left = _columns(document)
+        while left:
+            count = len(left)
+            table = _creation_table(groups, title, left)
+            while count > 1 and console.measure(table, options=unlimited).maximum > console.width:
+                count -= 1
+                table = _creation_table(groups, title, left[:count])
+            tables.append(table)
+            left, title = left[count:], ""
     return tables
 
 
-def _creation_table(groups: Sequence[Sequence[Json]], title: str | None, columns: Sequence[_Column]) -> Table:
-    table = _table(title, ["devices", "strategy"], [name for name, _ in columns])
+def _creation_table(groups: Sequence[Sequence[Json]], title: str, columns: Sequence[_Column]) -> Table:
+    table = _table(title, ["devices", "strategy"], [column.name for column in columns])
     for group in groups:
         for row in group:
-            texts = _two_lines([_strategy(row), *(cell(row) for _, cell in columns)])
+            texts = _two_lines([_strategy(row), *(column.cell(row) for column in columns)])
             style = "red" if row["errors"] or row["equal"] is False else None
             devices = describe(row["devices"]) if row is group[0] else ""
             table.add_row(devices, *texts, style=style, end_section=row is group[-1])
@@ -140,14 +192,17 @@ def markdown(document: Json) -> str:
     columns = _columns(document)
     parts = []
     for model in document["models"]:
-        lines = [["devices", "strategy", *(name for name, _ in columns)], ["---", "---", *["---:"] * len(columns)]]
+        lines = [
+            ["devices", "strategy", *(column.name for column in columns)],
+            ["---", "---", *["---:"] * len(columns)],
+        ]
         for group in _groups(document, model):
             for row in group:
-                cells = [_strategy(row), *(cell(row) for _, cell in columns)]
+                cells = [_strategy(row), *(column.cell(row) for column in columns)]
                 texts = [f"{first} ({second})" if second else first for first, second in cells]
                 lines.append([describe(row["devices"]), *texts])
         parts.append(f"### {_title(document, model)}\n\n{_pipes(lines)}\n")
-    parts.append(NOTES.replace("below them", "in brackets") + "\n")
+    parts.append(notes(document).replace("below them", "in brackets").replace("below it", "in brackets") + "\n")
     return "\n".join(parts)
 
 
@@ -169,7 +224,7 @@ def gil_table(document: Json) -> Table:
     return table
 
 
-def _table(title: str | None, texts: Sequence[str], numbers: Sequence[str]) -> Table:
+def _table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table

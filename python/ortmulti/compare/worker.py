@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,12 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         spec: "strategy", "model" (path), "devices", "settings" (the fields of `SessionSettings`), "feeds" (path of an
-            .npz file with the inputs) and "import_seconds" (what importing ortmulti took).
+            .npz file with the inputs) and "import_seconds" (what importing ortmulti took). If there is "before":
+            "contexts" makes the CUDA contexts beforehand, and a path creates sessions of that model.
 
     Returns:
         Seconds: "starting", "creation" (wall), "sessions" (each session's creation), "first_run" (wall).
+        "details": what the strategy says of its creation.
         Bytes: "peak_rss", "pss", "gpu_memory" (by device); "processes" counts them.
         "outputs": for each session a digest of its outputs, see `digest`.
     """
@@ -31,17 +34,25 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         feeds = {name: archive[name] for name in archive.files}
     used_before = gpu_memory_used()
     settings = SessionSettings(**spec["settings"])
+    before = spec.get("before", "nothing")
     with open_strategy(spec["strategy"], spec["model"], spec["devices"], settings) as strategy:
         starting = strategy.start()
+        if before == "contexts":
+            strategy.make_contexts()
+        elif before != "nothing":
+            model, strategy.model = strategy.model, Path(before)
+            strategy.create()
+            strategy.model = model
         creation = strategy.create()
         first_run = strategy.first_run(feeds)
         memory = process_memory()
         used_after = gpu_memory_used()
         return {
             # The other strategies could do without ortmulti.
-            "starting": starting + (spec["import_seconds"] if strategy.name == "native" else 0.0),
+            "starting": starting + (spec["import_seconds"] if strategy.name in ("native", "shared") else 0.0),
             "creation": creation.wall,
             "sessions": creation.sessions,
+            "details": creation.details,
             "first_run": first_run.wall,
             "peak_rss": memory.peak_rss,
             "pss": memory.pss,

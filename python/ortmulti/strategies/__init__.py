@@ -14,7 +14,17 @@ from ortmulti.errors import InvalidArgument
 
 from .base import Creation, FirstRun, SessionSettings, Strategy, StrategyError
 
-__all__ = ["Creation", "FirstRun", "SessionSettings", "Strategy", "StrategyError", "load", "names", "open_strategy"]
+__all__ = [
+    "Creation",
+    "FirstRun",
+    "SessionSettings",
+    "Strategy",
+    "StrategyError",
+    "check_name",
+    "load",
+    "names",
+    "open_strategy",
+]
 
 # name -> (module of this package, class). The order is the one in which tables and plots show them.
 _REGISTRY = {
@@ -22,6 +32,7 @@ _REGISTRY = {
     "threads": ("threads", "Threads"),
     "processes": ("processes", "Processes"),
     "native": ("native", "Native"),
+    "shared": ("shared", "Shared"),
 }
 
 
@@ -30,14 +41,19 @@ def names() -> tuple[str, ...]:
     return tuple(_REGISTRY)
 
 
+def check_name(name: str) -> None:
+    """Raises `InvalidArgument` if there is no strategy called `name`."""
+    if name not in _REGISTRY:
+        raise InvalidArgument(f"unknown strategy {name!r}; there are {', '.join(_REGISTRY)}")
+
+
 def load(name: str) -> type[Strategy]:
     """Imports the strategy called `name` and returns its class.
 
     Raises:
         InvalidArgument: there is no such strategy.
     """
-    if name not in _REGISTRY:
-        raise InvalidArgument(f"unknown strategy {name!r}; there are {', '.join(_REGISTRY)}")
+    check_name(name)
     module, attribute = _REGISTRY[name]
     strategy: type[Strategy] = getattr(importlib.import_module(f".{module}", __name__), attribute)
     return strategy

@@ -56,11 +56,13 @@ class Creation:
     Attributes:
         wall: from the call until the last session could run.
         sessions: each session's own share, in the order of the devices. Sessions that are created at once overlap, so
-            that these may add up to more than `wall`.
+            that these may add up to more than `wall`; opening the libraries is no session's.
+        details: what else the strategy knows of this creation, as JSON can carry it; see each strategy's `create`.
     """
 
     wall: float
     sessions: tuple[float, ...]
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,26 @@ class FirstRun:
     outputs: tuple[list[Array], ...]
 
 
+def make_contexts(devices: Sequence[str]) -> None:
+    """Makes the CUDA contexts of `devices` in this process, in that order, and opens none of the CUDA libraries."""
+    from ortmulti import _core
+
+    for device in dict.fromkeys(devices):
+        if device.startswith("cuda:"):
+            _core.cuda_memory(int(device.removeprefix("cuda:")))
+
+
 class Strategy(abc.ABC):
     """Sessions of one model, one on each device named.
 
     The calls come in this order: `start`, `create`, `first_run`, `close`; `close` may come at any point and again.
-    Usable as a context manager, which closes.
+    `make_contexts` may come before `create`. Usable as a context manager, which closes.
+
+    Attributes:
+        model: the .onnx file. A later `create` makes sessions of another one where this was changed meanwhile; the
+            sessions from before are closed with it or when that is done.
+        devices: the sessions' devices.
+        settings: the options that every session gets.
     """
 
     name: ClassVar[str]
@@ -101,11 +118,19 @@ class Strategy(abc.ABC):
 
     @abc.abstractmethod
     def start(self) -> float:
-        """Brings up what creating sessions needs (imports, processes). Returns the seconds that took."""
+        """Brings up interpreters: processes and Python's own modules. Opens neither ONNX Runtime nor CUDA.
+
+        Returns:
+            The seconds that took.
+        """
+
+    def make_contexts(self) -> None:
+        """Makes the devices' CUDA contexts where the sessions will be, for measuring creation without them."""
+        make_contexts(self.devices)
 
     @abc.abstractmethod
     def create(self) -> Creation:
-        """Creates the sessions.
+        """Opens ONNX Runtime's and the CUDA libraries, the first time, and creates the sessions.
 
         Raises:
             Error: a session could not be created, or not on its device; the message names the device.

@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from pathlib import Path
 from typing import Any, ClassVar
 
 from ortmulti.errors import Error
 
-from ._onnxruntime import import_onnxruntime, run_session, timed_creation
-from .base import Array, Creation, FirstRun, SessionSettings, Strategy, StrategyError
+from ._onnxruntime import run_session, timed_creation, timed_import
+from .base import Array, Creation, FirstRun, SessionSettings, Strategy, StrategyError, make_contexts
 
 # Once asked to end, a worker only has to free its session; past this it is ended by signals.
 _PATIENCE_SECONDS = 10.0
@@ -33,8 +32,8 @@ class _Worker:
 class Processes(Strategy):
     """onnxruntime sessions, each in a process of its own that is fed through a pipe.
 
-    Starting the interpreters and importing onnxruntime in them is `start`; `create` finds them waiting. The first run
-    includes the way of the inputs and outputs through the pipes.
+    Starting the interpreters is `start`; `create` finds them waiting, and each opens the libraries for itself. The
+    first run includes the way of the inputs and outputs through the pipes.
     """
 
     name: ClassVar[str] = "processes"
@@ -46,7 +45,7 @@ class Processes(Strategy):
         for number, device in enumerate(self.devices, 1):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_serve, args=(theirs, device, self.model, self.settings), name=f"session-{device}", daemon=True
+                target=_serve, args=(theirs, device, self.settings), name=f"session-{device}", daemon=True
             )
             process.start()
             theirs.close()  # so that the worker's end is the only one, and its death is the pipe's end
@@ -59,11 +58,18 @@ class Processes(Strategy):
         """The workers' process ids, in the order of the devices."""
         return tuple(worker.process.pid for worker in self._workers if worker.process.pid is not None)
 
+    def make_contexts(self) -> None:
+        self._ask("contexts", None)
+        self._answers("making the context")
+
     def create(self) -> Creation:
+        """As `Strategy.create`. Details: "opening", the seconds until the libraries were open in the slowest worker."""
         begin = time.perf_counter()
-        self._ask("create", None)
-        seconds = self._answers("creating the session")
-        return Creation(time.perf_counter() - begin, tuple(seconds))
+        self._ask("create", self.model)
+        answers = self._answers("creating the session")
+        wall = time.perf_counter() - begin
+        opening = max(opening for opening, _ in answers)
+        return Creation(wall, tuple(seconds for _, seconds in answers), {"opening": opening})
 
     def first_run(self, feeds: Mapping[str, Array]) -> FirstRun:
         begin = time.perf_counter()
@@ -123,11 +129,10 @@ def _exit_text(code: int | None) -> str:
     return f"ended with exit code {code}"
 
 
-def _serve(connection: Connection, device: str, model: Path, settings: SessionSettings) -> None:
+def _serve(connection: Connection, device: str, settings: SessionSettings) -> None:
     """A worker's main function: answers each request with (error text or None, answer)."""
     # Ctrl-C reaches the whole process group; the parent decides, and closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    onnxruntime: Any = None
     session: Any = None
     request: tuple[str, Any] = ("start", None)
     with connection, contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
@@ -136,11 +141,13 @@ def _serve(connection: Connection, device: str, model: Path, settings: SessionSe
             answer: Any = None
             problem: str | None = None
             try:
-                if what == "start":
-                    onnxruntime = import_onnxruntime([device])
+                if what == "contexts":
+                    make_contexts([device])
                 elif what == "create":
-                    session, answer = timed_creation(onnxruntime, model, device, settings)
-                else:
+                    onnxruntime, opening = timed_import([device])
+                    session, seconds = timed_creation(onnxruntime, argument, device, settings)
+                    answer = (opening, seconds)
+                elif what == "run":
                     answer = run_session(session.run, device, argument)
             except Exception as error:
                 problem = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ._onnxruntime import import_onnxruntime, run_session, timed_creation
+from ._onnxruntime import run_session, timed_creation, timed_import
 from .base import Array, Creation, FirstRun, Strategy
 
 
@@ -14,20 +14,19 @@ class Sequential(Strategy):
     """onnxruntime sessions, created and run one after the other."""
 
     name: ClassVar[str] = "sequential"
-    _onnxruntime: Any = None
     _sessions: tuple[Any, ...] = ()
 
     def start(self) -> float:
-        begin = time.perf_counter()
-        self._onnxruntime = import_onnxruntime(self.devices)
-        return time.perf_counter() - begin
+        return 0.0
 
     def create(self) -> Creation:
+        """As `Strategy.create`. Details: "opening", the seconds until the libraries were open."""
         begin = time.perf_counter()
-        created = [timed_creation(self._onnxruntime, self.model, device, self.settings) for device in self.devices]
+        onnxruntime, opening = timed_import(self.devices)
+        created = [timed_creation(onnxruntime, self.model, device, self.settings) for device in self.devices]
         wall = time.perf_counter() - begin
         self._sessions = tuple(session for session, _ in created)
-        return Creation(wall, tuple(seconds for _, seconds in created))
+        return Creation(wall, tuple(seconds for _, seconds in created), {"opening": opening})
 
     def first_run(self, feeds: Mapping[str, Array]) -> FirstRun:
         begin = time.perf_counter()

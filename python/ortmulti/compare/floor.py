@@ -1,0 +1,37 @@
+"""The driver floor: how long cuInit and the contexts take by themselves; runs in a process of its own."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ortmulti import _core
+
+
+def cuda_devices(devices: Sequence[str]) -> list[str]:
+    """Those of `devices` that are GPUs, each once, in the order in which they are named."""
+    return [device for device in dict.fromkeys(devices) if device.startswith("cuda:")]
+
+
+def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    """Starts the driver and makes one context after the other, in a process that opens nothing else.
+
+    Opening libcuda itself, which every use of a GPU needs, comes before the clock starts.
+
+    Args:
+        spec: "devices": the GPUs, in the order of their contexts.
+
+    Returns:
+        "driver_floor" in seconds, and its parts: "cuInit", and "contexts" with one figure for each device.
+    """
+    _core.cuda_driver_version()
+    times = [time.perf_counter()]
+    _core.cuda_device_count()
+    times.append(time.perf_counter())
+    for device in cuda_devices(spec["devices"]):
+        _core.cuda_memory(int(device.removeprefix("cuda:")))
+        times.append(time.perf_counter())
+    parts = [end - begin for begin, end in itertools.pairwise(times)]
+    return {"driver_floor": times[-1] - times[0], "cuInit": parts[0], "contexts": parts[1:]}
