@@ -1,3 +1,5 @@
+#include <string_view>
+
 #include "bindings/registrations.hpp"
 #include "core/error.hpp"
 
@@ -66,7 +68,13 @@ void register_errors(py::module_& /*module*/) {
           }
         } catch (const Error& error) {
           const py::object type = py::module_::import("ortmulti.errors").attr(class_name(error.kind()));
-          PyErr_SetString(type.ptr(), error.what());
+          // Texts quote models and paths, which need not be UTF-8.
+          const std::string_view text = error.what();
+          const auto message = py::reinterpret_steal<py::object>(
+              PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+          if (message) {
+            PyErr_SetObject(type.ptr(), message.ptr());
+          }
         }
       });
 }

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "bindings/registrations.hpp"
+#include "bindings/text.hpp"
 #include "core/onnx_index.hpp"
 
 namespace py = pybind11;
@@ -29,7 +30,17 @@ void register_index(py::module_& module) {
       .def_property_readonly("location", [](const Initializer& initializer) { return py::bytes(initializer.location); })
       .def_readonly("offset", &Initializer::offset)
       .def_readonly("length", &Initializer::length)
-      .def_readonly("graph", &Initializer::graph);
+      .def_readonly("graph", &Initializer::graph)
+      .def_readonly("overridable", &Initializer::overridable);
+  py::class_<ModelIndex>(module, "ModelIndex")
+      .def_property_readonly("initializers", [](const ModelIndex& index) { return index.initializers; })
+      .def_property_readonly("operators", [](const ModelIndex& index) {
+        py::set operators;
+        for (const std::string& name : index.operators) {
+          operators.add(to_str(name));
+        }
+        return operators;
+      });
   module.def(
       "index_model",
       [](const py::bytes& model) {

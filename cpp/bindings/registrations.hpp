@@ -12,5 +12,6 @@ void register_timeline(pybind11::module_& module);
 void register_options(pybind11::module_& module);
 void register_session(pybind11::module_& module);
 void register_factory(pybind11::module_& module);
+void register_weights(pybind11::module_& module);
 
 }  // namespace ortmulti::bindings

@@ -6,283 +6,228 @@
 #include <string_view>
 #include <utility>
 
-#include "core/error.hpp"
+#include "core/onnx_wire.hpp"
 
 namespace ortmulti {
 namespace {
-
-// Sub-graphs within sub-graphs; deeper nesting is an attack on the stack, not a model.
-constexpr int max_depth = 64;
-
-[[noreturn]] void malformed(const char* what) {
-  throw Error(ErrorKind::invalid_protobuf, std::string("not an ONNX model: ") + what);
-}
-
-enum class Wire : unsigned { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
-
-// One field of a message of the protobuf wire format.
-struct Field {
-  std::uint64_t number = 0;
-  Wire wire = Wire::varint;
-  std::uint64_t value = 0;               // of a varint
-  const unsigned char* begin = nullptr;  // of bytes
-  const unsigned char* end = nullptr;
-
-  std::string_view text() const {
-    return {reinterpret_cast<const char*>(begin), static_cast<std::size_t>(end - begin)};
-  }
-};
-
-class Message {
- public:
-  Message(const unsigned char* begin, const unsigned char* end) : at_(begin), end_(end) {}
-
-  // Reads the next field; false at the end.
-  bool next(Field& field) {
-    if (at_ == end_) {
-      return false;
-    }
-    const std::uint64_t tag = varint();
-    field.number = tag >> 3U;
-    if (field.number == 0) {
-      malformed("a field has the number 0");
-    }
-    field.wire = static_cast<Wire>(tag & 7U);
-    switch (field.wire) {
-      case Wire::varint:
-        field.value = varint();
-        return true;
-      case Wire::fixed64:
-        skip(8);
-        return true;
-      case Wire::fixed32:
-        skip(4);
-        return true;
-      case Wire::bytes: {
-        const std::uint64_t length = varint();
-        field.begin = at_;
-        skip(length);
-        field.end = at_;
-        return true;
-      }
-    }
-    malformed("a field has an unknown wire type");
-  }
-
-  bool at_end() const noexcept { return at_ == end_; }
-
-  std::uint64_t varint() {
-    std::uint64_t value = 0;
-    for (unsigned shift = 0; shift < 70; shift += 7) {
-      if (at_ == end_) {
-        malformed("it ends within a number");
-      }
-      const unsigned char byte = *at_++;
-      if (shift < 64) {
-        value |= static_cast<std::uint64_t>(byte & 0x7FU) << shift;
-      }
-      if ((byte & 0x80U) == 0) {
-        return value;
-      }
-    }
-    malformed("a number is too long");
-  }
-
- private:
-  void skip(std::uint64_t length) {
-    if (length > static_cast<std::uint64_t>(end_ - at_)) {
-      malformed("a field is longer than what is left");
-    }
-    at_ += length;
-  }
-
-  const unsigned char* at_;
-  const unsigned char* end_;
-};
 
 std::uint64_t parse_size(std::string_view text, const char* what) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
-    malformed(what);
+    malformed_model(what);
   }
   return value;
 }
 
-// Bytes that a dense tensor of this type and shape takes; the largest number where that overflows.
-std::uint64_t dense_bytes(int data_type, const std::vector<std::int64_t>& shape) {
-  constexpr std::uint64_t too_many = std::numeric_limits<std::uint64_t>::max();
-  std::uint64_t count = 1;
-  for (const std::int64_t dimension : shape) {
-    if (dimension < 0) {
-      malformed("an initializer has a negative dimension");
+void add_dimensions(const WireField& field, std::vector<std::int64_t>& shape) {
+  const auto add = [&shape](std::uint64_t dimension) {
+    shape.push_back(static_cast<std::int64_t>(dimension));
+    if (shape.back() < 0) {
+      malformed_model("an initializer has a negative dimension");
     }
-    if (__builtin_mul_overflow(count, static_cast<std::uint64_t>(dimension), &count)) {
-      return too_many;
+  };
+  if (field.wire == Wire::varint) {
+    add(field.value);
+  } else if (field.wire == Wire::bytes) {
+    for (WireMessage packed(field.begin, field.end); !packed.at_end();) {
+      add(packed.varint());
     }
   }
-  std::uint64_t bits = 0;
-  return __builtin_mul_overflow(count, element_bits(data_type), &bits) || bits > too_many - 7 ? too_many
-                                                                                              : (bits + 7) / 8;
+}
+
+// Where external data lies, and what is not said.
+struct ExternalData {
+  std::string location;
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+};
+
+// Reads one StringStringEntryProto.
+void add_external_entry(const WireField& parent, ExternalData& result) {
+  std::string_view key;
+  std::string_view value;
+  WireMessage message(parent.begin, parent.end);
+  for (WireField field; message.next(field);) {
+    if (field.wire == Wire::bytes && field.number == 1) {
+      key = field.text();
+    } else if (field.wire == Wire::bytes && field.number == 2) {
+      value = field.text();
+    }
+  }
+  if (key == "location") {
+    result.location = value;
+  } else if (key == "offset") {
+    result.offset = parse_size(value, "the offset of external data is no number");
+  } else if (key == "length") {
+    result.length = parse_size(value, "the length of external data is no number");
+  }
+}
+
+Initializer read_initializer(const WireField& parent, const unsigned char* model) {
+  Initializer result;
+  ExternalData external;
+  bool is_external = false;
+  WireMessage message(parent.begin, parent.end);
+  for (WireField field; message.next(field);) {
+    const bool bytes = field.wire == Wire::bytes;
+    if (field.number == 1) {  // TensorProto.dims, packed or one by one
+      add_dimensions(field, result.shape);
+    } else if (field.number == 2 && field.wire == Wire::varint) {  // data_type
+      result.data_type = static_cast<int>(field.value);
+    } else if (field.number == 8 && bytes) {  // name
+      result.name = field.text();
+    } else if (field.number == 9 && bytes) {  // raw_data
+      result.storage = Storage::inline_bytes;
+      result.offset = static_cast<std::uint64_t>(field.begin - model);
+      result.length = static_cast<std::uint64_t>(field.end - field.begin);
+    } else if (field.number == 13 && bytes) {  // external_data
+      add_external_entry(field, external);
+    } else if (field.number == 14 && field.wire == Wire::varint) {  // data_location: 1 is EXTERNAL
+      is_external = field.value == 1;
+    }
+  }
+  if (is_external) {
+    result.storage = Storage::external;
+    result.location = std::move(external.location);
+    result.offset = external.offset;
+    result.length = external.length;  // for ONNX Runtime 0 says nothing
+  }
+  if (result.storage == Storage::typed || (is_external && result.length == 0)) {
+    result.length = dense_bytes(result.data_type, result.shape);
+  }
+  return result;
+}
+
+std::string_view name_of(const WireField& message, std::uint64_t number) {
+  std::string_view name;
+  WireMessage fields(message.begin, message.end);
+  for (WireField field; fields.next(field);) {
+    if (field.wire == Wire::bytes && field.number == number) {
+      name = field.text();
+    }
+  }
+  return name;
 }
 
 class Indexer {
  public:
-  Indexer(const unsigned char* model, std::size_t size) : model_(model), end_(model + size) {}
-
-  std::vector<Initializer> index() {
-    Message message(model_, end_);
-    for (Field field; message.next(field);) {
-      if (field.wire != Wire::bytes) {
-        continue;
-      }
-      if (field.number == 7) {  // ModelProto.graph
-        graph(field, 0);
-      } else if (field.number == 25) {  // ModelProto.functions
-        function(field);
-      }
-    }
-    return std::move(found_);
-  }
-
- private:
-  void graph(const Field& parent, int depth) {
-    if (depth > max_depth) {
-      malformed("its graphs are nested too deeply");
-    }
-    const std::size_t number = depth == 0 ? 0 : ++sub_graphs_;
-    Message message(parent.begin, parent.end);
-    for (Field field; message.next(field);) {
-      if (field.wire != Wire::bytes) {
-        continue;
-      }
-      if (field.number == 1) {  // GraphProto.node
-        node(field, depth);
-      } else if (field.number == 5) {  // GraphProto.initializer
-        found_.push_back(tensor(field, number));
+  Indexer(const unsigned char* model, std::size_t size) : model_(model) {
+    OnnxWalk<Indexer>(*this).model(model, size);
+    // In older models every initializer is an input by rule, and none can be overridden.
+    constexpr std::uint64_t first_ir_with_overriding = 4;
+    if (ir_version_ < first_ir_with_overriding) {
+      for (Initializer& initializer : index_.initializers) {
+        initializer.overridable = false;
       }
     }
   }
 
-  void function(const Field& parent) {
-    Message message(parent.begin, parent.end);
-    for (Field field; message.next(field);) {
-      if (field.wire == Wire::bytes && field.number == 7) {  // FunctionProto.node
-        node(field, 1);
+  ModelIndex take() { return std::move(index_); }
+
+  bool enter(OnnxMessage kind, const WireField& field) {
+    switch (kind) {
+      case OnnxMessage::graph:
+        graphs_.push_back({graphs_.empty() && functions_ == 0 ? 0 : ++sub_graphs_, {}, {}});
+        break;
+      case OnnxMessage::node:
+        nodes_.emplace_back();
+        break;
+      case OnnxMessage::function:
+        ++functions_;
+        break;
+      case OnnxMessage::initializer:
+        graphs_.back().initializers.push_back(index_.initializers.size());
+        index_.initializers.push_back(read_initializer(field, model_));
+        index_.initializers.back().graph = graphs_.back().number;
+        index_.initializers.back().of_function = functions_ > 0;
+        return false;
+      case OnnxMessage::model:
+      case OnnxMessage::attribute:
+      case OnnxMessage::none:
+        break;
+    }
+    return true;
+  }
+
+  void leave(OnnxMessage kind) {
+    if (kind == OnnxMessage::graph) {
+      const Graph& graph = graphs_.back();
+      for (const std::size_t index : graph.initializers) {
+        index_.initializers[index].overridable = graph.inputs.count(index_.initializers[index].name) > 0;
       }
+      graphs_.pop_back();
+    } else if (kind == OnnxMessage::node) {
+      const Node& node = nodes_.back();
+      const bool standard = node.domain.empty() || node.domain == "ai.onnx";
+      if (standard && node.type == "Constant") {
+        index_.constants.insert(node.outputs.begin(), node.outputs.end());
+      }
+      index_.operators.insert((standard ? "" : std::string(node.domain) + ":") + std::string(node.type));
+      nodes_.pop_back();
+    } else if (kind == OnnxMessage::function) {
+      --functions_;
     }
   }
 
-  void node(const Field& parent, int depth) {
-    Message message(parent.begin, parent.end);
-    for (Field field; message.next(field);) {
-      if (field.wire == Wire::bytes && field.number == 5) {  // NodeProto.attribute
-        attribute(field, depth);
+  void field(OnnxMessage parent, const WireField& field) {
+    if (parent == OnnxMessage::model && field.number == 1 && field.wire == Wire::varint) {
+      ir_version_ = field.value;
+    }
+    if (field.wire != Wire::bytes) {
+      return;
+    }
+    if (parent == OnnxMessage::graph) {
+      if (field.number == 11) {  // GraphProto.input: ValueInfoProto.name
+        graphs_.back().inputs.insert(name_of(field, 1));
+      } else if (field.number == 15) {  // sparse_initializer: the name is that of its values
+        sparse_initializer(field);
       }
-    }
-  }
-
-  void attribute(const Field& parent, int depth) {
-    Message message(parent.begin, parent.end);
-    for (Field field; message.next(field);) {
-      if (field.wire == Wire::bytes && (field.number == 6 || field.number == 11)) {  // AttributeProto.g, .graphs
-        graph(field, depth + 1);
-      }
-    }
-  }
-
-  Initializer tensor(const Field& parent, std::size_t graph) const {
-    Initializer result;
-    result.graph = graph;
-    bool external = false;
-    bool sized = false;
-    Message message(parent.begin, parent.end);
-    for (Field field; message.next(field);) {
-      switch (field.number) {
-        case 1:  // TensorProto.dims, packed or one by one
-          dimensions(field, result.shape);
-          break;
-        case 2:  // data_type
-          result.data_type = static_cast<int>(field.value);
-          break;
-        case 8:  // name
-          if (field.wire == Wire::bytes) {
-            result.name = field.text();
-          }
-          break;
-        case 9:  // raw_data
-          if (field.wire == Wire::bytes) {
-            result.storage = Storage::inline_bytes;
-            result.offset = static_cast<std::uint64_t>(field.begin - model_);
-            result.length = static_cast<std::uint64_t>(field.end - field.begin);
-            sized = true;
-          }
-          break;
-        case 13:  // external_data
-          if (field.wire == Wire::bytes) {
-            sized = external_entry(field, result) || sized;
-          }
-          break;
-        case 14:  // data_location: 1 is EXTERNAL
-          external = field.value == 1;
-          break;
-        default:
-          break;
-      }
-    }
-    if (external) {
-      result.storage = Storage::external;
-    }
-    if (!sized) {
-      result.length = dense_bytes(result.data_type, result.shape);
-    }
-    return result;
-  }
-
-  static void dimensions(const Field& field, std::vector<std::int64_t>& shape) {
-    if (field.wire == Wire::varint) {
-      shape.push_back(static_cast<std::int64_t>(field.value));
-    } else if (field.wire == Wire::bytes) {
-      for (Message packed(field.begin, field.end); !packed.at_end();) {
-        shape.push_back(static_cast<std::int64_t>(packed.varint()));
+    } else if (parent == OnnxMessage::node) {
+      if (field.number == 2) {  // NodeProto.output
+        nodes_.back().outputs.push_back(field.text());
+      } else if (field.number == 4) {  // op_type
+        nodes_.back().type = field.text();
+      } else if (field.number == 7) {  // domain
+        nodes_.back().domain = field.text();
       }
     }
   }
 
-  // Reads one StringStringEntryProto; true for the length.
-  static bool external_entry(const Field& parent, Initializer& result) {
-    std::string_view key;
-    std::string_view value;
-    Message message(parent.begin, parent.end);
-    for (Field field; message.next(field);) {
-      if (field.wire == Wire::bytes && field.number == 1) {
-        key = field.text();
-      } else if (field.wire == Wire::bytes && field.number == 2) {
-        value = field.text();
+ private:
+  struct Graph {
+    std::size_t number = 0;
+    std::vector<std::size_t> initializers;
+    std::set<std::string_view> inputs;
+  };
+
+  struct Node {
+    std::string_view type;
+    std::string_view domain;
+    std::vector<std::string_view> outputs;
+  };
+
+  void sparse_initializer(const WireField& parent) {
+    WireMessage message(parent.begin, parent.end);
+    for (WireField field; message.next(field);) {
+      if (field.wire == Wire::bytes && field.number == 1) {  // SparseTensorProto.values
+        index_.constants.emplace(name_of(field, 8));
       }
     }
-    if (key == "location") {
-      result.location = value;
-    } else if (key == "offset") {
-      result.offset = parse_size(value, "the offset of external data is no number");
-    } else if (key == "length") {
-      result.length = parse_size(value, "the length of external data is no number");
-      return true;
-    }
-    return false;
   }
 
   const unsigned char* model_;
-  const unsigned char* end_;
+  std::uint64_t ir_version_ = 0;
   std::size_t sub_graphs_ = 0;
-  std::vector<Initializer> found_;
+  std::size_t functions_ = 0;  // that enclose what is read
+  std::vector<Graph> graphs_;
+  std::vector<Node> nodes_;
+  ModelIndex index_;
 };
 
 }  // namespace
 
-std::vector<Initializer> index_model(const unsigned char* model, std::size_t size) {
-  return Indexer(model, size).index();
-}
+ModelIndex index_model(const unsigned char* model, std::size_t size) { return Indexer(model, size).take(); }
 
 unsigned element_bits(int data_type) noexcept {
   // By TensorProto.DataType: undefined, float, uint8, int8, uint16, int16, int32, int64, string, bool, float16, double,
@@ -291,6 +236,19 @@ unsigned element_bits(int data_type) noexcept {
                                              64, 128, 16, 8, 8,  8,  8,  4,  4, 4, 8,  2,  2};
   const auto index = static_cast<std::size_t>(data_type);
   return data_type >= 0 && index < bits.size() ? bits[index] : 0;
+}
+
+std::uint64_t dense_bytes(int data_type, const std::vector<std::int64_t>& shape) noexcept {
+  constexpr std::uint64_t too_many = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t count = 1;
+  for (const std::int64_t dimension : shape) {
+    if (dimension < 0 || __builtin_mul_overflow(count, static_cast<std::uint64_t>(dimension), &count)) {
+      return too_many;
+    }
+  }
+  std::uint64_t bits = 0;
+  return __builtin_mul_overflow(count, element_bits(data_type), &bits) || bits > too_many - 7 ? too_many
+                                                                                              : (bits + 7) / 8;
 }
 
 std::uint64_t total_bytes(const std::vector<Initializer>& initializers) noexcept {

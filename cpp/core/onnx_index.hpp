@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,14 +25,28 @@ struct Initializer {
   std::uint64_t offset = 0;  ///< In that file, or in the model; 0 for typed ones.
   std::uint64_t length = 0;  ///< Bytes in that file or in the model; from the shape where the model leaves it out.
   std::size_t graph = 0;     ///< 0 for the main graph; sub-graphs are counted from 1.
+  bool overridable = false;  ///< Its name is an input of its graph too: a run may give another value.
+  bool of_function = false;  ///< In a graph within a function: ONNX Runtime renames it where the function is used.
+};
+
+/// What is to know about a model before its weights are read.
+struct ModelIndex {
+  std::vector<Initializer> initializers;
+  /// Of all graphs and functions: "MatMul", or with its domain "com.microsoft:MatMulNBits".
+  std::set<std::string> operators;
+  /// Names of what ONNX Runtime turns into initializers while loading: outputs of Constant nodes, sparse initializers.
+  std::set<std::string> constants;
 };
 
 /// Finds every initializer of a serialized ONNX model, those of sub-graphs too, without reading their bytes. Throws
 /// Error with ErrorKind::invalid_protobuf for what is no valid protobuf message of a model.
-std::vector<Initializer> index_model(const unsigned char* model, std::size_t size);
+ModelIndex index_model(const unsigned char* model, std::size_t size);
 
 /// Bits of one element of a TensorProto.DataType; 0 for strings and unknown ones.
 unsigned element_bits(int data_type) noexcept;
+
+/// Bytes of a dense tensor; the largest number where that overflows or a dimension is negative, 0 for unknown types.
+std::uint64_t dense_bytes(int data_type, const std::vector<std::int64_t>& shape) noexcept;
 
 /// Bytes of all initializers together.
 std::uint64_t total_bytes(const std::vector<Initializer>& initializers) noexcept;

@@ -119,10 +119,11 @@ std::uint64_t Creation::weight_bytes() {
     try {
       const ModelSource& model = request_.model;
       if (model.in_memory) {
-        weight_bytes_ = total_bytes(index_model(static_cast<const unsigned char*>(model.bytes), model.size));
+        weight_bytes_ =
+            total_bytes(index_model(static_cast<const unsigned char*>(model.bytes), model.size).initializers);
       } else {
         const MappedFile file(model.path);
-        weight_bytes_ = total_bytes(index_model(file.data(), file.size()));
+        weight_bytes_ = total_bytes(index_model(file.data(), file.size()).initializers);
       }
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): ONNX Runtime says what is wrong with the model
     }

@@ -1,0 +1,93 @@
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+#include "bindings/gil.hpp"
+#include "bindings/registrations.hpp"
+#include "bindings/text.hpp"
+#include "core/checksum.hpp"
+#include "core/weight_list.hpp"
+
+namespace py = pybind11;
+
+namespace ortmulti::bindings {
+namespace {
+
+using FileTuple = std::tuple<py::str, std::uint64_t, std::uint64_t, std::int64_t>;
+using WeightTuple = std::tuple<py::str, int, std::vector<std::int64_t>, std::size_t, std::uint64_t, std::uint64_t>;
+using LeftOutTuple = std::tuple<py::str, py::str>;
+
+WeightList make_list(const std::vector<FileTuple>& files, const std::vector<WeightTuple>& weights,
+                     const std::vector<LeftOutTuple>& left_out) {
+  WeightList list;
+  for (const auto& [path, size, inode, mtime_ns] : files) {
+    list.files.push_back({from_str(path), size, inode, mtime_ns});
+  }
+  for (const auto& [name, data_type, shape, file, offset, length] : weights) {
+    if (file >= list.files.size()) {
+      throw py::value_error("a weight names file " + std::to_string(file) + " of " + std::to_string(files.size()));
+    }
+    list.weights.push_back({from_str(name), data_type, shape, file, offset, length});
+  }
+  for (const auto& [name, reason] : left_out) {
+    list.left_out.push_back({from_str(name), from_str(reason)});
+  }
+  return list;
+}
+
+py::list files_of(const WeightList& list) {
+  py::list result;
+  for (const WeightFile& file : list.files) {
+    result.append(py::make_tuple(to_str(file.path), file.size, file.inode, file.mtime_ns));
+  }
+  return result;
+}
+
+py::list weights_of(const WeightList& list) {
+  py::list result;
+  for (const Weight& weight : list.weights) {
+    result.append(
+        py::make_tuple(to_str(weight.name), weight.data_type, weight.shape, weight.file, weight.offset, weight.length));
+  }
+  return result;
+}
+
+py::list left_out_of(const WeightList& list) {
+  py::list result;
+  for (const LeftOut& left_out : list.left_out) {
+    result.append(py::make_tuple(to_str(left_out.name), to_str(left_out.reason)));
+  }
+  return result;
+}
+
+}  // namespace
+
+void register_weights(py::module_& module) {
+  py::class_<WeightList>(module, "WeightList")
+      .def(py::init(&make_list), py::arg("files") = py::list(), py::arg("weights") = py::list(),
+           py::arg("left_out") = py::list())
+      .def_property_readonly("files", &files_of)
+      .def_property_readonly("weights", &weights_of)
+      .def_property_readonly("left_out", &left_out_of);
+  module.attr("MIN_SHARED_BYTES") = min_shared_bytes;
+  module.def(
+      "shareable_weights",
+      [](const py::str& model, std::uint64_t min_bytes) {
+        const std::string path = from_str(model);
+        const ReleaseGil nogil;
+        return shareable_weights(path, min_bytes);
+      },
+      py::arg("model"), py::arg("min_bytes") = min_shared_bytes);
+  module.def(
+      "file_checksum",
+      [](const py::str& path) {
+        const std::string text = from_str(path);
+        const ReleaseGil nogil;
+        return file_checksum(text);
+      },
+      py::arg("path"));
+}
+
+}  // namespace ortmulti::bindings

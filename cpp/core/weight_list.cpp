@@ -1,0 +1,201 @@
+#include "core/weight_list.hpp"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <system_error>
+
+#include "core/error.hpp"
+#include "core/mapped_file.hpp"
+
+namespace ortmulti {
+namespace {
+
+// TensorProto.DataType: what ONNX Runtime's API can make a tensor of over somebody's memory. Strings and complex
+// numbers are not among them, nor what came after int4.
+bool has_shareable_type(int data_type) {
+  constexpr int string = 8;
+  constexpr int complex64 = 14;
+  constexpr int complex128 = 15;
+  constexpr int int4 = 22;
+  return data_type > 0 && data_type <= int4 && data_type != string && data_type != complex64 && data_type != complex128;
+}
+
+bool lies_in(const std::string& path, const std::string& folder) {
+  return path.compare(0, folder.size(), folder) == 0 &&
+         (folder == "/" || (path.size() > folder.size() && path[folder.size()] == '/'));
+}
+
+std::string quote(const std::string& text) { return "'" + text + "'"; }
+
+std::string tensor_in_file(const Initializer& initializer) {
+  return "the external data of " + quote(initializer.name) + " in " + quote(initializer.location);
+}
+
+}  // namespace
+
+std::string folder_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
+}
+
+std::string real_path(const std::string& path) {
+  struct Free {
+    void operator()(char* text) const { std::free(text); }  // NOLINT(cppcoreguidelines-no-malloc): realpath's memory
+  };
+  const std::unique_ptr<char, Free> resolved(realpath(path.c_str(), nullptr));
+  return resolved ? resolved.get() : "";
+}
+
+WeightFile identify_file(const std::string& path) {
+  struct stat status{};
+  if (stat(path.c_str(), &status) != 0) {
+    throw Error(ErrorKind::no_such_file, "cannot open '" + path + "': " + std::generic_category().message(errno));
+  }
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(ErrorKind::no_such_file, "'" + path + "' is not a regular file");
+  }
+  constexpr std::int64_t second = 1'000'000'000;
+  WeightFile file;
+  file.path = real_path(path);
+  if (file.path.empty()) {  // gone meanwhile
+    throw Error(ErrorKind::no_such_file, "cannot open '" + path + "': " + std::generic_category().message(errno));
+  }
+  file.size = static_cast<std::uint64_t>(status.st_size);
+  file.inode = status.st_ino;
+  file.mtime_ns = status.st_mtim.tv_sec * second + status.st_mtim.tv_nsec;
+  return file;
+}
+
+std::size_t add_file(WeightList& list, const WeightFile& file) {
+  const auto at = std::find(list.files.begin(), list.files.end(), file);
+  const auto index = static_cast<std::size_t>(at - list.files.begin());
+  if (at == list.files.end()) {
+    list.files.push_back(file);
+  }
+  return index;
+}
+
+SharingRules::SharingRules(const ModelIndex& index) : index_(index) {
+  std::set<std::string> seen;
+  for (const Initializer& initializer : index.initializers) {
+    if (!seen.insert(initializer.name).second) {
+      repeated_.insert(initializer.name);
+    }
+  }
+}
+
+std::string SharingRules::problem(const Initializer& initializer) const {
+  if (initializer.storage == Storage::typed) {
+    return "its values are in a typed field of the model";
+  }
+  if (!has_shareable_type(initializer.data_type)) {
+    return "tensors of its type (" + std::to_string(initializer.data_type) + ") cannot be shared";
+  }
+  const std::uint64_t dense = dense_bytes(initializer.data_type, initializer.shape);
+  if (initializer.length != dense) {
+    return "it has " + std::to_string(initializer.length) + " bytes where its type and shape need " +
+           std::to_string(dense);
+  }
+  if (initializer.name.empty() || initializer.name.find('\0') != std::string::npos) {
+    return "it has no name that could be given to ONNX Runtime";
+  }
+  if (repeated_.count(initializer.name) > 0) {
+    return "another initializer of the model has the same name";
+  }
+  if (index_.constants.count(initializer.name) > 0) {
+    return "a constant of the model has the same name";
+  }
+  if (initializer.overridable) {
+    return "it is an input of its graph too, which a run may override";
+  }
+  if (initializer.of_function) {
+    return "it belongs to a function, where ONNX Runtime renames it";
+  }
+  return "";
+}
+
+ExternalFiles::ExternalFiles(const std::string& folder, const std::string& model_path) : folder_(folder) {
+  allowed_.push_back(real_path(folder));
+  if (!model_path.empty()) {
+    // Model caches keep links to files of another folder: model and data may both lie there.
+    const std::string real = folder_of(real_path(model_path));
+    if (real != allowed_.front()) {
+      allowed_.push_back(real);
+    }
+  }
+}
+
+WeightFile ExternalFiles::resolve(const Initializer& initializer) const {
+  const std::string& location = initializer.location;
+  if (location.empty() || location.find('\0') != std::string::npos) {
+    throw Error(ErrorKind::fail, "the external data of " + quote(initializer.name) + " names no file");
+  }
+  if (location.front() == '/') {
+    throw Error(ErrorKind::fail,
+                tensor_in_file(initializer) + ": the path must be relative to the model's folder " + quote(folder_));
+  }
+  const std::string path = folder_ + "/" + location;
+  const std::string real = real_path(path);
+  if (real.empty()) {
+    const int code = errno;
+    throw Error(ErrorKind::no_such_file, tensor_in_file(initializer) + ": cannot open " + quote(path) + ": " +
+                                             std::generic_category().message(code));
+  }
+  if (std::none_of(allowed_.begin(), allowed_.end(), [&](const auto& allowed) { return lies_in(real, allowed); })) {
+    throw Error(ErrorKind::fail, tensor_in_file(initializer) + ": " + quote(real) +
+                                     " is outside of the model's folder " + quote(allowed_.front()));
+  }
+  try {
+    return identify_file(real);
+  } catch (const Error& error) {
+    throw Error(error.kind(), tensor_in_file(initializer) + ": " + error.what());
+  }
+}
+
+const WeightFile& ExternalFiles::find(const Initializer& initializer) {
+  auto at = found_.find(initializer.location);
+  if (at == found_.end()) {
+    at = found_.emplace(initializer.location, resolve(initializer)).first;
+  }
+  const WeightFile& file = at->second;
+  const std::uint64_t size = file.size;
+  if (initializer.offset > size || initializer.length > size - initializer.offset) {
+    throw Error(ErrorKind::fail, tensor_in_file(initializer) + ": it is " + std::to_string(initializer.length) +
+                                     " bytes from " + std::to_string(initializer.offset) + ", and " + quote(file.path) +
+                                     " has " + std::to_string(size) + " bytes");
+  }
+  return file;
+}
+
+WeightList shareable_weights(const std::string& model_path, std::uint64_t min_bytes) {
+  const WeightFile model = identify_file(model_path);
+  ModelIndex index;
+  {
+    const MappedFile bytes(model.path);
+    index = index_model(bytes.data(), bytes.size());
+  }
+  const SharingRules rules(index);
+  ExternalFiles external(folder_of(model_path), model_path);
+  WeightList list;
+  for (const Initializer& initializer : index.initializers) {
+    const bool is_external = initializer.storage == Storage::external;
+    const WeightFile& file = is_external ? external.find(initializer) : model;
+    if (initializer.length < min_bytes) {
+      continue;
+    }
+    const std::string problem = rules.problem(initializer);
+    if (problem.empty()) {
+      list.weights.push_back({initializer.name, initializer.data_type, initializer.shape, add_file(list, file),
+                              initializer.offset, initializer.length});
+    } else {
+      list.left_out.push_back({initializer.name, problem});
+    }
+  }
+  return list;
+}
+
+}  // namespace ortmulti
