@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks import create_close_cycles, run_overhead
+from benchmarks import cpu_sharing, create_close_cycles, run_overhead
 
 
 def test_run_overhead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,3 +39,27 @@ def test_create_close_cycles(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert measured["growth_mb"] == pytest.approx(measured["end_mb"] - measured["warm_mb"])
         assert measured["end_mb"] > 10
     assert "median growth" in capsys.readouterr().out
+
+
+def test_cpu_sharing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "sharing.json"
+    arguments = ["--megabytes", "1", "--repeat", "1"]
+    assert cpu_sharing.main([*arguments, "--most-memory=inf", "--most-creation=inf", "--json", str(path)]) == 0
+    assert cpu_sharing.main([*arguments, "--most-memory=inf", "--most-creation=0"]) == 1
+    report = json.loads(path.read_text())
+    assert set(report["measured"]) == set(cpu_sharing.CASES)
+    [eight] = report["measured"][cpu_sharing.EIGHT_SHARED]
+    assert len(eight["outputs"]) == 8
+    assert report["summary"]["identical"] is True
+    assert report["summary"]["pss"][cpu_sharing.EIGHT_SHARED] == eight["pss"]
+    assert "8 sessions take" in capsys.readouterr().out
+
+
+def test_one_other_bit_in_one_of_eight_sessions_is_seen() -> None:
+    def result(*outputs: str) -> dict[str, Any]:
+        return {"pss": 10, "creation": 1.0, "outputs": outputs, "details": {}}
+
+    measured = {name: [result(*["a"] * count)] for name, (_, count) in cpu_sharing.CASES.items()}
+    assert cpu_sharing.summarize(measured)["identical"] is True
+    measured[cpu_sharing.EIGHT_SHARED].append(result(*["a"] * 7, "b"))
+    assert cpu_sharing.summarize(measured)["identical"] is False
