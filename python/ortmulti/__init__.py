@@ -32,6 +32,7 @@ from ortmulti.errors import (
     NoSuchFile,
     NotFound,
     NotImplemented,
+    NotOptimizable,
     OutOfMemory,
     RuntimeException,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "NodeArg",
     "NotFound",
     "NotImplemented",
+    "NotOptimizable",
     "OutOfMemory",
     "Pool",
     "RunOptions",

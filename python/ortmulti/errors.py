@@ -29,6 +29,7 @@ __all__ = [
     "NoSuchFile",
     "NotFound",
     "NotImplemented",
+    "NotOptimizable",
     "OutOfMemory",
     "RuntimeException",
 ]
@@ -120,3 +121,7 @@ class ClosedError(Error, ValueError):
 
 class ForkError(Error, RuntimeError):
     """A child process made by fork() used what its parent had started and what does not survive a fork."""
+
+
+class NotOptimizable(Error):
+    """A model's optimized form cannot be made, saved or used; the message says why. The model itself may be fine."""
