@@ -190,9 +190,8 @@ def measure_memory(model: Path, device: str, repeat: int) -> dict[str, Any]:
             measured.append(json.loads(child.stdout.splitlines()[-1]))
 
     def median(strategy: str, count: int) -> float:
-        return statistics.median(
-            one["bytes"] for one in measured if (one["strategy"], one["count"]) == (strategy, count)
-        )
+        cases = [one["bytes"] for one in measured if (one["strategy"], one["count"]) == (strategy, count)]
+        return float(statistics.median(cases))
 
     return {
         "measured": measured,

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import cpu_sharing, create_close_cycles, run_overhead
+from benchmarks import cpu_sharing, create_close_cycles, run_overhead, weight_loading
+from ortmulti import Timeline, models
+from tests import _fake_driver
+from tests._processes import check_child
 
 
 def test_run_overhead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,3 +66,60 @@ def test_one_other_bit_in_one_of_eight_sessions_is_seen() -> None:
     assert cpu_sharing.summarize(measured)["identical"] is True
     measured[cpu_sharing.EIGHT_SHARED].append(result(*["a"] * 7, "b"))
     assert cpu_sharing.summarize(measured)["identical"] is False
+
+
+def test_weight_loading_needs_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        weight_loading.main([str(models.make("identity", tmp_path)), "--devices", "cpu"])
+    assert "this needs a GPU" in capsys.readouterr().err
+
+
+def test_ceiling_copies_from_one_pinned_buffer_and_frees_everything(tmp_path: Path) -> None:
+    driver = _fake_driver.build(tmp_path)
+    code = """
+        from benchmarks import weight_loading
+        weight_loading.BUFFER_BYTES, weight_loading.TARGET_BYTES = 1000, 2000
+        copy = weight_loading.PinnedCopy(1)
+        assert copy.seconds(2500) > 0
+        copy.close()
+    """
+    check_child(code, environment=driver.environment)
+    assert driver.calls == [
+        "init 0", "context 1", "pin 1000 1", "allocate 2000", "stream 1",
+        "copy 1000 to 0", "copy 1000 to 1000", "copy 1000 to 0", "wait",
+        "end of stream", "free", "unpin",
+    ]  # fmt: skip
+
+
+def test_loading_seconds_are_of_the_first_device_and_of_the_last() -> None:
+    timeline = Timeline()
+    timeline.add("load weights", 1_000_000_000, 3_000_000_000, "cuda:0")
+    timeline.add("copy weights from cuda:0", 2_000_000_000, 3_250_000_000, "cuda:2")
+    timeline.add("copy weights from cuda:0", 2_000_000_000, 3_125_000_000, "cuda:1")
+    timeline.add("create session", 3_000_000_000, 9_000_000_000, "cuda:1")
+    assert weight_loading.loading_seconds(timeline) == {"load": 2.0, "behind": 0.25}
+
+
+def test_load_that_shared_nothing_is_an_error_that_says_why() -> None:
+    timeline = Timeline()
+    timeline.add("not shared: the model has no weights", 1, 1)
+    with pytest.raises(RuntimeError, match="the model has no weights"):
+        weight_loading.loading_seconds(timeline)
+
+
+@pytest.mark.gpu
+def test_weight_loading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, path = models.make("matmul", tmp_path, megabytes=64), tmp_path / "loading.json"
+    limits = ["--least-share=0", "--most-behind=inf", "--most-memory=inf", "--most-seconds=inf"]
+    weight_loading.main([str(model), "--repeat", "2", "--memory-repeat", "1", *limits, "--out", str(path)])
+    report = json.loads(path.read_text())
+    assert report["loading"]["bytes"] > 60_000_000
+    assert len(report["loading"]["pairs"]) == 2
+    for pair in report["loading"]["pairs"]:
+        assert 0 < pair["load"] <= pair["ready"]
+        assert pair["share"] == pytest.approx(pair["rate"] / pair["ceiling"])
+    assert [(one["strategy"], one["count"]) for one in report["memory"]["measured"]] == [
+        ("shared", 1), ("shared", 4), ("sequential", 1),
+    ]  # fmt: skip
+    assert all(one["bytes"] > 0 for one in report["memory"]["measured"])
+    assert "GB/s" in capsys.readouterr().out

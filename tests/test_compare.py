@@ -28,6 +28,7 @@ from ortmulti.compare import (
 from ortmulti.compare.memory import process_memory, process_tree
 from ortmulti.compare.summary import rows
 from ortmulti.errors import InvalidArgument, NoSuchFile
+from tests import _fake_driver
 
 TIMES = ("starting", "creation", "session", "ready", "first_run")
 
@@ -162,8 +163,13 @@ def test_driver_floor_opens_nothing_but_the_driver(measure: Any) -> None:
     assert result["measured"]["driver_floor"] == result["measured"]["cuInit"] >= 0
 
 
-def test_driver_floor_is_of_the_gpus_in_their_order() -> None:
-    assert floor.cuda_devices(("cuda:1", "cpu", "cuda:0", "cuda:1")) == ["cuda:1", "cuda:0"]
+def test_driver_floor_is_cuinit_and_the_contexts_in_their_order(tmp_path: Path) -> None:
+    driver = _fake_driver.build(tmp_path)
+    devices = floor.cuda_devices(("cuda:2", "cpu", "cuda:0", "cuda:2"))
+    result = fresh_process.run("ortmulti.compare.floor", {"devices": devices}, 60, driver.environment)
+    assert driver.calls == ["init 0", "context 2", "context 0"]
+    assert len(result["contexts"]) == 2
+    assert result["driver_floor"] == pytest.approx(result["cuInit"] + sum(result["contexts"]))
 
 
 @pytest.mark.gpu
