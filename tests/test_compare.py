@@ -127,9 +127,11 @@ def test_cache_is_a_scratch_one_that_first_loads_find_empty(
     monkeypatch.setenv("ORTMULTI_CACHE", str(mine))
     bench = comparison._Bench(Plan(models=[model], device_sets=[("cpu",)], entry=entry), None)
     prepared = comparison._prepare(model, tmp_path / "prepared")
-    (prepared.cache / "entry").mkdir(parents=True)
-    (prepared.cache / "entry" / "model.onnx").write_bytes(bytes(1000))
-    (prepared.cache / "lock").touch()
+    folder = prepared.cache / "entries" / "digest"
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").write_bytes(bytes(1000))
+    (folder / "shared").touch()
+    (prepared.cache / "lock").write_bytes(b"x")
     measured = bench.measure(Case(model, ("cpu",), "shared"), prepared, "none")
     assert "error" not in measured
     assert measured["entry"] == ({"present": True, "bytes": 1000} if entry else None)

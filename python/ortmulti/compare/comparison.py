@@ -52,7 +52,9 @@ class _Model:
     facts: Mapping[str, Any]
 
     def entry_files(self) -> tuple[Path, ...]:
-        return tuple(sorted(file for file in self.cache.rglob("*") if file.is_file() and file.stat().st_size))
+        """The files of whole entries; drafts and locks lie elsewhere in the cache."""
+        files = (self.cache / "entries").rglob("*")
+        return tuple(sorted(file for file in files if file.is_file() and file.stat().st_size))
 
 
 def compare(plan: Plan, progress: Callable[[Progress], None] | None = None) -> dict[str, Any]:
