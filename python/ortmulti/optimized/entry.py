@@ -1,0 +1,266 @@
+"""An optimized model in its folder: a small graph, the tensors that only it has, and a manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from ortmulti import _core
+from ortmulti.errors import NoSuchFile
+
+from .checksum import checksum
+from .identity import FileIdentity
+from .key import FORMAT, CacheKey
+
+MANIFEST = "manifest.json"
+MODEL = "model.onnx"
+PLACEHOLDER = "shared"
+"""Where the graph says that shared weights lie. Empty, so that one that is not given is an error and never zeros."""
+
+
+class Damaged(Exception):  # noqa: N818  (a state, which callers act on)
+    """An entry is not what was written; the message says how."""
+
+
+class Weights(Protocol):
+    """What `_core.WeightList` has."""
+
+    @property
+    def files(self) -> Sequence[tuple[str, int, int, int]]: ...
+    @property
+    def weights(self) -> Sequence[tuple[str, int, Sequence[int], int, int, int]]: ...
+    @property
+    def left_out(self) -> Sequence[tuple[str, str]]: ...
+
+
+class Entry:
+    """One optimized model. While it is open, nobody removes it from the cache.
+
+    Attributes:
+        folder: Where it lies.
+        facts: What its manifest says.
+        weights: The shared weights, and the files that they are read from.
+        refused: Names of weights that ONNX Runtime would not take, which therefore are not among ``weights``.
+    """
+
+    def __init__(self, folder: Path, facts: dict[str, Any], sources: Sequence[FileIdentity], lock: int | None) -> None:
+        self.folder = folder
+        self.facts = facts
+        self.weights = _weight_list(folder, facts["weights"], sources)
+        self.refused: tuple[str, ...] = tuple(facts["refused"])
+        self._close = weakref.finalize(self, _close, lock)
+
+    @property
+    def model_path(self) -> str:
+        """The optimized model."""
+        return str(self.folder / MODEL)
+
+    @property
+    def bytes(self) -> int:
+        """What the entry takes on the disk, its manifest left out."""
+        return sum(int(file["size"]) for file in self.facts["files"].values())
+
+    def verify(self) -> None:
+        """Reads all of the entry and compares it with its checksums.
+
+        Raises:
+            Damaged: They differ, or a file is missing.
+        """
+        for name, expected in self.facts["files"].items():
+            try:
+                found = checksum(str(self.folder / name))
+            except (OSError, NoSuchFile) as error:
+                raise Damaged(f"{name} cannot be read: {error}") from error
+            if found != expected["checksum"]:
+                raise Damaged(f"{name} does not have the checksum that it was written with")
+
+    def close(self) -> None:
+        """Lets others remove it; the files that are open or mapped by then stay readable."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Entry of {self.facts['model'] or 'a model in memory'} in {self.folder}>"
+
+
+def _close(lock: int | None) -> None:
+    if lock is not None:
+        os.close(lock)
+
+
+def write(
+    folder: Path, key: CacheKey, weights: Weights, own_bytes: int, refused: Sequence[str], more: Mapping[str, Any]
+) -> Entry:
+    """Writes the manifest of an entry whose other files lie in ``folder``.
+
+    Args:
+        folder: Where.
+        key: What the entry was made of.
+        weights: The shared weights; their files are the model's, or lie in ``folder``.
+        own_bytes: Bytes of the tensors that the entry has and the model has not.
+        refused: Names of weights that are not shared since ONNX Runtime would not take them.
+        more: Further facts for those who list the cache.
+
+    Raises:
+        Damaged: A file of ``weights`` is neither the model's, as it was when the key was made, nor the entry's.
+        OSError: It cannot be written.
+    """
+    files = {
+        path.name: {"size": path.stat().st_size, "checksum": checksum(str(path))}
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.name != MANIFEST
+    }
+    facts = {
+        **more,
+        "format": FORMAT,
+        "key": key.digest,
+        "made_of": key.facts,
+        "model": key.model,
+        "files": files,
+        "weights": {
+            "files": [_describe_file(folder, key, FileIdentity(*file)) for file in weights.files],
+            "weights": [[name, kind, list(shape), *place] for name, kind, shape, *place in weights.weights],
+            "left_out": [list(pair) for pair in weights.left_out],
+        },
+        "own_bytes": own_bytes,
+        "refused": list(refused),
+    }
+    text = json.dumps({"checksum": _digest(facts), **facts}, indent=1)
+    # Not synchronized: after a crash of the machine the checksums tell what did not get to the disk.
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
+    return Entry(folder, facts, key.sources, None)
+
+
+def open_entry(folder: Path, key: CacheKey, *, verify: bool) -> Entry | None:
+    """Opens the entry for ``key`` in ``folder``; None if there is none, or if somebody removes it.
+
+    Args:
+        folder: Where it should lie.
+        key: What it should have been made of.
+        verify: Compare its files with their checksums, and not only with their sizes.
+
+    Raises:
+        Damaged: There is something, and it is not what was written, or was made of other files.
+    """
+    manifest = folder / MANIFEST
+    try:
+        lock = os.open(manifest, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if folder.is_dir():
+            raise Damaged(f"there is no {MANIFEST}") from None
+        return None
+    except (NotADirectoryError, PermissionError):
+        return None
+    except OSError as error:
+        raise Damaged(f"{MANIFEST} cannot be read: {error.strerror}") from error
+    try:
+        if not _hold(lock, manifest):
+            os.close(lock)
+            return None
+        facts = read_manifest(folder)
+        _check(folder, facts, key)
+        entry = Entry(folder, facts, key.sources, lock)
+    except BaseException:
+        os.close(lock)
+        raise
+    if verify:
+        try:
+            entry.verify()
+        except BaseException:
+            entry.close()
+            raise
+    with contextlib.suppress(OSError):  # a cache that others fill
+        os.utime(manifest)
+    return entry
+
+
+def _hold(lock: int, manifest: Path) -> bool:
+    """Marks the entry as in use; False if it is just being removed, or was replaced in the meantime."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    try:
+        return os.path.samestat(os.fstat(lock), manifest.stat())
+    except OSError:
+        return False
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What the manifest in ``folder`` says.
+
+    Raises:
+        Damaged: There is none, or it is not what was written.
+    """
+    try:
+        facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Damaged(f"{MANIFEST} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise Damaged(f"{MANIFEST} is no JSON: {error}") from error
+    if not isinstance(facts, dict) or facts.pop("checksum", None) != _digest(facts):
+        raise Damaged(f"{MANIFEST} does not have the checksum that it was written with")
+    return facts
+
+
+def _digest(facts: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _check(folder: Path, facts: Mapping[str, Any], key: CacheKey) -> None:
+    if facts["key"] != key.digest:
+        raise Damaged("it was made of another model, or for other options")
+    if PLACEHOLDER not in facts["files"] or MODEL not in facts["files"]:
+        raise Damaged("it is incomplete")
+    for name, expected in facts["files"].items():
+        try:
+            size = (folder / name).stat().st_size
+        except OSError as error:
+            raise Damaged(f"{name} is missing") from error
+        if size != expected["size"]:
+            raise Damaged(f"{name} has {size} bytes instead of {expected['size']}")
+    for file in facts["weights"]["files"]:
+        if "source" in file:
+            source = key.sources[file["source"]] if file["source"] < len(key.sources) else None
+            found = None if source is None else [source.size] if key.content else list(source)
+            if found != ([file["identity"][1]] if key.content else file["identity"]):
+                raise Damaged(f"it was made of another file {file['identity'][0]}")
+
+
+def _describe_file(folder: Path, key: CacheKey, file: FileIdentity) -> dict[str, Any]:
+    path = Path(file.path).resolve()
+    identity = file._replace(path=str(path))
+    if path.parent == folder.resolve():
+        return {"own": path.name, "identity": list(identity)}
+    for number, source in enumerate(key.sources):
+        if identity == source:
+            return {"source": number, "identity": list(identity)}
+    raise Damaged(f"the file {file.path} was changed while the model was optimized")
+
+
+def _weight_list(folder: Path, facts: Mapping[str, Any], sources: Sequence[FileIdentity]) -> _core.WeightList:
+    # The entry's own files moved with its folder; the model's are where the key found them.
+    files = [
+        FileIdentity.of(str(folder / file["own"])) if "own" in file else sources[file["source"]]
+        for file in facts["files"]
+    ]
+    weights = [(name, kind, shape, *place) for name, kind, shape, *place in facts["weights"]]
+    left_out = [(name, reason) for name, reason in facts["left_out"]]
+    return _core.WeightList(files=files, weights=weights, left_out=left_out)

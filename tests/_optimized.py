@@ -1,0 +1,47 @@
+"""Entries of a cache of optimized models, without ONNX Runtime: what the cache does with their files is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ortmulti import _core
+from ortmulti.optimized.cache import Cache, Draft
+from ortmulti.optimized.entry import Entry
+from ortmulti.optimized.identity import FileIdentity
+from ortmulti.optimized.key import CacheKey, key_of
+from tests import _models
+
+CPU = [("CPUExecutionProvider", {})]
+
+
+def write_model(folder: Path, seed: int = 0) -> tuple[Path, Path]:
+    """A model with external data; both paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return _models.write_external(folder, _models.matmul_proto(32, 2, seed))
+
+
+def key(model: Path, **arguments: object) -> CacheKey:
+    return key_of(str(model), CPU, **arguments)
+
+
+def fill(draft: Draft, own: bytes = b"weights" * 1000) -> Entry:
+    """Writes an entry into a draft: the model's first weight in its file, another in weights.bin."""
+    (draft.folder / "model.onnx").write_bytes(b"graph of " + draft.key.digest.encode())
+    (draft.folder / "weights.bin").write_bytes(own)
+    (draft.folder / "shared").touch()
+    files = [tuple(draft.key.sources[-1]), tuple(FileIdentity.of(str(draft.folder / "weights.bin")))]
+    weights = [("weight0", 1, [32, 32], 0, 0, 4096), ("new", 1, [4], 1, 256, 16)]
+    return draft.finish(_core.WeightList(files, weights, [("small", "too small")]), len(own), ["weight1"], {"note": 1})
+
+
+def store(cache: Cache, key: CacheKey, own: bytes = b"weights" * 1000) -> Path:
+    """Publishes such an entry; its folder."""
+    with cache.draft(key) as draft:
+        fill(draft, own)
+        with draft.publish() as entry:
+            return entry.folder
+
+
+def left(folder: Path) -> list[str]:
+    """Every file below ``folder`` but the lock and the folders themselves."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != "lock")
