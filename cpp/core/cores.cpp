@@ -20,29 +20,6 @@ double positive_number(const std::string& text) {
   return end != text.c_str() && value > 0 ? value : 0;
 }
 
-std::vector<int> affinity() {
-  // The mask grows until the kernel's fits; 1 << 20 CPUs are beyond any machine.
-  for (int size = 1024; size <= (1 << 20); size *= 2) {
-    cpu_set_t* set = CPU_ALLOC(size);
-    if (set == nullptr) {
-      break;
-    }
-    const std::size_t bytes = CPU_ALLOC_SIZE(size);
-    std::vector<int> cpus;
-    const bool known = sched_getaffinity(0, bytes, set) == 0;
-    for (int cpu = 0; known && cpu < size; ++cpu) {
-      if (CPU_ISSET_S(cpu, bytes, set)) {
-        cpus.push_back(cpu);
-      }
-    }
-    CPU_FREE(set);
-    if (known) {
-      return cpus;
-    }
-  }
-  return {};
-}
-
 std::vector<int> online() {
   std::vector<int> cpus(static_cast<std::size_t>(std::max(1L, sysconf(_SC_NPROCESSORS_CONF))));
   for (std::size_t i = 0; i < cpus.size(); ++i) {
@@ -79,6 +56,29 @@ double least_along(const std::string& base, std::string path, Quota quota) {
 }
 
 }  // namespace
+
+std::vector<int> affinity() {
+  // The mask grows until the kernel's fits; 1 << 20 CPUs are beyond any machine.
+  for (int size = 1024; size <= (1 << 20); size *= 2) {
+    cpu_set_t* set = CPU_ALLOC(size);
+    if (set == nullptr) {
+      break;
+    }
+    const std::size_t bytes = CPU_ALLOC_SIZE(size);
+    std::vector<int> cpus;
+    const bool known = sched_getaffinity(0, bytes, set) == 0;
+    for (int cpu = 0; known && cpu < size; ++cpu) {
+      if (CPU_ISSET_S(cpu, bytes, set)) {
+        cpus.push_back(cpu);
+      }
+    }
+    CPU_FREE(set);
+    if (known) {
+      return cpus;
+    }
+  }
+  return {};
+}
 
 int physical_cores(const std::vector<int>& cpus, const std::string& sysfs) {
   std::set<std::string> cores;

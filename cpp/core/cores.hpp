@@ -9,6 +9,9 @@ namespace ortmulti {
 /// group (v1 or v2, rounded up), at least 1.
 int usable_cores();
 
+/// The CPUs that the calling thread may run on, in order; empty where the kernel does not say.
+std::vector<int> affinity();
+
 /// Physical cores among `cpus`, by the siblings that the kernel lists below `sysfs` ("/sys").
 int physical_cores(const std::vector<int>& cpus, const std::string& sysfs);
 

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ortmulti {
+
+/// The CPUs of the memory node that a GPU is attached to, as far as this process may use them. Empty where that is not
+/// known, makes no difference (one node) or leaves none. `pci_bus_id` as CUDA or NVML print it ("0000:18:00.0").
+std::vector<int> cpus_near(const std::string& pci_bus_id, const std::string& sysfs = "/sys");
+
+/// Binds the calling thread to these CPUs, so that memory that it touches first is theirs; false where that is refused.
+bool stay_on(const std::vector<int>& cpus);
+
+}  // namespace ortmulti
