@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -126,8 +127,8 @@ Session::Session(std::shared_ptr<const Description> description, std::shared_ptr
 
 Session::~Session() {
   close();
-  if (opened_) {                                              // of a parent process, to which it is left
-    static_cast<void>(new std::shared_ptr<Opened>(opened_));  // NOLINT(cppcoreguidelines-owning-memory)
+  if (opened_) {                                                             // of a parent process, to which it is left
+    static_cast<void>(new (std::nothrow) std::shared_ptr<Opened>(opened_));  // NOLINT(cppcoreguidelines-owning-memory)
   }
 }
 

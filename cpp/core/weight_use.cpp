@@ -49,6 +49,7 @@ std::optional<Mark> find_mark(std::string_view name) {
     return std::nullopt;
   }
   found.severity = name[found.end - 1] - '0';
+  const std::size_t digits = found.end;
   std::uint64_t unit = 1;
   for (; found.end < name.size(); ++found.end, unit *= number_digits.size()) {
     const std::size_t digit = number_digits.find(name[found.end]);
@@ -57,7 +58,8 @@ std::optional<Mark> find_mark(std::string_view name) {
     }
     found.number += unit * digit;
   }
-  return found;
+  const bool whole = found.severity >= 0 && found.severity <= ORT_LOGGING_LEVEL_FATAL && found.end > digits;
+  return whole ? std::optional(found) : std::nullopt;
 }
 
 // What lies between the prefix and the last suffix.

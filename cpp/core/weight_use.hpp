@@ -33,6 +33,8 @@ class WeightUseWatch {
   /// Sets the severity and the logid under which the session is to be created.
   void apply(Ort::SessionOptions& options) const;
 
+  const std::string& logid() const noexcept { return logid_; }  ///< The user's, and the mark.
+
   /// What was said so far.
   WeightUse use() const;
 

@@ -66,14 +66,53 @@ def wide() -> onnx.ModelProto:
     return model("wide", nodes, [tensor("x", ["batch", WIDE])], [tensor("y", ["batch", WIDE])], [weights])
 
 
-def external(location: str) -> onnx.ModelProto:
-    """`wide` with its weights in the file `location`, which is not written here."""
-    made = wide()
-    [weights] = made.graph.initializer
+def move_out(weights: onnx.TensorProto, location: str) -> onnx.TensorProto:
+    """The initializer with its data at the start of the file `location`, which is not written here."""
+    length = len(weights.raw_data)
     weights.ClearField("raw_data")
     weights.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", "0"), ("length", str(4 * WIDE * WIDE))):
+    for key, value in (("location", location), ("offset", "0"), ("length", str(length))):
         weights.external_data.add(key=key, value=value)
+    return weights
+
+
+def external(location: str) -> onnx.ModelProto:
+    """`wide` with its weights in the file `location`."""
+    made = wide()
+    move_out(made.graph.initializer[0], location)
+    return made
+
+
+def supplied(location: str) -> onnx.ModelProto:
+    """y = x @ w + b, with names that are hard to find in a line of a log, and weights that have to be supplied."""
+    matrix, bias = "w) because (w).", "b"
+    nodes = [helper.make_node("MatMul", ["x", matrix], ["xw"]), helper.make_node("Add", ["xw", bias], ["y"])]
+    initializers = [constant(matrix, np.zeros((WIDE, WIDE))), constant(bias, np.zeros(WIDE))]
+    made = model("supplied", nodes, [tensor("x", ["batch", WIDE])], [tensor("y", ["batch", WIDE])], initializers)
+    for weights in made.graph.initializer:
+        move_out(weights, location)
+    return made
+
+
+def branches(location: str) -> onnx.ModelProto:
+    """y = x @ outer + inner, with another `inner` where `which` is not true; the weights have to be supplied."""
+    parts = {}
+    for branch in ("then", "else"):
+        weights = constant(f"inner of {branch}", np.zeros(WIDE))
+        nodes = [
+            helper.make_node("MatMul", ["x", "outer"], [f"product of {branch}"]),
+            helper.make_node("Add", [f"product of {branch}", weights.name], [f"sum of {branch}"]),
+        ]
+        parts[f"{branch}_branch"] = helper.make_graph(
+            nodes, branch, [], [tensor(f"sum of {branch}", ["batch", WIDE])], [weights]
+        )
+    nodes = [helper.make_node("If", ["which"], ["y"], **parts)]
+    inputs = [tensor("which", [], TensorProto.BOOL), tensor("x", ["batch", WIDE])]
+    outer = constant("outer", np.zeros((WIDE, WIDE)))
+    made = model("branches", nodes, inputs, [tensor("y", ["batch", WIDE])], [outer])
+    move_out(made.graph.initializer[0], location)
+    for attribute in made.graph.node[0].attribute:
+        move_out(attribute.g.initializer[0], location)
     return made
 
 
@@ -166,6 +205,9 @@ def main() -> None:
     onnx.save(external("short_data.data"), folder / "short_data.onnx")
     (folder / "short_data.data").write_bytes(data[: len(data) // 2])
     onnx.save(external("not_there.data"), folder / "missing_data.onnx")
+    for make_with in (supplied, branches):
+        onnx.save(make_with("nothing.data"), folder / f"{make_with.__name__}.onnx")
+    (folder / "nothing.data").write_bytes(b"")
 
     whole = (folder / "wide.onnx").read_bytes()
     (folder / "truncated.onnx").write_bytes(whole[: len(whole) // 2])
