@@ -23,6 +23,7 @@ from ortmulti.compare import (
     floor,
     fresh_process,
     gil,
+    page_cache,
     results,
 )
 from ortmulti.compare.memory import process_memory, process_tree
@@ -137,6 +138,68 @@ def test_cache_is_a_scratch_one_that_first_loads_find_empty(
     assert measured["entry"] == ({"present": True, "bytes": 1000} if entry else None)
     assert measured["resident_share"] == 1.0
     assert not mine.exists()
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """The fresh processes that a comparison starts, which do nothing: module and spec of each."""
+    started: list[tuple[str, dict[str, Any]]] = []
+
+    def start(module: str, spec: dict[str, Any], *_: object) -> dict[str, Any]:
+        started.append((module.rpartition(".")[2], spec))
+        if module.endswith("floor"):
+            return {"driver_floor": 2.0, "cuInit": 1.0, "contexts": [1.0]}
+        memory = {"peak_rss": 1, "pss": 1, "gpu_memory": {}}
+        return {"starting": 0.0, "creation": 3.0, "sessions": [3.0], "first_run": 1.0, "outputs": ["a"], **memory}
+
+    monkeypatch.setattr(fresh_process, "run", start)
+    return started
+
+
+def test_driver_floor_comes_before_a_creation_and_after_it_in_turns(
+    processes: list[tuple[str, dict[str, Any]]], model: Path
+) -> None:
+    plan = Plan(models=[model], device_sets=[("cuda:1", "cuda:0")], strategies=["threads", "native"], repeat=2)
+    document = compare(plan)
+    assert [module for module, _ in processes] == [
+        *("worker", "worker"),  # uncounted
+        *("floor", "worker", "floor", "worker"),
+        *("worker", "floor", "worker", "floor"),
+    ]
+    assert all(spec["devices"] == ["cuda:1", "cuda:0"] for _, spec in processes)
+    assert [row["above_floor"]["median"] for row in document["rows"]] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("before", ["contexts", "model"])
+def test_contexts_that_are_there_have_no_floor(
+    before: Any, processes: list[tuple[str, dict[str, Any]]], model: Path
+) -> None:
+    compare(Plan(models=[model], device_sets=[("cuda:0",)], strategies=["threads"], repeat=1, before=before))
+    assert [module for module, _ in processes] == ["worker", "worker"]
+    assert all((spec["before"] == "contexts") == (before == "contexts") for _, spec in processes)
+
+
+@pytest.mark.parametrize("floors", ["before", "after"])
+def test_cold_measurements_find_neither_the_model_nor_its_entry_in_memory(
+    floors: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = comparison._prepare(model, tmp_path / "prepared")
+    entry = prepared.cache / "entries" / "digest" / "weights.bin"
+    entry.parent.mkdir(parents=True)
+    entry.write_bytes(bytes(1 << 20))
+    resident: list[float] = []
+
+    def start(*_: object) -> dict[str, Any]:
+        resident.append(page_cache.resident_share([*prepared.files, entry]))
+        return {}
+
+    monkeypatch.setattr(fresh_process, "run", start)
+    bench = comparison._Bench(Plan(models=[model], device_sets=[("cpu",)], cold=True), None)
+    measured = bench.measure(Case(model, ("cpu",), "shared"), prepared, floors)
+    if "stayed in the page cache" in measured.get("error", ""):
+        pytest.skip("the temporary folder is in memory")
+    assert resident == [0.0]
+    assert measured["sequential_read"] > 0
 
 
 def test_every_kind_of_devices_has_its_entry_before_anything_counts() -> None:
