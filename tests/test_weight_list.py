@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+import ortmulti
 from ortmulti import _core
 
 FLOATS = 256
@@ -71,3 +76,233 @@ def test_inline_and_external_weights_are_listed_with_their_files(tmp_path: Path)
         (str(p.resolve()), p.stat().st_size, p.stat().st_ino, p.stat().st_mtime_ns)
         for p in (Path(path), tmp_path / "sub" / "w.bin")
     )
+
+
+def test_a_missing_length_is_the_dense_size_and_a_missing_offset_is_the_start(tmp_path: Path) -> None:
+    data = weight("w").raw_data
+    (tmp_path / "w.bin").write_bytes(data + b"more")
+    for entries in ({}, {"length": "0"}, {"offset": "0"}):
+        found = _core.shareable_weights(save(tmp_path / "model.onnx", external("w", location="w.bin", **entries)))
+        assert read(found) == {"w": data}
+
+
+def test_small_weights_are_left_to_onnx_runtime(tmp_path: Path) -> None:
+    path = save(tmp_path / "model.onnx", weight("small", FLOATS - 1), weight("big"))
+    assert names(_core.shareable_weights(path)) == ["big"]
+    assert _core.shareable_weights(path).left_out == []
+    assert names(_core.shareable_weights(path, 0)) == ["small", "big"]
+
+
+def test_what_cannot_be_shared_is_named_with_the_reason(tmp_path: Path) -> None:
+    words = numpy_helper.from_array(np.array(["word"] * FLOATS, dtype=object), "words")
+    typed = helper.make_tensor("typed", TensorProto.FLOAT, [FLOATS], [1.0] * FLOATS)
+    complex_numbers = numpy_helper.from_array(np.zeros(FLOATS, np.complex64), "complex")
+    wrong = weight("wrong")
+    wrong.dims[:] = [FLOATS + 1]
+    (tmp_path / "w.bin").write_bytes(bytes(5000))
+    path = save(
+        tmp_path / "model.onnx",
+        words,
+        typed,
+        complex_numbers,
+        wrong,
+        weight("nul\0nul"),
+        external("long", location="w.bin", length="1028"),
+        weight("input"),
+        weight("twice"),
+        weight("good"),
+        inputs=[helper.make_tensor_value_info("input", TensorProto.FLOAT, [FLOATS])],
+        nodes=[
+            helper.make_node(
+                "If",
+                ["c"],
+                ["y"],
+                then_branch=graph(weight("twice"), name="then"),
+                else_branch=graph(
+                    weight("branch"),
+                    nodes=[helper.make_node("Constant", [], ["constant"], value=weight(""))],
+                    name="else",
+                ),
+            ),
+            helper.make_node("If", ["c"], ["z"], then_branch=graph(weight("constant")), else_branch=graph()),
+        ],
+    )
+
+    found = _core.shareable_weights(path)
+
+    assert sorted(names(found)) == ["branch", "good"]
+    reasons = dict(found.left_out)
+    assert reasons.pop("typed") == "its values are in a typed field of the model"
+    assert reasons.pop("complex").startswith("tensors of its type (14)")
+    assert reasons.pop("wrong") == "it has 1024 bytes where its type and shape need 1028"
+    assert reasons.pop("long") == "it has 1028 bytes where its type and shape need 1024"
+    assert reasons.pop("nul\0nul").startswith("it has no name")
+    assert reasons.pop("input").startswith("it is an input")
+    assert reasons.pop("twice").startswith("another initializer")
+    assert reasons.pop("constant").startswith("a constant")
+    assert reasons == {}
+
+
+def test_names_that_are_not_utf8_come_and_go(tmp_path: Path) -> None:
+    path = save(tmp_path / "model.onnx", weight("w??"))
+    Path(path).write_bytes(Path(path).read_bytes().replace(b"w??", b"w\xff\xfe"))
+    assert names(_core.shareable_weights(path)) == [b"w\xff\xfe".decode(errors="surrogateescape")]
+
+
+def test_initializers_of_functions_are_left_to_onnx_runtime(tmp_path: Path) -> None:
+    node = helper.make_node("If", ["c"], ["y"], then_branch=graph(weight("w")), else_branch=graph())
+    model = helper.make_model(graph(weight("v")), ir_version=8)
+    model.functions.append(
+        helper.make_function("custom", "F", ["c"], ["y"], [node], [helper.make_opsetid("", 17)], [], [])
+    )
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    found = _core.shareable_weights(str(tmp_path / "model.onnx"))
+    assert names(found) == ["v"]
+    assert [name for name, _ in found.left_out] == ["w"]
+
+
+def test_in_old_models_every_initializer_is_an_input_and_none_is_overridable(tmp_path: Path) -> None:
+    inputs = [helper.make_tensor_value_info("w", TensorProto.FLOAT, [FLOATS])]
+    assert names(_core.shareable_weights(save(tmp_path / "3.onnx", weight("w"), inputs=inputs, ir_version=3))) == ["w"]
+    assert names(_core.shareable_weights(save(tmp_path / "4.onnx", weight("w"), inputs=inputs, ir_version=4))) == []
+
+
+def test_operators_are_named_with_their_domains() -> None:
+    inner = graph(nodes=[helper.make_node("Gather", ["a", "b"], ["c"])])
+    nodes = [
+        helper.make_node("MatMulNBits", ["x"], ["y"], domain="com.microsoft"),
+        helper.make_node("Relu", ["x"], ["z"], domain="ai.onnx"),
+        helper.make_node("If", ["c"], ["d"], then_branch=inner, else_branch=inner),
+    ]
+    model = helper.make_model(graph(nodes=nodes))
+    model.functions.append(
+        helper.make_function("custom", "F", ["c"], ["y"], [helper.make_node("Abs", ["c"], ["y"])], [], [], [])
+    )
+    index = _core.index_model(model.SerializeToString())
+    assert index.operators == {"com.microsoft:MatMulNBits", "Relu", "If", "Gather", "Abs"}
+
+
+def test_files_that_are_missing_short_or_elsewhere_are_named_with_the_tensor(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    (folder / "sub").mkdir(parents=True)
+    (tmp_path / "outside.bin").write_bytes(bytes(1024))
+    (folder / "short.bin").write_bytes(bytes(1023))
+    (folder / "out.link").symlink_to(tmp_path / "outside.bin")
+    (folder / "sub.link").symlink_to(tmp_path)
+
+    def problem(**entries: str) -> str:
+        with pytest.raises(ortmulti.Error) as caught:
+            _core.shareable_weights(save(folder / "model.onnx", external("the weight", **entries)))
+        return str(caught.value)
+
+    missing = problem(location="missing.bin")
+    assert "'the weight'" in missing
+    assert "missing.bin': No such file" in missing
+    assert "1024 bytes from 0, and" in problem(location="short.bin")
+    assert "1024 bytes from 1, and" in problem(location="sub/../short.bin", offset="1")
+    assert "1024 bytes from 18446744073709551615" in problem(location="short.bin", offset=str(2**64 - 1))
+    assert "names no file" in problem(location="")
+    assert "names no file" in problem(offset="0")
+    assert "must be relative" in problem(location=str(folder / "short.bin"))
+    for location in ("../outside.bin", "sub/../../outside.bin", "out.link", "sub.link/outside.bin"):
+        assert "is outside of the model's folder" in problem(location=location)
+    assert "not a regular file" in problem(location="sub")
+    os.mkfifo(folder / "pipe")
+    assert "not a regular file" in problem(location="pipe")
+    with pytest.raises(ortmulti.InvalidProtobuf, match="no number"):
+        _core.shareable_weights(save(folder / "model.onnx", external("w", location="short.bin", offset="-1")))
+
+
+def test_small_external_tensors_are_checked_too(tmp_path: Path) -> None:
+    with pytest.raises(ortmulti.NoSuchFile, match="'tiny'"):
+        _core.shareable_weights(save(tmp_path / "model.onnx", external("tiny", 1, location="missing.bin")))
+
+
+def test_data_may_lie_where_a_link_to_the_model_leads(tmp_path: Path) -> None:
+    # As in caches that keep content in one folder and links to it in another.
+    blobs, snapshot, elsewhere = (tmp_path / name for name in ("blobs", "snapshot", "elsewhere"))
+    for folder in (blobs, snapshot, elsewhere):
+        folder.mkdir()
+    data = weight("w").raw_data
+    (blobs / "2").write_bytes(data)
+    (elsewhere / "3").write_bytes(data)
+    save(blobs / "1", external("w", location="model.data"))
+    (snapshot / "model.onnx").symlink_to(blobs / "1")
+    (snapshot / "model.data").symlink_to(blobs / "2")
+    assert read(_core.shareable_weights(str(snapshot / "model.onnx"))) == {"w": data}
+
+    (snapshot / "model.data").unlink()
+    (snapshot / "model.data").symlink_to(elsewhere / "3")
+    with pytest.raises(ortmulti.Fail, match="is outside of the model's folder"):
+        _core.shareable_weights(str(snapshot / "model.onnx"))
+
+
+def test_a_model_in_the_working_folder_needs_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path / "model.onnx", external("w", location="w.bin"))
+    (tmp_path / "w.bin").write_bytes(weight("w").raw_data)
+    monkeypatch.chdir(tmp_path)
+    assert read(_core.shareable_weights("model.onnx")) == {"w": weight("w").raw_data}
+
+
+@pytest.mark.parametrize("name", ["missing.onnx", "."])
+def test_a_model_that_is_no_file_is_an_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ortmulti.NoSuchFile, match=name):
+        _core.shareable_weights(str(tmp_path / name))
+
+
+numbers = st.integers(0, 2**64 - 1)
+
+
+@given(
+    st.lists(st.tuples(st.text(), numbers, numbers, st.integers(-(2**63), 2**63 - 1)), min_size=1),
+    st.lists(st.tuples(st.text(), st.integers(0, 22), st.lists(st.integers(0, 2**62)), st.just(0), numbers, numbers)),
+    st.lists(st.tuples(st.text(), st.text())),
+)
+def test_a_list_is_what_it_was_made_of(files: Any, weights: Any, left_out: Any) -> None:
+    found = _core.WeightList(files, weights, left_out)
+    assert found.files == files
+    assert found.weights == weights
+    assert found.left_out == left_out
+
+
+def test_a_list_names_only_files_that_it_has() -> None:
+    with pytest.raises(ValueError, match="names file 1 of 1"):
+        _core.WeightList([("a", 1, 2, 3)], [("w", 1, [1], 1, 0, 4)])
+
+
+BLOCK = 4 << 20
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 17])
+def test_a_checksum_notices_every_kind_of_damage(tmp_path: Path, size: int) -> None:
+    content = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+    path = tmp_path / "file"
+
+    def checksum(data: bytes) -> int:
+        path.write_bytes(data)
+        return _core.file_checksum(str(path))
+
+    sums = {checksum(content.tobytes())}
+    assert sums == {checksum(content.tobytes())}
+    damaged = [content.tobytes() + b"\0"]
+    if size:
+        damaged.append(content.tobytes()[:-1])
+        for position in {0, size // 2, size - 1}:
+            for bit in (0, 7):
+                flipped = content.copy()
+                flipped[position] ^= 1 << bit
+                damaged.append(flipped.tobytes())
+    if size > 16:
+        damaged.append(np.roll(content, 8).tobytes())
+        damaged.append(bytes(size))
+    if size > 2 * BLOCK:
+        damaged.append(np.concatenate([content[BLOCK : 2 * BLOCK], content[:BLOCK], content[2 * BLOCK :]]).tobytes())
+    sums |= {checksum(data) for data in damaged}
+    assert len(sums) == 1 + len(damaged)
+
+
+def test_the_checksum_of_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ortmulti.NoSuchFile, match="nowhere"):
+        _core.file_checksum(str(tmp_path / "nowhere"))
+    with pytest.raises(ortmulti.Fail, match="cannot read"):
+        _core.file_checksum(str(tmp_path))

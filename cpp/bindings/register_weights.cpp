@@ -1,13 +1,19 @@
 #include <pybind11/stl.h>
 
+#include <array>
 #include <cstdint>
+#include <set>
+#include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
 #include "core/checksum.hpp"
+#include "core/onnx_rewrite.hpp"
+#include "core/optimized_model.hpp"
 #include "core/weight_list.hpp"
 
 namespace py = pybind11;
@@ -17,6 +23,7 @@ namespace {
 
 using FileTuple = std::tuple<py::str, std::uint64_t, std::uint64_t, std::int64_t>;
 using WeightTuple = std::tuple<py::str, int, std::vector<std::int64_t>, std::size_t, std::uint64_t, std::uint64_t>;
+using RelocationTuple = std::tuple<std::size_t, py::str, std::uint64_t, std::uint64_t>;
 using LeftOutTuple = std::tuple<py::str, py::str>;
 
 WeightList make_list(const std::vector<FileTuple>& files, const std::vector<WeightTuple>& weights,
@@ -80,6 +87,42 @@ void register_weights(py::module_& module) {
         return shareable_weights(path, min_bytes);
       },
       py::arg("model"), py::arg("min_bytes") = min_shared_bytes);
+  module.def(
+      "relocate_initializers",
+      [](const py::bytes& model, const std::vector<RelocationTuple>& moved) {
+        std::vector<Relocation> relocations;
+        for (const auto& [initializer, location, offset, length] : moved) {
+          relocations.push_back({initializer, from_str(location), offset, length});
+        }
+        const std::string_view bytes = model;
+        std::string result;
+        {
+          const ReleaseGil nogil;  // the argument holds the bytes, which do not change
+          result =
+              relocate_initializers(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), relocations);
+        }
+        return py::bytes(result);
+      },
+      py::arg("model"), py::arg("relocations"));
+  module.def(
+      "split_optimized_model",
+      [](const py::str& saved, const py::str& original, const py::str& data_folder, const py::str& folder,
+         const py::iterable& unshared) {
+        const std::array<std::string, 4> paths = {from_str(saved), from_str(original), from_str(data_folder),
+                                                  from_str(folder)};
+        std::set<std::string> names;
+        for (const py::handle name : unshared) {
+          names.insert(from_str(name.cast<py::str>()));
+        }
+        SplitModel split;
+        {
+          const ReleaseGil nogil;
+          split = split_optimized_model(paths[0], paths[1], paths[2], paths[3], names);
+        }
+        return std::pair(std::move(split.weights), split.own_bytes);
+      },
+      py::arg("saved"), py::arg("original"), py::arg("data_folder"), py::arg("folder"),
+      py::arg("unshared") = py::tuple());
   module.def(
       "file_checksum",
       [](const py::str& path) {

@@ -30,4 +30,33 @@ class InputFile {
   int descriptor_;
 };
 
+/// A new file, of which there must be none; every failure is an Error that names it. One that was not kept is removed.
+class OutputFile {
+ public:
+  explicit OutputFile(const std::string& path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  const std::string& path() const noexcept { return path_; }
+  /// Bytes written so far.
+  std::uint64_t size() const noexcept { return size_; }
+  void write(const void* data, std::size_t size);
+  /// Puts it on the disk. Nothing is written afterwards.
+  void close();
+  /// It stays when the object goes.
+  void keep() noexcept { kept_ = true; }
+
+ private:
+  [[noreturn]] void fail(int code) const;
+
+  std::string path_;
+  int descriptor_;
+  std::uint64_t size_ = 0;
+  bool kept_ = false;
+};
+
+/// Puts on the disk which files a folder has. Throws Error.
+void sync_folder(const std::string& path);
+
 }  // namespace ortmulti

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "core/error.hpp"
+#include "core/file_io.hpp"
 #include "core/mapped_file.hpp"
 
 namespace ortmulti {
@@ -35,6 +36,19 @@ std::string tensor_in_file(const Initializer& initializer) {
   return "the external data of " + quote(initializer.name) + " in " + quote(initializer.location);
 }
 
+WeightFile identity(const std::string& path, const struct stat& status) {
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(ErrorKind::no_such_file, "'" + path + "' is not a regular file");
+  }
+  constexpr std::int64_t second = 1'000'000'000;
+  WeightFile file;
+  file.path = path;
+  file.size = static_cast<std::uint64_t>(status.st_size);
+  file.inode = status.st_ino;
+  file.mtime_ns = status.st_mtim.tv_sec * second + status.st_mtim.tv_nsec;
+  return file;
+}
+
 }  // namespace
 
 std::string folder_of(const std::string& path) {
@@ -52,22 +66,21 @@ std::string real_path(const std::string& path) {
 
 WeightFile identify_file(const std::string& path) {
   struct stat status{};
-  if (stat(path.c_str(), &status) != 0) {
-    throw Error(ErrorKind::no_such_file, "cannot open '" + path + "': " + std::generic_category().message(errno));
+  const int code = stat(path.c_str(), &status) == 0 ? 0 : errno;
+  const std::string real = real_path(path);
+  if (code != 0 || real.empty()) {  // the second: gone meanwhile
+    throw Error(ErrorKind::no_such_file,
+                "cannot open '" + path + "': " + std::generic_category().message(code != 0 ? code : ENOENT));
   }
-  if (!S_ISREG(status.st_mode)) {
-    throw Error(ErrorKind::no_such_file, "'" + path + "' is not a regular file");
+  return identity(real, status);
+}
+
+WeightFile identify_open_file(const InputFile& file) {
+  struct stat status{};
+  if (fstat(file.descriptor(), &status) != 0) {
+    file.fail(errno);
   }
-  constexpr std::int64_t second = 1'000'000'000;
-  WeightFile file;
-  file.path = real_path(path);
-  if (file.path.empty()) {  // gone meanwhile
-    throw Error(ErrorKind::no_such_file, "cannot open '" + path + "': " + std::generic_category().message(errno));
-  }
-  file.size = static_cast<std::uint64_t>(status.st_size);
-  file.inode = status.st_ino;
-  file.mtime_ns = status.st_mtim.tv_sec * second + status.st_mtim.tv_nsec;
-  return file;
+  return identity(file.path(), status);
 }
 
 std::size_t add_file(WeightList& list, const WeightFile& file) {

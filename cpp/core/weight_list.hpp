@@ -11,6 +11,8 @@
 
 namespace ortmulti {
 
+class InputFile;
+
 /// A file as it was when its weights were listed.
 struct WeightFile {
   std::string path;  ///< Absolute, without symbolic links.
@@ -27,6 +29,9 @@ struct WeightFile {
 
 /// What the file system says of this file now. Throws Error with no_such_file unless it is a regular file.
 WeightFile identify_file(const std::string& path);
+
+/// The same of a file that is open, under the path that it was opened with.
+WeightFile identify_open_file(const InputFile& file);
 
 /// An initializer whose value several sessions may have in common.
 struct Weight {
