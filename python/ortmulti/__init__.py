@@ -8,6 +8,7 @@ Runtime library of the installed onnxruntime-gpu or onnxruntime distribution at 
 from __future__ import annotations
 
 from ortmulti._core import ModelMetadata, NodeArg, __version__
+from ortmulti._optimize import OptimizedModel, optimize
 from ortmulti._prewarm import prewarm
 from ortmulti._runtime import get_available_providers
 from ortmulti.devices import Device, parse_devices
@@ -74,6 +75,7 @@ __all__ = [
     "NotFound",
     "NotImplemented",
     "NotOptimizable",
+    "OptimizedModel",
     "OutOfMemory",
     "Pool",
     "RunOptions",
@@ -86,6 +88,7 @@ __all__ = [
     "create_sessions",
     "get_available_providers",
     "load",
+    "optimize",
     "parse_devices",
     "prewarm",
 ]

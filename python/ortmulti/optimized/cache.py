@@ -93,29 +93,32 @@ class Cache:
             text = user_cache_dir("ortmulti", appauthor=False)
         return cls(Path(text).expanduser().absolute(), parse_size(os.environ.get(SIZE) or str(_DEFAULT_SIZE)))
 
-    def find(self, key: CacheKey, *, verify: bool = True) -> Entry | None:
-        """The entry for ``key``; one that is damaged is removed.
+    def find(self, key: CacheKey, *, verify: bool = False) -> Entry | None:
+        """The entry for ``key``; one that is seen to be damaged is removed.
 
         Args:
             key: Of the model, as it is now.
-            verify: Read all of the entry and compare its checksums; without it only the sizes, so that `Entry.verify`
-                may run beside other work.
+            verify: Read all of the entry and compare its checksums; otherwise only the manifest's and the sizes of the
+                other files are looked at, so that `Entry.verify` may run beside other work.
 
         Returns:
             The entry, open; None if there is none that is whole.
         """
         if key.changed_source() is not None:
             return None
-        try:
-            return _entry.open_entry(self._folder_of(key), key, verify=verify)
-        except Damaged as damage:
-            self.remove(key, damage)
-            return None
-
-    def remove(self, key: CacheKey, damage: Damaged) -> None:
-        """Removes the entry for ``key``, which is damaged, unless another process has replaced it by a whole one."""
         folder = self._folder_of(key)
-        _LOGGER.warning("the cached optimized model in %s is damaged and is made anew: %s", folder, damage)
+        try:
+            entry = _entry.open_entry(folder, key, verify=verify)
+        except Damaged as damage:
+            _LOGGER.warning("the cached optimized model in %s is damaged and is made anew: %s", folder, damage)
+            self.remove(key)
+            return None
+        if entry is not None:
+            entry.on_remove = lambda: self.remove(key)
+        return entry
+
+    def remove(self, key: CacheKey) -> None:
+        """Removes the entry for ``key`` if it is damaged: another process may have replaced it by a whole one."""
         try:
             with self._scratch.locked():
                 self._remove_damaged(key)
@@ -236,6 +239,7 @@ class Draft:
     Attributes:
         folder: Where the entry's files go.
         key: What it is made of.
+        signature: Inputs and outputs of what was saved; None before.
     """
 
     def __init__(self, cache: Cache | None, key: CacheKey, folder: DraftFolder) -> None:
@@ -243,6 +247,7 @@ class Draft:
         self._own = folder
         self._entry: Entry | None = None
         self.key = key
+        self.signature: Any = None
 
     @property
     def folder(self) -> Path:
@@ -267,13 +272,14 @@ class Draft:
         if self._cache is not None:
             self._cache.say_unused(reason)
             self._cache = None
+        self.signature = None
         self._own.done()
         self._own = _temporary()
 
     def finish(
         self, weights: Weights, own_bytes: int, refused: Sequence[str] = (), facts: Mapping[str, Any] | None = None
     ) -> Entry:
-        """Makes what lies in ``folder``, but for what ONNX Runtime saved, an entry, which nobody else sees yet.
+        """Makes what lies in ``folder`` an entry, which nobody else sees yet.
 
         Args:
             weights: The weights that are shared.
@@ -287,7 +293,6 @@ class Draft:
         """
         if (changed := self.key.changed_source()) is not None:
             raise NotOptimizable(f"the file {changed} was changed while the model was optimized")
-        shutil.rmtree(self.saved.parent, ignore_errors=True)
         try:
             self._entry = _entry.write(self.folder, self.key, weights, own_bytes, refused, facts or {})
         except Damaged as error:
@@ -308,6 +313,7 @@ class Draft:
         if self._entry.bytes > self._cache.limit:
             self._cache.say_unused(f"the entry of {self._entry.bytes} bytes is larger than the cache may be ({SIZE})")
             return self._entry
+        shutil.rmtree(self.saved.parent, ignore_errors=True)
         try:
             published = self._cache.take(self.key, self.folder)
         except (OSError, Damaged) as error:
@@ -327,6 +333,15 @@ class Draft:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.discard()
+
+
+def new_draft(cache: Cache | None, key: CacheKey) -> Draft:
+    """A draft in ``cache``, or, without one, in the folder for temporary files.
+
+    Raises:
+        OSError: Neither can be written.
+    """
+    return Draft(None, key, _temporary()) if cache is None else cache.draft(key)
 
 
 def parse_size(text: str) -> int:

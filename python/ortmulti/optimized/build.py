@@ -1,0 +1,235 @@
+"""Making an entry: ONNX Runtime optimizes the model and saves it, and the result is split."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ortmulti import _core, _logging, _runtime
+from ortmulti.errors import Error, NotOptimizable
+from ortmulti.options import GraphOptimizationLevel, SessionOptions
+from ortmulti.providers import Provider
+
+from .cache import Draft
+from .entry import Entry
+from .identity import FileIdentity
+from .key import DATA_FOLDER
+
+LARGE = "large.bin"
+"""All tensors of an optimized model that is too large to be saved as one file."""
+
+_ERROR = 3  # ONNX Runtime's severity
+
+# The disk's fault, not the model's.
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+_PROBE_BYTES = 1 << 20
+
+Model = str | bytes | bytearray | memoryview
+
+
+def build(
+    draft: Draft,
+    model: Model,
+    providers: Sequence[Provider],
+    options: SessionOptions | None = None,
+    refused: Sequence[str] = (),
+) -> Entry:
+    """Optimizes a model and makes an entry of it, which is not published yet.
+
+    If the folder of the draft turns out to be full, it is done again in the one for temporary files. A second call for
+    the same draft does not optimize again.
+
+    Args:
+        draft: Where.
+        model: What the draft's key was made of.
+        providers: Those of the sessions that will use it, with their options.
+        options: Those of the sessions, too.
+        refused: Names of weights that are not to be shared.
+
+    Raises:
+        NotOptimizable: ONNX Runtime cannot create or save it, or a file of the model was changed meanwhile.
+    """
+    start = time.monotonic()
+    try:
+        try:
+            return _build(draft, model, providers, options, refused, start)
+        except (NotOptimizable, OSError) as error:
+            if not draft.in_cache or not _is_full(error, draft.folder):
+                raise
+            draft.leave_cache("no space is left for it")
+            return _build(draft, model, providers, options, refused, start)
+    except OSError as error:
+        raise NotOptimizable(f"the optimized model cannot be written: {error}") from error
+
+
+def entry_options(options: _core.SessionOptions) -> _core.SessionOptions:
+    """The options for a session over an entry: as given, but the graph is used as it is and found where it lies."""
+    result = copy_options(options)
+    result.graph_optimization_level = int(GraphOptimizationLevel.ORT_DISABLE_ALL)
+    result.optimized_model_filepath = ""
+    result.config_entries = {key: value for key, value in result.config_entries.items() if key != DATA_FOLDER}
+    return result
+
+
+def _build(
+    draft: Draft,
+    model: Model,
+    providers: Sequence[Provider],
+    options: SessionOptions | None,
+    refused: Sequence[str],
+    start: float,
+) -> Entry:
+    core = _core.SessionOptions() if options is None else options._core
+    large = draft.folder / LARGE
+    if large.exists():
+        large.rename(draft.saved.with_name(LARGE))
+    if draft.signature is None or not draft.saved.exists():
+        draft.signature = _optimize(draft.saved, model, providers, core)
+    is_large = draft.saved.with_name(LARGE).exists()
+    if is_large:
+        original, data_folder = "", str(draft.saved.parent)
+    elif isinstance(model, str):
+        original, data_folder = model, str(Path(model).parent)
+    else:
+        original, data_folder = "", core.config_entries.get(DATA_FOLDER, "")
+    try:
+        weights, own_bytes = _core.split_optimized_model(
+            str(draft.saved), original, data_folder, str(draft.folder), list(refused)
+        )
+    except Error as error:
+        raise NotOptimizable(f"what ONNX Runtime saved cannot be used: {error}") from error
+    if is_large:
+        weights = _move_large(draft, weights)
+        own_bytes += large.stat().st_size
+    facts = {"signature": draft.signature, "seconds": round(time.monotonic() - start, 6)}
+    return draft.finish(weights, own_bytes, refused, facts)
+
+
+def _optimize(saved: Path, model: Model, providers: Sequence[Provider], options: _core.SessionOptions) -> Any:
+    """Has ONNX Runtime save the optimized model; what inputs and outputs it has."""
+    saving = copy_options(options)
+    saving.optimized_model_filepath = str(saved)
+    # Weights in another layout are made again by each session; saved they would only be new bytes.
+    saving.config_entries = {**saving.config_entries, "session.disable_prepacking": "1"}
+    saving.enable_profiling = False
+    if saving.log_severity_level not in (0, 1):
+        # It warns that the result is for this hardware alone, which is what it is made for.
+        saving.log_severity_level = _ERROR
+    _runtime.ensure_open()
+    try:
+        return _save(saved, model, providers, saving)
+    except Error as error:
+        if not _is_too_large(error):
+            raise NotOptimizable(f"ONNX Runtime cannot save the optimized model: {error}") from error
+    # A file of this format holds 2 GB at most.
+    saving.config_entries = {
+        **saving.config_entries,
+        "session.optimized_model_external_initializers_file_name": LARGE,
+        "session.optimized_model_external_initializers_min_size_in_bytes": str(_core.MIN_SHARED_BYTES),
+    }
+    try:
+        return _save(saved, model, providers, saving)
+    except Error as error:
+        raise NotOptimizable(f"ONNX Runtime cannot save the optimized model: {error}") from error
+
+
+def _save(saved: Path, model: Model, providers: Sequence[Provider], saving: _core.SessionOptions) -> Any:
+    _clear(saved.parent)
+    weights = _unread_weights(model)
+    if weights is not None:
+        # ONNX Runtime reads from the files only those weights that it computes others from.
+        try:
+            return _create(saved, model, providers, saving, weights=weights, fill=False)
+        except (Error, TypeError) as error:
+            if _is_too_large(error):
+                raise
+            _clear(saved.parent)
+    return _create(saved, model, providers, saving)
+
+
+def _create(
+    saved: Path, model: Model, providers: Sequence[Provider], saving: _core.SessionOptions, **weights: Any
+) -> Any:
+    try:
+        [session], _ = _core.create_sessions(model, [list(providers)], saving, "automatic", None, **weights)
+    finally:
+        _logging.flush()
+    try:
+        if not saved.exists() or saved.stat().st_size == 0:
+            raise NotOptimizable("ONNX Runtime has not saved the optimized model")
+        return signature(session)
+    finally:
+        session.close()
+
+
+def signature(session: _core.Session) -> Any:
+    """Names, types and shapes of a session's inputs and outputs, as JSON can carry them."""
+    return [
+        [[value.name, value.type, list(value.shape)] for value in values]
+        for values in (session.inputs(), session.outputs())
+    ]
+
+
+def _is_too_large(error: Error) -> bool:
+    return "protobuf serialization failed" in str(error).lower()
+
+
+def _unread_weights(model: Model) -> _core.WeightList | None:
+    if not isinstance(model, str):
+        return None
+    try:
+        weights = _core.shareable_weights(model)
+    except Error:
+        return None  # ONNX Runtime says what is wrong
+    return weights if weights.weights else None
+
+
+def _clear(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+
+
+def _move_large(draft: Draft, weights: _core.WeightList) -> _core.WeightList:
+    """Takes the file with all tensors into the entry."""
+    moved = draft.folder / LARGE
+    draft.saved.with_name(LARGE).rename(moved)
+    identity = FileIdentity.of(str(moved))
+    files = [
+        identity if Path(path).name == LARGE else (path, size, inode, mtime)
+        for path, size, inode, mtime in weights.files
+    ]
+    return _core.WeightList(files, weights.weights, weights.left_out)
+
+
+def _is_full(error: BaseException, folder: Path) -> bool:
+    """Whether the disk is what is wrong. ONNX Runtime does not say so, and part of what was written may be gone."""
+    if isinstance(error, OSError) and error.errno in _NO_SPACE:
+        return True
+    if any(os.strerror(number) in str(error) for number in _NO_SPACE):
+        return True
+    probe = folder / "probe"
+    try:
+        probe.write_bytes(bytes(_PROBE_BYTES))
+    except OSError as problem:
+        return problem.errno in _NO_SPACE
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+    return False
+
+
+def copy_options(options: _core.SessionOptions) -> _core.SessionOptions:
+    """Options of their own with the same values."""
+    result = _core.SessionOptions()
+    for name in _OPTIONS:
+        setattr(result, name, getattr(options, name))
+    return result
+
+
+_OPTIONS = [name for name, value in vars(_core.SessionOptions).items() if isinstance(value, property)]
