@@ -6,6 +6,8 @@
 #include "bindings/registrations.hpp"
 #include "core/cuda_startup.hpp"
 #include "core/device.hpp"
+#include "core/onnxruntime_library.hpp"
+#include "core/session_options.hpp"
 
 namespace py = pybind11;
 
@@ -59,9 +61,19 @@ void register_device(py::module_& module) {
   module.def(
       "begin_opening_cuda_libraries",
       [](std::vector<std::string> linked, std::vector<std::string> opened_later) {
-        CudaStartup::instance().begin_opening(std::move(linked), std::move(opened_later));
+        CudaStartup::instance().begin_opening(std::move(linked), std::move(opened_later), [] {
+          if (OnnxRuntime::is_open()) {  // what the first session would otherwise do: it opens the provider's library
+            to_onnxruntime(SessionOptions{}, {{"CUDAExecutionProvider", {}}});
+          }
+        });
       },
       py::arg("linked"), py::arg("opened_later"));
+  module.def(
+      "prewarm",
+      [](std::optional<std::vector<int>> devices) { CudaStartup::instance().begin_contexts(std::move(devices)); },
+      py::arg("devices"), py::call_guard<ReleaseGil>());
+  module.def(
+      "cuda_has_context", [](int device) { return CudaStartup::instance().has_context(device); }, py::arg("device"));
 }
 
 }  // namespace ortmulti::bindings

@@ -50,6 +50,8 @@ const char* class_name(ErrorKind kind) {
       return "ClosedError";
     case ErrorKind::forked:
       return "ForkError";
+    case ErrorKind::weights:
+      return "WeightsError";
     case ErrorKind::invalid_type:
       return "InvalidType";
   }

@@ -2,12 +2,17 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
+#include <cstdint>
+#include <optional>
+#include <tuple>
 
 #include "bindings/gil.hpp"
 #include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
 #include "core/error.hpp"
+#include "core/read_ahead.hpp"
 #include "core/session_factory.hpp"
+#include "core/weight_plan.hpp"
 
 namespace py = pybind11;
 
@@ -51,8 +56,14 @@ class CancelUnlessTaken {
   Creation* creation_;
 };
 
+// (reader threads, bytes of a chunk, buffers of a thread); 0: by the machine
+using LoaderArgument = std::tuple<int, std::uint64_t, int>;
+
 py::tuple create_sessions(const py::object& model, const std::vector<std::vector<ProviderArgument>>& sessions,
-                          const SessionOptions& options, const std::string& serialize, const py::object& progress) {
+                          const SessionOptions& options, const std::string& serialize, const py::object& progress,
+                          const std::optional<WeightList>& weights, bool fill,
+                          const std::shared_ptr<ReadAhead>& read_ahead, const LoaderArgument& loader,
+                          const py::object& load_progress, bool one_session_on_cpu) {
   OnnxRuntime& runtime = OnnxRuntime::get();
   CreationRequest request;
   request.model =
@@ -71,6 +82,14 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
       target.push_back({name, values});
     }
   }
+  request.one_session_on_cpu = one_session_on_cpu;
+  if (weights) {
+    SharedWeights& shared = request.weights.emplace();
+    shared.plan = std::make_shared<WeightPlan>(plan_weights(*weights));
+    shared.read_ahead = read_ahead;
+    shared.loader = {std::get<0>(loader), std::get<1>(loader), std::get<2>(loader)};
+    shared.fill = fill;
+  }
 
   std::shared_ptr<Creation> creation;
   {
@@ -79,6 +98,7 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
   }
   CancelUnlessTaken guard(*creation);
   std::size_t done = 0;
+  std::uint64_t reported = 0;
   for (bool finished = false; !finished;) {
     std::vector<std::size_t> ready;
     {
@@ -90,6 +110,10 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
       const ReleaseGil nogil;
       const auto rest = creation->wait(std::chrono::milliseconds(0));
       ready.insert(ready.end(), rest.begin(), rest.end());
+    }
+    if (const auto [bytes, total] = creation->loaded(); bytes != reported && !load_progress.is_none()) {
+      reported = bytes;
+      load_progress(bytes, total);
     }
     for (const std::size_t index : ready) {
       ++done;
@@ -119,7 +143,27 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
 
 void register_factory(py::module_& module) {
   module.def("create_sessions", &create_sessions, py::arg("model"), py::arg("sessions"), py::arg("options"),
-             py::arg("serialize"), py::arg("progress") = py::none());
+             py::arg("serialize"), py::arg("progress") = py::none(), py::arg("weights") = py::none(),
+             py::arg("fill") = true, py::arg("read_ahead") = py::none(), py::arg("loader") = LoaderArgument{},
+             py::arg("load_progress") = py::none(), py::arg("one_session_on_cpu") = false);
+  py::class_<ReadAhead, std::shared_ptr<ReadAhead>>(module, "ReadAhead")
+      .def(py::init([](const std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>>& ranges) {
+             std::vector<ReadAhead::Range> files;
+             files.reserve(ranges.size());
+             for (const auto& [path, offset, length] : ranges) {
+               files.push_back({path, offset, length});
+             }
+             // Its thread may be within a block when the last reference goes.
+             return std::shared_ptr<ReadAhead>(new ReadAhead(std::move(files)), [](ReadAhead* held) {
+               if (PyGILState_Check() != 0) {
+                 const ReleaseGil nogil;
+                 delete held;  // NOLINT(cppcoreguidelines-owning-memory)
+               } else {
+                 delete held;  // NOLINT(cppcoreguidelines-owning-memory)
+               }
+             });
+           }),
+           py::arg("ranges"));
   module.def("concurrent_creation_stressed", &concurrent_creation_stressed, py::arg("onnxruntime_version"));
 }
 

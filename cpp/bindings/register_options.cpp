@@ -12,6 +12,7 @@ void register_options(py::module_& module) {
   // Plain values: ortmulti.SessionOptions checks them and fills this in.
   py::class_<SessionOptions>(module, "SessionOptions")
       .def(py::init<>())
+      .def("copy", [](const SessionOptions& options) { return options; })
       .def_readwrite("intra_op_num_threads", &SessionOptions::intra_op_num_threads)
       .def_readwrite("inter_op_num_threads", &SessionOptions::inter_op_num_threads)
       .def_readwrite("graph_optimization_level", &SessionOptions::graph_optimization_level)

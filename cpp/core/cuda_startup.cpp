@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -35,19 +36,20 @@ CudaStartup& CudaStartup::instance() {
 CudaStartup::CudaStartup(const CudaDriver* driver, std::string no_driver_reason, std::string sysfs)
     : driver_(driver), no_driver_reason_(std::move(no_driver_reason)), sysfs_(std::move(sysfs)) {}
 
-void CudaStartup::begin_opening(std::vector<std::string> linked, std::vector<std::string> opened_later) {
+void CudaStartup::begin_opening(std::vector<std::string> linked, std::vector<std::string> opened_later,
+                                std::function<void()> then) {
   const std::lock_guard lock(libraries_mutex_);
   if (opening_.load()) {
     return;
   }
   opening_generation_.store(fork_generation());
   opening_.store(true);
-  opener_ = std::thread([this, linked = std::move(linked), opened_later = std::move(opened_later)] {
-    open_libraries(linked, opened_later);
-  });
+  opener_ = std::thread([this, linked = std::move(linked), opened_later = std::move(opened_later),
+                         then = std::move(then)] { open_libraries(linked, opened_later, then); });
 }
 
-void CudaStartup::open_libraries(const std::vector<std::string>& linked, const std::vector<std::string>& opened_later) {
+void CudaStartup::open_libraries(const std::vector<std::string>& linked, const std::vector<std::string>& opened_later,
+                                 const std::function<void()>& then) {
   // Never closed: the provider resolves its needs by the names of what is open already.
   const std::int64_t start_ns = steady_now_ns();
   std::string problem;
@@ -67,6 +69,14 @@ void CudaStartup::open_libraries(const std::vector<std::string>& linked, const s
   }
   linked_opened_.notify_all();
   if (usable) {
+    if (then) {
+      const std::int64_t then_ns = steady_now_ns();
+      try {
+        then();
+      } catch (...) {  // NOLINT(bugprone-empty-catch): whoever does the same in the foreground says what is wrong
+      }
+      remember({"open the CUDA provider", then_ns, steady_now_ns(), this_thread(), ""});
+    }
     for (const std::string& path : opened_later) {
       static_cast<void>(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL));  // the provider says what it misses, if it does
     }
@@ -105,16 +115,23 @@ void CudaStartup::hand_over(Timeline* timeline) {
 }
 
 void CudaStartup::join() {
-  if (!opening_.load() || opening_generation_.load() != fork_generation()) {
-    return;  // a forked child does not have the thread
-  }
+  // A forked child does not have the threads.
   std::thread opener;
-  {
+  if (opening_.load() && opening_generation_.load() == fork_generation()) {
     const std::lock_guard lock(libraries_mutex_);
     opener.swap(opener_);
   }
-  if (opener.joinable()) {
-    opener.join();
+  std::thread starter;
+  if (starting_.load() && starting_generation_.load() == fork_generation()) {
+    const std::lock_guard lock(contexts_mutex_);
+    queued_.clear();  // those not begun are not needed any more
+    all_queued_ = false;
+    starter.swap(starter_);
+  }
+  for (std::thread* thread : {&opener, &starter}) {
+    if (thread->joinable()) {
+      thread->join();
+    }
   }
 }
 
@@ -183,22 +200,127 @@ CUdevice CudaStartup::handle(int device) {
   return handle;
 }
 
-void CudaStartup::make_current(int device, Timeline* timeline) {
-  initialize(timeline);
+void CudaStartup::begin_contexts(std::optional<std::vector<int>> devices) {
+  if (driver_ == nullptr) {
+    return;
+  }
+  if (starting_.load()) {
+    check_fork(starting_generation_.load());
+  }
+  const std::lock_guard lock(contexts_mutex_);
+  if (devices) {
+    for (const int device : *devices) {
+      if (contexts_.count(device) == 0 && std::find(queued_.begin(), queued_.end(), device) == queued_.end()) {
+        queued_.push_back(device);
+      }
+    }
+  } else {
+    all_queued_ = true;
+  }
+  if (starter_running_ || (queued_.empty() && !all_queued_)) {
+    return;
+  }
+  if (starter_.joinable()) {
+    starter_.join();  // it has said under the lock that it takes nothing more
+  }
+  starting_generation_.store(fork_generation());
+  starting_.store(true);
+  starter_ = std::thread([this] { create_queued_contexts(); });
+  starter_running_ = true;
+}
+
+void CudaStartup::create_queued_contexts() {
+  for (;;) {
+    int device = -1;
+    bool all = false;
+    {
+      const std::lock_guard lock(contexts_mutex_);
+      all = std::exchange(all_queued_, false);
+      if (!all && queued_.empty()) {
+        starter_running_ = false;
+        break;
+      }
+      device = all ? -1 : queued_.front();
+    }
+    try {
+      if (all) {
+        const int count = device_count();
+        const std::lock_guard lock(contexts_mutex_);
+        for (int i = 0; i < count; ++i) {
+          if (contexts_.count(i) == 0 && std::find(queued_.begin(), queued_.end(), i) == queued_.end()) {
+            queued_.push_back(i);
+          }
+        }
+      } else {
+        create_context(device, nullptr);
+      }
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): who waits for this context tries again, and reports it
+    }
+    if (!all) {
+      const std::lock_guard lock(contexts_mutex_);
+      if (!queued_.empty() && queued_.front() == device) {
+        queued_.pop_front();
+      }
+    }
+    context_created_.notify_all();
+  }
+  context_created_.notify_all();
+}
+
+CUcontext CudaStartup::create_context(int device, Timeline* timeline) {
   const CUdevice cuda_device = handle(device);
   const std::string name = to_string(Device::cuda(device));
-  CUcontext context = nullptr;
+  const std::lock_guard creating(creating_context_);
   {
     const std::lock_guard lock(contexts_mutex_);
     if (const auto found = contexts_.find(device); found != contexts_.end()) {
-      context = found->second;
-    } else {
-      const ScopedSpan span(timeline, "context", name);
-      check(driver_->primary_ctx_retain(&context, cuda_device), "creating the CUDA context of " + name);
-      contexts_.emplace(device, context);
+      return found->second;
     }
   }
-  check(driver_->ctx_set_current(context), "using the CUDA context of " + name);
+  CUcontext context = nullptr;
+  const std::int64_t start_ns = steady_now_ns();
+  const CUresult result = driver_->primary_ctx_retain(&context, cuda_device);
+  remember({"context", start_ns, steady_now_ns(), this_thread(), name});
+  hand_over(timeline);
+  check(result, "creating the CUDA context of " + name);
+  const std::lock_guard lock(contexts_mutex_);
+  contexts_.emplace(device, context);
+  return context;
+}
+
+CUcontext CudaStartup::make_current(int device, Timeline* timeline) {
+  initialize(timeline);
+  handle(device);  // an error for one that does not exist
+  CUcontext context = nullptr;
+  {
+    std::unique_lock lock(contexts_mutex_);
+    const auto queued = [&] { return std::find(queued_.begin(), queued_.end(), device) != queued_.end(); };
+    if (contexts_.count(device) == 0 && (queued() || all_queued_)) {
+      const ScopedSpan span(timeline, "wait for context", to_string(Device::cuda(device)));
+      context_created_.wait(lock, [&] { return contexts_.count(device) != 0 || (!queued() && !all_queued_); });
+    }
+    if (const auto found = contexts_.find(device); found != contexts_.end()) {
+      context = found->second;
+    }
+  }
+  if (context == nullptr) {
+    context = create_context(device, timeline);
+  }
+  hand_over(timeline);
+  check(driver_->ctx_set_current(context), "using the CUDA context of " + to_string(Device::cuda(device)));
+  return context;
+}
+
+bool CudaStartup::has_context(int device) const {
+  const std::lock_guard lock(contexts_mutex_);
+  return contexts_.count(device) != 0;
+}
+
+const CudaDriver& CudaStartup::driver() const {
+  if (driver_ == nullptr) {
+    throw Error(ErrorKind::device, no_driver_reason_);
+  }
+  return *driver_;
 }
 
 CudaDeviceInfo CudaStartup::describe(int device) {

@@ -2,8 +2,12 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,25 +32,38 @@ class CudaStartup {
   CudaStartup& operator=(const CudaStartup&) = delete;
 
   /// Begins to open CUDA libraries in a thread of its own, in this order: those that the CUDA provider is linked to,
-  /// then those that it opens by name at its first need. Only the first call does anything.
-  void begin_opening(std::vector<std::string> linked, std::vector<std::string> opened_later);
+  /// then those that it opens by name at its first need. `then` is called once the linked ones are open; what it throws
+  /// is dropped. Only the first call does anything.
+  void begin_opening(std::vector<std::string> linked, std::vector<std::string> opened_later,
+                     std::function<void()> then = {});
 
   /// Waits until the linked ones are open. Throws Error with ErrorKind::library if one cannot be opened.
   void wait_for_libraries(Timeline* timeline);
 
-  /// Waits until all are open: before the process ends, since the thread must not outlive it.
+  /// Returns at once: cuInit and then the contexts of these devices, in this order, are under way in a thread of this
+  /// object; of all devices without a list. What fails there is reported to whoever asks for it.
+  void begin_contexts(std::optional<std::vector<int>> devices);
+
+  /// Waits for the threads of this object: before the process ends, since they must not outlive it.
   void join();
 
   /// How many CUDA devices this process sees: 0 without NVIDIA hardware, or where CUDA_VISIBLE_DEVICES hides all of it.
   /// Throws where there is hardware and its driver does not work, and in a child forked after CUDA was started.
   int device_count(Timeline* timeline = nullptr);
 
-  /// Makes the device's primary context current in the calling thread, creating it first if it is not there.
-  /// Throws Error with ErrorKind::device for a device that does not exist or does not start.
-  void make_current(int device, Timeline* timeline = nullptr);
+  /// Makes the device's primary context current in the calling thread, and returns it. One that is not there is waited
+  /// for where begin_contexts() will create it, and created otherwise. Throws Error with ErrorKind::device for a device
+  /// that does not exist or does not start.
+  CUcontext make_current(int device, Timeline* timeline = nullptr);
+  /// Whether its context is there.
+  bool has_context(int device) const;
 
   CudaDeviceInfo describe(int device);
   bool can_access_peer(int device, int peer);
+  /// The functions, once something was started with them; throws where there is no driver.
+  const CudaDriver& driver() const;
+  /// Throws where `result` is an error: out_of_memory or device, with `what` failed.
+  void check(CUresult result, const std::string& what) const;
   struct Memory {
     std::size_t free = 0;  ///< Bytes.
     std::size_t total = 0;
@@ -64,7 +81,8 @@ class CudaStartup {
   static void check_fork(unsigned generation);
   void initialize(Timeline* timeline);
   CUdevice handle(int device);
-  void check(CUresult result, const std::string& what) const;
+  void create_queued_contexts();
+  CUcontext create_context(int device, Timeline* timeline);
 
   const CudaDriver* driver_;
   std::string no_driver_reason_;
@@ -83,10 +101,19 @@ class CudaStartup {
   std::mutex spans_mutex_;
   std::vector<Span> spans_;
 
-  std::mutex contexts_mutex_;
+  std::mutex creating_context_;  // held by the one that creates a context; taken before contexts_mutex_
+  mutable std::mutex contexts_mutex_;
+  std::condition_variable context_created_;
   std::map<int, CUcontext> contexts_;
+  std::deque<int> queued_;        // whose contexts the starter creates
+  bool all_queued_ = false;       // it has still to ask how many there are
+  bool starter_running_ = false;  // until it finds nothing more to do
+  std::atomic<bool> starting_{false};
+  std::atomic<unsigned> starting_generation_{0};
+  std::thread starter_;
 
-  void open_libraries(const std::vector<std::string>& linked, const std::vector<std::string>& opened_later);
+  void open_libraries(const std::vector<std::string>& linked, const std::vector<std::string>& opened_later,
+                      const std::function<void()>& then);
 
   std::mutex libraries_mutex_;
   std::condition_variable linked_opened_;

@@ -11,7 +11,9 @@
 #include "core/cuda_startup.hpp"
 #include "core/error.hpp"
 #include "core/mapped_file.hpp"
+#include "core/mapped_weight_store.hpp"
 #include "core/onnx_index.hpp"
+#include "core/operators.hpp"
 #include "core/process_fork.hpp"
 
 namespace ortmulti {
@@ -46,16 +48,34 @@ bool concurrent_creation_stressed(const std::string& onnxruntime_version) {
 }
 
 Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
-    : runtime_(runtime),
-      request_(std::move(request)),
-      sessions_(request_.sessions.size()),
-      errors_(request_.sessions.size()) {
+    : runtime_(runtime), request_(std::move(request)), sessions_(request_.sessions.size()) {
   for (const auto& providers : request_.sessions) {
     devices_.push_back(device_of(providers));
     turns_[to_string(devices_.back())];
     memory_checks_[to_string(devices_.back())];
   }
   turns_["all"];
+  if (request_.one_session_on_cpu && std::count(devices_.begin(), devices_.end(), Device::cpu()) > 1) {
+    if (const std::string reason = why_not_one_session(); !reason.empty()) {
+      request_.one_session_on_cpu = false;
+      const std::int64_t now_ns = steady_now_ns();
+      timeline_->add("not shared: " + reason, now_ns, now_ns);
+    }
+  }
+  if (!request_.weights) {
+    return;
+  }
+  std::vector<int> gpus;
+  for (const Device& device : devices_) {
+    if (device.is_cuda() && std::find(gpus.begin(), gpus.end(), device.index) == gpus.end()) {
+      gpus.push_back(device.index);
+    }
+  }
+  if (!gpus.empty()) {
+    const SharedWeights& weights = *request_.weights;
+    loader_ = std::make_unique<WeightLoader>(CudaStartup::instance(), weights.plan, std::move(gpus), weights.loader,
+                                             weights.read_ahead, timeline_, weights.fill);
+  }
 }
 
 // The last reference may be that of one of its own threads, which cannot join itself.
@@ -68,9 +88,7 @@ Creation::~Creation() {
 std::shared_ptr<Creation> Creation::start(OnnxRuntime& runtime, CreationRequest request) {
   auto creation = std::make_shared<Creation>(runtime, std::move(request));
   try {
-    for (std::size_t i = 0; i < creation->size(); ++i) {
-      creation->threads_.emplace_back([creation, i] { creation->create(i); });
-    }
+    creation->start_threads();
   } catch (const std::system_error& error) {
     const std::size_t started = creation->threads_.size();
     creation->cancel();
@@ -79,6 +97,26 @@ std::shared_ptr<Creation> Creation::start(OnnxRuntime& runtime, CreationRequest 
                                                   error.what() + ")");
   }
   return creation;
+}
+
+void Creation::start_threads() {
+  const auto self = shared_from_this();
+  if (loader_) {
+    CudaStartup::instance().begin_contexts(loader_->devices());
+    for (std::size_t i = 0; i < loader_->devices().size(); ++i) {
+      threads_.emplace_back([self, i] { self->loader_->bring_up(i); });
+    }
+  }
+  for (std::size_t i = 0; i < size(); ++i) {
+    if (!follows(i)) {
+      threads_.emplace_back([self, i] { self->create(i); });
+    }
+  }
+}
+
+bool Creation::follows(std::size_t index) const {
+  const auto first = std::find(devices_.begin(), devices_.end(), Device::cpu());
+  return request_.one_session_on_cpu && !devices_[index].is_cuda() && devices_.begin() + index != first;
 }
 
 std::mutex* Creation::turn(const Device& device) {
@@ -107,27 +145,39 @@ SessionOptions Creation::options_for(const Device& device) const {
       options.inter_op_num_threads = 1;
     }
   } else if (options.intra_op_num_threads == 0) {
-    const auto beside = std::count(devices_.begin(), devices_.end(), Device::cpu());
+    const auto beside = request_.one_session_on_cpu ? 1 : std::count(devices_.begin(), devices_.end(), Device::cpu());
     options.intra_op_num_threads = threads_per_session(static_cast<int>(beside));
   }
   return options;
 }
 
-std::uint64_t Creation::weight_bytes() {
-  std::call_once(weighing_, [this] {
-    const ScopedSpan span(timeline_.get(), "index model");
-    try {
-      const ModelSource& model = request_.model;
-      if (model.in_memory) {
-        weight_bytes_ =
-            total_bytes(index_model(static_cast<const unsigned char*>(model.bytes), model.size).initializers);
-      } else {
-        const MappedFile file(model.path);
-        weight_bytes_ = total_bytes(index_model(file.data(), file.size()).initializers);
-      }
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): ONNX Runtime says what is wrong with the model
+ModelIndex Creation::index() {
+  const ScopedSpan span(timeline_.get(), "index model");
+  try {
+    const ModelSource& model = request_.model;
+    if (model.in_memory) {
+      return index_model(static_cast<const unsigned char*>(model.bytes), model.size);
     }
-  });
+    const MappedFile file(model.path);
+    return index_model(file.data(), file.size());
+  } catch (const Error&) {  // ONNX Runtime says what is wrong with the model
+    return {};
+  }
+}
+
+std::string Creation::why_not_one_session() {
+  if (request_.options.enable_profiling) {
+    return "each session writes a profile of its own";
+  }
+  if (!request_.options.optimized_model_filepath.empty()) {
+    return "optimized_model_filepath has each session write its model";
+  }
+  const std::string stateful = find_stateful_operator(index().operators);
+  return stateful.empty() ? "" : "operator " + stateful + " may keep something from run to run";
+}
+
+std::uint64_t Creation::weight_bytes() {
+  std::call_once(weighing_, [this] { weight_bytes_ = total_bytes(index().initializers); });
   return weight_bytes_;
 }
 
@@ -147,6 +197,43 @@ void Creation::check_memory(const Device& device) {
                                             megabytes(memory.total));
 }
 
+std::shared_ptr<const WeightStore> Creation::mapped_weights() {
+  std::call_once(mapping_, [this] { mapped_ = std::make_shared<MappedWeightStore>(request_.weights->plan->list); });
+  return mapped_;
+}
+
+bool Creation::weights_may_be_read() {
+  std::call_once(looking_for_readers_,
+                 [this] { weights_may_be_read_ = reads_weights_when_created(index().operators); });
+  return weights_may_be_read_;
+}
+
+std::shared_ptr<Session> Creation::create_session(std::size_t index) {
+  const Device& device = devices_[index];
+  const auto make = [&](std::shared_ptr<const WeightStore> weights) {
+    return std::make_shared<Session>(runtime_, request_.model, options_for(device), request_.sessions[index],
+                                     timeline_.get(), std::move(weights));
+  };
+  if (!request_.weights) {
+    if (device.is_cuda()) {
+      std::call_once(memory_checks_.at(to_string(device)), [&] { check_memory(device); });
+    }
+    return make(nullptr);
+  }
+  if (!device.is_cuda()) {
+    return make(mapped_weights());
+  }
+  const std::size_t place = loader_->index_of(device.index);
+  // Where nothing reads the weights before the first run, the session is created while they are still on their way.
+  const bool early = !request_.weights->fill || !weights_may_be_read();
+  if (!early) {
+    loader_->wait_filled(place);
+  }
+  std::shared_ptr<Session> session = make(loader_->allocated(place));
+  loader_->wait_filled(place);
+  return session;
+}
+
 void Creation::create(std::size_t index) {
   std::shared_ptr<Session> session;
   std::exception_ptr error;
@@ -164,31 +251,53 @@ void Creation::create(std::size_t index) {
       begin = !stopped_;
     }
     if (begin) {
-      if (device.is_cuda()) {
-        std::call_once(memory_checks_.at(name), [&] { check_memory(device); });
-      }
-      session = std::make_shared<Session>(runtime_, request_.model, options_for(device), request_.sessions[index],
-                                          timeline_.get());
+      session = create_session(index);
       register_for_shutdown(session);
     }
   } catch (...) {
     session.reset();
     error = std::current_exception();
   }
+  finish(index, std::move(session), error);
+}
+
+void Creation::finish(std::size_t index, std::shared_ptr<Session> session, std::exception_ptr error) {
+  std::vector<std::shared_ptr<Session>> made(size());
+  if (session) {
+    for (std::size_t i = 0; i < size(); ++i) {
+      if (follows(i) && devices_[i] == devices_[index]) {
+        made[i] = session->share();
+        register_for_shutdown(made[i]);
+      }
+    }
+  }
+  made[index] = std::move(session);
+  if (error && loader_) {
+    loader_->stop();
+  }
   std::unique_lock lock(mutex_);
-  if (cancelled_ && session) {
+  if (cancelled_) {
     lock.unlock();
-    session->close();
-    session.reset();
+    for (const auto& each : made) {
+      if (each) {
+        each->close();
+      }
+    }
+    made.assign(size(), nullptr);
     lock.lock();
   }
   stopped_ = stopped_ || error;
-  errors_[index] = error;
-  if (session) {
-    newly_ready_.push_back(index);
+  error_ = error_ ? error_ : error;
+  for (std::size_t i = 0; i < size(); ++i) {
+    if (i != index && !(follows(i) && devices_[i] == devices_[index])) {
+      continue;
+    }
+    if (made[i]) {
+      newly_ready_.push_back(i);
+    }
+    sessions_[i] = std::move(made[i]);
+    ++finished_;
   }
-  sessions_[index] = std::move(session);
-  ++finished_;
   progress_.notify_all();
 }
 
@@ -196,6 +305,10 @@ std::vector<std::size_t> Creation::wait(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   progress_.wait_for(lock, timeout, [this] { return finished_ == size() || !newly_ready_.empty(); });
   return std::exchange(newly_ready_, {});
+}
+
+Creation::Loaded Creation::loaded() const {
+  return loader_ ? Loaded{loader_->copied_bytes(), loader_->total_bytes()} : Loaded{};
 }
 
 bool Creation::finished() const {
@@ -211,6 +324,9 @@ void Creation::cancel() {
     cancelled_ = true;
     ready.swap(sessions_);
     sessions_.resize(ready.size());
+  }
+  if (loader_) {
+    loader_->stop();
   }
   for (const auto& session : ready) {
     if (session) {
@@ -241,14 +357,13 @@ std::vector<std::shared_ptr<Session>> Creation::take() {
     throw Error(ErrorKind::closed, "the creation of sessions was cancelled");
   }
   join();
-  const auto failed = std::find_if(errors_.begin(), errors_.end(), [](const auto& error) { return error != nullptr; });
-  if (failed != errors_.end()) {
+  if (error_) {
     for (const auto& session : std::exchange(sessions_, {})) {
       if (session) {
         session->close();
       }
     }
-    std::rethrow_exception(*failed);
+    std::rethrow_exception(error_);
   }
   return std::move(sessions_);
 }

@@ -6,11 +6,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/onnx_index.hpp"
 #include "core/session.hpp"
+#include "core/weight_loader.hpp"
 
 namespace ortmulti {
 
@@ -21,11 +24,21 @@ enum class Serialize { none, device, all, automatic };
 /// Whether 1,000 rounds of concurrent creation on one GPU passed with this release of ONNX Runtime ("1.31.1").
 bool concurrent_creation_stressed(const std::string& onnxruntime_version);
 
+/// Weights that the sessions of one device use together.
+struct SharedWeights {
+  std::shared_ptr<const WeightPlan> plan;
+  std::shared_ptr<ReadAhead> read_ahead;  ///< Null: nothing is read ahead.
+  LoaderOptions loader;
+  bool fill = true;  ///< Otherwise the weights' memory is only allocated: for sessions that never run.
+};
+
 struct CreationRequest {
   ModelSource model;
   std::vector<std::vector<Provider>> sessions;  ///< The providers of each session.
   SessionOptions options;
   Serialize serialize = Serialize::automatic;
+  std::optional<SharedWeights> weights;
+  bool one_session_on_cpu = false;  ///< The sessions on the CPU are handles of one ONNX Runtime session.
 };
 
 /// N sessions on N threads. The threads own what they need, so that whoever waits may give up: what then is still
@@ -47,6 +60,14 @@ class Creation : public std::enable_shared_from_this<Creation> {
   /// also throws after cancel().
   std::vector<std::shared_ptr<Session>> take();
 
+  /// Bytes of weights that are loaded or on their way to the first device, and all of them; zeros without shared
+  /// weights.
+  struct Loaded {
+    std::uint64_t bytes = 0;
+    std::uint64_t total = 0;
+  };
+  Loaded loaded() const;
+
   std::size_t size() const noexcept { return request_.sessions.size(); }
   const Device& device(std::size_t index) const { return devices_[index]; }
   const std::shared_ptr<Timeline>& timeline() const noexcept { return timeline_; }
@@ -57,7 +78,17 @@ class Creation : public std::enable_shared_from_this<Creation> {
   Creation& operator=(const Creation&) = delete;
 
  private:
+  void start_threads();
   void create(std::size_t index);
+  std::shared_ptr<Session> create_session(std::size_t index);
+  /// What create() made, or how it failed; `index`'s followers become handles of it.
+  void finish(std::size_t index, std::shared_ptr<Session> session, std::exception_ptr error);
+  /// Whether this session is made of another one's, which is created on the CPU.
+  bool follows(std::size_t index) const;
+  std::shared_ptr<const WeightStore> mapped_weights();
+  bool weights_may_be_read();
+  ModelIndex index();
+  std::string why_not_one_session();
   SessionOptions options_for(const Device& device) const;
   /// The lock under which sessions on the device are created; null where they need not wait.
   std::mutex* turn(const Device& device);
@@ -72,6 +103,11 @@ class Creation : public std::enable_shared_from_this<Creation> {
   CreationRequest request_;
   std::vector<Device> devices_;
   std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();
+  std::unique_ptr<WeightLoader> loader_;
+  std::once_flag mapping_;
+  std::shared_ptr<const WeightStore> mapped_;  // for sessions on the CPU
+  std::once_flag looking_for_readers_;
+  bool weights_may_be_read_ = true;
   std::map<std::string, std::mutex> turns_;              // these two are filled before the threads start
   std::map<std::string, std::once_flag> memory_checks_;  // one a device
   std::once_flag weighing_;
@@ -84,7 +120,7 @@ class Creation : public std::enable_shared_from_this<Creation> {
   bool cancelled_ = false;
   std::vector<std::size_t> newly_ready_;
   std::vector<std::shared_ptr<Session>> sessions_;
-  std::vector<std::exception_ptr> errors_;
+  std::exception_ptr error_;  // the first
   std::vector<std::thread> threads_;
 };
 

@@ -36,6 +36,7 @@ from ortmulti.errors import (
     NotOptimizable,
     OutOfMemory,
     RuntimeException,
+    WeightsError,
 )
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
@@ -84,6 +85,7 @@ __all__ = [
     "Sessions",
     "Span",
     "Timeline",
+    "WeightsError",
     "__version__",
     "create_sessions",
     "get_available_providers",

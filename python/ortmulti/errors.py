@@ -32,6 +32,7 @@ __all__ = [
     "NotOptimizable",
     "OutOfMemory",
     "RuntimeException",
+    "WeightsError",
 ]
 
 
@@ -125,3 +126,7 @@ class ForkError(Error, RuntimeError):
 
 class NotOptimizable(Error):
     """A model's optimized form cannot be made, saved or used; the message says why. The model itself may be fine."""
+
+
+class WeightsError(Error, OSError):
+    """A file of weights cannot be read, is too short, or was changed while it was loaded."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from ortmulti import _prewarm, _visible_gpus
-from ortmulti.devices import Device, name_devices, parse_devices
+from ortmulti import _creation, _shared, _visible_gpus
+from ortmulti._creation import Model, Serialize
+from ortmulti._shared import Optimize, Strategy
+from ortmulti.devices import Device
 from ortmulti.errors import InvalidType
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import SessionOptions
 from ortmulti.progress import LoadProgress, OnLoadProgress
-from ortmulti.session import Model, Serialize, Sessions, create_sessions
+from ortmulti.session import Sessions, adopt, make_request
 from ortmulti.timeline import Timeline
 
 __all__ = ["Pool", "load"]
@@ -65,11 +67,25 @@ class Pool:
         return f"<Pool of {self._sessions[0]._core.model()} on {', '.join(self.devices)}{state}>"
 
 
-def _reporter(progress: OnLoadProgress, start: float) -> Callable[[int, int, str], object]:
-    def report(ready: int, total: int, device: str) -> object:
-        return progress(LoadProgress(0, 0, time.monotonic() - start, ready, total, device))
+class _Reporter:
+    """Puts what the core reports, sessions and bytes, together."""
 
-    return report
+    def __init__(self, progress: OnLoadProgress, start: float) -> None:
+        self._progress = progress
+        self._start = start
+        self._bytes = (0, 0)
+        self._sessions = (0, 0)
+
+    def session_ready(self, ready: int, total: int, device: str) -> None:
+        self._sessions = (ready, total)
+        self._report(device)
+
+    def bytes_loaded(self, loaded: int, total: int) -> None:
+        self._bytes = (loaded, total)
+        self._report("")
+
+    def _report(self, device: str) -> None:
+        self._progress(LoadProgress(*self._bytes, time.monotonic() - self._start, *self._sessions, device))
 
 
 def load(
@@ -79,6 +95,8 @@ def load(
     options: SessionOptions | None = None,
     provider_options: Mapping[str, Any] | None = None,
     *,
+    strategy: Strategy = "shared",
+    optimize: Optimize = "auto",
     serialize: Serialize | None = None,
     progress: OnLoadProgress | None = None,
     loader: LoaderOptions | None = None,
@@ -92,8 +110,10 @@ def load(
         sessions_per_device: Sessions on each device; default 1.
         options: Options of every session, as for `create_sessions`.
         provider_options: Options of the CUDA provider, the same for every GPU, without ``device_id``.
+        strategy: ``"shared"`` or ``"native"``, as for `create_sessions`.
+        optimize: ``"auto"``, ``"offline"`` or ``"never"``, as for `create_sessions`.
         serialize: Which creations wait for each other, as for `create_sessions`.
-        progress: Called in this thread with a `LoadProgress` whenever a session is ready.
+        progress: Called in this thread with a `LoadProgress` whenever a session is ready, and while weights are loaded.
         loader: How the weights are read.
 
     Returns:
@@ -105,19 +125,14 @@ def load(
     start = time.monotonic()
     if progress is not None and not callable(progress):
         raise InvalidType(f"progress is a function of a LoadProgress, not {progress!r}")
-    if loader is not None and not isinstance(loader, LoaderOptions):
-        raise InvalidType(f"loader is an ortmulti.LoaderOptions, not {loader!r}")
-    named = name_devices(devices)
-    _prewarm.begin(named)
-    targets = parse_devices("all" if named is None else named)
-    sessions = create_sessions(
-        model,
-        targets,
-        sessions_per_device,
-        options,
-        provider_options,
-        serialize,
-        None if progress is None else _reporter(progress, start),
+    _creation.check_arguments(serialize, None)
+    callbacks = _creation.Callbacks()
+    if progress is not None:
+        reporter = _Reporter(progress, start)
+        callbacks = _creation.Callbacks(reporter.session_ready, reporter.bytes_loaded)
+    request = make_request(
+        model, devices, sessions_per_device, options, provider_options, serialize, strategy, optimize, loader, callbacks
     )
+    created, timeline, targets = _shared.create(request)
     _visible_gpus.hint(targets)
-    return Pool(sessions)
+    return Pool(adopt(created, timeline, options))

@@ -2,86 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias, overload
+from typing import Any, Self, TypeAlias, overload
 
 import numpy as np
 
-from ortmulti import _core, _logging, _runtime
+from ortmulti import _core, _creation, _shared
 from ortmulti import providers as _providers
-from ortmulti.devices import Device, parse_devices
-from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
+from ortmulti._creation import Model, Progress, Serialize
+from ortmulti._shared import Optimize, Strategy
+from ortmulti.devices import Device
+from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.loader import LoaderOptions
 from ortmulti.options import RunOptions, SessionOptions
 from ortmulti.timeline import Timeline
 
 __all__ = ["InferenceSession", "Sessions", "create_sessions"]
 
-Model: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
-Serialize: TypeAlias = Literal["none", "device", "all"]
-Progress: TypeAlias = Callable[[int, int, str], object]
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-
-
-def _check_model(model: object) -> str | bytes | bytearray | memoryview:
-    if isinstance(model, (bytes, bytearray, memoryview)):
-        if len(model) == 0:
-            raise InvalidArgument("the model is empty: 0 bytes")
-        return model
-    if not isinstance(model, (str, os.PathLike)):
-        raise InvalidType(f"a model is a path or bytes, not {type(model).__name__}")
-    path = Path(model)
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        raise NoSuchFile(f"there is no model file '{path}'") from None
-    except OSError as error:
-        raise NoSuchFile(f"the model file '{path}' cannot be read: {error.strerror}") from error
-    if path.is_dir():
-        raise NoSuchFile(f"'{path}' is a directory, not a model file")
-    if not os.access(path, os.R_OK):
-        raise NoSuchFile(f"the model file '{path}' cannot be read: permission denied")
-    if size == 0:
-        raise InvalidArgument(f"the model file '{path}' is empty: 0 bytes")
-    return str(path)
-
-
-def _core_options(options: SessionOptions | None) -> _core.SessionOptions:
-    if options is None:
-        return _core.SessionOptions()
-    if not isinstance(options, SessionOptions):
-        raise InvalidType(f"session options are an ortmulti.SessionOptions, not {type(options).__name__}")
-    return options._core
-
-
-def _create(
-    model: str | bytes | bytearray | memoryview,
-    sessions: Sequence[Sequence[_providers.Provider]],
-    options: SessionOptions | None,
-    serialize: Serialize | None,
-    progress: Progress | None,
-) -> tuple[list[_core.Session], Timeline]:
-    start = time.monotonic_ns()
-    core_options = _core_options(options)
-    if serialize not in (None, "none", "device", "all"):
-        raise InvalidArgument(f"serialize is None, 'none', 'device' or 'all', not {serialize!r}")
-    if progress is not None and not callable(progress):
-        raise InvalidType(f"progress is a function of (done, total, device), not {progress!r}")
-    _runtime.ensure_open()
-    _providers.check_usable([provider for session in sessions for provider in session])
-    prepared = time.monotonic_ns()
-    try:
-        created, core_timeline = _core.create_sessions(
-            model, [list(session) for session in sessions], core_options, serialize or "automatic", progress
-        )
-    finally:
-        _logging.flush()
-    timeline = Timeline(core_timeline)
-    timeline.add("open libraries and check", start, prepared)
-    return created, timeline
 
 
 class InferenceSession:
@@ -116,9 +55,9 @@ class InferenceSession:
         providers: Sequence[str | tuple[str, Mapping[Any, Any]]] | None = None,
         provider_options: Sequence[Mapping[Any, Any]] | None = None,
     ) -> None:
-        model = _check_model(path_or_bytes)
+        model = _creation.check_model(path_or_bytes)
         normalized = _providers.normalize(providers, provider_options)
-        [core], timeline = _create(model, [normalized], sess_options, None, None)
+        [core], timeline = _creation.create_native(model, [normalized], sess_options)
         self._adopt(core, timeline, sess_options)
 
     @classmethod
@@ -289,6 +228,10 @@ def create_sessions(
     provider_options: Mapping[str, Any] | None = None,
     serialize: Serialize | None = None,
     progress: Progress | None = None,
+    *,
+    strategy: Strategy = "shared",
+    optimize: Optimize = "auto",
+    loader: LoaderOptions | None = None,
 ) -> Sessions:
     """Creates sessions of one model on several devices at the same time, each in a C++ thread of its own.
 
@@ -304,6 +247,13 @@ def create_sessions(
             Default: those on the same GPU, for releases of ONNX Runtime on which concurrent creation was not stressed
             there (docs/concurrent-creation.md), and none otherwise.
         progress: Called in this thread as ``progress(done, total, device)`` whenever a session is ready.
+        strategy: ``"shared"``: the weights are read once, and the sessions of a GPU use one copy of them; those on the
+            CPU are one ONNX Runtime session. ``"native"``: every session loads the model by itself, which is also what
+            happens where weights cannot be shared; the timeline then says why (docs/loading.md).
+        optimize: For sessions that share weights on GPUs: ``"auto"``: the model optimized by ONNX Runtime is taken from
+            the cache, or made and put there. ``"offline"``: taken from the cache, or else an error. ``"never"``: the
+            model is loaded as it is, with graph optimizations off.
+        loader: How the weights are read; default: as suits the machine.
 
     Returns:
         The sessions, those of the first device first.
@@ -311,17 +261,58 @@ def create_sessions(
     Raises:
         As `InferenceSession`. If one session fails the others are closed, and the error names its device. Ctrl-C
         (KeyboardInterrupt) returns within a second: what is still being created is freed in the background.
+        WeightsError: A file of weights cannot be read, or was changed meanwhile.
+        NotFound: With ``optimize="offline"``, and the model was not optimized before.
     """
+    _creation.check_arguments(serialize, progress)
+    callbacks = _creation.Callbacks(progress)
+    request = make_request(
+        model, devices, sessions_per_device, options, provider_options, serialize, strategy, optimize, loader, callbacks
+    )
+    created, timeline, _ = _shared.create(request)
+    return adopt(created, timeline, options)
+
+
+def make_request(
+    model: Model,
+    devices: str | int | Device | Iterable[str | int | Device],
+    sessions_per_device: int,
+    options: SessionOptions | None,
+    provider_options: Mapping[str, Any] | None,
+    serialize: Serialize | None,
+    strategy: Strategy,
+    optimize: Optimize,
+    loader: LoaderOptions | None,
+    callbacks: _creation.Callbacks,
+) -> _shared.Request:
+    """The arguments of `create_sessions` and `load`, checked as far as that needs no device."""
     if isinstance(sessions_per_device, bool) or not isinstance(sessions_per_device, int):
         raise InvalidType(f"sessions_per_device is an int, not {sessions_per_device!r}")
     if sessions_per_device < 1:
         raise InvalidArgument(f"sessions_per_device is 1 or more, not {sessions_per_device}")
     if provider_options is not None and not isinstance(provider_options, Mapping):
         raise InvalidType(f"provider_options is a dict of the CUDA provider's options, not {provider_options!r}")
-    checked = _check_model(model)
-    targets = parse_devices(devices)
-    if provider_options and not any(device.kind == "cuda" for device in targets):
-        raise InvalidArgument("provider_options are the CUDA provider's, and no device is a GPU")
-    wanted = [_providers.for_device(device, provider_options) for device in targets for _ in range(sessions_per_device)]
-    created, timeline = _create(checked, wanted, options, serialize, progress)
+    if strategy not in ("shared", "native"):
+        raise InvalidArgument(f"strategy is 'shared' or 'native', not {strategy!r}")
+    if optimize not in ("auto", "never", "offline"):
+        raise InvalidArgument(f"optimize is 'auto', 'never' or 'offline', not {optimize!r}")
+    if loader is not None and not isinstance(loader, LoaderOptions):
+        raise InvalidType(f"loader is an ortmulti.LoaderOptions, not {loader!r}")
+    _creation.core_options(options)
+    return _shared.Request(
+        _creation.check_model(model),
+        devices,
+        sessions_per_device,
+        options,
+        provider_options,
+        serialize,
+        callbacks,
+        strategy,
+        optimize,
+        loader,
+    )
+
+
+def adopt(created: Iterable[_core.Session], timeline: Timeline, options: SessionOptions | None) -> Sessions:
+    """The core's sessions as Python's."""
     return Sessions([InferenceSession._from_core(core, timeline, options) for core in created], timeline)

@@ -1,0 +1,307 @@
+#include "core/weight_loader.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/numa.hpp"
+
+namespace ortmulti {
+namespace {
+
+// How much of the slab a device waits for before it copies that from another: large enough that the waiting costs
+// nothing, small enough that it is done soon after the first.
+constexpr std::uint64_t peer_step = 64U << 20U;
+
+constexpr std::size_t no_source = static_cast<std::size_t>(-1);
+
+// Lets one context read another's memory, and takes that back, unless it was so before.
+class PeerAccess {
+ public:
+  PeerAccess(CudaStartup& startup, CUcontext peer, const std::string& what) : driver_(startup.driver()), peer_(peer) {
+    const CUresult result = driver_.ctx_enable_peer_access(peer, 0);
+    if (result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
+      return;
+    }
+    startup.check(result, what);
+    enabled_ = true;
+  }
+  ~PeerAccess() {
+    if (enabled_) {
+      static_cast<void>(driver_.ctx_disable_peer_access(peer_));
+    }
+  }
+  PeerAccess(const PeerAccess&) = delete;
+  PeerAccess& operator=(const PeerAccess&) = delete;
+
+ private:
+  const CudaDriver& driver_;
+  CUcontext peer_;
+  bool enabled_ = false;
+};
+
+class Stream {
+ public:
+  Stream(CudaStartup& startup, const std::string& what) : driver_(startup.driver()) {
+    startup.check(driver_.stream_create(&stream_, CU_STREAM_NON_BLOCKING), what);
+  }
+  ~Stream() {
+    static_cast<void>(driver_.stream_synchronize(stream_));
+    static_cast<void>(driver_.stream_destroy(stream_));
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  CUstream get() const noexcept { return stream_; }
+
+ private:
+  const CudaDriver& driver_;
+  CUstream stream_ = nullptr;
+};
+
+}  // namespace
+
+WeightLoader::WeightLoader(CudaStartup& startup, std::shared_ptr<const WeightPlan> plan, std::vector<int> devices,
+                           const LoaderOptions& options, std::shared_ptr<ReadAhead> read_ahead,
+                           std::shared_ptr<Timeline> timeline, bool fill)
+    : startup_(startup),
+      plan_(std::move(plan)),
+      devices_(std::move(devices)),
+      options_(options),
+      read_ahead_(std::move(read_ahead)),
+      timeline_(std::move(timeline)),
+      fill_(fill),
+      total_bytes_(plan_->file_bytes()),
+      slots_(devices_.size()) {
+  for (const int device : devices_) {
+    context_was_there_.push_back(startup_.has_context(device));
+  }
+}
+
+std::size_t WeightLoader::index_of(int device) const {
+  return static_cast<std::size_t>(std::find(devices_.begin(), devices_.end(), device) - devices_.begin());
+}
+
+std::unique_ptr<WeightReader> WeightLoader::new_reader(int device) {
+  std::vector<int> cpus;
+  try {
+    cpus = cpus_near(startup_.describe(device).pci_bus_id);
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): it is about speed alone
+  }
+  return std::make_unique<WeightReader>(startup_, plan_, options_, read_ahead_, std::move(cpus), timeline_.get());
+}
+
+void WeightLoader::bring_up(std::size_t index) noexcept {
+  try {
+    std::unique_ptr<WeightReader> reader;
+    if (fill_ && index == 0) {
+      reader = new_reader(devices_[0]);  // it has read its first chunks by the time the context is there
+    }
+    auto store = std::make_shared<CudaWeightStore>(startup_, devices_[index], plan_, timeline_.get());
+    {
+      const std::lock_guard lock(mutex_);
+      slots_[index].store = std::move(store);
+      slots_[index].arrived = true;
+      slots_[index].filled = !fill_;
+    }
+    changed_.notify_all();
+    if (fill_) {
+      fill(index, std::move(reader));
+    }
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+std::size_t WeightLoader::find_source(std::size_t index) {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (i != index && (slots_[i].filled || slots_[i].progress) &&
+        startup_.can_access_peer(devices_[index], devices_[i])) {
+      return i;
+    }
+  }
+  return no_source;
+}
+
+void WeightLoader::fill(std::size_t index, std::unique_ptr<WeightReader> reader) {
+  std::size_t source = no_source;
+  {
+    const std::string name = to_string(Device::cuda(devices_[index]));
+    const ScopedSpan span(index == 0 ? nullptr : timeline_.get(), "wait for weights", name);
+    std::unique_lock lock(mutex_);
+    const auto my_turn = [&] {
+      if (stop_.load() || slots_[index].taken) {
+        return true;
+      }
+      source = find_source(index);
+      // The first pass is the first device's; another one follows where a device can reach none that is filled.
+      return source != no_source || (!reading_ && (index == 0 || slots_[0].filled));
+    };
+    changed_.wait(lock, my_turn);
+    if (stop_.load()) {
+      return;
+    }
+    if (slots_[index].taken) {
+      changed_.wait(lock, [&] { return stop_.load() || slots_[index].filled; });
+      return;
+    }
+    slots_[index].taken = true;
+    reading_ = reading_ || source == no_source;
+  }
+  if (source != no_source) {
+    copy_from(source, index);
+  } else {
+    read_to(index, reader ? std::move(reader) : new_reader(devices_[index]));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_.load()) {
+      return;
+    }
+    slots_[index].filled = true;
+  }
+  changed_.notify_all();
+}
+
+void WeightLoader::read_to(std::size_t index, std::unique_ptr<WeightReader> reader) {
+  const std::string name = to_string(Device::cuda(devices_[index]));
+  std::vector<std::size_t> filling{index};
+  std::vector<std::shared_ptr<CudaWeightStore>> targets;
+  {
+    std::unique_lock lock(mutex_);
+    // Those whose contexts were there before will be here at once, and one pass can serve them all.
+    changed_.wait(lock, [&] {
+      bool all = true;
+      for (std::size_t i = 0; i < slots_.size(); ++i) {
+        all = all && (!context_was_there_[i] || slots_[i].arrived);
+      }
+      return all || stop_.load();
+    });
+    if (stop_.load()) {
+      return;
+    }
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      if (i != index && slots_[i].arrived && !slots_[i].taken &&
+          !startup_.can_access_peer(devices_[i], devices_[index])) {
+        slots_[i].taken = true;
+        filling.push_back(i);
+      }
+    }
+    for (const std::size_t i : filling) {
+      targets.push_back(slots_[i].store);
+    }
+    slots_[index].progress = reader->progress();
+    reader_ = reader.get();
+  }
+  changed_.notify_all();
+  const auto finished = [&](bool filled) {
+    {
+      const std::lock_guard lock(mutex_);
+      reader_ = nullptr;
+      reading_ = false;
+      for (const std::size_t i : filling) {
+        slots_[i].filled = filled;
+      }
+    }
+    changed_.notify_all();
+  };
+  try {
+    const ScopedSpan span(timeline_.get(), "load weights", name);
+    finished(reader->fill(targets));
+  } catch (...) {
+    finished(false);
+    throw;
+  }
+}
+
+void WeightLoader::copy_from(std::size_t source, std::size_t index) {
+  std::shared_ptr<CudaWeightStore> from;
+  std::shared_ptr<CudaWeightStore> to;
+  std::shared_ptr<FillProgress> progress;
+  {
+    const std::lock_guard lock(mutex_);
+    from = slots_[source].store;
+    to = slots_[index].store;
+    progress = slots_[source].filled ? nullptr : slots_[source].progress;
+  }
+  const std::string what = "copying weights from " + to_string(from->device()) + " to " + to_string(to->device());
+  const std::string span_name = "copy weights from " + to_string(from->device());
+  const std::string name = to_string(to->device());
+  const ScopedSpan span(timeline_.get(), span_name, name);
+  const CudaDriver& driver = startup_.driver();
+  startup_.check(driver.ctx_set_current(to->context()), what);
+  const PeerAccess access(startup_, from->context(), what);
+  const Stream stream(startup_, what);
+  const std::uint64_t bytes = plan_->slab_bytes;
+  for (std::uint64_t copied = 0; copied < bytes;) {
+    const std::uint64_t end = progress ? progress->wait_beyond(copied, peer_step, stop_) : bytes;
+    if (stop_.load()) {
+      return;
+    }
+    startup_.check(driver.memcpy_peer_async(to->slab() + copied, to->context(), from->slab() + copied, from->context(),
+                                            end - copied, stream.get()),
+                   what);
+    startup_.check(driver.stream_synchronize(stream.get()), what);
+    copied = end;
+  }
+}
+
+std::shared_ptr<const CudaWeightStore> WeightLoader::allocated(std::size_t index) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stop_.load() || slots_[index].arrived; });
+  if (stop_.load()) {
+    throw_stopped();
+  }
+  return slots_[index].store;
+}
+
+void WeightLoader::wait_filled(std::size_t index) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stop_.load() || slots_[index].filled; });
+  if (stop_.load() && !slots_[index].filled) {
+    throw_stopped();
+  }
+}
+
+void WeightLoader::throw_stopped() {
+  if (error_) {
+    std::rethrow_exception(error_);
+  }
+  throw Error(ErrorKind::closed, "loading the weights was stopped");
+}
+
+void WeightLoader::fail(std::exception_ptr error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!error_ && !stop_.load()) {
+      error_ = std::move(error);
+    }
+  }
+  stop();
+}
+
+void WeightLoader::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_.store(true);
+    if (reader_ != nullptr) {
+      reader_->abandon();
+    }
+    for (const Slot& slot : slots_) {
+      if (slot.progress) {
+        slot.progress->wake();
+      }
+    }
+  }
+  changed_.notify_all();
+}
+
+std::uint64_t WeightLoader::copied_bytes() const {
+  const std::lock_guard lock(mutex_);
+  if (!slots_.empty() && slots_[0].filled) {
+    return total_bytes_;
+  }
+  return reader_ == nullptr ? 0 : reader_->copied_bytes();
+}
+
+}  // namespace ortmulti

@@ -1,0 +1,314 @@
+"""Sessions over weights that were read once: which models can have them, and by which way."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from ortmulti import _core, _creation, _prewarm, _runtime
+from ortmulti import providers as _providers
+from ortmulti.devices import Device, name_devices, parse_devices
+from ortmulti.errors import (
+    EPFail,
+    Error,
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    NotFound,
+    NotImplemented,
+    NotOptimizable,
+    RuntimeException,
+)
+from ortmulti.loader import LoaderOptions
+from ortmulti.options import GraphOptimizationLevel, SessionOptions
+from ortmulti.timeline import Timeline
+
+if TYPE_CHECKING:
+    from ortmulti import optimized
+
+# What ONNX Runtime may raise for a model that it has written itself.
+_NOT_LOADABLE = (EPFail, Fail, InvalidGraph, InvalidProtobuf, NotImplemented, RuntimeException)
+
+LOGGER = logging.getLogger("ortmulti")
+
+Optimize: TypeAlias = Literal["auto", "never", "offline"]
+Strategy: TypeAlias = Literal["shared", "native"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `create_sessions` and `load` are asked for, already checked but for the devices.
+
+    Attributes:
+        model: A path, or bytes.
+        devices: As `parse_devices` takes them.
+        sessions_per_device: 1 or more.
+        options: Of every session.
+        provider_options: The CUDA provider's.
+        serialize: Which creations wait for each other.
+        callbacks: Who is told how far it is.
+        strategy: "native": each session loads the model by itself.
+        optimize: Whether the model is optimized before.
+        loader: How weights are read.
+    """
+
+    model: _creation.CheckedModel
+    devices: str | int | Device | Iterable[str | int | Device] = "all"
+    sessions_per_device: int = 1
+    options: SessionOptions | None = None
+    provider_options: Mapping[str, Any] | None = None
+    serialize: _creation.Serialize | None = None
+    callbacks: _creation.Callbacks = field(default_factory=_creation.Callbacks)
+    strategy: Strategy = "shared"
+    optimize: Optimize = "auto"
+    loader: LoaderOptions | None = None
+
+
+class _Spans:
+    """What is done in this thread, for the timeline that is there only in the end."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[str, int, int]] = []
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self._spans.append((name, start, time.monotonic_ns()))
+
+    def not_shared(self, reason: str) -> None:
+        now = time.monotonic_ns()
+        self._spans.append((f"not shared: {reason}", now, now))
+        LOGGER.info("each session loads the model by itself: %s", reason)
+
+    def to(self, timeline: Timeline) -> Timeline:
+        for span in self._spans:
+            timeline.add(*span)
+        return timeline
+
+
+@dataclass
+class _Load:
+    """A request on its way."""
+
+    request: Request
+    spans: _Spans = field(default_factory=_Spans)
+    read_ahead: _core.ReadAhead | None = None
+    sessions: list[list[_providers.Provider]] = field(default_factory=list)
+    targets: list[Device] = field(default_factory=list)
+
+    @property
+    def options(self) -> _core.SessionOptions:
+        return _creation.core_options(self.request.options)
+
+    def weights(self, weights: _core.WeightList) -> _creation.Weights:
+        given = self.request.loader or LoaderOptions()
+        loader = (given.reader_threads or 0, given.chunk_bytes or 0, given.buffers_per_thread or 0)
+        return _creation.Weights(weights, self.read_ahead, loader)
+
+    def create(
+        self, model: _creation.CheckedModel, options: _core.SessionOptions, **more: Any
+    ) -> tuple[list[_core.Session], Timeline]:
+        created, timeline = _creation.create(
+            model, self.sessions, options, self.request.serialize, self.request.callbacks, **more
+        )
+        return created, Timeline(timeline)
+
+
+def create(request: Request) -> tuple[list[_core.Session], Timeline, list[Device]]:
+    """Creates the sessions.
+
+    Returns:
+        The sessions, those of the first device first; what their creation spent its time on; the devices.
+
+    Raises:
+        As `create_sessions`.
+    """
+    load = _Load(request)
+    named = name_devices(request.devices)
+    shared = request.strategy == "shared"
+    if shared:
+        _prewarm.begin(named)
+    weights: _core.WeightList | None = None
+    if shared and isinstance(request.model, str) and _may_be_gpus(named):
+        with load.spans("index model"):
+            weights = _begin_reading(load, request.model)
+    with load.spans("open libraries and check"):
+        load.targets = parse_devices("all" if named is None else named)
+        on_gpu = [device for device in load.targets if device.kind == "cuda"]
+        if request.provider_options and not on_gpu:
+            raise InvalidArgument("provider_options are the CUDA provider's, and no device is a GPU")
+        load.sessions = [
+            _providers.for_device(device, request.provider_options)
+            for device in load.targets
+            for _ in range(request.sessions_per_device)
+        ]
+        _runtime.ensure_open()
+        _providers.check_usable([provider for session in load.sessions for provider in session])
+
+    if not shared:
+        created, timeline = load.create(request.model, load.options)
+    elif not on_gpu:
+        created, timeline = load.create(request.model, load.options, one_session_on_cpu=True)
+    elif reason := _why_not(load):
+        created, timeline = _native(load, reason)
+    elif request.optimize == "never" or load.options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
+        created, timeline = _as_it_is(load, weights)
+    else:
+        created, timeline = _over_entry(load)
+    return created, load.spans.to(timeline), load.targets
+
+
+def _may_be_gpus(named: Sequence[Device] | None) -> bool:
+    if named is None:
+        return _core.cuda_driver_version() is not None
+    return any(device.kind == "cuda" for device in named)
+
+
+def _begin_reading(load: _Load, path: str) -> _core.WeightList | None:
+    """Lists the model's weights and has their files brought into memory while the driver starts."""
+    try:
+        weights = _core.shareable_weights(path)
+    except Error:
+        return None  # ONNX Runtime says what is wrong with the model
+    parts: dict[int, tuple[int, int]] = {}
+    for _, _, _, file, offset, length in weights.weights:
+        begin, end = parts.get(file, (offset, offset))
+        parts[file] = (min(begin, offset), max(end, offset + length))
+    if parts:
+        load.read_ahead = _core.ReadAhead(
+            [(weights.files[file][0], begin, end - begin) for file, (begin, end) in sorted(parts.items())]
+        )
+    return weights
+
+
+def _why_not(load: _Load) -> str | None:
+    """Why the sessions cannot use weights together; None if nothing is known against it."""
+    options = load.options
+    if any(device.kind != "cuda" for device in load.targets):
+        return "the CPU is among the devices, beside GPUs"
+    if options.optimized_model_filepath:
+        return "optimized_model_filepath asks ONNX Runtime itself to optimize the model"
+    if "session.use_ort_model_bytes_directly" in options.config_entries:
+        return "session.use_ort_model_bytes_directly is for models in ONNX Runtime's own format"
+    return None
+
+
+def _native(load: _Load, reason: str) -> tuple[list[_core.Session], Timeline]:
+    load.spans.not_shared(reason)
+    return load.create(load.request.model, load.options)
+
+
+def _without_optimization(load: _Load) -> _core.SessionOptions:
+    options: _core.SessionOptions = load.options.copy()
+    options.graph_optimization_level = int(GraphOptimizationLevel.ORT_DISABLE_ALL)
+    return options
+
+
+def _as_it_is(load: _Load, weights: _core.WeightList | None) -> tuple[list[_core.Session], Timeline]:
+    if not isinstance(load.request.model, str):
+        return _native(load, "the model is in memory and is not optimized")
+    if weights is None or not weights.weights:
+        return _native(load, "the model has no weights that can be shared")
+    return load.create(load.request.model, _without_optimization(load), weights=load.weights(weights))
+
+
+def _over_entry(load: _Load) -> tuple[list[_core.Session], Timeline]:
+    from ortmulti import optimized
+
+    request = load.request
+    try:
+        with load.spans("find optimized model"):
+            key = optimized.key_of(
+                request.model,
+                load.sessions[0],
+                request.options,
+                compute_capability=_compute_capability(load.targets),
+            )
+            cache = optimized.Cache.default()
+            entry = cache.find(key, verify=False)
+        if entry is not None:
+            try:
+                with entry:
+                    return _over(load, entry)
+            except optimized.Damaged as damage:
+                cache.remove(key, damage)
+        if request.optimize == "offline":
+            raise NotFound(
+                f"there is no optimized form of {describe(request.model)} for these options, and optimize='offline' "
+                "makes none: run `ortmulti optimize` before"
+            )
+        return _over_new_entry(load, cache, key)
+    except NotOptimizable as problem:
+        return _native(load, str(problem))
+
+
+def describe(model: _creation.CheckedModel) -> str:
+    return f"'{model}'" if isinstance(model, str) else f"a model of {len(model)} bytes"
+
+
+def _compute_capability(targets: Sequence[Device]) -> tuple[int, int] | None:
+    used = {device.index for device in targets}
+    found = {gpu.compute_capability for gpu in _core.cuda_devices() if gpu.index in used}
+    if len(found) > 1:
+        raise NotOptimizable("the GPUs are of different compute capabilities")
+    return next(iter(found), None)
+
+
+def _over(load: _Load, entry: optimized.Entry) -> tuple[list[_core.Session], Timeline]:
+    """Creates the sessions over an entry, whose checksums are compared meanwhile."""
+    with concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="verify") as executor:
+        verified = executor.submit(entry.verify)
+        try:
+            created, timeline = _create_over(load, entry)
+        except Error:
+            verified.result()  # a damaged entry explains it
+            raise
+        try:
+            verified.result()
+        except BaseException:
+            _close(created)
+            raise
+    return created, timeline
+
+
+def _create_over(load: _Load, entry: optimized.Entry) -> tuple[list[_core.Session], Timeline]:
+    return load.create(entry.model_path, _without_optimization(load), weights=load.weights(entry.weights))
+
+
+def _over_new_entry(
+    load: _Load, cache: optimized.Cache, key: optimized.CacheKey
+) -> tuple[list[_core.Session], Timeline]:
+    """Optimizes the model, creates the sessions over the result, and publishes that once they are there."""
+    from ortmulti import optimized
+
+    request = load.request
+    refused: tuple[str, ...] = ()
+    for _ in range(2):
+        with cache.draft(key) as draft:
+            with load.spans("optimize model"):
+                entry = optimized.build(draft, request.model, load.sessions[0], request.options, refused=refused)
+            try:
+                created, timeline = _create_over(load, entry)
+            except _NOT_LOADABLE as problem:
+                raise NotOptimizable(f"the optimized model cannot be loaded: {problem}") from problem
+            refused = tuple(sorted({name for session in created for name in session.weight_use()[1]}))
+            if not refused:
+                with load.spans("publish optimized model"):
+                    draft.publish().close()
+                return created, timeline
+            _close(created)
+    raise NotOptimizable(f"ONNX Runtime does not take the weights {', '.join(refused[:3])}")
+
+
+def _close(sessions: Iterable[_core.Session]) -> None:
+    for session in sessions:
+        session.close()
