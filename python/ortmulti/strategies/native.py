@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from ._onnxruntime import run_session
 from ._timeline import describe, session_seconds
@@ -17,6 +16,7 @@ class Native(Strategy):
     """ortmulti's own sessions, created at once by C++ threads, each of which loads the model for itself."""
 
     name: ClassVar[str] = "native"
+    _how: ClassVar[Literal["native", "shared"]] = "native"
     _threads: ThreadPoolExecutor | None = None
     _sessions: Any = None
 
@@ -36,16 +36,13 @@ class Native(Strategy):
         for key, value in self.settings.config_entries.items():
             options.add_session_config_entry(key, value)
         on_cuda = any(device != "cpu" for device in self.devices)
-        arguments: dict[str, Any] = {"strategy": self.name}
-        if "strategy" not in inspect.signature(ortmulti.create_sessions).parameters:
-            arguments = {}
         begin = time.monotonic_ns()
         sessions = ortmulti.create_sessions(
             self.model,
             list(self.devices),
             options=options,
             provider_options=dict(self.settings.provider_options) if on_cuda else None,
-            **arguments,
+            strategy=self._how,
         )
         end = time.monotonic_ns()
         if self._sessions is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from .native import Native
 
@@ -14,3 +14,4 @@ class Shared(Native):
     """
 
     name: ClassVar[str] = "shared"
+    _how: ClassVar[Literal["native", "shared"]] = "shared"
