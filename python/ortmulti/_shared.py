@@ -281,7 +281,9 @@ def _over(load: _Load, entry: optimized.Entry) -> tuple[list[_core.Session], Tim
 
 
 def _create_over(load: _Load, entry: optimized.Entry) -> tuple[list[_core.Session], Timeline]:
-    return load.create(entry.model_path, _without_optimization(load), weights=load.weights(entry.weights))
+    from ortmulti import optimized
+
+    return load.create(entry.model_path, optimized.entry_options(load.options), weights=load.weights(entry.weights))
 
 
 def _over_new_entry(
@@ -292,21 +294,26 @@ def _over_new_entry(
 
     request = load.request
     refused: tuple[str, ...] = ()
-    for _ in range(2):
-        with cache.draft(key) as draft:
+    with cache.draft(key) as draft:
+        while True:
             with load.spans("optimize model"):
-                entry = optimized.build(draft, request.model, load.sessions[0], request.options, refused=refused)
+                entry = optimized.build(draft, request.model, load.sessions[0], request.options, refused)
             try:
                 created, timeline = _create_over(load, entry)
             except _NOT_LOADABLE as problem:
                 raise NotOptimizable(f"the optimized model cannot be loaded: {problem}") from problem
-            refused = tuple(sorted({name for session in created for name in session.weight_use()[1]}))
-            if not refused:
+            found = {name for session in created for name in session.weight_use()[1]}
+            changed = any(optimized.signature(session) != entry.facts["signature"] for session in created)
+            if not found and not changed:
                 with load.spans("publish optimized model"):
                     draft.publish().close()
                 return created, timeline
             _close(created)
-    raise NotOptimizable(f"ONNX Runtime does not take the weights {', '.join(refused[:3])}")
+            if changed:
+                raise NotOptimizable("the optimized model has other inputs or outputs than the model")
+            if found <= set(refused):
+                raise NotOptimizable(f"ONNX Runtime does not take the weights {', '.join(sorted(found)[:3])}")
+            refused = tuple(sorted({*refused, *found}))
 
 
 def _close(sessions: Iterable[_core.Session]) -> None:
