@@ -119,6 +119,8 @@ def test_a_rate_is_bytes_over_seconds() -> None:
         ({"sessions_per_device": 0}, ortmulti.InvalidArgument, "1 or more, not 0"),
         ({"options": {}}, ortmulti.InvalidType, "SessionOptions, not dict"),
         ({"provider_options": {"a": 1}}, ortmulti.InvalidArgument, "no device is a GPU"),
+        ({"strategy": "best"}, ortmulti.InvalidArgument, "'shared' or 'native', not 'best'"),
+        ({"optimize": True}, ortmulti.InvalidArgument, "'auto', 'never' or 'offline', not True"),
         ({"serialize": "some"}, ortmulti.InvalidArgument, "'some'"),
         ({"progress": 3}, ortmulti.InvalidType, "function of a LoadProgress, not 3"),
         ({"loader": {"reader_threads": 2}}, ortmulti.InvalidType, "LoaderOptions, not {'reader_threads': 2}"),
@@ -127,6 +129,23 @@ def test_a_rate_is_bytes_over_seconds() -> None:
 def test_bad_arguments_are_refused(arguments: dict[str, object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         ortmulti.load(_models.matmul(), **{"devices": "cpu", **arguments})
+
+
+def test_why_sessions_are_separate_is_in_the_timeline(tmp_path: Path) -> None:
+    with ortmulti.load(_models.matmul(), "cpu", 2) as pool:
+        assert pool.timeline.not_shared == []
+    options = ortmulti.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    with ortmulti.load(_models.matmul(), "cpu", 2, options) as pool:
+        [reason] = pool.timeline.not_shared
+        assert "profile" in reason
+        assert f"not shared: {reason}" in pool.timeline.table()
+    with ortmulti.load(_models.matmul(), "cpu", 2, strategy="native") as pool:
+        assert [span.name for span in pool.timeline.spans].count("create session") == 2
+        assert pool.timeline.not_shared == []
+        for session in pool.sessions:
+            np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected(_models.matmul()))
 
 
 def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def hint(used: Iterable[Device], visible: int | None = None) -> None:
     """
     global _said
     indices = sorted({device.index for device in used if device.kind == "cuda"})
-    if _said or not indices or not LOGGER.isEnabledFor(logging.INFO):
+    if not indices or not LOGGER.isEnabledFor(logging.INFO):
         return
     count = _core.cuda_device_count() if visible is None else visible
     if count < 4 or count < 2 * len(indices):

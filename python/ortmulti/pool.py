@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from ortmulti import _creation, _shared, _visible_gpus
 from ortmulti._creation import Model, Serialize
 from ortmulti._shared import Optimize, Strategy
-from ortmulti.devices import Device
+from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import InvalidType
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import SessionOptions
@@ -70,11 +70,15 @@ class Pool:
 class _Reporter:
     """Puts what the core reports, sessions and bytes, together."""
 
-    def __init__(self, progress: OnLoadProgress, start: float) -> None:
+    def __init__(
+        self, progress: OnLoadProgress, start: float, named: Sequence[Device] | None, sessions_per_device: int
+    ) -> None:
         self._progress = progress
         self._start = start
+        self._named = named
+        self._sessions_per_device = sessions_per_device
         self._bytes = (0, 0)
-        self._sessions = (0, 0)
+        self._sessions: tuple[int, int] | None = None
 
     def session_ready(self, ready: int, total: int, device: str) -> None:
         self._sessions = (ready, total)
@@ -85,6 +89,9 @@ class _Reporter:
         self._report("")
 
     def _report(self, device: str) -> None:
+        if self._sessions is None:
+            devices = parse_devices("all") if self._named is None else self._named
+            self._sessions = (0, len(devices) * self._sessions_per_device)
         self._progress(LoadProgress(*self._bytes, time.monotonic() - self._start, *self._sessions, device))
 
 
@@ -101,7 +108,9 @@ def load(
     progress: OnLoadProgress | None = None,
     loader: LoaderOptions | None = None,
 ) -> Pool:
-    """Loads one model on several devices.
+    """Loads one model on several devices: its weights are read once, and the sessions of a device use one copy.
+
+    docs/loading.md says how, and what is loaded otherwise and why.
 
     Args:
         model: Path of a model, or its bytes; see `InferenceSession`.
@@ -125,13 +134,23 @@ def load(
     start = time.monotonic()
     if progress is not None and not callable(progress):
         raise InvalidType(f"progress is a function of a LoadProgress, not {progress!r}")
+    named = name_devices(devices)
     _creation.check_arguments(serialize, None)
     callbacks = _creation.Callbacks()
     if progress is not None:
-        reporter = _Reporter(progress, start)
+        reporter = _Reporter(progress, start, named, sessions_per_device)
         callbacks = _creation.Callbacks(reporter.session_ready, reporter.bytes_loaded)
     request = make_request(
-        model, devices, sessions_per_device, options, provider_options, serialize, strategy, optimize, loader, callbacks
+        model,
+        "all" if named is None else named,
+        sessions_per_device,
+        options,
+        provider_options,
+        serialize,
+        strategy,
+        optimize,
+        loader,
+        callbacks,
     )
     created, timeline, targets = _shared.create(request)
     _visible_gpus.hint(targets)
