@@ -61,19 +61,24 @@ def measure(model: Path, repeat: int, threads: int, folder: Path) -> dict[str, l
 
 
 def summarize(measured: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """The ratios of the medians, and whether all outputs are the same."""
+    """Medians, the medians of the ratios within each round, and whether all outputs are the same."""
 
     def median(name: str, key: str) -> float:
         return float(statistics.median(result[key] for result in measured[name]))
+
+    def ratio(name: str, key: str) -> float:
+        """Of eight sessions to the case `name`."""
+        rounds = zip(measured[EIGHT_SHARED], measured[name], strict=True)
+        return float(statistics.median(eight[key] / other[key] for eight, other in rounds))
 
     outputs = {digest for results in measured.values() for result in results for digest in result["outputs"]}
     return {
         "pss": {name: median(name, "pss") for name in measured},
         "creation": {name: median(name, "creation") for name in measured},
-        "memory_of_one": median(EIGHT_SHARED, "pss") / median(ONE, "pss"),
-        "memory_of_ordinary": median(EIGHT_SHARED, "pss") / median(ORDINARY, "pss"),
-        "creation_of_one": median(EIGHT_SHARED, "creation") / median(ONE, "creation"),
-        "creation_of_ordinary": median(EIGHT_SHARED, "creation") / median(ORDINARY, "creation"),
+        "memory_of_one": ratio(ONE, "pss"),
+        "memory_of_ordinary": ratio(ORDINARY, "pss"),
+        "creation_of_one": ratio(ONE, "creation"),
+        "creation_of_ordinary": ratio(ORDINARY, "creation"),
         "identical": len(outputs) == 1,
         "not_shared": sorted(
             {reason for results in measured.values() for result in results for reason in reasons(result)}

@@ -58,13 +58,24 @@ def test_cpu_sharing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "8 sessions take" in capsys.readouterr().out
 
 
+def test_ratios_are_of_the_same_round() -> None:
+    def results(*figures: float) -> list[dict[str, Any]]:
+        return [{"pss": figure, "creation": figure, "outputs": ["a"], "details": {}} for figure in figures]
+
+    eight, one, ordinary = results(2, 30, 4), results(1, 10, 4), results(4, 60, 8)
+    names = (cpu_sharing.EIGHT_SHARED, cpu_sharing.ONE, cpu_sharing.ORDINARY)
+    summary = cpu_sharing.summarize(dict(zip(names, (eight, one, ordinary), strict=True)))
+    assert (summary["memory_of_one"], summary["creation_of_one"]) == (2.0, 2.0)
+    assert (summary["memory_of_ordinary"], summary["creation_of_ordinary"]) == (0.5, 0.5)
+
+
 def test_one_other_bit_in_one_of_eight_sessions_is_seen() -> None:
     def result(*outputs: str) -> dict[str, Any]:
         return {"pss": 10, "creation": 1.0, "outputs": outputs, "details": {}}
 
     measured = {name: [result(*["a"] * count)] for name, (_, count) in cpu_sharing.CASES.items()}
     assert cpu_sharing.summarize(measured)["identical"] is True
-    measured[cpu_sharing.EIGHT_SHARED].append(result(*["a"] * 7, "b"))
+    measured[cpu_sharing.EIGHT_SHARED] = [result(*["a"] * 7, "b")]
     assert cpu_sharing.summarize(measured)["identical"] is False
 
 
