@@ -61,6 +61,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("models", "make"), ["--layers", "--output", "--json"]),
         (("models", "list"), ["--json"]),
         (("devices",), ["--json"]),
+        (("optimize",), ["--device", "--list", "--clear", "--content", "--compare", "--json"]),
     ],
 )
 def test_help(command: tuple[str, ...], mentions: list[str]) -> None:

@@ -19,7 +19,7 @@ import ortmulti
 from ortmulti import _core, models
 from ortmulti.models import sample_inputs
 from ortmulti.optimized import Cache, Entry, build, key_of
-from ortmulti.optimized.build import LARGE, copy_options
+from ortmulti.optimized.build import LARGE
 from tests import _models
 from tests._processes import nothing_leaks
 
@@ -106,6 +106,16 @@ def with_folded_weights() -> onnx.ModelProto:
         [("x", TensorProto.FLOAT, ["n", 32])],
         [("y", TensorProto.FLOAT, ["n", 32])],
         [weight("w", 32, 32), weight("w2", 32, 32)],
+    )
+
+
+def with_new_weights(size: int) -> onnx.ModelProto:
+    """One weight becomes another of this many kilobytes."""
+    return _models.model(
+        [helper.make_node("Neg", ["w"], ["folded"]), helper.make_node("MatMul", ["x", "folded"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n", 256])],
+        [("y", TensorProto.FLOAT, ["n", size])],
+        [weight("w", 256, size)],
     )
 
 
@@ -449,7 +459,7 @@ def test_options_of_the_caller_stay_as_they_are(tmp_path: Path, cache: Cache) ->
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     before = {name: getattr(options._core, name) for name in dir(options._core) if not name.startswith("_")}
     make(cache, model, options).close()
-    copied = copy_options(options._core)
+    copied = options._core.copy()
     assert list(tmp_path.glob("profile*")) == []
     for name, value in before.items():
         if not callable(value):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ortmulti import _core, _runtime
+from ortmulti import _core, _creation, _runtime
 from ortmulti import providers as _providers
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import Error, InvalidArgument, InvalidType, NotOptimizable
@@ -84,12 +84,10 @@ def optimize(
             cannot be used at all.
     """
     from ortmulti.optimized import Cache, build, key_of
-    from ortmulti.session import _check_model
 
     start = time.monotonic()
-    checked = _check_model(model)
-    if options is not None and not isinstance(options, SessionOptions):
-        raise InvalidType(f"session options are an ortmulti.SessionOptions, not {type(options).__name__}")
+    checked = _creation.check_model(model)
+    _creation.core_options(options)
     if provider_options is not None and not isinstance(provider_options, Mapping):
         raise InvalidType(f"provider_options is a dict of the CUDA provider's options, not {provider_options!r}")
     target = parse_devices("all" if device is None else device)[0]
@@ -129,9 +127,8 @@ def _compute_capability(device: Device) -> tuple[int, int] | None:
 
 def _check_ordinary(model: Any, providers: list[_providers.Provider], options: SessionOptions | None) -> None:
     """Raises what is wrong with the model itself, which is then no matter of optimizing."""
-    from ortmulti.session import InferenceSession
-
-    InferenceSession(model, options, providers).close()
+    [session], _ = _creation.create_native(model, [providers], options)
+    session.close()
 
 
 def _describe(

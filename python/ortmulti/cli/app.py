@@ -13,6 +13,7 @@ from ortmulti.errors import Error
 
 from . import bench, models
 from .devices import devices_command
+from .optimize import optimize_command
 from .output import stderr
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("devices")(devices_command)
+app.command("optimize")(optimize_command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ortmulti import _core, _logging, _runtime
+from ortmulti import _core, _creation
+from ortmulti._creation import CheckedModel, Weights
 from ortmulti.errors import Error, NotOptimizable
 from ortmulti.options import GraphOptimizationLevel, SessionOptions
 from ortmulti.providers import Provider
@@ -30,12 +31,10 @@ _ERROR = 3  # ONNX Runtime's severity
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _PROBE_BYTES = 1 << 20
 
-Model = str | bytes | bytearray | memoryview
-
 
 def build(
     draft: Draft,
-    model: Model,
+    model: CheckedModel,
     providers: Sequence[Provider],
     options: SessionOptions | None = None,
     refused: Sequence[str] = (),
@@ -70,7 +69,7 @@ def build(
 
 def entry_options(options: _core.SessionOptions) -> _core.SessionOptions:
     """The options for a session over an entry: as given, but the graph is used as it is and found where it lies."""
-    result = copy_options(options)
+    result = options.copy()
     result.graph_optimization_level = int(GraphOptimizationLevel.ORT_DISABLE_ALL)
     result.optimized_model_filepath = ""
     result.config_entries = {key: value for key, value in result.config_entries.items() if key != DATA_FOLDER}
@@ -79,7 +78,7 @@ def entry_options(options: _core.SessionOptions) -> _core.SessionOptions:
 
 def _build(
     draft: Draft,
-    model: Model,
+    model: CheckedModel,
     providers: Sequence[Provider],
     options: SessionOptions | None,
     refused: Sequence[str],
@@ -111,9 +110,9 @@ def _build(
     return draft.finish(weights, own_bytes, refused, facts)
 
 
-def _optimize(saved: Path, model: Model, providers: Sequence[Provider], options: _core.SessionOptions) -> Any:
+def _optimize(saved: Path, model: CheckedModel, providers: Sequence[Provider], options: _core.SessionOptions) -> Any:
     """Has ONNX Runtime save the optimized model; what inputs and outputs it has."""
-    saving = copy_options(options)
+    saving = options.copy()
     saving.optimized_model_filepath = str(saved)
     # Weights in another layout are made again by each session; saved they would only be new bytes.
     saving.config_entries = {**saving.config_entries, "session.disable_prepacking": "1"}
@@ -121,7 +120,6 @@ def _optimize(saved: Path, model: Model, providers: Sequence[Provider], options:
     if saving.log_severity_level not in (0, 1):
         # It warns that the result is for this hardware alone, which is what it is made for.
         saving.log_severity_level = _ERROR
-    _runtime.ensure_open()
     try:
         return _save(saved, model, providers, saving)
     except Error as error:
@@ -139,14 +137,14 @@ def _optimize(saved: Path, model: Model, providers: Sequence[Provider], options:
         raise NotOptimizable(f"ONNX Runtime cannot save the optimized model: {error}") from error
 
 
-def _save(saved: Path, model: Model, providers: Sequence[Provider], saving: _core.SessionOptions) -> Any:
+def _save(saved: Path, model: CheckedModel, providers: Sequence[Provider], saving: _core.SessionOptions) -> Any:
     _clear(saved.parent)
     weights = _unread_weights(model)
     if weights is not None:
         # ONNX Runtime reads from the files only those weights that it computes others from.
         try:
-            return _create(saved, model, providers, saving, weights=weights, fill=False)
-        except (Error, TypeError) as error:
+            return _create(saved, model, providers, saving, Weights(weights, fill=False))
+        except Error as error:
             if _is_too_large(error):
                 raise
             _clear(saved.parent)
@@ -154,12 +152,13 @@ def _save(saved: Path, model: Model, providers: Sequence[Provider], saving: _cor
 
 
 def _create(
-    saved: Path, model: Model, providers: Sequence[Provider], saving: _core.SessionOptions, **weights: Any
+    saved: Path,
+    model: CheckedModel,
+    providers: Sequence[Provider],
+    saving: _core.SessionOptions,
+    weights: Weights | None = None,
 ) -> Any:
-    try:
-        [session], _ = _core.create_sessions(model, [list(providers)], saving, "automatic", None, **weights)
-    finally:
-        _logging.flush()
+    [session], _ = _creation.create(model, [providers], saving, weights=weights)
     try:
         if not saved.exists() or saved.stat().st_size == 0:
             raise NotOptimizable("ONNX Runtime has not saved the optimized model")
@@ -180,7 +179,7 @@ def _is_too_large(error: Error) -> bool:
     return "protobuf serialization failed" in str(error).lower()
 
 
-def _unread_weights(model: Model) -> _core.WeightList | None:
+def _unread_weights(model: CheckedModel) -> _core.WeightList | None:
     if not isinstance(model, str):
         return None
     try:
@@ -222,14 +221,3 @@ def _is_full(error: BaseException, folder: Path) -> bool:
         with contextlib.suppress(OSError):
             probe.unlink()
     return False
-
-
-def copy_options(options: _core.SessionOptions) -> _core.SessionOptions:
-    """Options of their own with the same values."""
-    result = _core.SessionOptions()
-    for name in _OPTIONS:
-        setattr(result, name, getattr(options, name))
-    return result
-
-
-_OPTIONS = [name for name, value in vars(_core.SessionOptions).items() if isinstance(value, property)]

@@ -106,19 +106,16 @@ class Cache:
         """
         if key.changed_source() is not None:
             return None
-        folder = self._folder_of(key)
         try:
-            entry = _entry.open_entry(folder, key, verify=verify)
+            return _entry.open_entry(self._folder_of(key), key, verify=verify)
         except Damaged as damage:
-            _LOGGER.warning("the cached optimized model in %s is damaged and is made anew: %s", folder, damage)
-            self.remove(key)
+            self.remove(key, damage)
             return None
-        if entry is not None:
-            entry.on_remove = lambda: self.remove(key)
-        return entry
 
-    def remove(self, key: CacheKey) -> None:
-        """Removes the entry for ``key`` if it is damaged: another process may have replaced it by a whole one."""
+    def remove(self, key: CacheKey, damage: Damaged) -> None:
+        """Removes the entry for ``key``, seen to be damaged, unless another process has replaced it by a whole one."""
+        folder = self._folder_of(key)
+        _LOGGER.warning("the cached optimized model in %s is damaged and is made anew: %s", folder, damage)
         try:
             with self._scratch.locked():
                 self._remove_damaged(key)
@@ -129,13 +126,13 @@ class Cache:
         """A new entry's folder, empty; in the folder for temporary files where the cache cannot be written.
 
         Raises:
-            OSError: Neither can be written.
+            NotOptimizable: Neither can be written.
         """
         try:
             return Draft(self, key, self._scratch.new())
         except OSError as error:
             self._say_unwritable(error)
-            return Draft(None, key, _temporary())
+            return new_draft(None, key)
 
     def entries(self) -> list[Stored]:
         """All entries, the one used last first."""
@@ -339,9 +336,14 @@ def new_draft(cache: Cache | None, key: CacheKey) -> Draft:
     """A draft in ``cache``, or, without one, in the folder for temporary files.
 
     Raises:
-        OSError: Neither can be written.
+        NotOptimizable: It cannot be written.
     """
-    return Draft(None, key, _temporary()) if cache is None else cache.draft(key)
+    if cache is not None:
+        return cache.draft(key)
+    try:
+        return Draft(None, key, _temporary())
+    except OSError as error:
+        raise NotOptimizable(f"there is no place for the optimized model: {error}") from error
 
 
 def parse_size(text: str) -> int:

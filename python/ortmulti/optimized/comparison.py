@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ortmulti import _core, _logging, _runtime
+from ortmulti import _core, _creation
+from ortmulti._creation import CheckedModel, Weights
 from ortmulti.errors import Error, NotOptimizable
 from ortmulti.models.inputs import sample_inputs
 from ortmulti.options import SessionOptions
 from ortmulti.providers import Provider
 
-from .build import Model, copy_options, entry_options, signature
+from .build import entry_options, signature
 from .entry import Entry
 
 
@@ -33,7 +34,7 @@ class Comparison:
 
 def compare(
     entry: Entry,
-    model: Model,
+    model: CheckedModel,
     providers: Sequence[Provider],
     options: SessionOptions | None = None,
     inputs: Mapping[str, Any] | None = None,
@@ -51,11 +52,11 @@ def compare(
         NotOptimizable: Inputs, outputs or their values differ, or the entry cannot be loaded.
         Error: The model itself cannot be loaded.
     """
-    given = _core.SessionOptions() if options is None else copy_options(options._core)
+    given = _core.SessionOptions() if options is None else options._core.copy()
     given.optimized_model_filepath = ""
     given.enable_profiling = False
     with _Session(model, providers, given) as ordinary:
-        with _Session(entry.model_path, providers, entry_options(given), weights=entry.weights) as optimized:
+        with _Session(entry.model_path, providers, entry_options(given), Weights(entry.weights)) as optimized:
             if ordinary.names != optimized.names:
                 raise NotOptimizable(f"the optimized model declares {optimized.names}, the model {ordinary.names}")
             try:
@@ -72,7 +73,10 @@ def compare(
         if not same_bits(again.core.run(None, feeds), expected):
             return Comparison(None, "two ordinary sessions of the model differ, too")
     names = ", ".join(name for name, a, b in zip(ordinary.outputs, found, expected, strict=True) if not _same(a, b))
-    raise NotOptimizable(f"the optimized model computes other values of {names} than the model")
+    raise NotOptimizable(
+        f"the optimized model computes other values of {names} than the model (random numbers, if it makes some, are "
+        "others: optimize it with compare=False)"
+    )
 
 
 def same_bits(one: Sequence[Any], other: Sequence[Any]) -> bool:
@@ -92,17 +96,18 @@ class _Session:
     """A session that is closed at the end."""
 
     def __init__(
-        self, model: Model, providers: Sequence[Provider], options: _core.SessionOptions, **weights: Any
+        self,
+        model: CheckedModel,
+        providers: Sequence[Provider],
+        options: _core.SessionOptions,
+        weights: Weights | None = None,
     ) -> None:
-        _runtime.ensure_open()
         try:
-            [self.core], _ = _core.create_sessions(model, [list(providers)], options, "automatic", None, **weights)
+            [self.core], _ = _creation.create(model, [providers], options, weights=weights)
         except Error as error:
-            if weights:
-                raise NotOptimizable(f"the optimized model cannot be loaded: {error}") from error
-            raise
-        finally:
-            _logging.flush()
+            if weights is None:
+                raise
+            raise NotOptimizable(f"the optimized model cannot be loaded: {error}") from error
         inputs, self._outputs = signature(self.core)
         # Shapes may be known better after optimization.
         self.names = [[value[:2] for value in inputs], [value[:2] for value in self._outputs]]

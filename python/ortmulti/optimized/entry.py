@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -49,7 +49,6 @@ class Entry:
         facts: What its manifest says.
         weights: The shared weights, and the files that they are read from.
         refused: Names of weights that ONNX Runtime would not take, which therefore are not among ``weights``.
-        on_remove: What `remove` does; None for an entry that is in no cache.
     """
 
     def __init__(self, folder: Path, facts: dict[str, Any], sources: Sequence[FileIdentity], lock: int | None) -> None:
@@ -57,7 +56,6 @@ class Entry:
         self.facts = facts
         self.weights = _weight_list(folder, facts["weights"], sources)
         self.refused: tuple[str, ...] = tuple(facts["refused"])
-        self.on_remove: Callable[[], None] | None = None
         self._close = weakref.finalize(self, _close, lock)
 
     @property
@@ -88,12 +86,6 @@ class Entry:
                 raise Damaged(f"{name} cannot be read: {error}") from error
             if found != expected["checksum"]:
                 raise Damaged(f"{name} does not have the checksum that it was written with")
-
-    def remove(self) -> None:
-        """Closes it and removes it from the cache if it is damaged."""
-        self.close()
-        if self.on_remove is not None:
-            self.on_remove()
 
     def close(self) -> None:
         """Lets others remove it; the files that are open or mapped by then stay readable."""

@@ -57,6 +57,7 @@ class Scratch:
             try:
                 folder.mkdir()
             except BaseException:
+                _lock_path(folder).unlink(missing_ok=True)
                 lock.release()
                 raise
         return DraftFolder(folder, lock)
