@@ -91,6 +91,7 @@ void register_weights(py::module_& module) {
       "relocate_initializers",
       [](const py::bytes& model, const std::vector<RelocationTuple>& moved) {
         std::vector<Relocation> relocations;
+        relocations.reserve(moved.size());
         for (const auto& [initializer, location, offset, length] : moved) {
           relocations.push_back({initializer, from_str(location), offset, length});
         }

@@ -97,14 +97,13 @@ class OriginalWeights {
 
 class Splitter {
  public:
-  Splitter(const std::string& saved, const std::string& original, const std::string& data_folder,
-           const std::string& folder)
+  Splitter(const std::string& saved, const std::string& original, const std::string& data_folder, std::string folder)
       : saved_(saved),
         index_(index_model(saved_.data(), saved_.size())),
         rules_(index_),
         external_(data_folder, original),
         original_path_(original),
-        folder_(folder) {}
+        folder_(std::move(folder)) {}
 
   SplitModel split(const std::set<std::string>& unshared) {
     for (const char* name : {split_model_file, split_weights_file, split_shared_file}) {
