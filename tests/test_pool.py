@@ -202,3 +202,29 @@ def test_gpus_and_the_cpu_in_one_pool(tmp_path: Path) -> None:
         assert pool.devices == ["cpu", "cuda:0"]
         np.testing.assert_array_equal(pool.sessions[0].run(None, {"x": X})[0], expected(path))
         assert usual.run(None, {"x": X})[0].shape == pool.sessions[1].run(None, {"x": X})[0].shape
+
+
+@pytest.mark.gpu
+def test_progress_tells_of_the_bytes(tmp_path: Path) -> None:
+    path, data = _models.write_external(tmp_path, _models.matmul_proto(1024, 8))
+    news: list[LoadProgress] = []
+    loader = LoaderOptions(reader_threads=2, chunk_bytes=1 << 20, buffers_per_thread=2)
+    with ortmulti.load(path, 0, 2, optimize="never", progress=news.append, loader=loader) as pool:
+        assert pool.timeline.not_shared == []
+    assert news[-1].sessions_ready == news[-1].sessions_total == 2
+    assert news[-1].bytes_loaded == news[-1].bytes_total == data.stat().st_size
+    assert news[-1].gb_per_second > 0
+    assert [each.bytes_loaded for each in news] == sorted(each.bytes_loaded for each in news)
+    assert {each.sessions_total for each in news} == {2}
+
+
+@pytest.mark.gpu
+def test_an_error_in_progress_ends_a_load_of_weights(tmp_path: Path) -> None:
+    path, _ = _models.write_external(tmp_path, _models.matmul_proto(1024, 8))
+
+    def progress(news: LoadProgress) -> None:
+        raise LookupError(f"{news.bytes_total}")
+
+    ortmulti.load(path, 0, optimize="never").close()
+    with nothing_leaks(), pytest.raises(LookupError):
+        ortmulti.load(path, 0, 2, optimize="never", progress=progress)
