@@ -16,12 +16,6 @@ std::unique_ptr<FakeCuda>& holder() {
 
 thread_local CUcontext current_context = nullptr;
 
-CUresult result_of(const char* function) {
-  const auto& failing = FakeCuda::state().failing;
-  const auto found = failing.find(function);
-  return found == failing.end() ? CUDA_SUCCESS : found->second;
-}
-
 // Notes a second caller while the first one is still inside; lets others run, so that one would come.
 class Alone {
  public:
@@ -62,6 +56,9 @@ CUresult get_error_name(CUresult error, const char** name) {
       return CUDA_SUCCESS;
     case CUDA_ERROR_ECC_UNCORRECTABLE:
       *name = "CUDA_ERROR_ECC_UNCORRECTABLE";
+      return CUDA_SUCCESS;
+    case CUDA_ERROR_PEER_ACCESS_UNSUPPORTED:
+      *name = "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED";
       return CUDA_SUCCESS;
     default:
       *name = nullptr;
@@ -121,7 +118,8 @@ CUresult device_get_attribute(int* value, CUdevice_attribute attribute, CUdevice
 }
 
 CUresult device_can_access_peer(int* can, CUdevice device, CUdevice peer) {
-  *can = FakeCuda::state().peers && device != peer ? 1 : 0;
+  const FakeCuda& fake = FakeCuda::state();
+  *can = fake.peers && device != peer && fake.unreachable.count({device, peer}) == 0 ? 1 : 0;
   return result_of("cuDeviceCanAccessPeer");
 }
 
@@ -134,6 +132,9 @@ CUresult primary_ctx_retain(CUcontext* context, CUdevice device) {
     return failed;
   }
   FakeCuda& fake = FakeCuda::state();
+  if (fake.on_context) {
+    fake.on_context(device);
+  }
   const std::lock_guard lock(fake.mutex);
   fake.contexts.push_back(device);
   *context = reinterpret_cast<CUcontext>(&context_addresses[device]);
@@ -153,25 +154,51 @@ CUresult mem_get_info(std::size_t* free, std::size_t* total) {
   if (device < 0) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
-  *free = FakeCuda::free_memory(device);
+  *free = FakeCuda::state().free_bytes(device);
   *total = FakeCuda::total_memory(device);
   return result_of("cuMemGetInfo");
 }
 
+CUresult ctx_get_current(CUcontext* context) {
+  *context = current_context;
+  return result_of("cuCtxGetCurrent");
+}
+
 }  // namespace
+
+CUresult result_of(const char* function) {
+  FakeCuda& fake = FakeCuda::state();
+  CUresult result = CUDA_SUCCESS;
+  {
+    const std::lock_guard lock(fake.mutex);
+    const int call = ++fake.calls[function];
+    if (const auto always = fake.failing.find(function); always != fake.failing.end()) {
+      result = always->second;
+    } else if (const auto once = fake.failing_call.find(function);
+               once != fake.failing_call.end() && once->second.call == call) {
+      result = once->second.result;
+    }
+  }
+  if (fake.on_call) {
+    fake.on_call(function);
+  }
+  return result;
+}
+
+int device_of(CUcontext context) {
+  return context == nullptr ? -1 : static_cast<int>(reinterpret_cast<const char*>(context) - &context_addresses[0]);
+}
 
 FakeCuda& FakeCuda::state() { return *holder(); }
 
-void FakeCuda::reset() {
+FakeCuda& FakeCuda::reset() {
+  state().end_streams();  // while their threads can ask for the state
   holder() = std::make_unique<FakeCuda>();
   current_context = nullptr;
+  return *holder();
 }
 
-int FakeCuda::current() {
-  return current_context == nullptr
-             ? -1
-             : static_cast<int>(reinterpret_cast<const char*>(current_context) - &context_addresses[0]);
-}
+int FakeCuda::current() { return device_of(current_context); }
 
 CudaDriver FakeCuda::table() {
   CudaDriver driver;
@@ -189,7 +216,9 @@ CudaDriver FakeCuda::table() {
   driver.device_can_access_peer = device_can_access_peer;
   driver.primary_ctx_retain = primary_ctx_retain;
   driver.ctx_set_current = ctx_set_current;
+  driver.ctx_get_current = ctx_get_current;
   driver.mem_get_info = mem_get_info;
+  add_work(driver);
   return driver;
 }
 

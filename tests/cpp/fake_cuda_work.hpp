@@ -1,0 +1,116 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "fake_cuda.hpp"
+
+namespace ortmulti::tests {
+
+using Lock = std::unique_lock<std::mutex>;
+using Copy = FakeCuda::Copy;
+
+inline constexpr std::align_val_t alignment{256};
+
+struct FreeAligned {
+  void operator()(unsigned char* memory) const { ::operator delete(memory, alignment); }
+};
+
+struct Allocation {
+  int device;
+  std::size_t size;
+  std::unique_ptr<unsigned char, FreeAligned> memory;
+};
+
+struct Registration {
+  std::size_t size;
+  int device;  ///< -1: for all contexts.
+};
+
+struct Event {
+  int device;
+  std::uint64_t recorded = 0;
+  std::uint64_t reached = 0;
+};
+
+struct Operation {
+  enum class Kind { copy, record, wait };
+  Kind kind;
+  std::shared_ptr<Event> event;  ///< Of record and wait.
+  std::uint64_t generation = 0;  ///< Which record of the event.
+  Copy copy{};
+  unsigned char* to = nullptr;
+  const unsigned char* from = nullptr;
+};
+
+struct Stream {
+  int device;
+  std::deque<Operation> queue;
+  std::uint64_t asked = 0;
+  std::uint64_t done = 0;
+  bool closing = false;
+  std::thread thread;
+};
+
+/// What the streams of the driver in host memory do. Its functions may be called with the mutex held alone.
+struct FakeCuda::Work {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::uint64_t next_handle = 1;
+  std::map<std::uint64_t, std::shared_ptr<Stream>> streams;
+  std::vector<std::shared_ptr<Stream>> destroyed;
+  std::map<std::uint64_t, std::shared_ptr<Event>> events;
+  std::map<CUdeviceptr, Allocation> allocations;
+  std::vector<Allocation> freed_too_early;  ///< Kept for the copies under way.
+  std::map<const unsigned char*, Registration> registrations;
+  std::set<std::pair<int, int>> peers;
+  std::list<Operation> under_way;  ///< Copies that were asked for and not made.
+  std::map<int, CUresult> broken;  ///< Devices on which a copy failed.
+  std::vector<std::string> misuses;
+  std::size_t registered = 0;
+  std::size_t peak_registered = 0;
+  int copies = 0;
+
+  static Work& get() { return *FakeCuda::state().work; }
+
+  /// Notes it, and returns `result`.
+  CUresult misuse(CUresult result, const std::string& what);
+  /// The host's address of device memory that lies in one live allocation; null otherwise.
+  unsigned char* find(CUdeviceptr address, std::size_t size, int device);
+  bool is_registered(const unsigned char* address, std::size_t size, int device) const;
+  bool in_use(const unsigned char* begin, std::size_t size) const;
+  CUresult state_of(int device) const;
+  void ask(Stream& stream, Operation operation);
+  CUresult copy(Copy::Kind kind, CUstream where, unsigned char* to, const unsigned char* from, std::size_t bytes,
+                Lock& lock);
+  void wait_for(const Stream& stream, Lock& lock);
+  void run(Stream& stream);  ///< The stream's thread, without the mutex.
+
+  std::shared_ptr<Stream> stream(CUstream wanted) const;
+  std::shared_ptr<Event> event(CUevent wanted) const;
+  CUstream add(std::shared_ptr<Stream> created);
+  CUevent add(std::shared_ptr<Event> created);
+  std::shared_ptr<Stream> take(CUstream wanted);  ///< Null where there is none.
+  std::shared_ptr<Event> take(CUevent wanted);
+
+ private:
+  void make(const Operation& operation, Lock& lock);
+};
+
+/// The functions of memory and peer access, and those of streams and events.
+void add_memory(CudaDriver& driver);
+void add_streams(CudaDriver& driver);
+
+}  // namespace ortmulti::tests

@@ -1,0 +1,261 @@
+// The driver in host memory is to catch what a real one would suffer from; these tests show that it does.
+#include <gtest/gtest.h>
+
+#include <future>
+#include <string>
+#include <vector>
+
+#include "fake_cuda.hpp"
+#include "test_support.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+class FakeDriver : public testing::Test {
+ protected:
+  FakeDriver() {
+    fake.devices = 3;
+    for (int device = 0; device < 3; ++device) {
+      CUcontext context = nullptr;
+      driver.primary_ctx_retain(&context, device);
+      contexts.push_back(context);
+    }
+    use(0);
+  }
+  ~FakeDriver() override { FakeCuda::reset(); }
+
+  void use(int device) const { driver.ctx_set_current(contexts.at(static_cast<std::size_t>(device))); }
+  CUdeviceptr allocate(std::size_t size) const {
+    CUdeviceptr address = 0;
+    EXPECT_EQ(driver.mem_alloc(&address, size), CUDA_SUCCESS);
+    return address;
+  }
+  CUstream stream() const {
+    CUstream stream = nullptr;
+    EXPECT_EQ(driver.stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    return stream;
+  }
+  CUevent event() const {
+    CUevent event = nullptr;
+    EXPECT_EQ(driver.event_create(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    return event;
+  }
+  void pin(std::string& text) const {
+    EXPECT_EQ(driver.mem_host_register(text.data(), text.size(), CU_MEMHOSTREGISTER_PORTABLE), CUDA_SUCCESS);
+  }
+  // Copies wait from here on until release() is called.
+  void hold() {
+    fake.on_copy = [gate = released.get_future().share()](const FakeCuda::Copy&) {
+      gate.wait();
+      return CUDA_SUCCESS;
+    };
+  }
+  void release() { released.set_value(); }
+  bool misused(const char* what) const {
+    const std::vector<std::string> all = fake.misuses();
+    return all.size() == 1 && all[0].find(what) != std::string::npos;
+  }
+
+  FakeCuda& fake = FakeCuda::reset();
+  CudaDriver driver = FakeCuda::table();
+  std::vector<CUcontext> contexts;
+  std::promise<void> released;
+};
+
+TEST_F(FakeDriver, CopiesAfterTheyWereAskedFor) {
+  const CUdeviceptr device = allocate(1000);
+  const CUstream on = stream();
+  const CUevent done = event();
+  std::string host(500, 'x');
+  pin(host);
+  hold();
+  EXPECT_EQ(driver.event_query(done), CUDA_SUCCESS);  // never recorded
+  EXPECT_EQ(driver.memcpy_htod_async(device + 100, host.data(), 500, on), CUDA_SUCCESS);
+  EXPECT_EQ(driver.event_record(done, on), CUDA_SUCCESS);
+  EXPECT_EQ(driver.event_query(done), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(fake.read(device + 100, 1), "\xa5");
+  host[0] = 'y';  // what a copy that is under way may see
+  release();
+  EXPECT_EQ(driver.event_synchronize(done), CUDA_SUCCESS);
+  EXPECT_EQ(driver.event_query(done), CUDA_SUCCESS);
+  EXPECT_EQ(fake.read(device + 100, 500), "y" + std::string(499, 'x'));
+  EXPECT_EQ(fake.read(device + 600, 400), std::string(400, '\xa5'));
+  std::string back(500, ' ');
+  pin(back);
+  EXPECT_EQ(driver.memcpy_dtoh_async(back.data(), device + 100, 500, on), CUDA_SUCCESS);
+  EXPECT_EQ(driver.stream_synchronize(on), CUDA_SUCCESS);
+  EXPECT_EQ(back, host);
+  EXPECT_EQ(fake.pageable_copies, 0);
+  EXPECT_EQ(fake.peak_registered(), 1000U);
+  EXPECT_TRUE(fake.misuses().empty());
+}
+
+TEST_F(FakeDriver, AStreamWaitsForAnEventOfAnother) {
+  const CUdeviceptr first = allocate(100);
+  const CUstream to_first = stream();
+  const CUevent there = event();
+  std::string host(100, 'x');
+  pin(host);
+  hold();
+  EXPECT_EQ(driver.memcpy_htod_async(first, host.data(), 100, to_first), CUDA_SUCCESS);
+  EXPECT_EQ(driver.event_record(there, to_first), CUDA_SUCCESS);
+  use(1);
+  const CUdeviceptr second = allocate(100);
+  const CUstream to_second = stream();
+  EXPECT_EQ(driver.ctx_enable_peer_access(contexts[0], 0), CUDA_SUCCESS);
+  EXPECT_EQ(driver.stream_wait_event(to_second, there, 0), CUDA_SUCCESS);
+  EXPECT_EQ(driver.memcpy_peer_async(second, contexts[1], first, contexts[0], 100, to_second), CUDA_SUCCESS);
+  release();
+  EXPECT_EQ(driver.stream_synchronize(to_second), CUDA_SUCCESS);
+  EXPECT_EQ(fake.read(second, 100), host);
+  EXPECT_EQ(fake.indirect_copies, 0);
+  EXPECT_TRUE(fake.misuses().empty());
+}
+
+TEST_F(FakeDriver, CountsWhatIsLive) {
+  EXPECT_TRUE(fake.live().nothing());
+  const std::size_t threads = thread_count();
+  const CUdeviceptr device = allocate(1000);
+  std::string host(10, ' ');
+  pin(host);
+  const CUstream on = stream();
+  const CUevent done = event();
+  const FakeCuda::Live live = fake.live();
+  EXPECT_EQ(live.allocations + live.registrations + live.streams + live.events, 4U);
+  EXPECT_EQ(fake.allocated(0), 1000U);
+  EXPECT_EQ(driver.mem_free(device), CUDA_SUCCESS);
+  EXPECT_EQ(driver.mem_host_unregister(host.data()), CUDA_SUCCESS);
+  EXPECT_EQ(driver.stream_destroy(on), CUDA_SUCCESS);
+  EXPECT_EQ(driver.event_destroy(done), CUDA_SUCCESS);
+  EXPECT_TRUE(fake.live().nothing());
+  fake.settle();
+  EXPECT_EQ(thread_count(), threads);
+  EXPECT_TRUE(fake.misuses().empty());
+}
+
+TEST_F(FakeDriver, AFullDeviceHasNoMore) {
+  fake.memory_limit[0] = 1000;
+  const CUdeviceptr first = allocate(600);
+  CUdeviceptr second = 0;
+  EXPECT_EQ(driver.mem_alloc(&second, 500), CUDA_ERROR_OUT_OF_MEMORY);
+  std::size_t free = 0;
+  std::size_t total = 0;
+  EXPECT_EQ(driver.mem_get_info(&free, &total), CUDA_SUCCESS);
+  EXPECT_EQ(free, 400U);
+  EXPECT_EQ(driver.mem_free(first), CUDA_SUCCESS);
+  EXPECT_EQ(driver.mem_alloc(&second, 500), CUDA_SUCCESS);
+}
+
+TEST_F(FakeDriver, FailsOneCall) {
+  fake.failing_call["cuEventCreate"] = {2, CUDA_ERROR_ECC_UNCORRECTABLE};
+  CUevent made = nullptr;
+  EXPECT_EQ(driver.event_create(&made, 0), CUDA_SUCCESS);
+  EXPECT_EQ(driver.event_create(&made, 0), CUDA_ERROR_ECC_UNCORRECTABLE);
+  EXPECT_EQ(driver.event_create(&made, 0), CUDA_SUCCESS);
+  EXPECT_EQ(fake.calls["cuEventCreate"], 3);
+}
+
+TEST_F(FakeDriver, ACopyThatFailsBreaksItsDevice) {
+  const CUdeviceptr device = allocate(100);
+  const CUstream on = stream();
+  const CUevent done = event();
+  std::string host(100, 'x');
+  pin(host);
+  fake.on_copy = [](const FakeCuda::Copy& copy) {
+    return copy.number == 1 ? CUDA_ERROR_ECC_UNCORRECTABLE : CUDA_SUCCESS;
+  };
+  EXPECT_EQ(driver.memcpy_htod_async(device, host.data(), 50, on), CUDA_SUCCESS);
+  EXPECT_EQ(driver.memcpy_htod_async(device + 50, host.data(), 50, on), CUDA_SUCCESS);
+  EXPECT_EQ(driver.event_record(done, on), CUDA_SUCCESS);
+  EXPECT_EQ(driver.event_synchronize(done), CUDA_ERROR_ECC_UNCORRECTABLE);
+  EXPECT_EQ(driver.stream_synchronize(on), CUDA_ERROR_ECC_UNCORRECTABLE);
+  EXPECT_EQ(driver.event_query(done), CUDA_ERROR_ECC_UNCORRECTABLE);
+  EXPECT_EQ(fake.read(device, 100), std::string(50, 'x') + std::string(50, '\xa5'));
+}
+
+TEST_F(FakeDriver, NotesMemoryThatIsFreedUnderACopy) {
+  const CUdeviceptr device = allocate(100);
+  const CUstream on = stream();
+  std::string host(100, 'x');
+  pin(host);
+  hold();
+  EXPECT_EQ(driver.memcpy_htod_async(device, host.data(), 100, on), CUDA_SUCCESS);
+  EXPECT_EQ(driver.mem_free(device), CUDA_SUCCESS);
+  release();
+  EXPECT_EQ(driver.stream_synchronize(on), CUDA_SUCCESS);
+  EXPECT_TRUE(misused("freed under a copy"));
+}
+
+TEST_F(FakeDriver, NotesHostMemoryThatIsUnregisteredUnderACopy) {
+  const CUdeviceptr device = allocate(100);
+  const CUstream on = stream();
+  std::string host(100, 'x');
+  pin(host);
+  hold();
+  EXPECT_EQ(driver.memcpy_htod_async(device + 50, host.data() + 50, 50, on), CUDA_SUCCESS);
+  EXPECT_EQ(driver.stream_destroy(on), CUDA_SUCCESS);  // what was asked for is still done
+  EXPECT_EQ(driver.mem_host_unregister(host.data()), CUDA_SUCCESS);
+  release();
+  fake.settle();
+  EXPECT_TRUE(misused("unregistered under a copy"));
+  EXPECT_EQ(fake.read(device + 50, 50), std::string(50, 'x'));
+}
+
+TEST_F(FakeDriver, CountsCopiesFromMemoryThatIsNotRegistered) {
+  const CUdeviceptr device = allocate(100);
+  const CUstream on = stream();
+  std::string host(100, 'x');
+  EXPECT_EQ(driver.memcpy_htod_async(device, host.data(), 100, on), CUDA_SUCCESS);
+  EXPECT_EQ(fake.read(device, 100), host);  // such a copy is made at once
+  EXPECT_EQ(fake.pageable_copies, 1);
+  EXPECT_EQ(driver.mem_host_register(host.data(), 100, 0), CUDA_SUCCESS);
+  EXPECT_EQ(driver.memcpy_htod_async(device, host.data(), 100, on), CUDA_SUCCESS);
+  EXPECT_EQ(driver.stream_synchronize(on), CUDA_SUCCESS);
+  EXPECT_EQ(fake.pageable_copies, 1);
+  use(1);  // not portable: not registered for this context
+  const CUdeviceptr other = allocate(100);
+  EXPECT_EQ(driver.memcpy_htod_async(other, host.data(), 100, stream()), CUDA_SUCCESS);
+  EXPECT_EQ(fake.pageable_copies, 2);
+}
+
+TEST_F(FakeDriver, RefusesPeers) {
+  EXPECT_EQ(driver.ctx_enable_peer_access(contexts[1], 0), CUDA_SUCCESS);
+  EXPECT_EQ(driver.ctx_enable_peer_access(contexts[1], 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+  EXPECT_EQ(driver.ctx_disable_peer_access(contexts[1]), CUDA_SUCCESS);
+  EXPECT_EQ(driver.ctx_disable_peer_access(contexts[1]), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+  fake.refused_peers = {{0, 2}};
+  EXPECT_EQ(driver.ctx_enable_peer_access(contexts[2], 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+  fake.peers = false;
+  int can = 1;
+  EXPECT_EQ(driver.device_can_access_peer(&can, 0, 1), CUDA_SUCCESS);
+  EXPECT_EQ(can, 0);
+  EXPECT_EQ(driver.ctx_enable_peer_access(contexts[1], 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+}
+
+TEST_F(FakeDriver, NotesWhatIsNotThere) {
+  const CUdeviceptr device = allocate(100);
+  const CUstream on = stream();
+  const CUevent done = event();
+  std::string host(200, 'x');
+  pin(host);
+  EXPECT_EQ(driver.memcpy_htod_async(device + 1, host.data(), 100, on), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(driver.memcpy_htod_async(device - 1, host.data(), 10, on), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(driver.memcpy_htod_async(device, host.data(), 10, nullptr), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(driver.mem_host_register(host.data() + 100, 200, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  use(1);
+  EXPECT_EQ(driver.memcpy_htod_async(device, host.data(), 10, on), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(driver.event_record(done, stream()), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(driver.stream_destroy(on), CUDA_SUCCESS);
+  EXPECT_EQ(driver.stream_synchronize(on), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(driver.event_destroy(done), CUDA_SUCCESS);
+  EXPECT_EQ(driver.event_destroy(done), CUDA_ERROR_INVALID_HANDLE);
+  driver.ctx_set_current(nullptr);
+  EXPECT_EQ(driver.mem_free(device), CUDA_ERROR_INVALID_CONTEXT);
+  use(0);
+  EXPECT_EQ(driver.mem_free(device), CUDA_SUCCESS);
+  EXPECT_EQ(driver.mem_free(device), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(fake.misuses().size(), 10U);
+}
+
+}  // namespace
+}  // namespace ortmulti::tests
