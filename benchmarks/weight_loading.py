@@ -158,7 +158,7 @@ def memory_of(strategy: str, model: str, device: str, count: int) -> dict[str, A
 
     Returns:
         "bytes" less free memory after the first run of each than before the creation, "creation" in seconds, and
-        "sessions", the seconds of each in the order in which they were begun.
+        "sessions", the seconds of each in the order in which they were done.
     """
     index = int(device.removeprefix("cuda:"))
     settings = SessionSettings(intra_op_num_threads=1)
@@ -197,6 +197,7 @@ def measure_memory(model: Path, device: str, repeat: int) -> dict[str, Any]:
         "measured": measured,
         "four_to_one": median("shared", 4) / median("shared", 1),
         "one_to_onnxruntime": median("shared", 1) / median("sequential", 1),
+        # The slowest of several is the one that pays for what they have in common.
         "slowest_further_session": max(
             seconds for one in measured if one["count"] > 1 for seconds in sorted(one["sessions"])[:-1]
         ),
