@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 import ortmulti
-from ortmulti import _libraries
+from ortmulti import _core, _libraries
 from ortmulti.optimized.key import key_of
 from tests import _models
 from tests._optimized import CPU, key, write_model
@@ -227,3 +227,15 @@ def test_the_graph_of_a_large_model_is_hashed_without_its_weights(tmp_path: Path
     before = int(blocks.read_text().split()[1])
     key(path)
     assert int(blocks.read_text().split()[1]) - before < 1_000_000
+
+
+def test_a_model_is_indexed_where_it_lies() -> None:
+    model = _models.matmul(32)
+
+    def names(source: Any) -> list[bytes]:
+        return [initializer.name for initializer in _core.index_model(source).initializers]
+
+    assert names(model) == names(bytearray(model)) == names(memoryview(model)) == [b"weight0", b"weight1"]
+    for other in (np.zeros(8, np.float32), np.zeros((8, 8), np.uint8), np.zeros(8, np.uint8)[::2], "text"):
+        with pytest.raises(TypeError):
+            _core.index_model(other)

@@ -1,7 +1,5 @@
 #include <pybind11/stl.h>
 
-#include <string_view>
-
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
 #include "core/onnx_index.hpp"
@@ -43,10 +41,13 @@ void register_index(py::module_& module) {
       });
   module.def(
       "index_model",
-      [](const py::bytes& model) {
-        const std::string_view bytes = model;
-        const py::gil_scoped_release nogil;  // the argument holds the bytes, which do not change
-        return index_model(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+      [](const py::buffer& model) {
+        const py::buffer_info bytes = model.request();
+        if (bytes.itemsize != 1 || bytes.ndim != 1 || (bytes.size > 0 && bytes.strides[0] != 1)) {
+          throw py::type_error("a model is a block of bytes");
+        }
+        const py::gil_scoped_release nogil;  // the buffer holds the bytes
+        return index_model(static_cast<const unsigned char*>(bytes.ptr), static_cast<std::size_t>(bytes.size));
       },
       py::arg("model"));
 }

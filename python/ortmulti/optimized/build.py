@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from .cache import Draft
 from .entry import Entry
 from .identity import FileIdentity
 from .key import DATA_FOLDER
+from .scratch import remove_tree
 
 LARGE = "large.bin"
 """All tensors of an optimized model that is too large to be saved as one file."""
@@ -190,7 +190,7 @@ def _unread_weights(model: CheckedModel) -> _core.WeightList | None:
 
 
 def _clear(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder)
     folder.mkdir()
 
 

@@ -8,8 +8,6 @@ import fcntl
 import logging
 import os
 import re
-import shutil
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from ortmulti.errors import Error, InvalidArgument, NotOptimizable
 from . import entry as _entry
 from .entry import Damaged, Entry, Weights
 from .key import CacheKey
-from .scratch import DraftFolder, Scratch
+from .scratch import DraftFolder, Scratch, remove_tree
 
 LOCATION = "ORTMULTI_CACHE"
 """Environment variable: the cache's folder."""
@@ -310,7 +308,7 @@ class Draft:
         if self._entry.bytes > self._cache.limit:
             self._cache.say_unused(f"the entry of {self._entry.bytes} bytes is larger than the cache may be ({SIZE})")
             return self._entry
-        shutil.rmtree(self.saved.parent, ignore_errors=True)
+        remove_tree(self.saved.parent)
         try:
             published = self._cache.take(self.key, self.folder)
         except (OSError, Damaged) as error:
@@ -383,12 +381,16 @@ def _free(folder: Path) -> Iterator[bool]:
 
 def _temporary() -> DraftFolder:
     """A draft below the folder for temporary files, where drafts of killed processes are removed, too."""
+    import tempfile
+
     base = Path(tempfile.gettempdir()) / f"ortmulti-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
     status = base.lstat()
     if status.st_uid != os.getuid() or not base.is_dir() or base.is_symlink() or status.st_mode & 0o022:
         # Somebody else could put another model there.
-        base = Path(tempfile.mkdtemp(prefix="ortmulti-"))
+        import tempfile
+
+    base = Path(tempfile.mkdtemp(prefix="ortmulti-"))
     return Scratch(base).new()
 
 

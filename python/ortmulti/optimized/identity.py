@@ -129,7 +129,10 @@ def _read_graph(model: memoryview, everything: bool) -> tuple[str, bool, tuple[s
 
 def _index(model: memoryview) -> Sequence[_core.Initializer]:
     try:
-        return _core.index_model(bytes(model)).initializers
+        try:
+            return _core.index_model(model).initializers
+        except TypeError:
+            return _core.index_model(bytes(model)).initializers
     except InvalidProtobuf as error:
         raise NotOptimizable(f"the model is not an ONNX protobuf file: {error}") from error
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +15,13 @@ _SUFFIX = ".lock"
 
 # Others hold the lock while they rename and delete, never while they compute.
 _PATIENCE = 30.0
+
+
+def remove_tree(folder: Path) -> None:
+    """Removes what can be removed of a folder; the next process tries again."""
+    import shutil  # late: finding an entry does without
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Scratch:
@@ -51,7 +56,7 @@ class Scratch:
         """
         with self.locked():
             self.remove_abandoned()
-            folder = self._drafts / f"{os.getpid()}-{secrets.token_hex(4)}"
+            folder = self._drafts / f"{os.getpid()}-{os.urandom(4).hex()}"
             lock = _lock(folder)
             lock.acquire(blocking=False)
             try:
@@ -65,9 +70,9 @@ class Scratch:
     def remove(self, folder: Path) -> None:
         """Removes a folder that others may be looking for; only while `locked`. Killed half-way, it leaves a draft
         without a holder."""
-        gone = self._drafts / f"removed-{secrets.token_hex(4)}"
+        gone = self._drafts / f"removed-{os.urandom(4).hex()}"
         folder.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        remove_tree(gone)
 
     def remove_abandoned(self) -> None:
         """Removes drafts whose process is gone; only while `locked`."""
@@ -75,7 +80,7 @@ class Scratch:
             folder = path.with_suffix("") if path.suffix == _SUFFIX else path
             with _lock_if_free(folder) as free:
                 if free:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    remove_tree(folder)
                     _lock_path(folder).unlink(missing_ok=True)
 
 
@@ -91,7 +96,7 @@ class DraftFolder:
         """Removes the folder, or what was not moved out of it; in a forked child nothing, since it is the parent's."""
         if os.getpid() != self._process or not self._lock.is_locked:
             return
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_tree(self.path)
         _lock_path(self.path).unlink(missing_ok=True)
         self._lock.release()
 
