@@ -1,6 +1,6 @@
 # make demo      the comparison on this machine: a table, build/demo/*.json and *.png
 # make test      the tests that take seconds (those for GPUs run where there are GPUs)
-# make test-all  the long ones too: ONNX Runtime's releases and headers, sanitizers, stress
+# make test-all  the long ones too: ONNX Runtime's releases and headers, sanitizers, fuzzing, stress
 # make lint      formatting, ruff, mypy, clang-tidy;  make format  applies the formatting
 #
 # Everything is set up in a virtual environment and in build/, on the first call; nothing outside is changed but the
@@ -117,12 +117,14 @@ test-all: test
 	@tools/test_headers.sh
 	@echo "== Sanitizers"
 	@tools/test_sanitizers.sh
+	@echo "== Fuzzing"
+	@tools/test_fuzz.sh
 	@echo "== Releases of ONNX Runtime"
 	@tools/test_releases.sh
 
 # --- Style ------------------------------------------------------------------------------------------------------------
 
-CPP_FILES = $(shell git ls-files --cached --others --exclude-standard -- 'cpp/*.?pp' 'tests/cpp/*.?pp')
+CPP_FILES = $(shell git ls-files --cached --others --exclude-standard -- 'cpp/*.?pp' 'tests/cpp/*.?pp' 'tests/fuzz/*.?pp')
 PYTHON_DIRS := python tests tools $(wildcard benchmarks)
 
 # `make -k lint` shows the findings of all of them.
