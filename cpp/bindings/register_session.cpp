@@ -237,6 +237,11 @@ void register_session(py::module_& module) {
            [](const PythonSession& self) { return self.session->options().intra_op_num_threads; })
       .def("inter_op_num_threads",
            [](const PythonSession& self) { return self.session->options().inter_op_num_threads; })
+      .def("weight_use",
+           [](const PythonSession& self) {
+             const WeightUse& use = self.session->weight_use();
+             return std::pair(use.used, use.refused);
+           })
       .def(
           "end_profiling", [](const PythonSession& self) { return self.session->end_profiling(); },
           py::call_guard<ReleaseGil>())

@@ -101,9 +101,9 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
       opened->weights = std::move(weights);
       opened->weights->add_to(ort_options);
       watch.emplace(options).apply(ort_options);
-      description->run_log_severity = log_severity(options);
+      // Else a run's logger would take the level that the watch gave to the session's.
       opened->run_options = Ort::RunOptions();
-      opened->run_options.SetRunLogSeverityLevel(description->run_log_severity);
+      opened->run_options.SetRunLogSeverityLevel(log_severity(options));
     }
     const ScopedSpan span(timeline, "create session", name);
     opened->session = open_session(runtime, model, ort_options);

@@ -81,9 +81,6 @@ class Session {
   const Metadata& metadata() const noexcept { return description_->metadata; }
   /// What became of the weights that the creation was given.
   const WeightUse& weight_use() const noexcept { return description_->weight_use; }
-  /// What the options of a run should have as their log severity where the user did not choose one; -1: none. The
-  /// logger of a session over a weight store lets more through than the user asked for, and a run would pay for it.
-  int run_log_severity() const noexcept { return description_->run_log_severity; }
 
   /// Runs the model; `outputs` is filled with new values. Options may be null. Throws Error.
   void run(const Ort::RunOptions& run_options, const char* const* input_names, const Ort::Value* inputs,
@@ -110,14 +107,13 @@ class Session {
     std::vector<ValueInfo> overridable_initializers;
     Metadata metadata;
     WeightUse weight_use;
-    int run_log_severity = -1;
     unsigned generation = 0;
   };
   // What is freed with the last handle, ONNX Runtime's session before what it uses in place.
   struct Opened {
     std::shared_ptr<const void> model_bytes;
     std::shared_ptr<const WeightStore> weights;
-    Ort::RunOptions run_options{nullptr};
+    Ort::RunOptions run_options{nullptr};  // of runs that come without any
     Ort::Session session{nullptr};
   };
 
