@@ -19,7 +19,7 @@ from ortmulti.optimized import Cache, build, key_of
 from ortmulti.optimized.comparison import Comparison, compare, same_bits
 from tests import _models
 from tests import test_optimized_build as helpers
-from tests._processes import check_child, nothing_leaks
+from tests._processes import check_child, child_environment, nothing_leaks
 
 CPU = helpers.CPU
 
@@ -180,6 +180,38 @@ def test_without_a_cache_there_is_nothing_to_do(
     with pytest.raises(ortmulti.Error, match="cannot be kept in the cache"):
         ortmulti.optimize(model, "cpu")
     assert "it cannot be written" in caplog.text
+
+
+def test_processes_that_optimize_at_once_make_one(model: str, cache: Cache) -> None:
+    code = """
+import dataclasses, json, sys
+import ortmulti
+ortmulti.get_available_providers()
+print("ready", flush=True)
+sys.stdin.readline()
+print(json.dumps(dataclasses.asdict(ortmulti.optimize(sys.argv[1], "cpu"))))
+"""
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, model],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=child_environment(),
+        )
+        for _ in range(3)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    ends = [child.communicate("go\n", timeout=60) for child in children]
+    assert [stderr for _, stderr in ends] == [""] * 3
+    made = [json.loads(stdout) for stdout, _ in ends]
+    assert len({result["path"] for result in made}) == len(cache.entries()) == 1
+    assert sum(result["made"] for result in made) >= 1
+    assert all(result["compared"] for result in made if result["made"])
+    assert not list((cache.folder / "drafts").iterdir())
 
 
 # --- The command -----------------------------------------------------------------------------------------------------

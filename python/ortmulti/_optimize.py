@@ -84,6 +84,7 @@ def optimize(
             cannot be used at all.
     """
     from ortmulti.optimized import Cache, build, key_of
+    from ortmulti.optimized import comparison as comparing
 
     start = time.monotonic()
     checked = _creation.check_model(model)
@@ -107,9 +108,9 @@ def optimize(
             entry = build(draft, checked, providers, options)
             comparison = None
             if compare:
-                from ortmulti.optimized.comparison import compare as compare_sessions
-
-                comparison = compare_sessions(entry, checked, providers, options, inputs)
+                comparison = comparing.compare(entry, checked, providers, options, inputs)
+            else:
+                comparing.check_loadable(entry, providers, options)
             with draft.publish() as published:
                 if published is entry:
                     raise Error(f"the optimized model cannot be kept in the cache {cache.folder}: see the log")

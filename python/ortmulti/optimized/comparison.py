@@ -79,6 +79,18 @@ def compare(
     )
 
 
+def check_loadable(entry: Entry, providers: Sequence[Provider], options: SessionOptions | None = None) -> None:
+    """Creates a session over an entry, without reading the shared weights.
+
+    Raises:
+        NotOptimizable: It cannot be created: ONNX Runtime does not load everything that it saves.
+    """
+    given = _core.SessionOptions() if options is None else options._core.copy()
+    given.enable_profiling = False
+    with _Session(entry.model_path, providers, entry_options(given), Weights(entry.weights, fill=False)):
+        pass
+
+
 def same_bits(one: Sequence[Any], other: Sequence[Any]) -> bool:
     """Whether outputs have the same types, shapes and bytes."""
     return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
