@@ -1,0 +1,478 @@
+"""onnxruntime's own sessions over weights that are loaded once, for libraries that insist on them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib
+import logging
+import mmap
+import os
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ortmulti import _core, _creation, _runtime, errors
+from ortmulti import providers as _providers
+from ortmulti._creation import Model
+from ortmulti._shared import Optimize
+from ortmulti.devices import Device, parse_devices
+from ortmulti.errors import (
+    DeviceError,
+    Error,
+    InvalidArgument,
+    InvalidType,
+    LibraryError,
+    NotFound,
+    NotOptimizable,
+    WeightsError,
+)
+from ortmulti.options import GraphOptimizationLevel, SessionOptions
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from ortmulti import optimized
+
+__all__ = ["onnxruntime_sessions"]
+
+LOGGER = logging.getLogger("ortmulti")
+
+# TensorProto.DataType
+_BOOL = 9
+_INT4 = (21, 22)  # two elements a byte, which neither NumPy's nor DLPack's shapes can say
+_NOT_IN_DLPACK = (17, 18, 19, 20)  # the 8-bit floating point types
+
+
+class _NotShared(Exception):  # noqa: N818  (not a failure)
+    """Why these sessions load their weights by themselves."""
+
+
+class _WeightList(Protocol):
+    @property
+    def files(self) -> Sequence[tuple[str, int, int, int]]: ...
+    @property
+    def weights(self) -> Sequence[tuple[str, int, Sequence[int], int, int, int]]: ...
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A model without graph optimizations left to do, and the weights that its sessions may have in common.
+
+    Attributes:
+        path: The model.
+        weights: These weights and their files.
+        owner: What must live as long as the sessions.
+    """
+
+    path: str
+    weights: _WeightList
+    owner: object = None
+
+
+class _Weights(Protocol):
+    """One device's weights as onnxruntime's values."""
+
+    def add_to(self, options: Any) -> None:
+        """Gives them to a session that will be created. They must live as long as it does."""
+
+    def created(self) -> None:
+        """All sessions are there."""
+
+
+class _MappedWeights:
+    """The weights for sessions on the CPU, in the mappings of their files."""
+
+    def __init__(self, ort: Any, source: _Source) -> None:
+        self._owner = source.owner
+        self._maps = maps = [_map(*file) for file in source.weights.files]
+        make = ort.OrtValue.ortvalue_from_numpy_with_onnx_type
+        self._values = {
+            name: make(_view(maps[file], data_type, shape, offset, length), data_type)
+            for name, data_type, shape, file, offset, length in source.weights.weights
+        }
+
+    def add_to(self, options: Any) -> None:
+        for name, value in self._values.items():
+            options.add_initializer(name, value)
+
+    def created(self) -> None:
+        # What was read once to be laid out anew need not stay in this process's memory; the rest comes back unread.
+        for mapping in self._maps:
+            mapping.madvise(mmap.MADV_DONTNEED)
+
+
+class _GpuWeights:
+    """The weights for sessions on a GPU, in a store's memory, which is freed after the last value over it."""
+
+    def __init__(self, ort: Any, source: _Source, store: Any) -> None:
+        self._owner = source.owner
+        make = ort.capi._pybind_state.OrtValue.from_dlpack
+        self._values = {
+            name: ort.OrtValue(make(store.dlpack(index), data_type == _BOOL))
+            for index, (name, data_type, *_) in enumerate(source.weights.weights)
+        }
+
+    def add_to(self, options: Any) -> None:
+        for name, value in self._values.items():
+            options.add_initializer(name, value)
+
+    def created(self) -> None:
+        pass
+
+
+def _map(path: str, size: int, inode: int, mtime_ns: int) -> mmap.mmap:
+    try:
+        with Path(path).open("rb", buffering=0) as file:
+            found = os.fstat(file.fileno())
+            mapping = mmap.mmap(file.fileno(), found.st_size, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"cannot read the weights in '{path}': {error}") from error
+    if (found.st_size, found.st_ino, found.st_mtime_ns) != (size, inode, mtime_ns):
+        raise WeightsError(f"'{path}' was changed or replaced while its weights were loaded; load again")
+    return mapping
+
+
+def _view(mapping: mmap.mmap, data_type: int, shape: Sequence[int], offset: int, length: int) -> Any:
+    """The weight's bytes as an array of its shape; the elements' type is onnxruntime's matter."""
+    count = int(np.prod(shape, dtype=np.int64))
+    width = length // count
+    if width * count != length or data_type in _INT4:
+        raise _NotShared(f"onnxruntime's Python interface has no values of type {data_type} over given memory")
+    array = np.frombuffer(mapping, dtype=f"u{width}", count=count, offset=offset).reshape(shape)
+    # Kernels may rely on the alignment of an element.
+    return array if offset % width == 0 else array.copy()
+
+
+def onnxruntime_sessions(
+    model: Model,
+    devices: str | int | Device | Iterable[str | int | Device] = "all",
+    sessions_per_device: int = 1,
+    options: SessionOptions | None = None,
+    provider_options: Mapping[str, Any] | None = None,
+    *,
+    optimize: Optimize = "auto",
+) -> list[onnxruntime.InferenceSession]:
+    """Creates `onnxruntime.InferenceSession` objects of one model, which have their weights in common.
+
+    They are sessions of the onnxruntime package in every respect, of its own copy of ONNX Runtime, and know nothing of
+    ortmulti; for what does not insist on them, `load` and `create_sessions` are faster. The weights of a device are
+    freed with the last session that uses them. While sessions live, the model's files must not be changed in place;
+    replacing them (by renaming) is no harm.
+
+    On a GPU all sessions of a device use one copy of the weights, which is read once for all GPUs.
+
+    On the CPU the weights are used where their files are mapped, so that they are the page cache's and every process
+    shares them. But ONNX Runtime lays the matrices of most products out anew when it creates a session ("prepacking"),
+    and each session has such a copy of its own: for a model that consists of them, N sessions take the time and the
+    memory of N ordinary ones. Either run one session from several threads, which costs nothing (and is what `load`
+    does); or set the config entry ``session.disable_prepacking`` to ``"1"`` in ``options``: then all weights are shared
+    and creation takes milliseconds, and in return products take longer (10 % to 45 % for float32; MatMulNBits up to a
+    hundred times) and may differ from ordinary sessions' in the last bits.
+
+    Where weights cannot be shared, the sessions are ordinary ones, and a warning of the logger ``ortmulti`` says why.
+
+    Args:
+        model: Path of a model, or its bytes; see `InferenceSession`.
+        devices: As for `load`.
+        sessions_per_device: Sessions on each device; default 1.
+        options: An `ortmulti.SessionOptions`, which has the attributes and methods of onnxruntime's. One of
+            onnxruntime's cannot be copied for each session, as is needed, and is refused.
+        provider_options: Options of the CUDA provider, the same for every GPU, without ``device_id``.
+        optimize: ``"auto"``: the model is optimized once and kept in the cache; ``"offline"``: it must be there
+            already; ``"never"``: the model is used as it is, without optimization.
+
+    Returns:
+        The sessions, those of the first device first.
+
+    Raises:
+        LibraryError: onnxruntime cannot be imported, or is another than the one that ortmulti uses.
+        InvalidArgument, InvalidType: As `load`.
+        NotFound: With ``optimize="offline"``, and the model was not optimized before.
+        WeightsError: A file of weights cannot be read, or was changed meanwhile.
+        NotImplemented: An onnxruntime that was built without DLPack, on a GPU.
+        Fail, RuntimeException, ...: onnxruntime's own errors, under the same names; the message names the device.
+    """
+    if optimize not in ("auto", "never", "offline"):
+        raise InvalidArgument(f"optimize is 'auto', 'never' or 'offline', not {optimize!r}")
+    if isinstance(sessions_per_device, bool) or not isinstance(sessions_per_device, int):
+        raise InvalidType(f"sessions_per_device is an int, not {sessions_per_device!r}")
+    if sessions_per_device < 1:
+        raise InvalidArgument(f"sessions_per_device is 1 or more, not {sessions_per_device}")
+    if options is not None and not isinstance(options, SessionOptions):
+        raise InvalidType(f"options are an ortmulti.SessionOptions, not {type(options).__name__}")
+    if provider_options is not None and not isinstance(provider_options, Mapping):
+        raise InvalidType(f"provider_options is a dict of the CUDA provider's options, not {provider_options!r}")
+    checked = _creation.check_model(model)
+    source = checked if isinstance(checked, (str, bytes)) else bytes(checked)
+    targets = parse_devices(devices)
+    if provider_options and not any(device.kind == "cuda" for device in targets):
+        raise InvalidArgument("provider_options are the CUDA provider's, and no device is a GPU")
+    wanted = {device: _providers.for_device(device, provider_options) for device in targets}
+    _runtime.ensure_open()
+    _providers.check_usable([provider for given in wanted.values() for provider in given])
+    ort = _import_onnxruntime()
+    given = SessionOptions() if options is None else options
+    on_cpu = sum(device.kind == "cpu" for device in targets) * sessions_per_device
+    shared: dict[Device, tuple[_Source, _Weights]] = {}
+    for kind in dict.fromkeys(device.kind for device in targets):
+        same = [device for device in wanted if device.kind == kind]
+        try:
+            shared.update(_shared(ort, source, same, wanted[same[0]], given, optimize))
+        except _NotShared as reason:
+            LOGGER.warning("onnxruntime's sessions on %s load their own weights: %s", same[0].kind, reason)
+
+    sessions = []
+    for device in targets:
+        path, weights = source, None
+        if device in shared:
+            path, weights = shared[device][0].path, shared[device][1]
+        for _ in range(sessions_per_device):
+            converted = _convert_options(ort, given, device, on_cpu)
+            if weights is not None:
+                converted.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+                weights.add_to(converted)
+            sessions.append(_create(ort, path, converted, device, wanted[device], weights))
+    for _, weights in shared.values():
+        weights.created()
+    return sessions
+
+
+def _import_onnxruntime() -> Any:
+    try:
+        ort: Any = importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise LibraryError(
+            f"onnxruntime cannot be imported ({error}): "
+            'pip install "ortmulti[gpu]" (NVIDIA GPUs) or pip install "ortmulti[cpu]"'
+        ) from error
+    ours = _core.onnxruntime_version()
+    if ort.__version__ != ours:
+        raise LibraryError(
+            f"the onnxruntime package is {ort.__version__}, and ortmulti uses {ours} ({_core.onnxruntime_path()}): "
+            "a model that one optimized is not for the other"
+        )
+    return ort
+
+
+def _shared(
+    ort: Any,
+    model: str | bytes,
+    devices: Sequence[Device],
+    providers: Sequence[_providers.Provider],
+    options: SessionOptions,
+    optimize: Optimize,
+) -> dict[Device, tuple[_Source, _Weights]]:
+    """The model that sessions of these devices, all of one kind, are created from, and their weights."""
+    if options.optimized_model_filepath:
+        raise _NotShared("optimized_model_filepath is set")
+    source = _find_source(model, devices[0], providers, options, optimize)
+    if devices[0].kind == "cpu":
+        weights = _MappedWeights(ort, source)
+        return dict.fromkeys(devices, (source, weights))
+    for name, data_type, *_ in source.weights.weights:
+        if data_type in (*_INT4, *_NOT_IN_DLPACK):
+            raise _NotShared(f"{name!r} has the type {data_type}, which onnxruntime does not take by DLPack")
+    if not hasattr(ort.capi._pybind_state.OrtValue, "from_dlpack"):
+        raise errors.NotImplemented(
+            f"this onnxruntime {ort.__version__} was built without DLPack, by which it takes memory of a GPU; the "
+            "onnxruntime-gpu wheels from 1.21 on have it"
+        )
+    stores = _load_weights(source, [device.index for device in devices])
+    return {device: (source, _GpuWeights(ort, source, store)) for device, store in zip(devices, stores, strict=True)}
+
+
+def _load_weights(source: _Source, devices: list[int]) -> Sequence[Any]:
+    load: Callable[..., Sequence[Any]] | None = getattr(_core, "load_weights", None)
+    if load is None:
+        raise _NotShared("this build of ortmulti cannot load weights for others")
+    return load(source.weights, devices)
+
+
+class _Owner:
+    """Keeps what sessions need on the disk."""
+
+    def __init__(self, *kept: object) -> None:
+        self._kept = kept
+
+
+def _find_source(
+    model: str | bytes,
+    device: Device,
+    providers: Sequence[_providers.Provider],
+    options: SessionOptions,
+    optimize: Optimize,
+) -> _Source:
+    if optimize == "never" or options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
+        if isinstance(model, bytes):
+            raise _NotShared("the model is in memory and is not optimized")
+        return _Source(model, _core.shareable_weights(model))
+    from ortmulti import optimized
+
+    try:
+        key = optimized.key_of(model, providers, options, compute_capability=_compute_capability(device))
+        cache = optimized.Cache.default()
+        entry = cache.find(key)
+        if entry is not None:
+            return _Source(entry.model_path, entry.weights, _Owner(entry))
+        if optimize == "offline":
+            raise NotFound(
+                f"there is no optimized form of {f'{model!r}' if isinstance(model, str) else 'this model'} for these "
+                "options, and optimize='offline' makes none: run `ortmulti optimize` before"
+            )
+        return _make_source(cache, key, model, providers, options)
+    except NotOptimizable as problem:
+        raise _NotShared(str(problem)) from problem
+
+
+def _make_source(
+    cache: optimized.Cache,
+    key: optimized.CacheKey,
+    model: str | bytes,
+    providers: Sequence[_providers.Provider],
+    options: SessionOptions,
+) -> _Source:
+    from ortmulti import optimized
+
+    refused: tuple[str, ...] = ()
+    for _ in range(2):
+        with contextlib.ExitStack() as stack:
+            draft = stack.enter_context(cache.draft(key))
+            entry = optimized.build(draft, model, providers, options, refused)
+            refused = _refused(entry, providers, options)
+            if refused:
+                continue
+            published = draft.publish()
+            owner = _Owner(published)
+            if published is entry:  # it vanishes with the draft, which is kept for the sessions
+                weakref.finalize(owner, stack.pop_all().close)
+            return _Source(published.model_path, published.weights, owner)
+    raise NotOptimizable(f"ONNX Runtime does not take the weights {', '.join(refused[:3])}")
+
+
+def _refused(
+    entry: optimized.Entry, providers: Sequence[_providers.Provider], options: SessionOptions
+) -> tuple[str, ...]:
+    """The weights that ONNX Runtime does not take, such as those that it plans on the CPU."""
+    from ortmulti import optimized
+
+    try:
+        # Without their values, since it never runs.
+        [session], _ = _creation.create(
+            entry.model_path,
+            [providers],
+            optimized.entry_options(options._core),
+            weights=_creation.Weights(entry.weights, fill=False),
+        )
+    except Error as error:
+        raise NotOptimizable(f"the optimized model cannot be loaded: {error}") from error
+    try:
+        return tuple(session.weight_use()[1])
+    finally:
+        session.close()
+
+
+def _compute_capability(device: Device) -> tuple[int, int] | None:
+    if device.kind == "cpu":
+        return None
+    return next(gpu.compute_capability for gpu in _core.cuda_devices() if gpu.index == device.index)
+
+
+def _convert_options(ort: Any, options: SessionOptions, device: Device, on_cpu: int) -> Any:
+    """onnxruntime's options for one session on ``device``; there are ``on_cpu`` on the CPU altogether."""
+    core, defaults, converted = options._core, _core.SessionOptions(), ort.SessionOptions()
+    converted.graph_optimization_level = ort.GraphOptimizationLevel(core.graph_optimization_level)
+    converted.execution_mode = ort.ExecutionMode(core.execution_mode)
+    for name in (
+        "inter_op_num_threads",
+        "log_verbosity_level",
+        "enable_cpu_mem_arena",
+        "enable_mem_pattern",
+        "enable_profiling",
+        "use_deterministic_compute",
+        "use_per_session_threads",
+        "logid",
+        "optimized_model_filepath",
+        "profile_file_prefix",
+    ):
+        value = getattr(core, name)
+        if value == getattr(defaults, name):
+            continue
+        if not hasattr(converted, name):
+            raise InvalidArgument(f"onnxruntime {ort.__version__} has no session option {name}")
+        setattr(converted, name, value)
+    if core.log_severity_level >= 0:
+        converted.log_severity_level = core.log_severity_level
+    # As the sessions of create_sessions: those on the CPU share the cores, the others need none.
+    threads = core.intra_op_num_threads
+    if threads == 0:
+        threads = max(1, _core.usable_cores() // on_cpu) if device.kind == "cpu" else 1
+    converted.intra_op_num_threads = threads
+    for key, value in core.config_entries.items():
+        converted.add_session_config_entry(key, value)
+    for name, size in core.free_dimensions_by_name:
+        converted.add_free_dimension_override_by_name(name, size)
+    for denotation, size in core.free_dimensions_by_denotation:
+        converted.add_free_dimension_override_by_denotation(denotation, size)
+    return converted
+
+
+def _create(
+    ort: Any,
+    model: str | bytes,
+    options: Any,
+    device: Device,
+    providers: Sequence[_providers.Provider],
+    weights: _Weights | None,
+) -> Any:
+    if device.kind == "cuda":
+        _core.wait_for_cuda_libraries()  # the libraries that the CUDA provider is linked to
+    try:
+        session = _session_class(ort)(model, options, list(providers), weights)
+    except Exception as error:  # onnxruntime's exceptions share no base class of their own
+        kind = getattr(errors, type(error).__name__, None)
+        if isinstance(kind, type) and issubclass(kind, Error):
+            raise kind(f"{device}: {error}") from error
+        raise
+    # onnxruntime only warns when a provider cannot be used, and leaves the session on the CPU.
+    if providers[0][0] not in session.get_providers():
+        raise DeviceError(f"{device}: onnxruntime could not use {providers[0][0]} and put the session on the CPU")
+    if device.kind == "cuda":
+        _freed_at_exit(session)
+    return session
+
+
+@functools.cache
+def _session_class(ort: Any) -> Any:
+    class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
+        """onnxruntime's, over weights that it keeps."""
+
+        def __init__(self, model: str | bytes, options: Any, providers: list[Any], weights: _Weights | None) -> None:
+            # Without its fallback, which would hide why CUDA failed behind a session on the CPU.
+            super().__init__(model, options, providers=providers, enable_fallback=0)
+            self._ortmulti_weights = weights  # set last, and so released after what ONNX Runtime made over them
+
+    InferenceSession.__module__, InferenceSession.__qualname__ = __name__, "InferenceSession"
+    return InferenceSession
+
+
+_on_gpus: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _freed_at_exit(session: Any) -> None:
+    """Frees the session before the CUDA driver shuts down, if it is still there then: afterwards it would crash."""
+    if not _on_gpus:
+        atexit.unregister(_free_sessions)
+        atexit.register(_free_sessions)
+    _on_gpus.add(session)
+
+
+def _free_sessions() -> None:
+    for session in list(_on_gpus):
+        session._sess = None
+        session._ortmulti_weights = None
