@@ -239,3 +239,13 @@ def test_a_model_is_indexed_where_it_lies() -> None:
     for other in (np.zeros(8, np.float32), np.zeros((8, 8), np.uint8), np.zeros(8, np.uint8)[::2], "text"):
         with pytest.raises(TypeError):
             _core.index_model(other)
+
+
+def test_somebodys_own_build_counts_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = write_model(tmp_path)
+    installed = _libraries.find_onnxruntime()
+    before = key(model)
+    monkeypatch.setenv(_libraries.OVERRIDE, str(installed.path))
+    found = key(model)
+    assert found.digest != before.digest
+    assert str(installed.path) in found.facts["onnxruntime"]
