@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import logging
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 from ortmulti import _core, interop
@@ -293,6 +294,45 @@ def test_another_onnxruntime_than_ortmultis_is_refused() -> None:
 def test_the_module_is_imported_by_need() -> None:
     code = "import sys, ortmulti; print('onnxruntime' in sys.modules, hasattr(ortmulti, 'interop'))"
     assert check_child(code) == "False False\n"
+
+
+def test_memory_given_by_dlpack_lives_as_long_as_the_session(tmp_path: Path) -> None:
+    """The way to a GPU's memory, with the host's."""
+    names = np.random.default_rng(0).integers(0, 2, (50, 64)).astype(bool)
+    values = np.random.default_rng(1).standard_normal((50, 64), dtype=np.float32)
+    proto = _models.model(
+        [helper.make_node("Gather", [name, "x"], [f"y{name}"]) for name in ("names", "values")],
+        [("x", TensorProto.INT64, [2])],
+        [("ynames", TensorProto.BOOL, [2, 64]), ("yvalues", TensorProto.FLOAT, [2, 64])],
+        [numpy_helper.from_array(names, "names"), numpy_helper.from_array(values, "values")],
+    )
+    path, data = _models.write_external(tmp_path, proto)
+    source = interop._Source(str(path), _core.shareable_weights(str(path)))
+    data.write_bytes(bytes(data.stat().st_size))  # so that what is read from it is seen
+    arrays = {"names": names.copy(), "values": values.copy()}
+    alive = [weakref.ref(array) for array in arrays.values()]
+
+    class Store:
+        def dlpack(self, index: int) -> object:
+            array = arrays[source.weights.weights[index][0]]
+            # onnxruntime knows booleans as bytes alone.
+            return (array.view(np.uint8) if array.dtype == np.bool_ else array).__dlpack__()
+
+    weights = interop._GpuWeights(onnxruntime, source, Store())
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    weights.add_to(options)
+    session = interop._session_class(onnxruntime)(str(path), options, ["CPUExecutionProvider"], weights)
+    del weights, options
+    arrays.clear()
+    gc.collect()
+    assert all(reference() is not None for reference in alive)
+    found = session.run(None, {"x": np.array([49, 3])})
+    np.testing.assert_array_equal(found[0], names[[49, 3]])
+    np.testing.assert_array_equal(found[1], values[[49, 3]])
+    del session, found
+    gc.collect()
+    assert all(reference() is None for reference in alive)
 
 
 @pytest.mark.gpu

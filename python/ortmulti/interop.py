@@ -108,7 +108,10 @@ class _MappedWeights:
 
 
 class _GpuWeights:
-    """The weights for sessions on a GPU, in a store's memory, which is freed after the last value over it."""
+    """The weights for sessions on a GPU, in a store's memory, which is freed after the last value over it.
+
+    The store's ``dlpack(i)`` is a DLPack capsule of its weight ``i``. onnxruntime takes booleans as unsigned bytes.
+    """
 
     def __init__(self, ort: Any, source: _Source, store: Any) -> None:
         self._owner = source.owner
