@@ -81,6 +81,19 @@ def test_phi3_mini_has_the_published_size() -> None:
     assert description.weight_bytes - fewer.weight_bytes == 2 * (113_246_208 + 2 * 3072)
 
 
+def test_every_dimension_of_the_decoder_is_known_or_named(tmp_path: Path) -> None:
+    path = tiny_decoder(tmp_path)
+
+    inferred = onnx.shape_inference.infer_shapes(onnx.load(path, load_external_data=False), strict_mode=True)
+
+    dimensions = {
+        value.name: [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+        for value in inferred.graph.value_info
+    }
+    assert any(name.endswith("softmax/output") for name in dimensions)
+    assert {name: shape for name, shape in dimensions.items() if not all(shape) and "mask." not in name} == {}
+
+
 def test_phi3_mini_with_one_layer_computes_finite_logits(tmp_path: Path) -> None:
     path = models.make("phi3-mini", tmp_path, layers=1)
     onnx.checker.check_model(str(path))

@@ -19,9 +19,9 @@ namespace {
 constexpr std::uint64_t huge_page = 2U << 20U;
 
 // Measured on 16 and 64 cores with an H200 each: see docs/loading.md. Fewer bytes need fewer threads.
-constexpr int max_threads = 12;
+constexpr int max_threads = 10;
 constexpr std::uint64_t default_chunk = 4U << 20U;
-constexpr int default_buffers = 3;
+constexpr int default_buffers = 2;
 
 std::string reason(int error) { return std::generic_category().message(error); }
 

@@ -61,7 +61,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Value:
-    """An input or output of the model; a dimension given by name is dynamic."""
+    """An input, an output or a value between; a dimension given by name is dynamic."""
 
     name: str
     dtype: np.dtype[Any]
@@ -81,6 +81,7 @@ class Graph:
     weights: list[Weight] = field(default_factory=list)
     inputs: list[Value] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
 
     def input(self, name: str, dtype: type[np.generic], shape: tuple[int | str, ...]) -> str:
         self.inputs.append(Value(name, np.dtype(dtype), shape))
@@ -88,6 +89,10 @@ class Graph:
 
     def output(self, name: str, dtype: type[np.generic], shape: tuple[int | str, ...]) -> None:
         self.outputs.append(Value(name, np.dtype(dtype), shape))
+
+    def declare(self, name: str, dtype: type[np.generic], shape: tuple[int | str, ...]) -> None:
+        """States the shape of a value between nodes, where ONNX's inference does not find it."""
+        self.values.append(Value(name, np.dtype(dtype), shape))
 
     def weight(
         self, name: str, shape: tuple[int, ...], dtype: type[np.generic], *, std: float, mean: float = 0.0

@@ -50,6 +50,7 @@ def serialize(graph: Graph, data_name: str, source: NormalSource) -> bytes:
         [_value(onnx, value) for value in graph.inputs],
         [_value(onnx, value) for value in graph.outputs],
         tensors,
+        value_info=[_value(onnx, value) for value in graph.values],
     )
     model = onnx.helper.make_model(
         body,

@@ -114,10 +114,16 @@ class _Decoder:
         later = graph.node("Less", rows, positions, name="mask.later")
         lowest = graph.constant("mask.lowest", np.array(np.finfo(np.float16).min, self._dtype))
         nothing = graph.constant("mask.nothing", np.array(0, self._dtype))
+        mask = graph.node("Where", later, lowest, nothing, name="mask")
+        # As PyTorch's exporter does for every value. Without them no shape below would be known, and ONNX Runtime's
+        # memory planner, which compares each with all others, would take longer than the weights.
+        for table in tables:
+            graph.declare(table, self._dtype, ("sequence", dims.head_size // 2))
+        graph.declare(mask, self._dtype, ("sequence", "sequence"))
         return _Shared(
             cos=tables[0],
             sin=tables[1],
-            mask=graph.node("Where", later, lowest, nothing, name="mask"),
+            mask=mask,
             qkv_shape=graph.constant("constants.qkv_shape", np.array([0, 0, 3 * dims.heads, dims.head_size], np.int64)),
             merged_shape=graph.constant("constants.merged_shape", np.array([0, 0, dims.hidden], np.int64)),
             half_sizes=graph.constant("constants.half_sizes", np.array([dims.head_size // 2] * 2, np.int64)),
