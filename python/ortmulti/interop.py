@@ -220,6 +220,9 @@ def onnxruntime_sessions(
     _runtime.ensure_open()
     _providers.check_usable([provider for given in wanted.values() for provider in given])
     ort = _import_onnxruntime()
+    if any(device.kind == "cuda" for device in targets):
+        ort.preload_dlls()  # ortmulti opens them too, but in its own time
+
     given = SessionOptions() if options is None else options
     on_cpu = sum(device.kind == "cpu" for device in targets) * sessions_per_device
     shared: dict[Device, tuple[_Source, _Weights]] = {}
@@ -433,8 +436,6 @@ def _create(
     providers: Sequence[_providers.Provider],
     weights: _Weights | None,
 ) -> Any:
-    if device.kind == "cuda":
-        _core.wait_for_cuda_libraries()  # the libraries that the CUDA provider is linked to
     try:
         session = _session_class(ort)(model, options, list(providers), weights)
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
