@@ -87,6 +87,7 @@ def test_a_full_disk_is_done_without(tmp_path: Path) -> None:
     assert sum(stored) < 7
 
 
+@pytest.mark.slow
 def test_a_disk_that_takes_no_more_files_is_done_without(tmp_path: Path) -> None:
     model = str(helpers.write(tmp_path / "model", helpers.with_folded_weights(), "external"))
     stored = [fill(tmp_path / str(files), f"nr_inodes={files}", model)[0] for files in range(1, 16)]

@@ -129,10 +129,7 @@ def _read_graph(model: memoryview, everything: bool) -> tuple[str, bool, tuple[s
 
 def _index(model: memoryview) -> Sequence[_core.Initializer]:
     try:
-        try:
-            return _core.index_model(model).initializers
-        except TypeError:
-            return _core.index_model(bytes(model)).initializers
+        return _core.index_model(model).initializers
     except InvalidProtobuf as error:
         raise NotOptimizable(f"the model is not an ONNX protobuf file: {error}") from error
 
