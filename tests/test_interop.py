@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import tempfile
 import weakref
 from pathlib import Path
 
@@ -294,6 +295,39 @@ def test_another_onnxruntime_than_ortmultis_is_refused() -> None:
 def test_the_module_is_imported_by_need() -> None:
     code = "import sys, ortmulti; print('onnxruntime' in sys.modules, hasattr(ortmulti, 'interop'))"
     assert check_child(code) == "False False\n"
+
+
+def test_offline_takes_what_was_optimized_before(tmp_path: Path) -> None:
+    path, _ = _models.write_external(tmp_path)
+    with pytest.raises(ortmulti.NotFound, match=r"there is no optimized form of .*ortmulti optimize"):
+        onnxruntime_sessions(path, "cpu", optimize="offline")
+    ortmulti.optimize(path, "cpu")
+    [session] = onnxruntime_sessions(path, "cpu", optimize="offline")
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], usual(path, {"x": X})[0])
+
+
+def test_without_a_cache_the_optimized_model_lives_as_long_as_the_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: pytest.LogCaptureFixture
+) -> None:
+    path, _ = _models.write_external(tmp_path)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("ORTMULTI_CACHE", "/proc/none")
+
+    def kept() -> list[Path]:
+        return list(temporary.rglob("manifest.json"))
+
+    sessions = onnxruntime_sessions(path, "cpu", 2)
+    assert ["is not used: it cannot be written" in record.getMessage() for record in warnings.records] == [True]
+    assert len(kept()) == 1
+    sessions.pop()
+    gc.collect()
+    sessions[0].set_providers(["CPUExecutionProvider"])  # creates it again
+    np.testing.assert_array_equal(sessions[0].run(None, {"x": X})[0], usual(path, {"x": X})[0])
+    sessions.clear()
+    gc.collect()
+    assert kept() == []
 
 
 def test_memory_given_by_dlpack_lives_as_long_as_the_session(tmp_path: Path) -> None:
