@@ -88,7 +88,8 @@ std::unique_ptr<WeightReader> WeightLoader::new_reader(int device) {
     cpus = cpus_near(startup_.describe(device).pci_bus_id);
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): it is about speed alone
   }
-  return std::make_unique<WeightReader>(startup_, plan_, options_, read_ahead_, std::move(cpus), timeline_.get());
+  return std::make_unique<WeightReader>(startup_, device, plan_, options_, read_ahead_, std::move(cpus),
+                                        timeline_.get());
 }
 
 void WeightLoader::bring_up(std::size_t index) noexcept {

@@ -221,9 +221,11 @@ class WeightReader::Copies {
   const CudaWeightStore* current_ = nullptr;
 };
 
-WeightReader::WeightReader(CudaStartup& startup, std::shared_ptr<const WeightPlan> plan, const LoaderOptions& options,
-                           std::shared_ptr<ReadAhead> read_ahead, std::vector<int> cpus, Timeline* timeline)
+WeightReader::WeightReader(CudaStartup& startup, int device, std::shared_ptr<const WeightPlan> plan,
+                           const LoaderOptions& options, std::shared_ptr<ReadAhead> read_ahead, std::vector<int> cpus,
+                           Timeline* timeline)
     : startup_(startup),
+      device_(device),
       plan_(std::move(plan)),
       options_(choose_loader_options(options, plan_->file_bytes())),
       read_ahead_(std::move(read_ahead)),
@@ -363,11 +365,11 @@ void WeightReader::read_jobs() {
       return;
     }
     if (!copies) {
+      startup_.make_current(device_);
+      buffers.pin(startup_);
       if (!wait_for_targets()) {
         return;
       }
-      startup_.check(startup_.driver().ctx_set_current(targets_.front()->context()), "using a CUDA context");
-      buffers.pin(startup_);
       copies = std::make_unique<Copies>(startup_, targets_, count);
       copy_ns = steady_now_ns();
     }

@@ -48,10 +48,11 @@ class FillProgress {
 };
 
 /// One pass over the files of a plan: threads read them in order into pinned buffers, from which every target copies.
-/// The threads start at once and read the first chunks while the targets' contexts are still being created.
+/// The threads start at once: they read the first chunks while the context of `device`, the first target's, is still
+/// being created, and pin their buffers as soon as it is there.
 class WeightReader {
  public:
-  WeightReader(CudaStartup& startup, std::shared_ptr<const WeightPlan> plan, const LoaderOptions& options,
+  WeightReader(CudaStartup& startup, int device, std::shared_ptr<const WeightPlan> plan, const LoaderOptions& options,
                std::shared_ptr<ReadAhead> read_ahead, std::vector<int> cpus, Timeline* timeline);
   ~WeightReader();  ///< Abandons, and waits for the threads.
   WeightReader(const WeightReader&) = delete;
@@ -78,6 +79,7 @@ class WeightReader {
   void close_files() noexcept;
 
   CudaStartup& startup_;
+  int device_;
   std::shared_ptr<const WeightPlan> plan_;
   LoaderOptions options_;
   std::shared_ptr<ReadAhead> read_ahead_;

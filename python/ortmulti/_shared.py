@@ -141,6 +141,7 @@ def create(request: Request) -> tuple[list[_core.Session], Timeline, list[Device
     if shared and isinstance(request.model, str) and _may_be_gpus(named):
         with load.spans("index model"):
             weights = _begin_reading(load, request.model)
+        from ortmulti import optimized  # noqa: F401  # its import, too, takes time while the driver starts
     with load.spans("open libraries and check"):
         load.targets = parse_devices("all" if named is None else named)
         on_gpu = [device for device in load.targets if device.kind == "cuda"]
@@ -269,8 +270,10 @@ def _over(load: _Load, entry: optimized.Entry) -> tuple[list[_core.Session], Tim
         verified = executor.submit(entry.verify)
         try:
             created, timeline = _create_over(load, entry)
-        except Error:
+        except Error as problem:
             verified.result()  # a damaged entry explains it
+            if isinstance(problem, _NOT_LOADABLE):
+                raise _not_loadable(problem) from problem
             raise
         try:
             verified.result()
@@ -301,7 +304,7 @@ def _over_new_entry(
             try:
                 created, timeline = _create_over(load, entry)
             except _NOT_LOADABLE as problem:
-                raise NotOptimizable(f"the optimized model cannot be loaded: {problem}") from problem
+                raise _not_loadable(problem) from problem
             found = {name for session in created for name in session.weight_use()[1]}
             changed = any(optimized.signature(session) != entry.facts["signature"] for session in created)
             if not found and not changed:
@@ -314,6 +317,10 @@ def _over_new_entry(
             if found <= set(refused):
                 raise NotOptimizable(f"ONNX Runtime does not take the weights {', '.join(sorted(found)[:3])}")
             refused = tuple(sorted({*refused, *found}))
+
+
+def _not_loadable(problem: Exception) -> NotOptimizable:
+    return NotOptimizable(f"the optimized model cannot be loaded: {problem}")
 
 
 def _close(sessions: Iterable[_core.Session]) -> None:
