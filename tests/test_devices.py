@@ -110,7 +110,7 @@ def test_sessions_come_in_the_order_asked_for_and_each_runs() -> None:
 @pytest.mark.parametrize("serialize", [None, "none", "device", "all"])
 def test_serialize(serialize: Any) -> None:
     """With "device" and "all" no two creations overlap in time."""
-    with ortmulti.create_sessions(_models.matmul(), "cpu", 4, serialize=serialize) as sessions:
+    with ortmulti.create_sessions(_models.matmul(), "cpu", 4, serialize=serialize, strategy="native") as sessions:
         spans = sorted(
             (span.start_ns, span.end_ns) for span in sessions.timeline.spans if span.name == "create session"
         )
