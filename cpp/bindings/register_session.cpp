@@ -156,7 +156,7 @@ py::dict to_feed(const py::object& feed) {
   return py::dict(feed);
 }
 
-const Ort::RunOptions& to_run_options(const py::object& options, int log_severity) {
+const Ort::RunOptions& to_run_options(const py::object& options) {
   static const auto* defaults = new Ort::RunOptions(nullptr);  // NOLINT(cppcoreguidelines-owning-memory)
   if (options.is_none()) {
     return *defaults;
@@ -164,13 +164,13 @@ const Ort::RunOptions& to_run_options(const py::object& options, int log_severit
   if (!py::isinstance<RunOptions>(options)) {
     throw Error(ErrorKind::invalid_type, "run_options must be an ortmulti.RunOptions, not " + type_name(options));
   }
-  return options.cast<const RunOptions&>().get(log_severity);
+  return options.cast<const RunOptions&>().get();
 }
 
 py::list run(const PythonSession& self, const py::object& output_names, const py::object& input_feed,
              const py::object& run_options) {
   Session& session = *self.session;
-  const Ort::RunOptions& options = to_run_options(run_options, session.run_log_severity());
+  const Ort::RunOptions& options = to_run_options(run_options);
   const py::dict feed = to_feed(input_feed);
   const Request request(session, output_names, feed);
   std::vector<Ort::Value> outputs = request.run(session, options);

@@ -2,11 +2,8 @@
 
 #include <onnxruntime_cxx_api.h>
 
-#include <array>
 #include <atomic>
 #include <map>
-#include <memory>
-#include <mutex>
 #include <string>
 
 namespace ortmulti::bindings {
@@ -14,9 +11,8 @@ namespace ortmulti::bindings {
 /// onnxruntime's RunOptions. ONNX Runtime must be open before one is made.
 class RunOptions {
  public:
-  /// ONNX Runtime's object, valid as long as this one. `log_severity` is for options that set none of their own; -1:
-  /// none, see Session::run_log_severity().
-  const Ort::RunOptions& get(int log_severity = -1) const;
+  /// ONNX Runtime's object, valid as long as this one.
+  const Ort::RunOptions& get() const noexcept { return options_; }
 
   int log_severity_level() const noexcept { return log_severity_level_; }
   void set_log_severity_level(int level);
@@ -33,15 +29,7 @@ class RunOptions {
   std::string config_entry(const std::string& key) const;
 
  private:
-  // Calls `function` with every object of ONNX Runtime's.
-  template <typename Function>
-  void for_each(const Function& function);
-
   Ort::RunOptions options_;
-  // The same with each severity that was asked for: ONNX Runtime's objects cannot be copied, and this one may be in use
-  // with sessions of several severities at once.
-  mutable std::array<std::unique_ptr<Ort::RunOptions>, ORT_LOGGING_LEVEL_FATAL + 1> with_severity_;
-  mutable std::mutex mutex_;  // for making them while others set what they have in common
   int log_severity_level_ = -1;
   int log_verbosity_level_ = 0;
   std::string logid_;
