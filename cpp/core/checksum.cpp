@@ -23,12 +23,14 @@ constexpr std::size_t lanes = 8;
 constexpr std::array<std::uint64_t, lanes> lane_starts = {0x8F1BBCDC5A827999, 0x6ED9EBA1CA62C1D6, 0xD76AA478E8C7B756,
                                                           0x242070DBC1BDCEEE, 0xF57C0FAF4787C62A, 0xA8304613FD469501,
                                                           0x698098D88B44F7AF, 0xFFFF5BB1895CD7BE};
-constexpr std::uint64_t multiplier = 0xD1342543DE82EF95;  // odd
+constexpr std::uint64_t word_factor = 0xD1342543DE82EF95;  // both odd
+constexpr std::uint64_t state_factor = 0x9FB21C651E98DF25;
 
-// One to one in `state` and in `word`: a change of either alone is never lost.
+// One to one in `state` and in `word`: a change of either alone is never lost. With one factor alone, a change of a
+// word's highest bit would be undone by that of one bit of the next word.
 std::uint64_t mix(std::uint64_t state, std::uint64_t word) noexcept {
-  state = (state ^ word) * multiplier;
-  return state << 29U | state >> 35U;
+  state ^= word * word_factor;
+  return (state << 31U | state >> 33U) * state_factor;
 }
 
 // The sum of one block, given piece by piece; only the last piece may be no whole number of `width`.

@@ -1,0 +1,102 @@
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/checksum.hpp"
+#include "test_support.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+constexpr std::size_t block = std::size_t{4} << 20U;
+
+std::string content(std::size_t size) {
+  std::string text(size, '\0');
+  std::uint64_t state = size;
+  for (char& byte : text) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    byte = static_cast<char>(state >> 56U);
+  }
+  return text;
+}
+
+TEST(Checksum, OfAFileIsThatOfItsContent) {
+  const TemporaryFolder folder;
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{100}, block, 5 * block + 12345}) {
+    const std::string text = content(size);
+    EXPECT_EQ(file_checksum(folder.write("file", text)), checksum(text.data(), text.size())) << size;
+  }
+}
+
+// Stored sums stay valid: another algorithm needs another format of what stores them.
+TEST(Checksum, StaysTheSame) {
+  const std::string text = content(block + 1000);
+  EXPECT_EQ(checksum(text.data(), 0), 0U);
+  EXPECT_EQ(checksum(text.data(), 1000), 14680702025720715116U);
+  EXPECT_EQ(checksum(text.data(), text.size()), 2302120141783537779U);
+}
+
+TEST(Checksum, NoticesEveryBit) {
+  std::string text = content(777);
+  std::set<std::uint64_t> sums = {checksum(text.data(), text.size())};
+  for (std::size_t bit = 0; bit < 8 * text.size(); ++bit) {
+    const auto flip = static_cast<char>(1U << (bit % 8));
+    text[bit / 8] = static_cast<char>(text[bit / 8] ^ flip);
+    sums.insert(checksum(text.data(), text.size()));
+    text[bit / 8] = static_cast<char>(text[bit / 8] ^ flip);
+  }
+  EXPECT_EQ(sums.size(), 1 + 8 * text.size());
+}
+
+// Words of one lane are this far from each other.
+constexpr std::size_t lane_bytes = 64;
+
+TEST(Checksum, NoticesTwoBitsThatMightUndoEachOther) {
+  std::string text = content(4 * lane_bytes);
+  std::set<std::uint64_t> sums;
+  const auto flip = [&text](std::size_t bit) {
+    text[bit / 8] = static_cast<char>(text[bit / 8] ^ static_cast<char>(1U << (bit % 8)));
+  };
+  for (std::size_t first = 0; first < 64; ++first) {
+    for (std::size_t second = 0; second < 64; ++second) {
+      flip(first);
+      flip(8 * lane_bytes + second);
+      sums.insert(checksum(text.data(), text.size()));
+      flip(first);
+      flip(8 * lane_bytes + second);
+    }
+  }
+  sums.insert(checksum(text.data(), text.size()));
+  EXPECT_EQ(sums.size(), 1U + std::size_t{64} * 64);
+}
+
+TEST(Checksum, IsTakenByManyAtOnce) {
+  const TemporaryFolder folder;
+  const std::string text = content(3 * block + 1);
+  const std::string path = folder.write("file", text);
+  const std::uint64_t expected = checksum(text.data(), text.size());
+  std::vector<std::uint64_t> sums(4);
+  std::vector<std::thread> threads;
+  threads.reserve(sums.size());
+  for (std::uint64_t& sum : sums) {
+    threads.emplace_back([&sum, &path] { sum = file_checksum(path); });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(sums, std::vector<std::uint64_t>(sums.size(), expected));
+}
+
+TEST(Checksum, OfWhatCannotBeReadIsAnError) {
+  const TemporaryFolder folder;
+  EXPECT_TRUE(throws(ErrorKind::no_such_file, {"nowhere"}, [&] { file_checksum(folder / "nowhere"); }));
+  EXPECT_TRUE(throws(ErrorKind::fail, {"cannot read"}, [&] { file_checksum(folder.path()); }));
+}
+
+}  // namespace
+}  // namespace ortmulti::tests
