@@ -17,7 +17,7 @@ import pytest
 import ortmulti
 from ortmulti import _core
 from ortmulti.optimized import cache as cache_module
-from ortmulti.optimized.cache import Cache, parse_size
+from ortmulti.optimized.cache import Cache, new_draft, parse_size
 from ortmulti.optimized.entry import Damaged, Entry
 from ortmulti.optimized.key import CacheKey
 from tests._optimized import fill, key, left, store, write_model
@@ -91,6 +91,22 @@ def test_drafts_of_living_processes_stay(cache: Cache, made_of: CacheKey) -> Non
         with cache.draft(made_of):
             assert (one.folder / "manifest.json").exists()
             assert (other.folder / "manifest.json").exists()
+
+
+def test_without_a_cache_drafts_lie_together_and_leave_nothing(
+    tmp_path: Path, made_of: CacheKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+
+    with new_draft(None, made_of) as first, new_draft(None, made_of) as second:
+        assert first.folder.parent == second.folder.parent
+        assert first.folder != second.folder
+
+    assert [path.name for path in temporary.iterdir()] == [f"ortmulti-{os.getuid()}"]
+    assert not first.folder.exists()
+    assert not second.folder.exists()
 
 
 def test_the_first_of_two_drafts_wins(cache: Cache, made_of: CacheKey) -> None:

@@ -388,9 +388,7 @@ def _temporary() -> DraftFolder:
     status = base.lstat()
     if status.st_uid != os.getuid() or not base.is_dir() or base.is_symlink() or status.st_mode & 0o022:
         # Somebody else could put another model there.
-        import tempfile
-
-    base = Path(tempfile.mkdtemp(prefix="ortmulti-"))
+        base = Path(tempfile.mkdtemp(prefix="ortmulti-"))
     return Scratch(base).new()
 
 
