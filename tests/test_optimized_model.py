@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -333,6 +335,49 @@ def test_a_saved_model_that_is_none_leaves_nothing_behind(
     (folders.saved / "model.onnx").write_bytes(b"\x07" + content)
     with pytest.raises(ortmulti.InvalidProtobuf):
         folders.split(from_bytes=True)
+    assert folders.files() == {}
+
+
+def test_without_a_folder_data_lies_in_the_working_folder(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = big("outside", 1)
+    put_outside(outside, folders.original / "w.bin")
+    folders.save(None, model_of(outside))
+    arguments = (str(folders.saved / "model.onnx"), "", "", str(folders.entry), [])
+    monkeypatch.chdir(folders.entry)
+    with pytest.raises(ortmulti.NoSuchFile, match=r"cannot open './w\.bin'"):
+        _core.split_optimized_model(*arguments)
+    monkeypatch.chdir(folders.original)
+    assert read(_core.split_optimized_model(*arguments)[0]) == {"outside": big("", 1).raw_data}
+
+
+@pytest.mark.parametrize("change", ["shrinks", "is written to"])
+def test_a_data_file_that_changes_while_it_is_copied_is_one_error(folders: Folders, change: str) -> None:
+    size = 512 << 20
+    data = folders.original / "w.bin"
+    with data.open("wb") as file:
+        file.truncate(size)
+    tensor = TensorProto(name="w", data_type=TensorProto.UINT8, dims=[size], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w.bin")
+    folders.save(None, model_of(tensor))
+
+    def change_it() -> None:
+        copied = folders.entry / "weights.bin"
+        while not ended.is_set() and not (copied.exists() and copied.stat().st_size > 0):
+            pass
+        with data.open("r+b") as file:
+            if change == "shrinks":
+                file.truncate(size // 2)
+            else:
+                file.write(b"x")
+
+    os.utime(data, (0, 0))  # changed long ago: file systems' clocks are coarse
+    ended = threading.Event()
+    thread = threading.Thread(target=change_it)
+    thread.start()
+    with pytest.raises(ortmulti.Fail, match=r"w\.bin': it ends before|w\.bin' was changed while it was read"):
+        folders.split("w", from_bytes=True)
+    ended.set()
+    thread.join()
     assert folders.files() == {}
 
 

@@ -131,14 +131,17 @@ std::string SharingRules::problem(const Initializer& initializer) const {
   return "";
 }
 
-ExternalFiles::ExternalFiles(const std::string& folder, const std::string& model_path) : folder_(folder) {
-  allowed_.push_back(real_path(folder));
-  if (!model_path.empty()) {
-    // Model caches keep links to files of another folder: model and data may both lie there.
-    const std::string real = folder_of(real_path(model_path));
-    if (real != allowed_.front()) {
-      allowed_.push_back(real);
+ExternalFiles::ExternalFiles(const std::string& folder, const std::string& model_path)
+    : folder_(folder.empty() ? "." : folder) {
+  const auto allow = [this](const std::string& allowed) {
+    if (!allowed.empty()) {
+      allowed_.push_back(allowed);
     }
+  };
+  allow(real_path(folder_));
+  if (const std::string real = real_path(model_path); !real.empty()) {
+    // Model caches keep links to files of another folder: model and data may both lie there.
+    allow(folder_of(real));
   }
 }
 
@@ -160,7 +163,7 @@ WeightFile ExternalFiles::resolve(const Initializer& initializer) const {
   }
   if (std::none_of(allowed_.begin(), allowed_.end(), [&](const auto& allowed) { return lies_in(real, allowed); })) {
     throw Error(ErrorKind::fail, tensor_in_file(initializer) + ": " + quote(real) +
-                                     " is outside of the model's folder " + quote(allowed_.front()));
+                                     " is outside of the model's folder " + quote(folder_));
   }
   try {
     return identify_file(real);

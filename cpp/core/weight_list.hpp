@@ -79,7 +79,8 @@ class SharingRules {
 /// folder of the file that a model path leads to as a symbolic link.
 class ExternalFiles {
  public:
-  /// `folder` is that of the model, `model_path` the model itself or empty for one that is no file.
+  /// `folder` is that of the model (empty: the working folder), `model_path` the model itself, or empty for one that is
+  /// no file.
   ExternalFiles(const std::string& folder, const std::string& model_path);
 
   /// The file of an external initializer, which lies in it completely; Error, naming both, where that is not so.
