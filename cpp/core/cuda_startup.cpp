@@ -360,7 +360,8 @@ CudaDeviceInfo CudaStartup::describe(int device) {
 
 bool CudaStartup::can_access_peer(int device, int peer) {
   int can = 0;
-  check(driver_->device_can_access_peer(&can, handle(device), handle(peer)), "asking for peer access");
+  check(driver_->device_can_access_peer(&can, handle(device), handle(peer)),
+        "asking for peer access from " + to_string(Device::cuda(device)) + " to " + to_string(Device::cuda(peer)));
   return can != 0;
 }
 

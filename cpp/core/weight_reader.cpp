@@ -117,9 +117,10 @@ class WeightReader::Buffers {
   Buffers& operator=(const Buffers&) = delete;
 
   // With a context current.
-  void pin(CudaStartup& startup) {
+  void pin(CudaStartup& startup, const std::string& device) {
     const CudaDriver& driver = startup.driver();
-    startup.check(driver.mem_host_register(begin_, bytes_, CU_MEMHOSTREGISTER_PORTABLE), "pinning host memory");
+    startup.check(driver.mem_host_register(begin_, bytes_, CU_MEMHOSTREGISTER_PORTABLE),
+                  "pinning host memory for " + device);
     driver_ = &driver;
   }
   unsigned char* operator[](int index) const { return begin_ + each_ * static_cast<std::uint64_t>(index); }
@@ -366,7 +367,7 @@ void WeightReader::read_jobs() {
     }
     if (!copies) {
       startup_.make_current(device_);
-      buffers.pin(startup_);
+      buffers.pin(startup_, to_string(Device::cuda(device_)));
       if (!wait_for_targets()) {
         return;
       }

@@ -81,6 +81,8 @@ struct FakeCuda {
   std::size_t peak_registered();  ///< The most bytes of host memory that were registered at the same time.
   std::size_t allocated(int device);
   std::size_t free_bytes(int device);
+  /// Makes devices usable again on which a copy failed.
+  void repair();
   /// Waits until the threads of destroyed streams have ended; work that was left to them is done first.
   void settle();
   /// As `settle`, for all streams.

@@ -193,6 +193,11 @@ void FakeCuda::settle() {
   }
 }
 
+void FakeCuda::repair() {
+  const Lock lock(work->mutex);
+  work->broken.clear();
+}
+
 FakeCuda::Live FakeCuda::live() {
   const Lock lock(work->mutex);
   return {work->allocations.size(), work->registrations.size(), work->streams.size(), work->events.size()};

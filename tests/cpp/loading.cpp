@@ -1,0 +1,169 @@
+#include "loading.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <filesystem>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "core/error.hpp"
+
+namespace ortmulti::tests {
+
+std::size_t WeightFiles::add_file(std::size_t size) {
+  std::string content(size, '\0');
+  std::generate(content.begin(), content.end(), [this] { return static_cast<char>(random_()); });
+  const std::string path = folder.write("weights" + std::to_string(contents_.size()), content);
+  list.files.push_back(identify_file(path));
+  contents_.push_back(std::move(content));
+  return contents_.size() - 1;
+}
+
+void WeightFiles::add(std::size_t file, std::uint64_t offset, std::uint64_t length) {
+  const std::string name = "weight" + std::to_string(list.weights.size());
+  list.weights.push_back({name, 2, {static_cast<std::int64_t>(length)}, file, offset, length});
+}
+
+void WeightFiles::add_random(std::size_t files, std::size_t weights_per_file) {
+  const auto below = [this](std::uint64_t limit) { return random_() % limit; };
+  for (std::size_t i = 0; i < files; ++i) {
+    const std::size_t file = add_file(200'000 + below(200'000));
+    const std::uint64_t size = list.files[file].size;
+    std::uint64_t at = below(3) * below(5000);
+    for (std::size_t j = 0; j < weights_per_file && at < size; ++j) {
+      const std::uint64_t sizes[] = {1 + below(64), 256, 1024 + below(3000), 4096, below(10) == 0 ? 60'000U : 2U};
+      const std::uint64_t length = std::min(sizes[below(std::size(sizes))], size - at);
+      add(file, at, length);
+      if (below(8) == 0) {
+        add(file, at, length);
+      }
+      if (below(12) == 0 && length > 1) {
+        add(file, at + length / 2, length - length / 2);
+      }
+      const std::uint64_t gaps[] = {0, 0, 0, 1, 255, 256 - (at + length) % 256, 4096, 4097};
+      at += length + gaps[below(std::size(gaps))];
+    }
+  }
+  std::shuffle(list.weights.begin(), list.weights.end(), random_);
+}
+
+void WeightFiles::add_even(std::size_t count, std::size_t length) {
+  const std::size_t file = add_file(count * length);
+  for (std::size_t i = 0; i < count; ++i) {
+    add(file, i * length, length);
+  }
+}
+
+std::string WeightFiles::expected(std::size_t weight) const {
+  const Weight& one = list.weights[weight];
+  return contents_[one.file].substr(one.offset, one.length);
+}
+
+std::size_t open_files() {
+  const std::filesystem::directory_iterator descriptors("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(descriptors), end(descriptors)));
+}
+
+bool threads_become(std::size_t count) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (thread_count() > count) {
+    if (std::chrono::steady_clock::now() > limit) {
+      return false;
+    }
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+Loading::Loading() : threads_before_(thread_count()), files_before_(open_files()) {
+  fake.devices = 4;
+  restart();
+}
+
+Loading::~Loading() {
+  startup = nullptr;
+  FakeCuda::reset();
+}
+
+void Loading::restart() { startup = std::make_unique<CudaStartup>(&driver, "", "/nowhere"); }
+
+Loading::Stores Loading::load(const std::shared_ptr<const WeightPlan>& plan, const Request& request) {
+  WeightLoader loader(*startup, plan, request.devices, request.options, request.read_ahead, request.timeline,
+                      request.fill);
+  if (request.before) {
+    request.before(loader);
+  }
+  std::vector<std::size_t> order = request.order;
+  if (order.empty()) {
+    order.resize(request.devices.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+  }
+  std::vector<std::thread> threads;
+  threads.reserve(order.size());
+  for (const std::size_t index : order) {
+    threads.emplace_back([&loader, index] { loader.bring_up(index); });
+  }
+  Stores stores;
+  std::set<std::string> errors;
+  std::exception_ptr error;
+  for (std::size_t i = 0; i < request.devices.size(); ++i) {
+    try {
+      stores.push_back(loader.allocated(i));
+      loader.wait_filled(i);
+    } catch (const Error& thrown) {
+      error = std::current_exception();
+      errors.insert(thrown.what());
+    }
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  if (request.after) {
+    request.after(loader);
+  }
+  EXPECT_LE(errors.size(), 1U) << *errors.begin() << "; " << *errors.rbegin();
+  if (error) {
+    stores.clear();
+    std::rethrow_exception(error);
+  }
+  return stores;
+}
+
+testing::AssertionResult Loading::right(const WeightFiles& files, const Stores& stores) {
+  for (const auto& store : stores) {
+    for (std::size_t i = 0; i < files.list.weights.size(); ++i) {
+      if (fake.read(store->address(i), files.list.weights[i].length) != files.expected(i)) {
+        return testing::AssertionFailure() << to_string(store->device()) << ": weight " << i << " is wrong";
+      }
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+testing::AssertionResult Loading::nothing_left() {
+  startup->join();
+  fake.settle();
+  const FakeCuda::Live live = fake.live();
+  if (!live.nothing()) {
+    return testing::AssertionFailure() << live.allocations << " allocations, " << live.registrations
+                                       << " registrations, " << live.streams << " streams, " << live.events
+                                       << " events are left";
+  }
+  if (const auto misuses = fake.misuses(); !misuses.empty()) {
+    return testing::AssertionFailure() << misuses.size() << " times: " << misuses.front();
+  }
+  if (!threads_become(threads_before_)) {
+    return testing::AssertionFailure() << thread_count() - threads_before_ << " threads are left";
+  }
+  if (open_files() > files_before_) {
+    return testing::AssertionFailure() << open_files() - files_before_ << " files are left open";
+  }
+  return testing::AssertionSuccess();
+}
+
+}  // namespace ortmulti::tests

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/cuda_startup.hpp"
+#include "core/weight_loader.hpp"
+#include "fake_cuda.hpp"
+#include "test_support.hpp"
+
+namespace ortmulti::tests {
+
+/// Files of random bytes, and weights in them.
+class WeightFiles {
+ public:
+  explicit WeightFiles(unsigned seed = 1) : random_(seed) {}
+
+  std::size_t add_file(std::size_t size);
+  void add(std::size_t file, std::uint64_t offset, std::uint64_t length);
+  /// Weights of all sizes, at odd places, next to each other, in one another and twice.
+  void add_random(std::size_t files, std::size_t weights_per_file);
+  /// `count` weights that fill one more file.
+  void add_even(std::size_t count, std::size_t length);
+
+  WeightList list;
+  std::shared_ptr<const WeightPlan> plan() const { return std::make_shared<const WeightPlan>(plan_weights(list)); }
+  /// What a weight's bytes are.
+  std::string expected(std::size_t weight) const;
+  const std::string& path(std::size_t file) const { return list.files[file].path; }
+  TemporaryFolder folder;
+
+ private:
+  std::mt19937 random_;
+  std::vector<std::string> contents_;
+};
+
+std::size_t open_files();
+/// Whether as many threads as `count` are left, or fewer: the kernel takes a moment to count one less after its end.
+bool threads_become(std::size_t count);
+
+/// A machine with GPUs in host memory, on which weights are loaded.
+class Loading : public testing::Test {
+ protected:
+  Loading();
+  ~Loading() override;
+
+  struct Request {
+    std::vector<int> devices{0, 1, 2};
+    LoaderOptions options{2, 4096, 2};
+    bool fill = true;
+    std::shared_ptr<ReadAhead> read_ahead;
+    std::shared_ptr<Timeline> timeline;
+    std::vector<std::size_t> order;                 ///< In which the devices' threads are started.
+    std::function<void(WeightLoader&)> before;      ///< Called before there are threads.
+    std::function<void(WeightLoader&)> after = {};  ///< Called when they have ended.
+  };
+  using Stores = std::vector<std::shared_ptr<const CudaWeightStore>>;
+
+  /// The stores of the request's devices, once all are filled, or what allocated() and wait_filled() throw; an Error
+  /// that is not the same for all devices fails the test.
+  Stores load(const std::shared_ptr<const WeightPlan>& plan, const Request& request);
+  testing::AssertionResult right(const WeightFiles& files, const Stores& stores);
+  /// Whether memory, streams, events, threads and files are all given back, and the driver was used as it may be.
+  testing::AssertionResult nothing_left();
+  /// Another startup, as in a new process.
+  void restart();
+
+  FakeCuda& fake = FakeCuda::reset();
+  CudaDriver driver = FakeCuda::table();
+  std::unique_ptr<CudaStartup> startup;
+
+ private:
+  std::size_t threads_before_;
+  std::size_t files_before_;
+};
+
+}  // namespace ortmulti::tests

@@ -1,0 +1,299 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <map>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "loading.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+using Kind = FakeCuda::Copy::Kind;
+
+// Waits as long as no test takes: false is a hang.
+bool happens(const std::shared_future<void>& event) {
+  return event.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+}
+
+class WeightLoading : public Loading {
+ protected:
+  // Lets copies and contexts take turns that are different each time.
+  void disturb(unsigned seed) {
+    fake.on_copy = [seed](const FakeCuda::Copy& copy) {
+      std::mt19937 random(seed * 1000 + static_cast<unsigned>(copy.number));
+      for (auto i = random() % 100; i > 0; --i) {
+        std::this_thread::yield();
+      }
+      return CUDA_SUCCESS;
+    };
+  }
+  // Copies by kind and device.
+  void count_copies() {
+    fake.on_copy = [this](const FakeCuda::Copy& copy) {
+      const std::lock_guard lock(mutex);
+      copied[{copy.kind, copy.device}] += copy.bytes;
+      return CUDA_SUCCESS;
+    };
+  }
+  std::mutex mutex;
+  std::map<std::pair<Kind, int>, std::uint64_t> copied;
+};
+
+TEST_F(WeightLoading, PutsTheRightBytesOnEveryDevice) {
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    WeightFiles files(seed);
+    files.add_random(1 + random() % 3, 1 + random() % 150);
+    restart();
+    disturb(seed);
+    fake.peers = random() % 4 != 0;
+    fake.unreachable.clear();
+    for (int i = 0; i < static_cast<int>(random() % 8); ++i) {
+      fake.unreachable.insert({random() % 4, random() % 4});
+    }
+    Request request;
+    request.devices = {0, 1, 2, 3};
+    std::shuffle(request.devices.begin(), request.devices.end(), random);
+    request.devices.resize(1 + random() % 4);
+    request.order.resize(request.devices.size());
+    std::iota(request.order.begin(), request.order.end(), std::size_t{0});
+    std::shuffle(request.order.begin(), request.order.end(), random);
+    request.options = {static_cast<int>(1 + random() % 3), std::uint64_t{512} << (random() % 8),
+                       static_cast<int>(1 + random() % 3)};
+    if (random() % 2 == 0) {
+      startup->begin_contexts(std::nullopt);
+    }
+    if (random() % 2 == 0) {
+      std::vector<ReadAhead::Range> ranges;
+      for (const WeightFile& file : files.list.files) {
+        ranges.push_back({file.path, 0, file.size});
+      }
+      request.read_ahead = std::make_shared<ReadAhead>(ranges);
+    }
+    EXPECT_TRUE(right(files, load(files.plan(), request)));
+    request.read_ahead = nullptr;
+    EXPECT_TRUE(nothing_left());
+  }
+  EXPECT_EQ(fake.pageable_copies, 0);
+  EXPECT_EQ(fake.indirect_copies, 0);
+}
+
+TEST_F(WeightLoading, ReadsOnceAndCopiesFromTheFirstDevice) {
+  WeightFiles files;
+  files.add_even(300, 1000);
+  count_copies();
+  Request request;
+  request.devices = {2, 0, 1};
+  EXPECT_TRUE(right(files, load(files.plan(), request)));
+  EXPECT_EQ((copied[{Kind::to_device, 2}]), files.plan()->file_bytes());
+  EXPECT_EQ((copied[{Kind::peer, 0}]), files.plan()->slab_bytes);
+  EXPECT_EQ((copied[{Kind::peer, 1}]), files.plan()->slab_bytes);
+  EXPECT_EQ(copied.size(), 3U);
+}
+
+TEST_F(WeightLoading, WithoutPeerAccessOnePassServesTheDevicesThatAreThere) {
+  WeightFiles files;
+  files.add_even(300, 1000);
+  fake.peers = false;
+  for (int device = 0; device < 4; ++device) {
+    startup->make_current(device);
+  }
+  count_copies();
+  Request request;
+  request.devices = {0, 1, 2, 3};
+  request.timeline = std::make_shared<Timeline>();
+  EXPECT_TRUE(right(files, load(files.plan(), request)));
+  for (int device = 0; device < 4; ++device) {
+    EXPECT_EQ((copied[{Kind::to_device, device}]), files.plan()->file_bytes());
+  }
+  const std::vector<Span> spans = request.timeline->spans();
+  EXPECT_EQ(std::count_if(spans.begin(), spans.end(), [](const Span& span) { return span.name == "load weights"; }), 1);
+}
+
+TEST_F(WeightLoading, BeginsBeforeTheOtherContextsAreThere) {
+  WeightFiles files;
+  files.add_even(300, 1000);
+  std::promise<void> begun;
+  const std::shared_future<void> first_copy = begun.get_future().share();
+  std::atomic<bool> in_time{true};
+  std::once_flag once;
+  fake.on_copy = [&](const FakeCuda::Copy&) {
+    std::call_once(once, [&] { begun.set_value(); });
+    return CUDA_SUCCESS;
+  };
+  fake.on_context = [&](int device) {
+    if (device != 0 && !happens(first_copy)) {
+      in_time = false;
+    }
+  };
+  startup->begin_contexts(std::vector<int>{0, 1, 2});
+  EXPECT_TRUE(right(files, load(files.plan(), {})));
+  EXPECT_TRUE(in_time);
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(WeightLoading, DevicesMayComeLongAfterTheFirstIsFull) {
+  for (const bool peers : {true, false}) {
+    WeightFiles files;
+    files.add_even(300, 1000);
+    restart();
+    fake.peers = peers;
+    std::promise<void> filled;
+    const std::shared_future<void> first_filled = filled.get_future().share();
+    std::atomic<bool> in_time{true};
+    fake.on_context = [&](int device) {
+      if (device != 0 && !happens(first_filled)) {
+        in_time = false;
+      }
+    };
+    std::thread watcher;
+    Request request;
+    request.before = [&](WeightLoader& loader) {
+      watcher = std::thread([&] {
+        loader.wait_filled(0);
+        EXPECT_EQ(loader.copied_bytes(), loader.total_bytes());
+        filled.set_value();
+      });
+    };
+    request.after = [&](WeightLoader&) { watcher.join(); };
+    startup->begin_contexts(std::vector<int>{0, 1, 2});
+    EXPECT_TRUE(right(files, load(files.plan(), request)));
+    EXPECT_TRUE(in_time);
+    EXPECT_TRUE(nothing_left());
+  }
+}
+
+TEST_F(WeightLoading, PinsNoMoreThanItsBuffers) {
+  WeightFiles files;
+  files.add_even(20, 100'000);
+  Request request;
+  request.options = {2, 4096, 3};
+  EXPECT_TRUE(right(files, load(files.plan(), request)));
+  EXPECT_GT(fake.peak_registered(), 0U);
+  EXPECT_LE(fake.peak_registered(), 2U * 3 * (2U << 20U));  // whole huge pages
+}
+
+TEST_F(WeightLoading, WithoutFillingMemoryIsAllocatedAlone) {
+  WeightFiles files;
+  files.add_even(10, 1000);
+  Request request;
+  request.fill = false;
+  const Stores stores = load(files.plan(), request);
+  EXPECT_EQ(stores.size(), 3U);
+  EXPECT_EQ(fake.live().allocations, 3U);
+  EXPECT_EQ(fake.calls.count("cuMemcpyHtoDAsync") + fake.calls.count("cuMemHostRegister"), 0U);
+}
+
+TEST_F(WeightLoading, OfNothing) {
+  const auto plan = std::make_shared<const WeightPlan>();
+  EXPECT_EQ(load(plan, {}).size(), 3U);
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(WeightLoading, TheMachineChoosesByDefault) {
+  WeightFiles files;
+  files.add_even(64, 1U << 20U);
+  Request request;
+  request.options = {};
+  EXPECT_TRUE(right(files, load(files.plan(), request)));
+  EXPECT_TRUE(nothing_left());
+}
+
+TEST_F(WeightLoading, ProgressGrowsToAllOfIt) {
+  WeightFiles files;
+  files.add_even(300, 1000);
+  std::atomic<std::uint64_t> last{0};
+  Request request;
+  request.before = [&](WeightLoader& loader) {
+    EXPECT_EQ(loader.copied_bytes(), 0U);
+    EXPECT_EQ(loader.total_bytes(), 300'000U);
+    fake.on_copy = [&](const FakeCuda::Copy&) {
+      const std::uint64_t before = last.load();
+      const std::uint64_t now = loader.copied_bytes();
+      EXPECT_GE(now, before);
+      EXPECT_LE(now, 300'000U);
+      last = now;
+      return CUDA_SUCCESS;
+    };
+  };
+  request.after = [&](WeightLoader& loader) { EXPECT_EQ(loader.copied_bytes(), 300'000U); };
+  request.devices = {0};
+  request.options.reader_threads = 1;
+  EXPECT_TRUE(right(files, load(files.plan(), request)));
+  EXPECT_GT(last, 0U);
+}
+
+TEST_F(WeightLoading, SeveralModelsAtOnce) {
+  disturb(3);
+  for (int round = 0; round < 5; ++round) {
+    std::vector<std::future<bool>> models;
+    models.reserve(4);
+    for (unsigned i = 0; i < 4; ++i) {
+      models.push_back(std::async(std::launch::async, [this, i] {
+        WeightFiles files(i);
+        files.add_random(2, 60);
+        Request request;
+        std::rotate(request.devices.begin(), request.devices.begin() + i % 3, request.devices.end());
+        return static_cast<bool>(right(files, load(files.plan(), request)));
+      }));
+    }
+    for (auto& model : models) {
+      EXPECT_TRUE(model.get());
+    }
+    EXPECT_TRUE(nothing_left());
+  }
+}
+
+TEST_F(WeightLoading, FiveHundredTimes) {
+  WeightFiles files;
+  files.add_even(20, 1100);
+  files.add_random(1, 20);
+  const auto plan = files.plan();
+  for (unsigned i = 0; i < 500; ++i) {
+    if (i % 50 == 0) {
+      restart();
+    }
+    disturb(i);
+    fake.peers = i % 3 != 0;
+    Request request;
+    request.devices = i % 2 == 0 ? std::vector<int>{0, 1, 2} : std::vector<int>{3, 1};
+    request.options = {static_cast<int>(1 + i % 2), 8192, 1};
+    ASSERT_TRUE(right(files, load(plan, request))) << i;
+    ASSERT_TRUE(nothing_left()) << i;
+  }
+}
+
+class WeightLoadingDeathTest : public WeightLoading {
+ protected:
+  WeightLoadingDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(WeightLoadingDeathTest, AForkedChildLeavesTheMemoryToItsParent) {
+  EXPECT_EXIT(
+      {
+        WeightFiles files;
+        files.add_even(10, 1000);
+        Stores stores = load(files.plan(), {});
+        bool good = static_cast<bool>(in_forked_child([&] {
+          const int before = fake.calls["cuMemFree"];
+          stores.clear();
+          return fake.calls["cuMemFree"] == before;
+        }));
+        good = good && right(files, stores);
+        stores.clear();
+        _exit(good && nothing_left() ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace ortmulti::tests
