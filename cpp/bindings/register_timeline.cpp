@@ -1,5 +1,7 @@
 #include <pybind11/stl.h>
 
+#include <utility>
+
 #include "bindings/registrations.hpp"
 #include "core/timeline.hpp"
 
@@ -10,6 +12,12 @@ namespace ortmulti::bindings {
 void register_timeline(py::module_& module) {
   py::class_<Timeline, std::shared_ptr<Timeline>>(module, "Timeline")
       .def(py::init<>())
+      .def("extend",
+           [](Timeline& timeline, const Timeline& other) {
+             for (Span& span : other.spans()) {
+               timeline.add(std::move(span));
+             }
+           })
       .def("add", [](Timeline& timeline, const std::string& name, std::int64_t start_ns, std::int64_t end_ns,
                      const std::string& device) { timeline.add(name, start_ns, end_ns, device); })
       .def("spans", [](const Timeline& timeline) {

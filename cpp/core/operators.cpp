@@ -17,10 +17,10 @@ const std::set<std::string>& known_not_to() {
     "LayerNormalization", "LeakyRelu", "Less", "Log", "MatMul", "Max", "MaxPool", "MemcpyFromHost", "MemcpyToHost",
     "Min", "Mul", "Neg", "Not", "Or", "Pow", "Range", "Reciprocal", "ReduceMean", "ReduceSum", "Relu", "Reshape",
     "Shape", "Sigmoid", "SimplifiedLayerNormalization", "Sin", "Slice", "Softmax", "Split", "Sqrt", "Squeeze", "Sub",
-    "Tanh", "Transpose", "Trilu", "Unsqueeze", "Where", "com.microsoft:BiasGelu", "com.microsoft:FastGelu",
-    "com.microsoft:FusedMatMul", "com.microsoft:Gelu", "com.microsoft:QuickGelu", "com.microsoft:RotaryEmbedding",
-    "com.microsoft:SimplifiedLayerNormalization", "com.microsoft:SkipLayerNormalization",
-    "com.microsoft:SkipSimplifiedLayerNormalization",
+    "Tanh", "Transpose", "Trilu", "Unsqueeze", "Where", "com.microsoft:BiasGelu", "com.microsoft:BiasSoftmax",
+    "com.microsoft:FastGelu", "com.microsoft:FusedMatMul", "com.microsoft:Gelu", "com.microsoft:QuickGelu",
+    "com.microsoft:RotaryEmbedding", "com.microsoft:SimplifiedLayerNormalization",
+    "com.microsoft:SkipLayerNormalization", "com.microsoft:SkipSimplifiedLayerNormalization",
   };
   // clang-format on
   return operators;

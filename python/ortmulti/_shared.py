@@ -308,6 +308,8 @@ def _over_new_entry(
             found = {name for session in created for name in session.weight_use()[1]}
             changed = any(optimized.signature(session) != entry.facts["signature"] for session in created)
             if not found and not changed:
+                if draft.timeline is not None:
+                    timeline.extend(draft.timeline)
                 with load.spans("publish optimized model"):
                     draft.publish().close()
                 return created, timeline

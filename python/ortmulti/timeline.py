@@ -65,6 +65,10 @@ class Timeline:
         """Adds a span of the calling thread; times as in `Span`."""
         self._core.add(name, start_ns, end_ns, device)
 
+    def extend(self, core: _core.Timeline) -> None:
+        """Adds the spans of another creation that was part of this one."""
+        self._core.extend(core)
+
     def to_chrome_trace(self) -> dict[str, Any]:
         """The spans in the Trace Event Format, which Perfetto and chrome://tracing open: times in microseconds."""
         process = os.getpid()

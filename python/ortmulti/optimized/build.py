@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ortmulti import _core, _creation
 from ortmulti._creation import CheckedModel, Weights
@@ -30,6 +30,10 @@ _ERROR = 3  # ONNX Runtime's severity
 # The disk's fault, not the model's.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _PROBE_BYTES = 1 << 20
+
+
+# The model's inputs and outputs, and what its creation spent its time on.
+_Saved: TypeAlias = tuple[Any, _core.Timeline]
 
 
 def build(
@@ -89,7 +93,7 @@ def _build(
     if large.exists():
         large.rename(draft.saved.with_name(LARGE))
     if draft.signature is None or not draft.saved.exists():
-        draft.signature = _optimize(draft.saved, model, providers, core)
+        draft.signature, draft.timeline = _optimize(draft.saved, model, providers, core)
     is_large = draft.saved.with_name(LARGE).exists()
     if is_large:
         original, data_folder = "", str(draft.saved.parent)
@@ -110,8 +114,8 @@ def _build(
     return draft.finish(weights, own_bytes, refused, facts)
 
 
-def _optimize(saved: Path, model: CheckedModel, providers: Sequence[Provider], options: _core.SessionOptions) -> Any:
-    """Has ONNX Runtime save the optimized model; what inputs and outputs it has."""
+def _optimize(saved: Path, model: CheckedModel, providers: Sequence[Provider], options: _core.SessionOptions) -> _Saved:
+    """Has ONNX Runtime save the optimized model."""
     saving = options.copy()
     saving.optimized_model_filepath = str(saved)
     # Weights in another layout are made again by each session; saved they would only be new bytes.
@@ -137,7 +141,7 @@ def _optimize(saved: Path, model: CheckedModel, providers: Sequence[Provider], o
         raise NotOptimizable(f"ONNX Runtime cannot save the optimized model: {error}") from error
 
 
-def _save(saved: Path, model: CheckedModel, providers: Sequence[Provider], saving: _core.SessionOptions) -> Any:
+def _save(saved: Path, model: CheckedModel, providers: Sequence[Provider], saving: _core.SessionOptions) -> _Saved:
     _clear(saved.parent)
     weights = _unread_weights(model)
     if weights is not None:
@@ -157,12 +161,12 @@ def _create(
     providers: Sequence[Provider],
     saving: _core.SessionOptions,
     weights: Weights | None = None,
-) -> Any:
-    [session], _ = _creation.create(model, [providers], saving, weights=weights)
+) -> _Saved:
+    [session], timeline = _creation.create(model, [providers], saving, weights=weights)
     try:
         if not saved.exists() or saved.stat().st_size == 0:
             raise NotOptimizable("ONNX Runtime has not saved the optimized model")
-        return signature(session)
+        return signature(session), timeline
     finally:
         session.close()
 

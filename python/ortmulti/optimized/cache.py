@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from ortmulti import _core
 from ortmulti.errors import Error, InvalidArgument, NotOptimizable
 
 from . import entry as _entry
@@ -235,6 +236,7 @@ class Draft:
         folder: Where the entry's files go.
         key: What it is made of.
         signature: Inputs and outputs of what was saved; None before.
+        timeline: What optimizing spent its time on; None before.
     """
 
     def __init__(self, cache: Cache | None, key: CacheKey, folder: DraftFolder) -> None:
@@ -243,6 +245,7 @@ class Draft:
         self._entry: Entry | None = None
         self.key = key
         self.signature: Any = None
+        self.timeline: _core.Timeline | None = None
 
     @property
     def folder(self) -> Path:
