@@ -28,16 +28,26 @@ def prewarm(devices: str | int | Device | Iterable[str | int | Device] = "all") 
     Raises:
         InvalidArgument, InvalidType: Devices that cannot be understood.
     """
-    begin(name_devices(devices))
+    if begin_driver(name_devices(devices)):
+        open_libraries()
 
 
-def begin(named: Sequence[Device] | None) -> None:
-    """As `prewarm`, for what `name_devices` gives."""
+def begin_driver(named: Sequence[Device] | None) -> bool:
+    """Starts the driver and these devices' contexts in the background, for what `name_devices` gives.
+
+    Returns:
+        Whether there is anything to start; then `open_libraries` is for what else the devices need.
+    """
     gpus = None if named is None else list(dict.fromkeys(device.index for device in named if device.kind == "cuda"))
     if gpus == [] or _core.cuda_driver_version() is None:
-        return
+        return False
     _runtime.close_at_exit()
     _core.prewarm(gpus)
+    return True
+
+
+def open_libraries() -> None:
+    """Opens ONNX Runtime, and in the background the CUDA libraries."""
     # The CUDA provider's library can be opened in the background only where ONNX Runtime is there.
     with contextlib.suppress(LibraryError):  # whoever needs it says so
         _runtime.ensure_open()

@@ -135,14 +135,16 @@ def create(request: Request) -> tuple[list[_core.Session], Timeline, list[Device
     load = _Load(request)
     named = name_devices(request.devices)
     shared = request.strategy == "shared"
-    if shared:
-        _prewarm.begin(named)
     weights: _core.WeightList | None = None
-    if shared and isinstance(request.model, str) and _may_be_gpus(named):
-        with load.spans("index model"):
-            weights = _begin_reading(load, request.model)
-        from ortmulti import optimized  # noqa: F401  # its import, too, takes time while the driver starts
-    with load.spans("open libraries and check"):
+    if shared and _prewarm.begin_driver(named):
+        # The disk is asked first, since it may be slower than everything else together.
+        if isinstance(request.model, str):
+            with load.spans("index model"):
+                weights = _begin_reading(load, request.model)
+        with load.spans("open libraries"):
+            _prewarm.open_libraries()
+            from ortmulti import optimized  # noqa: F401  # its import, too, takes time while the driver starts
+    with load.spans("wait for driver and check"):
         load.targets = parse_devices("all" if named is None else named)
         on_gpu = [device for device in load.targets if device.kind == "cuda"]
         if request.provider_options and not on_gpu:
@@ -166,12 +168,6 @@ def create(request: Request) -> tuple[list[_core.Session], Timeline, list[Device
     else:
         created, timeline = _over_entry(load)
     return created, load.spans.to(timeline), load.targets
-
-
-def _may_be_gpus(named: Sequence[Device] | None) -> bool:
-    if named is None:
-        return _core.cuda_driver_version() is not None
-    return any(device.kind == "cuda" for device in named)
 
 
 def _begin_reading(load: _Load, path: str) -> _core.WeightList | None:
