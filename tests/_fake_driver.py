@@ -23,12 +23,12 @@ class FakeDriver:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
 
-def build(folder: Path) -> FakeDriver:
-    """Compiles fake_driver.c into `folder`."""
+def build(folder: Path, source_name: str = "fake_driver.c") -> FakeDriver:
+    """Compiles one of the drivers beside this file into `folder`."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs a C compiler")
-    source, library, log = Path(__file__).with_name("fake_driver.c"), folder / "libcuda.so.1", folder / "calls"
+    source, library, log = Path(__file__).with_name(source_name), folder / "libcuda.so.1", folder / "calls"
     flags = ("-shared", "-fPIC", "-O1", "-Wall", "-Werror")
     subprocess.run([compiler, *flags, "-o", str(library), str(source)], check=True)
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")]))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import logging
 import tempfile
+import textwrap
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ import ortmulti
 from ortmulti import _core, interop
 from ortmulti._shared import Optimize
 from ortmulti.interop import onnxruntime_sessions
-from tests import _gpus, _models
+from tests import _fake_driver, _gpus, _models
 from tests._processes import check_child, run_child
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -367,6 +369,277 @@ def test_memory_given_by_dlpack_lives_as_long_as_the_session(tmp_path: Path) -> 
     del session, found
     gc.collect()
     assert all(reference() is None for reference in alive)
+
+
+# What a child finds in a capsule.
+CAPSULES = """
+    import ctypes, gc, sys
+    import numpy as np
+    import ortmulti
+    from ortmulti import _core
+
+    class Tensor(ctypes.Structure):
+        _fields_ = [
+            ("data", ctypes.c_void_p), ("device_type", ctypes.c_int), ("device_id", ctypes.c_int),
+            ("ndim", ctypes.c_int), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+            ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64),
+            ("manager_ctx", ctypes.c_void_p), ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
+        ]
+
+    python = ctypes.pythonapi
+    python.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    python.PyCapsule_GetPointer.argtypes = python.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    taken = b"used_dltensor"
+
+    def tensor_in(capsule):
+        return Tensor.from_address(python.PyCapsule_GetPointer(capsule, b"dltensor"))
+
+    driver = ctypes.CDLL("libcuda.so.1")
+
+    def live():
+        gc.collect()
+        return driver.live()
+
+    def failure(call, *arguments):
+        try:
+            call(*arguments)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+"""
+
+
+def check_capsules(code: str, weights: _core.WeightList, environment: dict[str, str]) -> str:
+    code = textwrap.dedent(CAPSULES) + textwrap.dedent(code)
+    return check_child(code, repr((weights.files, weights.weights)), environment=environment)
+
+
+@pytest.fixture
+def memory_driver(tmp_path: Path) -> dict[str, str]:
+    """The environment of a child with GPUs whose memory it can read."""
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    return _fake_driver.build(folder, "memory_driver.c").environment
+
+
+def weights_of(folder: Path, tensors: dict[str, tuple[int, np.ndarray]]) -> _core.WeightList:
+    """Weights of the given ONNX types with the arrays' bytes, one after the other in a file."""
+    path = folder / "weights"
+    path.write_bytes(b"".join(array.tobytes() for _, array in tensors.values()))
+    status = path.stat()
+    weights, offset = [], 0
+    for name, (data_type, array) in tensors.items():
+        weights.append((name, data_type, array.shape, 0, offset, array.nbytes))
+        offset += array.nbytes
+    return _core.WeightList([(str(path), status.st_size, status.st_ino, status.st_mtime_ns)], weights)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (([],), ortmulti.InvalidArgument, "there is no device"),
+        (([0, 1, 0],), ortmulti.InvalidArgument, "named twice"),
+        (([0], None, (-1, 0, 0)), ortmulti.InvalidArgument, "are 0 or more"),
+        ((["cuda:0"],), TypeError, "incompatible function arguments"),
+        (([0], "read ahead"), TypeError, "incompatible function arguments"),
+    ],
+)
+def test_bad_arguments_of_loading_are_refused(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        _core.load_weights(_core.WeightList(), *arguments)
+
+
+def test_without_gpus_nothing_is_loaded() -> None:
+    code = """
+        import ortmulti
+        from ortmulti import _core
+        try:
+            _core.load_weights(_core.WeightList(), [0])
+        except ortmulti.DeviceError as error:
+            print(error)
+    """
+    assert check_child(code).startswith("cuda:0 does not exist: of CUDA devices there are none")
+
+
+def test_loaded_weights_are_given_as_capsules(tmp_path: Path, memory_driver: dict[str, str]) -> None:
+    random = np.random.default_rng(0)
+    types = {1: "f4", 2: "u1", 3: "i1", 4: "u2", 5: "i2", 6: "i4", 7: "i8", 9: "?", 10: "f2", 11: "f8"}
+    types |= {12: "u4", 13: "u8", 16: "u2"}
+    arrays = {
+        f"weight {data_type}": (data_type, random.integers(0, 2, (3, 5, 70 + data_type)).astype(element))
+        for data_type, element in types.items()
+    }
+    arrays["scalar"] = (1, np.array(3, np.float32))
+    weights = weights_of(tmp_path, arrays)
+    code = """
+        files, weights = eval(sys.argv[1])
+        content = open(files[0][0], "rb").read()
+        read_ahead = _core.ReadAhead([(files[0][0], 0, len(content))])
+        loaded = _core.load_weights(_core.WeightList(files, weights), [1, 2, 0], read_ahead, (2, 4096, 2))
+        assert [each.device for each in loaded] == [1, 2, 0]
+        found = []
+        for each in loaded:
+            for i, (name, data_type, shape, _, offset, length) in enumerate(weights):
+                capsule = each.dlpack(i)
+                tensor = tensor_in(capsule)
+                assert (tensor.device_type, tensor.device_id) == (2, each.device)
+                assert [tensor.shape[k] for k in range(tensor.ndim)] == list(shape)
+                assert (tensor.strides, tensor.byte_offset, tensor.lanes) == (None, 0, 1)
+                assert ctypes.string_at(tensor.data, length) == content[offset : offset + length], (each.device, name)
+                found.append((data_type, tensor.code, tensor.bits))
+        assert len(set(found)) == 13
+        print(sorted(set(found)))
+    """
+    found = check_capsules(code, weights, memory_driver)
+    unsigned, signed, floating = 1, 0, 2
+    assert (
+        found
+        == str(
+            [
+                (1, floating, 32),
+                (2, unsigned, 8),
+                (3, signed, 8),
+                (4, unsigned, 16),
+                (5, signed, 16),
+                (6, signed, 32),
+                (7, signed, 64),
+                (9, unsigned, 8),
+                (10, floating, 16),
+                (11, floating, 64),
+                (12, unsigned, 32),
+                (13, unsigned, 64),
+                (16, 4, 16),
+            ]
+        )
+        + "\n"
+    )
+
+
+def test_the_memory_lives_as_long_as_a_capsule_or_who_took_it(tmp_path: Path, memory_driver: dict[str, str]) -> None:
+    weights = weights_of(tmp_path, {"a": (1, np.ones(300, np.float32)), "b": (1, np.ones(400, np.float32))})
+    code = """
+        files, weights = eval(sys.argv[1])
+        loaded = _core.load_weights(_core.WeightList(files, weights), [0, 1])
+        found = [live()]
+        capsule, other = loaded[0].dlpack(0), loaded[0].dlpack(1)
+        del loaded
+        found.append(live())  # that of the second device is gone
+        del capsule
+        found.append(live())
+        tensor = tensor_in(other)
+        python.PyCapsule_SetName(other, taken)
+        del other
+        found.append(live())
+        assert ctypes.string_at(tensor.data, 4) == np.float32(1).tobytes()
+        tensor.deleter(ctypes.addressof(tensor))
+        found.append(live())
+        print(found)
+    """
+    assert check_capsules(code, weights, memory_driver) == "[2, 1, 1, 1, 0]\n"
+
+
+def test_what_cannot_be_a_capsule_is_said(tmp_path: Path, memory_driver: dict[str, str]) -> None:
+    bytes_ = np.zeros(1024, np.uint8)
+    weights = weights_of(tmp_path, {f"w{data_type}": (data_type, bytes_) for data_type in (8, 14, 17, 22, 99, 1)})
+    code = """
+        files, weights = eval(sys.argv[1])
+        shapes = [[-1, -1024], [2**62, 2**62]]
+        weights += [(f"wrong {shape}", 2, shape, 0, 0, 1024) for shape in shapes]
+        [loaded] = _core.load_weights(_core.WeightList(files, weights), [0])
+        for i in range(len(weights) + 1):
+            print(failure(loaded.dlpack, i))
+        print(failure(loaded.dlpack, -1)[:9])
+        del loaded
+        print(live())
+    """
+    said = check_capsules(code, weights, memory_driver).splitlines()
+    untyped = "which onnxruntime does not take by DLPack"
+    unlike = "has 1024 bytes, which is not what its shape and type take"
+    assert said == [
+        *(f"NotImplemented: weight 'w{kind}' has the type {kind}, {untyped}" for kind in (8, 14, 17, 22, 99)),
+        f"InvalidArgument: weight 'w1' {unlike}",
+        f"InvalidArgument: weight 'wrong [-1, -1024]' {unlike}",
+        f"InvalidArgument: weight 'wrong [{2**62}, {2**62}]' {unlike}",
+        "IndexError: weight 8 of 8",
+        "TypeError",
+        "0",
+    ]
+
+
+def test_a_load_that_fails_leaves_nothing(tmp_path: Path, memory_driver: dict[str, str]) -> None:
+    weights = weights_of(tmp_path, {"a": (1, np.ones(300_000, np.float32))})
+    code = """
+        import os
+        from tests._processes import nothing_leaks
+
+        files, weights = eval(sys.argv[1])
+        _core.load_weights(_core.WeightList(files, weights), [0, 1])
+        with nothing_leaks():
+            print(failure(_core.load_weights, _core.WeightList(files, weights), [0, 1, 2]))
+            os.truncate(files[0][0], 1000)
+            print(failure(_core.load_weights, _core.WeightList(files, weights), [1, 0]))
+        print(live())
+    """
+    environment = {**memory_driver, "FAKE_DRIVER_FULL": "2"}
+    full, changed, live = check_capsules(code, weights, environment).splitlines()
+    assert full.startswith("OutOfMemory: the weights take 1 MB on cuda:2, which has ")
+    assert changed.startswith("WeightsError: ")
+    assert live == "0"
+
+
+def test_a_load_can_be_interrupted(tmp_path: Path, memory_driver: dict[str, str]) -> None:
+    weights = weights_of(tmp_path, {"a": (2, np.zeros(64 << 20, np.uint8))})
+    code = """
+        from tests._processes import nothing_leaks
+
+        files, weights = eval(sys.argv[1])
+        _core.load_weights(_core.WeightList(), [0, 1])
+        with nothing_leaks():
+            try:
+                _core.load_weights(_core.WeightList(files, weights), [0, 1], None, (1, 4096, 2))
+            except KeyboardInterrupt:
+                print("interrupted")
+        print(live(), 9 < driver.copies() < 8000)
+    """
+    environment = {**memory_driver, "FAKE_DRIVER_INTERRUPT": "9"}
+    assert check_capsules(code, weights, environment) == "interrupted\n0 True\n"
+
+
+@pytest.mark.gpu
+def test_onnxruntime_takes_weights_that_were_loaded_to_gpus(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    types = {1: "f4", 2: "u1", 3: "i1", 4: "u2", 5: "i2", 6: "i4", 7: "i8", 9: "?", 10: "f2", 11: "f8", 12: "u4"}
+    types[13] = "u8"
+    arrays = {
+        f"weight {data_type}": (data_type, random.integers(0, 2, (33, 70 + data_type)).astype(element))
+        for data_type, element in types.items()
+    }
+    weights = weights_of(tmp_path, arrays)
+    code = """
+        import gc, sys
+        import onnxruntime
+        import ortmulti
+        from ortmulti import _core
+
+        files, weights = eval(sys.argv[1])
+        content = open(files[0][0], "rb").read()
+        onnxruntime.preload_dlls()
+        make = onnxruntime.capi._pybind_state.OrtValue.from_dlpack
+        loaded = _core.load_weights(_core.WeightList(files, weights), list(range(_core.cuda_device_count())))
+        for each in loaded:
+            for i, (name, data_type, shape, _, offset, length) in enumerate(weights):
+                value = onnxruntime.OrtValue(make(each.dlpack(i), data_type == 9))
+                assert (value.device_name(), value.shape()) == ("cuda", shape), name
+                assert value.numpy().tobytes() == content[offset : offset + length], (each.device, name)
+        del value
+        capsule = loaded[0].dlpack(0)
+        loaded.clear()
+        value = onnxruntime.OrtValue(make(capsule, False))
+        del capsule, each
+        gc.collect()
+        assert value.numpy().tobytes() == content[: len(value.numpy().tobytes())]
+        print("done")
+    """
+    assert check_child(code, repr((weights.files, weights.weights)), environment=_gpus.VISIBLE, timeout=120) == "done\n"
 
 
 @pytest.mark.gpu

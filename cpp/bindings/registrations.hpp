@@ -13,5 +13,6 @@ void register_options(pybind11::module_& module);
 void register_session(pybind11::module_& module);
 void register_factory(pybind11::module_& module);
 void register_weights(pybind11::module_& module);
+void register_interop(pybind11::module_& module);
 
 }  // namespace ortmulti::bindings

@@ -10,7 +10,7 @@ import logging
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -53,13 +53,6 @@ class _NotShared(Exception):  # noqa: N818  (not a failure)
     """Why these sessions load their weights by themselves."""
 
 
-class _WeightList(Protocol):
-    @property
-    def files(self) -> Sequence[tuple[str, int, int, int]]: ...
-    @property
-    def weights(self) -> Sequence[tuple[str, int, Sequence[int], int, int, int]]: ...
-
-
 @dataclass(frozen=True)
 class _Source:
     """A model without graph optimizations left to do, and the weights that its sessions may have in common.
@@ -71,7 +64,7 @@ class _Source:
     """
 
     path: str
-    weights: _WeightList
+    weights: _core.WeightList
     owner: object = None
 
 
@@ -289,15 +282,8 @@ def _shared(
             f"this onnxruntime {ort.__version__} was built without DLPack, by which it takes memory of a GPU; the "
             "onnxruntime-gpu wheels from 1.21 on have it"
         )
-    stores = _load_weights(source, [device.index for device in devices])
+    stores = _core.load_weights(source.weights, [device.index for device in devices])
     return {device: (source, _GpuWeights(ort, source, store)) for device, store in zip(devices, stores, strict=True)}
-
-
-def _load_weights(source: _Source, devices: list[int]) -> Sequence[Any]:
-    load: Callable[..., Sequence[Any]] | None = getattr(_core, "load_weights", None)
-    if load is None:
-        raise _NotShared("this build of ortmulti cannot load weights for others")
-    return load(source.weights, devices)
 
 
 class _Owner:

@@ -1,0 +1,286 @@
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/gil.hpp"
+#include "bindings/registrations.hpp"
+#include "core/cuda_startup.hpp"
+#include "core/error.hpp"
+#include "core/weight_loader.hpp"
+#include "core/weight_plan.hpp"
+
+namespace py = pybind11;
+
+namespace ortmulti::bindings {
+namespace {
+
+// DLPack's ABI before its versioned form, which is what onnxruntime takes. Names, order and widths are the protocol's.
+namespace dlpack {
+
+struct Device {
+  std::int32_t device_type;
+  std::int32_t device_id;
+};
+
+struct DataType {
+  std::uint8_t code;
+  std::uint8_t bits;
+  std::uint16_t lanes;
+};
+
+struct Tensor {
+  void* data;
+  Device device;
+  std::int32_t ndim;
+  DataType dtype;
+  std::int64_t* shape;
+  std::int64_t* strides;  // null: one row after the other, without gaps
+  std::uint64_t byte_offset;
+};
+
+struct ManagedTensor {
+  Tensor dl_tensor;
+  void* manager_ctx;
+  void (*deleter)(ManagedTensor*);
+};
+
+constexpr std::int32_t cuda = 2;
+constexpr std::uint8_t signed_integer = 0;
+constexpr std::uint8_t unsigned_integer = 1;
+constexpr std::uint8_t floating_point = 2;
+constexpr std::uint8_t bfloat = 4;
+
+constexpr const char* capsule_name = "dltensor";  // another once someone has taken the tensor
+
+}  // namespace dlpack
+
+// (reader threads, bytes of a chunk, buffers of a thread); 0: by the machine
+using LoaderArgument = std::tuple<int, std::uint64_t, int>;
+
+// How long a signal may wait until Python sees it.
+constexpr std::chrono::milliseconds signal_interval{50};
+
+// The element type of a TensorProto.DataType.
+dlpack::DataType element_type(const Weight& weight) {
+  switch (weight.data_type) {
+    case 1:
+      return {dlpack::floating_point, 32, 1};
+    case 2:  // uint8
+    case 9:  // bool, for which the protocol had no code at first
+      return {dlpack::unsigned_integer, 8, 1};
+    case 3:
+      return {dlpack::signed_integer, 8, 1};
+    case 4:
+      return {dlpack::unsigned_integer, 16, 1};
+    case 5:
+      return {dlpack::signed_integer, 16, 1};
+    case 6:
+      return {dlpack::signed_integer, 32, 1};
+    case 7:
+      return {dlpack::signed_integer, 64, 1};
+    case 10:
+      return {dlpack::floating_point, 16, 1};
+    case 11:
+      return {dlpack::floating_point, 64, 1};
+    case 12:
+      return {dlpack::unsigned_integer, 32, 1};
+    case 13:
+      return {dlpack::unsigned_integer, 64, 1};
+    case 16:
+      return {dlpack::bfloat, 16, 1};
+    default:
+      throw Error(ErrorKind::not_implemented, "weight '" + weight.name + "' has the type " +
+                                                  std::to_string(weight.data_type) +
+                                                  ", which onnxruntime does not take by DLPack");
+  }
+}
+
+// Whoever uses the tensor goes as far as its shape says.
+void check_length(const Weight& weight, const dlpack::DataType& type) {
+  std::uint64_t bytes = type.bits / 8U;
+  bool fits = true;
+  for (const std::int64_t size : weight.shape) {
+    fits = fits && size >= 0 && !__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes);
+  }
+  if (!fits || bytes != weight.length) {
+    throw Error(ErrorKind::invalid_argument, "weight '" + weight.name + "' has " + std::to_string(weight.length) +
+                                                 " bytes, which is not what its shape and type take");
+  }
+}
+
+// A weight as a tensor of the protocol, which keeps the store alive.
+struct SharedTensor {
+  dlpack::ManagedTensor tensor{};
+  std::shared_ptr<const CudaWeightStore> store;
+  std::vector<std::int64_t> shape;
+};
+
+// Called once, from any thread, with or without the GIL.
+void delete_tensor(dlpack::ManagedTensor* tensor) {
+  delete static_cast<SharedTensor*>(tensor->manager_ctx);  // NOLINT(cppcoreguidelines-owning-memory)
+}
+
+// A tensor that was taken is its taker's, who has renamed the capsule.
+void delete_capsule(PyObject* capsule) {
+  if (PyCapsule_IsValid(capsule, dlpack::capsule_name) != 0) {
+    auto* tensor = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule, dlpack::capsule_name));
+    tensor->deleter(tensor);
+  }
+}
+
+struct DeviceWeights {
+  std::shared_ptr<const CudaWeightStore> store;
+
+  int device() const { return store->device().index; }
+
+  py::object dlpack(std::size_t index) const {
+    const std::vector<Weight>& weights = store->plan().list.weights;
+    if (index >= weights.size()) {
+      throw py::index_error("weight " + std::to_string(index) + " of " + std::to_string(weights.size()));
+    }
+    const Weight& weight = weights[index];
+    const dlpack::DataType type = element_type(weight);
+    check_length(weight, type);
+    auto shared = std::make_unique<SharedTensor>();
+    shared->store = store;
+    shared->shape = weight.shape;
+    dlpack::Tensor& tensor = shared->tensor.dl_tensor;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's addresses are numbers
+    tensor.data = reinterpret_cast<void*>(store->address(index));
+    tensor.device = {dlpack::cuda, device()};
+    tensor.ndim = static_cast<std::int32_t>(shared->shape.size());
+    tensor.dtype = type;
+    tensor.shape = shared->shape.data();
+    shared->tensor.deleter = &delete_tensor;
+    PyObject* capsule = PyCapsule_New(&shared->tensor, dlpack::capsule_name, &delete_capsule);
+    if (capsule == nullptr) {
+      throw py::error_already_set();
+    }
+    dlpack::ManagedTensor& given = shared->tensor;
+    given.manager_ctx = shared.release();  // the capsule's
+    return py::reinterpret_steal<py::object>(capsule);
+  }
+};
+
+// A load on a thread for each device. Its threads end before it does, at their next chunk if they are not done.
+class Load {
+ public:
+  Load(const std::shared_ptr<const WeightPlan>& plan, const std::vector<int>& devices, const LoaderOptions& options,
+       const std::shared_ptr<ReadAhead>& read_ahead)
+      : loader_(CudaStartup::instance(), plan, devices, options, read_ahead, nullptr) {}
+  ~Load() { stop(); }
+  Load(const Load&) = delete;
+  Load& operator=(const Load&) = delete;
+
+  void start() {
+    CudaStartup::instance().begin_contexts(loader_.devices());
+    try {
+      for (std::size_t i = 0; i < loader_.devices().size(); ++i) {
+        threads_.emplace_back([this, i] { bring_up(i); });
+      }
+    } catch (const std::system_error& error) {
+      throw Error(ErrorKind::runtime_exception, "cannot start a thread for each of " +
+                                                    std::to_string(loader_.devices().size()) +
+                                                    " devices: " + error.what());
+    }
+  }
+
+  // Whether all threads are done, after `timeout` at the latest.
+  bool wait(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    return done_.wait_for(lock, timeout, [this] { return finished_ == threads_.size(); });
+  }
+
+  // The first error of any device is thrown.
+  std::vector<DeviceWeights> take() {
+    std::vector<DeviceWeights> stores;
+    for (std::size_t i = 0; i < loader_.devices().size(); ++i) {
+      loader_.wait_filled(i);
+      stores.push_back({loader_.allocated(i)});
+    }
+    return stores;
+  }
+
+  void stop() {
+    loader_.stop();
+    for (std::thread& thread : threads_) {
+      thread.join();
+    }
+    threads_.clear();
+  }
+
+ private:
+  void bring_up(std::size_t index) noexcept {
+    loader_.bring_up(index);
+    const std::lock_guard lock(mutex_);
+    ++finished_;
+    done_.notify_all();
+  }
+
+  WeightLoader loader_;
+  std::mutex mutex_;
+  std::condition_variable done_;
+  std::size_t finished_ = 0;
+  std::vector<std::thread> threads_;
+};
+
+// The last reference to a load, given up without the GIL: its threads take time to end.
+void give_up(Load* load) {
+  const ReleaseGil nogil;
+  delete load;  // NOLINT(cppcoreguidelines-owning-memory)
+}
+
+std::vector<DeviceWeights> load_weights(const WeightList& weights, const std::vector<int>& devices,
+                                        const std::shared_ptr<ReadAhead>& read_ahead, const LoaderArgument& loader) {
+  if (devices.empty()) {
+    throw Error(ErrorKind::invalid_argument, "there is no device to load the weights to");
+  }
+  if (std::set<int>(devices.begin(), devices.end()).size() != devices.size()) {
+    throw Error(ErrorKind::invalid_argument, "a device is named twice, and has the weights once");
+  }
+  if (std::get<0>(loader) < 0 || std::get<2>(loader) < 0) {
+    throw Error(ErrorKind::invalid_argument, "the numbers of reader threads and of their buffers are 0 or more");
+  }
+  const LoaderOptions options{std::get<0>(loader), std::get<1>(loader), std::get<2>(loader)};
+  const auto plan = std::make_shared<const WeightPlan>(plan_weights(weights));
+  const std::unique_ptr<Load, void (*)(Load*)> load(new Load(plan, devices, options, read_ahead), &give_up);
+  {
+    const ReleaseGil nogil;
+    load->start();
+  }
+  for (bool done = false; !done;) {
+    {
+      const ReleaseGil nogil;  // the threads touch no Python object
+      done = load->wait(signal_interval);
+    }
+    if (PyErr_CheckSignals() != 0) {
+      throw py::error_already_set();
+    }
+  }
+  return load->take();
+}
+
+}  // namespace
+
+void register_interop(py::module_& module) {
+  py::class_<DeviceWeights>(module, "DeviceWeights")
+      .def_property_readonly("device", &DeviceWeights::device)
+      .def("dlpack", &DeviceWeights::dlpack, py::arg("index"));
+  module.def("load_weights", &load_weights, py::arg("weights"), py::arg("devices"), py::arg("read_ahead") = py::none(),
+             py::arg("loader") = LoaderArgument{});
+}
+
+}  // namespace ortmulti::bindings

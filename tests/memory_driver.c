@@ -1,0 +1,139 @@
+// A CUDA driver of three GPUs for tests in Python of what is loaded: their memory is the host's, and a copy is done
+// when it is asked for. live() counts what was not freed, copies() the copies from the host. The last GPU reaches no
+// other. FAKE_DRIVER_FULL names a GPU without memory; FAKE_DRIVER_INTERRUPT is the copy at which this process gets a
+// SIGINT, after which a copy takes a millisecond.
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DRIVER __attribute__((visibility("default")))
+
+static atomic_int lives, copied;
+static _Thread_local void* current;
+
+DRIVER int live(void) { return lives; }
+DRIVER int copies(void) { return copied; }
+
+static int setting(const char* name) {
+  const char* value = getenv(name);
+  return value == NULL ? -1 : atoi(value);
+}
+static int succeed(void) { return 0; }
+static int not_supported(void) { return 801; }
+static int driver_version(int* version) {
+  *version = 12000;
+  return 0;
+}
+static int device_count(int* count) {
+  *count = 3;
+  return 0;
+}
+static int device_get(int* handle, int index) {
+  *handle = index;
+  return 0;
+}
+static int can_access_peer(int* can, int device, int peer) {
+  *can = device != 2 && peer != 2;
+  return 0;
+}
+static int retain(void** context, int handle) {
+  *context = (void*)(intptr_t)(handle + 1);
+  return 0;
+}
+static int set_current(void* context) {
+  current = context;
+  return 0;
+}
+static int get_current(void** context) {
+  *context = current;
+  return 0;
+}
+static int memory_info(size_t* available, size_t* total) {
+  *available = *total = (size_t)1 << 30;
+  return 0;
+}
+static int allocate(uint64_t* address, size_t size) {
+  if ((intptr_t)current == setting("FAKE_DRIVER_FULL") + 1) {
+    return 2;
+  }
+  ++lives;
+  *address = (uint64_t)(uintptr_t)aligned_alloc(256, (size + 255) / 256 * 256);
+  return 0;
+}
+static int release(uint64_t address) {
+  --lives;
+  free((void*)(uintptr_t)address);
+  return 0;
+}
+static int begin(void** object) {  // of streams and events
+  ++lives;
+  *object = malloc(1);
+  return 0;
+}
+static int end(void* object) {
+  --lives;
+  free(object);
+  return 0;
+}
+static int copy_from_host(uint64_t target, const void* source, size_t size) {
+  const int interrupt = setting("FAKE_DRIVER_INTERRUPT");
+  const int number = ++copied;
+  if (number == interrupt) {
+    kill(getpid(), SIGINT);
+  } else if (interrupt >= 0 && number > interrupt) {
+    usleep(1000);
+  }
+  memcpy((void*)(uintptr_t)target, source, size);
+  return 0;
+}
+static int copy_from_peer(uint64_t target, void* context, uint64_t source, void* peer, size_t size) {
+  (void)context, (void)peer;
+  memcpy((void*)(uintptr_t)target, (void*)(uintptr_t)source, size);
+  return 0;
+}
+
+DRIVER int cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t flags, int* found) {
+  static const struct {
+    const char* name;
+    void* function;
+  } functions[] = {
+      {"cuInit", (void*)succeed},
+      {"cuDriverGetVersion", (void*)driver_version},
+      {"cuDeviceGetCount", (void*)device_count},
+      {"cuDeviceGet", (void*)device_get},
+      {"cuDeviceCanAccessPeer", (void*)can_access_peer},
+      {"cuDevicePrimaryCtxRetain", (void*)retain},
+      {"cuCtxSetCurrent", (void*)set_current},
+      {"cuCtxGetCurrent", (void*)get_current},
+      {"cuCtxEnablePeerAccess", (void*)succeed},
+      {"cuCtxDisablePeerAccess", (void*)succeed},
+      {"cuMemGetInfo", (void*)memory_info},
+      {"cuMemAlloc", (void*)allocate},
+      {"cuMemFree", (void*)release},
+      {"cuMemHostRegister", (void*)succeed},
+      {"cuMemHostUnregister", (void*)succeed},
+      {"cuMemcpyHtoDAsync", (void*)copy_from_host},
+      {"cuMemcpyPeerAsync", (void*)copy_from_peer},
+      {"cuStreamCreate", (void*)begin},
+      {"cuStreamDestroy", (void*)end},
+      {"cuStreamSynchronize", (void*)succeed},
+      {"cuStreamWaitEvent", (void*)succeed},
+      {"cuEventCreate", (void*)begin},
+      {"cuEventRecord", (void*)succeed},
+      {"cuEventSynchronize", (void*)succeed},
+      {"cuEventQuery", (void*)succeed},
+      {"cuEventDestroy", (void*)end},
+  };
+  (void)version, (void)flags;
+  *function = (void*)not_supported;
+  *found = 0;
+  for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); ++i) {
+    if (strcmp(functions[i].name, name) == 0) {
+      *function = functions[i].function;
+    }
+  }
+  return 0;
+}
