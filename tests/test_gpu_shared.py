@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,8 @@ OPTIONS = {"cudnn_conv_algo_search": "HEURISTIC"}
 
 
 @pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORTMULTI_CACHE", str(tmp_path / "cache"))
-    yield
 
 
 def ordinary(model: str | bytes, feeds: dict[str, Any]) -> list[Any]:
