@@ -649,6 +649,9 @@ def test_on_gpus_every_device_has_one_copy(tmp_path: Path, optimize: str) -> Non
     path, _ = _models.write_external(tmp_path, proto)
     code = """
         import sys
+        import onnxruntime
+
+        onnxruntime.set_default_logger_severity(3)  # of each device it warns that no plug-in has it
         import numpy as np
         import onnxruntime
         import ortmulti
@@ -682,6 +685,9 @@ def test_on_a_gpu_the_memory_is_freed_with_the_last_session(tmp_path: Path) -> N
     path, _ = _models.write_external(tmp_path, _models.matmul_proto(2048, 16))
     code = """
         import gc, sys
+        import onnxruntime
+
+        onnxruntime.set_default_logger_severity(3)  # of each device it warns that no plug-in has it
         from ortmulti import _core
         from ortmulti.interop import onnxruntime_sessions
 
@@ -709,6 +715,9 @@ def test_sessions_on_a_gpu_that_live_to_the_end_do_not_crash(tmp_path: Path) -> 
     path, _ = _models.write_external(tmp_path)
     code = """
         import sys
+        import onnxruntime
+
+        onnxruntime.set_default_logger_severity(3)  # of each device it warns that no plug-in has it
         from ortmulti.interop import onnxruntime_sessions
 
         sessions = onnxruntime_sessions(sys.argv[1], 0, 2, optimize="never")

@@ -31,7 +31,7 @@ enum class ErrorKind : int {
   out_of_memory,
   closed,
   forked,
-  weights,  ///< A file of weights that cannot be read, or is not what it was.
+  weights,       ///< A file of weights that cannot be read, or is not what it was.
   invalid_type,  ///< An invalid_argument that is of the wrong type.
 };
 

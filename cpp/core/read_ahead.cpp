@@ -26,6 +26,9 @@ constexpr std::uint64_t read_bytes = 1U << 20U;  // the buffer stays in the proc
 // After a block that was not there this much is read without asking: the kernel's own reading ahead makes parts of the
 // next blocks look like all of them, and copying what is there costs little.
 constexpr std::uint64_t unasked_bytes = 64U << 20U;
+// The kernel is told of this much before it is read: disks of virtual machines, which are many, give half as much again
+// when they have more to do at a time (3.0 and 4.2 GB/s where this was measured).
+constexpr std::uint64_t announced_bytes = 128U << 20U;
 constexpr std::uint64_t joined_gap = 64U << 10U;
 // How often one who waits looks at its stop flag, which nobody announces.
 constexpr std::chrono::milliseconds stop_interval{5};
@@ -119,6 +122,7 @@ struct ReadAhead::State {
   void bring(const OpenFile& file, const Range& range, std::uint64_t before) {
     const std::uint64_t length = std::min(range.length, file.size() - std::min(file.size(), range.offset));
     std::uint64_t unasked_until = 0;
+    std::uint64_t announced = 0;
     for (std::uint64_t done = 0; done < length && !stopped.load();) {
       const std::uint64_t block = std::min(block_bytes, length - done);
       if (done >= unasked_until) {
@@ -128,6 +132,12 @@ struct ReadAhead::State {
           continue;
         }
         unasked_until = done + unasked_bytes;
+      }
+      for (announced = std::max(announced, done); announced < std::min(length, done + announced_bytes);
+           announced += block_bytes) {
+        static_cast<void>(posix_fadvise(file.descriptor(), static_cast<off_t>(range.offset + announced),
+                                        static_cast<off_t>(std::min(block_bytes, length - announced)),
+                                        POSIX_FADV_WILLNEED));
       }
       for (const std::uint64_t end = done + block; done < end && !stopped.load();) {
         const ssize_t count = pread(file.descriptor(), buffer.data(), std::min(read_bytes, end - done),
