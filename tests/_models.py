@@ -133,6 +133,7 @@ def constant_outputs() -> bytes:
 
 def write_external(folder: Path, proto: onnx.ModelProto | None = None) -> tuple[Path, Path]:
     """Writes a model whose weights lie in a file beside it; both paths."""
+    folder.mkdir(parents=True, exist_ok=True)
     path, data = folder / "model.onnx", folder / "model.data"
     onnx.save(proto or matmul_proto(), path, save_as_external_data=True, location=data.name, size_threshold=0)
     return path, data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +177,36 @@ def test_an_interrupt_half_way_frees_everything(tmp_path: Path) -> None:
         timeout=120,
     )
     assert printed.splitlines() == ["interrupted", "True"]
+
+
+def test_several_models_load_at_once(tmp_path: Path) -> None:
+    paths = [
+        _models.write_external(tmp_path / str(seed), _models.matmul_proto(size=512, layers=4, seed=seed))[0]
+        for seed in range(4)
+    ]
+    feeds = {"x": np.random.default_rng(0).normal(size=(2, 512)).astype(np.float32)}
+    expected = [ordinary(str(path), feeds) for path in paths]
+    with ThreadPoolExecutor(8) as threads:
+        pools = list(threads.map(lambda path: ortmulti.load(path, "all"), paths * 2))
+    for pool, wanted in zip(pools, expected * 2, strict=True):
+        with pool:
+            assert all(same_bits(session.run(None, feeds), wanted) for session in pool.sessions)
+
+
+def test_several_processes_make_one_entry(tmp_path: Path) -> None:
+    model, _ = _models.write_external(tmp_path / "model", _models.matmul_proto(size=512, layers=4))
+    code = """
+        import sys
+        import numpy as np
+        import ortmulti
+
+        with ortmulti.load(sys.argv[1], 0) as pool:
+            x = np.ones((2, 512), np.float32)
+            print(pool.timeline.not_shared, pool.sessions[0].run(None, {"x": x})[0].tobytes().hex())
+    """
+    environment = {**VISIBLE, "ORTMULTI_CACHE": str(tmp_path / "cache")}
+    with ThreadPoolExecutor(4) as threads:
+        printed = set(threads.map(lambda _: check_child(code, model, environment=environment, timeout=200), range(4)))
+    [one] = printed
+    assert one.startswith("[] ")
+    assert len(list((tmp_path / "cache" / "entries").iterdir())) == 1
