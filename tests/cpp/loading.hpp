@@ -76,8 +76,8 @@ class Loading : public testing::Test {
   std::unique_ptr<CudaStartup> startup;
 
  private:
-  std::size_t threads_before_;
-  std::size_t files_before_;
+  std::size_t threads_before_ = 0;
+  std::size_t files_before_ = 0;
 };
 
 }  // namespace ortmulti::tests

@@ -283,6 +283,7 @@ TEST_F(WeightLoadingDeathTest, AForkedChildLeavesTheMemoryToItsParent) {
         WeightFiles files;
         files.add_even(10, 1000);
         Stores stores = load(files.plan(), {});
+        fake.settle();  // ThreadSanitizer would miss the threads in the child
         bool good = static_cast<bool>(in_forked_child([&] {
           const int before = fake.calls["cuMemFree"];
           stores.clear();
