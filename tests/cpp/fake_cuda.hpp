@@ -77,20 +77,20 @@ struct FakeCuda {
     std::size_t events = 0;
     bool nothing() const { return allocations + registrations + streams + events == 0; }
   };
-  Live live();
-  std::size_t peak_registered();  ///< The most bytes of host memory that were registered at the same time.
-  std::size_t allocated(int device);
-  std::size_t free_bytes(int device);
+  Live live() const;
+  std::size_t peak_registered() const;  ///< The most bytes of host memory that were registered at the same time.
+  std::size_t allocated(int device) const;
+  std::size_t free_bytes(int device) const;
   /// Makes devices usable again on which a copy failed.
-  void repair();
+  void repair() const;
   /// Waits until the threads of destroyed streams have ended; work that was left to them is done first.
-  void settle();
+  void settle() const;
   /// As `settle`, for all streams.
-  void end_streams();
+  void end_streams() const;
   /// What no driver promises to survive: memory given back under a copy, an address that is none, and the like.
-  std::vector<std::string> misuses();
+  std::vector<std::string> misuses() const;
   /// A live allocation's bytes, once all streams were waited for by the caller; empty for any other address.
-  std::string read(CUdeviceptr address, std::size_t size);
+  std::string read(CUdeviceptr address, std::size_t size) const;
 
   struct Work;
   std::unique_ptr<Work> work;

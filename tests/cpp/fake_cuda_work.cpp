@@ -8,6 +8,7 @@ namespace {
 
 template <typename Handle>
 Handle handle(std::uint64_t number) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): a number that is handed out as an address
   return reinterpret_cast<Handle>(static_cast<std::uintptr_t>(number << 8U));
 }
 
@@ -169,7 +170,7 @@ FakeCuda::FakeCuda() : work(std::make_unique<Work>()) {}
 
 FakeCuda::~FakeCuda() { end_streams(); }
 
-void FakeCuda::end_streams() {
+void FakeCuda::end_streams() const {
   {
     const Lock lock(work->mutex);
     for (auto& [number, stream] : work->streams) {
@@ -182,7 +183,7 @@ void FakeCuda::end_streams() {
   settle();
 }
 
-void FakeCuda::settle() {
+void FakeCuda::settle() const {
   std::vector<std::shared_ptr<Stream>> ending;
   {
     const Lock lock(work->mutex);
@@ -193,22 +194,22 @@ void FakeCuda::settle() {
   }
 }
 
-void FakeCuda::repair() {
+void FakeCuda::repair() const {
   const Lock lock(work->mutex);
   work->broken.clear();
 }
 
-FakeCuda::Live FakeCuda::live() {
+FakeCuda::Live FakeCuda::live() const {
   const Lock lock(work->mutex);
   return {work->allocations.size(), work->registrations.size(), work->streams.size(), work->events.size()};
 }
 
-std::size_t FakeCuda::peak_registered() {
+std::size_t FakeCuda::peak_registered() const {
   const Lock lock(work->mutex);
   return work->peak_registered;
 }
 
-std::size_t FakeCuda::allocated(int device) {
+std::size_t FakeCuda::allocated(int device) const {
   const Lock lock(work->mutex);
   std::size_t bytes = 0;
   for (const auto& [address, allocation] : work->allocations) {
@@ -217,18 +218,18 @@ std::size_t FakeCuda::allocated(int device) {
   return bytes;
 }
 
-std::size_t FakeCuda::free_bytes(int device) {
+std::size_t FakeCuda::free_bytes(int device) const {
   const auto limit = memory_limit.find(device);
   const std::size_t all = limit == memory_limit.end() ? free_memory(device) : limit->second;
   return all - std::min(all, allocated(device));
 }
 
-std::vector<std::string> FakeCuda::misuses() {
+std::vector<std::string> FakeCuda::misuses() const {
   const Lock lock(work->mutex);
   return work->misuses;
 }
 
-std::string FakeCuda::read(CUdeviceptr address, std::size_t size) {
+std::string FakeCuda::read(CUdeviceptr address, std::size_t size) const {
   const Lock lock(work->mutex);
   const unsigned char* bytes = work->find(address, size, -1);
   return bytes == nullptr ? "" : std::string(reinterpret_cast<const char*>(bytes), size);

@@ -92,7 +92,7 @@ struct FakeCuda::Work {
   bool is_registered(const unsigned char* address, std::size_t size, int device) const;
   bool in_use(const unsigned char* begin, std::size_t size) const;
   CUresult state_of(int device) const;
-  void ask(Stream& stream, Operation operation);
+  void ask(Stream& target, Operation operation);
   CUresult copy(Copy::Kind kind, CUstream where, unsigned char* to, const unsigned char* from, std::size_t bytes,
                 Lock& lock);
   void wait_for(const Stream& stream, Lock& lock);

@@ -41,6 +41,8 @@ class WeightFiles {
 };
 
 std::size_t open_files();
+/// The threads of this process, with those that come with the first.
+std::size_t threads_at_rest();
 /// Whether as many threads as `count` are left, or fewer: the kernel takes a moment to count one less after its end.
 bool threads_become(std::size_t count);
 
@@ -76,8 +78,8 @@ class Loading : public testing::Test {
   std::unique_ptr<CudaStartup> startup;
 
  private:
-  std::size_t threads_before_ = 0;
-  std::size_t files_before_ = 0;
+  std::size_t threads_before_;
+  std::size_t files_before_;
 };
 
 }  // namespace ortmulti::tests

@@ -22,7 +22,7 @@ class FakeDriver : public testing::Test {
     }
     use(0);
   }
-  ~FakeDriver() override { FakeCuda::reset(); }
+  void TearDown() override { FakeCuda::reset(); }
 
   void use(int device) const { driver.ctx_set_current(contexts.at(static_cast<std::size_t>(device))); }
   CUdeviceptr allocate(std::size_t size) const {
@@ -64,8 +64,8 @@ class FakeDriver : public testing::Test {
 
 TEST_F(FakeDriver, CopiesAfterTheyWereAskedFor) {
   const CUdeviceptr device = allocate(1000);
-  const CUstream on = stream();
-  const CUevent done = event();
+  CUstream on = stream();
+  CUevent done = event();
   std::string host(500, 'x');
   pin(host);
   hold();
@@ -92,8 +92,8 @@ TEST_F(FakeDriver, CopiesAfterTheyWereAskedFor) {
 
 TEST_F(FakeDriver, AStreamWaitsForAnEventOfAnother) {
   const CUdeviceptr first = allocate(100);
-  const CUstream to_first = stream();
-  const CUevent there = event();
+  CUstream to_first = stream();
+  CUevent there = event();
   std::string host(100, 'x');
   pin(host);
   hold();
@@ -101,7 +101,7 @@ TEST_F(FakeDriver, AStreamWaitsForAnEventOfAnother) {
   EXPECT_EQ(driver.event_record(there, to_first), CUDA_SUCCESS);
   use(1);
   const CUdeviceptr second = allocate(100);
-  const CUstream to_second = stream();
+  CUstream to_second = stream();
   EXPECT_EQ(driver.ctx_enable_peer_access(contexts[0], 0), CUDA_SUCCESS);
   EXPECT_EQ(driver.stream_wait_event(to_second, there, 0), CUDA_SUCCESS);
   EXPECT_EQ(driver.memcpy_peer_async(second, contexts[1], first, contexts[0], 100, to_second), CUDA_SUCCESS);
@@ -118,8 +118,8 @@ TEST_F(FakeDriver, CountsWhatIsLive) {
   const CUdeviceptr device = allocate(1000);
   std::string host(10, ' ');
   pin(host);
-  const CUstream on = stream();
-  const CUevent done = event();
+  CUstream on = stream();
+  CUevent done = event();
   const FakeCuda::Live live = fake.live();
   EXPECT_EQ(live.allocations + live.registrations + live.streams + live.events, 4U);
   EXPECT_EQ(fake.allocated(0), 1000U);
@@ -157,8 +157,8 @@ TEST_F(FakeDriver, FailsOneCall) {
 
 TEST_F(FakeDriver, ACopyThatFailsBreaksItsDevice) {
   const CUdeviceptr device = allocate(100);
-  const CUstream on = stream();
-  const CUevent done = event();
+  CUstream on = stream();
+  CUevent done = event();
   std::string host(100, 'x');
   pin(host);
   fake.on_copy = [](const FakeCuda::Copy& copy) {
@@ -175,7 +175,7 @@ TEST_F(FakeDriver, ACopyThatFailsBreaksItsDevice) {
 
 TEST_F(FakeDriver, NotesMemoryThatIsFreedUnderACopy) {
   const CUdeviceptr device = allocate(100);
-  const CUstream on = stream();
+  CUstream on = stream();
   std::string host(100, 'x');
   pin(host);
   hold();
@@ -188,7 +188,7 @@ TEST_F(FakeDriver, NotesMemoryThatIsFreedUnderACopy) {
 
 TEST_F(FakeDriver, NotesHostMemoryThatIsUnregisteredUnderACopy) {
   const CUdeviceptr device = allocate(100);
-  const CUstream on = stream();
+  CUstream on = stream();
   std::string host(100, 'x');
   pin(host);
   hold();
@@ -203,7 +203,7 @@ TEST_F(FakeDriver, NotesHostMemoryThatIsUnregisteredUnderACopy) {
 
 TEST_F(FakeDriver, CountsCopiesFromMemoryThatIsNotRegistered) {
   const CUdeviceptr device = allocate(100);
-  const CUstream on = stream();
+  CUstream on = stream();
   std::string host(100, 'x');
   EXPECT_EQ(driver.memcpy_htod_async(device, host.data(), 100, on), CUDA_SUCCESS);
   EXPECT_EQ(fake.read(device, 100), host);  // such a copy is made at once
@@ -234,8 +234,8 @@ TEST_F(FakeDriver, RefusesPeers) {
 
 TEST_F(FakeDriver, NotesWhatIsNotThere) {
   const CUdeviceptr device = allocate(100);
-  const CUstream on = stream();
-  const CUevent done = event();
+  CUstream on = stream();
+  CUevent done = event();
   std::string host(200, 'x');
   pin(host);
   EXPECT_EQ(driver.memcpy_htod_async(device + 1, host.data(), 100, on), CUDA_ERROR_INVALID_VALUE);

@@ -38,7 +38,7 @@ class WeightLoadingFaults : public Loading {
   }
 
   WeightFiles files;
-  ErrorKind kind{};
+  ErrorKind kind = ErrorKind::fail;
 };
 
 TEST_F(WeightLoadingFaults, OfEachDriverCallLeaveNothing) {
@@ -212,7 +212,7 @@ TEST_F(WeightLoadingFaults, AFileThatIsAFolder) {
 }
 
 TEST_F(WeightLoadingFaults, AFileThatIsNotTheOneThatWasListed) {
-  files.folder.write("weights0", std::string(24 * 3000, 'x'));
+  files.folder.write("weights0", std::string(72'000, 'x'));
   EXPECT_TRUE(fails(ErrorKind::weights, {"weights0", "changed or replaced"}));
   std::filesystem::resize_file(files.path(0), 100);
   EXPECT_TRUE(fails(ErrorKind::weights, {"weights0", "changed or replaced"}));
@@ -240,7 +240,7 @@ TEST_F(WeightLoadingFaults, AFileThatIsShortenedWhileItIsLoaded) {
 }
 
 TEST_F(WeightLoadingFaults, AFileThatIsReplacedWhileItIsLoaded) {
-  const std::string other = files.folder.write("other", std::string(24 * 3000, 'x'));
+  const std::string other = files.folder.write("other", std::string(72'000, 'x'));
   std::atomic<bool> done{false};
   fake.on_copy = [&](const FakeCuda::Copy&) {
     if (!done.exchange(true)) {
