@@ -15,9 +15,12 @@ std::string megabytes(std::uint64_t bytes) { return std::to_string(bytes / 1'000
 
 CudaWeightStore::CudaWeightStore(CudaStartup& startup, int device, std::shared_ptr<const WeightPlan> plan,
                                  Timeline* timeline)
-    : startup_(startup), device_(Device::cuda(device)), plan_(std::move(plan)), generation_(fork_generation()) {
+    : startup_(startup),
+      device_(Device::cuda(device)),
+      plan_(std::move(plan)),
+      generation_(fork_generation()),
+      context_(startup.make_current(device, timeline)) {
   const std::string name = to_string(device_);
-  context_ = startup_.make_current(device, timeline);
   const ScopedSpan span(timeline, "allocate weights", name);
   const CudaDriver& driver = startup_.driver();
   std::size_t free = 0;

@@ -116,7 +116,7 @@ void Creation::start_threads() {
 
 bool Creation::follows(std::size_t index) const {
   const auto first = std::find(devices_.begin(), devices_.end(), Device::cpu());
-  return request_.one_session_on_cpu && !devices_[index].is_cuda() && devices_.begin() + index != first;
+  return request_.one_session_on_cpu && !devices_[index].is_cuda() && &devices_[index] != &*first;
 }
 
 std::mutex* Creation::turn(const Device& device) {
@@ -261,7 +261,7 @@ void Creation::create(std::size_t index) {
   finish(index, std::move(session), error);
 }
 
-void Creation::finish(std::size_t index, std::shared_ptr<Session> session, std::exception_ptr error) {
+void Creation::finish(std::size_t index, std::shared_ptr<Session> session, const std::exception_ptr& error) {
   std::vector<std::shared_ptr<Session>> made(size());
   if (session) {
     for (std::size_t i = 0; i < size(); ++i) {

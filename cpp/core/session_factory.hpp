@@ -82,7 +82,7 @@ class Creation : public std::enable_shared_from_this<Creation> {
   void create(std::size_t index);
   std::shared_ptr<Session> create_session(std::size_t index);
   /// What create() made, or how it failed; `index`'s followers become handles of it.
-  void finish(std::size_t index, std::shared_ptr<Session> session, std::exception_ptr error);
+  void finish(std::size_t index, std::shared_ptr<Session> session, const std::exception_ptr& error);
   /// Whether this session is made of another one's, which is created on the CPU.
   bool follows(std::size_t index) const;
   std::shared_ptr<const WeightStore> mapped_weights();

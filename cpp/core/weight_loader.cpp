@@ -16,31 +16,6 @@ constexpr std::uint64_t peer_step = 64U << 20U;
 
 constexpr std::size_t no_source = static_cast<std::size_t>(-1);
 
-// Lets one context read another's memory, and takes that back, unless it was so before.
-class PeerAccess {
- public:
-  PeerAccess(CudaStartup& startup, CUcontext peer, const std::string& what) : driver_(startup.driver()), peer_(peer) {
-    const CUresult result = driver_.ctx_enable_peer_access(peer, 0);
-    if (result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
-      return;
-    }
-    startup.check(result, what);
-    enabled_ = true;
-  }
-  ~PeerAccess() {
-    if (enabled_) {
-      static_cast<void>(driver_.ctx_disable_peer_access(peer_));
-    }
-  }
-  PeerAccess(const PeerAccess&) = delete;
-  PeerAccess& operator=(const PeerAccess&) = delete;
-
- private:
-  const CudaDriver& driver_;
-  CUcontext peer_;
-  bool enabled_ = false;
-};
-
 class Stream {
  public:
   Stream(CudaStartup& startup, const std::string& what) : driver_(startup.driver()) {
@@ -231,7 +206,9 @@ void WeightLoader::copy_from(std::size_t source, std::size_t index) {
   const ScopedSpan span(timeline_.get(), span_name, name);
   const CudaDriver& driver = startup_.driver();
   startup_.check(driver.ctx_set_current(to->context()), what);
-  const PeerAccess access(startup_, from->context(), what);
+  // Without it the driver goes by the host, which is slower. It stays: other libraries of the process may ask
+  // meanwhile, be told that it is there, and count on it.
+  static_cast<void>(driver.ctx_enable_peer_access(from->context(), 0));
   const Stream stream(startup_, what);
   const std::uint64_t bytes = plan_->slab_bytes;
   for (std::uint64_t copied = 0; copied < bytes;) {

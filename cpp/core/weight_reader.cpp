@@ -256,6 +256,10 @@ WeightReader::WeightReader(CudaStartup& startup, int device, std::shared_ptr<con
       throw Error(ErrorKind::runtime_exception, std::string("cannot start a thread to read weights: ") + error.what());
     }  // else fewer do it
   } catch (...) {
+    abandon();
+    for (std::thread& thread : threads_) {
+      thread.join();
+    }
     close_files();
     throw;
   }

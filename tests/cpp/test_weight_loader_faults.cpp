@@ -48,7 +48,7 @@ TEST_F(WeightLoadingFaults, OfEachDriverCallLeaveNothing) {
                                           "cuDeviceGetPCIBusId",
                                           "cuDeviceTotalMem",
                                           "cuCtxGetCurrent",
-                                          "cuCtxDisablePeerAccess",
+                                          "cuCtxEnablePeerAccess",
                                           "cuMemFree",
                                           "cuStreamDestroy",
                                           "cuEventDestroy",
