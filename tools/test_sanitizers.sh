@@ -17,6 +17,7 @@ export LSAN_OPTIONS=suppressions=$supp/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=suppressions=$supp/tsan.supp:second_deadlock_stack=1:halt_on_error=1
 
+mkdir -p build
 for kind in "$@"; do
   case $kind in
     address) sanitize=address,undefined ;;
