@@ -680,7 +680,8 @@ def test_on_gpus_every_device_has_one_copy(tmp_path: Path, optimize: str) -> Non
     """
     environment = {**_gpus.VISIBLE, "ORTMULTI_CACHE": str(tmp_path / "cache")}
     taken = float(check_child(code, path, optimize, environment=environment, timeout=300))
-    assert 256 <= taken < 2 * 256 + 256, "four sessions took the memory of several copies"
+    # A session itself takes some 140 MiB for its arena and workspaces.
+    assert 256 <= taken < 4 * 256, "four sessions took the memory of several copies"
 
 
 @pytest.mark.gpu
