@@ -7,11 +7,6 @@
 #include "core/process_fork.hpp"
 
 namespace ortmulti {
-namespace {
-
-std::string megabytes(std::uint64_t bytes) { return std::to_string(bytes / 1'000'000) + " MB"; }
-
-}  // namespace
 
 CudaWeightStore::CudaWeightStore(CudaStartup& startup, int device, std::shared_ptr<const WeightPlan> plan,
                                  Timeline* timeline)

@@ -30,4 +30,6 @@ Error from_onnxruntime(const Ort::Exception& exception, const std::string& conte
   return Error(kind, context.empty() ? text : context + ": " + text);
 }
 
+std::string megabytes(std::uint64_t bytes) { return std::to_string(bytes / 1'000'000) + " MB"; }
+
 }  // namespace ortmulti

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 
@@ -44,6 +45,9 @@ class Error : public std::runtime_error {
  private:
   ErrorKind kind_;
 };
+
+/// A number of bytes as messages give it: "123 MB".
+std::string megabytes(std::uint64_t bytes);
 
 /// ONNX Runtime's exception as ours: its code is kept, its text follows `context` ("creating a session on cuda:1").
 Error from_onnxruntime(const Ort::Exception& exception, const std::string& context);

@@ -16,8 +16,6 @@
 namespace ortmulti {
 namespace {
 
-std::string megabytes(std::uint64_t bytes) { return std::to_string(bytes / 1'000'000) + " MB"; }
-
 // Adds to an error of exhausted GPU memory how much there is.
 Error with_device_memory(const Error& error, const Device& device) {
   std::string message = error.what();

@@ -190,7 +190,6 @@ void Creation::check_memory(const Device& device) {
   if (each <= memory.free / sessions) {
     return;
   }
-  const auto megabytes = [](std::uint64_t bytes) { return std::to_string(bytes / 1'000'000) + " MB"; };
   throw Error(ErrorKind::out_of_memory, "the weights of " + request_.model.describe() + " take " + megabytes(each) +
                                             " in each of " + std::to_string(sessions) + " sessions on " +
                                             to_string(device) + ", which has " + megabytes(memory.free) + " free of " +

@@ -1,7 +1,6 @@
 #include "core/weight_reader.hpp"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,11 +11,10 @@
 #include "core/cores.hpp"
 #include "core/error.hpp"
 #include "core/numa.hpp"
+#include "core/pinned_buffers.hpp"
 
 namespace ortmulti {
 namespace {
-
-constexpr std::uint64_t huge_page = 2U << 20U;
 
 // Measured on 16 and 64 cores with an H200 each: see docs/loading.md. Fewer bytes need fewer threads.
 constexpr int max_threads = 10;
@@ -85,54 +83,6 @@ void FillProgress::wake() {
   }
   advanced_.notify_all();
 }
-
-// The pinned buffers of one thread: anonymous memory in huge pages, which costs little to pin.
-class WeightReader::Buffers {
- public:
-  Buffers(std::uint64_t each, int count) : each_((each + huge_page - 1) / huge_page * huge_page) {
-    const std::uint64_t wanted = each_ * static_cast<std::uint64_t>(count);
-    // One huge page more than is used, to begin at the boundary of one.
-    mapping_bytes_ = wanted + huge_page;
-    mapping_ = mmap(nullptr, mapping_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapping_ == MAP_FAILED) {
-      throw Error(ErrorKind::out_of_memory, "no memory for buffers of " + std::to_string(wanted) + " bytes");
-    }
-    const auto address = reinterpret_cast<std::uintptr_t>(mapping_);
-    const auto skipped = (huge_page - address % huge_page) % huge_page;
-    begin_ = static_cast<unsigned char*>(mapping_) + skipped;
-    bytes_ = wanted;
-    static_cast<void>(madvise(begin_, bytes_, MADV_HUGEPAGE));
-    static_cast<void>(madvise(begin_, bytes_, MADV_DONTFORK));  // a child could not use what the driver pinned
-    for (std::uint64_t at = 0; at < bytes_; at += 4096) {
-      begin_[at] = 0;  // by this thread, so that the pages are near it
-    }
-  }
-  ~Buffers() {
-    if (driver_ != nullptr) {
-      static_cast<void>(driver_->mem_host_unregister(begin_));
-    }
-    munmap(mapping_, mapping_bytes_);
-  }
-  Buffers(const Buffers&) = delete;
-  Buffers& operator=(const Buffers&) = delete;
-
-  // With a context current.
-  void pin(CudaStartup& startup, const std::string& device) {
-    const CudaDriver& driver = startup.driver();
-    startup.check(driver.mem_host_register(begin_, bytes_, CU_MEMHOSTREGISTER_PORTABLE),
-                  "pinning host memory for " + device);
-    driver_ = &driver;
-  }
-  unsigned char* operator[](int index) const { return begin_ + each_ * static_cast<std::uint64_t>(index); }
-
- private:
-  std::uint64_t each_;
-  void* mapping_ = nullptr;
-  std::uint64_t mapping_bytes_ = 0;
-  unsigned char* begin_ = nullptr;
-  std::uint64_t bytes_ = 0;
-  const CudaDriver* driver_ = nullptr;
-};
 
 // The copies of one thread: a stream for each target, and for each buffer and target an event after its last copy.
 class WeightReader::Copies {
@@ -337,7 +287,7 @@ void WeightReader::read_jobs() {
     static_cast<void>(stay_on(cpus_));  // slower without, and right
   }
   const int count = options_.buffers_per_thread;
-  Buffers buffers(options_.chunk_bytes, count);
+  PinnedBuffers buffers(options_.chunk_bytes, count);
   struct Held {
     bool used = false;
     std::size_t job = 0;

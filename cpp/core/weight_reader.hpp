@@ -68,7 +68,6 @@ class WeightReader {
   std::uint64_t copied_bytes() const noexcept { return copied_.load(std::memory_order_relaxed); }
 
  private:
-  class Buffers;
   class Copies;
 
   void run();
