@@ -219,8 +219,8 @@ TEST_F(WeightLoadingFaults, AFileThatIsNotTheOneThatWasListed) {
 }
 
 TEST_F(WeightLoadingFaults, AFileThatCannotBeRead) {
-  files.list.files[0] = identify_file("/proc/self/mem");  // nothing is mapped where it begins
-  EXPECT_TRUE(fails(ErrorKind::weights, {"/mem' at byte 0 failed"}));
+  files.list.files[0] = identify_file("/proc/self/mem");                  // nothing is mapped where it begins
+  EXPECT_TRUE(fails(ErrorKind::weights, {"/mem' at byte ", " failed"}));  // whichever thread is first
 }
 
 TEST_F(WeightLoadingFaults, AFileThatIsShorterThanItsWeights) {
