@@ -36,7 +36,7 @@ def test_python_threads_create_run_and_close_at_the_same_time() -> None:
         start.wait()
         equal = 0
         for _ in range(10):
-            with ortmulti.create_sessions(_models.matmul(), "cpu", 2, options) as sessions:
+            with ortmulti.create_sessions(_models.matmul(), "cpu", 2, options, strategy="native") as sessions:
                 equal += sum(bool((s.run(None, {"x": x})[0] == expected).all()) for s in sessions)
         return equal
 
@@ -45,7 +45,7 @@ def test_python_threads_create_run_and_close_at_the_same_time() -> None:
 
 
 def test_many_sessions_at_once() -> None:
-    with ortmulti.create_sessions(_models.matmul(8), "cpu", 64) as sessions:
+    with ortmulti.create_sessions(_models.matmul(8), "cpu", 64, strategy="native") as sessions:
         x = np.ones((1, 8), np.float32)
         results = {session.run(None, {"x": x})[0].tobytes() for session in sessions}
     assert len(results) == 1
@@ -54,7 +54,7 @@ def test_many_sessions_at_once() -> None:
 def test_the_same_bytes_may_be_used_by_several_creations() -> None:
     model = bytearray(_models.matmul())
     with ThreadPoolExecutor(4) as pool:
-        created = list(pool.map(lambda _: ortmulti.create_sessions(model, "cpu", 2), range(4)))
+        created = list(pool.map(lambda _: ortmulti.create_sessions(model, "cpu", 2, strategy="native"), range(4)))
     model.clear()
     x = np.ones((1, 64), np.float32)
     assert len({s.run(None, {"x": x})[0].tobytes() for sessions in created for s in sessions}) == 1

@@ -100,7 +100,7 @@ def test_closing_returns_the_weights_memory() -> None:
         model = _models.matmul_proto(3000, 2).SerializeToString()
         ortmulti.InferenceSession(_models.matmul()).close()
         before = resident()
-        sessions = ortmulti.create_sessions(model, "cpu", 2)
+        sessions = ortmulti.create_sessions(model, "cpu", 2, strategy="native")
         print(resident() - before)
         sessions.close()
         print(resident() - before)
