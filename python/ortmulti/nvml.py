@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
+
+from ortmulti._closing import Closing
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def pci_address(text: str) -> tuple[int, int, int, int]:
     return domain, bus, device, function
 
 
-class Nvml:
+class Nvml(Closing):
     """An open NVML. Use `Nvml.open`, and close it or use it in a ``with`` statement.
 
     Args:
@@ -97,14 +99,6 @@ class Nvml:
         library, self._library = self._library, None
         if library is not None:
             library.nvmlShutdown()
-
-    def __enter__(self) -> Nvml:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def driver_version(self) -> str | None:

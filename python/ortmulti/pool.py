@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from ortmulti import _creation, _shared, _visible_gpus
+from ortmulti._closing import Closing
 from ortmulti._creation import Model, Serialize
 from ortmulti._shared import Optimize, Strategy
 from ortmulti.devices import Device, name_devices, parse_devices
@@ -21,7 +21,7 @@ from ortmulti.timeline import Timeline
 __all__ = ["Pool", "load"]
 
 
-class Pool:
+class Pool(Closing):
     """The sessions of one model, as `load` returns them.
 
     A context manager: the end of the ``with`` block closes it.
@@ -53,14 +53,6 @@ class Pool:
     def closed(self) -> bool:
         """Whether all of its sessions are closed."""
         return all(session.closed for session in self._sessions)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""

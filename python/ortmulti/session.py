@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeAlias, overload
 
 import numpy as np
 
 from ortmulti import _core, _creation, _shared
 from ortmulti import providers as _providers
+from ortmulti._closing import Closing
 from ortmulti._creation import Model, Progress, Serialize
 from ortmulti._shared import Optimize, Strategy
 from ortmulti.devices import Device
@@ -23,7 +23,7 @@ __all__ = ["InferenceSession", "Sessions", "create_sessions"]
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
-class InferenceSession:
+class InferenceSession(Closing):
     """A model on one device, under onnxruntime's interface.
 
     Unlike onnxruntime, a provider that was asked for and cannot be used is an error and never a silent session on
@@ -160,20 +160,12 @@ class InferenceSession:
         """Whether `close` was called."""
         return self._core.closed()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
         return f"<InferenceSession of {self._core.model()} on {self.device}{state}>"
 
 
-class Sessions(Sequence[InferenceSession]):
+class Sessions(Closing, Sequence[InferenceSession]):
     """One model's sessions on several devices, in the order in which they were asked for."""
 
     def __init__(self, sessions: Iterable[InferenceSession], timeline: Timeline) -> None:
@@ -207,14 +199,6 @@ class Sessions(Sequence[InferenceSession]):
 
     def __iter__(self) -> Iterator[InferenceSession]:
         return iter(self._sessions)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Sessions on {', '.join(self.devices)}>"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ortmulti import _core, _creation
+from ortmulti._closing import Closing
 from ortmulti._creation import CheckedModel, Weights
 from ortmulti.errors import Error, NotOptimizable
 from ortmulti.models.inputs import sample_inputs
@@ -104,7 +105,7 @@ def _same(one: Any, other: Any) -> bool:
     return one.tolist() == other.tolist() if one.dtype.hasobject else one.tobytes() == other.tobytes()
 
 
-class _Session:
+class _Session(Closing):
     """A session that is closed at the end."""
 
     def __init__(
@@ -128,8 +129,5 @@ class _Session:
     def outputs(self) -> list[str]:
         return [str(name) for name, *_ in self._outputs]
 
-    def __enter__(self) -> _Session:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.core.close()

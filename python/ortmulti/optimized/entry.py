@@ -10,10 +10,10 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from ortmulti import _core
+from ortmulti._closing import Closing
 from ortmulti.errors import NoSuchFile
 
 from .checksum import checksum
@@ -41,7 +41,7 @@ class Weights(Protocol):
     def left_out(self) -> Sequence[tuple[str, str]]: ...
 
 
-class Entry:
+class Entry(Closing):
     """One optimized model. While it is open, nobody removes it from the cache.
 
     Attributes:
@@ -90,14 +90,6 @@ class Entry:
     def close(self) -> None:
         """Lets others remove it; the files that are open or mapped by then stay readable."""
         self._close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Entry of {self.facts['model'] or 'a model in memory'} in {self.folder}>"

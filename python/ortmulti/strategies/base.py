@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
+from ortmulti._closing import Closing
 from ortmulti.errors import Error, InvalidArgument
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -82,7 +82,7 @@ def make_contexts(devices: Sequence[str]) -> None:
             _core.cuda_memory(int(device.removeprefix("cuda:")))
 
 
-class Strategy(abc.ABC):
+class Strategy(Closing):
     """Sessions of one model, one on each device named.
 
     The calls come in this order: `start`, `create`, `first_run`, `close`; `close` may come at any point and again.
@@ -147,11 +147,3 @@ class Strategy(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Closes the sessions and ends whatever `start` brought up."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

@@ -1,0 +1,23 @@
+"""What has a ``close``, as a context manager."""
+
+from __future__ import annotations
+
+import abc
+from types import TracebackType
+from typing import Self
+
+
+class Closing(abc.ABC):
+    """Closed at the end of the ``with`` block."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Frees what it holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
