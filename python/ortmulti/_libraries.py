@@ -26,6 +26,7 @@ from ortmulti._elf import ElfError, read_shared_library
 from ortmulti.errors import LibraryError
 
 __all__ = [
+    "INSTALL",
     "OVERRIDE",
     "CudaLibraries",
     "OnnxRuntime",
@@ -39,9 +40,11 @@ __all__ = [
 OVERRIDE = "ORTMULTI_ONNXRUNTIME_LIBRARY"
 """Environment variable: the ONNX Runtime library to use instead of the installed distribution's."""
 
+INSTALL = 'pip install "ortmulti[gpu]" (NVIDIA GPUs) or pip install "ortmulti[cpu]"'
+"""What to do where there is no ONNX Runtime."""
+
 _OLDEST = (1, 21)
 _CUDA_PROVIDER = "libonnxruntime_providers_cuda.so"
-_INSTALL = 'pip install "ortmulti[gpu]" (NVIDIA GPUs) or pip install "ortmulti[cpu]"'
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def _from_override(path: Path) -> OnnxRuntime:
 def _from_environment() -> OnnxRuntime:
     package = _package_folder()
     if package is None:
-        raise LibraryError(f"ONNX Runtime is not installed in this Python environment: {_INSTALL}")
+        raise LibraryError(f"ONNX Runtime is not installed in this Python environment: {INSTALL}")
     return inspect_package(package)
 
 
@@ -135,7 +138,7 @@ def inspect_package(package: Path) -> OnnxRuntime:
         raise LibraryError(
             f"{' and '.join(f'{name} {owners[name]}' for name in names)} are installed over each other in {package}, "
             f"and each has overwritten files of the other: run pip uninstall -y {' '.join(names)}, then install one of "
-            f"them: {_INSTALL}"
+            f"them: {INSTALL}"
         )
     distribution, version = next(iter(owners.items())) if owners else ("", "")
     capi = package / "capi"
@@ -148,7 +151,7 @@ def inspect_package(package: Path) -> OnnxRuntime:
                 f"to an ONNX Runtime library"
             )
         raise LibraryError(
-            f"the onnxruntime package in {package} carries no libonnxruntime.so: replace it by {_INSTALL}, or set "
+            f"the onnxruntime package in {package} carries no libonnxruntime.so: replace it by {INSTALL}, or set "
             f"{OVERRIDE} to an ONNX Runtime library"
         )
     # An interrupted upgrade can leave another release's library beside the one that belongs here.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import importlib
 import logging
 import mmap
 import os
@@ -20,6 +19,7 @@ import numpy as np
 from ortmulti import _core, _creation, _runtime, errors
 from ortmulti import providers as _providers
 from ortmulti._creation import Model
+from ortmulti._onnxruntime import import_onnxruntime
 from ortmulti._shared import Optimize
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import (
@@ -212,7 +212,7 @@ def onnxruntime_sessions(
     wanted = {device: _providers.for_device(device, provider_options) for device in targets}
     _runtime.ensure_open()
     _providers.check_usable([provider for given in wanted.values() for provider in given])
-    ort = _import_onnxruntime()
+    ort = _import_same()
     if any(device.kind == "cuda" for device in targets):
         ort.preload_dlls()  # ortmulti opens them too, but in its own time
 
@@ -242,14 +242,9 @@ def onnxruntime_sessions(
     return sessions
 
 
-def _import_onnxruntime() -> Any:
-    try:
-        ort: Any = importlib.import_module("onnxruntime")
-    except ImportError as error:
-        raise LibraryError(
-            f"onnxruntime cannot be imported ({error}): "
-            'pip install "ortmulti[gpu]" (NVIDIA GPUs) or pip install "ortmulti[cpu]"'
-        ) from error
+def _import_same() -> Any:
+    """The onnxruntime package, of the release that ortmulti uses."""
+    ort = import_onnxruntime()
     ours = _core.onnxruntime_version()
     if ort.__version__ != ours:
         raise LibraryError(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ortmulti.errors import LibraryError
+from ortmulti import _onnxruntime
 
 from .base import Array, SessionSettings, StrategyError
 
@@ -27,13 +26,7 @@ def import_onnxruntime(devices: Sequence[str]) -> Any:
     Raises:
         LibraryError: onnxruntime cannot be imported.
     """
-    try:
-        onnxruntime: Any = importlib.import_module("onnxruntime")
-    except ImportError as error:
-        raise LibraryError(
-            f"onnxruntime cannot be imported ({error}); install it with "
-            'pip install "ortmulti[gpu]" or pip install "ortmulti[cpu]"'
-        ) from error
+    onnxruntime = _onnxruntime.import_onnxruntime()
     if any(device.startswith("cuda") for device in devices) and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()
     return onnxruntime
