@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from ortmulti import _core, _logging, _runtime
 from ortmulti import providers as _providers
 from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
-from ortmulti.options import SessionOptions
+from ortmulti.options import GraphOptimizationLevel, SessionOptions
 from ortmulti.timeline import Timeline
 
 Model: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
@@ -51,6 +51,13 @@ def core_options(options: SessionOptions | None) -> _core.SessionOptions:
     if not isinstance(options, SessionOptions):
         raise InvalidType(f"session options are an ortmulti.SessionOptions, not {type(options).__name__}")
     return options._core
+
+
+def without_optimization(options: _core.SessionOptions) -> _core.SessionOptions:
+    """A copy of the options under which the model's graph is used as it is."""
+    result: _core.SessionOptions = options.copy()
+    result.graph_optimization_level = int(GraphOptimizationLevel.ORT_DISABLE_ALL)
+    return result
 
 
 @dataclass(frozen=True)

@@ -204,18 +204,13 @@ def _native(load: _Load, reason: str) -> tuple[list[_core.Session], Timeline]:
     return load.create(load.request.model, load.options)
 
 
-def _without_optimization(load: _Load) -> _core.SessionOptions:
-    options: _core.SessionOptions = load.options.copy()
-    options.graph_optimization_level = int(GraphOptimizationLevel.ORT_DISABLE_ALL)
-    return options
-
-
 def _as_it_is(load: _Load, weights: _core.WeightList | None) -> tuple[list[_core.Session], Timeline]:
     if not isinstance(load.request.model, str):
         return _native(load, "the model is in memory and is not optimized")
     if weights is None or not weights.weights:
         return _native(load, "the model has no weights that can be shared")
-    return load.create(load.request.model, _without_optimization(load), weights=load.weights(weights))
+    options = _creation.without_optimization(load.options)
+    return load.create(load.request.model, options, weights=load.weights(weights))
 
 
 def _over_entry(load: _Load) -> tuple[list[_core.Session], Timeline]:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from ortmulti import _core, _creation
 from ortmulti._creation import CheckedModel, Weights
 from ortmulti.errors import Error, NotOptimizable
-from ortmulti.options import GraphOptimizationLevel, SessionOptions
+from ortmulti.options import SessionOptions
 from ortmulti.providers import Provider
 
 from .cache import Draft
@@ -73,8 +73,7 @@ def build(
 
 def entry_options(options: _core.SessionOptions) -> _core.SessionOptions:
     """The options for a session over an entry: as given, but the graph is used as it is and found where it lies."""
-    result = options.copy()
-    result.graph_optimization_level = int(GraphOptimizationLevel.ORT_DISABLE_ALL)
+    result = _creation.without_optimization(options)
     result.optimized_model_filepath = ""
     result.config_entries = {key: value for key, value in result.config_entries.items() if key != DATA_FOLDER}
     return result
