@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ortmulti import _core, _creation, _runtime
+from ortmulti import _creation, _runtime
 from ortmulti import providers as _providers
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import Error, InvalidArgument, InvalidType, NotOptimizable
@@ -83,7 +83,7 @@ def optimize(
         Error: The cache cannot be written. Other errors as those of `InferenceSession`, where the model or the device
             cannot be used at all.
     """
-    from ortmulti.optimized import Cache, build, key_of
+    from ortmulti.optimized import Cache, build, compute_capability, key_of
     from ortmulti.optimized import comparison as comparing
 
     start = time.monotonic()
@@ -99,7 +99,7 @@ def optimize(
     _providers.check_usable(providers)
     cache = Cache.default()
     try:
-        key = key_of(checked, providers, options, compute_capability=_compute_capability(target), content=content)
+        key = key_of(checked, providers, options, compute_capability=compute_capability([target]), content=content)
         found = cache.find(key, verify=True)
         if found is not None:
             with found:
@@ -118,12 +118,6 @@ def optimize(
     except NotOptimizable:
         _check_ordinary(checked, providers, options)
         raise
-
-
-def _compute_capability(device: Device) -> tuple[int, int] | None:
-    if device.kind == "cpu":
-        return None
-    return next(gpu.compute_capability for gpu in _core.cuda_devices() if gpu.index == device.index)
 
 
 def _check_ordinary(model: Any, providers: list[_providers.Provider], options: SessionOptions | None) -> None:

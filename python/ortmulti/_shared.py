@@ -6,7 +6,7 @@ import concurrent.futures
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -20,7 +20,6 @@ from ortmulti.errors import (
     InvalidArgument,
     InvalidGraph,
     InvalidProtobuf,
-    NotFound,
     NotImplemented,
     NotOptimizable,
     RuntimeException,
@@ -217,54 +216,29 @@ def _over_entry(load: _Load) -> tuple[list[_core.Session], Timeline]:
     from ortmulti import optimized
 
     request = load.request
+    wanted = optimized.Wanted(request.model, load.sessions[0], request.options, load.targets, load.spans)
     try:
-        with load.spans("find optimized model"):
-            key = optimized.key_of(
-                request.model,
-                load.sessions[0],
-                request.options,
-                compute_capability=_compute_capability(load.targets),
-            )
-            cache = optimized.Cache.default()
-            entry = cache.find(key, verify=False)
-        if entry is not None:
-            try:
-                with entry:
-                    return _over(load, entry)
-            except optimized.Damaged as damage:
-                cache.remove(key, damage)
-        if request.optimize == "offline":
-            raise NotFound(
-                f"there is no optimized form of {describe(request.model)} for these options, and optimize='offline' "
-                "makes none: run `ortmulti optimize` before"
-            )
-        return _over_new_entry(load, cache, key)
+        return wanted.find_or_make(
+            lambda entry: _over(load, entry),
+            lambda draft: _over_new_entry(load, wanted, draft),
+            offline=request.optimize == "offline",
+        )
     except NotOptimizable as problem:
         return _native(load, str(problem))
 
 
-def describe(model: _creation.CheckedModel) -> str:
-    return f"'{model}'" if isinstance(model, str) else f"a model of {len(model)} bytes"
-
-
-def _compute_capability(targets: Sequence[Device]) -> tuple[int, int] | None:
-    used = {device.index for device in targets}
-    found = {gpu.compute_capability for gpu in _core.cuda_devices() if gpu.index in used}
-    if len(found) > 1:
-        raise NotOptimizable("the GPUs are of different compute capabilities")
-    return next(iter(found), None)
-
-
 def _over(load: _Load, entry: optimized.Entry) -> tuple[list[_core.Session], Timeline]:
     """Creates the sessions over an entry, whose checksums are compared meanwhile."""
-    with concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="verify") as executor:
+    from ortmulti import optimized
+
+    with entry, concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="verify") as executor:
         verified = executor.submit(entry.verify)
         try:
             created, timeline = _create_over(load, entry)
         except Error as problem:
             verified.result()  # a damaged entry explains it
             if isinstance(problem, _NOT_LOADABLE):
-                raise _not_loadable(problem) from problem
+                raise optimized.not_loadable(problem) from problem
             raise
         try:
             verified.result()
@@ -281,39 +255,31 @@ def _create_over(load: _Load, entry: optimized.Entry) -> tuple[list[_core.Sessio
 
 
 def _over_new_entry(
-    load: _Load, cache: optimized.Cache, key: optimized.CacheKey
+    load: _Load, wanted: optimized.Wanted, draft: optimized.Draft
 ) -> tuple[list[_core.Session], Timeline]:
     """Optimizes the model, creates the sessions over the result, and publishes that once they are there."""
     from ortmulti import optimized
 
-    request = load.request
-    refused: tuple[str, ...] = ()
-    with cache.draft(key) as draft:
-        while True:
-            with load.spans("optimize model"):
-                entry = optimized.build(draft, request.model, load.sessions[0], request.options, refused)
-            try:
-                created, timeline = _create_over(load, entry)
-            except _NOT_LOADABLE as problem:
-                raise _not_loadable(problem) from problem
-            found = {name for session in created for name in session.weight_use()[1]}
-            changed = any(optimized.signature(session) != entry.facts["signature"] for session in created)
-            if not found and not changed:
-                if draft.timeline is not None:
-                    timeline.extend(draft.timeline)
-                with load.spans("publish optimized model"):
-                    draft.publish().close()
-                return created, timeline
+    def create(entry: optimized.Entry) -> tuple[tuple[list[_core.Session], Timeline], set[str]]:
+        try:
+            created, timeline = _create_over(load, entry)
+        except _NOT_LOADABLE as problem:
+            raise optimized.not_loadable(problem) from problem
+        refused = {name for session in created for name in session.weight_use()[1]}
+        changed = any(optimized.signature(session) != entry.facts["signature"] for session in created)
+        if refused or changed:
             _close(created)
-            if changed:
-                raise NotOptimizable("the optimized model has other inputs or outputs than the model")
-            if found <= set(refused):
-                raise NotOptimizable(f"ONNX Runtime does not take the weights {', '.join(sorted(found)[:3])}")
-            refused = tuple(sorted({*refused, *found}))
+        if changed:
+            raise NotOptimizable("the optimized model has other inputs or outputs than the model")
+        return (created, timeline), refused
 
-
-def _not_loadable(problem: Exception) -> NotOptimizable:
-    return NotOptimizable(f"the optimized model cannot be loaded: {problem}")
+    with draft:
+        created, timeline = wanted.build(draft, create)
+        if draft.timeline is not None:
+            timeline.extend(draft.timeline)
+        with load.spans("publish optimized model"):
+            draft.publish().close()
+        return created, timeline
 
 
 def _close(sessions: Iterable[_core.Session]) -> None:

@@ -28,7 +28,6 @@ from ortmulti.errors import (
     InvalidArgument,
     InvalidType,
     LibraryError,
-    NotFound,
     NotOptimizable,
     WeightsError,
 )
@@ -301,50 +300,29 @@ def _find_source(
         return _Source(model, _core.shareable_weights(model))
     from ortmulti import optimized
 
+    wanted = optimized.Wanted(model, providers, options, [device])
     try:
-        key = optimized.key_of(model, providers, options, compute_capability=_compute_capability(device))
-        cache = optimized.Cache.default()
-        entry = cache.find(key)
-        if entry is not None:
-            return _Source(entry.model_path, entry.weights, _Owner(entry))
-        if optimize == "offline":
-            raise NotFound(
-                f"there is no optimized form of {f'{model!r}' if isinstance(model, str) else 'this model'} for these "
-                "options, and optimize='offline' makes none: run `ortmulti optimize` before"
-            )
-        return _make_source(cache, key, model, providers, options)
+        return wanted.find_or_make(
+            lambda entry: _Source(entry.model_path, entry.weights, _Owner(entry)),
+            lambda draft: _make_source(wanted, draft),
+            offline=optimize == "offline",
+        )
     except NotOptimizable as problem:
         raise _NotShared(str(problem)) from problem
 
 
-def _make_source(
-    cache: optimized.Cache,
-    key: optimized.CacheKey,
-    model: str | bytes,
-    providers: Sequence[_providers.Provider],
-    options: SessionOptions,
-) -> _Source:
-    from ortmulti import optimized
-
-    refused: tuple[str, ...] = ()
-    for _ in range(2):
-        with contextlib.ExitStack() as stack:
-            draft = stack.enter_context(cache.draft(key))
-            entry = optimized.build(draft, model, providers, options, refused)
-            refused = _refused(entry, providers, options)
-            if refused:
-                continue
-            published = draft.publish()
-            owner = _Owner(published)
-            if published is entry:  # it vanishes with the draft, which is kept for the sessions
-                weakref.finalize(owner, stack.pop_all().close)
-            return _Source(published.model_path, published.weights, owner)
-    raise NotOptimizable(f"ONNX Runtime does not take the weights {', '.join(refused[:3])}")
+def _make_source(wanted: optimized.Wanted, draft: optimized.Draft) -> _Source:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(draft)
+        entry = wanted.build(draft, lambda entry: (entry, _refused(wanted, entry)))
+        published = draft.publish()
+        owner = _Owner(published)
+        if published is entry:  # it vanishes with the draft, which is kept for the sessions
+            weakref.finalize(owner, stack.pop_all().close)
+        return _Source(published.model_path, published.weights, owner)
 
 
-def _refused(
-    entry: optimized.Entry, providers: Sequence[_providers.Provider], options: SessionOptions
-) -> tuple[str, ...]:
+def _refused(wanted: optimized.Wanted, entry: optimized.Entry) -> list[str]:
     """The weights that ONNX Runtime does not take, such as those that it plans on the CPU."""
     from ortmulti import optimized
 
@@ -352,22 +330,16 @@ def _refused(
         # Without their values, since it never runs.
         [session], _ = _creation.create(
             entry.model_path,
-            [providers],
-            optimized.entry_options(options._core),
+            [wanted.providers],
+            optimized.entry_options(_creation.core_options(wanted.options)),
             weights=_creation.Weights(entry.weights, fill=False),
         )
     except Error as error:
-        raise NotOptimizable(f"the optimized model cannot be loaded: {error}") from error
+        raise optimized.not_loadable(error) from error
     try:
-        return tuple(session.weight_use()[1])
+        return list(session.weight_use()[1])
     finally:
         session.close()
-
-
-def _compute_capability(device: Device) -> tuple[int, int] | None:
-    if device.kind == "cpu":
-        return None
-    return next(gpu.compute_capability for gpu in _core.cuda_devices() if gpu.index == device.index)
 
 
 def _convert_options(ort: Any, options: SessionOptions, device: Device, on_cpu: int) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from .build import build, entry_options, signature
+from .build import build, entry_options, not_loadable, signature
 from .cache import Cache, Draft, new_draft
 from .entry import Damaged, Entry
-from .key import CacheKey, key_of
+from .key import CacheKey, compute_capability, key_of
+from .obtain import Wanted
 
 __all__ = [
     "Cache",
@@ -13,9 +14,12 @@ __all__ = [
     "Damaged",
     "Draft",
     "Entry",
+    "Wanted",
     "build",
+    "compute_capability",
     "entry_options",
     "key_of",
     "new_draft",
+    "not_loadable",
     "signature",
 ]

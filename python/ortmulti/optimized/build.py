@@ -79,6 +79,11 @@ def entry_options(options: _core.SessionOptions) -> _core.SessionOptions:
     return result
 
 
+def not_loadable(error: Error) -> NotOptimizable:
+    """What to raise if no session over an entry can be created: ONNX Runtime does not load everything that it saves."""
+    return NotOptimizable(f"the optimized model cannot be loaded: {error}")
+
+
 def _build(
     draft: Draft,
     model: CheckedModel,

@@ -16,7 +16,7 @@ from ortmulti.models.inputs import sample_inputs
 from ortmulti.options import SessionOptions
 from ortmulti.providers import Provider
 
-from .build import entry_options, signature
+from .build import entry_options, not_loadable, signature
 from .entry import Entry
 
 
@@ -120,7 +120,7 @@ class _Session(Closing):
         except Error as error:
             if weights is None:
                 raise
-            raise NotOptimizable(f"the optimized model cannot be loaded: {error}") from error
+            raise not_loadable(error) from error
         inputs, self._outputs = signature(self.core)
         # Shapes may be known better after optimization.
         self.names = [[value[:2] for value in inputs], [value[:2] for value in self._outputs]]

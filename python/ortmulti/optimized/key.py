@@ -7,12 +7,13 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ortmulti import _core, _libraries
+from ortmulti.devices import Device
 from ortmulti.errors import NotOptimizable
 from ortmulti.options import SessionOptions
 from ortmulti.providers import Provider
@@ -105,6 +106,21 @@ def key_of(
     digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
     path = str(Path(model).absolute()) if isinstance(model, str) else ""
     return CacheKey(digest, facts, read.sources, content, path)
+
+
+def compute_capability(devices: Iterable[Device]) -> tuple[int, int] | None:
+    """The compute capability of the GPUs among ``devices``, as `key_of` takes it; None without GPUs.
+
+    Raises:
+        NotOptimizable: They have different ones.
+    """
+    used = {device.index for device in devices if device.kind == "cuda"}
+    if not used:
+        return None
+    found = {gpu.compute_capability for gpu in _core.cuda_devices() if gpu.index in used}
+    if len(found) > 1:
+        raise NotOptimizable("the GPUs are of different compute capabilities")
+    return next(iter(found), None)
 
 
 def _relevant(options: _core.SessionOptions) -> dict[str, Any]:

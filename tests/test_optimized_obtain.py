@@ -1,0 +1,120 @@
+"""Entries for sessions that are being created: found, made, made again, and what sessions over weights do with them.
+
+Sessions that share weights are on GPUs; here the same code creates them on the CPU.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti import _core, _runtime, _shared
+from ortmulti.devices import Device
+from ortmulti.optimized import Cache, Entry, Wanted, compute_capability, key_of
+from tests import _models
+from tests.test_optimized_build import CPU
+
+X = np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
+    _runtime.ensure_open()
+    monkeypatch.setenv("ORTMULTI_CACHE", str(tmp_path / "cache"))
+    return Cache.default()
+
+
+def load(model: str | bytes, **arguments: Any) -> tuple[list[str], list[str]]:
+    """Creates two sessions and runs them; the names of the spans of that, and why nothing was shared."""
+    request = _shared.Request(model, **arguments)
+    asked = _shared._Load(request, sessions=[list(CPU)] * 2, targets=[Device("cpu")])
+    created, timeline = _shared._over_entry(asked)
+    timeline = asked.spans.to(timeline)
+    with _models.cpu_session(model) as usual:
+        expected = usual.run(None, {"x": X})[0]
+    for session in created:
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected)
+        session.close()
+    return [span.name for span in timeline.spans], timeline.not_shared
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_what_is_made_once_is_found(tmp_path: Path, cache: Cache, in_memory: bool) -> None:
+    model = _models.matmul() if in_memory else str(_models.write_external(tmp_path)[0])
+    message = "a model of .* bytes" if in_memory else r"'/.*model\.onnx'"
+    with pytest.raises(ortmulti.NotFound, match=f"^there is no optimized form of {message} for .*ortmulti optimize"):
+        load(model, optimize="offline")
+    assert cache.entries() == []
+    spans, not_shared = load(model)
+    assert not_shared == []
+    assert {"find optimized model", "optimize model", "publish optimized model"} <= set(spans)
+    for optimize in ("auto", "offline"):
+        spans, not_shared = load(model, optimize=optimize)
+        assert not_shared == []
+        assert "find optimized model" in spans
+        assert "optimize model" not in spans
+    assert len(cache.entries()) == 1
+
+
+def test_a_damaged_entry_is_made_anew(tmp_path: Path, cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
+    model = str(_models.write_external(tmp_path)[0])
+    load(model)
+    [stored] = cache.entries()
+    graph = stored.folder / "model.onnx"
+    content = graph.read_bytes()
+    graph.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with caplog.at_level(logging.WARNING, "ortmulti"), pytest.raises(ortmulti.NotFound):
+        load(model, optimize="offline")
+    assert "is damaged" in caplog.text
+    assert cache.entries() == []
+    assert "optimize model" in load(model)[0]
+    assert len(cache.entries()) == 1
+
+
+def test_what_cannot_be_optimized_is_loaded_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def split(*_: object) -> None:
+        raise ortmulti.Fail("of no use")
+
+    monkeypatch.setattr(_core, "split_optimized_model", split)
+    assert load(_models.matmul())[1] == ["what ONNX Runtime saved cannot be used: of no use"]
+
+
+def test_weights_that_are_not_taken_are_left_out(tmp_path: Path, cache: Cache) -> None:
+    model = str(_models.write_external(tmp_path)[0])
+    seen: list[tuple[str, ...]] = []
+    wanted = Wanted(model, CPU, None, [Device("cpu")])
+
+    def create(entry: Entry) -> tuple[Entry, list[str]]:
+        seen.append(entry.refused)
+        return entry, [name for name, *_ in entry.weights.weights[:1]] if len(seen) < 3 else []
+
+    with cache.draft(key_of(model, CPU)) as draft:
+        entry = wanted.build(draft, create)
+        shared = [name for name, *_ in entry.weights.weights]
+    assert [len(refused) for refused in seen] == [0, 1, 2]
+    assert not set(shared) & set(entry.refused)
+
+
+def test_weights_that_are_never_taken_are_named(tmp_path: Path, cache: Cache) -> None:
+    model = str(_models.write_external(tmp_path)[0])
+    wanted = Wanted(model, CPU, None, [Device("cpu")])
+    with (
+        cache.draft(key_of(model, CPU)) as draft,
+        pytest.raises(ortmulti.NotOptimizable, match=r"does not take the weights one, two$"),
+    ):
+        wanted.build(draft, lambda _: (None, ["two", "one"]))
+
+
+def test_gpus_of_one_key_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [SimpleNamespace(index=index, compute_capability=(9, index // 2)) for index in range(3)]
+    monkeypatch.setattr(_core, "cuda_devices", lambda: gpus)
+    assert compute_capability([Device("cpu")]) is None
+    assert compute_capability([Device("cuda", 0), Device("cpu"), Device("cuda", 1)]) == (9, 0)
+    with pytest.raises(ortmulti.NotOptimizable, match="different compute capabilities"):
+        compute_capability([Device("cuda", 1), Device("cuda", 2)])
