@@ -34,6 +34,21 @@ bool uses_bytes_in_place(const SessionOptions& options) {
   return entry != options.config_entries.end() && entry->second == "1";
 }
 
+// Does a step towards what `made` will hold. An error frees that, and says in what it happened and how much memory
+// there is where a GPU's is exhausted.
+template <typename Made, typename Step>
+void make_part(std::shared_ptr<Made>& made, const std::string& context, const Device& device, Step step) {
+  try {
+    step();
+  } catch (const Ort::Exception& exception) {
+    made.reset();
+    const Error error = from_onnxruntime(exception, context);
+    throw device.is_cuda() && error.kind() == ErrorKind::out_of_memory ? with_device_memory(error, device) : error;
+  } catch (const Error& error) {
+    throw Error(error.kind(), context + ": " + error.what());
+  }
+}
+
 Ort::Session open_session(OnnxRuntime& runtime, const ModelSource& model, const Ort::SessionOptions& options) {
   if (model.in_memory) {
     return Ort::Session(runtime.env(), model.bytes, model.size, options);
@@ -73,7 +88,7 @@ Device device_of(const std::vector<Provider>& providers) {
 }
 
 Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOptions& options,
-                 std::vector<Provider> providers, Timeline* timeline, std::shared_ptr<const WeightStore> weights) {
+                 std::vector<Provider> providers, Timeline* timeline, const Weights& weights) {
   const auto description = std::make_shared<Description>();
   description->model = model.describe();
   description->device = device_of(providers);
@@ -89,14 +104,20 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   }
   const std::string context = "creating a session of " + description->model + " on " + name;
   auto opened = std::make_shared<Opened>();
-  try {
-    Ort::SessionOptions ort_options = to_onnxruntime(options, description->providers);
-    if (uses_bytes_in_place(options)) {
-      opened->model_bytes = model.owner;
-    }
+  Ort::SessionOptions ort_options{nullptr};
+  make_part(opened, context, device, [&] {
+    const ScopedSpan span(timeline, "prepare session", name);
+    ort_options = to_onnxruntime(options, description->providers);
+  });
+  if (uses_bytes_in_place(options)) {
+    opened->model_bytes = model.owner;
+  }
+  if (weights) {
+    opened->weights = weights();
+  }
+  make_part(opened, context, device, [&] {
     std::optional<WeightUseWatch> watch;
-    if (weights) {
-      opened->weights = std::move(weights);
+    if (opened->weights) {
       opened->weights->add_to(ort_options);
       watch.emplace(options).apply(ort_options);
       // Else a run's logger would take the level that the watch gave to the session's.
@@ -109,13 +130,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
     if (watch) {
       description->weight_use = watch->use();
     }
-  } catch (const Ort::Exception& exception) {
-    opened.reset();
-    const Error error = from_onnxruntime(exception, context);
-    throw device.is_cuda() && error.kind() == ErrorKind::out_of_memory ? with_device_memory(error, device) : error;
-  } catch (const Error& error) {
-    throw Error(error.kind(), context + ": " + error.what());
-  }
+  });
   description_ = description;
   opened_ = std::move(opened);
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <shared_mutex>
@@ -57,10 +58,13 @@ struct Metadata {
 /// any thread.
 class Session {
  public:
-  /// Creates the session in the calling thread, which has its device current afterwards. `weights` take the place of
-  /// the model's initializers of the same names, and are held until ONNX Runtime's session is freed.
+  /// Gives the weights that take the place of the model's initializers of the same names, and that are held until ONNX
+  /// Runtime's session is freed. It may wait for them: all that goes without them is done before.
+  using Weights = std::function<std::shared_ptr<const WeightStore>()>;
+
+  /// Creates the session in the calling thread, which has its device current afterwards.
   Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOptions& options,
-          std::vector<Provider> providers, Timeline* timeline, std::shared_ptr<const WeightStore> weights = nullptr);
+          std::vector<Provider> providers, Timeline* timeline, const Weights& weights = {});
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

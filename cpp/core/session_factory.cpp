@@ -209,26 +209,28 @@ bool Creation::weights_may_be_read() {
 
 std::shared_ptr<Session> Creation::create_session(std::size_t index) {
   const Device& device = devices_[index];
-  const auto make = [&](std::shared_ptr<const WeightStore> weights) {
+  const auto make = [&](const Session::Weights& weights) {
     return std::make_shared<Session>(runtime_, request_.model, options_for(device), request_.sessions[index],
-                                     timeline_.get(), std::move(weights));
+                                     timeline_.get(), weights);
   };
   if (!request_.weights) {
     if (device.is_cuda()) {
       std::call_once(memory_checks_.at(to_string(device)), [&] { check_memory(device); });
     }
-    return make(nullptr);
+    return make({});
   }
   if (!device.is_cuda()) {
-    return make(mapped_weights());
+    return make([this] { return mapped_weights(); });
   }
   const std::size_t place = loader_->index_of(device.index);
   // Where nothing reads the weights before the first run, the session is created while they are still on their way.
   const bool early = !request_.weights->fill || !weights_may_be_read();
-  if (!early) {
-    loader_->wait_filled(place);
-  }
-  std::shared_ptr<Session> session = make(loader_->allocated(place));
+  std::shared_ptr<Session> session = make([&] {
+    if (!early) {
+      loader_->wait_filled(place);
+    }
+    return loader_->allocated(place);
+  });
   loader_->wait_filled(place);
   return session;
 }

@@ -35,10 +35,11 @@ FloatTensor row(const std::string& name, float value) { return {name, std::vecto
 
 std::vector<FloatTensor> supplied_weights() { return {diagonal("w) because (w).", 2), row("b", 1)}; }
 
-std::shared_ptr<Session> make_session_over(const std::string& model_name, std::shared_ptr<const WeightStore> weights,
+std::shared_ptr<Session> make_session_over(const std::string& model_name,
+                                           const std::shared_ptr<const WeightStore>& weights,
                                            const SessionOptions& options) {
   return std::make_shared<Session>(runtime(), model(model_name), options, std::vector<Provider>{}, nullptr,
-                                   std::move(weights));
+                                   [&weights] { return weights; });
 }
 
 std::vector<float> run_ones(Session& session, const Ort::RunOptions& options) {

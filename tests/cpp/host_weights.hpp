@@ -42,7 +42,8 @@ FloatTensor row(const std::string& name, float value);
 /// The weights of the model "supplied": twice the identity matrix, and ones.
 std::vector<FloatTensor> supplied_weights();
 
-std::shared_ptr<Session> make_session_over(const std::string& model_name, std::shared_ptr<const WeightStore> weights,
+std::shared_ptr<Session> make_session_over(const std::string& model_name,
+                                           const std::shared_ptr<const WeightStore>& weights,
                                            const SessionOptions& options = {});
 
 /// The output "y" for an "x" of one row of ones.
