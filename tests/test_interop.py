@@ -308,6 +308,18 @@ def test_offline_takes_what_was_optimized_before(tmp_path: Path) -> None:
     np.testing.assert_array_equal(session.run(None, {"x": X})[0], usual(path, {"x": X})[0])
 
 
+def test_a_damaged_optimized_model_is_made_anew(tmp_path: Path, warnings: pytest.LogCaptureFixture) -> None:
+    path, _ = _models.write_external(tmp_path)
+    stored = ortmulti.optimize(path, "cpu")
+    graph = Path(stored.path) / "model.onnx"
+    content = graph.read_bytes()
+    graph.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    [session] = onnxruntime_sessions(path, "cpu")
+    assert ["is damaged" in record.getMessage() for record in warnings.records] == [True]
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], usual(path, {"x": X})[0])
+    assert graph.read_bytes() == content
+
+
 def test_without_a_cache_the_optimized_model_lives_as_long_as_the_sessions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: pytest.LogCaptureFixture
 ) -> None:

@@ -264,7 +264,7 @@ def _shared(
     """The model that sessions of these devices, all of one kind, are created from, and their weights."""
     if options.optimized_model_filepath:
         raise _NotShared("optimized_model_filepath is set")
-    source = _find_source(model, devices[0], providers, options, optimize)
+    source = _find_source(model, devices, providers, options, optimize)
     if devices[0].kind == "cpu":
         weights = _MappedWeights(ort, source)
         return dict.fromkeys(devices, (source, weights))
@@ -289,7 +289,7 @@ class _Owner:
 
 def _find_source(
     model: str | bytes,
-    device: Device,
+    devices: Sequence[Device],
     providers: Sequence[_providers.Provider],
     options: SessionOptions,
     optimize: Optimize,
@@ -300,15 +300,23 @@ def _find_source(
         return _Source(model, _core.shareable_weights(model))
     from ortmulti import optimized
 
-    wanted = optimized.Wanted(model, providers, options, [device])
+    wanted = optimized.Wanted(model, providers, options, devices)
     try:
         return wanted.find_or_make(
-            lambda entry: _Source(entry.model_path, entry.weights, _Owner(entry)),
+            _take,
             lambda draft: _make_source(wanted, draft),
             offline=optimize == "offline",
         )
     except NotOptimizable as problem:
         raise _NotShared(str(problem)) from problem
+
+
+def _take(entry: optimized.Entry) -> _Source:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(entry)
+        entry.verify()
+        stack.pop_all()
+    return _Source(entry.model_path, entry.weights, _Owner(entry))
 
 
 def _make_source(wanted: optimized.Wanted, draft: optimized.Draft) -> _Source:
