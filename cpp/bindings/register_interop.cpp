@@ -224,6 +224,7 @@ class Load {
 
  private:
   void bring_up(std::size_t index) noexcept {
+    loader_.want(index);
     loader_.bring_up(index);
     const std::lock_guard lock(mutex_);
     ++finished_;

@@ -195,7 +195,8 @@ void WeightLoader::copy_from(std::size_t source, std::size_t index) {
   std::shared_ptr<CudaWeightStore> to;
   std::shared_ptr<FillProgress> progress;
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return stop_.load() || slots_[index].wanted; });
     from = slots_[source].store;
     to = slots_[index].store;
     progress = slots_[source].filled ? nullptr : slots_[source].progress;
@@ -224,7 +225,16 @@ void WeightLoader::copy_from(std::size_t source, std::size_t index) {
   }
 }
 
+void WeightLoader::want(std::size_t index) {
+  {
+    const std::lock_guard lock(mutex_);
+    slots_[index].wanted = true;
+  }
+  changed_.notify_all();
+}
+
 std::shared_ptr<const CudaWeightStore> WeightLoader::allocated(std::size_t index) {
+  want(index);
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return stop_.load() || slots_[index].arrived; });
   if (stop_.load()) {
@@ -234,6 +244,7 @@ std::shared_ptr<const CudaWeightStore> WeightLoader::allocated(std::size_t index
 }
 
 void WeightLoader::wait_filled(std::size_t index) {
+  want(index);
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return stop_.load() || slots_[index].filled; });
   if (stop_.load() && !slots_[index].filled) {

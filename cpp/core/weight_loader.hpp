@@ -31,6 +31,9 @@ class WeightLoader {
   /// is thrown by allocated() and wait_filled(), and stops the other devices.
   void bring_up(std::size_t index) noexcept;
 
+  /// Lets devices[index] be copied to from another device. Until then it is not: what CUDA is asked for on a device may
+  /// wait for the copies to it, and so be asked for before. The calls that wait for the weights there do this too.
+  void want(std::size_t index);
   /// Waits for the memory of devices[index], which may not be filled yet.
   std::shared_ptr<const CudaWeightStore> allocated(std::size_t index);
   /// Waits until all weights are on devices[index].
@@ -49,6 +52,7 @@ class WeightLoader {
  private:
   struct Slot {
     std::shared_ptr<CudaWeightStore> store;
+    bool wanted = false;
     bool arrived = false;  // allocated
     bool taken = false;    // being filled by its own thread, or by another's pass
     bool filled = false;

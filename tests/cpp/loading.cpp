@@ -113,6 +113,9 @@ Loading::Stores Loading::load(const std::shared_ptr<const WeightPlan>& plan, con
   for (const std::size_t index : order) {
     threads.emplace_back([&loader, index] { loader.bring_up(index); });
   }
+  for (std::size_t i = 0; i < request.devices.size(); ++i) {
+    loader.want(i);
+  }
   Stores stores;
   std::set<std::string> errors;
   std::exception_ptr error;

@@ -173,6 +173,21 @@ TEST_F(WeightLoading, DevicesMayComeLongAfterTheFirstIsFull) {
   }
 }
 
+TEST_F(WeightLoading, NothingIsCopiedToAPeerBeforeItIsWanted) {
+  WeightFiles files;
+  files.add_even(100, 1000);
+  count_copies();
+  WeightLoader loader(*startup, files.plan(), {0, 1}, {}, nullptr, nullptr);
+  std::thread first([&] { loader.bring_up(0); });
+  std::thread second([&] { loader.bring_up(1); });
+  loader.wait_filled(0);
+  first.join();
+  loader.stop();
+  second.join();
+  EXPECT_EQ((copied[{Kind::to_device, 0}]), files.plan()->file_bytes());
+  EXPECT_EQ((copied[{Kind::peer, 1}]), 0U);
+}
+
 TEST_F(WeightLoading, PinsNoMoreThanItsBuffers) {
   WeightFiles files;
   files.add_even(20, 100'000);
