@@ -164,6 +164,41 @@ def test_many_threads_patch_and_undo() -> None:
     assert onnxruntime.InferenceSession is a_library.EARLY_SESSION
 
 
+def test_a_forked_child_inherits_the_patch_and_can_undo_it() -> None:
+    """Also while other threads patch and undo."""
+    printed = check_child(
+        """
+        import os, threading
+        import onnxruntime, ortmulti
+        theirs, stop = onnxruntime.InferenceSession, threading.Event()
+
+        def patch():
+            while not stop.is_set():
+                with ortmulti.patch_onnxruntime():
+                    pass
+
+        thread = threading.Thread(target=patch)
+        applied = ortmulti.patch_onnxruntime()
+        thread.start()
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                assert onnxruntime.InferenceSession is ortmulti.InferenceSession
+                ortmulti.patch_onnxruntime().undo()
+                applied.undo()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        stop.set()
+        thread.join()
+        applied.undo()
+        assert onnxruntime.InferenceSession is theirs
+        print("done")
+        """,
+        options=("-W", "ignore::DeprecationWarning"),  # CPython's advice against forks beside threads
+    )
+    assert printed.strip() == "done"
+
+
 def test_a_module_that_is_imported_under_the_patch_gets_ours() -> None:
     """onnxruntime itself is imported by the patch."""
     printed = check_child(

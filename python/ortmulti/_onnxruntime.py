@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import threading
 from typing import Any
 
@@ -12,6 +13,9 @@ from ortmulti.errors import LibraryError
 
 LOCK = threading.RLock()
 """Held while names are rebound."""
+
+# A child shall not inherit it held by a thread that it does not have.
+os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
 
 REPLACED: dict[str, Any] = {}
 """The package's own values of names that `patch_onnxruntime` has rebound; guarded by `LOCK`."""
