@@ -243,7 +243,7 @@ def test_the_sessions_on_the_cpu_share_the_cores() -> None:
         ({"sessions_per_device": 0}, ortmulti.InvalidArgument, "1 or more, not 0"),
         ({"sessions_per_device": 1.0}, ortmulti.InvalidType, "an int, not 1.0"),
         ({"options": onnxruntime.SessionOptions()}, ortmulti.InvalidType, "an ortmulti.SessionOptions, not SessionO"),
-        ({"provider_options": {"a": 1}}, ortmulti.InvalidArgument, "no device is a GPU"),
+        ({"provider_options": {"use_tf32": 1}}, ortmulti.InvalidArgument, "no device is a GPU"),
         ({"provider_options": [1]}, ortmulti.InvalidType, r"dict of the CUDA provider's options, not \[1\]"),
         ({"devices": "tpu"}, ortmulti.InvalidArgument, "tpu"),
     ],

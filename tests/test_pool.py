@@ -118,7 +118,7 @@ def test_a_rate_is_bytes_over_seconds() -> None:
         ({"devices": []}, ortmulti.InvalidArgument, "devices is empty"),
         ({"sessions_per_device": 0}, ortmulti.InvalidArgument, "1 or more, not 0"),
         ({"options": {}}, ortmulti.InvalidType, "SessionOptions, not dict"),
-        ({"provider_options": {"a": 1}}, ortmulti.InvalidArgument, "no device is a GPU"),
+        ({"provider_options": {"use_tf32": 1}}, ortmulti.InvalidArgument, "no device is a GPU"),
         ({"strategy": "best"}, ortmulti.InvalidArgument, "'shared' or 'native', not 'best'"),
         ({"optimize": True}, ortmulti.InvalidArgument, "'auto', 'never' or 'offline', not True"),
         ({"serialize": "some"}, ortmulti.InvalidArgument, "'some'"),

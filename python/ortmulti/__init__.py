@@ -8,6 +8,7 @@ Runtime library of the installed onnxruntime-gpu or onnxruntime distribution at 
 from __future__ import annotations
 
 from ortmulti._core import ModelMetadata, NodeArg, __version__
+from ortmulti._module_functions import get_all_providers, get_device, get_version_string, preload_dlls
 from ortmulti._optimize import OptimizedModel, optimize
 from ortmulti._prewarm import prewarm
 from ortmulti._runtime import get_available_providers
@@ -40,6 +41,7 @@ from ortmulti.errors import (
 )
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
+from ortmulti.patch import Patch, patch_onnxruntime
 from ortmulti.pool import Pool, load
 from ortmulti.progress import LoadProgress
 from ortmulti.session import InferenceSession, Sessions, create_sessions
@@ -78,6 +80,7 @@ __all__ = [
     "NotOptimizable",
     "OptimizedModel",
     "OutOfMemory",
+    "Patch",
     "Pool",
     "RunOptions",
     "RuntimeException",
@@ -88,9 +91,14 @@ __all__ = [
     "WeightsError",
     "__version__",
     "create_sessions",
+    "get_all_providers",
     "get_available_providers",
+    "get_device",
+    "get_version_string",
     "load",
     "optimize",
     "parse_devices",
+    "patch_onnxruntime",
+    "preload_dlls",
     "prewarm",
 ]

@@ -87,6 +87,12 @@ def find_cuda_libraries(runtime: OnnxRuntime) -> CudaLibraries:
     return libraries
 
 
+def search_first(runtime: OnnxRuntime, folder: Path) -> CudaLibraries:
+    """As `find_cuda_libraries`, but with a folder that comes before all but what is already loaded."""
+    there = {path.name: path for path in sorted(folder.iterdir()) if is_cuda_library(path.name)}
+    return CudaSearch(_site_folders(runtime), loaded={**there, **loaded_libraries()}).find(runtime)
+
+
 def why_no_cuda(runtime: OnnxRuntime, search: CudaSearch | None = None) -> tuple[str, ...]:
     """Say why an ONNX Runtime's CUDA provider cannot be loaded here, as far as libraries are to blame.
 

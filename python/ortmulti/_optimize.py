@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ortmulti import _creation, _runtime
 from ortmulti import providers as _providers
 from ortmulti.devices import Device, parse_devices
-from ortmulti.errors import Error, InvalidArgument, InvalidType, NotOptimizable
+from ortmulti.errors import Error, InvalidArgument, NotOptimizable
 from ortmulti.options import SessionOptions
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ def optimize(
     start = time.monotonic()
     checked = _creation.check_model(model)
     _creation.core_options(options)
-    if provider_options is not None and not isinstance(provider_options, Mapping):
-        raise InvalidType(f"provider_options is a dict of the CUDA provider's options, not {provider_options!r}")
+    _providers.check_cuda_options(provider_options)
     target = parse_devices("all" if device is None else device)[0]
     if provider_options and target.kind == "cpu":
         raise InvalidArgument("provider_options are the CUDA provider's, and the device is the CPU")

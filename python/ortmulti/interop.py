@@ -201,8 +201,7 @@ def onnxruntime_sessions(
         raise InvalidArgument(f"sessions_per_device is 1 or more, not {sessions_per_device}")
     if options is not None and not isinstance(options, SessionOptions):
         raise InvalidType(f"options are an ortmulti.SessionOptions, not {type(options).__name__}")
-    if provider_options is not None and not isinstance(provider_options, Mapping):
-        raise InvalidType(f"provider_options is a dict of the CUDA provider's options, not {provider_options!r}")
+    _providers.check_cuda_options(provider_options)
     checked = _creation.check_model(model)
     source = checked if isinstance(checked, (str, bytes)) else bytes(checked)
     targets = parse_devices(devices)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ortmulti import _core, _cuda, _libraries, _runtime
+from ortmulti import _core, _cuda, _libraries, _runtime, provider_options
 from ortmulti.devices import Device, check_devices_exist
 from ortmulti.errors import DeviceError, InvalidArgument, InvalidType, LibraryError
+from ortmulti.provider_options import CPU, CUDA
 
-CPU = "CPUExecutionProvider"
-CUDA = "CUDAExecutionProvider"
+__all__ = ["CPU", "CUDA", "TENSORRT", "Provider", "check_cuda_options", "check_usable", "for_device", "normalize"]
+
 TENSORRT = "TensorrtExecutionProvider"
 
 Provider: TypeAlias = tuple[str, dict[str, str]]
@@ -18,62 +19,78 @@ Provider: TypeAlias = tuple[str, dict[str, str]]
 
 def normalize(
     providers: Sequence[str | tuple[str, Mapping[Any, Any]]] | None,
-    provider_options: Sequence[Mapping[Any, Any]] | None,
+    options_of_each: Sequence[Mapping[Any, Any]] | None,
 ) -> list[Provider]:
     """onnxruntime's two arguments as one list of names and options.
 
     Args:
         providers: Names, or names with options, the preferred one first; None for every one of the installed
             distribution that this machine can give, which without a GPU is the CPU.
-        provider_options: Options of each of ``providers``; only where these are names alone.
+        options_of_each: onnxruntime's ``provider_options``: those of each of ``providers``, only where these are names
+            alone.
 
     Returns:
         Each provider's name and its options as text; the CPU, which always comes last, only if it was named.
 
     Raises:
-        InvalidArgument: A name that this ONNX Runtime does not know, a duplicate, or lengths that differ.
+        InvalidArgument: A name that this ONNX Runtime does not know, a duplicate, lengths that differ, or an option
+            that is none.
         InvalidType: Something that is no name, no options or no sequence.
+        NotImplemented: As `provider_options.check`.
     """
     if providers is None:
-        if provider_options is not None:
+        if options_of_each is not None:
             raise InvalidArgument("provider_options needs providers, of the same length")
         return [(CUDA, {})] if CUDA in _runtime.get_available_providers() and _cuda.device_count() else [(CPU, {})]
     if isinstance(providers, str) or not isinstance(providers, Sequence):
         raise InvalidType(f"providers is a sequence of names or of (name, options), not {providers!r}")
-    if provider_options is not None:
-        if isinstance(provider_options, (str, Mapping)) or not isinstance(provider_options, Sequence):
-            raise InvalidType(f"provider_options is a sequence of dicts, not {provider_options!r}")
-        if len(providers) != len(provider_options):
+    if options_of_each is not None:
+        if isinstance(options_of_each, (str, Mapping)) or not isinstance(options_of_each, Sequence):
+            raise InvalidType(f"provider_options is a sequence of dicts, not {options_of_each!r}")
+        if len(providers) != len(options_of_each):
             raise InvalidArgument(
-                f"provider_options has {len(provider_options)} entries for {len(providers)} providers: give one each"
+                f"provider_options has {len(options_of_each)} entries for {len(providers)} providers: give one each"
             )
         if not all(isinstance(provider, str) for provider in providers):
             raise InvalidType("with provider_options, providers holds names alone")
-        pairs: list[Any] = list(zip(providers, provider_options, strict=True))
+        pairs: list[Any] = list(zip(providers, options_of_each, strict=True))
     else:
         pairs = [(provider, {}) if isinstance(provider, str) else provider for provider in providers]
 
-    available = _runtime.get_available_providers()
-    result: list[Provider] = []
+    checked: dict[str, dict[str, str]] = {}
     for pair in pairs:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str):
             raise InvalidType(f"providers holds names or (name, options), not {pair!r}")
         name, options = pair
-        if not isinstance(options, Mapping):
-            raise InvalidType(f"the options of {name} are a dict, not {options!r}")
-        if any(name == known for known, _ in result):
+        if name in checked:
             raise InvalidArgument(f"provider {name} is named twice")
+        checked[name] = provider_options.check(name, options, _release)
+    available = _runtime.get_available_providers()
+    for name in checked:
         if name not in available:
             raise InvalidArgument(_why_unknown(name, available))
-        if name == CPU and options:
-            raise InvalidArgument(f"{CPU} has no options, and got {', '.join(map(repr, options))}")
-        result.append((name, {str(key): _as_text(value) for key, value in options.items()}))
-    return result or [(CPU, {})]
+    return list(checked.items()) or [(CPU, {})]
 
 
-def _as_text(value: object) -> str:
-    # ONNX Runtime reads "1" and "0" for every boolean option, and "True" only for some.
-    return str(int(value)) if isinstance(value, bool) else str(value)
+def check_cuda_options(options: object) -> None:
+    """Checks the ``provider_options`` of a call that takes devices, without asking which devices there are.
+
+    Raises:
+        As `provider_options.check`.
+        InvalidArgument: They name a device.
+    """
+    if options is None:
+        return
+    if not isinstance(options, Mapping):
+        raise InvalidType(f"provider_options is a dict of the CUDA provider's options, not {options!r}")
+    if "device_id" in options:
+        raise InvalidArgument("provider_options has a device_id: the devices argument says which devices to use")
+    provider_options.check(CUDA, options, _release)
+
+
+def _release() -> str:
+    """The release of the ONNX Runtime that is open, or will be."""
+    return _core.onnxruntime_version() if _core.is_library_open() else _libraries.find_onnxruntime().version
 
 
 def _why_unknown(name: str, available: list[str]) -> str:
@@ -86,19 +103,16 @@ def _why_unknown(name: str, available: list[str]) -> str:
     return message
 
 
-def for_device(device: Device, provider_options: Mapping[str, Any] | None) -> list[Provider]:
-    """The providers of a session on ``device``; ``provider_options`` are those of the CUDA provider, without its
-    ``device_id``.
+def for_device(device: Device, options: Mapping[str, Any] | None) -> list[Provider]:
+    """The providers of a session on ``device``; ``options`` are those of the CUDA provider, which `check_cuda_options`
+    checked.
 
     Raises:
-        InvalidArgument: The ONNX Runtime that is installed has no GPU support, or ``provider_options`` names a device.
+        InvalidArgument: The ONNX Runtime that is installed has no GPU support.
     """
     if device.kind == "cpu":
         return [(CPU, {})]
-    options = dict(provider_options or {})
-    if "device_id" in options:
-        raise InvalidArgument("provider_options has a device_id: the devices argument says which devices to use")
-    return normalize([(CUDA, {"device_id": device.index, **options})], None)
+    return normalize([(CUDA, {"device_id": device.index, **(options or {})})], None)
 
 
 def check_usable(providers: Sequence[Provider]) -> None:

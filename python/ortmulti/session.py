@@ -274,8 +274,7 @@ def make_request(
         raise InvalidType(f"sessions_per_device is an int, not {sessions_per_device!r}")
     if sessions_per_device < 1:
         raise InvalidArgument(f"sessions_per_device is 1 or more, not {sessions_per_device}")
-    if provider_options is not None and not isinstance(provider_options, Mapping):
-        raise InvalidType(f"provider_options is a dict of the CUDA provider's options, not {provider_options!r}")
+    _providers.check_cuda_options(provider_options)
     if strategy not in ("shared", "native"):
         raise InvalidArgument(f"strategy is 'shared' or 'native', not {strategy!r}")
     if optimize not in ("auto", "never", "offline"):

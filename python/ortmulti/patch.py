@@ -1,0 +1,170 @@
+"""`ortmulti.patch_onnxruntime`: libraries that construct onnxruntime's sessions get ortmulti's."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from ortmulti._onnxruntime import LOCK, REPLACED, import_module
+from ortmulti.errors import ClosedError, Error
+
+__all__ = ["Patch", "patch_onnxruntime"]
+
+# What is rebound, of what ortmulti and this release of onnxruntime both have. Under the package's name: all. In the
+# module that defines the sessions: only what its own classes do not look up there, since sessions that exist go on.
+# Among the exceptions: those of `ortmulti.errors`, which code outside the package catches by this module's names.
+_CLASSES = (
+    "AdapterFormat",
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "IOBinding",
+    "InferenceSession",
+    "LoraAdapter",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtDevice",
+    "OrtValue",
+    "RunOptions",
+    "SessionOptions",
+)
+_EXCEPTIONS = (
+    "DeviceReset",
+    "EPFail",
+    "EngineError",
+    "Fail",
+    "InvalidArgument",
+    "InvalidGraph",
+    "InvalidProtobuf",
+    "ModelLoadCanceled",
+    "ModelLoaded",
+    "ModelRequiresCompilation",
+    "NoModel",
+    "NoSuchFile",
+    "NotFound",
+    "NotImplemented",
+    "RuntimeException",
+)
+_TABLE = {
+    "onnxruntime": _CLASSES,
+    "onnxruntime.capi.onnxruntime_inference_collection": ("InferenceSession",),
+    "onnxruntime.capi.onnxruntime_pybind11_state": _EXCEPTIONS,
+}
+
+# What is rebound now: module, name, onnxruntime's, ours. Guarded by LOCK, as is the number of patches in effect.
+_bound: list[tuple[Any, str, Any, Any]] = []
+_patches = 0
+
+
+class Patch:
+    """One call of `patch_onnxruntime`, in effect until `undo`; as a context manager, until its block ends."""
+
+    def __init__(self) -> None:
+        self._active = True
+
+    @property
+    def active(self) -> bool:
+        """Whether it was not undone yet."""
+        return self._active
+
+    def undo(self) -> None:
+        """Ends this patch. The last one that ends gives the names back to onnxruntime.
+
+        Sessions that were made meanwhile go on.
+
+        Raises:
+            ClosedError: It was undone before.
+            Error: Somebody else has rebound a name meanwhile. That name is left as it is, and all others are
+                onnxruntime's again.
+        """
+        with LOCK:
+            if not self._active:
+                raise ClosedError("this patch of onnxruntime was undone before")
+            self._active = False
+            changed = _end()
+        if changed:
+            raise Error(
+                f"{', '.join(changed)} was rebound by somebody else after patch_onnxruntime, and is left as it is: "
+                "undo in the reverse order"
+            )
+
+    def __enter__(self) -> Self:
+        if not self._active:
+            raise ClosedError("this patch of onnxruntime was undone before: call patch_onnxruntime again")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with LOCK:
+            if self._active:
+                self.undo()
+
+    def __repr__(self) -> str:
+        return f"<Patch of onnxruntime, {'in effect' if self._active else 'undone'}>"
+
+
+def patch_onnxruntime() -> Patch:
+    """Puts ortmulti's classes under onnxruntime's names, for libraries that construct sessions themselves.
+
+    ``onnxruntime`` is imported if it was not. From then on `InferenceSession`, `SessionOptions`, `RunOptions`, the
+    enumerations and the other classes that ortmulti has are found as ``onnxruntime.InferenceSession`` and so on,
+    `InferenceSession` in ``onnxruntime.capi.onnxruntime_inference_collection`` too, and in
+    ``onnxruntime.capi.onnxruntime_pybind11_state`` the exceptions, so that code that catches them goes on working. It
+    holds for the whole process, all threads included. Patches nest, and may be undone in any order: the names are
+    onnxruntime's again after the last.
+
+    What cannot be rebound:
+
+    - names that somebody has already taken out of the module, by ``from onnxruntime import InferenceSession``, as a
+      default argument or as a base class. Patch before such a module is imported; undo has no effect on those that were
+      imported meanwhile.
+    - sessions, options and values that exist already: they stay what they are, and are not taken for ortmulti's.
+    - extensions in C++ that use ONNX Runtime without this package, as onnxruntime-genai does.
+    - the exceptions of sessions that exist already: under the exceptions' names they are not caught while the patch
+      lasts.
+
+    Returns:
+        A `Patch`, with `undo` and usable in a ``with`` statement.
+
+    Raises:
+        LibraryError: onnxruntime cannot be imported.
+    """
+    modules = {name: import_module(name) for name in _TABLE}
+    with LOCK:
+        _begin(modules)
+        return Patch()
+
+
+def _begin(modules: dict[str, Any]) -> None:
+    global _patches
+    if _patches == 0:
+        import ortmulti
+        from ortmulti import errors
+
+        for module_name, names in _TABLE.items():
+            module = modules[module_name]
+            source = errors if names is _EXCEPTIONS else ortmulti
+            for name in names:
+                if not hasattr(source, name) or not hasattr(module, name):
+                    continue
+                theirs, ours = getattr(module, name), getattr(source, name)
+                if names is _CLASSES:
+                    REPLACED[name] = theirs
+                setattr(module, name, ours)
+                _bound.append((module, name, theirs, ours))
+    _patches += 1
+
+
+def _end() -> list[str]:
+    """Ends one patch; the names that were not what it had made them."""
+    global _patches
+    _patches -= 1
+    if _patches:
+        return []
+    changed = []
+    for module, name, theirs, ours in _bound:
+        if getattr(module, name, None) is ours:
+            setattr(module, name, theirs)
+        else:
+            changed.append(f"{module.__name__}.{name}")
+    _bound.clear()
+    REPLACED.clear()
+    return changed
