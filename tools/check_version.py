@@ -14,20 +14,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def version() -> str:
+def version(root: Path = ROOT) -> str:
     """The version that CMakeLists.txt names."""
-    found = re.search(r"project\(ortmulti VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text("utf-8"))
+    found = re.search(r"project\(ortmulti VERSION ([0-9.]+)", (root / "CMakeLists.txt").read_text("utf-8"))
     if found is None:
         raise ValueError("CMakeLists.txt names no version")
     return found[1]
 
 
-def main(tag: str) -> int:
-    expected = version()
+def main(tag: str, root: Path = ROOT) -> int:
+    expected = version(root)
     if tag != f"v{expected}":
         print(f"the tag is {tag}, and CMakeLists.txt says {expected}", file=sys.stderr)
         return 1
-    newest = re.search(r"(?m)^## (.+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"))
+    newest = re.search(r"(?m)^## (.+)$", (root / "CHANGELOG.md").read_text("utf-8"))
     if newest is None or not re.fullmatch(rf"{re.escape(expected)} \(\d{{4}}-\d\d-\d\d\)", newest[1]):
         print(f"CHANGELOG.md begins with {newest and newest[1]!r}, not with '{expected} (DATE)'", file=sys.stderr)
         return 1
@@ -35,4 +35,4 @@ def main(tag: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main(sys.argv[1]))

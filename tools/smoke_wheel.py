@@ -40,7 +40,7 @@ def main() -> None:
 
     if "onnxruntime" in sys.modules:
         raise AssertionError("import ortmulti imports onnxruntime")
-    if sysconfig.get_config_var("Py_GIL_DISABLED") and sys._is_gil_enabled():
+    if sysconfig.get_config_var("Py_GIL_DISABLED") and getattr(sys, "_is_gil_enabled", bool)():
         raise AssertionError("import ortmulti turned the GIL on")
     version = metadata.version("ortmulti")
     if ortmulti.__version__ != version:
