@@ -2,6 +2,8 @@
 # make test      the tests that take seconds (those for GPUs run where there are GPUs)
 # make test-all  the long ones too: ONNX Runtime's releases and headers, sanitizers, fuzzing, stress
 # make lint      formatting, ruff, mypy, clang-tidy;  make format  applies the formatting
+# make wheel     an sdist and a repaired wheel in dist/, tried out in an empty environment;  make test-wheel  runs the
+#                tests against it there
 #
 # Everything is set up in a virtual environment and in build/, on the first call; nothing outside is changed but the
 # download caches. Variables:
@@ -9,6 +11,7 @@
 #   PYTHON=python3    the interpreter that it is made of (3.11 or newer)
 #   RUNTIME=gpu|cpu   which ONNX Runtime is installed; by default the GPU one where there is an NVIDIA driver
 #   JOBS=2            compile and lint jobs
+#   RELEASES="newest 1.21.1 1.23.2"  the releases of onnxruntime that `make wheel` tries the wheel with
 #   PYTHON_READY=1    no virtual environment and no network: PYTHON has the packages that tools/requirements.py prints
 #                     (headers: ONNXRUNTIME_INCLUDE_DIR, ORTMULTI_GOOGLETEST_DIR from the environment, where not found)
 
@@ -23,6 +26,7 @@ JOBS ?= $(shell nproc)
 PYTHON_READY ?=
 HAS_NVIDIA := $(shell command -v nvidia-smi || ls /dev/nvidiactl 2>/dev/null || /sbin/ldconfig -p 2>/dev/null | grep -m1 libcuda.so.1)
 RUNTIME ?= $(if $(HAS_NVIDIA),gpu,cpu)
+RELEASES ?= newest 1.21.1 1.23.2
 CMAKE_OPTIONS := -DORTMULTI_BUILD_TESTS=ON -DORTMULTI_WERROR=ON
 ifneq ($(ORTMULTI_GOOGLETEST_DIR),)
 CMAKE_OPTIONS += -DORTMULTI_GOOGLETEST_DIR=$(ORTMULTI_GOOGLETEST_DIR)
@@ -121,6 +125,25 @@ test-all: test
 	@tools/test_fuzz.sh
 	@echo "== Releases of ONNX Runtime"
 	@tools/test_releases.sh
+	@$(MAKE) test-wheel
+
+# --- Wheel ------------------------------------------------------------------------------------------------------------
+
+$(VENV)/.wheel-packages: $(VENV)/.packages
+	$(PY) tools/requirements.py wheel >$(VENV)/wheel-requirements.txt
+	$(PY) -m pip install -r $(VENV)/wheel-requirements.txt
+	@touch $@
+
+.PHONY: wheel test-wheel
+wheel: $(if $(PYTHON_READY),,$(VENV)/.wheel-packages)
+	@echo "== Building the sdist and the wheel"
+	@WHEEL_OPTIONS=$(if $(PYTHON_READY),--no-isolation) tools/build_wheel.sh dist
+	@echo "== Trying the wheel"
+	@tools/smoke_wheel.sh dist/*.whl $(RELEASES)
+
+test-wheel: wheel
+	@echo "== Python tests, with the wheel"
+	@RUNTIME=$(RUNTIME) tools/test_wheel.sh dist/*.whl
 
 # --- Style ------------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import cpu_sharing, create_close_cycles, run_overhead, weight_loading
+from benchmarks import cpu_sharing, create_close_cycles, import_time, run_overhead, weight_loading
 from ortmulti import Timeline, models
 from tests import _fake_driver
 from tests._processes import check_child
@@ -29,6 +29,27 @@ def test_the_upper_bound_is_that_of_the_median() -> None:
     """Of 100 values the 60th or 61st smallest: the binomial interval for the median."""
     assert run_overhead.upper_bound(range(100)) == 60
     assert run_overhead.upper_bound([1.0, 2.0, 3.0]) == 3.0
+
+
+def test_import_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "import.json"
+    assert import_time.main(["--pairs", "2", "--limit", "inf", "--out", str(path)]) == 0
+    assert import_time.main(["--pairs", "1", "--limit=-inf"]) == 1
+    report = json.loads(path.read_text())
+    assert {name: len(times) for name, times in report["times_ms"].items()} == dict.fromkeys(import_time.CASES, 2)
+    assert "difference" in capsys.readouterr().out
+    with pytest.raises(RuntimeError, match="failed: 3"):
+        import_time.milliseconds("raise SystemExit(3)")
+
+
+def test_import_times_are_compared_in_pairs() -> None:
+    times = {
+        "numpy": [(100.0, 50.0), (200.0, 60.0), (90.0, 55.0)],
+        "both": [(130.0, 70.0), (210.0, 90.0), (110.0, 80.0)],
+    }
+    summary = import_time.summarize(times)
+    assert summary["ms"] == {"numpy": 100.0, "both": 130.0}
+    assert (summary["difference_ms"], summary["difference_processor_ms"]) == (20.0, 25.0)
 
 
 def test_create_close_cycles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,5 @@
-"""Print what pyproject.toml asks for, one requirement a line: the build's, the package's and those of the extras named.
+"""Print what pyproject.toml asks for, one requirement a line: the build's, the package's, and those of the extras and
+groups named.
 
 python3 tools/requirements.py dev cpu | python3 -m pip install -r /dev/stdin
 
@@ -23,11 +24,12 @@ def expand(extra: str, extras: dict[str, list[str]]) -> list[str]:
 
 
 def main(wanted: list[str]) -> None:
-    """Print the requirements of the extras in `wanted`."""
+    """Print the requirements of the extras and dependency groups in `wanted`."""
     project = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text())
+    named = project["project"]["optional-dependencies"] | project["dependency-groups"]
     found = project["build-system"]["requires"] + project["project"]["dependencies"]
-    for extra in wanted:
-        found += expand(extra, project["project"]["optional-dependencies"])
+    for name in wanted:
+        found += expand(name, named)
     print(*dict.fromkeys(found), sep="\n")
 
 

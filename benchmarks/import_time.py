@@ -1,0 +1,99 @@
+"""How long does `import ortmulti` take beyond `import numpy`?
+
+Fresh processes, in turns: one that imports NumPy, one that imports NumPy and ortmulti, and the order changes with every
+pair. Measured from the start of the process to its end. Each pair gives one difference; the result is their median. The
+processor's time is reported beside it: where that is much smaller, other programs were in the way.
+
+    python benchmarks/import_time.py --json import.json
+
+Exit status 1 if the median is above --limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ortmulti import __version__, machine
+
+LIMIT = 50.0
+CASES = {"numpy": "import numpy", "numpy, ortmulti": "import numpy, ortmulti"}
+
+
+def milliseconds(code: str) -> tuple[float, float]:
+    """The time that an interpreter takes to start, run `code` and end: by the clock, and of the processor."""
+    start = time.perf_counter_ns()
+    child = os.posix_spawn(sys.executable, [sys.executable, "-c", code], os.environ)
+    _, status, usage = os.wait4(child, 0)
+    elapsed = (time.perf_counter_ns() - start) / 1e6
+    if status:
+        raise RuntimeError(f"{code!r} failed: {os.waitstatus_to_exitcode(status)}")
+    return elapsed, (usage.ru_utime + usage.ru_stime) * 1e3
+
+
+def measure(pairs: int) -> dict[str, list[tuple[float, float]]]:
+    """Times `pairs` processes of each case, after one that counts for nothing: it reads the files from the disk.
+
+    Returns:
+        For each case its times in milliseconds as `milliseconds` gives them, those of a pair at the same place.
+    """
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}
+    for pair in range(-1, pairs):
+        for name in sorted(CASES, reverse=bool(pair % 2)):
+            elapsed = milliseconds(CASES[name])
+            if pair >= 0:
+                times[name].append(elapsed)
+    return times
+
+
+def summarize(times: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
+    """Medians of each case, and of what the second takes more: by the clock, with quartiles, and of the processor."""
+    less, more = times.values()
+    by_clock, of_processor = ([b[i] - a[i] for a, b in zip(less, more, strict=True)] for i in (0, 1))
+    low, _, high = statistics.quantiles(by_clock, n=4) if len(by_clock) > 1 else by_clock * 3
+    return {
+        "ms": {name: statistics.median(elapsed for elapsed, _ in values) for name, values in times.items()},
+        "difference_ms": statistics.median(by_clock),
+        "difference_quartiles_ms": [low, high],
+        "difference_processor_ms": statistics.median(of_processor),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=40, help="pairs of processes (default: 40)")
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT, help=f"highest median, in milliseconds (default: {LIMIT:g})"
+    )
+    parser.add_argument("--json", "--out", type=Path, help="where to write the result")
+    args = parser.parse_args(arguments)
+    times = measure(args.pairs)
+    summary = summarize(times)
+    low, high = summary["difference_quartiles_ms"]
+    print(
+        "; ".join(f"import {name}: {elapsed:.1f} ms" for name, elapsed in summary["ms"].items())
+        + f"; difference {summary['difference_ms']:.1f} ms (quartiles {low:.1f} and {high:.1f}, {args.pairs} pairs), "
+        f"of the processor {summary['difference_processor_ms']:.1f} ms"
+    )
+    if args.json:
+        report = {
+            "pairs": args.pairs,
+            "limit_ms": args.limit,
+            "ortmulti": __version__,
+            "summary": summary,
+            "times_ms": times,
+            "machine": machine.describe(),
+        }
+        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return int(summary["difference_ms"] > args.limit)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Check what is in a wheel and an sdist that were built here: size, files, and no trace of this source tree.
+
+python3 tools/check_wheel.py dist/*.whl dist/*.tar.gz
+
+Prints a line for each; exit status 1 and a line for each finding where something is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT = 5_000_000
+"""Bytes of a wheel."""
+
+WHEEL = re.compile(r"ortmulti/[\w./-]+\.(py|pyi|so)|ortmulti/py\.typed|ortmulti-[\w.]+\.dist-info/.+")
+NEEDED_IN_SDIST = (
+    "CHANGELOG.md",
+    "CMakeLists.txt",
+    "LICENSE",
+    "Makefile",
+    "PKG-INFO",
+    "README.md",
+    "benchmarks/run_overhead.py",
+    "cmake/FindONNXRuntimeHeaders.cmake",
+    "cpp/bindings/module.cpp",
+    "cpp/core/CMakeLists.txt",
+    "docs/architecture.md",
+    "pyproject.toml",
+    "python/ortmulti/py.typed",
+    "tests/conftest.py",
+    "tests/cpp/CMakeLists.txt",
+    "tools/fetch_debian_package.sh",
+)
+UNWANTED = re.compile(
+    r"(^|/)(__pycache__|build|dist|\.[\w-]+|[\w.]+\.egg-info|results)/|\.(so|pyc|o|onnx|whl)$|(^|/)\.git"
+)
+
+
+def main(paths: Iterable[str]) -> int:
+    findings = []
+    for path in map(Path, paths):
+        files = dict(read_wheel(path) if path.suffix == ".whl" else read_sdist(path))
+        found = [*(check_wheel if path.suffix == ".whl" else check_sdist)(set(files)), *traces(files)]
+        if path.stat().st_size > LIMIT:
+            found.append(f"{path.stat().st_size} bytes, more than {LIMIT}")
+        print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, {len(files)} files")
+        findings += [f"{path.name}: {finding}" for finding in found]
+    print(*findings, sep="\n", end="\n" if findings else "", file=sys.stderr)
+    return int(bool(findings))
+
+
+def read_wheel(path: Path) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(path) as archive:
+        yield from ((entry.filename, archive.read(entry)) for entry in archive.infolist() if not entry.is_dir())
+
+
+def read_sdist(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Its files, without the folder that they are all in."""
+    with tarfile.open(path) as archive:
+        for member in archive:
+            folder, _, name = member.name.partition("/")
+            if folder != path.name.removesuffix(".tar.gz"):
+                raise ValueError(f"{path.name} unpacks {member.name} beside its folder")
+            content = archive.extractfile(member)
+            if content is not None:
+                yield name, content.read()
+
+
+def check_wheel(names: set[str]) -> Iterator[str]:
+    """The package alone: a folder ortmulti.libs would be libraries that auditwheel had to bundle."""
+    yield from (f"does not belong here: {name}" for name in sorted(names) if not WHEEL.fullmatch(name))
+    extensions = [name for name in names if name.endswith(".so")]
+    if len(extensions) != 1:
+        yield f"one extension module is expected, not {extensions}"
+    if "ortmulti/py.typed" not in names or "ortmulti/_core.pyi" not in names:
+        yield "type information is missing"
+    if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
+        yield "the license is missing"
+
+
+def check_sdist(names: set[str]) -> Iterator[str]:
+    yield from (f"is missing: {name}" for name in NEEDED_IN_SDIST if name not in names)
+    yield from (f"does not belong here: {name}" for name in sorted(names) if UNWANTED.search(name))
+
+
+def traces(files: dict[str, bytes]) -> Iterator[str]:
+    """Files that name a folder of whoever built them."""
+    for folder in {str(ROOT), str(Path.home())} - {"/"}:
+        pattern = re.compile(re.escape(folder.encode()) + rb"/")
+        yield from (f"{name} names {folder}" for name, content in files.items() if pattern.search(content))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
