@@ -236,17 +236,6 @@ def test_numbers_for_strings() -> None:
         session.run(None, {"x": np.arange(3)})
 
 
-def test_what_numpy_has_no_dtype_for() -> None:
-    with _models.cpu_session(
-        _models.model(
-            [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.BFLOAT16)],
-            [("x", TensorProto.FLOAT, ["n"])],
-            [("y", TensorProto.BFLOAT16, ["n"])],
-        ).SerializeToString()
-    ) as session, pytest.raises(ortmulti.NotImplemented, match=r"'y'.*bfloat16"):  # fmt: skip
-        session.run(None, {"x": np.ones(2, np.float32)})
-
-
 def test_a_node_that_fails_in_the_run() -> None:
     model = _models.model(
         [helper.make_node("Reshape", ["x", "shape"], ["y"], "the_reshape")],

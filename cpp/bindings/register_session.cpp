@@ -1,13 +1,12 @@
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <unordered_map>
 
+#include "bindings/containers.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/run_options.hpp"
-#include "bindings/tensors.hpp"
 #include "core/error.hpp"
 
 namespace py = pybind11;
@@ -64,10 +63,11 @@ class Request {
         throw Error(ErrorKind::invalid_argument, "unknown input '" + std::string(name) + "': " + session.model() +
                                                      " has " + names_of(session.inputs()));
       }
-      Input input = to_input(*declared, object);
-      input_names_.push_back(declared->name.c_str());
-      values_.push_back(std::move(input.value));
-      arrays_.push_back(std::move(input.array));
+      Ort::Value value = to_value(*declared, object, arrays_);
+      if (value) {
+        input_names_.push_back(declared->name.c_str());
+        values_.push_back(std::move(value));
+      }
     }
     if (count < session.inputs().size()) {
       check_complete(session);
@@ -88,11 +88,8 @@ class Request {
     return outputs;
   }
 
-  py::object to_array(Ort::Value output, std::size_t index) const {
-    // The caller may free or change an input's memory before the output's.
-    const bool copy =
-        std::any_of(arrays_.begin(), arrays_.end(), [&](const py::object& array) { return lies_in(output, array); });
-    return bindings::to_array(std::move(output), outputs_[index]->name, copy);
+  py::object to_python(Ort::Value output, std::size_t index) const {
+    return bindings::to_python(std::move(output), outputs_[index]->name, arrays_);
   }
 
  private:
@@ -151,7 +148,7 @@ py::dict to_feed(const py::object& feed) {
   }
   if (!py::isinstance(feed, py::module_::import("collections.abc").attr("Mapping"))) {
     throw Error(ErrorKind::invalid_type,
-                "input_feed must be a dict of the inputs' names and arrays, not " + type_name(feed));
+                "input_feed must be a dict of the inputs' names and values, not " + type_name(feed));
   }
   return py::dict(feed);
 }
@@ -174,11 +171,11 @@ py::list run(const PythonSession& self, const py::object& output_names, const py
   const py::dict feed = to_feed(input_feed);
   const Request request(session, output_names, feed);
   std::vector<Ort::Value> outputs = request.run(session, options);
-  py::list arrays(outputs.size());
+  py::list results(outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    arrays[i] = request.to_array(std::move(outputs[i]), i);
+    results[i] = request.to_python(std::move(outputs[i]), i);
   }
-  return arrays;
+  return results;
 }
 
 py::list shape_of(const ValueInfo& info) {

@@ -1,11 +1,11 @@
 #include "bindings/tensors.hpp"
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "bindings/element_types.hpp"
 #include "core/error.hpp"
 #include "core/value_info.hpp"
 
@@ -13,50 +13,6 @@ namespace py = pybind11;
 
 namespace ortmulti::bindings {
 namespace {
-
-struct ElementType {
-  ONNXTensorElementDataType onnx;
-  int numpy;  // NumPy's type number
-  const char* name;
-};
-
-constexpr int numpy_half = 23;  // pybind11 does not name NPY_HALF
-
-// NumPy has two numbers for each size of integer; int64 is NPY_LONG on Linux and NPY_LONGLONG is its equal.
-constexpr std::array<ElementType, 12> element_types = {{
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, py::detail::npy_api::NPY_FLOAT_, "float32"},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, py::detail::npy_api::NPY_UBYTE_, "uint8"},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, py::detail::npy_api::NPY_BYTE_, "int8"},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16, py::detail::npy_api::NPY_USHORT_, "uint16"},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16, py::detail::npy_api::NPY_SHORT_, "int16"},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, py::detail::npy_api::NPY_INT_, "int32"},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, py::detail::npy_api::NPY_LONG_, "int64"},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, py::detail::npy_api::NPY_BOOL_, "bool"},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, numpy_half, "float16"},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, py::detail::npy_api::NPY_DOUBLE_, "float64"},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32, py::detail::npy_api::NPY_UINT_, "uint32"},
-    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64, py::detail::npy_api::NPY_ULONG_, "uint64"},
-}};
-
-const ElementType* by_onnx(ONNXTensorElementDataType type) {
-  for (const ElementType& entry : element_types) {
-    if (entry.onnx == type) {
-      return &entry;
-    }
-  }
-  return nullptr;
-}
-
-int canonical(int numpy) {
-  switch (numpy) {
-    case py::detail::npy_api::NPY_LONGLONG_:
-      return py::detail::npy_api::NPY_LONG_;
-    case py::detail::npy_api::NPY_ULONGLONG_:
-      return py::detail::npy_api::NPY_ULONG_;
-    default:
-      return numpy;
-  }
-}
 
 const Ort::MemoryInfo& cpu_memory() {
   // Leaked: values may be made up to the end of the process.
@@ -98,28 +54,40 @@ Ort::Value string_value(const py::array& array) {
   return value;
 }
 
+// What ONNX Runtime packs cannot lie in an array's memory.
+Ort::Value packed_value(const ElementType& type, const py::array& array) {
+  const std::vector<std::int64_t> shape = shape_of(array);
+  const Ort::AllocatorWithDefaultOptions allocator;
+  Ort::Value value = Ort::Value::CreateTensor(allocator, shape.data(), shape.size(), type.onnx);
+  if (array.size() > 0) {
+    pack(type, static_cast<const std::uint8_t*>(array.data()),
+         static_cast<std::uint8_t*>(value.GetTensorMutableRawData()), static_cast<std::size_t>(array.size()));
+  }
+  return value;
+}
+
 bool holds_strings(const py::array& array) {
   const char kind = array.dtype().kind();
   return kind == 'U' || kind == 'S' || kind == 'O' || kind == 'T';
 }
 
-[[noreturn]] void refuse_dtype(const ValueInfo& declared, const py::array& array, const char* numpy_name) {
+[[noreturn]] void refuse_dtype(const ValueInfo& declared, const py::array& array, const std::string& dtype) {
   throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is " + declared.type +
-                                           ", which takes an array of dtype " + numpy_name + "; got dtype " +
+                                           ", which takes an array of dtype " + dtype + "; got dtype " +
                                            py::str(array.dtype()).cast<std::string>());
 }
 
-py::array as_array(const ValueInfo& declared, py::handle object, const char* numpy_name) {
+// `type` is null for strings.
+py::array as_array(const ValueInfo& declared, py::handle object, const ElementType* type) {
   if (py::isinstance<py::array>(object)) {
     return py::reinterpret_borrow<py::array>(object);
   }
   if (object.is_none()) {
     throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is None; " + declared.type + " takes an array");
   }
-  static const char* const object_dtype = "object";
-  const py::object numpy = py::module_::import("numpy");
+  const py::dtype dtype = type == nullptr ? py::dtype("O") : dtype_of(*type);
   try {
-    return numpy.attr("asarray")(object, py::arg("dtype") = numpy_name == nullptr ? object_dtype : numpy_name);
+    return py::module_::import("numpy").attr("asarray")(object, py::arg("dtype") = dtype);
   } catch (const py::error_already_set& error) {
     if (error.matches(PyExc_ValueError) || error.matches(PyExc_TypeError)) {
       throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is " + declared.type +
@@ -149,10 +117,6 @@ py::object string_array(const Ort::Value& value, const std::vector<py::ssize_t>&
 }  // namespace
 
 Input to_input(const ValueInfo& declared, py::handle object) {
-  if (!declared.is_tensor) {
-    throw Error(ErrorKind::not_implemented,
-                "input '" + declared.name + "' is " + declared.type + "; only tensors can be fed so far");
-  }
   Input input;
   if (declared.element_type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
     const py::array array = as_array(declared, object, nullptr);
@@ -162,19 +126,23 @@ Input to_input(const ValueInfo& declared, py::handle object) {
     input.value = string_value(array);
     return input;
   }
-  const ElementType* type = by_onnx(declared.element_type);
+  const ElementType* type = find_element_type(declared.element_type);
   if (type == nullptr) {
     throw Error(ErrorKind::not_implemented,
                 "input '" + declared.name + "' is " + declared.type + ", for which NumPy has no dtype");
   }
-  py::array array = as_array(declared, object, type->name);
-  if (canonical(array.dtype().num()) != type->numpy) {
-    refuse_dtype(declared, array, type->name);
+  py::array array = as_array(declared, object, type);
+  if (!is_dtype_of(*type, array.dtype())) {
+    refuse_dtype(declared, array, (type->numpy == of_ml_dtypes ? "ml_dtypes." : "") + std::string(type->name));
   }
   const bool native = array.dtype().byteorder() != '>';
   if (!native || (array.flags() & py::array::c_style) == 0 ||
       (array.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_) == 0) {
-    array = py::module_::import("numpy").attr("require")(array, type->name, "CA");
+    array = py::module_::import("numpy").attr("require")(array, dtype_of(*type), "CA");
+  }
+  if (type->packed()) {
+    input.value = packed_value(*type, array);
+    return input;
   }
   const std::vector<std::int64_t> shape = shape_of(array);
   // ONNX Runtime does not write to inputs; its C API has no pointer to const.
@@ -197,12 +165,6 @@ bool lies_in(const Ort::Value& value, py::handle array) {
 }
 
 py::object to_array(Ort::Value value, const std::string& name, bool copy) {
-  if (!value.HasValue()) {
-    return py::none();
-  }
-  if (!value.IsTensor()) {
-    throw Error(ErrorKind::not_implemented, "output '" + name + "' is no tensor; only tensors can be returned so far");
-  }
   const Ort::TensorTypeAndShapeInfo info = value.GetTensorTypeAndShapeInfo();
   const std::vector<std::int64_t> dimensions = info.GetShape();
   const std::vector<py::ssize_t> shape(dimensions.begin(), dimensions.end());
@@ -210,15 +172,21 @@ py::object to_array(Ort::Value value, const std::string& name, bool copy) {
   if (info.GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
     return string_array(value, shape, count);
   }
-  const ElementType* type = by_onnx(info.GetElementType());
+  const ElementType* type = find_element_type(info.GetElementType());
   if (type == nullptr) {
     throw Error(ErrorKind::not_implemented, "output '" + name + "' is tensor(" +
                                                 element_type_name(info.GetElementType()) +
                                                 "), for which NumPy has no dtype");
   }
-  const py::dtype dtype(type->numpy);
+  const py::dtype dtype = type->returned_as_bytes ? py::dtype(py::detail::npy_api::NPY_UBYTE_) : dtype_of(*type);
   if (count == 0) {
     return py::array(dtype, shape);
+  }
+  if (type->packed()) {
+    py::array unpacked(dtype, shape);
+    unpack(*type, static_cast<const std::uint8_t*>(value.GetTensorRawData()),
+           static_cast<std::uint8_t*>(unpacked.mutable_data()), count);
+    return unpacked;
   }
   if (copy) {
     return py::array(dtype, shape, value.GetTensorRawData());

@@ -34,10 +34,19 @@ struct ModelSource {
   std::string describe() const;  ///< "'model.onnx'" or "a model of 123 bytes"
 };
 
+/// A value's type: a tensor, or what holds others.
+struct ValueType {
+  ONNXType kind = ONNX_TYPE_UNKNOWN;
+  /// Of a tensor; of the keys of a map.
+  ONNXTensorElementDataType element_type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  std::vector<ValueType> of;  ///< What a sequence or an optional holds, or a map's values: one type.
+};
+
 /// An input or output as the model declares it.
 struct ValueInfo {
   std::string name;
   std::string type;  ///< "tensor(float)", "seq(map(int64,tensor(float)))": onnxruntime's spelling.
+  ValueType value_type;
   bool is_tensor = false;
   ONNXTensorElementDataType element_type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   std::vector<std::int64_t> shape;           ///< -1 where the model leaves the dimension open.

@@ -7,48 +7,69 @@
 namespace ortmulti {
 namespace {
 
-std::string tensor_type(ONNXTensorElementDataType type) {
-  return std::string("tensor(") + element_type_name(type) + ")";
-}
-
 template <typename Type>
-std::string type_name(const Type& type) {
-  switch (type.GetONNXType()) {
+ValueType read_type(const Type& type) {
+  ValueType result;
+  result.kind = type.GetONNXType();
+  switch (result.kind) {
     case ONNX_TYPE_TENSOR:
-      return tensor_type(type.GetTensorTypeAndShapeInfo().GetElementType());
     case ONNX_TYPE_SPARSETENSOR:
-      return "sparse_" + tensor_type(type.GetTensorTypeAndShapeInfo().GetElementType());
+      result.element_type = type.GetTensorTypeAndShapeInfo().GetElementType();
+      break;
     case ONNX_TYPE_SEQUENCE:
-      return "seq(" + type_name(type.GetSequenceTypeInfo().GetSequenceElementType()) + ")";
+      result.of.push_back(read_type(type.GetSequenceTypeInfo().GetSequenceElementType()));
+      break;
     case ONNX_TYPE_MAP: {
       const auto map = type.GetMapTypeInfo();
-      return std::string("map(") + element_type_name(map.GetMapKeyType()) + "," + type_name(map.GetMapValueType()) +
-             ")";
+      result.element_type = map.GetMapKeyType();
+      result.of.push_back(read_type(map.GetMapValueType()));
+      break;
     }
     case ONNX_TYPE_OPTIONAL:
-      return "optional(" + type_name(type.GetOptionalTypeInfo().GetOptionalElementType()) + ")";
+      result.of.push_back(read_type(type.GetOptionalTypeInfo().GetOptionalElementType()));
+      break;
     default:
-      return "unknown";
+      break;
   }
+  return result;
 }
 
 }  // namespace
 
 const char* element_type_name(ONNXTensorElementDataType type) noexcept {
-  constexpr std::array<const char*, 24> names = {
-      "undefined",      "float",      "uint8",          "int8",       "uint16",   "int16",
-      "int32",          "int64",      "string",         "bool",       "float16",  "double",
-      "uint32",         "uint64",     "complex64",      "complex128", "bfloat16", "float8e4m3fn",
-      "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "uint4",      "int4",     "float4e2m1"};
+  constexpr std::array<const char*, 27> names = {
+      "undefined", "float",      "uint8",      "int8",         "uint16",         "int16",      "int32",
+      "int64",     "string",     "bool",       "float16",      "double",         "uint32",     "uint64",
+      "complex64", "complex128", "bfloat16",   "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz",
+      "uint4",     "int4",       "float4e2m1", "uint2",        "int2",           "float8e8m0"};
   const auto index = static_cast<std::size_t>(type);
   return index < names.size() ? names[index] : "unknown";
+}
+
+std::string type_name(const ValueType& type) {
+  const std::string element = element_type_name(type.element_type);
+  switch (type.kind) {
+    case ONNX_TYPE_TENSOR:
+      return "tensor(" + element + ")";
+    case ONNX_TYPE_SPARSETENSOR:
+      return "sparse_tensor(" + element + ")";
+    case ONNX_TYPE_SEQUENCE:
+      return "seq(" + type_name(type.of.at(0)) + ")";
+    case ONNX_TYPE_MAP:
+      return "map(" + element + "," + type_name(type.of.at(0)) + ")";
+    case ONNX_TYPE_OPTIONAL:
+      return "optional(" + type_name(type.of.at(0)) + ")";
+    default:
+      return "unknown";
+  }
 }
 
 ValueInfo make_value_info(std::string name, const Ort::TypeInfo& type) {
   ValueInfo info;
   info.name = std::move(name);
-  info.type = type_name(type);
-  info.is_tensor = type.GetONNXType() == ONNX_TYPE_TENSOR;
+  info.value_type = read_type(type);
+  info.type = type_name(info.value_type);
+  info.is_tensor = info.value_type.kind == ONNX_TYPE_TENSOR;
   if (info.is_tensor) {
     const auto tensor = type.GetTensorTypeAndShapeInfo();
     info.element_type = tensor.GetElementType();

@@ -82,17 +82,21 @@ class InferenceSession(Closing):
 
         Args:
             output_names: Names of the outputs wanted, in the order wanted; None or empty for all.
-            input_feed: An array for each input, of the shape and dtype that `get_inputs` declares. A C-contiguous
-                array's memory is used in place and must not change during the run; others are copied. What is no array
-                is converted to one of the declared dtype.
+            input_feed: A value for each input, of the shape and type that `get_inputs` declares: for a tensor an array,
+                for a sequence a list of arrays or of dicts, for a map a dict with int or str as keys, for an optional
+                None too. A C-contiguous array's memory is used in place and must not change during the run; others are
+                copied. What is no array is converted to one of the declared dtype, but in a list. bfloat16, float8,
+                int4 and the like are dtypes of the package ml_dtypes.
             run_options: Options of this run.
 
         Returns:
-            One NumPy array for each output, over the memory that ONNX Runtime wrote it to; strings have dtype object.
+            One value for each output, of the same kinds. Arrays are over the memory that ONNX Runtime wrote them to;
+            strings have dtype object, and float8e4m3fn has uint8, as in onnxruntime.
 
         Raises:
             InvalidArgument: An unknown or missing name, or a rank or dimension that the model does not take.
-            InvalidType: An array of another dtype.
+            InvalidType: An array of another dtype, or a value of another type.
+            NotImplemented: A type that is no value in Python, or that needs ml_dtypes where it is not installed.
             ClosedError: The session is closed.
             ForkError: The session was created before this process was forked and cannot be used in it.
             RuntimeException, Fail, OutOfMemory, ...: The run failed, under ONNX Runtime's code.

@@ -28,6 +28,20 @@ TEST_F(Declarations, SpellTypesAsOnnxRuntimeDoes) {
   EXPECT_EQ(types, expected);
 }
 
+TEST_F(Declarations, HaveTypesInTypes) {
+  const auto session = make_session("types");
+  for (const ValueInfo& output : session->outputs()) {
+    EXPECT_EQ(type_name(output.value_type), output.type);
+    if (output.name == "maps") {
+      EXPECT_EQ(output.value_type.kind, ONNX_TYPE_SEQUENCE);
+      const ValueType& map = output.value_type.of.at(0);
+      EXPECT_EQ(map.kind, ONNX_TYPE_MAP);
+      EXPECT_EQ(map.element_type, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64);
+      EXPECT_EQ(map.of.at(0).element_type, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+    }
+  }
+}
+
 TEST_F(Declarations, HaveShapesAndNamesOfDimensions) {
   const auto session = make_session("add");
   ASSERT_EQ(session->inputs().size(), 1U);

@@ -1,0 +1,174 @@
+"""ONNX's backend interface: models that are checked, loaded and run in one call or two."""
+
+from __future__ import annotations
+
+import os
+import unittest
+from typing import Any
+
+from onnx import ModelProto, helper
+from onnx.backend.base import Backend
+from onnx.checker import check_model
+
+from ortmulti import _cuda, _runtime
+from ortmulti.backend import _options
+from ortmulti.backend.backend_rep import OnnxRuntimeBackendRep
+from ortmulti.errors import RuntimeException
+from ortmulti.options import SessionOptions
+from ortmulti.providers import CPU, CUDA
+from ortmulti.session import InferenceSession
+
+__all__ = [
+    "OnnxRuntimeBackend",
+    "is_compatible",
+    "is_opset_supported",
+    "prepare",
+    "run",
+    "run_model",
+    "run_node",
+    "supports_device",
+]
+
+# Without those that write files.
+_SESSION_OPTIONS = frozenset(
+    {
+        "enable_cpu_mem_arena",
+        "enable_mem_pattern",
+        "enable_mem_reuse",
+        "execution_mode",
+        "execution_order",
+        "graph_optimization_level",
+        "inter_op_num_threads",
+        "intra_op_num_threads",
+        "log_severity_level",
+        "log_verbosity_level",
+        "logid",
+        "use_deterministic_compute",
+        "use_per_session_threads",
+    }
+)
+
+Providers = list[str | tuple[str, dict[str, int]]]
+
+
+class OnnxRuntimeBackend(Backend):
+    """ONNX's backend interface over ortmulti's sessions.
+
+    A device is ``"CPU"``, ``"CUDA"`` or ``"GPU"`` for the first GPU, ``"CUDA:1"`` for another one, or None for the GPU
+    where there is one and else the CPU. The model runs on the device that is named, or there is an error.
+
+    Attributes:
+        allowReleasedOpsetsOnly: Whether models of operator sets that the onnx package does not know as released are
+            skipped; default True, unless the environment variable ALLOW_RELEASED_ONNX_OPSET_ONLY is other than ``1``.
+    """
+
+    allowReleasedOpsetsOnly = os.environ.get("ALLOW_RELEASED_ONNX_OPSET_ONLY", "1") == "1"  # noqa: N815
+
+    @classmethod
+    def is_compatible(cls, model: Any, device: str | None = None, **kwargs: Any) -> bool:  # noqa: ARG003
+        """Whether the device can be used; the model is not looked at."""
+        return device is None or cls.supports_device(device)
+
+    @classmethod
+    def is_opset_supported(cls, model: ModelProto) -> tuple[bool, str]:
+        """Whether the model's operator sets are released ones.
+
+        Returns:
+            Whether they are, or need not be; and why not, else an empty text.
+        """
+        if cls.allowReleasedOpsetsOnly:
+            for opset in model.opset_import:
+                domain = opset.domain or "ai.onnx"
+                if (domain, opset.version) not in helper.OP_SET_ID_VERSION_MAP:
+                    return False, (
+                        f"version {opset.version} of the operator set {domain} is not a released one, which "
+                        "the environment variable ALLOW_RELEASED_ONNX_OPSET_ONLY=0 allows"
+                    )
+        return True, ""
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Whether sessions can be created on the device."""
+        kind, _, index = device.partition(":")
+        if index and not index.isdecimal():
+            return False
+        if kind == "CPU":
+            return int(index or 0) == 0
+        if kind not in ("CUDA", "GPU") or CUDA not in _runtime.get_available_providers():
+            return False
+        return int(index or 0) < _cuda.device_count()
+
+    @classmethod
+    def prepare(cls, model: Any, device: str | None = None, **kwargs: Any) -> OnnxRuntimeBackendRep:
+        """Loads a model.
+
+        Args:
+            model: An `onnx.ModelProto`, which is checked; a model's path or bytes; an `InferenceSession`; or what this
+                function returned, which it then returns again.
+            device: Where it is to run; see the class. Not used for a session.
+            **kwargs: Attributes of `SessionOptions`; those that write files cannot be set here, and other names are
+                left out.
+
+        Returns:
+            The model, ready to run.
+
+        Raises:
+            onnx.checker.ValidationError: The `onnx.ModelProto` is not valid.
+            unittest.SkipTest: It has an operator set that is not a released one; see `is_opset_supported`.
+            RuntimeException: There is no such device, or an option that cannot be set here.
+            As `InferenceSession`.
+        """
+        if isinstance(model, OnnxRuntimeBackendRep):
+            return model
+        if isinstance(model, InferenceSession):
+            return OnnxRuntimeBackendRep(model)
+        if isinstance(model, ModelProto):
+            content = model.SerializeToString()
+            check_model(content)
+            supported, why_not = cls.is_opset_supported(model)
+            if not supported:
+                raise unittest.SkipTest(why_not)
+            model = content
+        options = SessionOptions()
+        _options.apply(options, kwargs, _SESSION_OPTIONS)
+        return OnnxRuntimeBackendRep(InferenceSession(model, options, cls._providers(device)))
+
+    @classmethod
+    def _providers(cls, device: str | None) -> Providers | None:
+        if device is None:
+            return None
+        if not cls.supports_device(device):
+            raise RuntimeException(f"there is no device {device!r} here: {CPU} needs 'CPU', {CUDA} 'CUDA' or 'CUDA:N'")
+        kind, _, index = device.partition(":")
+        return [CPU] if kind == "CPU" else [(CUDA, {"device_id": int(index or 0)}), CPU]
+
+    @classmethod
+    def run_model(  # type: ignore[override]
+        cls, model: Any, inputs: Any, device: str | None = None, **kwargs: Any
+    ) -> list[Any]:
+        """`prepare` and `OnnxRuntimeBackendRep.run` in one call; both get the keywords."""
+        return cls.prepare(model, device, **kwargs).run(inputs, **kwargs)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: Any,
+        inputs: Any,
+        device: str | None = None,
+        outputs_info: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Not there, as in onnxruntime: ONNX Runtime creates sessions of whole models.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError("nodes are not run alone: make a model of the node and use run_model")
+
+
+is_compatible = OnnxRuntimeBackend.is_compatible
+is_opset_supported = OnnxRuntimeBackend.is_opset_supported
+prepare = OnnxRuntimeBackend.prepare
+run = run_model = OnnxRuntimeBackend.run_model
+run_node = OnnxRuntimeBackend.run_node
+supports_device = OnnxRuntimeBackend.supports_device

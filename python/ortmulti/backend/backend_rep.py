@@ -1,0 +1,54 @@
+"""A session as ONNX's backend interface has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnx.backend.base import BackendRep
+
+from ortmulti.backend import _options
+from ortmulti.errors import InvalidArgument, RuntimeException
+from ortmulti.options import RunOptions
+from ortmulti.session import InferenceSession
+
+__all__ = ["OnnxRuntimeBackendRep"]
+
+_RUN_OPTIONS = frozenset({"log_severity_level", "log_verbosity_level", "logid", "only_execute_path_to_fetches"})
+
+
+class OnnxRuntimeBackendRep(BackendRep):
+    """A model that is ready to run.
+
+    Args:
+        session: What runs it; it is not closed with this object.
+    """
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session = session
+
+    def run(self, inputs: Any, **kwargs: Any) -> list[Any]:  # type: ignore[override]  # a list, as onnxruntime's
+        """Runs the model once.
+
+        Args:
+            inputs: A list with a value for each input of the model, in their order; or the value of the only one.
+            **kwargs: ``log_severity_level``, ``log_verbosity_level``, ``logid`` and ``only_execute_path_to_fetches`` of
+                the run's options; other names are left out.
+
+        Returns:
+            All outputs, as `InferenceSession.run` returns them.
+
+        Raises:
+            InvalidArgument: ``inputs`` has fewer values than the model has inputs.
+            RuntimeException: A single value for a model with several inputs, or an option that cannot be set here.
+            As `InferenceSession.run`.
+        """
+        options = RunOptions()
+        _options.apply(options, kwargs, _RUN_OPTIONS)
+        names = [declared.name for declared in self._session.get_inputs()]
+        if not isinstance(inputs, list):
+            if len(names) != 1:
+                raise RuntimeException(f"the model has {len(names)} inputs: give a list of as many values")
+            inputs = [inputs]
+        if len(inputs) < len(names):
+            raise InvalidArgument(f"the model has {len(names)} inputs, and the list has {len(inputs)} values")
+        return self._session.run(None, dict(zip(names, inputs, strict=False)), options)

@@ -1,0 +1,542 @@
+"""Sequences, maps, optionals and the types that NumPy has not, in and out of a run, beside onnxruntime's."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import hypothesis
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from onnx import TensorProto, helper
+
+import ortmulti
+from tests import _models
+from tests._processes import check_child
+
+CPU = "CPUExecutionProvider"
+Type = onnx.TypeProto
+
+examples = hypothesis.settings(deadline=None, max_examples=60)
+
+# (element type, its dtype in ml_dtypes); those that ONNX Runtime 1.21 has.
+SMALL = [
+    (TensorProto.BFLOAT16, ml_dtypes.bfloat16),
+    (TensorProto.FLOAT8E4M3FN, ml_dtypes.float8_e4m3fn),
+    (TensorProto.FLOAT8E4M3FNUZ, ml_dtypes.float8_e4m3fnuz),
+    (TensorProto.FLOAT8E5M2, ml_dtypes.float8_e5m2),
+    (TensorProto.FLOAT8E5M2FNUZ, ml_dtypes.float8_e5m2fnuz),
+    (TensorProto.UINT4, ml_dtypes.uint4),
+    (TensorProto.INT4, ml_dtypes.int4),
+]
+small = pytest.mark.parametrize(("element", "dtype"), SMALL, ids=[np.dtype(dtype).name for _, dtype in SMALL])
+
+
+def tensor(element: int, shape: Sequence[Any] | None = None) -> Type:
+    return helper.make_tensor_type_proto(element, shape)
+
+
+def sequence(of: Type) -> Type:
+    return helper.make_sequence_type_proto(of)
+
+
+def optional(of: Type) -> Type:
+    return helper.make_optional_type_proto(of)
+
+
+def mapping(key: int, value: int) -> Type:
+    return helper.make_map_type_proto(key, tensor(value))
+
+
+def model(nodes: Sequence[onnx.NodeProto], inputs: dict[str, Type], outputs: dict[str, Type], opset: int = 17) -> bytes:
+    infos = [[helper.make_value_info(*item) for item in values.items()] for values in (inputs, outputs)]
+    graph = helper.make_graph(list(nodes), "graph", *infos)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8 if opset < 21 else 10).SerializeToString()
+
+
+def one(op: str, x: Type, y: Type, *, opset: int = 17, domain: str = "", **attributes: Any) -> bytes:
+    """ "y" = op("x")."""
+    return model([helper.make_node(op, ["x"], ["y"], domain=domain, **attributes)], {"x": x}, {"y": y}, opset)
+
+
+def same(type_: Type, opset: int = 17) -> bytes:
+    return one("Identity", type_, type_, opset=opset)
+
+
+@cache
+def pair(content: bytes) -> tuple[onnxruntime.InferenceSession, ortmulti.InferenceSession]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return (
+        onnxruntime.InferenceSession(content, options, providers=[CPU]),
+        ortmulti.InferenceSession(content, providers=[CPU]),
+    )
+
+
+def assert_same(actual: Any, expected: Any) -> None:
+    """The same Python types, dtypes, shapes and values, at every depth."""
+    assert type(actual) is type(expected)
+    if isinstance(expected, list):
+        assert len(actual) == len(expected)
+        for pairs in zip(actual, expected, strict=True):
+            assert_same(*pairs)
+    elif isinstance(expected, dict):
+        assert list(actual) == list(expected)
+        assert [type(key) for key in actual] == [type(key) for key in expected]
+        for key, value in expected.items():
+            assert_same(actual[key], value)
+    elif isinstance(expected, np.ndarray):
+        assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+        if expected.dtype == object:
+            assert actual.tolist() == expected.tolist()
+        else:
+            assert actual.tobytes() == expected.tobytes()
+    else:
+        assert actual == expected
+
+
+def check(content: bytes, value: Any) -> Any:
+    """Runs both with "x" and returns the one result that both gave."""
+    theirs, ours = pair(content)
+    assert [(i.name, i.type) for i in ours.get_inputs()] == [(i.name, i.type) for i in theirs.get_inputs()]
+    assert [(o.name, o.type) for o in ours.get_outputs()] == [(o.name, o.type) for o in theirs.get_outputs()]
+    [expected] = theirs.run(None, {"x": value})
+    [actual] = ours.run(None, {"x": value})
+    assert_same(actual, expected)
+    return actual
+
+
+# --- Sequences --------------------------------------------------------------------------------------------------------
+
+
+def lists_of_arrays(shapes: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrategy[tuple[int, list[Any]]]:
+    return st.sampled_from(sorted(_models.NUMERIC)).flatmap(
+        lambda element: st.tuples(st.just(element), st.lists(hnp.arrays(_models.NUMERIC[element], shapes), max_size=5))
+    )
+
+
+any_shape = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=3)
+
+
+@examples
+@hypothesis.given(lists_of_arrays(any_shape), st.booleans())
+def test_lists_of_arrays_arrive_and_return_as_in_onnxruntime(typed: tuple[int, list[Any]], transposed: bool) -> None:
+    element, arrays = typed
+    result = check(same(sequence(tensor(element))), [array.T if transposed else array for array in arrays])
+    assert len(result) == len(arrays)
+
+
+@examples
+@hypothesis.given(lists_of_arrays(any_shape), st.booleans())
+def test_optional_lists_too(typed: tuple[int, list[Any]], there: bool) -> None:
+    element, arrays = typed
+    result = check(same(optional(sequence(tensor(element)))), arrays if there else None)
+    assert (result is not None) == there
+
+
+@examples
+@hypothesis.given(
+    st.lists(hnp.arrays(object, any_shape, elements=st.text(st.characters(exclude_categories=("Cs",)), max_size=4)))
+)
+def test_lists_of_string_arrays(arrays: list[Any]) -> None:
+    check(same(sequence(tensor(TensorProto.STRING))), arrays)
+
+
+@pytest.mark.parametrize("element", [*sorted(_models.NUMERIC), TensorProto.STRING], ids=TensorProto.DataType.Name)
+def test_an_empty_list_has_the_declared_type(element: int) -> None:
+    assert check(same(sequence(tensor(element))), []) == []
+    assert check(one("SequenceLength", sequence(tensor(element)), tensor(TensorProto.INT64)), []) == 0
+
+
+def test_sequences_that_a_model_makes_and_takes_apart() -> None:
+    float32 = tensor(TensorProto.FLOAT)
+    split = one("SplitToSequence", float32, sequence(float32), axis=0)
+    assert len(check(split, np.arange(6, dtype=np.float32).reshape(3, 2))) == 3
+    joined = one("ConcatFromSequence", sequence(float32), float32, axis=0)
+    arrays = [np.full((n, 2), n, np.float32) for n in (1, 0, 3)]
+    assert check(joined, arrays).shape == (4, 2)
+
+
+def test_a_tuple_is_taken_as_a_list() -> None:
+    _, ours = pair(same(sequence(tensor(TensorProto.FLOAT))))
+    x = np.ones(2, np.float32)
+    assert_same(ours.run(None, {"x": (x, x)}), [[x, x]])
+
+
+def test_arrays_of_a_returned_list_are_the_callers_own() -> None:
+    _, ours = pair(same(sequence(tensor(TensorProto.FLOAT))))
+    x = np.arange(5, dtype=np.float32)
+    [[first, second]] = ours.run(None, {"x": [x, x]})
+    for array in (first, second):
+        assert not np.shares_memory(array, x)
+        assert array.flags.writeable
+    first[...] = 7
+    assert x.tolist() == second.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_arrays_of_a_returned_list_outlive_the_list_the_session_and_the_inputs() -> None:
+    float32 = tensor(TensorProto.FLOAT)
+    content = one("SplitToSequence", float32, sequence(float32), axis=0, keepdims=0)
+    with ortmulti.InferenceSession(content, providers=[CPU]) as session:
+        [arrays] = session.run(None, {"x": np.arange(4000, dtype=np.float32).reshape(4, 1000)})
+        last = arrays[3]
+    with ortmulti.InferenceSession(same(sequence(float32)), providers=[CPU]) as session:
+        [[same_again]] = session.run(None, {"x": [np.arange(1000, dtype=np.float32)]})
+    del arrays, session
+    gc.collect()
+    # What was freed would be given out again here.
+    scratch = [np.full(1000, 9, np.float32) for _ in range(100)]
+    assert last.tolist() == list(range(3000, 4000))
+    assert same_again.tolist() == list(range(1000))
+    assert len(scratch) == 100
+
+
+def test_contiguous_arrays_of_a_list_are_not_copied() -> None:
+    """Seen in the peak memory of a process that feeds 256 MB to a model with an output of 8 bytes."""
+    content = one("SequenceLength", sequence(tensor(TensorProto.FLOAT)), tensor(TensorProto.INT64))
+    printed = check_child(
+        """
+        import sys
+        import numpy as np
+        import ortmulti
+
+        def peak():
+            [line] = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+            return int(line.split()[1]) * 1024
+
+        session = ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]), providers=["CPUExecutionProvider"])
+        arrays = [np.ones((4096, 8192), np.float32) for _ in range(2)]
+        session.run(None, {"x": [array[:1] for array in arrays]})
+        before = peak()
+        session.run(None, {"x": arrays})
+        print(peak() - before)
+        """,
+        content.hex(),
+    )
+    assert int(printed) < 16 << 20
+
+
+def test_empty_lists_from_many_threads() -> None:
+    _, ours = pair(same(sequence(tensor(TensorProto.FLOAT16))))
+    start = threading.Barrier(8)
+
+    def work(_: int) -> list[Any]:
+        start.wait()
+        return [ours.run(None, {"x": []}) for _ in range(5)]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == [[[[]]] * 5] * 8
+
+
+# --- Maps -------------------------------------------------------------------------------------------------------------
+
+LABELS = {"classlabels_int64s": [30, -10, 20], "classlabels_strings": ["b", "", "é漢"]}
+
+
+@pytest.mark.parametrize("labels", sorted(LABELS))
+@pytest.mark.parametrize("shape", [(4, 3), (3,), (0, 3)])
+def test_classifiers_return_dicts(labels: str, shape: tuple[int, ...]) -> None:
+    key = TensorProto.INT64 if "int64" in labels else TensorProto.STRING
+    content = one(
+        "ZipMap",
+        tensor(TensorProto.FLOAT),
+        sequence(mapping(key, TensorProto.FLOAT)),
+        domain="ai.onnx.ml",
+        **{labels: LABELS[labels]},
+    )
+    scores = np.random.default_rng(1).random(shape, np.float32)
+    result = check(content, scores)
+    assert sum(map(len, result)) == scores.size
+
+
+def vectorizer(key: int, value: int) -> bytes:
+    vocabulary: dict[str, Any] = (
+        {"string_vocabulary": ["b", "é", "a"]} if key == TensorProto.STRING else {"int64_vocabulary": [3, -1, 2]}
+    )
+    return one("DictVectorizer", mapping(key, value), tensor(value), domain="ai.onnx.ml", **vocabulary)
+
+
+numbers = st.floats(width=32, allow_nan=False)
+
+
+@examples
+@hypothesis.given(st.dictionaries(st.sampled_from(["a", "b", "é", "not in it", ""]), numbers, min_size=1))
+def test_dicts_of_text_arrive_as_in_onnxruntime(items: dict[str, float]) -> None:
+    check(vectorizer(TensorProto.STRING, TensorProto.FLOAT), items)
+
+
+@examples
+@hypothesis.given(st.dictionaries(st.integers(-(2**63), 2**63 - 1) | st.sampled_from([3, -1, 2]), numbers, min_size=1))
+def test_dicts_of_integers_arrive_as_in_onnxruntime(items: dict[int, float]) -> None:
+    check(vectorizer(TensorProto.INT64, TensorProto.FLOAT), items)
+    check(vectorizer(TensorProto.INT64, TensorProto.FLOAT), {np.int64(k): np.float32(v) for k, v in items.items()})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "items", "expected"),
+    [
+        (TensorProto.STRING, TensorProto.INT64, {"a": -(2**63), "b": True}, [[1, 0, -(2**63)]]),
+        (TensorProto.STRING, TensorProto.DOUBLE, {"é": 1e300}, [[0, 1e300, 0]]),
+        (TensorProto.INT64, TensorProto.DOUBLE, {3: 2, 4: 5}, [[2, 0, 0]]),
+        (TensorProto.INT64, TensorProto.STRING, {2: "zwei", -1: "é漢"}, [["", "é漢", "zwei"]]),
+    ],
+)
+def test_dicts_that_onnxruntime_makes_of_float_alone(key: int, value: int, items: Any, expected: Any) -> None:
+    theirs, ours = pair(vectorizer(key, value))
+    [result] = ours.run(None, {"x": items})
+    assert result.tolist() == expected
+    with pytest.raises(Exception, match="Unexpected"):
+        theirs.run(None, {"x": items})
+
+
+def test_lists_of_dicts() -> None:
+    """onnxruntime takes no list of them, and a tuple of several comes out as other dicts."""
+    type_ = sequence(mapping(TensorProto.INT64, TensorProto.FLOAT))
+    content = model([], {"x": type_}, {"x": type_})
+    _, ours = pair(content)
+    items = [{1: 2.0, -5: 0.5}, {7: 1.0}]
+    assert ours.run(None, {"x": items}) == ours.run(None, {"x": tuple(items)}) == [items]
+    check(content, ({1: 2.0, -5: 0.5},))
+
+
+# --- Optionals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("element", [TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING])
+def test_none_is_an_optional_that_is_not_there(element: int) -> None:
+    content = same(optional(tensor(element)))
+    assert check(content, None) is None
+    theirs, ours = pair(content)
+    assert ours.run(None, {}) == theirs.run(None, {}) == [None]
+    dtype = object if element == TensorProto.STRING else _models.NUMERIC[element]
+    for value in (np.array(["3", "4"], dtype), np.array("5", dtype), np.zeros((0, 2), dtype)):
+        check(content, value)
+    has = one("OptionalHasElement", optional(tensor(element)), tensor(TensorProto.BOOL), opset=16)
+    assert not check(has, None)
+    assert check(has, np.array(["1"], dtype))
+
+
+def test_none_beside_another_input() -> None:
+    float32 = tensor(TensorProto.FLOAT, ["n"])
+    content = model(
+        [helper.make_node("OptionalHasElement", ["a"], ["has"]), helper.make_node("Neg", ["b"], ["y"])],
+        {"a": optional(float32), "b": float32},
+        {"has": tensor(TensorProto.BOOL, []), "y": float32},
+    )
+    theirs, ours = pair(content)
+    x = np.ones(3, np.float32)
+    for a in (None, x):
+        assert_same(ours.run(None, {"a": a, "b": x}), theirs.run(None, {"a": a, "b": x}))
+    with pytest.raises(ortmulti.InvalidArgument, match="missing input 'b'"):
+        ours.run(None, {"a": None})
+
+
+# --- Types that NumPy has not -----------------------------------------------------------------------------------------
+
+
+def casting(element: int, *, back: bool) -> bytes:
+    """A cast from float32, or back to it; of int4, which not every release casts, a quantization by 1."""
+    types = tensor(element), tensor(TensorProto.FLOAT)
+    x, y = types if back else types[::-1]
+    if element not in (TensorProto.INT4, TensorProto.UINT4):
+        return one("Cast", x, y, opset=21, to=TensorProto.FLOAT if back else element)
+    nodes = [
+        helper.make_node("Constant", [], ["scale"], value_float=1.0),
+        helper.make_node("DequantizeLinear", ["x", "scale"], ["y"])
+        if back
+        else helper.make_node("QuantizeLinear", ["x", "scale"], ["y"], output_dtype=element),
+    ]
+    return model(nodes, {"x": x}, {"y": y}, opset=21)
+
+
+def every_value(dtype: Any) -> Any:
+    """Every finite value of a type; of bfloat16, some of each exponent."""
+    name = np.dtype(dtype).name
+    if "int" in name:
+        info = ml_dtypes.iinfo(dtype)
+        return np.arange(info.min, info.max + 1).astype(dtype)
+    bits = np.arange(0, 1 << 16, 37, dtype=np.uint16) if name == "bfloat16" else np.arange(256).astype(np.uint8)
+    values = bits.view(dtype)
+    return values[np.isfinite(values.astype(np.float32))]
+
+
+@small
+def test_small_types_arrive(element: int, dtype: Any) -> None:
+    """onnxruntime's run takes no such array; the model's result is what ml_dtypes says."""
+    theirs, ours = pair(casting(element, back=True))
+    values = every_value(dtype)
+    for array in (values, values[1:], values[::-1], values[::2], values[:0], values[1], values.reshape(1, -1, 1)):
+        [result] = ours.run(None, {"x": array})
+        assert_same(result, np.asarray(array).astype(np.float32))
+    with pytest.raises(RuntimeError):
+        theirs.run(None, {"x": values})
+
+
+@small
+def test_small_types_return(element: int, dtype: Any) -> None:
+    _, ours = pair(casting(element, back=False))
+    for values in (every_value(dtype), every_value(dtype)[1:], every_value(dtype)[:0].reshape(3, 0)):
+        [result] = ours.run(None, {"x": values.astype(np.float32)})
+        if element == TensorProto.FLOAT8E4M3FN:
+            assert result.dtype == np.uint8
+            result = result.view(dtype)
+        assert_same(result, values)
+        assert result.flags.writeable
+
+
+@small
+def test_small_types_that_onnxruntime_returns_are_the_same(element: int, dtype: Any) -> None:
+    theirs, ours = pair(casting(element, back=False))
+    feed = {"x": every_value(dtype).astype(np.float32)}
+    try:
+        [expected] = theirs.run(None, feed)
+    except RuntimeError as error:
+        assert "No corresponding Numpy type" in str(error)  # noqa: PT017 - which types it has differs by release
+    else:
+        assert_same(ours.run(None, feed)[0], expected)
+
+
+@pytest.mark.parametrize("element", [element for element, _ in SMALL], ids=TensorProto.DataType.Name)
+def test_lists_and_numbers_are_converted_to_small_types(element: int) -> None:
+    _, ours = pair(casting(element, back=True))
+    for value in ([[1, 2], [3, 4]], 3):
+        assert_same(ours.run(None, {"x": value})[0], np.array(value, np.float32))
+
+
+@small
+def test_other_dtypes_for_small_types(element: int, dtype: Any) -> None:
+    _, ours = pair(casting(element, back=True))
+    other = ml_dtypes.float8_e5m2 if dtype is not ml_dtypes.float8_e5m2 else ml_dtypes.bfloat16
+    for wrong in (np.uint8, np.uint16, np.int8, np.float16, np.float32, object, other):
+        with pytest.raises(ortmulti.InvalidType, match=rf"'x'.*dtype ml_dtypes\.{np.dtype(dtype).name}; got"):
+            ours.run(None, {"x": np.ones(2).astype(wrong)})
+
+
+@pytest.mark.parametrize("count", range(9))
+def test_packed_types_of_every_length_pass_through(count: int) -> None:
+    type_ = tensor(TensorProto.INT4)
+    _, ours = pair(model([], {"x": type_}, {"x": type_}, opset=21))
+    values = np.arange(-4, count - 4).astype(ml_dtypes.int4)
+    [result] = ours.run(None, {"x": values})
+    assert_same(result, values)
+
+
+def test_ml_dtypes_is_imported_when_it_is_needed_and_missed_by_name() -> None:
+    printed = check_child(
+        """
+        import sys
+        import numpy as np
+        import ortmulti
+
+        def session(text):
+            return ortmulti.InferenceSession(bytes.fromhex(text), providers=["CPUExecutionProvider"])
+
+        session(sys.argv[1]).run(None, {"x": np.ones(2, np.float32)})
+        print("ml_dtypes" in sys.modules)
+        sys.modules["ml_dtypes"] = None  # as if it were not installed
+        for text, x in ((sys.argv[2], np.ones(2, np.float32)), (sys.argv[3], [1, 2])):
+            try:
+                session(text).run(None, {"x": x})
+            except ortmulti.NotImplemented as error:
+                print(error)
+        """,
+        _models.one_node("Neg").hex(),
+        casting(TensorProto.BFLOAT16, back=False).hex(),
+        casting(TensorProto.INT4, back=True).hex(),
+    ).splitlines()
+    assert printed[0] == "False"
+    assert "tensor(bfloat16)" in printed[1]
+    assert "tensor(int4)" in printed[2]
+    assert all("pip install" in line for line in printed[1:])
+
+
+# --- Errors -----------------------------------------------------------------------------------------------------------
+
+X = np.ones(2, np.float32)
+FLOATS = same(sequence(tensor(TensorProto.FLOAT)))
+WORDS = vectorizer(TensorProto.STRING, TensorProto.FLOAT)
+NUMBERS = vectorizer(TensorProto.INT64, TensorProto.DOUBLE)
+COUNTS = vectorizer(TensorProto.STRING, TensorProto.INT64)
+
+
+@pytest.mark.parametrize(
+    ("content", "value", "message"),
+    [
+        (FLOATS, X, "'x'.*list of arrays; got ndarray"),
+        (FLOATS, None, "'x'.*list of arrays; got NoneType"),
+        (FLOATS, "text", "'x'.*list of arrays; got str"),
+        (FLOATS, {"a": X}, "'x'.*list of arrays; got dict"),
+        (FLOATS, [X, 1], r"'x\[1\]'.*an array; got int"),
+        (FLOATS, [X, None], r"'x\[1\]'.*an array; got NoneType"),
+        (FLOATS, [X, [X]], r"'x\[1\]'.*an array; got list"),
+        (FLOATS, [X, X.astype(np.float64)], r"'x\[1\]'.*float32; got dtype float64"),
+        (FLOATS, [np.array(["a"])], r"'x\[0\]'.*float32"),
+        (same(sequence(tensor(TensorProto.STRING))), [X], r"'x\[0\]'.*str"),
+        (same(optional(sequence(tensor(TensorProto.FLOAT)))), X, "'x'.*optional.*list of arrays; got ndarray"),
+        (same(optional(tensor(TensorProto.FLOAT))), X.astype(np.int8), "'x'.*optional.*float32; got dtype int8"),
+        (WORDS, [("a", 1)], "'x'.*a dict; got list"),
+        (WORDS, X, "'x'.*a dict; got ndarray"),
+        (WORDS, {}, "'x'.*at least one key"),
+        (WORDS, {1: 1}, "'x'.*1 as key"),
+        (WORDS, {b"b": 1}, "'x'.*b'b' as key"),
+        (WORDS, {"\ud800": 1}, "'x'.* as key"),
+        (WORDS, {"a": "1"}, "'x'.*'1' as value"),
+        (WORDS, {"a": None}, "'x'.*None as value"),
+        (NUMBERS, {1.0: 1}, "'x'.*1.0 as key"),
+        (NUMBERS, {2**63: 1}, "'x'.*9223372036854775808 as key"),
+        (COUNTS, {"a": 1.5}, "'x'.*1.5 as value"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_named(content: bytes, value: Any, message: str) -> None:
+    theirs, ours = pair(content)
+    with pytest.raises(ortmulti.InvalidArgument, match=message):
+        ours.run(None, {"x": value})
+    with pytest.raises(Exception):  # noqa: B017, PT011 - of any class
+        theirs.run(None, {"x": value})
+
+
+def test_exceptions_of_the_callers_own_are_passed_on() -> None:
+    class Broken:
+        def __index__(self) -> int:
+            raise KeyError("of the test")
+
+    _, ours = pair(NUMBERS)
+    with pytest.raises(KeyError, match="of the test"):
+        ours.run(None, {"x": {1: Broken()}})
+
+
+def test_a_dict_and_a_list_that_change_while_they_are_read() -> None:
+    items: dict[int, Any] = {}
+    arrays: list[Any] = []
+
+    class Clears:
+        def __index__(self) -> int:
+            items.clear()
+            return 4
+
+        def __str__(self) -> str:
+            arrays.clear()
+            return "text"
+
+    items.update({3: Clears(), 2: 5})
+    assert pair(NUMBERS)[1].run(None, {"x": items})[0].tolist() == [[4, 0, 5]]
+    arrays.extend([np.array([Clears()], object), np.array(["kept"])])
+    [result] = pair(same(sequence(tensor(TensorProto.STRING))))[1].run(None, {"x": arrays})
+    assert [array.tolist() for array in result] == [["text"], ["kept"]]
+
+
+def test_a_closed_session_takes_no_list() -> None:
+    session = ortmulti.InferenceSession(FLOATS, providers=[CPU])
+    session.close()
+    with pytest.raises(ortmulti.ClosedError):
+        session.run(None, {"x": [X]})
