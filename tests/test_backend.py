@@ -29,6 +29,7 @@ with warnings.catch_warnings():
     import onnxruntime.backend.backend
 
 PROVIDERS = {"CPU": [CPU], "CUDA": [CUDA, CPU]}
+PROVIDERS["GPU"] = PROVIDERS["CUDA"]  # as onnxruntime calls its default device
 # Those whose models and data come with the package; "Real" is downloaded.
 KINDS = ["Node", "Simple", "PyTorchConverted", "PyTorchOperator"]
 # What the onnx package's tests call a type that NumPy has not, and onnxruntime's run neither takes nor returns.
@@ -203,12 +204,10 @@ def test_options_reach_the_session() -> None:
 
 
 @pytest.mark.parametrize("name", ["optimized_model_filepath", "profile_file_prefix", "enable_profiling"])
-def test_options_that_write_files_are_refused_as_by_onnxruntime(name: str, tmp_path: Path) -> None:
-    value: Any = True if name == "enable_profiling" else str(tmp_path / "written")
-    for backend in (onnxruntime.backend.backend.OnnxRuntimeBackend, OnnxRuntimeBackend):
-        with pytest.raises(RuntimeError, match=name):
-            backend.prepare(MODEL, "CPU", **{name: value})
-    assert not list(tmp_path.iterdir())
+def test_options_that_write_files_are_refused(name: str) -> None:
+    """As by onnxruntime since one of its releases."""
+    with pytest.raises(ortmulti.RuntimeException, match=name):
+        ortmulti.backend.prepare(MODEL, "CPU", **{name: True})
 
 
 def test_a_run_cannot_be_ended_by_its_own_keyword() -> None:

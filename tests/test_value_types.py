@@ -1,19 +1,14 @@
-"""Sequences, maps, optionals and the types that NumPy has not, in and out of a run, beside onnxruntime's."""
+"""Sequences, maps and optionals, in and out of a run, beside onnxruntime's."""
 
 from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import Any
 
 import hypothesis
-import ml_dtypes
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -22,99 +17,9 @@ from onnx import TensorProto, helper
 import ortmulti
 from tests import _models
 from tests._processes import check_child
-
-CPU = "CPUExecutionProvider"
-Type = onnx.TypeProto
+from tests._values import CPU, assert_same, check, mapping, model, one, optional, pair, same, sequence, tensor
 
 examples = hypothesis.settings(deadline=None, max_examples=60)
-
-# (element type, its dtype in ml_dtypes); those that ONNX Runtime 1.21 has.
-SMALL = [
-    (TensorProto.BFLOAT16, ml_dtypes.bfloat16),
-    (TensorProto.FLOAT8E4M3FN, ml_dtypes.float8_e4m3fn),
-    (TensorProto.FLOAT8E4M3FNUZ, ml_dtypes.float8_e4m3fnuz),
-    (TensorProto.FLOAT8E5M2, ml_dtypes.float8_e5m2),
-    (TensorProto.FLOAT8E5M2FNUZ, ml_dtypes.float8_e5m2fnuz),
-    (TensorProto.UINT4, ml_dtypes.uint4),
-    (TensorProto.INT4, ml_dtypes.int4),
-]
-small = pytest.mark.parametrize(("element", "dtype"), SMALL, ids=[np.dtype(dtype).name for _, dtype in SMALL])
-
-
-def tensor(element: int, shape: Sequence[Any] | None = None) -> Type:
-    return helper.make_tensor_type_proto(element, shape)
-
-
-def sequence(of: Type) -> Type:
-    return helper.make_sequence_type_proto(of)
-
-
-def optional(of: Type) -> Type:
-    return helper.make_optional_type_proto(of)
-
-
-def mapping(key: int, value: int) -> Type:
-    return helper.make_map_type_proto(key, tensor(value))
-
-
-def model(nodes: Sequence[onnx.NodeProto], inputs: dict[str, Type], outputs: dict[str, Type], opset: int = 17) -> bytes:
-    infos = [[helper.make_value_info(*item) for item in values.items()] for values in (inputs, outputs)]
-    graph = helper.make_graph(list(nodes), "graph", *infos)
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", 3)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8 if opset < 21 else 10).SerializeToString()
-
-
-def one(op: str, x: Type, y: Type, *, opset: int = 17, domain: str = "", **attributes: Any) -> bytes:
-    """ "y" = op("x")."""
-    return model([helper.make_node(op, ["x"], ["y"], domain=domain, **attributes)], {"x": x}, {"y": y}, opset)
-
-
-def same(type_: Type, opset: int = 17) -> bytes:
-    return one("Identity", type_, type_, opset=opset)
-
-
-@cache
-def pair(content: bytes) -> tuple[onnxruntime.InferenceSession, ortmulti.InferenceSession]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    return (
-        onnxruntime.InferenceSession(content, options, providers=[CPU]),
-        ortmulti.InferenceSession(content, providers=[CPU]),
-    )
-
-
-def assert_same(actual: Any, expected: Any) -> None:
-    """The same Python types, dtypes, shapes and values, at every depth."""
-    assert type(actual) is type(expected)
-    if isinstance(expected, list):
-        assert len(actual) == len(expected)
-        for pairs in zip(actual, expected, strict=True):
-            assert_same(*pairs)
-    elif isinstance(expected, dict):
-        assert list(actual) == list(expected)
-        assert [type(key) for key in actual] == [type(key) for key in expected]
-        for key, value in expected.items():
-            assert_same(actual[key], value)
-    elif isinstance(expected, np.ndarray):
-        assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
-        if expected.dtype == object:
-            assert actual.tolist() == expected.tolist()
-        else:
-            assert actual.tobytes() == expected.tobytes()
-    else:
-        assert actual == expected
-
-
-def check(content: bytes, value: Any) -> Any:
-    """Runs both with "x" and returns the one result that both gave."""
-    theirs, ours = pair(content)
-    assert [(i.name, i.type) for i in ours.get_inputs()] == [(i.name, i.type) for i in theirs.get_inputs()]
-    assert [(o.name, o.type) for o in ours.get_outputs()] == [(o.name, o.type) for o in theirs.get_outputs()]
-    [expected] = theirs.run(None, {"x": value})
-    [actual] = ours.run(None, {"x": value})
-    assert_same(actual, expected)
-    return actual
-
 
 # --- Sequences --------------------------------------------------------------------------------------------------------
 
@@ -339,125 +244,6 @@ def test_none_beside_another_input() -> None:
         assert_same(ours.run(None, {"a": a, "b": x}), theirs.run(None, {"a": a, "b": x}))
     with pytest.raises(ortmulti.InvalidArgument, match="missing input 'b'"):
         ours.run(None, {"a": None})
-
-
-# --- Types that NumPy has not -----------------------------------------------------------------------------------------
-
-
-def casting(element: int, *, back: bool) -> bytes:
-    """A cast from float32, or back to it; of int4, which not every release casts, a quantization by 1."""
-    types = tensor(element), tensor(TensorProto.FLOAT)
-    x, y = types if back else types[::-1]
-    if element not in (TensorProto.INT4, TensorProto.UINT4):
-        return one("Cast", x, y, opset=21, to=TensorProto.FLOAT if back else element)
-    nodes = [
-        helper.make_node("Constant", [], ["scale"], value_float=1.0),
-        helper.make_node("DequantizeLinear", ["x", "scale"], ["y"])
-        if back
-        else helper.make_node("QuantizeLinear", ["x", "scale"], ["y"], output_dtype=element),
-    ]
-    return model(nodes, {"x": x}, {"y": y}, opset=21)
-
-
-def every_value(dtype: Any) -> Any:
-    """Every finite value of a type; of bfloat16, some of each exponent."""
-    name = np.dtype(dtype).name
-    if "int" in name:
-        info = ml_dtypes.iinfo(dtype)
-        return np.arange(info.min, info.max + 1).astype(dtype)
-    bits = np.arange(0, 1 << 16, 37, dtype=np.uint16) if name == "bfloat16" else np.arange(256).astype(np.uint8)
-    values = bits.view(dtype)
-    return values[np.isfinite(values.astype(np.float32))]
-
-
-@small
-def test_small_types_arrive(element: int, dtype: Any) -> None:
-    """onnxruntime's run takes no such array; the model's result is what ml_dtypes says."""
-    theirs, ours = pair(casting(element, back=True))
-    values = every_value(dtype)
-    for array in (values, values[1:], values[::-1], values[::2], values[:0], values[1], values.reshape(1, -1, 1)):
-        [result] = ours.run(None, {"x": array})
-        assert_same(result, np.asarray(array).astype(np.float32))
-    with pytest.raises(RuntimeError):
-        theirs.run(None, {"x": values})
-
-
-@small
-def test_small_types_return(element: int, dtype: Any) -> None:
-    _, ours = pair(casting(element, back=False))
-    for values in (every_value(dtype), every_value(dtype)[1:], every_value(dtype)[:0].reshape(3, 0)):
-        [result] = ours.run(None, {"x": values.astype(np.float32)})
-        if element == TensorProto.FLOAT8E4M3FN:
-            assert result.dtype == np.uint8
-            result = result.view(dtype)
-        assert_same(result, values)
-        assert result.flags.writeable
-
-
-@small
-def test_small_types_that_onnxruntime_returns_are_the_same(element: int, dtype: Any) -> None:
-    theirs, ours = pair(casting(element, back=False))
-    feed = {"x": every_value(dtype).astype(np.float32)}
-    try:
-        [expected] = theirs.run(None, feed)
-    except RuntimeError as error:
-        assert "No corresponding Numpy type" in str(error)  # noqa: PT017 - which types it has differs by release
-    else:
-        assert_same(ours.run(None, feed)[0], expected)
-
-
-@pytest.mark.parametrize("element", [element for element, _ in SMALL], ids=TensorProto.DataType.Name)
-def test_lists_and_numbers_are_converted_to_small_types(element: int) -> None:
-    _, ours = pair(casting(element, back=True))
-    for value in ([[1, 2], [3, 4]], 3):
-        assert_same(ours.run(None, {"x": value})[0], np.array(value, np.float32))
-
-
-@small
-def test_other_dtypes_for_small_types(element: int, dtype: Any) -> None:
-    _, ours = pair(casting(element, back=True))
-    other = ml_dtypes.float8_e5m2 if dtype is not ml_dtypes.float8_e5m2 else ml_dtypes.bfloat16
-    for wrong in (np.uint8, np.uint16, np.int8, np.float16, np.float32, object, other):
-        with pytest.raises(ortmulti.InvalidType, match=rf"'x'.*dtype ml_dtypes\.{np.dtype(dtype).name}; got"):
-            ours.run(None, {"x": np.ones(2).astype(wrong)})
-
-
-@pytest.mark.parametrize("count", range(9))
-def test_packed_types_of_every_length_pass_through(count: int) -> None:
-    type_ = tensor(TensorProto.INT4)
-    _, ours = pair(model([], {"x": type_}, {"x": type_}, opset=21))
-    values = np.arange(-4, count - 4).astype(ml_dtypes.int4)
-    [result] = ours.run(None, {"x": values})
-    assert_same(result, values)
-
-
-def test_ml_dtypes_is_imported_when_it_is_needed_and_missed_by_name() -> None:
-    printed = check_child(
-        """
-        import sys
-        import numpy as np
-        import ortmulti
-
-        def session(text):
-            return ortmulti.InferenceSession(bytes.fromhex(text), providers=["CPUExecutionProvider"])
-
-        session(sys.argv[1]).run(None, {"x": np.ones(2, np.float32)})
-        print("ml_dtypes" in sys.modules)
-        sys.modules["ml_dtypes"] = None  # as if it were not installed
-        for text, x in ((sys.argv[2], np.ones(2, np.float32)), (sys.argv[3], [1, 2])):
-            try:
-                session(text).run(None, {"x": x})
-            except ortmulti.NotImplemented as error:
-                print(error)
-        """,
-        _models.one_node("Neg").hex(),
-        casting(TensorProto.BFLOAT16, back=False).hex(),
-        casting(TensorProto.INT4, back=True).hex(),
-    ).splitlines()
-    assert printed[0] == "False"
-    assert "tensor(bfloat16)" in printed[1]
-    assert "tensor(int4)" in printed[2]
-    assert all("pip install" in line for line in printed[1:])
 
 
 # --- Errors -----------------------------------------------------------------------------------------------------------

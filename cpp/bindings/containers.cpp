@@ -234,17 +234,20 @@ py::object to_python(Ort::Value value, const std::string& name, const std::vecto
         std::any_of(memory.begin(), memory.end(), [&](const py::object& array) { return lies_in(value, array); });
     return to_array(std::move(value), name, copy);
   }
-  const ONNXType kind = value.GetTypeInfo().GetONNXType();
-  switch (kind) {
-    case ONNX_TYPE_SEQUENCE:
+  try {
+    const ONNXType kind = value.GetTypeInfo().GetONNXType();
+    if (kind == ONNX_TYPE_SEQUENCE) {
       return to_list(value, name, memory);
-    case ONNX_TYPE_MAP:
+    }
+    if (kind == ONNX_TYPE_MAP) {
       return to_dict(value, name);
-    default:
-      throw Error(ErrorKind::not_implemented, "output '" + name +
-                                                  "' is no tensor, sequence, map or optional of these, "
-                                                  "and cannot be returned to Python");
+    }
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, "output '" + name + "'");
   }
+  throw Error(
+      ErrorKind::not_implemented,
+      "output '" + name + "' is no tensor, sequence, map or optional of these, and cannot be returned to Python");
 }
 
 }  // namespace ortmulti::bindings
