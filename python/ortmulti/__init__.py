@@ -38,12 +38,14 @@ from ortmulti.errors import (
     RuntimeException,
     WeightsError,
 )
+from ortmulti.io_binding import IOBinding
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
 from ortmulti.pool import Pool, load
 from ortmulti.progress import LoadProgress
 from ortmulti.session import InferenceSession, Sessions, create_sessions
 from ortmulti.timeline import Span, Timeline
+from ortmulti.values import OrtValue
 
 __all__ = [
     "ClosedError",
@@ -58,6 +60,7 @@ __all__ = [
     "Fail",
     "ForkError",
     "GraphOptimizationLevel",
+    "IOBinding",
     "InferenceSession",
     "InvalidArgument",
     "InvalidGraph",
@@ -77,6 +80,7 @@ __all__ = [
     "NotImplemented",
     "NotOptimizable",
     "OptimizedModel",
+    "OrtValue",
     "OutOfMemory",
     "Pool",
     "RunOptions",
