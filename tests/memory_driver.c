@@ -89,6 +89,10 @@ static int copy_from_host(uint64_t target, const void* source, size_t size) {
   memcpy((void*)(uintptr_t)target, source, size);
   return 0;
 }
+static int copy_to_host(void* target, uint64_t source, size_t size) {
+  memcpy(target, (void*)(uintptr_t)source, size);
+  return 0;
+}
 static int copy_from_peer(uint64_t target, void* context, uint64_t source, void* peer, size_t size) {
   (void)context, (void)peer;
   memcpy((void*)(uintptr_t)target, (void*)(uintptr_t)source, size);
@@ -116,6 +120,7 @@ DRIVER int cuGetProcAddress_v2(const char* name, void** function, int version, u
       {"cuMemHostRegister", (void*)succeed},
       {"cuMemHostUnregister", (void*)succeed},
       {"cuMemcpyHtoDAsync", (void*)copy_from_host},
+      {"cuMemcpyDtoHAsync", (void*)copy_to_host},
       {"cuMemcpyPeerAsync", (void*)copy_from_peer},
       {"cuStreamCreate", (void*)begin},
       {"cuStreamDestroy", (void*)end},

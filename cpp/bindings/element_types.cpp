@@ -69,6 +69,16 @@ const ElementType* find_element_type(ONNXTensorElementDataType type) noexcept {
   return nullptr;
 }
 
+const ElementType* find_element_type(const py::dtype& dtype) noexcept {
+  const int number = canonical(dtype.num());
+  for (const ElementType& entry : element_types) {
+    if (entry.numpy == number) {
+      return &entry;
+    }
+  }
+  return nullptr;
+}
+
 py::dtype dtype_of(const ElementType& type) {
   if (type.numpy != of_ml_dtypes) {
     return py::dtype(type.numpy);

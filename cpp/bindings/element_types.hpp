@@ -25,6 +25,9 @@ struct ElementType {
 /// Null where neither NumPy nor ml_dtypes has it.
 const ElementType* find_element_type(ONNXTensorElementDataType type) noexcept;
 
+/// Of NumPy's own dtypes, in any byte order; null for others.
+const ElementType* find_element_type(const pybind11::dtype& dtype) noexcept;
+
 /// Imports ml_dtypes if the dtype is one of its own; throws Error where it is not installed.
 pybind11::dtype dtype_of(const ElementType& type);
 

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/dlpack.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
 #include "core/cuda_startup.hpp"
@@ -27,85 +28,21 @@ namespace py = pybind11;
 namespace ortmulti::bindings {
 namespace {
 
-// DLPack's ABI before its versioned form, which is what onnxruntime takes. Names, order and widths are the protocol's.
-namespace dlpack {
-
-struct Device {
-  std::int32_t device_type;
-  std::int32_t device_id;
-};
-
-struct DataType {
-  std::uint8_t code;
-  std::uint8_t bits;
-  std::uint16_t lanes;
-};
-
-struct Tensor {
-  void* data;
-  Device device;
-  std::int32_t ndim;
-  DataType dtype;
-  std::int64_t* shape;
-  std::int64_t* strides;  // null: one row after the other, without gaps
-  std::uint64_t byte_offset;
-};
-
-struct ManagedTensor {
-  Tensor dl_tensor;
-  void* manager_ctx;
-  void (*deleter)(ManagedTensor*);
-};
-
-constexpr std::int32_t cuda = 2;
-constexpr std::uint8_t signed_integer = 0;
-constexpr std::uint8_t unsigned_integer = 1;
-constexpr std::uint8_t floating_point = 2;
-constexpr std::uint8_t bfloat = 4;
-
-constexpr const char* capsule_name = "dltensor";  // another once someone has taken the tensor
-
-}  // namespace dlpack
-
 // (reader threads, bytes of a chunk, buffers of a thread); 0: by the machine
 using LoaderArgument = std::tuple<int, std::uint64_t, int>;
 
 // How long a signal may wait until Python sees it.
 constexpr std::chrono::milliseconds signal_interval{50};
 
-// The element type of a TensorProto.DataType.
 dlpack::DataType element_type(const Weight& weight) {
-  switch (weight.data_type) {
-    case 1:
-      return {dlpack::floating_point, 32, 1};
-    case 2:  // uint8
-    case 9:  // bool, for which the protocol had no code at first
-      return {dlpack::unsigned_integer, 8, 1};
-    case 3:
-      return {dlpack::signed_integer, 8, 1};
-    case 4:
-      return {dlpack::unsigned_integer, 16, 1};
-    case 5:
-      return {dlpack::signed_integer, 16, 1};
-    case 6:
-      return {dlpack::signed_integer, 32, 1};
-    case 7:
-      return {dlpack::signed_integer, 64, 1};
-    case 10:
-      return {dlpack::floating_point, 16, 1};
-    case 11:
-      return {dlpack::floating_point, 64, 1};
-    case 12:
-      return {dlpack::unsigned_integer, 32, 1};
-    case 13:
-      return {dlpack::unsigned_integer, 64, 1};
-    case 16:
-      return {dlpack::bfloat, 16, 1};
-    default:
-      throw Error(ErrorKind::not_implemented, "weight '" + weight.name + "' has the type " +
-                                                  std::to_string(weight.data_type) +
-                                                  ", which onnxruntime does not take by DLPack");
+  // TensorProto.DataType has the same numbers.
+  const auto type = dlpack::type_of(static_cast<ONNXTensorElementDataType>(weight.data_type));
+  if (!type) {
+    throw Error(ErrorKind::not_implemented, "weight '" + weight.name + "' has the type " +
+                                                std::to_string(weight.data_type) +
+                                                ", which onnxruntime does not take by DLPack");
   }
+  return *type;
 }
 
 // Whoever uses the tensor goes as far as its shape says.
@@ -118,26 +55,6 @@ void check_length(const Weight& weight, const dlpack::DataType& type) {
   if (!fits || bytes != weight.length) {
     throw Error(ErrorKind::invalid_argument, "weight '" + weight.name + "' has " + std::to_string(weight.length) +
                                                  " bytes, which is not what its shape and type take");
-  }
-}
-
-// A weight as a tensor of the protocol, which keeps the store alive.
-struct SharedTensor {
-  dlpack::ManagedTensor tensor{};
-  std::shared_ptr<const CudaWeightStore> store;
-  std::vector<std::int64_t> shape;
-};
-
-// Called once, from any thread, with or without the GIL.
-void delete_tensor(dlpack::ManagedTensor* tensor) {
-  delete static_cast<SharedTensor*>(tensor->manager_ctx);  // NOLINT(cppcoreguidelines-owning-memory)
-}
-
-// A tensor that was taken is its taker's, who has renamed the capsule.
-void delete_capsule(PyObject* capsule) {
-  if (PyCapsule_IsValid(capsule, dlpack::capsule_name) != 0) {
-    auto* tensor = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule, dlpack::capsule_name));
-    tensor->deleter(tensor);
   }
 }
 
@@ -154,24 +71,9 @@ struct DeviceWeights {
     const Weight& weight = weights[index];
     const dlpack::DataType type = element_type(weight);
     check_length(weight, type);
-    auto shared = std::make_unique<SharedTensor>();
-    shared->store = store;
-    shared->shape = weight.shape;
-    dlpack::Tensor& tensor = shared->tensor.dl_tensor;
     // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's addresses are numbers
-    tensor.data = reinterpret_cast<void*>(store->address(index));
-    tensor.device = {dlpack::cuda, device()};
-    tensor.ndim = static_cast<std::int32_t>(shared->shape.size());
-    tensor.dtype = type;
-    tensor.shape = shared->shape.data();
-    shared->tensor.deleter = &delete_tensor;
-    PyObject* capsule = PyCapsule_New(&shared->tensor, dlpack::capsule_name, &delete_capsule);
-    if (capsule == nullptr) {
-      throw py::error_already_set();
-    }
-    dlpack::ManagedTensor& given = shared->tensor;
-    given.manager_ctx = shared.release();  // the capsule's
-    return py::reinterpret_steal<py::object>(capsule);
+    return dlpack::make_capsule(reinterpret_cast<void*>(store->address(index)), store->device(), type, weight.shape,
+                                store);
   }
 };
 

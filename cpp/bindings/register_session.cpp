@@ -14,14 +14,6 @@ namespace py = pybind11;
 namespace ortmulti::bindings {
 namespace {
 
-std::string names_of(const std::vector<ValueInfo>& values) {
-  std::string names;
-  for (const ValueInfo& value : values) {
-    names += (names.empty() ? "'" : ", '") + value.name + "'";
-  }
-  return names.empty() ? "none" : names;
-}
-
 std::string type_name(py::handle object) { return py::type::of(object).attr("__name__").cast<std::string>(); }
 
 std::string_view text_of(py::handle object, const char* what) {
@@ -36,15 +28,6 @@ std::string_view text_of(py::handle object, const char* what) {
   return {text, static_cast<std::size_t>(size)};
 }
 
-const ValueInfo* find(const std::vector<ValueInfo>& values, std::string_view name) {
-  for (const ValueInfo& value : values) {
-    if (value.name == name) {
-      return &value;
-    }
-  }
-  return nullptr;
-}
-
 // What one run needs, converted while the GIL is held.
 class Request {
  public:
@@ -54,15 +37,7 @@ class Request {
     values_.reserve(count);
     arrays_.reserve(count);
     for (const auto& [key, object] : feed) {
-      const std::string_view name = text_of(key, "the name of an input");
-      const ValueInfo* declared = find(session.inputs(), name);
-      if (declared == nullptr) {
-        declared = find(session.overridable_initializers(), name);
-      }
-      if (declared == nullptr) {
-        throw Error(ErrorKind::invalid_argument, "unknown input '" + std::string(name) + "': " + session.model() +
-                                                     " has " + names_of(session.inputs()));
-      }
+      const ValueInfo* declared = &session.input(text_of(key, "the name of an input"));
       Ort::Value value = to_value(*declared, object, arrays_);
       if (value) {
         input_names_.push_back(declared->name.c_str());
@@ -70,7 +45,7 @@ class Request {
       }
     }
     if (count < session.inputs().size()) {
-      check_complete(session);
+      session.check_complete(input_names_);
     }
     choose_outputs(session, output_names);
   }
@@ -93,36 +68,13 @@ class Request {
   }
 
  private:
-  void check_complete(const Session& session) const {
-    std::string missing;
-    for (const ValueInfo& input : session.inputs()) {
-      bool fed = false;
-      for (const char* name : input_names_) {
-        fed = fed || input.name == name;
-      }
-      if (!fed && input.type.rfind("optional(", 0) != 0) {
-        missing += (missing.empty() ? "'" : ", '") + input.name + "'";
-      }
-    }
-    if (!missing.empty()) {
-      throw Error(ErrorKind::invalid_argument,
-                  "missing input " + missing + ": " + session.model() + " needs " + names_of(session.inputs()));
-    }
-  }
-
   void choose_outputs(const Session& session, const py::object& names) {
     if (!names.is_none()) {
       if (PyUnicode_Check(names.ptr()) != 0 || !py::isinstance<py::sequence>(names)) {
         throw Error(ErrorKind::invalid_type, "output_names must be a sequence of str, or None for all outputs");
       }
       for (const py::handle item : names) {
-        const std::string_view name = text_of(item, "the name of an output");
-        const ValueInfo* declared = find(session.outputs(), name);
-        if (declared == nullptr) {
-          throw Error(ErrorKind::invalid_argument, "unknown output '" + std::string(name) + "': " + session.model() +
-                                                       " has " + names_of(session.outputs()));
-        }
-        outputs_.push_back(declared);
+        outputs_.push_back(&session.output(text_of(item, "the name of an output")));
       }
     }
     if (outputs_.empty()) {
@@ -151,17 +103,6 @@ py::dict to_feed(const py::object& feed) {
                 "input_feed must be a dict of the inputs' names and values, not " + type_name(feed));
   }
   return py::dict(feed);
-}
-
-const Ort::RunOptions& to_run_options(const py::object& options) {
-  static const auto* defaults = new Ort::RunOptions(nullptr);  // NOLINT(cppcoreguidelines-owning-memory)
-  if (options.is_none()) {
-    return *defaults;
-  }
-  if (!py::isinstance<RunOptions>(options)) {
-    throw Error(ErrorKind::invalid_type, "run_options must be an ortmulti.RunOptions, not " + type_name(options));
-  }
-  return options.cast<const RunOptions&>().get();
 }
 
 py::list run(const PythonSession& self, const py::object& output_names, const py::object& input_feed,

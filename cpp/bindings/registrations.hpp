@@ -14,5 +14,7 @@ void register_session(pybind11::module_& module);
 void register_factory(pybind11::module_& module);
 void register_weights(pybind11::module_& module);
 void register_interop(pybind11::module_& module);
+void register_value(pybind11::module_& module);
+void register_binding(pybind11::module_& module);
 
 }  // namespace ortmulti::bindings

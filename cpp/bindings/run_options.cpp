@@ -2,6 +2,8 @@
 
 #include "core/error.hpp"
 
+namespace py = pybind11;
+
 namespace ortmulti::bindings {
 namespace {
 
@@ -47,6 +49,18 @@ std::string RunOptions::config_entry(const std::string& key) const {
     throw Error(ErrorKind::invalid_argument, "this RunOptions has no config entry '" + key + "'");
   }
   return found->second;
+}
+
+const Ort::RunOptions& to_run_options(const py::object& options) {
+  static const auto* defaults = new Ort::RunOptions(nullptr);  // NOLINT(cppcoreguidelines-owning-memory)
+  if (options.is_none()) {
+    return *defaults;
+  }
+  if (!py::isinstance<RunOptions>(options)) {
+    throw Error(ErrorKind::invalid_type, "run_options must be an ortmulti.RunOptions, not " +
+                                             py::type::of(options).attr("__name__").cast<std::string>());
+  }
+  return options.cast<const RunOptions&>().get();
 }
 
 }  // namespace ortmulti::bindings

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <onnxruntime_cxx_api.h>
+#include <pybind11/pybind11.h>
 
 #include <atomic>
 #include <map>
@@ -36,5 +37,8 @@ class RunOptions {
   std::atomic<bool> terminate_{false};
   std::map<std::string, std::string> config_entries_;
 };
+
+/// The argument `run_options` of a run: null options for None. Throws Error for what is neither that nor RunOptions.
+const Ort::RunOptions& to_run_options(const pybind11::object& options);
 
 }  // namespace ortmulti::bindings

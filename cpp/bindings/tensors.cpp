@@ -198,4 +198,42 @@ py::object to_array(Ort::Value value, const std::string& name, bool copy) {
   return py::array(dtype, shape, data, owner);
 }
 
+ONNXTensorElementDataType element_type_of(const py::dtype& dtype) {
+  if (const ElementType* entry = find_element_type(dtype); entry != nullptr) {
+    return entry->onnx;
+  }
+  const char kind = dtype.kind();
+  if (kind == 'U' || kind == 'S' || kind == 'O' || kind == 'T') {
+    return ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING;
+  }
+  throw Error(ErrorKind::invalid_type,
+              "ONNX Runtime has no tensors of dtype " + py::str(py::object(dtype)).cast<std::string>());
+}
+
+py::dtype dtype_of(ONNXTensorElementDataType type) {
+  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
+    return py::dtype("O");
+  }
+  const ElementType* entry = find_element_type(type);
+  if (entry == nullptr || entry->numpy == of_ml_dtypes) {
+    throw Error(ErrorKind::not_implemented,
+                std::string("the value is tensor(") + element_type_name(type) + "), for which NumPy has no dtype");
+  }
+  return py::dtype(entry->numpy);
+}
+
+py::object array_over(const Ort::Value& tensor, py::handle owner) {
+  const Ort::TensorTypeAndShapeInfo info = tensor.GetTensorTypeAndShapeInfo();
+  const std::vector<std::int64_t> dimensions = info.GetShape();
+  const std::vector<py::ssize_t> shape(dimensions.begin(), dimensions.end());
+  const py::dtype dtype = dtype_of(info.GetElementType());
+  if (info.GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
+    return string_array(tensor, shape, info.GetElementCount());
+  }
+  if (info.GetElementCount() == 0) {
+    return py::array(dtype, shape);
+  }
+  return py::array(dtype, shape, tensor.GetTensorRawData(), owner);
+}
+
 }  // namespace ortmulti::bindings

@@ -27,4 +27,13 @@ bool lies_in(const Ort::Value& value, pybind11::handle array);
 /// and of what ONNX Runtime packs.
 pybind11::object to_array(Ort::Value value, const std::string& name, bool copy);
 
+/// ONNX Runtime's element type of a dtype. Throws Error with ErrorKind::invalid_type for one that it does not have.
+ONNXTensorElementDataType element_type_of(const pybind11::dtype& dtype);
+
+/// The dtype of a tensor's elements. Throws Error with ErrorKind::not_implemented where NumPy has none.
+pybind11::dtype dtype_of(ONNXTensorElementDataType type);
+
+/// A NumPy array over a tensor in the CPU's memory, which `owner` keeps alive; of strings, a copy.
+pybind11::object array_over(const Ort::Value& tensor, pybind11::handle owner);
+
 }  // namespace ortmulti::bindings

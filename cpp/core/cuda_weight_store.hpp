@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <vector>
 
+#include "core/cuda_memory.hpp"
 #include "core/cuda_startup.hpp"
 #include "core/weight_plan.hpp"
 #include "core/weight_store.hpp"
@@ -18,26 +21,20 @@ class CudaWeightStore : public WeightStore {
   /// Allocates, in the context of the device, which is made current. Throws Error with ErrorKind::out_of_memory, which
   /// says how much there is, before anything is allocated where it cannot suffice.
   CudaWeightStore(CudaStartup& startup, int device, std::shared_ptr<const WeightPlan> plan, Timeline* timeline);
-  ~CudaWeightStore() override;
-  CudaWeightStore(const CudaWeightStore&) = delete;
-  CudaWeightStore& operator=(const CudaWeightStore&) = delete;
 
   const Device& device() const noexcept override { return device_; }
   void add_to(Ort::SessionOptions& options) const override;
   std::size_t count() const noexcept override { return plan_->list.weights.size(); }
 
   const WeightPlan& plan() const noexcept { return *plan_; }
-  CUcontext context() const noexcept { return context_; }
-  CUdeviceptr slab() const noexcept { return slab_; }
-  CUdeviceptr address(std::size_t weight) const { return slab_ + plan_->slab_offsets[weight]; }
+  CUcontext context() const noexcept { return memory_->context(); }
+  CUdeviceptr slab() const noexcept { return memory_->address(); }
+  CUdeviceptr address(std::size_t weight) const { return slab() + plan_->slab_offsets[weight]; }
 
  private:
-  CudaStartup& startup_;
   Device device_;
   std::shared_ptr<const WeightPlan> plan_;
-  unsigned generation_;
-  CUcontext context_ = nullptr;
-  CUdeviceptr slab_ = 0;
+  std::optional<CudaMemory> memory_;
   mutable std::vector<Ort::Value> values_;  // made at the first add_to(): they need ONNX Runtime, memory does not
   mutable std::once_flag values_made_;
 };

@@ -49,6 +49,23 @@ void make_part(std::shared_ptr<Made>& made, const std::string& context, const De
   }
 }
 
+const ValueInfo* find(const std::vector<ValueInfo>& values, std::string_view name) {
+  for (const ValueInfo& value : values) {
+    if (value.name == name) {
+      return &value;
+    }
+  }
+  return nullptr;
+}
+
+std::string names_of(const std::vector<ValueInfo>& values) {
+  std::string names;
+  for (const ValueInfo& value : values) {
+    names += (names.empty() ? "'" : ", '") + value.name + "'";
+  }
+  return names.empty() ? "none" : names;
+}
+
 Ort::Session open_session(OnnxRuntime& runtime, const ModelSource& model, const Ort::SessionOptions& options) {
   if (model.in_memory) {
     return Ort::Session(runtime.env(), model.bytes, model.size, options);
@@ -169,6 +186,42 @@ void Session::read_declarations(const Ort::Session& session, Description& descri
   description.metadata = read_metadata(session.GetModelMetadata());
 }
 
+const ValueInfo& Session::input(std::string_view name) const {
+  if (const ValueInfo* found = find(inputs(), name)) {
+    return *found;
+  }
+  if (const ValueInfo* found = find(overridable_initializers(), name)) {
+    return *found;
+  }
+  throw Error(ErrorKind::invalid_argument,
+              "unknown input '" + std::string(name) + "': " + model() + " has " + names_of(inputs()));
+}
+
+const ValueInfo& Session::output(std::string_view name) const {
+  if (const ValueInfo* found = find(outputs(), name)) {
+    return *found;
+  }
+  throw Error(ErrorKind::invalid_argument,
+              "unknown output '" + std::string(name) + "': " + model() + " has " + names_of(outputs()));
+}
+
+void Session::check_complete(const std::vector<const char*>& fed) const {
+  std::string missing;
+  for (const ValueInfo& input : inputs()) {
+    bool found = false;
+    for (const char* name : fed) {
+      found = found || input.name == name;
+    }
+    if (!found && input.type.rfind("optional(", 0) != 0) {
+      missing += (missing.empty() ? "'" : ", '") + input.name + "'";
+    }
+  }
+  if (!missing.empty()) {
+    throw Error(ErrorKind::invalid_argument,
+                "missing input " + missing + ": " + model() + " needs " + names_of(inputs()));
+  }
+}
+
 bool Session::inherited() const noexcept { return description_->generation != fork_generation(); }
 
 bool Session::survives_fork() const noexcept {
@@ -177,7 +230,7 @@ bool Session::survives_fork() const noexcept {
          (options().execution_mode == ORT_SEQUENTIAL || options().inter_op_num_threads == 1);
 }
 
-std::shared_lock<std::shared_mutex> Session::lock_for_use() {
+Session::Lock Session::lock_for_use() {
   if (inherited() && !survives_fork()) {
     throw Error(ErrorKind::forked, "the session of " + model() + " on " + to_string(device()) +
                                        " was created before this process was forked, and its threads stayed with the "
@@ -202,8 +255,29 @@ void Session::run(const Ort::RunOptions& run_options, const char* const* input_n
   try {
     opened_->session.Run(chosen, input_names, inputs, input_count, output_names, outputs, output_count);
   } catch (const Ort::Exception& exception) {
-    const Error error = from_onnxruntime(exception, "running " + model() + " on " + to_string(device()));
-    throw device().is_cuda() && error.kind() == ErrorKind::out_of_memory ? with_device_memory(error, device()) : error;
+    throw run_error(exception);
+  }
+}
+
+Error Session::run_error(const Ort::Exception& exception) const {
+  const Error error = from_onnxruntime(exception, "running " + model() + " on " + to_string(device()));
+  return device().is_cuda() && error.kind() == ErrorKind::out_of_memory ? with_device_memory(error, device()) : error;
+}
+
+Ort::IoBinding Session::make_binding(const Lock& /*open*/) const {
+  try {
+    return Ort::IoBinding(opened_->session);
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, "binding inputs and outputs of " + model());
+  }
+}
+
+void Session::run(const Lock& /*open*/, const Ort::RunOptions& run_options, const Ort::IoBinding& binding) const {
+  const OrtRunOptions* given = run_options;
+  try {
+    opened_->session.Run(given == nullptr ? opened_->run_options : run_options, binding);
+  } catch (const Ort::Exception& exception) {
+    throw run_error(exception);
   }
 }
 

@@ -9,9 +9,11 @@
 #include <memory>
 #include <shared_mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/device.hpp"
+#include "core/error.hpp"
 #include "core/onnxruntime_library.hpp"
 #include "core/session_options.hpp"
 #include "core/timeline.hpp"
@@ -92,12 +94,24 @@ class Session {
     return description_->overridable_initializers;
   }
   const Metadata& metadata() const noexcept { return description_->metadata; }
+  /// The declaration of an input or overridable initializer; of an output. They throw Error for an unknown name.
+  const ValueInfo& input(std::string_view name) const;
+  const ValueInfo& output(std::string_view name) const;
+  /// Throws Error unless every input that is not optional is among these names.
+  void check_complete(const std::vector<const char*>& fed) const;
   /// What became of the weights that the creation was given.
   const WeightUse& weight_use() const noexcept { return description_->weight_use; }
 
   /// Runs the model; `outputs` is filled with new values. Options may be null. Throws Error.
   void run(const Ort::RunOptions& run_options, const char* const* input_names, const Ort::Value* inputs,
            std::size_t input_count, const char* const* output_names, Ort::Value* outputs, std::size_t output_count);
+
+  /// Keeps close() waiting for its lifetime.
+  using Lock = std::shared_lock<std::shared_mutex>;
+  /// Throws Error where the session cannot be used any more. Not twice in a thread.
+  Lock lock_for_use();
+  Ort::IoBinding make_binding(const Lock& open) const;
+  void run(const Lock& open, const Ort::RunOptions& run_options, const Ort::IoBinding& binding) const;
 
   /// Ends profiling and returns the path of the profile.
   std::string end_profiling();
@@ -131,7 +145,7 @@ class Session {
   };
 
   Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened);
-  std::shared_lock<std::shared_mutex> lock_for_use();
+  Error run_error(const Ort::Exception& exception) const;
   bool inherited() const noexcept;
   bool survives_fork() const noexcept;
   static void read_declarations(const Ort::Session& session, Description& description);

@@ -39,6 +39,7 @@ from ortmulti.errors import (
     RuntimeException,
     WeightsError,
 )
+from ortmulti.io_binding import IOBinding
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
 from ortmulti.patch import Patch, patch_onnxruntime
@@ -46,6 +47,7 @@ from ortmulti.pool import Pool, load
 from ortmulti.progress import LoadProgress
 from ortmulti.session import InferenceSession, Sessions, create_sessions
 from ortmulti.timeline import Span, Timeline
+from ortmulti.values import OrtValue
 
 __all__ = [
     "ClosedError",
@@ -60,6 +62,7 @@ __all__ = [
     "Fail",
     "ForkError",
     "GraphOptimizationLevel",
+    "IOBinding",
     "InferenceSession",
     "InvalidArgument",
     "InvalidGraph",
@@ -79,6 +82,7 @@ __all__ = [
     "NotImplemented",
     "NotOptimizable",
     "OptimizedModel",
+    "OrtValue",
     "OutOfMemory",
     "Patch",
     "Pool",

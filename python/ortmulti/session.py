@@ -14,9 +14,11 @@ from ortmulti._creation import Model, Progress, Serialize
 from ortmulti._shared import Optimize, Strategy
 from ortmulti.devices import Device
 from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.io_binding import IOBinding
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import RunOptions, SessionOptions
 from ortmulti.timeline import Timeline
+from ortmulti.values import OrtValue, core_value
 
 __all__ = ["InferenceSession", "Sessions", "create_sessions"]
 
@@ -103,6 +105,60 @@ class InferenceSession(Closing):
         """
         return self._run(output_names, input_feed, run_options)
 
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """As `run`, with values: inputs are used where they are, or copied to the session's device.
+
+        Args:
+            output_names: Names of the outputs wanted, in the order wanted; None or empty for all.
+            input_dict_ort_values: A value for each input, of the type and shape that `get_inputs` declares.
+            run_options: Options of this run.
+
+        Returns:
+            One value for each output, on the CPU; `run_with_iobinding` leaves them on a GPU. An output that is an
+            input's memory keeps that input alive.
+
+        Raises:
+            As `run`. InvalidType: An input that is no `OrtValue`, or of another type.
+        """
+        if not isinstance(input_dict_ort_values, Mapping):
+            raise InvalidType(
+                f"input_dict_ort_values is a dict of the inputs' names and values, not {input_dict_ort_values!r}"
+            )
+        names = _check_names("input_dict_ort_values", list(input_dict_ort_values))
+        if isinstance(output_names, str) or not isinstance(output_names, Sequence | None):
+            raise InvalidType("output_names must be a sequence of str, or None for all outputs")
+        wanted = _check_names("output_names", list(output_names or ()))
+        values = [core_value(f"input {name!r}", value) for name, value in input_dict_ort_values.items()]
+        outputs = _core.run_with_values(self._core, wanted, names, values, run_options)
+        return [OrtValue(output) for output in outputs]
+
+    def io_binding(self) -> IOBinding:
+        """A new `IOBinding` of this session, for `run_with_iobinding`."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
+        """Runs the model with the inputs and outputs that are bound, where they are.
+
+        Args:
+            iobinding: A binding that this session's `io_binding` made. Every input that is not optional is bound, and
+                one output at least.
+            run_options: Options of this run.
+
+        Raises:
+            InvalidArgument: A missing input, no output, or another session's binding.
+            InvalidType: No binding.
+            ClosedError, ForkError: As `run`.
+            RuntimeException, Fail, OutOfMemory, ...: The run failed, under ONNX Runtime's code.
+        """
+        if not isinstance(iobinding, IOBinding):
+            raise InvalidType(f"iobinding is an ortmulti.IOBinding, not {type(iobinding).__name__}")
+        iobinding._core.run(self._core, run_options)
+
     def get_inputs(self) -> list[_core.NodeArg]:
         """The model's inputs: ``name``, ``type`` such as ``"tensor(float)"`` and ``shape``, a list of int, of str
         for a named open dimension, and of None for another open one."""
@@ -167,6 +223,13 @@ class InferenceSession(Closing):
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
         return f"<InferenceSession of {self._core.model()} on {self.device}{state}>"
+
+
+def _check_names(what: str, names: list[Any]) -> list[str]:
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidType(f"{what} has names of type str, not {name!r}")
+    return names
 
 
 class Sessions(Closing, Sequence[InferenceSession]):

@@ -16,10 +16,7 @@ CUresult stream_create(CUstream* stream, unsigned /*flags*/) {
   }
   Work& work = Work::get();
   const Lock lock(work.mutex);
-  auto created = std::make_shared<Stream>();
-  created->device = FakeCuda::current();
-  created->thread = std::thread([&work, created = created.get()] { work.run(*created); });
-  *stream = work.add(std::move(created));
+  *stream = work.add(work.begin_stream(FakeCuda::current()));
   return CUDA_SUCCESS;
 }
 

@@ -140,7 +140,23 @@ void FakeCuda::Work::make(const Operation& operation, Lock& lock) {
   under_way.remove_if([&](const Operation& one) { return one.copy.number == operation.copy.number; });
 }
 
-std::shared_ptr<Stream> FakeCuda::Work::stream(CUstream wanted) const { return find_in(streams, wanted); }
+std::shared_ptr<Stream> FakeCuda::Work::begin_stream(int device) {
+  auto created = std::make_shared<Stream>();
+  created->device = device;
+  created->thread = std::thread([this, created = created.get()] { run(*created); });
+  return created;
+}
+
+std::shared_ptr<Stream> FakeCuda::Work::stream(CUstream wanted) {
+  if (wanted != nullptr || FakeCuda::current() < 0) {
+    return find_in(streams, wanted);
+  }
+  std::shared_ptr<Stream>& found = default_streams[FakeCuda::current()];
+  if (!found) {
+    found = begin_stream(FakeCuda::current());
+  }
+  return found;
+}
 
 std::shared_ptr<Event> FakeCuda::Work::event(CUevent wanted) const { return find_in(events, wanted); }
 
@@ -155,7 +171,7 @@ CUevent FakeCuda::Work::add(std::shared_ptr<Event> created) {
 }
 
 std::shared_ptr<Stream> FakeCuda::Work::take(CUstream wanted) {
-  std::shared_ptr<Stream> found = stream(wanted);
+  std::shared_ptr<Stream> found = find_in(streams, wanted);
   streams.erase(number(wanted));
   return found;
 }
@@ -178,6 +194,11 @@ void FakeCuda::end_streams() const {
       work->destroyed.push_back(std::move(stream));
     }
     work->streams.clear();
+    for (auto& [device, stream] : work->default_streams) {
+      stream->closing = true;
+      work->destroyed.push_back(std::move(stream));
+    }
+    work->default_streams.clear();
   }
   work->changed.notify_all();
   settle();

@@ -70,6 +70,7 @@ struct FakeCuda::Work {
   std::condition_variable changed;
   std::uint64_t next_handle = 1;
   std::map<std::uint64_t, std::shared_ptr<Stream>> streams;
+  std::map<int, std::shared_ptr<Stream>> default_streams;  ///< By device; made at their first use.
   std::vector<std::shared_ptr<Stream>> destroyed;
   std::map<std::uint64_t, std::shared_ptr<Event>> events;
   std::map<CUdeviceptr, Allocation> allocations;
@@ -98,7 +99,8 @@ struct FakeCuda::Work {
   void wait_for(const Stream& stream, Lock& lock);
   void run(Stream& stream);  ///< The stream's thread, without the mutex.
 
-  std::shared_ptr<Stream> stream(CUstream wanted) const;
+  std::shared_ptr<Stream> begin_stream(int device);
+  std::shared_ptr<Stream> stream(CUstream wanted);  ///< Without a handle: the default one of the current device.
   std::shared_ptr<Event> event(CUevent wanted) const;
   CUstream add(std::shared_ptr<Stream> created);
   CUevent add(std::shared_ptr<Event> created);

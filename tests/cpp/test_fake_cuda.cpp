@@ -232,6 +232,21 @@ TEST_F(FakeDriver, RefusesPeers) {
   EXPECT_EQ(driver.ctx_enable_peer_access(contexts[1], 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
 }
 
+TEST_F(FakeDriver, HasADefaultStreamOnEachDevice) {
+  std::string host(100, 'x');
+  for (const int at : {0, 1}) {
+    use(at);
+    const CUdeviceptr device = allocate(100);
+    EXPECT_EQ(driver.memcpy_htod_async(device, host.data(), 100, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(driver.stream_synchronize(nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(fake.read(device, 100), host);
+    EXPECT_EQ(fake.live().streams, 0U);
+    EXPECT_EQ(driver.mem_free(device), CUDA_SUCCESS);
+  }
+  driver.ctx_set_current(nullptr);
+  EXPECT_EQ(driver.stream_synchronize(nullptr), CUDA_ERROR_INVALID_HANDLE);
+}
+
 TEST_F(FakeDriver, NotesWhatIsNotThere) {
   const CUdeviceptr device = allocate(100);
   CUstream on = stream();
@@ -240,7 +255,8 @@ TEST_F(FakeDriver, NotesWhatIsNotThere) {
   pin(host);
   EXPECT_EQ(driver.memcpy_htod_async(device + 1, host.data(), 100, on), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(driver.memcpy_htod_async(device - 1, host.data(), 10, on), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(driver.memcpy_htod_async(device, host.data(), 10, nullptr), CUDA_ERROR_INVALID_HANDLE);
+  auto* const none = reinterpret_cast<CUstream>(done);
+  EXPECT_EQ(driver.memcpy_htod_async(device, host.data(), 10, none), CUDA_ERROR_INVALID_HANDLE);
   EXPECT_EQ(driver.mem_host_register(host.data() + 100, 200, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
   use(1);
   EXPECT_EQ(driver.memcpy_htod_async(device, host.data(), 10, on), CUDA_ERROR_INVALID_CONTEXT);

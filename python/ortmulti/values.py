@@ -1,0 +1,315 @@
+"""onnxruntime's OrtValue: values that runs read and write, in the memory of the CPU or of a GPU."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Self, SupportsIndex
+
+import numpy as np
+
+from ortmulti import _core, _cuda, _runtime, errors
+from ortmulti.errors import DeviceError, InvalidArgument, InvalidType
+
+__all__ = ["OrtValue"]
+
+_NVIDIA = 0x10DE  # its PCI vendor id
+_STREAM = 1  # CUDA's default stream, as DLPack names it
+_DLPACK_CUDA = 2
+
+
+def device_name(device_type: object, device_id: object, vendor_id: object = -1) -> str:
+    """onnxruntime's three arguments as the core's ``"cpu"`` or ``"cuda:N"``."""
+    if not isinstance(device_type, str):
+        raise InvalidType(f"device_type is a str, not {device_type!r}")
+    index, vendor = _integer("device_id", device_id), _integer("vendor_id", vendor_id)
+    if index < 0:
+        raise InvalidArgument(f"device_id is 0 or more, not {index}")
+    if device_type == "cpu":
+        return "cpu"
+    if device_type == "cuda" or (device_type == "gpu" and vendor == _NVIDIA):
+        count = _cuda.device_count()
+        if index >= count:
+            raise DeviceError(f"there is no device cuda:{index}: this process sees {count} CUDA devices")
+        return f"cuda:{index}"
+    if device_type in ("cann", "dml", "gpu", "npu", "webgpu"):
+        raise errors.NotImplemented(f"device_type is 'cpu' or 'cuda'; {device_type!r} is not supported")
+    raise InvalidArgument(f"device_type is 'cpu' or 'cuda', not {device_type!r}")
+
+
+def element_type_number(element_type: object) -> int:
+    """The number of an ONNX type: itself, or that of what NumPy makes a dtype of."""
+    if isinstance(element_type, (int, np.integer)) and not isinstance(element_type, bool):
+        return _type_number(int(element_type))
+    if element_type is None:
+        raise InvalidType("element_type is a NumPy dtype or the number of an ONNX type, not None")
+    try:
+        dtype = np.dtype(element_type)  # type: ignore[call-overload]
+    except TypeError:
+        raise InvalidType(
+            f"element_type is a NumPy dtype or the number of an ONNX type, not {element_type!r}"
+        ) from None
+    return _core.element_type_of(dtype)
+
+
+def dimensions(shape: object) -> list[int]:
+    """A shape as ints."""
+    try:
+        sizes = [operator.index(size) for size in shape]  # type: ignore[attr-defined]
+    except TypeError:
+        raise InvalidType(f"shape is a sequence of int, not {shape!r}") from None
+    if any(abs(size) >= 2**63 for size in sizes):
+        raise InvalidArgument(f"no memory has room for a tensor of shape {sizes}")
+    return sizes
+
+
+def _type_number(number: int) -> int:
+    if not 0 <= number < 2**31:
+        raise errors.NotImplemented(f"there are no values of element type {number}")
+    return number
+
+
+def _integer(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise InvalidType(f"{name} is an int, not {value!r}")
+    return operator.index(value)
+
+
+def _array(name: str, value: object) -> np.ndarray[Any, Any]:
+    if not isinstance(value, np.ndarray):
+        raise InvalidType(f"{name} is a numpy.ndarray, not {type(value).__name__}")
+    return value
+
+
+class OrtValue:
+    """A value of ONNX Runtime, under onnxruntime's interface. Values are made by the class's methods.
+
+    Whatever refers to the memory of a value keeps it alive: arrays and capsules that it gave, sessions' bindings. A
+    value on a GPU that this class made is freed with its last reference.
+    """
+
+    __slots__ = ("__weakref__", "_core", "_kept")
+
+    def __init__(self, ortvalue: _core.OrtValue, numpy_obj: object = None, session: object = None) -> None:
+        if not isinstance(ortvalue, _core.OrtValue):
+            raise InvalidArgument(
+                f"an OrtValue is made by OrtValue.ortvalue_from_numpy or its like, not of {type(ortvalue).__name__}"
+            )
+        self._core = ortvalue
+        self._kept = (numpy_obj, session)
+
+    @classmethod
+    def ortvalue_from_numpy(
+        cls, numpy_obj: np.ndarray[Any, Any], /, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
+    ) -> Self:
+        """A tensor of an array.
+
+        On the CPU it has the array's memory, unless the array is not C-contiguous, not aligned, byte-swapped or of
+        strings; then, and on a GPU, it has a copy. A value over a read-only array cannot be written to.
+
+        Args:
+            numpy_obj: An array of any shape, of a dtype that ONNX Runtime has: bool, ints, floats, str, bytes, object.
+            device_type: ``"cpu"`` (default) or ``"cuda"``; ``"gpu"`` with NVIDIA's ``vendor_id``.
+            device_id: CUDA's number of the GPU; default 0.
+            vendor_id: The device's PCI vendor id; default -1: as ``device_type`` says.
+
+        Raises:
+            InvalidType: No array, or one of another dtype.
+            InvalidArgument: An unknown ``device_type``, or a negative ``device_id``.
+            DeviceError: There is no such GPU, or it cannot be used.
+            NotImplemented: A device that is neither the CPU nor CUDA's, or strings on a GPU.
+            OutOfMemory: The GPU has not enough free memory.
+        """
+        array = _array("numpy_obj", numpy_obj)
+        device = device_name(device_type, device_id, vendor_id)
+        _runtime.ensure_open()
+        return cls(_core.OrtValue.from_array(array, device))
+
+    @classmethod
+    def ortvalue_from_numpy_with_onnx_type(cls, data: np.ndarray[Any, Any], /, onnx_element_type: int) -> Self:
+        """A tensor on the CPU over an array's memory, its elements taken for ones of an ONNX type of the same size.
+
+        Args:
+            data: An array of any shape, such as of uint16 for bfloat16. One that is not contiguous is copied.
+            onnx_element_type: A number of ``onnx.TensorProto.DataType``.
+
+        Raises:
+            InvalidType: ``data`` is no array.
+            InvalidArgument: Elements of another size.
+            NotImplemented: A number that is no type, or one whose elements have no size, such as strings.
+        """
+        array, number = _array("data", data), _type_number(_integer("onnx_element_type", onnx_element_type))
+        _runtime.ensure_open()
+        return cls(_core.OrtValue.from_array_as(array, number))
+
+    @classmethod
+    def ortvalue_from_shape_and_type(
+        cls,
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        vendor_id: int = -1,
+        memory_info: None = None,
+    ) -> Self:
+        """A tensor of new memory, whose elements have no particular value; strings are empty.
+
+        Args:
+            shape: The dimensions, 0 or more each.
+            element_type: A NumPy dtype or what makes one, or a number of ``onnx.TensorProto.DataType``.
+            device_type, device_id, vendor_id: As `ortvalue_from_numpy`.
+            memory_info: Not supported; None.
+
+        Raises:
+            InvalidType, InvalidArgument, NotImplemented, DeviceError: A type, shape or device that there is not.
+            OutOfMemory: There is not enough free memory.
+        """
+        if memory_info is not None:
+            raise errors.NotImplemented("memory_info is not supported; name the device by device_type and device_id")
+        device = device_name(device_type, device_id, vendor_id)
+        sizes = dimensions(shape)
+        _runtime.ensure_open()
+        return cls(_core.OrtValue.allocate(sizes, element_type_number(element_type), device))
+
+    @classmethod
+    def from_dlpack(cls, data: Any, /) -> Self:
+        """A tensor over the memory of an object with ``__dlpack__``, which it keeps alive; nothing is copied.
+
+        Work of the default stream that was asked for before is done on return, and so is that of the stream in which
+        the object was made, where its library follows the protocol.
+
+        Args:
+            data: A contiguous tensor on the CPU or a CUDA device, of PyTorch, NumPy, CuPy, JAX, onnxruntime, ...; or a
+                capsule ``"dltensor"`` that nobody has taken. Elements of a capsule of bool may be taken for uint8.
+
+        Raises:
+            InvalidType: Not such an object, or elements of a type that ONNX Runtime does not have.
+            InvalidArgument: The tensor is not contiguous or not aligned.
+            NotImplemented: The tensor is on another device.
+            BufferError: NumPy gives no read-only array away.
+        """
+        _runtime.ensure_open()
+        if not hasattr(data, "__dlpack__"):
+            return cls(_core.OrtValue.from_dlpack(data, False, data))
+        device = data.__dlpack_device__() if hasattr(data, "__dlpack_device__") else (1, 0)
+        on_gpu = device[0] == _DLPACK_CUDA and not isinstance(data, OrtValue)
+        capsule = data.__dlpack__(stream=_STREAM) if on_gpu else data.__dlpack__()
+        return cls(_core.OrtValue.from_dlpack(capsule, _is_bool(data), data))
+
+    def __dlpack__(self, *, stream: object = None) -> object:
+        """The tensor as a capsule of the DLPack protocol, which keeps this value alive; nothing is copied.
+
+        Args:
+            stream: Not needed: runs, and whatever else writes to values, are done when they return. After a run with
+                ``disable_synchronize_execution_providers``, call `IOBinding.synchronize_outputs` first.
+
+        Raises:
+            InvalidType: This is no tensor.
+            NotImplemented: Elements for which the protocol has no type, such as strings.
+            BufferError: The value is over a read-only array.
+        """
+        return self._core.dlpack()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's number of the kind of device, 1 for the CPU and 2 for CUDA, and that of the device."""
+        return self._core.dlpack_device()
+
+    def data_ptr(self) -> int:
+        """The address of the tensor's first element, on its device.
+
+        Raises:
+            InvalidType: This is no tensor, or one of strings.
+        """
+        return self._core.data_ptr()
+
+    def device_name(self) -> str:
+        """``"cpu"`` or ``"cuda"``: where the tensor's memory is."""
+        return self._core.device().partition(":")[0]
+
+    def shape(self) -> list[int]:
+        """The tensor's dimensions."""
+        return self._core.shape()
+
+    def data_type(self) -> str:
+        """The type as models declare it, such as ``"tensor(int64)"``."""
+        return self._core.data_type()
+
+    def element_type(self) -> int:
+        """The number of the tensor's type in ``onnx.TensorProto.DataType``."""
+        return self._core.element_type()
+
+    def tensor_size_in_bytes(self) -> int:
+        """The bytes of the tensor's elements. Raises NotImplemented for strings."""
+        return self._core.size_in_bytes()
+
+    def has_value(self) -> bool:
+        """False for an optional without value, and for an output before the first run."""
+        return self._core.has_value()
+
+    def is_tensor(self) -> bool:
+        """Whether the value is a dense tensor."""
+        return self._core.is_tensor()
+
+    def is_sparse_tensor(self) -> bool:
+        """Whether the value is a sparse tensor."""
+        return self._core.is_sparse_tensor()
+
+    def is_tensor_sequence(self) -> bool:
+        """Whether the value is a sequence of tensors."""
+        return self._core.is_tensor_sequence()
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The tensor as an array of its shape and dtype.
+
+        On the CPU the array has the value's memory and keeps it alive; it is read-only where the value is over a
+        read-only array. Of strings (dtype object) and from a GPU it is a copy.
+
+        Raises:
+            InvalidType: This is no tensor.
+            NotImplemented: NumPy has no dtype for its elements.
+        """
+        return self._core.numpy()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """`numpy` for ``np.asarray(value)``, converted and copied as asked."""
+        array = self.numpy()
+        if copy is not None:
+            return np.array(array, dtype=dtype, copy=copy)
+        return array if dtype is None else np.asarray(array, dtype=dtype)
+
+    def update_inplace(self, data: np.ndarray[Any, Any] | OrtValue) -> None:
+        """Copies an array's or another value's elements into this tensor's memory, whose address stays.
+
+        Args:
+            data: As many elements of the same type, in an array of any layout; where NumPy does not have the type, of
+                another one of that size. Or a value on any device, of as many bytes.
+
+        Raises:
+            InvalidType: Neither, or elements of another type.
+            InvalidArgument: Another number of bytes, or this value is over a read-only array.
+        """
+        if isinstance(data, OrtValue):
+            self._core.copy_from(data._core)
+        else:
+            self._core.update(_array("data", data))
+
+    def __repr__(self) -> str:
+        if not self.has_value():
+            return "<OrtValue, empty>"
+        shape = f" {self.shape()} on {self._core.device()}" if self.is_tensor() else ""
+        return f"<OrtValue {self.data_type()}{shape}>"
+
+
+def _is_bool(data: object) -> bool:
+    # DLPack's first form has no bool, so that the source is asked.
+    if isinstance(data, OrtValue) or (not hasattr(data, "dtype") and callable(getattr(data, "data_type", None))):
+        return bool(data.data_type() == "tensor(bool)")  # type: ignore[attr-defined]
+    dtype = getattr(data, "dtype", None)
+    return getattr(dtype, "name", str(dtype)) in ("bool", "bool_", "torch.bool")
+
+
+def core_value(name: str, value: object) -> _core.OrtValue:
+    """The core's value of an argument that is an `OrtValue`."""
+    if not isinstance(value, OrtValue):
+        raise InvalidType(f"{name} takes an ortmulti.OrtValue, not {type(value).__name__}")
+    return value._core
