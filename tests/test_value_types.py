@@ -204,6 +204,25 @@ def test_dicts_that_onnxruntime_makes_of_float_alone(key: int, value: int, items
         theirs.run(None, {"x": items})
 
 
+@pytest.mark.parametrize("key", [TensorProto.INT64, TensorProto.STRING], ids=TensorProto.DataType.Name)
+@pytest.mark.parametrize(
+    ("element", "values"),
+    [
+        (TensorProto.INT64, [2**63 - 1, -1]),
+        (TensorProto.FLOAT, [0.5, -2.0]),
+        (TensorProto.DOUBLE, [1e-300, -0.1]),
+        (TensorProto.STRING, ["", "é漢\0"]),
+    ],
+    ids=["int64", "float", "double", "string"],
+)
+def test_dicts_of_every_kind_pass_through(key: int, element: int, values: list[Any]) -> None:
+    type_ = mapping(key, element)
+    _, ours = pair(model([], {"x": type_}, {"x": type_}))
+    items = dict(zip([-(2**63), 5] if key == TensorProto.INT64 else ["a\0b", "漢"], values, strict=True))
+    [result] = ours.run(None, {"x": items})
+    assert_same(result, items)
+
+
 def test_lists_of_dicts() -> None:
     """onnxruntime takes no list of them, and a tuple of several comes out as other dicts."""
     type_ = sequence(mapping(TensorProto.INT64, TensorProto.FLOAT))

@@ -172,18 +172,43 @@ py::list to_list(const Ort::Value& value, const std::string& name, const std::ve
   return list;
 }
 
-// The items as Python's numbers or texts.
-py::list column_items(Ort::Value tensor, const std::string& name) {
-  return py::reinterpret_borrow<py::list>(to_array(std::move(tensor), name, false).attr("tolist")());
+py::str text_of(const std::string& text) {
+  PyObject* decoded = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr);
+  if (decoded == nullptr) {
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::str>(decoded);
+}
+
+// A map's key or value, which lies in a tensor of all of them.
+py::object item_at(const Ort::Value& tensor, ONNXTensorElementDataType type, std::size_t index,
+                   const std::string& name) {
+  switch (type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
+      return py::int_(tensor.GetTensorData<std::int64_t>()[index]);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+      return py::float_(static_cast<double>(tensor.GetTensorData<float>()[index]));
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
+      return py::float_(tensor.GetTensorData<double>()[index]);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING:
+      return text_of(tensor.GetStringTensorElement(index));
+    default:
+      throw Error(ErrorKind::not_implemented, "output '" + name + "' is a map of tensor(" + element_type_name(type) +
+                                                  "), which cannot be returned to Python");
+  }
 }
 
 py::dict to_dict(const Ort::Value& value, const std::string& name) {
   const Ort::AllocatorWithDefaultOptions allocator;
-  const py::list keys = column_items(value.GetValue(0, allocator), name);
-  const py::list values = column_items(value.GetValue(1, allocator), name);
+  const Ort::Value keys = value.GetValue(0, allocator);
+  const Ort::Value values = value.GetValue(1, allocator);
+  const Ort::TensorTypeAndShapeInfo key_info = keys.GetTensorTypeAndShapeInfo();
+  const ONNXTensorElementDataType key_type = key_info.GetElementType();
+  const ONNXTensorElementDataType value_type = values.GetTensorTypeAndShapeInfo().GetElementType();
+  const std::size_t count = key_info.GetElementCount();
   py::dict dict;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    dict[keys[i]] = values[i];
+  for (std::size_t i = 0; i < count; ++i) {
+    dict[item_at(keys, key_type, i, name)] = item_at(values, value_type, i, name);
   }
   return dict;
 }
