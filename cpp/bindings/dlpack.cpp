@@ -190,8 +190,8 @@ std::shared_ptr<const Value> take(py::handle capsule, bool is_bool, py::object s
                     std::to_string(tensor.dtype.bits) + " bits, " + std::to_string(tensor.dtype.lanes) + " lanes)");
   }
   if (tensor.ndim < 0 || (tensor.ndim > 0 && tensor.shape == nullptr)) {
-    throw Error(ErrorKind::invalid_argument, "the tensor has " + std::to_string(tensor.ndim) +
-                                                 " dimensions, which its shape does not name");
+    throw Error(ErrorKind::invalid_argument,
+                "the tensor has " + std::to_string(tensor.ndim) + " dimensions, which its shape does not name");
   }
   if (!contiguous(tensor)) {
     throw Error(ErrorKind::invalid_argument, "the tensor is not contiguous, as a value is; copy it first");

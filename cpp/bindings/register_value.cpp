@@ -81,8 +81,8 @@ PythonValue from_array_as(const py::array& given, int type) {
 
 PythonValue over(std::uintptr_t address, const Shape& shape, int type, const std::string& device) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): what onnxruntime's interface takes
-  return PythonValue(
-      Value::over(reinterpret_cast<void*>(address), element_type(type), shape, parse_device(device), nullptr));
+  auto* const memory = reinterpret_cast<void*>(address);
+  return PythonValue(Value::over(memory, element_type(type), shape, parse_device(device), nullptr));
 }
 
 py::object to_numpy(const py::object& self) {

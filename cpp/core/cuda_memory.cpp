@@ -10,14 +10,18 @@ namespace {
 
 constexpr std::size_t smallest = 256;  // CUDA refuses to allocate nothing
 
+CUcontext current_context(CudaStartup& startup) {
+  startup.device_count();  // the driver's functions are there once it was started
+  CUcontext current = nullptr;
+  static_cast<void>(startup.driver().ctx_get_current(&current));
+  return current;
+}
+
 // Has a device's context current for its lifetime.
 class ScopedContext {
  public:
-  ScopedContext(CudaStartup& startup, int device) : startup_(startup) {
-    startup.device_count();  // the driver's functions are there once it was started
-    static_cast<void>(startup.driver().ctx_get_current(&before_));
-    context_ = startup.make_current(device);
-  }
+  ScopedContext(CudaStartup& startup, int device)
+      : startup_(startup), before_(current_context(startup)), context_(startup.make_current(device)) {}
   ~ScopedContext() { static_cast<void>(startup_.driver().ctx_set_current(before_)); }
   ScopedContext(const ScopedContext&) = delete;
   ScopedContext& operator=(const ScopedContext&) = delete;
@@ -26,14 +30,14 @@ class ScopedContext {
 
  private:
   CudaStartup& startup_;
-  CUcontext before_ = nullptr;
-  CUcontext context_ = nullptr;
+  CUcontext before_;
+  CUcontext context_;
 };
 
 CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
 // The default stream waits for other blocking streams, those of PyTorch's default stream among them.
-constexpr CUstream default_stream = nullptr;
+constexpr auto* default_stream = static_cast<CUstream>(nullptr);
 
 }  // namespace
 
@@ -93,7 +97,7 @@ void copy_between_devices(CudaStartup& startup, int target_device, void* target,
                           std::size_t bytes) {
   // What is still being written on the source's device is not in the order of the target's stream.
   wait_for_default_stream(startup, source_device);
-  const CUcontext from = ScopedContext(startup, source_device).context();
+  auto* const from = ScopedContext(startup, source_device).context();
   const ScopedContext to(startup, target_device);
   const CudaDriver& driver = startup.driver();
   const std::string what =

@@ -9,7 +9,7 @@ CudaWeightStore::CudaWeightStore(CudaStartup& startup, int device, std::shared_p
     : device_(Device::cuda(device)), plan_(std::move(plan)) {
   startup.make_current(device, timeline);  // which has spans of its own
   const ScopedSpan span(timeline, "allocate weights", to_string(device_));
-  memory_.emplace(startup, device, plan_->slab_bytes, "the weights take", timeline);
+  memory_ = std::make_unique<const CudaMemory>(startup, device, plan_->slab_bytes, "the weights take", timeline);
 }
 
 void CudaWeightStore::add_to(Ort::SessionOptions& options) const {

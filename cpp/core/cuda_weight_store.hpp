@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <vector>
 
 #include "core/cuda_memory.hpp"
@@ -34,7 +33,7 @@ class CudaWeightStore : public WeightStore {
  private:
   Device device_;
   std::shared_ptr<const WeightPlan> plan_;
-  std::optional<CudaMemory> memory_;
+  std::unique_ptr<const CudaMemory> memory_;
   mutable std::vector<Ort::Value> values_;  // made at the first add_to(): they need ONNX Runtime, memory does not
   mutable std::once_flag values_made_;
 };

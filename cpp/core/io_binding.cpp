@@ -100,6 +100,7 @@ Values run_with_values(Session& session, const Ort::RunOptions& options, const s
   }
   session.check_complete(fed);
   std::vector<const char*> wanted;
+  wanted.reserve(output_names.size());
   for (const std::string& name : output_names) {
     wanted.push_back(session.output(name).name.c_str());
   }
@@ -109,6 +110,7 @@ Values run_with_values(Session& session, const Ort::RunOptions& options, const s
     }
   }
   std::vector<Ort::Value> outputs;
+  outputs.reserve(wanted.size());
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     outputs.emplace_back(nullptr);
   }

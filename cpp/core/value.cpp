@@ -170,8 +170,9 @@ std::size_t Value::bytes() const {
 
 Device Value::device() const {
   const auto memory = tensor().GetTensorMemoryInfo();
-  if (memory.GetDeviceType() != OrtMemoryInfoDeviceType_GPU) {
-    return Device::cpu();  // pinned memory among it
+  // Pinned memory is the CPU's, and releases of ONNX Runtime differ in which device they name.
+  if (memory.GetDeviceType() != OrtMemoryInfoDeviceType_GPU || memory.GetMemoryType() != OrtMemTypeDefault) {
+    return Device::cpu();
   }
   return Device::cuda(memory.GetDeviceId());
 }
