@@ -45,6 +45,7 @@ class Difference(NamedTuple):
     reason: str
 
 
+# The first that fits counts. Those of the second half are on GPUs.
 DIFFERENCES = [
     Difference(
         r"test_castlike_(no_saturate_)?\w+_to_FLOAT8E4M3FN(_expanded)?",
@@ -57,6 +58,48 @@ DIFFERENCES = [
         "RuntimeError",
         "passed",
         "ortmulti takes and returns arrays of ml_dtypes",
+    ),
+    Difference(
+        r"test_castlike_FLOAT4E2M1_to_FLOAT(_expanded)?",
+        "RuntimeError",
+        "passed",
+        "ortmulti takes arrays of ml_dtypes",
+    ),
+    Difference(
+        r"test_castlike_FLOAT_to_FLOAT4E2M1(_expanded)?",
+        "RuntimeError",
+        "AssertionError",
+        "ortmulti takes arrays of ml_dtypes; the provider's kernel rounds one of the 15 numbers otherwise",
+    ),
+    Difference(
+        r"test_castlike_FLOAT16_to_FLOAT4E2M1(_expanded)?",
+        "RuntimeError",
+        "NotImplemented",
+        "ortmulti takes arrays of ml_dtypes; the provider has no such kernel",
+    ),
+    Difference(
+        r"test_attention_4d_(causal_)?padded_kv_bf16",
+        "RuntimeError",
+        "Fail",
+        "ortmulti takes arrays of ml_dtypes; the provider's kernel refuses the node",
+    ),
+    Difference(
+        r"test_attention_\w+_bf16",
+        "RuntimeError",
+        "passed",
+        "ortmulti takes and returns arrays of ml_dtypes",
+    ),
+    Difference(
+        r"test_sequence_map_extract_shapes(_expanded)?",
+        "InvalidArgument",
+        "passed",
+        "sequences that onnxruntime makes of its inputs fail in its operators for sequences",
+    ),
+    Difference(
+        r"test_sequence_(map_\w+|model1)",
+        "Fail",
+        "passed",
+        "sequences that onnxruntime makes of its inputs fail in its operators for sequences",
     ),
 ]
 

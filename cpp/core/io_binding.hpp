@@ -35,7 +35,7 @@ class IoBinding {
   /// As run_with_values() checks them. Where the session runs on another device, the value is copied there now.
   void bind_input(const std::string& name, std::shared_ptr<const Value> value);
   void bind_output(const std::string& name, std::shared_ptr<const Value> value);
-  /// ONNX Runtime allocates the output at every run, in the device's memory.
+  /// ONNX Runtime allocates the output at the first run, in the device's memory; later runs may write there again.
   void bind_output(const std::string& name, const Device& device);
   void clear_inputs();
   void clear_outputs();
