@@ -296,7 +296,8 @@ CUcontext CudaStartup::make_current(int device, Timeline* timeline) {
     std::unique_lock lock(contexts_mutex_);
     const auto queued = [&] { return std::find(queued_.begin(), queued_.end(), device) != queued_.end(); };
     if (contexts_.count(device) == 0 && (queued() || all_queued_)) {
-      const ScopedSpan span(timeline, "wait for context", to_string(Device::cuda(device)));
+      const std::string name = to_string(Device::cuda(device));
+      const ScopedSpan span(timeline, "wait for context", name);
       context_created_.wait(lock, [&] { return contexts_.count(device) != 0 || (!queued() && !all_queued_); });
     }
     if (const auto found = contexts_.find(device); found != contexts_.end()) {

@@ -8,7 +8,8 @@ CudaWeightStore::CudaWeightStore(CudaStartup& startup, int device, std::shared_p
                                  Timeline* timeline)
     : device_(Device::cuda(device)), plan_(std::move(plan)) {
   startup.make_current(device, timeline);  // which has spans of its own
-  const ScopedSpan span(timeline, "allocate weights", to_string(device_));
+  const std::string name = to_string(device_);
+  const ScopedSpan span(timeline, "allocate weights", name);
   memory_ = std::make_unique<const CudaMemory>(startup, device, plan_->slab_bytes, "the weights take", timeline);
 }
 
