@@ -38,7 +38,6 @@ class ScopedSpan {
   /// `name` and `device` must outlive the span.
   ScopedSpan(Timeline* timeline, std::string_view name, std::string_view device = {}) noexcept
       : timeline_(timeline), name_(name), device_(device), start_ns_(timeline == nullptr ? 0 : steady_now_ns()) {}
-  ScopedSpan(Timeline*, std::string_view, std::string&&) = delete;
   ~ScopedSpan();
   ScopedSpan(const ScopedSpan&) = delete;
   ScopedSpan& operator=(const ScopedSpan&) = delete;
