@@ -43,7 +43,7 @@ OVERRIDE = "ORTMULTI_ONNXRUNTIME_LIBRARY"
 INSTALL = 'pip install "ortmulti[gpu]" (NVIDIA GPUs) or pip install "ortmulti[cpu]"'
 """What to do where there is no ONNX Runtime."""
 
-_OLDEST = (1, 21)
+OLDEST = (1, 21)
 _CUDA_PROVIDER = "libonnxruntime_providers_cuda.so"
 
 
@@ -155,12 +155,12 @@ def inspect_package(package: Path) -> OnnxRuntime:
             f"{OVERRIDE} to an ONNX Runtime library"
         )
     # An interrupted upgrade can leave another release's library beside the one that belongs here.
-    name = version if version in libraries else max(libraries, key=_release)
+    name = version if version in libraries else max(libraries, key=release_of)
     return _inspect(libraries[name], version or name, distribution, capi)
 
 
 def _inspect(path: Path, version: str, distribution: str, capi: Path | None) -> OnnxRuntime:
-    if version and _release(version) < _OLDEST:
+    if version and release_of(version) < OLDEST:
         raise LibraryError(
             f"ONNX Runtime {version} ({path}) is too old, ortmulti needs 1.21 or newer: "
             + (f"pip install --upgrade {distribution}" if distribution else f"set {OVERRIDE} to a newer one")
@@ -181,7 +181,8 @@ def _inspect(path: Path, version: str, distribution: str, capi: Path | None) -> 
     return OnnxRuntime(path, version, distribution, capi, has_cuda=True, cuda_needed=needed)
 
 
-def _release(version: str) -> tuple[int, ...]:
+def release_of(version: str) -> tuple[int, ...]:
+    """The numbers of a release such as ``"1.31.1"``; none of what is no release."""
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from pathlib import Path
 
 from ortmulti import _core, _cuda_libraries, _libraries, _runtime
@@ -72,8 +71,7 @@ def get_all_providers() -> list[str]:
     Raises:
         LibraryError: No ONNX Runtime is installed.
     """
-    match = re.match(r"(\d+)\.(\d+)", get_version_string())
-    release = (int(match[1]), int(match[2])) if match else (99, 0)
+    release = _libraries.release_of(get_version_string()) or (99, 0)
     return [
         f"{name}ExecutionProvider"
         for name in _PROVIDERS

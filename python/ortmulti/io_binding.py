@@ -90,12 +90,12 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Binds an output to a device, where each run allocates it, or to memory at an address.
+        """Binds an output to a device, where runs allocate it and may write again, or to memory at an address.
 
         Args:
             name: The output.
             device_type, device_id: As `OrtValue.ortvalue_from_numpy`; default: the CPU.
-            element_type, shape, buffer_ptr: As `bind_input`; default None: each run allocates the output.
+            element_type, shape, buffer_ptr: As `bind_input`; default None: runs allocate the output.
         """
         if buffer_ptr is None:
             self._core.bind_output_to_device(_name(name), device_name(device_type, device_id))

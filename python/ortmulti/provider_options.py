@@ -18,6 +18,7 @@ from typing import Any, Literal, SupportsIndex, TypeAlias
 import numpy as np
 
 from ortmulti import errors
+from ortmulti._libraries import OLDEST, release_of
 from ortmulti.errors import InvalidArgument, InvalidType
 
 __all__ = ["CPU", "CUDA", "OPTIONS", "Option", "check"]
@@ -27,7 +28,6 @@ CUDA = "CUDAExecutionProvider"
 
 Release: TypeAlias = tuple[int, int]
 
-_OLDEST: Release = (1, 21)  # what ortmulti works with
 _INT_MAX = 2**31 - 1
 _SIZE_MAX = 2**64 - 1
 _TRUE, _FALSE = ("1", "True", "true"), ("0", "False", "false")
@@ -187,15 +187,15 @@ def _allowed(option: Option) -> str:
 
 
 def _check_release(provider: str, options: Iterable[Option], release: Callable[[], str]) -> None:
-    newer = {option.name: option.since for option in options if option.since and option.since > _OLDEST}
+    newer = {option.name: option.since for option in options if option.since and option.since > OLDEST}
     if not newer:
         return
     loaded = release()
-    match = re.match(r"(\d+)\.(\d+)", loaded)
-    if match is None:
+    numbers = release_of(loaded)
+    if not numbers:
         return
     for name, since in newer.items():
-        if since > (int(match[1]), int(match[2])):
+        if since > numbers:
             raise InvalidArgument(
                 f"{name} of {provider} is an option of ONNX Runtime {since[0]}.{since[1]} and newer, and this one is "
                 f"{loaded}"
