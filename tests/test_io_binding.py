@@ -17,12 +17,9 @@ from onnx import TensorProto
 import ortmulti
 from ortmulti import IOBinding, OrtValue
 from tests import _gpus, _models
+from tests._bindings import A, B, bound, make
 
 onnxruntime = pytest.importorskip("onnxruntime")
-
-make = OrtValue.ortvalue_from_numpy
-A = np.arange(6, dtype=np.float32).reshape(2, 3)
-B = np.full((2, 3), 2, np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +31,6 @@ def session() -> ortmulti.InferenceSession:
 @pytest.fixture(scope="module")
 def theirs() -> Any:
     return onnxruntime.InferenceSession(_models.add_mul(3), providers=["CPUExecutionProvider"])
-
-
-def bound(session: Any, outputs: tuple[str, ...] = ("sum",)) -> Any:
-    """A binding of A and B, in either package."""
-    binding = session.io_binding()
-    binding.bind_cpu_input("a", A)
-    binding.bind_cpu_input("b", B)
-    for name in outputs:
-        binding.bind_output(name)
-    return binding
 
 
 @given(st.permutations(["sum", "product", "first"]), st.integers(1, 3), st.integers(0, 5), st.booleans())

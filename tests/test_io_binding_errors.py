@@ -9,29 +9,16 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti import IOBinding, OrtValue
+from ortmulti import IOBinding
 from tests import _models
+from tests._bindings import A, B, bound, make
 from tests._processes import check_child
-
-make = OrtValue.ortvalue_from_numpy
-A = np.arange(6, dtype=np.float32).reshape(2, 3)
-B = np.full((2, 3), 2, np.float32)
 
 
 @pytest.fixture(scope="module")
 def session() -> ortmulti.InferenceSession:
     """sum, product, first of a and b."""
     return ortmulti.InferenceSession(_models.add_mul(3), providers=["CPUExecutionProvider"])
-
-
-def bound(session: ortmulti.InferenceSession, outputs: tuple[str, ...] = ("sum",)) -> IOBinding:
-    """A binding of A and B."""
-    binding = session.io_binding()
-    binding.bind_cpu_input("a", A)
-    binding.bind_cpu_input("b", B)
-    for name in outputs:
-        binding.bind_output(name)
-    return binding
 
 
 def test_outputs_before_a_run_are_empty(session: ortmulti.InferenceSession) -> None:

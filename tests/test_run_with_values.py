@@ -13,12 +13,9 @@ from onnx import TensorProto, helper
 import ortmulti
 from ortmulti import OrtValue
 from tests import _models
+from tests._bindings import A, B, make
 
 onnxruntime = pytest.importorskip("onnxruntime")
-
-make = OrtValue.ortvalue_from_numpy
-A = np.arange(6, dtype=np.float32).reshape(2, 3)
-B = np.full((2, 3), 2, np.float32)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,23 @@
+"""Bound runs of `_models.add_mul(3)`, whose outputs sum, product and first are of the inputs a and b."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ortmulti import OrtValue
+
+make = OrtValue.ortvalue_from_numpy
+A = np.arange(6, dtype=np.float32).reshape(2, 3)
+B = np.full((2, 3), 2, np.float32)
+
+
+def bound(session: Any, outputs: tuple[str, ...] = ("sum",)) -> Any:
+    """A binding of A and B, in either package."""
+    binding = session.io_binding()
+    binding.bind_cpu_input("a", A)
+    binding.bind_cpu_input("b", B)
+    for name in outputs:
+        binding.bind_output(name)
+    return binding
