@@ -291,12 +291,16 @@ def test_close_waits_for_what_was_asked_for(threads: int, results: Results) -> N
 
 
 def test_a_callback_may_close_its_session(session: ortmulti.InferenceSession, results: Results) -> None:
+    asked = threading.Event()
+
     def close(*call: Any) -> None:
+        asked.wait(TIMEOUT)
         session.close()
         results(*call)
 
     for i in range(10):
         session.run_async(None, {"x": X}, close, i)
+    asked.set()
     calls = [results.next() for _ in range(10)]
     assert {call[2] for call in calls} == {""}
     assert session.closed

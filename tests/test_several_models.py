@@ -141,8 +141,8 @@ def test_sessions_of_different_models_run_while_others_come_and_go() -> None:
 def test_unloaded_and_reloaded_50_times(way: str) -> None:
     """With 16 MB of weights, of which 50 more would be 800 MB; no thread and no file is left either.
 
-    Threads that create and run leave heaps of the C library's behind, which makes some 40 MB more or less; what grows by
-    less is test_memory.py's to find.
+    Threads that create and run leave heaps of the C library's behind, some 40 MB more or less; smaller growth
+    is test_memory.py's to find.
     """
     printed = check_child(
         """

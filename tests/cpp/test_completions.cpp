@@ -62,6 +62,7 @@ TEST(Completions, OfManyThreadsAreAllTaken) {
   constexpr int threads = 4;
   constexpr int each = 1000;
   std::vector<std::thread> writers;
+  writers.reserve(threads);
   int called = 0;  // by this thread alone
   for (int i = 0; i < threads; ++i) {
     writers.emplace_back([&] {
