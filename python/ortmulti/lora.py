@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from ortmulti import _adapter_file, _core, _runtime
-from ortmulti.errors import Fail, InvalidArgument, InvalidType, NoSuchFile
+from ortmulti.errors import Fail, InvalidArgument, InvalidType, NoSuchFile, RuntimeException
 from ortmulti.values import OrtValue, core_value
 
 __all__ = ["AdapterFormat", "LoraAdapter"]
@@ -154,7 +154,10 @@ class LoraAdapter(_core.LoraAdapter):
         path = _path(file_path)
         with _errors_of(path):  # releases of ONNX Runtime differ in what they check, and crash in runs for the rest
             _adapter_file.parse(_mapped(path))
-        self.load(path)
+        try:
+            self.load(path)
+        except (Fail, RuntimeException) as error:  # its releases differ in the code for what they do not take
+            raise InvalidArgument(str(error)) from None
 
 
 def _value(tensor: _adapter_file.Tensor) -> OrtValue:
