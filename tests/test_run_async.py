@@ -371,6 +371,7 @@ CHILD = """
     def session(threads=2):
         options = ortmulti.SessionOptions()
         options.intra_op_num_threads = threads
+        options.enable_cpu_mem_arena = options.enable_mem_pattern = False  # ONNX Runtime may hold their locks in a fork
         return ortmulti.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 """
 
