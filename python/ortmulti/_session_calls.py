@@ -56,7 +56,7 @@ class SessionCalls:
 
         Args:
             options: Keys and values, such as ``{"ep.dynamic.workload_type": "Efficient"}``. Providers leave aside what
-                they do not know; those of the CPU and of CUDA know none in ONNX Runtime 1.31.
+                they do not know, and the CPU's knows none.
 
         Raises:
             InvalidType: ``options`` is no dict of str.
@@ -75,8 +75,7 @@ class SessionCalls:
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
         """Frees the graph that was captured by runs with a number as their config entry ``gpu_graph_id``.
 
-        Providers that cannot do that, and numbers without a graph, are left as they are, as in onnxruntime: the CPU and
-        CUDA providers of ONNX Runtime 1.31 keep their graphs until the session is closed.
+        Nothing happens, as in onnxruntime, where the provider cannot do that or there is no such graph.
 
         Args:
             graph_annotation_id: The number; default 0: that of runs without such an entry.
