@@ -132,7 +132,8 @@ class AdapterFormat:
 class LoraAdapter(_core.LoraAdapter):
     """An adapter that runs can use, once it has loaded a file: `RunOptions.add_active_adapter`.
 
-    It may be used by runs of several threads and sessions at once. Options that have it keep what it had loaded.
+    It may be used by runs of several threads and sessions at once. Options that have it keep what it had loaded. Runs of
+    bindings leave it aside, as in onnxruntime. Several may be active at once if their parameters differ.
 
     Raises:
         LibraryError: No ONNX Runtime is installed.
@@ -155,7 +156,7 @@ class LoraAdapter(_core.LoraAdapter):
         with _errors_of(path):  # releases of ONNX Runtime differ in what they check, and crash in runs for the rest
             _adapter_file.parse(_mapped(path))
         try:
-            self.load(path)
+            self._load(path)
         except (Fail, RuntimeException) as error:  # its releases differ in the code for what they do not take
             raise InvalidArgument(str(error)) from None
 
