@@ -31,7 +31,8 @@ class SessionCalls:
 
         Threads of the session do the runs, in the order in which they were asked for: at most ``intra_op_num_threads``
         at the same time, and on a GPU one after another. One thread calls all callbacks of the process, one at a time,
-        so that a callback that takes long delays the others. It may ask for further runs, or close the session.
+        so that a callback that takes long delays the others. It may ask for further runs, or close the session. When
+        the interpreter ends, runs that have not begun are cancelled, and it goes on after the last callback.
 
         Args:
             output_names, input_feed, run_options: As `run`. The arrays are held until the callback was called, and must

@@ -132,8 +132,8 @@ class AdapterFormat:
 class LoraAdapter(_core.LoraAdapter):
     """An adapter that runs can use, once it has loaded a file: `RunOptions.add_active_adapter`.
 
-    It may be used by runs of several threads and sessions at once. Options that have it keep what it had loaded. Runs of
-    bindings leave it aside, as in onnxruntime. Several may be active at once if their parameters differ.
+    It may be used by runs of several threads and sessions at once; options that have it keep what it had loaded.
+    Several may be active at once if their parameters differ. Runs of bindings leave them aside, as in onnxruntime.
 
     Raises:
         LibraryError: No ONNX Runtime is installed.
