@@ -1,8 +1,10 @@
 #include <pybind11/stl.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -112,11 +114,11 @@ void register_options(py::module_& module) {
                                return names;
                              })
       .def_property_readonly("custom_op_libraries", [](const SessionOptions& options) {
-        std::vector<std::string> paths;
+        std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t, std::int64_t>> files;
         for (const auto& library : options.additions.custom_op_libraries) {
-          paths.push_back(library->path());
+          files.emplace_back(library->path(), library->size(), library->inode(), library->mtime_ns());
         }
-        return paths;
+        return files;
       });
 
   py::class_<RunOptions>(module, "RunOptions")

@@ -1,10 +1,18 @@
 #include "core/model_additions.hpp"
 
+#include <sys/stat.h>
+
 #include "core/error.hpp"
 
 namespace ortmulti {
 
 CustomOpLibrary::CustomOpLibrary(const std::string& path) : path_(path) {
+  if (struct stat status = {}; path.find('/') != std::string::npos && stat(path.c_str(), &status) == 0) {
+    constexpr std::int64_t second = 1'000'000'000;
+    size_ = static_cast<std::uint64_t>(status.st_size);
+    inode_ = status.st_ino;
+    mtime_ns_ = status.st_mtim.tv_sec * second + status.st_mtim.tv_nsec;
+  }
   holder_.RegisterCustomOpsLibrary(path.c_str());
 }
 

@@ -3,6 +3,7 @@
 #include <onnxruntime_cxx_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,11 +18,18 @@ class CustomOpLibrary {
   static std::shared_ptr<const CustomOpLibrary> open(const std::string& path);
 
   const std::string& path() const noexcept { return path_; }
+  // Of its file when it was opened; zeros where the path is a name that the system's loader looks for.
+  std::uint64_t size() const noexcept { return size_; }
+  std::uint64_t inode() const noexcept { return inode_; }
+  std::int64_t mtime_ns() const noexcept { return mtime_ns_; }  ///< Nanoseconds since 1970.
 
  private:
   explicit CustomOpLibrary(const std::string& path);
 
   std::string path_;
+  std::uint64_t size_ = 0;
+  std::uint64_t inode_ = 0;
+  std::int64_t mtime_ns_ = 0;
   Ort::SessionOptions holder_;  // by ONNX Runtime's rules the library is loaded as long as this is there
 };
 

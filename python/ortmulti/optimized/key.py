@@ -88,7 +88,7 @@ def key_of(
         raise NotOptimizable(f"the model is a path, and {DATA_FOLDER} names another folder for its data")
     if methods := replacing_weights(core):
         raise NotOptimizable(f"the session options have weights of their own ({methods})")
-    libraries = [_custom_operators(path, content) for path in core.custom_op_libraries]
+    libraries = [_custom_operators(library, content) for library in core.custom_op_libraries]
     read = read_content(model, data_folder, content)
     if content:
         files: Any = list(zip(read.locations, read.checksums, strict=True))
@@ -140,13 +140,16 @@ def _relevant(options: _core.SessionOptions) -> dict[str, Any]:
     }
 
 
-def _custom_operators(path: str, content: bool) -> list[Any]:
+def _custom_operators(library: tuple[str, int, int, int], content: bool) -> list[Any]:
+    path, *loaded = library
     try:
         identity = FileIdentity.of(path)
-        return [checksum(path)] if content else list(identity)
     except NoSuchFile as error:
         # A name alone, which the system's loader has found, or a file that is no longer there.
         raise NotOptimizable(f"the library of custom operators cannot be told from others: {error}") from error
+    if list(identity[1:]) != loaded:
+        raise NotOptimizable(f"the library of custom operators '{path}' was replaced after it was registered")
+    return [checksum(path)] if content else list(identity)
 
 
 def _onnxruntime() -> list[Any]:
