@@ -29,7 +29,8 @@ WEIGHT = np.array([[3, 4], [5, 6]], np.float32)
 def product(name: str = "weight0") -> onnx.ModelProto:
     """ "y" = "x" times a matrix of zeros [2, 2] of this name."""
     weight = numpy_helper.from_array(np.zeros((2, 2), np.float32), name)
-    value = (onnx.TensorProto.FLOAT, ["n", 2])
+    shape: _models.Shape = ["n", 2]
+    value = (int(onnx.TensorProto.FLOAT), shape)
     return _models.model([helper.make_node("MatMul", ["x", name], ["y"])], [("x", *value)], [("y", *value)], [weight])
 
 
@@ -240,18 +241,18 @@ def test_weights_of_the_options_are_neither_shared_nor_optimized_ahead(
 
 EMPTY = np.zeros(0, np.float32)
 INVALID_TYPES: list[Callable[[ortmulti.SessionOptions], object]] = [
-    lambda o: o.add_initializer("a", WEIGHT),  # type: ignore[arg-type]
-    lambda o: o.add_initializer("a", None),  # type: ignore[arg-type]
+    lambda o: o.add_initializer("a", WEIGHT),
+    lambda o: o.add_initializer("a", None),
     lambda o: o.add_initializer("a", ORT_WEIGHT),
-    lambda o: o.add_initializer(None, value(WEIGHT)),  # type: ignore[arg-type]
+    lambda o: o.add_initializer(None, value(WEIGHT)),
     lambda o: o.add_initializer("a", value(np.array(["text"]))),
     lambda o: o.add_external_initializers("a", [value(WEIGHT)]),
-    lambda o: o.add_external_initializers(["a"], value(WEIGHT)),  # type: ignore[arg-type]
+    lambda o: o.add_external_initializers(["a"], value(WEIGHT)),
     lambda o: o.add_external_initializers(["b", "a"], [value(WEIGHT), WEIGHT]),  # type: ignore[list-item]
     lambda o: o.add_external_initializers(["b", 1], [value(WEIGHT), value(WEIGHT)]),  # type: ignore[list-item]
-    lambda o: o.add_external_initializers_from_files_in_memory(["f"], b"abc", [3]),  # type: ignore[arg-type]
+    lambda o: o.add_external_initializers_from_files_in_memory(["f"], b"abc", [3]),
     lambda o: o.add_external_initializers_from_files_in_memory(["g", "f"], [b"abc", "abc"], [3, 3]),
-    lambda o: o.add_external_initializers_from_files_in_memory(["g", "f"], [b"abc", b"abc"], [3, 3.0]),  # type: ignore[list-item]
+    lambda o: o.add_external_initializers_from_files_in_memory(["g", "f"], [b"abc", b"abc"], [3, 3.0]),
     lambda o: o.add_external_initializers_from_files_in_memory(["g", "f"], [b"abc", b"abc"], [3, True]),
 ]
 INVALID_VALUES: list[Callable[[ortmulti.SessionOptions], object]] = [
