@@ -48,6 +48,7 @@ ModelAdditions::FileInMemory file_in_memory(const std::string& name, const py::o
 template <typename Named>
 std::vector<std::string> names_of(const std::vector<Named>& values) {
   std::vector<std::string> names;
+  names.reserve(values.size());
   for (const auto& [name, value] : values) {
     names.push_back(name);
   }
@@ -108,6 +109,7 @@ void register_options(py::module_& module) {
       .def_property_readonly("files_in_memory",
                              [](const SessionOptions& options) {
                                std::vector<std::string> names;
+                               names.reserve(options.additions.files.size());
                                for (const auto& file : options.additions.files) {
                                  names.push_back(file.name);
                                }
@@ -115,6 +117,7 @@ void register_options(py::module_& module) {
                              })
       .def_property_readonly("custom_op_libraries", [](const SessionOptions& options) {
         std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t, std::int64_t>> files;
+        files.reserve(options.additions.custom_op_libraries.size());
         for (const auto& library : options.additions.custom_op_libraries) {
           files.emplace_back(library->path(), library->size(), library->inode(), library->mtime_ns());
         }

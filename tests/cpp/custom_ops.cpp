@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+// The names are ONNX Runtime's.
+// NOLINTBEGIN(readability-identifier-naming)
+
 namespace {
 
 struct ScaleKernel {
@@ -29,7 +32,6 @@ struct ScaleKernel {
 struct Scale : Ort::CustomOpBase<Scale, ScaleKernel> {
   void* CreateKernel(const OrtApi& /*api*/, const OrtKernelInfo* info) const { return new ScaleKernel(info); }
   const char* GetName() const { return "Scale"; }
-  const char* GetExecutionProviderType() const { return "CPUExecutionProvider"; }
   std::size_t GetInputTypeCount() const { return 1; }
   ONNXTensorElementDataType GetInputType(std::size_t /*index*/) const { return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; }
   std::size_t GetOutputTypeCount() const { return 1; }
@@ -55,3 +57,5 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
   }
   return nullptr;
 }
+
+// NOLINTEND(readability-identifier-naming)
