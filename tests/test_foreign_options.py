@@ -99,12 +99,13 @@ def test_every_known_key_is_asked_for() -> None:
 
 
 def test_the_keys_are_those_of_the_installed_release() -> None:
-    """What the library has of names of this form, less those that are none of these options'."""
+    """What the library has of names of this form."""
     library = _libraries.find_onnxruntime().path.read_bytes()
     names = re.findall(rb"(?<![\w.])(?:session|optimization|mlas|memory)(?:\.[a-z0-9_]+)+(?=\0)", library)
     known = {key for table in (_config_keys.SESSION, _config_keys.RUN) for keys in table.values() for key in keys}
     assert len(names) > 20
-    assert {name.decode() for name in names} <= known
+    # Short texts may lie in instructions instead, a part of one beside a part of another.
+    assert {name.decode() for name in names if name.count(b"session.") < 2} <= known
 
 
 # --- Where they are taken ---------------------------------------------------------------------------------------------

@@ -186,6 +186,16 @@ def test_an_initializer_is_used_in_place() -> None:
     np.testing.assert_array_equal(run(session), X @ WEIGHT)
 
 
+def test_a_file_that_is_used_in_place_stays(external: tuple[Path, Path]) -> None:
+    """From 1.31 on this entry has ONNX Runtime keep no copy."""
+    options = with_file(bytearray(WEIGHT.tobytes()))
+    options.add_session_config_entry("session.use_external_initializer_file_buffers_directly", "1")
+    session = _models.cpu_session(external[0], options)
+    del options
+    gc.collect()
+    np.testing.assert_array_equal(run(session), X @ WEIGHT)
+
+
 def test_options_that_change_later_do_not_change_sessions() -> None:
     options = ortmulti.SessionOptions()
     session = _models.cpu_session(MODEL, options)
