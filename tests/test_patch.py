@@ -58,6 +58,8 @@ def test_every_name_that_both_have_is_rebound_and_given_back() -> None:
             assert f"onnxruntime.{name}" in changed
             assert getattr(onnxruntime, name) is getattr(ortmulti, name)
         for name in patch._FUNCTIONS:
+            if not hasattr(onnxruntime, name):  # of a later release
+                continue
             assert f"onnxruntime.{name}" in changed
             assert getattr(onnxruntime, name) is getattr(ortmulti, name)
         assert state.InvalidArgument is ortmulti.InvalidArgument
