@@ -73,11 +73,11 @@ class GlobalThreadPools:
 
 
 def configure(*, global_thread_pools: GlobalThreadPools) -> None:
-    """Sets what ONNX Runtime fixes when its environment is made: by the first session, value or `RunOptions`.
+    """Sets what ONNX Runtime fixes when its environment is made.
 
-    Sessions have threads of their own even so, unless their options have ``use_per_session_threads = False``. The pools
-    stay until the process ends. A forked child does not have their threads: sessions that use them raise `ForkError`
-    there.
+    That is done by the first session, value, `RunOptions` or library of custom operators of the process. Sessions have
+    threads of their own even so, unless their options have ``use_per_session_threads = False``. The pools stay until
+    the process ends. A forked child does not have their threads: sessions that use them raise `ForkError` there.
 
     Args:
         global_thread_pools: Thread pools for the sessions that have none of their own. Calling it again before the
@@ -106,7 +106,7 @@ def set_global_thread_pool_sizes(intra_op_num_threads: SupportsInt = 0, inter_op
         inter_op_num_threads: Threads across nodes; default 0, as above.
 
     Raises:
-        Fail: ONNX Runtime's environment is there already: a session, value or `RunOptions` was made.
+        Fail: ONNX Runtime's environment is there already; see `configure`.
         InvalidArgument, InvalidType: A negative number, or none.
     """
     intra = integer("intra_op_num_threads", intra_op_num_threads, minimum=0)
