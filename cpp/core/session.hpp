@@ -138,7 +138,7 @@ class Session {
   struct Description {
     std::string model;
     Device device;
-    SessionOptions options;
+    SessionOptions options;  // without additions
     std::vector<Provider> providers;
     std::vector<ValueInfo> inputs;
     std::vector<ValueInfo> outputs;
@@ -150,6 +150,7 @@ class Session {
   // What is freed with the last handle, ONNX Runtime's session before what it uses in place.
   struct Opened {
     std::shared_ptr<const void> model_bytes;
+    ModelAdditions additions;
     std::shared_ptr<const WeightStore> weights;
     Ort::RunOptions run_options{nullptr};  // of runs that come without any
     Ort::Session session{nullptr};

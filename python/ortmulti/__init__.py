@@ -8,7 +8,24 @@ Runtime library of the installed onnxruntime-gpu or onnxruntime distribution at 
 from __future__ import annotations
 
 from ortmulti._core import ModelMetadata, NodeArg, __version__
-from ortmulti._module_functions import get_all_providers, get_device, get_version_string, preload_dlls
+from ortmulti._environment import (
+    GlobalThreadPools,
+    configure,
+    disable_telemetry_events,
+    enable_telemetry_events,
+    set_default_logger_severity,
+    set_default_logger_verbosity,
+    set_global_thread_pool_sizes,
+    set_seed,
+)
+from ortmulti._module_functions import (
+    get_all_providers,
+    get_build_info,
+    get_device,
+    get_version_string,
+    preload_dlls,
+    print_debug_info,
+)
 from ortmulti._optimize import OptimizedModel, optimize
 from ortmulti._prewarm import prewarm
 from ortmulti._runtime import get_available_providers
@@ -63,6 +80,7 @@ __all__ = [
     "ExecutionOrder",
     "Fail",
     "ForkError",
+    "GlobalThreadPools",
     "GraphOptimizationLevel",
     "IOBinding",
     "InferenceSession",
@@ -97,9 +115,13 @@ __all__ = [
     "Timeline",
     "WeightsError",
     "__version__",
+    "configure",
     "create_sessions",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
     "get_all_providers",
     "get_available_providers",
+    "get_build_info",
     "get_device",
     "get_version_string",
     "load",
@@ -108,4 +130,9 @@ __all__ = [
     "patch_onnxruntime",
     "preload_dlls",
     "prewarm",
+    "print_debug_info",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes",
+    "set_seed",
 ]

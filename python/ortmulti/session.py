@@ -11,6 +11,7 @@ from ortmulti import _core, _creation, _shared
 from ortmulti import providers as _providers
 from ortmulti._closing import Closing
 from ortmulti._creation import Model, Progress, Serialize
+from ortmulti._foreign_options import to_run_options, to_session_options
 from ortmulti._session_calls import SessionCalls
 from ortmulti._shared import Optimize, Strategy
 from ortmulti.devices import Device
@@ -35,7 +36,9 @@ class InferenceSession(SessionCalls, Closing):
     Args:
         path_or_bytes: Path of a model, beside which its external data lies; or the bytes of one, without external
             data unless the config entry ``session.model_external_initializers_file_folder_path`` names its folder.
-        sess_options: Options; default: those of a new `SessionOptions`. Later changes to it have no effect.
+        sess_options: Options; default: those of a new `SessionOptions`. Later changes to it have no effect. Of
+            onnxruntime's own `SessionOptions` everything that they can be asked for is taken over, which does not
+            include initializers, libraries of custom operators and free dimensions (docs/differences.md).
         providers: Execution providers, the preferred one first: names, or (name, options). Default: CUDA on the first
             GPU where the installed ONNX Runtime and the machine have it, else the CPU. Nodes that a provider does not
             have run on the CPU, as in onnxruntime.
@@ -60,8 +63,9 @@ class InferenceSession(SessionCalls, Closing):
     ) -> None:
         model = _creation.check_model(path_or_bytes)
         normalized = _providers.normalize(providers, provider_options)
-        [core], timeline = _creation.create_native(model, [normalized], sess_options)
-        self._adopt(core, timeline, sess_options)
+        options = to_session_options(sess_options)
+        [core], timeline = _creation.create_native(model, [normalized], options)
+        self._adopt(core, timeline, options)
 
     @classmethod
     def _from_core(cls, core: _core.Session, timeline: Timeline, options: SessionOptions | None) -> Self:
@@ -90,7 +94,8 @@ class InferenceSession(SessionCalls, Closing):
                 None too. A C-contiguous array's memory is used in place and must not change during the run; others are
                 copied. What is no array is converted to one of the declared dtype, but in a list. bfloat16, float8,
                 int4 and the like are dtypes of the package ml_dtypes.
-            run_options: Options of this run.
+            run_options: Options of this run. onnxruntime's own are read when it begins, ``terminate`` included, and
+                their active adapters cannot be read.
 
         Returns:
             One value for each output, of the same kinds. Arrays are over the memory that ONNX Runtime wrote them to;
@@ -104,6 +109,8 @@ class InferenceSession(SessionCalls, Closing):
             ForkError: The session was created before this process was forked and cannot be used in it.
             RuntimeException, Fail, OutOfMemory, ...: The run failed, under ONNX Runtime's code.
         """
+        if run_options is not None:
+            run_options = to_run_options(run_options)
         return self._run(output_names, input_feed, run_options)
 
     def run_with_ort_values(
@@ -135,7 +142,7 @@ class InferenceSession(SessionCalls, Closing):
             raise InvalidType("output_names must be a sequence of str, or None for all outputs")
         wanted = _check_names("output_names", list(output_names or ()))
         values = [core_value(f"input {name!r}", value) for name, value in input_dict_ort_values.items()]
-        outputs = _core.run_with_values(self._core, wanted, names, values, run_options)
+        outputs = _core.run_with_values(self._core, wanted, names, values, to_run_options(run_options))
         return [OrtValue(output) for output in outputs]
 
     def io_binding(self) -> IOBinding:
@@ -158,7 +165,7 @@ class InferenceSession(SessionCalls, Closing):
         """
         if not isinstance(iobinding, IOBinding):
             raise InvalidType(f"iobinding is an ortmulti.IOBinding, not {type(iobinding).__name__}")
-        iobinding._core.run(self._core, run_options)
+        iobinding._core.run(self._core, to_run_options(run_options))
 
     def get_inputs(self) -> list[_core.NodeArg]:
         """The model's inputs: ``name``, ``type`` such as ``"tensor(float)"`` and ``shape``, a list of int, of str
@@ -292,8 +299,8 @@ def create_sessions(
         devices: ``"all"`` (every GPU, or the CPU where there is no NVIDIA hardware), a device or several, as
             `parse_devices` takes them. One that is named twice gets two sessions.
         sessions_per_device: Sessions on each device; default 1.
-        options: Options of every session. Unless ``intra_op_num_threads`` is set, the CPU sessions share the machine's
-            usable cores, and those on a GPU keep no threads.
+        options: Options of every session, as for `InferenceSession`. Unless ``intra_op_num_threads`` is set, the CPU
+            sessions share the machine's usable cores, and those on a GPU keep no threads.
         provider_options: Options of the CUDA provider, the same for every GPU, without ``device_id``.
         serialize: Which creations wait for each other: ``"none"``; ``"device"``: those on the same device; ``"all"``.
             Default: those on the same GPU, for releases of ONNX Runtime on which concurrent creation was not stressed
@@ -317,6 +324,7 @@ def create_sessions(
         NotFound: With ``optimize="offline"``, and the model was not optimized before.
     """
     _creation.check_arguments(serialize, progress)
+    options = to_session_options(options)
     callbacks = _creation.Callbacks(progress)
     request = make_request(
         model, devices, sessions_per_device, options, provider_options, serialize, strategy, optimize, loader, callbacks
