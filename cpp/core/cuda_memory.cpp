@@ -41,9 +41,8 @@ constexpr auto* default_stream = static_cast<CUstream>(nullptr);
 
 }  // namespace
 
-CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, const std::string& purpose,
-                       Timeline* timeline)
-    : startup_(startup), generation_(fork_generation()), context_(startup.make_current(device, timeline)) {
+CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, const std::string& purpose)
+    : startup_(startup), generation_(fork_generation()), context_(startup.make_current(device)) {
   const std::string name = to_string(Device::cuda(device));
   const CudaDriver& driver = startup_.driver();
   std::size_t free = 0;

@@ -13,8 +13,7 @@ class CudaMemory {
   /// Allocates, with the device's context current in the calling thread afterwards. Throws Error with
   /// ErrorKind::out_of_memory, which says what `purpose` takes ("the weights take ...") and how much there is, before
   /// anything is allocated where that cannot suffice.
-  CudaMemory(CudaStartup& startup, int device, std::size_t bytes, const std::string& purpose,
-             Timeline* timeline = nullptr);
+  CudaMemory(CudaStartup& startup, int device, std::size_t bytes, const std::string& purpose);
   ~CudaMemory();
   CudaMemory(const CudaMemory&) = delete;
   CudaMemory& operator=(const CudaMemory&) = delete;
