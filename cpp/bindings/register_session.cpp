@@ -5,20 +5,22 @@
 #include "bindings/containers.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/python_session.hpp"
+#include "bindings/python_value.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/run_options.hpp"
+#include "bindings/text.hpp"
 #include "core/error.hpp"
+#include "core/io_binding.hpp"
+#include "core/run_inputs.hpp"
 
 namespace py = pybind11;
 
 namespace ortmulti::bindings {
 namespace {
 
-std::string type_name(py::handle object) { return py::type::of(object).attr("__name__").cast<std::string>(); }
-
 std::string_view text_of(py::handle object, const char* what) {
   if (PyUnicode_Check(object.ptr()) == 0) {
-    throw Error(ErrorKind::invalid_type, std::string(what) + " must be a str, not " + type_name(object));
+    throw Error(ErrorKind::invalid_type, std::string(what) + " must be a str, not " + class_name(object));
   }
   Py_ssize_t size = 0;
   const char* text = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
@@ -33,19 +35,13 @@ class Request {
  public:
   Request(const Session& session, const py::object& output_names, const py::dict& feed) {
     const std::size_t count = feed.size();
-    input_names_.reserve(count);
-    values_.reserve(count);
-    arrays_.reserve(count);
+    inputs_.reserve(count);
+    memory_.arrays.reserve(count);
     for (const auto& [key, object] : feed) {
-      const ValueInfo* declared = &session.input(text_of(key, "the name of an input"));
-      Ort::Value value = to_value(*declared, object, arrays_);
-      if (value) {
-        input_names_.push_back(declared->name.c_str());
-        values_.push_back(std::move(value));
-      }
+      add(session.input(text_of(key, "the name of an input")), object);
     }
     if (count < session.inputs().size()) {
-      session.check_complete(input_names_);
+      session.check_complete(inputs_.names());
     }
     choose_outputs(session, output_names);
   }
@@ -56,18 +52,28 @@ class Request {
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       outputs.emplace_back(nullptr);
     }
-    // No Python object is touched: the arrays are held by this request, the session by its Python owner.
+    // No Python object is touched: arrays and values are held by this request, the session by its Python owner.
     const ReleaseGil nogil;
-    session.run(options, input_names_.data(), values_.data(), values_.size(), output_names_.data(), outputs.data(),
+    session.run(options, inputs_.names().data(), inputs_.values(), inputs_.size(), output_names_.data(), outputs.data(),
                 outputs.size());
     return outputs;
   }
 
   py::object to_python(Ort::Value output, std::size_t index) const {
-    return bindings::to_python(std::move(output), outputs_[index]->name, arrays_);
+    return bindings::to_python(std::move(output), outputs_[index]->name, memory_);
   }
 
  private:
+  void add(const ValueInfo& declared, py::handle object) {
+    if (std::shared_ptr<const Value> given = value_in(object)) {
+      check_input(declared, *given);
+      inputs_.add(declared.name.c_str(), *given);
+      memory_.values.emplace_back(std::move(given));
+    } else if (Ort::Value value = to_value(declared, object, memory_)) {
+      inputs_.add(declared.name.c_str(), std::move(value));
+    }
+  }
+
   void choose_outputs(const Session& session, const py::object& names) {
     if (!names.is_none()) {
       if (PyUnicode_Check(names.ptr()) != 0 || !py::isinstance<py::sequence>(names)) {
@@ -87,9 +93,8 @@ class Request {
     }
   }
 
-  std::vector<const char*> input_names_;
-  std::vector<Ort::Value> values_;
-  std::vector<py::object> arrays_;
+  InputMemory memory_;
+  RunInputs inputs_;  // freed before what it lies in
   std::vector<const ValueInfo*> outputs_;
   std::vector<const char*> output_names_;
 };
@@ -100,7 +105,7 @@ py::dict to_feed(const py::object& feed) {
   }
   if (!py::isinstance(feed, py::module_::import("collections.abc").attr("Mapping"))) {
     throw Error(ErrorKind::invalid_type,
-                "input_feed must be a dict of the inputs' names and values, not " + type_name(feed));
+                "input_feed must be a dict of the inputs' names and values, not " + class_name(feed));
   }
   return py::dict(feed);
 }

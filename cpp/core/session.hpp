@@ -111,6 +111,7 @@ class Session {
   /// Throws Error where the session cannot be used any more. Not twice in a thread.
   Lock lock_for_use();
   Ort::IoBinding make_binding(const Lock& open) const;
+  Ort::Allocator make_allocator(const Lock& open, const Ort::MemoryInfo& memory) const;
   void run(const Lock& open, const Ort::RunOptions& run_options, const Ort::IoBinding& binding) const;
 
   /// Ends profiling and returns the path of the profile.

@@ -23,9 +23,12 @@ _CLASSES = (
     "ModelMetadata",
     "NodeArg",
     "OrtDevice",
+    "OrtDeviceVendorId",
     "OrtValue",
     "RunOptions",
+    "SessionIOBinding",
     "SessionOptions",
+    "copy_tensors",
 )
 _EXCEPTIONS = (
     "DeviceReset",
