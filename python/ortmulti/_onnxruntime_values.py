@@ -37,7 +37,7 @@ def take(value: Any) -> _core.OrtValue:
         capsule = export()
     except Exception as error:  # which one depends on the release
         raise errors.NotImplemented(
-            f"an onnxruntime.OrtValue of {type_name} cannot be handed over by DLPack: {error}"
+            f"an onnxruntime.OrtValue of {type_name} on {native.device_name().lower()} cannot be handed over by DLPack"
         ) from error
     _runtime.ensure_open()
     return _core.OrtValue.from_dlpack(capsule, type_name == "tensor(bool)", value)

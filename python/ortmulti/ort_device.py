@@ -24,7 +24,8 @@ class OrtDeviceVendorId(IntEnum):
     INTEL = 0x8086
 
 
-_CPU, _GPU, _NPU = 0, 1, 3  # ONNX Runtime's kinds of devices
+_CPU, _GPU, _FPGA, _NPU = range(4)  # ONNX Runtime's kinds of devices
+_DML = 4  # stands for a GPU of Microsoft's interface
 _DEFAULT_MEMORY = 0
 _KINDS = {"cpu": _CPU, "cuda": _GPU, "dml": _GPU, "gpu": _GPU, "webgpu": _GPU, "cann": _NPU, "npu": _NPU}
 _VENDORS = {
@@ -63,10 +64,14 @@ class NativeDevice:
     def __init__(self, device_type: int, mem_type: int, *rest: int) -> None:
         if len(rest) not in (1, 2):
             raise InvalidType("a device is made of its type, memory type, vendor id (default 0) and id")
+        kind = _within("device_type", device_type, 0, 2**7)
+        vendor = _within("vendor_id", rest[0] if len(rest) == 2 else 0, 0, 2**32)
+        if kind == _DML:
+            kind, vendor = _GPU, int(OrtDeviceVendorId.MICROSOFT)
         self._values = (
-            _within("device_type", device_type, 0, 2**7),
+            kind,
             _within("mem_type", mem_type, 0, 2**7),
-            _within("vendor_id", rest[0] if len(rest) == 2 else 0, 0, 2**32),
+            vendor,
             _within("device_id", rest[-1], -(2**15), 2**15),
         )
 
@@ -84,6 +89,26 @@ class NativeDevice:
     def cuda() -> int:
         """As `gpu`."""
         return _GPU
+
+    @staticmethod
+    def webgpu() -> int:
+        """As `gpu`."""
+        return _GPU
+
+    @staticmethod
+    def dml() -> int:
+        """A GPU by DirectML, as a kind of device."""
+        return _DML
+
+    @staticmethod
+    def fpga() -> int:
+        """An FPGA, as a kind of device."""
+        return _FPGA
+
+    @staticmethod
+    def cann() -> int:
+        """As `npu`."""
+        return _NPU
 
     @staticmethod
     def npu() -> int:
