@@ -164,6 +164,7 @@ void register_value(py::module_& module) {
                   py::arg("owner") = py::none())
       .def_static("from_dlpack", &from_dlpack, py::arg("capsule"), py::arg("is_bool"), py::arg("source"))
       .def("has_value", [](const PythonValue& self) { return self.value->has_value(); })
+      .def("is_writable", [](const PythonValue& self) { return self.value->writable(); })
       .def("is_tensor", [](const PythonValue& self) { return self.value->is_tensor(); })
       .def("is_sparse_tensor", [](const PythonValue& self) { return self.value->is_sparse_tensor(); })
       .def("is_tensor_sequence", [](const PythonValue& self) { return self.value->is_sequence_of_tensors(); })

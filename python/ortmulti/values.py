@@ -331,11 +331,10 @@ def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: None 
         dst: As many tensors, each of the type of its source and of as many bytes.
         stream: Not supported; None.
 
-    Raises:
-        InvalidType: Not sequences of tensors, or a type that differs. Nothing is copied then.
-        InvalidArgument: Not as many, none, or another number of bytes; nothing is copied then. Or one of ``dst`` is
-            over a read-only array.
-        NotImplemented: Strings, or a stream.
+    Raises (before anything is copied):
+        InvalidType: Not sequences of tensors, or a type that differs.
+        InvalidArgument: Not as many, none, another number of bytes, or one of ``dst`` is over a read-only array.
+        NotImplemented: Strings, a stream, or a value of onnxruntime's that it cannot hand over by DLPack.
     """
     if stream is not None:
         raise errors.NotImplemented("stream is not supported: copies are done on return")
@@ -349,6 +348,8 @@ def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: None 
             raise InvalidType(f"a {source.data_type()} cannot be copied to a {target.data_type()}")
         if source.size_in_bytes() != target.size_in_bytes():
             raise InvalidArgument(f"a tensor of shape {source.shape()} cannot be copied to one of {target.shape()}")
+        if not target.is_writable():
+            raise InvalidArgument("one of dst is over a read-only array")
     for source, target in zip(sources, targets, strict=True):
         target.copy_from(source)
 
