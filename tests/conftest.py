@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,15 @@ def large_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models.make("matmul", tmp_path_factory.mktemp("matmul"), megabytes=512)
 
 
-pytest.register_assert_rewrite("tests._processes")
+@pytest.fixture
+def torch() -> Any:
+    """PyTorch, with the first GPU as the current one; see `_torch.torch_on_gpu`."""
+    from tests._torch import torch_on_gpu
+
+    return torch_on_gpu()
+
+
+pytest.register_assert_rewrite("tests._processes", "tests._torch")
 
 
 def _why_no_gpu() -> str | None:

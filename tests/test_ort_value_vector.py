@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_capsules_and_onnxruntimes_values_are_taken() -> None:
 
 
 def test_a_batch_is_over_the_memory_that_it_keeps() -> None:
-    arrays = [np.arange(4, dtype=np.float32), np.arange(6).reshape(2, 3)]
+    arrays: list[Any] = [np.arange(4, dtype=np.float32), np.arange(6).reshape(2, 3)]
     watched = [weakref.ref(array) for array in arrays]
     ours = OrtValueVector()
     ours.push_back_batch(
@@ -137,7 +138,8 @@ def test_what_is_not_in_a_vector_is_said() -> None:
             ours[index]
         with pytest.raises(IndexError):
             ours.dlpack_at(index)
-    for wrong in ("0", None, 1.0):
+    bad: list[Any] = ["0", None, 1.0]
+    for wrong in bad:
         with pytest.raises(ortmulti.InvalidType):
             ours[wrong]
     with pytest.raises(ortmulti.InvalidType, match="__dlpack__"):
@@ -367,13 +369,14 @@ def test_values_that_a_session_cannot_have_are_refused(session: ortmulti.Inferen
             call()
     closed = ortmulti.InferenceSession(_models.add_mul(3))
     closed.close()
-    for call in (
+    refused: list[Callable[[], Any]] = [
         lambda: closed.create_ortvalue_from_shape_and_type([2], np.float32, "cpu"),
         lambda: closed.run_with_ortvaluevector(None, ["a", "b"], [make(A), make(B)], ["sum"], OrtValueVector(), [CPU]),
         lambda: ortmulti.SessionIOBinding(closed),
-    ):
+    ]
+    for use in refused:
         with pytest.raises(ortmulti.ClosedError):
-            call()
+            use()
 
 
 def test_a_forked_child_is_told(tmp_path: Path) -> None:

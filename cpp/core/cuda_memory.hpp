@@ -7,6 +7,22 @@
 
 namespace ortmulti {
 
+/// Has a device's context current in the calling thread for its lifetime, and then the one that was before.
+class ScopedContext {
+ public:
+  ScopedContext(CudaStartup& startup, int device);
+  ~ScopedContext();
+  ScopedContext(const ScopedContext&) = delete;
+  ScopedContext& operator=(const ScopedContext&) = delete;
+
+  CUcontext context() const noexcept { return context_; }
+
+ private:
+  CudaStartup& startup_;
+  CUcontext before_;
+  CUcontext context_;
+};
+
 /// An allocation of a GPU's memory, in the device's primary context.
 class CudaMemory {
  public:

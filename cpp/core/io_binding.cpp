@@ -1,8 +1,10 @@
 #include "core/io_binding.hpp"
 
+#include <optional>
 #include <string_view>
 #include <utility>
 
+#include "core/cuda_memory.hpp"
 #include "core/error.hpp"
 #include "core/process_fork.hpp"
 #include "core/run_inputs.hpp"
@@ -16,6 +18,13 @@ Ort::MemoryInfo memory_info(const Device& device) {
 }
 
 bool is_optional(const ValueInfo& declared) { return declared.type.rfind("optional(", 0) == 0; }
+
+// ONNX Runtime waits for the device that is current in the calling thread, whichever that is.
+void make_current(std::optional<ScopedContext>& current, const Device& device) {
+  if (device.is_cuda()) {
+    current.emplace(CudaStartup::instance(), device.index);
+  }
+}
 
 void check_type(const char* what, const ValueInfo& declared, const Value& value) {
   if (is_optional(declared)) {
@@ -199,11 +208,19 @@ void IoBinding::clear_outputs() {
 }
 
 void IoBinding::synchronize_inputs() {
-  with_binding("synchronizing the inputs", [&](const Session::Lock& /*open*/) { binding_.SynchronizeInputs(); });
+  with_binding("synchronizing the inputs", [&](const Session::Lock& /*open*/) {
+    std::optional<ScopedContext> current;
+    make_current(current, session_->device());
+    binding_.SynchronizeInputs();
+  });
 }
 
 void IoBinding::synchronize_outputs() {
-  with_binding("synchronizing the outputs", [&](const Session::Lock& /*open*/) { binding_.SynchronizeOutputs(); });
+  with_binding("synchronizing the outputs", [&](const Session::Lock& /*open*/) {
+    std::optional<ScopedContext> current;
+    make_current(current, session_->device());
+    binding_.SynchronizeOutputs();
+  });
 }
 
 void IoBinding::run(const Ort::RunOptions& options) {
