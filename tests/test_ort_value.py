@@ -18,6 +18,7 @@ from onnx import TensorProto
 import ortmulti
 from ortmulti import OrtValue
 from tests import _fake_driver, _gpus, _models
+from tests._arrays import SHAPES, arrays
 from tests._processes import check_child
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -32,30 +33,8 @@ def facts(value: Any) -> dict[str, object]:
     return {name: getattr(value, name)() for name in names}
 
 
-SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
+LAID_OUT = arrays().map(lambda typed: typed[1])
 ARRAYS = st.sampled_from(list(_models.NUMERIC.values())).flatmap(lambda dtype: hnp.arrays(dtype, SHAPES))
-
-
-@st.composite
-def any_layout(draw: st.DrawFn) -> np.ndarray:
-    """Arrays that are transposed, sliced, reversed, byte-swapped, misaligned or read-only."""
-    array = draw(ARRAYS)
-    change = draw(st.sampled_from(["none", "transpose", "step", "reverse", "swap", "misalign", "freeze"]))
-    if change == "transpose":
-        array = array.T
-    elif change == "step" and array.ndim:
-        array = array[..., ::2]
-    elif change == "reverse" and array.ndim:
-        array = array[::-1]
-    elif change == "swap":
-        array = array.astype(array.dtype.newbyteorder())
-    elif change == "misalign":
-        moved = np.empty(array.nbytes + 1, np.uint8)[1:].view(array.dtype).reshape(array.shape)
-        moved[...] = array
-        array = moved
-    elif change == "freeze":
-        array.flags.writeable = False
-    return array
 
 
 @given(ARRAYS)
@@ -67,14 +46,14 @@ def test_values_say_what_onnxruntimes_say(array: np.ndarray) -> None:
     assert value.numpy().dtype == theirs.numpy().dtype
 
 
-@given(any_layout())
+@given(LAID_OUT)
 def test_arrays_of_any_layout_come_back(array: np.ndarray) -> None:
     found = make(array).numpy()
     assert found.dtype == array.dtype.newbyteorder("=")
     np.testing.assert_array_equal(found, array)
 
 
-@given(any_layout())
+@given(LAID_OUT)
 def test_memory_is_shared_where_a_value_can_be_over_it(array: np.ndarray) -> None:
     value = make(array)
     shared = array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative
@@ -84,7 +63,7 @@ def test_memory_is_shared_where_a_value_can_be_over_it(array: np.ndarray) -> Non
         assert value.numpy().flags.writeable == (array.flags.writeable or not shared)
 
 
-@given(any_layout(), st.data())
+@given(LAID_OUT, st.data())
 def test_updates_are_seen_by_whoever_shares_the_memory(array: np.ndarray, data: st.DataObject) -> None:
     target = np.zeros(array.shape, array.dtype.newbyteorder("="))
     value = make(target)
