@@ -19,7 +19,7 @@ import ortmulti
 from ortmulti import OrtValue
 from tests import _models
 from tests._arrays import LAYOUTS, NUMERIC, SHAPES, Array, arrays, laid_out, native
-from tests._values import assert_same, one, pair, tensor
+from tests._values import assert_same, casting, pair
 
 OPEN: tuple[int | str, ...] = ("n", 3)
 
@@ -109,7 +109,8 @@ def test_values_are_updated_as_onnxruntimes(typed: tuple[int, Array], data: st.D
     start = data.draw(hnp.arrays(array.dtype.newbyteorder("="), shape))
     ours, theirs = start.copy(), start.copy()
     actual = outcome(lambda: OrtValue.ortvalue_from_numpy(ours).update_inplace(array))
-    expected = outcome(lambda: onnxruntime.OrtValue.ortvalue_from_numpy(theirs).update_inplace(native(array)))
+    source = np.ascontiguousarray(native(array)).reshape(array.shape)  # others, onnxruntime 1.23 takes as they lie
+    expected = outcome(lambda: onnxruntime.OrtValue.ortvalue_from_numpy(theirs).update_inplace(source))
     if array.size == start.size:
         assert (actual, expected) == (None, None)
         assert_same(ours, theirs)
@@ -199,10 +200,4 @@ def test_arrays_of_ml_dtypes_in_any_layout(element_type: int, dtype: Any, data: 
     array = numbers.astype(dtype)
     for name in data.draw(st.lists(st.sampled_from(sorted(set(LAYOUTS) - {"other byte order"})), max_size=3)):
         array = LAYOUTS[name](array)
-    assert_same(run(to_float(element_type), array), array.astype(np.float32))
-
-
-@cache
-def to_float(element_type: int) -> ortmulti.InferenceSession:
-    number = TensorProto.FLOAT
-    return ortmulti.InferenceSession(one("Cast", tensor(element_type), tensor(number), opset=21, to=number))
+    assert_same(run(pair(casting(element_type, back=True))[1], array), array.astype(np.float32))

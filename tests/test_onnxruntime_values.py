@@ -18,7 +18,7 @@ from onnx import TensorProto
 import ortmulti
 from ortmulti import OrtValue
 from tests import _models, _values
-from tests._bindings import A, B, make
+from tests._bindings import A, B, from_dlpack, make
 from tests._processes import check_child
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -321,7 +321,7 @@ def test_many_threads_import_run_and_export_at_once(count: int) -> None:
             session.run_with_iobinding(binding)
             taken = np.from_dlpack(binding.get_outputs()[0])
             binding.clear_binding_outputs()
-            back = onnxruntime.OrtValue.from_dlpack(other)
+            back = from_dlpack(other)
             del values, other, mine
             wrong += sum(not np.array_equal(result, expected) for result in (total, taken, back.numpy()))
         return wrong

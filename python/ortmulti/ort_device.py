@@ -222,7 +222,8 @@ def core_device(what: str, device: Any) -> str:
         if given.__name__ != "OrtDevice" or given.__module__.partition(".")[0] != "onnxruntime":
             raise InvalidType(f"{what} takes an ortmulti.OrtDevice, not {given.__name__}")
     native = getattr(device, "_ort_device", device)
-    kind, vendor, index = native.device_type(), native.vendor_id(), native.device_id()
+    kind, index = native.device_type(), native.device_id()
+    vendor = native.vendor_id() if hasattr(native, "vendor_id") else OrtDeviceVendorId.NONE  # onnxruntime 1.21's
     if kind == _CPU:
         return "cpu"
     # Without a vendor it was made in the older way, when a GPU was one of CUDA.

@@ -172,9 +172,11 @@ class OrtValue:
         Raises:
             InvalidType: Not such an object, or elements of a type that ONNX Runtime does not have.
             InvalidArgument: The tensor is not contiguous or not aligned.
-            NotImplemented: The tensor is on another device.
+            NotImplemented: The tensor is on another device, or a value of onnxruntime's that it cannot hand over.
             BufferError: NumPy gives no read-only array away.
         """
+        if _onnxruntime_values.is_one(data):
+            return cls(_onnxruntime_values.take(data))
         _runtime.ensure_open()
         if not hasattr(data, "__dlpack__"):
             return cls(_core.OrtValue.from_dlpack(data, False, data))
@@ -188,7 +190,9 @@ class OrtValue:
 
         Args:
             stream: Not needed: runs, and whatever else writes to values, are done when they return. After a run with
-                ``disable_synchronize_execution_providers``, call `IOBinding.synchronize_outputs` first.
+                ``disable_synchronize_execution_providers``, call `IOBinding.synchronize_outputs` first. Work of the
+                taker's streams must be done before the memory is written to again, by a run or an update, and before
+                the last reference to it is given up.
 
         Raises:
             InvalidType: This is no tensor.
