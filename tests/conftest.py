@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from ortmulti import _libraries, models
@@ -17,6 +18,10 @@ from ortmulti.errors import LibraryError
 # a test starts and interrupts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+hypothesis.settings.register_profile("ortmulti", deadline=None, max_examples=60)
+hypothesis.settings.load_profile("ortmulti")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -23,9 +23,6 @@ from tests._processes import check_child
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-hypothesis.settings.register_profile("ortmulti", deadline=None, max_examples=60)
-hypothesis.settings.load_profile("ortmulti")
-
 
 @cache
 def pair(element_type: int) -> tuple[onnxruntime.InferenceSession, ortmulti.InferenceSession]:
