@@ -216,7 +216,7 @@ def test_values_on_gpus_have_memory_of_their_own(memory_driver: dict[str, str]) 
     code = """
         import ctypes, gc
         import numpy as np
-        from ortmulti import OrtValue
+        from ortmulti import OrtDevice, OrtValue, OrtValueVector, copy_tensors
 
         driver = ctypes.CDLL("libcuda.so.1")
         array = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -232,6 +232,18 @@ def test_values_on_gpus_have_memory_of_their_own(memory_driver: dict[str, str]) 
         on_cpu.update_inplace(other)
         other.update_inplace(OrtValue.ortvalue_from_numpy(array))
         assert (on_cpu.numpy() == 5).all() and np.array_equal(other.numpy(), array.reshape(-1))
+        value.update_inplace(np.full((3, 2), 7, np.float32))
+        copy_tensors([value, other], [other, on_cpu])  # one after the other
+        assert (on_cpu.numpy() == 7).all()
+        value.update_inplace(np.full((3, 2), 5, np.float32))
+        batch = OrtValueVector()
+        pointer, device = other.data_ptr(), OrtDevice.make("cuda", 2)
+        batch.push_back_batch([other], [pointer], [np.float32], [[2, 3]], [device])
+        del other
+        gc.collect()
+        assert driver.live() == 2 and batch[0].data_ptr() == pointer and (batch[0].numpy() == 7).all()
+        other = batch[0]
+        del batch
         empty = OrtValue.ortvalue_from_numpy(np.zeros((0, 3)), "cuda")
         assert empty.numpy().shape == (0, 3)
         capsule = value.__dlpack__()

@@ -169,7 +169,7 @@ TEST_F(ABinding, is_not_needed_to_run_with_values) {
 class AValueOfASession : public ABinding {};
 
 TEST_F(AValueOfASession, is_used_and_outlives_it) {
-  auto value = allocate_in(*session, float32, {1, 3}, Device::cpu());
+  const auto value = allocate_in(*session, float32, {1, 3}, Device::cpu());
   const std::vector<float> numbers = {10, 20, 30};
   value->copy_from_host(numbers.data());
   EXPECT_EQ(floats(*run_with_values(*session, none(), {"x"}, {value}, {"sum"})[0]), sum_of_add());
@@ -204,7 +204,7 @@ TEST_F(AValueOfASession, is_fed_beside_values_that_are_freed_with_the_run) {
     RunInputs inputs;
     inputs.add("a", *kept);
     inputs.add("b", Ort::Value::CreateTensor<float>(memory, own.data(), own.size(), shape.data(), shape.size()));
-    RunInputs moved(std::move(inputs));
+    const RunInputs moved(std::move(inputs));
     ASSERT_EQ(moved.size(), 2);
     EXPECT_EQ(moved.values()[0].GetTensorData<float>()[0], 10);
     EXPECT_EQ(moved.values()[1].GetTensorData<float>()[2], 3);
