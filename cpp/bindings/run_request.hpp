@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "bindings/containers.hpp"
+#include "core/run_inputs.hpp"
 #include "core/session.hpp"
 
 namespace ortmulti::bindings {
@@ -21,11 +23,11 @@ class RunRequest {
   pybind11::list to_python(std::vector<Ort::Value> outputs) const;
 
  private:
+  void add(const ValueInfo& declared, pybind11::handle object);
   void choose_outputs(const Session& session, const pybind11::object& names);
 
-  std::vector<const char*> input_names_;
-  std::vector<Ort::Value> values_;
-  std::vector<pybind11::object> arrays_;
+  InputMemory memory_;
+  RunInputs inputs_;  // freed before what it lies in
   std::vector<const ValueInfo*> outputs_;
   std::vector<const char*> output_names_;
 };

@@ -278,6 +278,10 @@ Ort::IoBinding Session::make_binding(const Lock& /*open*/) const {
   }
 }
 
+Ort::Allocator Session::make_allocator(const Lock& /*open*/, const Ort::MemoryInfo& memory) const {
+  return {opened_->session, memory};
+}
+
 void Session::run(const Lock& /*open*/, const Ort::RunOptions& run_options, const Ort::IoBinding& binding) const {
   const OrtRunOptions* given = run_options;
   try {

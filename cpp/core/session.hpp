@@ -112,6 +112,7 @@ class Session {
   /// Throws Error where the session cannot be used any more. Not twice in a thread.
   Lock lock_for_use();
   Ort::IoBinding make_binding(const Lock& open) const;
+  Ort::Allocator make_allocator(const Lock& open, const Ort::MemoryInfo& memory) const;
   void run(const Lock& open, const Ort::RunOptions& run_options, const Ort::IoBinding& binding) const;
 
   /// Has a run of this handle done by a thread of its own, beside at most as many as the session has threads within a

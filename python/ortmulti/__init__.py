@@ -56,16 +56,18 @@ from ortmulti.errors import (
     RuntimeException,
     WeightsError,
 )
-from ortmulti.io_binding import IOBinding
+from ortmulti.io_binding import IOBinding, SessionIOBinding
 from ortmulti.loader import LoaderOptions
 from ortmulti.lora import AdapterFormat, LoraAdapter
 from ortmulti.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
+from ortmulti.ort_device import OrtDevice, OrtDeviceVendorId
+from ortmulti.ort_value_vector import OrtValueVector
 from ortmulti.patch import Patch, patch_onnxruntime
 from ortmulti.pool import Pool, load
 from ortmulti.progress import LoadProgress
 from ortmulti.session import InferenceSession, Sessions, create_sessions
 from ortmulti.timeline import Span, Timeline
-from ortmulti.values import OrtValue
+from ortmulti.values import OrtValue, copy_tensors
 
 __all__ = [
     "AdapterFormat",
@@ -103,12 +105,16 @@ __all__ = [
     "NotImplemented",
     "NotOptimizable",
     "OptimizedModel",
+    "OrtDevice",
+    "OrtDeviceVendorId",
     "OrtValue",
+    "OrtValueVector",
     "OutOfMemory",
     "Patch",
     "Pool",
     "RunOptions",
     "RuntimeException",
+    "SessionIOBinding",
     "SessionOptions",
     "Sessions",
     "Span",
@@ -116,6 +122,7 @@ __all__ = [
     "WeightsError",
     "__version__",
     "configure",
+    "copy_tensors",
     "create_sessions",
     "disable_telemetry_events",
     "enable_telemetry_events",

@@ -8,6 +8,7 @@ from typing import Any
 
 from ortmulti import _callbacks, _core
 from ortmulti import providers as _providers
+from ortmulti._foreign_options import to_run_options
 from ortmulti.errors import ClosedError, Fail, InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
 
@@ -50,7 +51,7 @@ class SessionCalls:
         if not callable(callback):
             raise InvalidType(f"callback is called with the results; {callback!r} cannot be")
         _callbacks.start()
-        _core.run_async(self._core, output_names, input_feed, callback, user_data, run_options)
+        _core.run_async(self._core, output_names, input_feed, callback, user_data, to_run_options(run_options))
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
         """Changes options of the execution providers while the session is there.

@@ -23,9 +23,12 @@ _CLASSES = (
     "ModelMetadata",
     "NodeArg",
     "OrtDevice",
+    "OrtDeviceVendorId",
     "OrtValue",
     "RunOptions",
+    "SessionIOBinding",
     "SessionOptions",
+    "copy_tensors",
 )
 # Functions that set something of the library, which then is ortmulti's.
 _FUNCTIONS = (
