@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from optimum.onnxruntime import (
     ORTModelForCausalLM,
     ORTModelForSeq2SeqLM,
     ORTModelForSequenceClassification,
+    ORTOptimizer,
     ORTQuantizer,
 )
-from optimum.onnxruntime.configuration import AutoQuantizationConfig
+from optimum.onnxruntime.configuration import AutoOptimizationConfig, AutoQuantizationConfig
 
 TOKENS = torch.arange(3, 27).reshape(2, 12)
 
@@ -62,13 +64,18 @@ def outputs(onnxruntime: Any, folder: Path) -> Any:  # noqa: ARG001  # optimum i
         generated = translator.generate(TOKENS, max_new_tokens=12, num_beams=2, do_sample=False)
         results.append(["t5", bound, generated.numpy()])
 
-    # Quantized by onnxruntime's own tools, which use sessions too.
-    quantizer = ORTQuantizer.from_pretrained(folder / "bert")
-    quantized = folder / f"quantized-{len(list(folder.glob('quantized-*')))}"
-    quantizer.quantize(AutoQuantizationConfig.avx2(is_static=False), quantized)
-    classifier = ORTModelForSequenceClassification.from_pretrained(quantized)
-    logits = classifier(
-        input_ids=TOKENS, attention_mask=torch.ones_like(TOKENS), token_type_ids=torch.zeros_like(TOKENS)
-    ).logits
-    results.append(["quantized", logits.numpy()])
+    # By onnxruntime's own tools, which use sessions too.
+    for name in ("quantized", "optimized"):
+        with tempfile.TemporaryDirectory() as changed:
+            if name == "quantized":
+                quantizer = ORTQuantizer.from_pretrained(folder / "bert")
+                quantizer.quantize(AutoQuantizationConfig.avx2(is_static=False), changed)
+            else:
+                optimizer = ORTOptimizer.from_pretrained(folder / "bert")
+                optimizer.optimize(AutoOptimizationConfig.O2(), changed)
+            classifier = ORTModelForSequenceClassification.from_pretrained(changed)
+        logits = classifier(
+            input_ids=TOKENS, attention_mask=torch.ones_like(TOKENS), token_type_ids=torch.zeros_like(TOKENS)
+        ).logits
+        results.append([name, logits.numpy()])
     return results
