@@ -56,6 +56,7 @@ LIBRARIES = (
     Library("faster-whisper", ("faster-whisper>=1.2",)),
     Library("magika", ("magika>=1.0",)),
     Library("rapidocr-onnxruntime", ("rapidocr-onnxruntime>=1.4.4",)),
+    Library("onnxruntime-extensions", ("onnxruntime-extensions>=0.13", "onnx>=1.17")),
 )
 
 
