@@ -7,7 +7,7 @@ from typing import Any, Self, TypeAlias, overload
 
 import numpy as np
 
-from ortmulti import _core, _creation, _shared
+from ortmulti import _core, _creation, _session_arguments, _shared
 from ortmulti import providers as _providers
 from ortmulti._closing import Closing
 from ortmulti._creation import Model, Progress, Serialize
@@ -42,6 +42,8 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
             GPU where the installed ONNX Runtime and the machine have it, else the CPU. Nodes that a provider does not
             have run on the CPU, as in onnxruntime.
         provider_options: Options of each provider, where ``providers`` holds names alone.
+        **kwargs: ``disabled_optimizers``: names of graph optimizers to leave out; default None: none. onnxruntime's
+            ``enable_fallback`` and ``read_config_from_model`` can only be False.
 
     Raises:
         NoSuchFile: There is no such model.
@@ -53,18 +55,23 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         OutOfMemory: The device has not enough free memory.
     """
 
+    _model_path: str | None = None  # optimum looks for a model's other files by it
+
     def __init__(
         self,
         path_or_bytes: Model,
         sess_options: SessionOptions | None = None,
         providers: Sequence[str | tuple[str, Mapping[Any, Any]]] | None = None,
         provider_options: Sequence[Mapping[Any, Any]] | None = None,
+        **kwargs: Any,
     ) -> None:
         model = _creation.check_model(path_or_bytes)
+        given = to_session_options(sess_options)
+        options = _session_arguments.apply(given, kwargs)
         normalized = _providers.normalize(providers, provider_options)
-        options = to_session_options(sess_options)
         [core], timeline = _creation.create_native(model, [normalized], options)
-        self._adopt(core, timeline, options)
+        self._adopt(core, timeline, given)
+        self._model_path = model if isinstance(model, str) else None
 
     @classmethod
     def _from_core(cls, core: _core.Session, timeline: Timeline, options: SessionOptions | None) -> Self:
