@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -245,7 +246,9 @@ def test_onnxruntimes_values_on_a_gpu_are_taken(torch: Any, session: InferenceSe
 
 def test_cupys_arrays_go_in_and_out(torch: Any, session: InferenceSession) -> None:
     del torch  # which has made the first GPU the current one
-    cupy: Any = pytest.importorskip("cupy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own, when it is imported
+        cupy: Any = pytest.importorskip("cupy")
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         array = cupy.arange(2 * WIDTH, dtype=cupy.float32).reshape(2, WIDTH)
