@@ -199,7 +199,6 @@ def test_a_forked_child_inherits_the_patch_and_can_undo_it() -> None:
         assert onnxruntime.InferenceSession is theirs
         print("done")
         """,
-        options=("-W", "ignore::DeprecationWarning"),  # CPython's advice against forks beside threads
     )
     assert printed.strip() == "done"
 
