@@ -105,6 +105,12 @@ def test_the_result_is_onnxruntimes(kind: str, external: tuple[Path, Path]) -> N
     np.testing.assert_array_equal(ours, X @ WEIGHT)
 
 
+def test_onnxruntimes_values_are_taken(external: tuple[Path, Path]) -> None:
+    options = ortmulti.SessionOptions()
+    options.add_initializer("weight0", ORT_WEIGHT)
+    np.testing.assert_array_equal(run(_models.cpu_session(external[0], options)), X @ WEIGHT)
+
+
 @pytest.mark.parametrize("kind", ADDED)
 @pytest.mark.parametrize("strategy", ["shared", "native"])
 def test_sessions_that_are_created_together_have_them(kind: str, strategy: Any, external: tuple[Path, Path]) -> None:
@@ -256,7 +262,6 @@ EMPTY = np.zeros(0, np.float32)
 INVALID_TYPES: list[Callable[[ortmulti.SessionOptions], object]] = [
     lambda o: o.add_initializer("a", WEIGHT),
     lambda o: o.add_initializer("a", None),
-    lambda o: o.add_initializer("a", ORT_WEIGHT),
     lambda o: o.add_initializer(None, value(WEIGHT)),
     lambda o: o.add_initializer("a", value(np.array(["text"]))),
     lambda o: o.add_external_initializers("a", [value(WEIGHT)]),

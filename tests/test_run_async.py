@@ -161,7 +161,16 @@ def test_what_is_no_callback(session: ortmulti.InferenceSession, callback: Any) 
 
 def test_what_are_no_run_options(session: ortmulti.InferenceSession, results: Results) -> None:
     with pytest.raises(ortmulti.InvalidType, match="RunOptions"):
-        session.run_async(None, {"x": X}, results, None, onnxruntime.RunOptions())
+        session.run_async(None, {"x": X}, results, None, onnxruntime.SessionOptions())  # type: ignore[arg-type]
+
+
+def test_onnxruntimes_run_options(session: ortmulti.InferenceSession, results: Results) -> None:
+    options = onnxruntime.RunOptions()
+    session.run_async(None, {"x": X}, results, None, options)
+    assert results.next()[2] == ""
+    options.terminate = True
+    session.run_async(None, {"x": X}, results, None, options)
+    assert "terminate" in results.next()[2]
 
 
 def test_a_run_that_fails(session: ortmulti.InferenceSession, results: Results) -> None:

@@ -12,6 +12,7 @@ import threading
 from ortmulti import _core
 
 _thread: threading.Thread | None = None
+_ended = False
 _lock = threading.Lock()
 
 
@@ -21,12 +22,13 @@ def _deliver() -> None:
 
 
 def start() -> None:
-    """Starts the thread, unless it runs in this process already."""
+    """Starts the thread, unless it runs in this process already, or the interpreter is ending."""
     global _thread
     if _thread is not None:
         return
     with _lock:
-        if _thread is None:
+        # Daemon threads may ask to the very end: a thread started then would have the one that `stop` waits for go on.
+        if _thread is None and not _ended:
             thread = threading.Thread(target=_deliver, name="ortmulti-callbacks", daemon=True)
             _core.open_completions()
             thread.start()
@@ -34,10 +36,11 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Ends the thread after it has delivered what waits."""
-    global _thread
+    """Ends the thread, for good, after it has delivered what waits: at the interpreter's end, without sessions."""
+    global _thread, _ended
     with _lock:
         thread, _thread = _thread, None
+        _ended = True
     if thread is not None:
         _core.close_completions()
         thread.join()

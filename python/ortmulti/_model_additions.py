@@ -34,7 +34,8 @@ class ModelAdditions:
 
         Args:
             name: The initializer's, not empty.
-            ort_value: A tensor of any type but strings, of the initializer's type and shape. ONNX Runtime does not
+            ort_value: A tensor of any type but strings, of the initializer's type and shape; this package's or
+                onnxruntime's. ONNX Runtime does not
                 compare these: with others the creation or the runs fail, or the results have other shapes.
 
         Raises:
