@@ -54,6 +54,12 @@ const char* class_name(ErrorKind kind) {
       return "WeightsError";
     case ErrorKind::invalid_type:
       return "InvalidType";
+    case ErrorKind::queue_full:
+      return "QueueFull";
+    case ErrorKind::deadline:
+      return "DeadlineExceeded";
+    case ErrorKind::cancelled:
+      return "Cancelled";
   }
   return "Error";
 }
