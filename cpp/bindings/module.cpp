@@ -5,7 +5,7 @@
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.doc() = "The compiled core of ortmulti; its public face is the package around it.";
   module.attr("__version__") = ORTMULTI_VERSION;
-  using namespace ortmulti::bindings;  // NOLINT(google-build-using-namespace): twelve names, in one function
+  using namespace ortmulti::bindings;  // NOLINT(google-build-using-namespace): many names, in one function
   register_errors(module);
   register_library(module);
   register_device(module);
@@ -18,4 +18,6 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_interop(module);
   register_value(module);
   register_binding(module);
+  register_async(module);
+  register_lora(module);
 }

@@ -38,7 +38,8 @@ void register_options(py::module_& module) {
       .def_property("logid", &RunOptions::logid, &RunOptions::set_logid)
       .def_property("terminate", &RunOptions::terminate, &RunOptions::set_terminate)
       .def("add_run_config_entry", &RunOptions::add_config_entry)
-      .def("get_run_config_entry", &RunOptions::config_entry);
+      .def("get_run_config_entry", &RunOptions::config_entry)
+      .def("add_active_adapter", &RunOptions::add_active_adapter);
 }
 
 }  // namespace ortmulti::bindings

@@ -1,122 +1,31 @@
 #include <pybind11/stl.h>
 
-#include <unordered_map>
+#include <utility>
+#include <vector>
 
-#include "bindings/containers.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/run_options.hpp"
-#include "core/error.hpp"
+#include "bindings/run_request.hpp"
 
 namespace py = pybind11;
 
 namespace ortmulti::bindings {
 namespace {
 
-std::string type_name(py::handle object) { return py::type::of(object).attr("__name__").cast<std::string>(); }
-
-std::string_view text_of(py::handle object, const char* what) {
-  if (PyUnicode_Check(object.ptr()) == 0) {
-    throw Error(ErrorKind::invalid_type, std::string(what) + " must be a str, not " + type_name(object));
-  }
-  Py_ssize_t size = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
-  if (text == nullptr) {
-    throw py::error_already_set();
-  }
-  return {text, static_cast<std::size_t>(size)};
-}
-
-// What one run needs, converted while the GIL is held.
-class Request {
- public:
-  Request(const Session& session, const py::object& output_names, const py::dict& feed) {
-    const std::size_t count = feed.size();
-    input_names_.reserve(count);
-    values_.reserve(count);
-    arrays_.reserve(count);
-    for (const auto& [key, object] : feed) {
-      const ValueInfo* declared = &session.input(text_of(key, "the name of an input"));
-      Ort::Value value = to_value(*declared, object, arrays_);
-      if (value) {
-        input_names_.push_back(declared->name.c_str());
-        values_.push_back(std::move(value));
-      }
-    }
-    if (count < session.inputs().size()) {
-      session.check_complete(input_names_);
-    }
-    choose_outputs(session, output_names);
-  }
-
-  std::vector<Ort::Value> run(Session& session, const Ort::RunOptions& options) const {
-    std::vector<Ort::Value> outputs;
-    outputs.reserve(outputs_.size());
-    for (std::size_t i = 0; i < outputs_.size(); ++i) {
-      outputs.emplace_back(nullptr);
-    }
-    // No Python object is touched: the arrays are held by this request, the session by its Python owner.
-    const ReleaseGil nogil;
-    session.run(options, input_names_.data(), values_.data(), values_.size(), output_names_.data(), outputs.data(),
-                outputs.size());
-    return outputs;
-  }
-
-  py::object to_python(Ort::Value output, std::size_t index) const {
-    return bindings::to_python(std::move(output), outputs_[index]->name, arrays_);
-  }
-
- private:
-  void choose_outputs(const Session& session, const py::object& names) {
-    if (!names.is_none()) {
-      if (PyUnicode_Check(names.ptr()) != 0 || !py::isinstance<py::sequence>(names)) {
-        throw Error(ErrorKind::invalid_type, "output_names must be a sequence of str, or None for all outputs");
-      }
-      for (const py::handle item : names) {
-        outputs_.push_back(&session.output(text_of(item, "the name of an output")));
-      }
-    }
-    if (outputs_.empty()) {
-      for (const ValueInfo& output : session.outputs()) {
-        outputs_.push_back(&output);
-      }
-    }
-    for (const ValueInfo* output : outputs_) {
-      output_names_.push_back(output->name.c_str());
-    }
-  }
-
-  std::vector<const char*> input_names_;
-  std::vector<Ort::Value> values_;
-  std::vector<py::object> arrays_;
-  std::vector<const ValueInfo*> outputs_;
-  std::vector<const char*> output_names_;
-};
-
-py::dict to_feed(const py::object& feed) {
-  if (PyDict_Check(feed.ptr()) != 0) {
-    return py::reinterpret_borrow<py::dict>(feed);
-  }
-  if (!py::isinstance(feed, py::module_::import("collections.abc").attr("Mapping"))) {
-    throw Error(ErrorKind::invalid_type,
-                "input_feed must be a dict of the inputs' names and values, not " + type_name(feed));
-  }
-  return py::dict(feed);
-}
-
 py::list run(const PythonSession& self, const py::object& output_names, const py::object& input_feed,
              const py::object& run_options) {
   Session& session = *self.session;
   const Ort::RunOptions& options = to_run_options(run_options);
-  const py::dict feed = to_feed(input_feed);
-  const Request request(session, output_names, feed);
-  std::vector<Ort::Value> outputs = request.run(session, options);
-  py::list results(outputs.size());
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    results[i] = request.to_python(std::move(outputs[i]), i);
+  const RunRequest request(session, output_names, input_feed);
+  std::vector<Ort::Value> outputs;
+  {
+    // No Python object is touched: the arrays are held by the request, the session by its Python owner.
+    const ReleaseGil nogil;
+    outputs = request.run(session, options);
   }
-  return results;
+  return request.to_python(std::move(outputs));
 }
 
 py::list shape_of(const ValueInfo& info) {
@@ -183,6 +92,16 @@ void register_session(py::module_& module) {
       .def(
           "end_profiling", [](const PythonSession& self) { return self.session->end_profiling(); },
           py::call_guard<ReleaseGil>())
+      .def(
+          "set_provider_options",
+          [](const PythonSession& self, const std::map<std::string, std::string>& options) {
+            self.session->set_provider_options(options);
+          },
+          py::arg("options"), py::call_guard<ReleaseGil>())
+      .def(
+          "release_captured_graph",
+          [](const PythonSession& self, int annotation_id) { self.session->release_captured_graph(annotation_id); },
+          py::arg("annotation_id"), py::call_guard<ReleaseGil>())
       .def("profiling_start_time_ns", [](const PythonSession& self) { return self.session->profiling_start_time_ns(); })
       .def(
           "close", [](const PythonSession& self) { self.session->close(); }, py::call_guard<ReleaseGil>())

@@ -1,5 +1,8 @@
 #include "bindings/run_options.hpp"
 
+#include <algorithm>
+
+#include "bindings/lora_adapter.hpp"
 #include "core/error.hpp"
 
 namespace py = pybind11;
@@ -49,6 +52,22 @@ std::string RunOptions::config_entry(const std::string& key) const {
     throw Error(ErrorKind::invalid_argument, "this RunOptions has no config entry '" + key + "'");
   }
   return found->second;
+}
+
+void RunOptions::add_active_adapter(const py::object& adapter) {
+  if (!py::isinstance<LoraAdapter>(adapter)) {
+    throw Error(ErrorKind::invalid_type, "adapter must be an ortmulti.LoraAdapter, not " +
+                                             py::type::of(adapter).attr("__name__").cast<std::string>());
+  }
+  const auto loaded = std::atomic_load(&adapter.cast<const LoraAdapter&>().loaded);
+  if (!loaded) {
+    throw Error(ErrorKind::invalid_argument, "this LoraAdapter has loaded nothing yet: call Load with a file's path");
+  }
+  if (std::find(adapters_.begin(), adapters_.end(), loaded) != adapters_.end()) {
+    throw Error(ErrorKind::invalid_argument, "this LoraAdapter is active in these RunOptions already");
+  }
+  adapters_.push_back(loaded);
+  checked([&] { options_.AddActiveLoraAdapter(*loaded); });
 }
 
 const Ort::RunOptions& to_run_options(const py::object& options) {

@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace ortmulti::bindings {
 
@@ -29,7 +31,11 @@ class RunOptions {
   void add_config_entry(const std::string& key, const std::string& value);
   std::string config_entry(const std::string& key) const;
 
+  /// Keeps what the adapter has loaded.
+  void add_active_adapter(const pybind11::object& adapter);
+
  private:
+  std::vector<std::shared_ptr<const Ort::LoraAdapter>> adapters_;  // freed after the options that refer to them
   Ort::RunOptions options_;
   int log_severity_level_ = -1;
   int log_verbosity_level_ = 0;

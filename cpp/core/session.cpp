@@ -243,7 +243,11 @@ Session::Lock Session::lock_for_use() {
       return lock;
     }
   }
-  throw Error(ErrorKind::closed, "the session of " + model() + " on " + to_string(device()) + " is closed");
+  throw closed_error();
+}
+
+Error Session::closed_error() const {
+  return Error(ErrorKind::closed, "the session of " + model() + " on " + to_string(device()) + " is closed");
 }
 
 void Session::run(const Ort::RunOptions& run_options, const char* const* input_names, const Ort::Value* inputs,
@@ -281,29 +285,15 @@ void Session::run(const Lock& /*open*/, const Ort::RunOptions& run_options, cons
   }
 }
 
-std::string Session::end_profiling() {
-  const auto lock = lock_for_use();
-  try {
-    const Ort::AllocatorWithDefaultOptions allocator;
-    return opened_->session.EndProfilingAllocated(allocator).get();
-  } catch (const Ort::Exception& exception) {
-    throw from_onnxruntime(exception, "ending the profile of " + model());
-  }
-}
-
-std::uint64_t Session::profiling_start_time_ns() {
-  const auto lock = lock_for_use();
-  return opened_->session.GetProfilingStartTimeNs();
-}
-
 void Session::close() {
-  if (free_session()) {
+  if (free_session(false)) {
     // Threads that have ended created it, each in a heap of its own, and the C library keeps what is freed of these.
     malloc_trim(0);
   }
 }
 
-bool Session::free_session() {
+bool Session::free_session(bool cancel) {
+  async_runs_.close(cancel);  // while the session can still be used: they may be waiting for their turn
   closed_.store(true, std::memory_order_release);
   if (inherited()) {
     // Freeing it would wait for threads that only the parent has: the session's own, or one that was running it. Left
@@ -373,7 +363,7 @@ void close_all_sessions() {
   }
   for (const auto& entry : sessions) {
     if (const std::shared_ptr<Session> session = entry.lock()) {
-      session->free_session();
+      session->free_session(true);
     }
   }
 }

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/async_runs.hpp"
 #include "core/device.hpp"
 #include "core/error.hpp"
 #include "core/onnxruntime_library.hpp"
@@ -113,12 +114,22 @@ class Session {
   Ort::IoBinding make_binding(const Lock& open) const;
   void run(const Lock& open, const Ort::RunOptions& run_options, const Ort::IoBinding& binding) const;
 
+  /// Has a run of this handle done by a thread of its own, beside at most as many as the session has threads within a
+  /// node, of which one on a GPU has one. Throws Error where the session cannot be used any more.
+  void run_later(AsyncRuns::Run run);
+
   /// Ends profiling and returns the path of the profile.
   std::string end_profiling();
   std::uint64_t profiling_start_time_ns();
 
-  /// Waits for the runs of this handle that are under way. The last handle to be closed frees the session and returns
-  /// its memory to the system. Calling it again does nothing.
+  /// Changes options of the providers, those that can be changed after the creation.
+  void set_provider_options(const std::map<std::string, std::string>& options);
+  /// Frees the graph that runs with this number captured, where the provider can. Throws Error with
+  /// ErrorKind::not_implemented before release 1.27.
+  void release_captured_graph(int annotation_id);
+
+  /// Waits for the runs of this handle that are under way, and for those that were given to run_later(). The last
+  /// handle to be closed frees the session and returns its memory to the system. Calling it again does nothing.
   void close();
   bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
 
@@ -149,15 +160,17 @@ class Session {
   bool inherited() const noexcept;
   bool survives_fork() const noexcept;
   static void read_declarations(const Ort::Session& session, Description& description);
-  /// As close(), but what was freed may stay in the C library's heaps. Returns whether ONNX Runtime's session was
-  /// freed.
-  bool free_session();
+  Error closed_error() const;
+  /// As close(), but what was freed may stay in the C library's heaps. With `cancel`, what was given to run_later() and
+  /// has not begun is cancelled. Returns whether ONNX Runtime's session was freed.
+  bool free_session(bool cancel);
   friend void close_all_sessions();
 
   std::shared_ptr<const Description> description_;
   std::atomic<bool> closed_{false};
   std::shared_mutex mutex_;  // shared while in use, exclusive to close
   std::shared_ptr<Opened> opened_;
+  AsyncRuns async_runs_;
 };
 
 /// The device on which these providers run: that of the first one that names a GPU, else the CPU.

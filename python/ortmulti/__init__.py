@@ -41,6 +41,7 @@ from ortmulti.errors import (
 )
 from ortmulti.io_binding import IOBinding
 from ortmulti.loader import LoaderOptions
+from ortmulti.lora import AdapterFormat, LoraAdapter
 from ortmulti.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
 from ortmulti.patch import Patch, patch_onnxruntime
 from ortmulti.pool import Pool, load
@@ -50,6 +51,7 @@ from ortmulti.timeline import Span, Timeline
 from ortmulti.values import OrtValue
 
 __all__ = [
+    "AdapterFormat",
     "ClosedError",
     "Device",
     "DeviceError",
@@ -71,6 +73,7 @@ __all__ = [
     "LibraryError",
     "LoadProgress",
     "LoaderOptions",
+    "LoraAdapter",
     "ModelLoadCanceled",
     "ModelLoaded",
     "ModelMetadata",

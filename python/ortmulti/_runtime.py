@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 
-from ortmulti import _core, _libraries, _logging
+from ortmulti import _callbacks, _core, _libraries, _logging
 
 _lock = threading.RLock()
 _closes_at_exit = False
@@ -14,6 +14,7 @@ _closes_at_exit = False
 def _shut_down() -> None:
     # Before the CUDA driver's own exit handlers: sessions freed after them crash the process.
     _core.shut_down()
+    _callbacks.stop()
     _logging.stop()
 
 

@@ -11,6 +11,7 @@ from ortmulti import _core, _creation, _shared
 from ortmulti import providers as _providers
 from ortmulti._closing import Closing
 from ortmulti._creation import Model, Progress, Serialize
+from ortmulti._session_calls import SessionCalls
 from ortmulti._shared import Optimize, Strategy
 from ortmulti.devices import Device
 from ortmulti.errors import InvalidArgument, InvalidType
@@ -25,7 +26,7 @@ __all__ = ["InferenceSession", "Sessions", "create_sessions"]
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
-class InferenceSession(Closing):
+class InferenceSession(SessionCalls, Closing):
     """A model on one device, under onnxruntime's interface.
 
     Unlike onnxruntime, a provider that was asked for and cannot be used is an error and never a silent session on
@@ -178,8 +179,7 @@ class InferenceSession(Closing):
 
     def get_providers(self) -> list[str]:
         """The names of the session's execution providers, the preferred one first and the CPU's last."""
-        names = [name for name, _ in self._core.providers()]
-        return names if _providers.CPU in names else [*names, _providers.CPU]
+        return self._provider_names()
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """The options that were given to each of `get_providers`."""
@@ -211,7 +211,8 @@ class InferenceSession(Closing):
     def close(self) -> None:
         """Waits for the runs that are under way and frees the session; using it afterwards raises `ClosedError`.
 
-        Calling it again does nothing. Arrays that runs returned stay valid.
+        Those that `run_async` was asked for are done first; their callbacks may be called later. Calling it again does
+        nothing. Arrays that runs returned stay valid.
         """
         self._core.close()
 

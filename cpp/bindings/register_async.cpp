@@ -1,0 +1,125 @@
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/gil.hpp"
+#include "bindings/python_session.hpp"
+#include "bindings/registrations.hpp"
+#include "bindings/run_options.hpp"
+#include "bindings/run_request.hpp"
+#include "core/completions.hpp"
+#include "core/error.hpp"
+
+namespace py = pybind11;
+
+namespace ortmulti::bindings {
+namespace {
+
+// A run whose result goes to a callback. It is made and freed with the GIL, and keeps what it needs: the session, its
+// arrays, the options.
+class AsyncRun {
+ public:
+  AsyncRun(py::object session, const py::object& output_names, const py::object& input_feed, py::object callback,
+           py::object user_data, py::object run_options)
+      : owner_(std::move(session)),
+        session_(*owner_.cast<const PythonSession&>().session),
+        options_owner_(std::move(run_options)),
+        options_(to_run_options(options_owner_)),
+        request_(session_, output_names, input_feed),
+        callback_(std::move(callback)),
+        user_data_(std::move(user_data)) {}
+
+  Session& session() const noexcept { return session_; }
+
+  // In any thread, without the GIL.
+  void run(bool cancelled) noexcept {
+    try {
+      if (cancelled) {
+        throw Error(ErrorKind::closed, "the session of " + session_.model() + " was closed before this run began");
+      }
+      outputs_ = request_.run(session_, options_);
+    } catch (const std::exception& exception) {
+      error_ = exception.what();
+    }
+  }
+
+  // With the GIL.
+  void deliver() noexcept {
+    try {
+      const py::list results = take_results();
+      const auto text = py::reinterpret_steal<py::object>(
+          PyUnicode_DecodeUTF8(error_.data(), static_cast<Py_ssize_t>(error_.size()), "backslashreplace"));
+      if (!text || !py::reinterpret_steal<py::object>(PyObject_CallFunctionObjArgs(
+                       callback_.ptr(), results.ptr(), user_data_.ptr(), text.ptr(), nullptr))) {
+        PyErr_WriteUnraisable(callback_.ptr());
+      }
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable(callback_);
+    } catch (const std::exception& exception) {
+      PyErr_SetString(PyExc_RuntimeError, exception.what());
+      PyErr_WriteUnraisable(callback_.ptr());
+    }
+  }
+
+ private:
+  // No results where it failed, which includes what cannot be converted.
+  py::list take_results() {
+    try {
+      return request_.to_python(std::move(outputs_));
+    } catch (const std::exception& exception) {
+      error_ = exception.what();
+      return py::list();
+    }
+  }
+
+  py::object owner_;
+  Session& session_;
+  py::object options_owner_;
+  const Ort::RunOptions& options_;
+  RunRequest request_;
+  py::object callback_;
+  py::object user_data_;
+  std::vector<Ort::Value> outputs_;
+  std::string error_;
+};
+
+void run_async(py::object session, const py::object& output_names, const py::object& input_feed, py::object callback,
+               py::object user_data, py::object run_options) {
+  const auto run = std::make_shared<AsyncRun>(std::move(session), output_names, input_feed, std::move(callback),
+                                              std::move(user_data), std::move(run_options));
+  // Without the GIL, for which another thread may wait while it closes the session. The last to have `run` is this
+  // thread or the one that takes the completion, which both have the GIL then: the thread that runs it passes it on.
+  const ReleaseGil nogil;
+  run->session().run_later([run = run](bool cancelled) mutable {
+    run->run(cancelled);
+    completions().push([run = std::move(run)] { run->deliver(); });
+  });
+}
+
+// Whether there were any: none means the end.
+bool deliver_completions() {
+  std::vector<Completions::Completion> done;
+  {
+    const ReleaseGil nogil;
+    done = completions().take();
+  }
+  for (Completions::Completion& completion : done) {
+    completion();
+    completion = nullptr;  // as soon as it is told, what it held is freed
+  }
+  return !done.empty();
+}
+
+}  // namespace
+
+void register_async(py::module_& module) {
+  module.def("run_async", &run_async, py::arg("session"), py::arg("output_names"), py::arg("input_feed"),
+             py::arg("callback"), py::arg("user_data"), py::arg("run_options"));
+  module.def("deliver_completions", &deliver_completions);
+  module.def("open_completions", [] { completions().open(); });
+  module.def("close_completions", [] { completions().close(); });
+}
+
+}  // namespace ortmulti::bindings

@@ -1,0 +1,100 @@
+#include "bindings/run_request.hpp"
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "bindings/containers.hpp"
+#include "core/error.hpp"
+
+namespace py = pybind11;
+
+namespace ortmulti::bindings {
+namespace {
+
+std::string type_name(py::handle object) { return py::type::of(object).attr("__name__").cast<std::string>(); }
+
+std::string_view text_of(py::handle object, const char* what) {
+  if (PyUnicode_Check(object.ptr()) == 0) {
+    throw Error(ErrorKind::invalid_type, std::string(what) + " must be a str, not " + type_name(object));
+  }
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
+  if (text == nullptr) {
+    throw py::error_already_set();
+  }
+  return {text, static_cast<std::size_t>(size)};
+}
+
+py::dict to_feed(const py::object& feed) {
+  if (PyDict_Check(feed.ptr()) != 0) {
+    return py::reinterpret_borrow<py::dict>(feed);
+  }
+  if (!py::isinstance(feed, py::module_::import("collections.abc").attr("Mapping"))) {
+    throw Error(ErrorKind::invalid_type,
+                "input_feed must be a dict of the inputs' names and values, not " + type_name(feed));
+  }
+  return py::dict(feed);
+}
+
+}  // namespace
+
+RunRequest::RunRequest(const Session& session, const py::object& output_names, const py::object& input_feed) {
+  const py::dict feed = to_feed(input_feed);
+  const std::size_t count = feed.size();
+  input_names_.reserve(count);
+  values_.reserve(count);
+  arrays_.reserve(count);
+  for (const auto& [key, object] : feed) {
+    const ValueInfo* declared = &session.input(text_of(key, "the name of an input"));
+    Ort::Value value = to_value(*declared, object, arrays_);
+    if (value) {
+      input_names_.push_back(declared->name.c_str());
+      values_.push_back(std::move(value));
+    }
+  }
+  if (count < session.inputs().size()) {
+    session.check_complete(input_names_);
+  }
+  choose_outputs(session, output_names);
+}
+
+std::vector<Ort::Value> RunRequest::run(Session& session, const Ort::RunOptions& options) const {
+  std::vector<Ort::Value> outputs;
+  outputs.reserve(outputs_.size());
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    outputs.emplace_back(nullptr);
+  }
+  session.run(options, input_names_.data(), values_.data(), values_.size(), output_names_.data(), outputs.data(),
+              outputs.size());
+  return outputs;
+}
+
+py::list RunRequest::to_python(std::vector<Ort::Value> outputs) const {
+  py::list results(outputs.size());
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    results[i] = bindings::to_python(std::move(outputs[i]), outputs_[i]->name, arrays_);
+  }
+  return results;
+}
+
+void RunRequest::choose_outputs(const Session& session, const py::object& names) {
+  if (!names.is_none()) {
+    if (PyUnicode_Check(names.ptr()) != 0 || !py::isinstance<py::sequence>(names)) {
+      throw Error(ErrorKind::invalid_type, "output_names must be a sequence of str, or None for all outputs");
+    }
+    for (const py::handle item : names) {
+      outputs_.push_back(&session.output(text_of(item, "the name of an output")));
+    }
+  }
+  if (outputs_.empty()) {
+    for (const ValueInfo& output : session.outputs()) {
+      outputs_.push_back(&output);
+    }
+  }
+  for (const ValueInfo* output : outputs_) {
+    output_names_.push_back(output->name.c_str());
+  }
+}
+
+}  // namespace ortmulti::bindings

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <onnxruntime_cxx_api.h>
+
+namespace ortmulti::newer_calls {
+
+/// Functions of the C API that are newer than the one that the core is built for, taken from their places in the table
+/// of functions, to which ONNX Runtime only ever appends. Each throws Error with ErrorKind::not_implemented where the
+/// opened release does not have it.
+
+using ReleaseCapturedGraph = OrtStatusPtr(ORT_API_CALL*)(OrtSession* session, int annotation_id);
+ReleaseCapturedGraph session_release_captured_graph();  ///< 1.27
+
+}  // namespace ortmulti::newer_calls

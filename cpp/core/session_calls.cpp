@@ -1,0 +1,63 @@
+// What a session can do besides running.
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/newer_calls.hpp"
+#include "core/session.hpp"
+
+namespace ortmulti {
+
+void Session::run_later(AsyncRuns::Run run) {
+  static_cast<void>(lock_for_use());
+  const int threads = device().is_cuda() ? 1 : options().intra_op_num_threads;
+  try {
+    async_runs_.push(std::move(run), static_cast<std::size_t>(threads > 1 ? threads : 1));
+  } catch (const Error& error) {
+    throw error.kind() == ErrorKind::closed ? closed_error() : error;
+  }
+}
+
+std::string Session::end_profiling() {
+  const auto lock = lock_for_use();
+  try {
+    const Ort::AllocatorWithDefaultOptions allocator;
+    return opened_->session.EndProfilingAllocated(allocator).get();
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, "ending the profile of " + model());
+  }
+}
+
+std::uint64_t Session::profiling_start_time_ns() {
+  const auto lock = lock_for_use();
+  return opened_->session.GetProfilingStartTimeNs();
+}
+
+void Session::set_provider_options(const std::map<std::string, std::string>& options) {
+  const auto lock = lock_for_use();
+  std::vector<const char*> keys;
+  std::vector<const char*> values;
+  for (const auto& [key, value] : options) {
+    keys.push_back(key.c_str());
+    values.push_back(value.c_str());
+  }
+  try {
+    opened_->session.SetEpDynamicOptions(keys.data(), values.data(), keys.size());
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, "setting options of the providers of " + model());
+  }
+}
+
+void Session::release_captured_graph(int annotation_id) {
+  const auto lock = lock_for_use();
+  const auto release = newer_calls::session_release_captured_graph();
+  try {
+    Ort::ThrowOnError(release(opened_->session, annotation_id));
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, "releasing a captured graph of " + model());
+  }
+}
+
+}  // namespace ortmulti

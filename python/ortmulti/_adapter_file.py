@@ -1,0 +1,249 @@
+"""ONNX Runtime's file format for LoRA adapters: a FlatBuffers buffer with the identifier ``TORT``.
+
+Its schema: a table ``Adapter`` (format_version, adapter_version, model_version: int; parameters: [Parameter]) of tables
+``Parameter`` (name: string; dims: [int64]; data_type: int, of ONNX's numbers; raw_data: [ubyte], aligned to 8 bytes).
+A file that is read is checked in every place before it is believed, so that any bytes give an adapter or an error.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ortmulti.errors import InvalidArgument
+
+FORMAT_VERSION = 1
+IDENTIFIER = b"TORT"
+
+# The types that ONNX Runtime takes in adapters, by ONNX's numbers: the bytes of an element.
+ELEMENT_BYTES = {
+    1: 4,  # float32
+    2: 1,  # uint8
+    3: 1,  # int8
+    4: 2,  # uint16
+    5: 2,  # int16
+    6: 4,  # int32
+    7: 8,  # int64
+    10: 2,  # float16
+    11: 8,  # float64
+    12: 4,  # uint32
+    13: 8,  # uint64
+    16: 2,  # bfloat16
+    17: 1,  # float8e4m3fn
+    18: 1,  # float8e4m3fnuz
+    19: 1,  # float8e5m2
+    20: 1,  # float8e5m2fnuz
+}
+
+_MAX_BYTES = 2**31 - 1  # of a FlatBuffers buffer
+_MAX_RANK = 32  # of an array, with every release of NumPy
+
+Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A parameter: ONNX's number of its type, its dimensions and its elements' bytes, little-endian."""
+
+    data_type: int
+    shape: tuple[int, ...]
+    data: Bytes
+
+
+@dataclass(frozen=True)
+class Adapter:
+    adapter_version: int = 0
+    model_version: int = 0
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+# --- Reading ----------------------------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """A buffer whose every read is checked."""
+
+    def __init__(self, data: Bytes) -> None:
+        self.data = data
+        self._view = data.data
+
+    def read(self, code: str, position: int) -> int:
+        size = struct.calcsize(code)
+        if not 0 <= position <= len(self.data) - size:
+            raise InvalidArgument(f"it ends at byte {len(self.data)}, before what is said to be at byte {position}")
+        return int(struct.unpack_from(code, self._view, position)[0])
+
+    def target(self, position: int) -> int:
+        """Where the offset at this position leads."""
+        return position + self.read("<I", position)
+
+    def vector(self, position: int, element_bytes: int) -> tuple[int, int]:
+        """Where a vector's elements begin, and how many there are."""
+        count = self.read("<I", position)
+        if count * element_bytes > len(self.data) - position - 4:
+            raise InvalidArgument(f"it ends before the {count} elements of the vector at byte {position}")
+        return position + 4, count
+
+    def fields(self, table: int) -> _Fields:
+        return _Fields(self, table)
+
+
+class _Fields:
+    """The fields of a table, by their numbers in the schema."""
+
+    def __init__(self, reader: _Reader, table: int) -> None:
+        self._reader = reader
+        self._table = table
+        self._entries = table - reader.read("<i", table)
+        self._entries_bytes = reader.read("<H", self._entries)
+        self._table_bytes = reader.read("<H", self._entries + 2)
+        if self._entries_bytes < 4 or self._entries_bytes % 2 or self._table_bytes < 4:
+            raise InvalidArgument(f"the table at byte {table} is not one")
+
+    def position(self, number: int) -> int | None:
+        entry = 4 + 2 * number
+        if entry >= self._entries_bytes:
+            return None
+        offset = self._reader.read("<H", self._entries + entry)
+        if offset == 0:
+            return None
+        if not 4 <= offset <= self._table_bytes - 4:
+            raise InvalidArgument(f"field {number} of the table at byte {self._table} lies outside it")
+        return self._table + offset
+
+    def integer(self, number: int) -> int:
+        position = self.position(number)
+        return 0 if position is None else self._reader.read("<i", position)
+
+    def target(self, number: int) -> int | None:
+        position = self.position(number)
+        return None if position is None else self._reader.target(position)
+
+
+def parse(data: Bytes) -> Adapter:
+    """The adapter in a file's bytes; its tensors lie in them.
+
+    Raises:
+        InvalidArgument: They are no adapter, damaged, or of another version of the format.
+    """
+    if len(data) < 8 or data[4:8].tobytes() != IDENTIFIER:
+        raise InvalidArgument("it is no ONNX Runtime adapter: its identifier is missing")
+    reader = _Reader(data)
+    adapter = reader.fields(reader.target(0))
+    version = adapter.integer(0)
+    if version != FORMAT_VERSION:
+        raise InvalidArgument(f"it is of version {version} of the format, and only {FORMAT_VERSION} is known")
+    parameters: dict[str, Tensor] = {}
+    vector = adapter.target(3)
+    if vector is not None:
+        start, count = reader.vector(vector, 4)
+        for position in range(start, start + 4 * count, 4):
+            name, tensor = _parameter(reader, reader.fields(reader.target(position)))
+            if name in parameters:
+                raise InvalidArgument(f"it has two parameters of the name {name!r}")
+            parameters[name] = tensor
+    return Adapter(adapter.integer(1), adapter.integer(2), parameters)
+
+
+def _parameter(reader: _Reader, parameter: _Fields) -> tuple[str, Tensor]:
+    text, dims, raw = parameter.target(0), parameter.target(1), parameter.target(3)
+    if text is None:
+        raise InvalidArgument("it has a parameter without a name")
+    start, count = reader.vector(text, 1)
+    try:
+        name = reader.data[start : start + count].tobytes().decode()
+    except UnicodeDecodeError:
+        raise InvalidArgument("it has a parameter whose name is not UTF-8") from None
+    shape: tuple[int, ...] = ()
+    if dims is not None:
+        start, count = reader.vector(dims, 8)
+        shape = struct.unpack_from(f"<{count}q", reader.data.data, start)
+    start, count = (0, 0) if raw is None else reader.vector(raw, 1)
+    tensor = Tensor(parameter.integer(2), shape, reader.data[start : start + count])
+    check_parameter(name, tensor.data_type, shape)
+    expected = math.prod(shape) * ELEMENT_BYTES[tensor.data_type]
+    if count != expected:
+        raise InvalidArgument(f"parameter {name!r} of shape {list(shape)} has {count} bytes and not {expected}")
+    return name, tensor
+
+
+def check_parameter(name: str, data_type: int, shape: tuple[int, ...]) -> None:
+    """Raises InvalidArgument for what ONNX Runtime does not take in an adapter."""
+    if not name:
+        raise InvalidArgument("a parameter needs a name")
+    if any(0xD800 <= ord(character) < 0xE000 for character in name):
+        raise InvalidArgument(f"the name {name!r} is no text: half a surrogate pair has no bytes")
+    if data_type not in ELEMENT_BYTES:
+        raise InvalidArgument(
+            f"parameter {name!r} has elements of ONNX's type {data_type}, which ONNX Runtime does not take in adapters"
+        )
+    if not shape or len(shape) > _MAX_RANK or min(shape) < 0:
+        raise InvalidArgument(
+            f"parameter {name!r} needs 1 to {_MAX_RANK} dimensions, none below 0: {list(shape[: _MAX_RANK + 1])}"
+        )
+
+
+# --- Writing ----------------------------------------------------------------------------------------------------------
+
+# A table's soffset to its entries, which lie right before it, and then its fields of 4 bytes each; the entries are the
+# sizes of both and the fields' places.
+_ENTRIES = struct.pack("<6H", 12, 20, 4, 8, 12, 16)
+_TABLE_BYTES = len(_ENTRIES) + 20
+
+
+def chunks(adapter: Adapter) -> Iterator[bytes | memoryview]:
+    """The bytes of an adapter's file, part by part.
+
+    Raises:
+        InvalidArgument: Before the first part: there are more of them than the format allows.
+    """
+    names = {name: name.encode() for name in adapter.parameters}
+    heads: list[bytes] = []
+    vector = 8 + _TABLE_BYTES
+    position = vector + 4 + 4 * len(names)
+    offsets = []
+    for index, (name, tensor) in enumerate(adapter.parameters.items()):
+        head = _head(position, names[name], tensor)
+        offsets.append(position + len(_ENTRIES) - (vector + 4 + 4 * index))
+        heads.append(head)
+        position += len(head) + len(tensor.data) + _padding(len(tensor.data), 4)
+    if position > _MAX_BYTES:
+        raise InvalidArgument(f"an adapter's file has at most {_MAX_BYTES} bytes, and this one would have {position}")
+    yield struct.pack("<I4s", 8 + len(_ENTRIES), IDENTIFIER)
+    yield _ENTRIES
+    versions = FORMAT_VERSION, adapter.adapter_version, adapter.model_version
+    yield struct.pack("<iiiiI", len(_ENTRIES), *versions, 4)
+    yield struct.pack(f"<I{len(offsets)}I", len(offsets), *offsets)
+    for head, tensor in zip(heads, adapter.parameters.values(), strict=True):
+        yield head
+        yield tensor.data.data
+        yield bytes(_padding(len(tensor.data), 4))
+
+
+def _head(position: int, name: bytes, tensor: Tensor) -> bytes:
+    """A parameter at this position up to its data: entries, table, name, dimensions, the number of bytes."""
+    table = len(_ENTRIES)
+    text = _TABLE_BYTES
+    head = struct.pack("<I", len(name)) + name + b"\0"
+    dims = text + len(head)
+    dims += _padding(position + dims + 4, 8)
+    raw = dims + 4 + 8 * len(tensor.shape)
+    raw += _padding(position + raw + 4, 8)
+    fields = struct.pack(
+        "<iIIiI", len(_ENTRIES), text - table - 4, dims - table - 8, tensor.data_type, raw - table - 16
+    )
+    result = bytearray(_ENTRIES + fields + head)
+    result += bytes(dims - len(result))
+    result += struct.pack(f"<I{len(tensor.shape)}q", len(tensor.shape), *tensor.shape)
+    result += bytes(raw - len(result))
+    result += struct.pack("<I", len(tensor.data))
+    return bytes(result)
+
+
+def _padding(size: int, multiple: int) -> int:
+    return -size % multiple

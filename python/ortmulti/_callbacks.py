@@ -1,0 +1,52 @@
+"""The thread that tells callers what is done: it calls the callbacks of asynchronous runs.
+
+The core's threads never wait for the GIL; what they have done waits in the core, and this thread takes all of it at
+once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from ortmulti import _core
+
+_thread: threading.Thread | None = None
+_lock = threading.Lock()
+
+
+def _deliver() -> None:
+    while _core.deliver_completions():
+        pass
+
+
+def start() -> None:
+    """Starts the thread, unless it runs in this process already."""
+    global _thread
+    if _thread is not None:
+        return
+    with _lock:
+        if _thread is None:
+            thread = threading.Thread(target=_deliver, name="ortmulti-callbacks", daemon=True)
+            _core.open_completions()
+            thread.start()
+            _thread = thread
+
+
+def stop() -> None:
+    """Ends the thread after it has delivered what waits."""
+    global _thread
+    with _lock:
+        thread, _thread = _thread, None
+    if thread is not None:
+        _core.close_completions()
+        thread.join()
+
+
+def _after_fork_in_child() -> None:
+    global _thread, _lock
+    _lock = threading.Lock()
+    _thread = None  # it stayed with the parent; the next use starts another
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,203 @@
+"""LoRA adapters under onnxruntime's interface: files of parameters that take the place of a model's initializers."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from ortmulti import _adapter_file, _core, _runtime
+from ortmulti.errors import Fail, InvalidArgument, InvalidType, NoSuchFile
+from ortmulti.values import OrtValue, core_value
+
+__all__ = ["AdapterFormat", "LoraAdapter"]
+
+
+class AdapterFormat:
+    """What an adapter's file has: parameters by name, and two versions that its author chooses.
+
+    A parameter is a tensor that replaces the overridable initializer of its name, in a model's run whose `RunOptions`
+    have the adapter. A new object has no parameters and the versions 0.
+
+    Args:
+        adapter: Another one, whose content is taken; default: none.
+    """
+
+    def __init__(self, adapter: AdapterFormat | None = None) -> None:
+        if adapter is not None and not isinstance(adapter, AdapterFormat):
+            raise InvalidType(f"adapter is an ortmulti.AdapterFormat, not {type(adapter).__name__}")
+        self._adapter_version: int = 0 if adapter is None else adapter._adapter_version
+        self._model_version: int = 0 if adapter is None else adapter._model_version
+        self._parameters: dict[str, OrtValue] = {} if adapter is None else dict(adapter._parameters)
+
+    @classmethod
+    def _of(cls, content: _adapter_file.Adapter) -> Self:
+        made = cls()
+        made._adapter_version = content.adapter_version
+        made._model_version = content.model_version
+        made._parameters = {name: _value(tensor) for name, tensor in content.parameters.items()}
+        return made
+
+    @staticmethod
+    def read_adapter(file_path: str | os.PathLike[str]) -> AdapterFormat:
+        """The content of a file. Its parameters are on the CPU, in memory that their values keep.
+
+        Raises:
+            NoSuchFile: There is no such file.
+            Fail: It cannot be read.
+            InvalidArgument: It is no adapter, damaged, or of another version of the format.
+            InvalidType: ``file_path`` is no path.
+        """
+        path = _path(file_path)
+        _runtime.ensure_open()
+        with _errors_of(path):
+            return AdapterFormat._of(_adapter_file.parse(np.fromfile(path, np.uint8)))
+
+    def export_adapter(self, file_path: str | os.PathLike[str]) -> None:
+        """Writes the file, whole or not at all.
+
+        Raises:
+            NoSuchFile: There is no such folder.
+            Fail: It cannot be written.
+            InvalidArgument: It would have more than 2 GiB.
+            InvalidType: ``file_path`` is no path.
+        """
+        path = _path(file_path)
+        tensors = {
+            name: _adapter_file.Tensor(value.element_type(), tuple(value.shape()), _core.bytes_of(value._core))
+            for name, value in self._parameters.items()
+        }
+        content = _adapter_file.Adapter(self._adapter_version, self._model_version, tensors)
+        draft = Path(f"{path}.{secrets.token_hex(8)}")
+        try:
+            with draft.open("xb") as file:
+                file.writelines(_adapter_file.chunks(content))
+            draft.replace(path)
+        except OSError as error:
+            raise _file_error("write", path, error) from None
+        finally:
+            with suppress(OSError):
+                draft.unlink()
+
+    def get_format_version(self) -> int:
+        """The version of the file format: 1."""
+        return _adapter_file.FORMAT_VERSION
+
+    def set_adapter_version(self, adapter_version: int) -> None:
+        """Sets the version of the adapter, an int of 32 bits."""
+        self._adapter_version = _integer("adapter_version", adapter_version)
+
+    def get_adapter_version(self) -> int:
+        """The version of the adapter; default 0."""
+        return self._adapter_version
+
+    def set_model_version(self, model_version: int) -> None:
+        """Sets the version of the model that the adapter is for, an int of 32 bits."""
+        self._model_version = _integer("model_version", model_version)
+
+    def get_model_version(self) -> int:
+        """The version of the model that the adapter is for; default 0."""
+        return self._model_version
+
+    def set_parameters(self, params: Mapping[str, OrtValue]) -> None:
+        """Sets all parameters.
+
+        Args:
+            params: Tensors by name, of floats or ints of 8 to 64 bits, bfloat16 or float8, with one dimension at least.
+                Their elements are read by `export_adapter`.
+
+        Raises:
+            InvalidType: No dict, a name that is no str, or a value that is no tensor.
+            InvalidArgument: An empty name, or a tensor that ONNX Runtime does not take in adapters.
+        """
+        if not isinstance(params, Mapping):
+            raise InvalidType(f"params is a dict of names and values, not {params!r}")
+        for name, value in params.items():
+            if not isinstance(name, str):
+                raise InvalidType(f"the name of a parameter is a str, not {name!r}")
+            core_value(f"parameter {name!r}", value)
+            _adapter_file.check_parameter(name, value.element_type(), tuple(value.shape()))
+        self._parameters = dict(params)
+
+    def get_parameters(self) -> dict[str, OrtValue]:
+        """The parameters, by name. Changes to the dict have no effect."""
+        return dict(self._parameters)
+
+
+class LoraAdapter(_core.LoraAdapter):
+    """An adapter that runs can use, once it has loaded a file: `RunOptions.add_active_adapter`.
+
+    It may be used by runs of several threads and sessions at once. Options that have it keep what it had loaded.
+
+    Raises:
+        LibraryError: No ONNX Runtime is installed.
+    """
+
+    def __init__(self) -> None:
+        _runtime.ensure_open()
+        super().__init__()
+
+    def Load(self, file_path: str | os.PathLike[str], /) -> None:  # noqa: N802 - onnxruntime's name
+        """Maps a file that `AdapterFormat.export_adapter` wrote; it must not be changed while it is used.
+
+        Raises:
+            NoSuchFile: There is no such file.
+            InvalidArgument: It is no adapter, damaged, or of another version of the format.
+            Fail: It cannot be read.
+            InvalidType: ``file_path`` is no path.
+        """
+        path = _path(file_path)
+        with _errors_of(path):  # releases of ONNX Runtime differ in what they check, and crash in runs for the rest
+            _adapter_file.parse(_mapped(path))
+        self.load(path)
+
+
+def _value(tensor: _adapter_file.Tensor) -> OrtValue:
+    # As ints of the elements' size, since NumPy does not have all types; ONNX Runtime is told which they are.
+    integers = np.dtype(f"<u{_adapter_file.ELEMENT_BYTES[tensor.data_type]}")
+    array: np.ndarray[Any, Any] = tensor.data.view(integers).reshape(tensor.shape)
+    return OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type)
+
+
+def _path(value: object) -> str:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if not isinstance(value, str):
+        raise InvalidType(f"file_path is a path, not {value!r}")
+    return value
+
+
+def _integer(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise InvalidType(f"{name} is an int, not {value!r}")
+    number = int(value)
+    if not -(2**31) <= number < 2**31:
+        raise InvalidArgument(f"{name} has 32 bits; {number} has more")
+    return number
+
+
+def _mapped(path: str) -> _adapter_file.Bytes:
+    if Path(path).stat().st_size == 0:  # which cannot be mapped
+        return np.empty(0, np.uint8)
+    return np.memmap(path, np.uint8, "r")
+
+
+@contextmanager
+def _errors_of(path: str) -> Iterator[None]:
+    """What goes wrong in reading a file, as ortmulti's errors."""
+    try:
+        yield
+    except OSError as error:
+        raise _file_error("read", path, error) from None
+    except ValueError as error:  # NumPy's too, for shapes that it cannot have
+        raise InvalidArgument(f"the adapter '{path}' cannot be read: {error}") from None
+
+
+def _file_error(what: str, path: str, error: OSError) -> NoSuchFile | Fail:
+    kind = NoSuchFile if isinstance(error, FileNotFoundError) else Fail
+    return kind(f"cannot {what} the adapter '{path}': {error.strerror or error}")
