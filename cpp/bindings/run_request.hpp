@@ -3,6 +3,7 @@
 #include <onnxruntime_cxx_api.h>
 #include <pybind11/pybind11.h>
 
+#include <utility>
 #include <vector>
 
 #include "core/session.hpp"
@@ -19,6 +20,11 @@ class RunRequest {
   std::vector<Ort::Value> run(Session& session, const Ort::RunOptions& options) const;
 
   pybind11::list to_python(std::vector<Ort::Value> outputs) const;
+
+  // For who runs it otherwise: the names are this object's, the values lie over arrays that it keeps.
+  const std::vector<const char*>& input_names() const noexcept { return input_names_; }
+  const std::vector<const char*>& output_names() const noexcept { return output_names_; }
+  std::vector<Ort::Value> take_values() noexcept { return std::move(values_); }
 
  private:
   void choose_outputs(const Session& session, const pybind11::object& names);

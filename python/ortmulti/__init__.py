@@ -15,6 +15,7 @@ from ortmulti._runtime import get_available_providers
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import (
     ClosedError,
+    DeadlineExceeded,
     DeviceError,
     DeviceReset,
     EngineError,
@@ -36,6 +37,7 @@ from ortmulti.errors import (
     NotImplemented,
     NotOptimizable,
     OutOfMemory,
+    QueueFull,
     RuntimeException,
     WeightsError,
 )
@@ -44,18 +46,21 @@ from ortmulti.loader import LoaderOptions
 from ortmulti.lora import AdapterFormat, LoraAdapter
 from ortmulti.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
 from ortmulti.patch import Patch, patch_onnxruntime
-from ortmulti.pool import Pool, load
+from ortmulti.pool import Batching, DeviceStats, Latency, Pool, PoolFuture, PoolStats, load
 from ortmulti.progress import LoadProgress
 from ortmulti.session import InferenceSession, Sessions, create_sessions
 from ortmulti.timeline import Span, Timeline
 from ortmulti.values import OrtValue
 
 __all__ = [
+    "Batching",
     "AdapterFormat",
     "ClosedError",
+    "DeadlineExceeded",
     "Device",
     "DeviceError",
     "DeviceReset",
+    "DeviceStats",
     "EPFail",
     "EngineError",
     "Error",
@@ -70,6 +75,7 @@ __all__ = [
     "InvalidGraph",
     "InvalidProtobuf",
     "InvalidType",
+    "Latency",
     "LibraryError",
     "LoadProgress",
     "LoaderOptions",
@@ -89,6 +95,9 @@ __all__ = [
     "OutOfMemory",
     "Patch",
     "Pool",
+    "PoolFuture",
+    "PoolStats",
+    "QueueFull",
     "RunOptions",
     "RuntimeException",
     "SessionOptions",

@@ -713,7 +713,7 @@ void Pool::close(bool cancel_waiting) {
     for (const auto& request : finished) {
       ++cancelled_waiting_;
       finish(*request, Request::Outcome::cancelled,
-             make_error(ErrorKind::cancelled, "the pool was closed before the request began"));
+             make_error(ErrorKind::closed, "the pool was closed before the request began"));
     }
     lock.unlock();
     announce(finished);
