@@ -102,6 +102,6 @@ def test_strings_run_alone() -> None:
 )
 def test_what_cannot_be_is_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ortmulti.InvalidArgument, match=message):
-        Batching(**arguments)  # type: ignore[arg-type]
+        Batching(**arguments)
     with pytest.raises(ortmulti.InvalidType, match="batching"):
-        ortmulti.load(rows(), "cpu", batching=arguments)  # type: ignore[arg-type]
+        ortmulti.load(rows(), "cpu", batching=arguments)

@@ -276,7 +276,7 @@ def test_a_callback_may_ask_for_more(pool: ortmulti.Pool) -> None:
 )
 def test_bad_arguments_are_refused(pool: ortmulti.Pool, arguments: dict[str, object], message: str) -> None:
     with pytest.raises((ortmulti.InvalidArgument, ortmulti.DeviceError), match=message):
-        pool.submit(None, feed(0), **arguments)  # type: ignore[arg-type]
+        pool.submit(None, feed(0), **arguments)
     np.testing.assert_array_equal(pool.run(None, feed(1))[0], answer(pool, 1))
 
 
@@ -300,7 +300,7 @@ def test_bad_inputs_are_refused_when_they_are_given(pool: ortmulti.Pool, call: s
 @pytest.mark.parametrize("max_queue", [-1, 1.5, "2", True])
 def test_a_queue_of_no_length_is_refused(max_queue: object) -> None:
     with pytest.raises(ortmulti.InvalidArgument, match="max_queue"):
-        ortmulti.load(_models.matmul(), "cpu", max_queue=max_queue)  # type: ignore[arg-type]
+        ortmulti.load(_models.matmul(), "cpu", max_queue=max_queue)
 
 
 def test_pools_leave_nothing_behind() -> None:

@@ -53,8 +53,8 @@ from ortmulti.timeline import Span, Timeline
 from ortmulti.values import OrtValue
 
 __all__ = [
-    "Batching",
     "AdapterFormat",
+    "Batching",
     "ClosedError",
     "DeadlineExceeded",
     "Device",

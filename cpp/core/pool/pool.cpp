@@ -279,7 +279,7 @@ bool Pool::run_here(Request& request) {
 bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<Clock::time_point>& wait_until) {
   check_process();
   request->asked = Clock::now();
-  if (options_.batching.enabled() && request->run_options == nullptr) {
+  if (options_.batching.enabled() && (request->run_options == nullptr || request->own_run_options)) {
     request->batch_size_ = batch_size(*request, options_.batching.axis);
     request->batch_key_ = batch_key(*request, options_.batching.axis);
   }

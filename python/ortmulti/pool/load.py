@@ -79,8 +79,8 @@ def load(
         serialize: Which creations wait for each other, as for `create_sessions`.
         progress: Called in this thread with a `LoadProgress` whenever a session is ready, and while weights are loaded.
         loader: How the weights are read.
-        max_queue: How many requests may wait; default: any number. 0: none that cannot begin at once. `Pool.submit` says
-            what happens to others; `Pool.run` is not limited.
+        max_queue: How many requests may wait; default: any number. 0: none that cannot begin at once. `Pool.submit`
+            says what happens to others; `Pool.run` is not limited.
         batching: Whether requests are joined into one run, and how; default: they are not.
 
     Returns:

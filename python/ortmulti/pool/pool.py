@@ -27,10 +27,10 @@ __all__ = ["Batching", "Pool"]
 class Batching:
     """How a pool joins requests into one run.
 
-    Requests are joined whose inputs have the same names and types, and the same dimensions but for ``axis``'s; each gets
-    its part of the outputs. What cannot be joined, such as a request with ``run_options`` or without inputs, runs alone.
-    If a joint run fails, each of its requests is run alone, so that only those to blame fail. The model must treat the
-    parts of a batch independently, and its outputs must have ``axis`` too.
+    Requests are joined whose inputs have the same names and types, and the same dimensions but for ``axis``'s; each
+    gets its part of the outputs. What cannot be joined, such as a request with ``run_options`` or without inputs, runs
+    alone. If a joint run fails, each of its requests is run alone, so that only those to blame fail. The model must
+    treat the parts of a batch independently, and its outputs must have ``axis`` too.
 
     Attributes:
         max_size: The largest size of a joint run along ``axis``; 2 or more.
@@ -55,9 +55,9 @@ class Batching:
 class Pool(Closing):
     """The sessions of one model, as `load` returns them, behind one queue.
 
-    Requests go to a session that is idle, of the device with the fewest busy ones, and wait for one otherwise, the first
-    asked for first. A session runs one at a time. All methods may be called from any thread; inputs must not change
-    until their request is answered. A context manager: the end of the ``with`` block closes it.
+    Requests go to a session that is idle, of the device with the fewest busy ones, and wait for one otherwise, the
+    first asked for first. A session runs one at a time. All methods may be called from any thread; inputs must not
+    change until their request is answered. A context manager: the end of the ``with`` block closes it.
     """
 
     def __init__(self, sessions: Sessions, *, max_queue: int | None = None, batching: Batching | None = None) -> None:
@@ -296,7 +296,8 @@ def _close_all() -> None:
 
 
 def _done(pending: dict[PoolFuture, int]) -> Iterator[tuple[int, PoolFuture]]:
-    for future in wait(pending, return_when=FIRST_COMPLETED).done:
+    done = wait(pending, return_when=FIRST_COMPLETED).done
+    for future in [future for future in pending if future in done]:
         yield pending.pop(future), future
 
 

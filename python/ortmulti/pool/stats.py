@@ -90,10 +90,10 @@ class PoolStats:
     @classmethod
     def _from_core(cls, core: Mapping[str, Any], seconds: float) -> PoolStats:
         times = ("queue", "run", "whole")
-        devices = [
-            DeviceStats(**{name: Latency(**value) if name in times else value for name, value in device.items()})
-            for device in core["devices"]
-        ]
+        devices = []
+        for device in core["devices"]:
+            latencies: dict[str, Any] = {name: Latency(**device[name]) for name in times}
+            devices.append(DeviceStats(**{**device, **latencies}))
         return cls(**{**core, "devices": devices}, seconds=seconds)
 
     @property
