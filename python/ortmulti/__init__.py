@@ -46,7 +46,7 @@ from ortmulti.loader import LoaderOptions
 from ortmulti.lora import AdapterFormat, LoraAdapter
 from ortmulti.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
 from ortmulti.patch import Patch, patch_onnxruntime
-from ortmulti.pool import Batching, DeviceStats, Latency, Pool, PoolFuture, PoolStats, load
+from ortmulti.pool import Batching, DeviceStats, Latency, Pool, PoolFuture, PoolStats, Warmup, load
 from ortmulti.progress import LoadProgress
 from ortmulti.session import InferenceSession, Sessions, create_sessions
 from ortmulti.timeline import Span, Timeline
@@ -104,6 +104,7 @@ __all__ = [
     "Sessions",
     "Span",
     "Timeline",
+    "Warmup",
     "WeightsError",
     "__version__",
     "create_sessions",

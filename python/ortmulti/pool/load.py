@@ -14,6 +14,7 @@ from ortmulti.errors import InvalidType
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import SessionOptions
 from ortmulti.pool.pool import Batching, Pool, check_queue
+from ortmulti.pool.warmup import Warmup
 from ortmulti.progress import LoadProgress, OnLoadProgress
 from ortmulti.session import adopt, make_request
 
@@ -62,6 +63,7 @@ def load(
     loader: LoaderOptions | None = None,
     max_queue: int | None = None,
     batching: Batching | None = None,
+    warmup: Warmup | bool = False,
 ) -> Pool:
     """Loads one model on several devices: its weights are read once, and the sessions of a device use one copy.
 
@@ -82,6 +84,7 @@ def load(
         max_queue: How many requests may wait; default: any number. 0: none that cannot begin at once. `Pool.submit`
             says what happens to others; `Pool.run` is not limited.
         batching: Whether requests are joined into one run, and how; default: they are not.
+        warmup: What every session runs before this returns, as `Pool.warmup`; True: `Warmup()`. Default: nothing.
 
     Returns:
         The pool.
@@ -93,6 +96,8 @@ def load(
     if progress is not None and not callable(progress):
         raise InvalidType(f"progress is a function of a LoadProgress, not {progress!r}")
     check_queue(max_queue, batching)
+    if not isinstance(warmup, bool | Warmup):
+        raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
     named = name_devices(devices)
     _creation.check_arguments(serialize, None)
     callbacks = _creation.Callbacks()
@@ -113,4 +118,11 @@ def load(
     )
     created, timeline, targets = _shared.create(request)
     _visible_gpus.hint(targets)
-    return Pool(adopt(created, timeline, options), max_queue=max_queue, batching=batching)
+    pool = Pool(adopt(created, timeline, options), max_queue=max_queue, batching=batching)
+    if warmup is not False:
+        try:
+            pool.warmup(None if warmup is True else warmup)
+        except BaseException:
+            pool.close()
+            raise
+    return pool

@@ -17,6 +17,7 @@ from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
 from ortmulti.pool.futures import PoolFuture
 from ortmulti.pool.stats import PoolStats
+from ortmulti.pool.warmup import Warmup, warm_up
 from ortmulti.session import Sessions
 from ortmulti.timeline import Timeline
 
@@ -231,6 +232,19 @@ class Pool(Closing):
         finally:
             for future in pending:
                 future.cancel()
+
+    def warmup(self, warmup: Warmup | None = None) -> None:
+        """Runs every session, all at the same time, so that the first requests find them warm; not in the queue.
+
+        Args:
+            warmup: What is run; default: `Warmup()`.
+
+        Raises:
+            As `InferenceSession.run`; see also `Warmup`.
+        """
+        if warmup is not None and not isinstance(warmup, Warmup):
+            raise InvalidType(f"warmup is an ortmulti.Warmup, not {warmup!r}")
+        warm_up(self._sessions, warmup or Warmup())
 
     def stats(self) -> PoolStats:
         """What the requests waited for and how long they took, since the pool was made; also after `close`."""
