@@ -1,6 +1,7 @@
 # make demo      the comparison on this machine: a table, build/demo/*.json and *.png
 # make test      the tests that take seconds (those for GPUs run where there are GPUs)
-# make test-all  the long ones too: ONNX Runtime's releases and headers, sanitizers, fuzzing, stress
+# make test-all  the long ones too: ONNX Runtime's releases and headers, sanitizers, fuzzing, stress, the wheel, and
+#                libraries that use onnxruntime
 # make lint      formatting, ruff, mypy, clang-tidy;  make format  applies the formatting
 # make wheel     an sdist and a repaired wheel in dist/, tried out in an empty environment;  make test-wheel  runs the
 #                tests against it there
@@ -126,6 +127,8 @@ test-all: test
 	@echo "== Releases of ONNX Runtime"
 	@tools/test_releases.sh
 	@$(MAKE) test-wheel
+	@echo "== Libraries that use onnxruntime"
+	@tools/test_switching.sh dist/*.whl
 
 # --- Wheel ------------------------------------------------------------------------------------------------------------
 

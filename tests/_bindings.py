@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 
 from ortmulti import OrtValue
 
 make = OrtValue.ortvalue_from_numpy
+
+
+def from_dlpack(value: OrtValue) -> Any:
+    """onnxruntime's value over ours, by what every release of it has."""
+    native = onnxruntime.capi.onnxruntime_pybind11_state.OrtValue
+    return onnxruntime.OrtValue(native.from_dlpack(value.__dlpack__(), value.data_type() == "tensor(bool)"))
+
+
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
 B = np.full((2, 3), 2, np.float32)
 

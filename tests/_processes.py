@@ -16,6 +16,9 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
+# CPython's advice, from 3.12 on, against forks beside threads; ONNX Runtime and CUDA have threads.
+FORKS_AT_EASE = ("-W", "ignore:This process:DeprecationWarning")
+
 
 def child_environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """This process's environment with `changes` (None removes one), without GPUs, and the tests importable."""
@@ -40,7 +43,7 @@ def run_child(
     """Runs `code` in a new interpreter, which gets `arguments` as sys.argv[1:]; a hang is an error."""
     try:
         return subprocess.run(
-            [sys.executable, *options, "-c", textwrap.dedent(code), *map(str, arguments)],
+            [sys.executable, *FORKS_AT_EASE, *options, "-c", textwrap.dedent(code), *map(str, arguments)],
             env=child_environment(environment),
             capture_output=True,
             text=True,

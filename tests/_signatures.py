@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+_SPECIAL = ("__init__", "__array__", "__dlpack__", "__dlpack_device__")
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -45,7 +47,7 @@ def of_class(theirs: type, ours: type) -> Iterator[tuple[str, str]]:
                 yield name, "value"
         return
     for name in dir(theirs):
-        if name.startswith("_") and name != "__init__":
+        if name.startswith("_") and name not in _SPECIAL:
             continue
         their_kind, our_kind = _kind(theirs, name), _kind(ours, name)
         if our_kind is None:

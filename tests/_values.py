@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import helper
+from onnx import TensorProto, helper
 
 import ortmulti
 
@@ -47,6 +47,21 @@ def one(op: str, x: Type, y: Type, *, opset: int = 17, domain: str = "", **attri
 
 def same(type_: Type, opset: int = 17) -> bytes:
     return one("Identity", type_, type_, opset=opset)
+
+
+def casting(element: int, *, back: bool) -> bytes:
+    """A cast from float32, or back to it; of int4, which not every release casts, a quantization by 1."""
+    types = tensor(element), tensor(TensorProto.FLOAT)
+    x, y = types if back else types[::-1]
+    if element not in (TensorProto.INT4, TensorProto.UINT4):
+        return one("Cast", x, y, opset=21, to=TensorProto.FLOAT if back else element)
+    nodes = [
+        helper.make_node("Constant", [], ["scale"], value_float=1.0),
+        helper.make_node("DequantizeLinear", ["x", "scale"], ["y"])
+        if back
+        else helper.make_node("QuantizeLinear", ["x", "scale"], ["y"], output_dtype=element),
+    ]
+    return model(nodes, {"x": x}, {"y": y}, opset=21)
 
 
 @cache

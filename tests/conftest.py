@@ -6,7 +6,9 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import hypothesis
 import pytest
 
 from ortmulti import _libraries, models
@@ -16,6 +18,10 @@ from ortmulti.errors import LibraryError
 # a test starts and interrupts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+hypothesis.settings.register_profile("ortmulti", deadline=None, max_examples=60)
+hypothesis.settings.load_profile("ortmulti")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,7 +38,15 @@ def large_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models.make("matmul", tmp_path_factory.mktemp("matmul"), megabytes=512)
 
 
-pytest.register_assert_rewrite("tests._processes")
+@pytest.fixture
+def torch() -> Any:
+    """PyTorch, with the first GPU as the current one; see `_torch.torch_on_gpu`."""
+    from tests._torch import torch_on_gpu
+
+    return torch_on_gpu()
+
+
+pytest.register_assert_rewrite("tests._processes", "tests._torch")
 
 
 def _why_no_gpu() -> str | None:

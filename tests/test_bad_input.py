@@ -222,7 +222,7 @@ def test_feed(
     assert isinstance(caught.value, ortmulti.InvalidArgument)
 
 
-@pytest.mark.parametrize("options", [onnxruntime.RunOptions(), {}, 1])
+@pytest.mark.parametrize("options", [onnxruntime.SessionOptions(), {}, 1])
 def test_run_options_of_another_class(options: Any, session: ortmulti.InferenceSession) -> None:
     with pytest.raises(ortmulti.InvalidType, match="run_options"):
         session.run(None, {"x": X}, options)

@@ -269,7 +269,7 @@ def test_sessions_use_weights_where_the_file_is_mapped(tmp_path: Path) -> None:
     expected = ordinary(str(model), {"x": X})[0].tobytes()
     weights = _core.shareable_weights(str(model))
     cpu: list[tuple[str, dict[str, str]]] = [("CPUExecutionProvider", {})]
-    ortmulti.get_available_providers()  # opens the library
+    ortmulti.RunOptions()  # opens the library
     created, _ = _core.create_sessions(str(model), [cpu, cpu], one_thread()._core, "automatic", weights=weights)
     for session in created:
         assert session.weight_use() == (len(weights.weights), [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from ortmulti import _core
 from tests import _models
 from tests._gpus import VISIBLE, cuda_session, needs_gpus
 from tests._processes import check_child
+from tests.test_several_models import SHRINK, chain
 
 pytestmark = pytest.mark.gpu
 
@@ -123,6 +126,75 @@ def test_sessions_give_their_gpu_memory_back(large_model: Path) -> None:
         with ortmulti.create_sessions(large_model, 0) as [session]:
             width = session.get_inputs()[0].shape[1]
             session.run(None, {"x": np.zeros((1, int(width or 0)), np.float32)})
+        return _core.cuda_memory(0)[0]
+
+    cycle()
+    first = cycle()
+    for _ in range(5):
+        last = cycle()
+    assert first - last < 64 << 20
+
+
+def test_an_arena_is_shrunk_between_runs() -> None:
+    """It keeps what a large run took, through small ones, until a run is told to shrink it."""
+    large, small = np.ones(1 << 26, np.float32), np.ones(10, np.float32)  # 256 MiB
+    options = ortmulti.RunOptions()
+    options.add_run_config_entry(SHRINK, "gpu:0")
+    with cuda_session(chain(), arena_extend_strategy="kSameAsRequested") as session:
+
+        def taken(x: np.ndarray, run_options: ortmulti.RunOptions | None = None) -> int:
+            [y] = session.run(None, {"x": x}, run_options)
+            assert y == 0
+            return before - _core.cuda_memory(0)[0]
+
+        before = 0
+        before -= taken(small)  # kernels and libraries are loaded: what they take is not the arena's
+        assert taken(large) >= 256 << 20
+        assert taken(small) >= 256 << 20
+        assert taken(small, options) < 64 << 20
+        assert taken(large) >= 256 << 20
+
+
+def test_an_arena_of_another_gpu_is_refused() -> None:
+    options = ortmulti.RunOptions()
+    options.add_run_config_entry(SHRINK, "gpu:63")
+    with cuda_session(chain()) as session:
+        with pytest.raises(ortmulti.InvalidArgument, match="gpu:63"):
+            session.run(None, {"x": np.ones(10, np.float32)}, options)
+        assert session.run(None, {"x": np.ones(10, np.float32)})[0] == 0
+
+
+def test_different_models_are_created_at_once_on_a_gpu() -> None:
+    """By threads that begin together, each another model; unloaded and reloaded, with the memory given back."""
+    images = np.random.default_rng(0).standard_normal((1, 3, 16, 16), dtype=np.float32)
+    models: list[tuple[bytes, dict[str, np.ndarray]]] = [
+        (_models.matmul(64), {"x": np.ones((2, 64), np.float32)}),
+        (_models.matmul(256, 3, seed=1), {"x": np.ones((2, 256), np.float32)}),
+        (_models.convolution(), {"x": images}),
+        (_models.add_mul(4), {name: np.ones((3, 4), np.float32) for name in ("a", "b")}),
+    ]
+    exact = {"use_tf32": 0}
+    begin = threading.Barrier(len(models))
+
+    def work(number: int) -> list[list[np.ndarray]]:
+        model, feed = models[number]
+        begin.wait()
+        results = []
+        with cuda_session(model, **exact) as session:
+            results.append(session.run(None, feed))
+        with ortmulti.create_sessions(model, 0, 2, provider_options=exact) as sessions:
+            results.extend(session.run(None, feed) for session in sessions)
+        with ortmulti.load(model, devices=0, provider_options=exact) as pool:
+            results.extend(session.run(None, feed) for session in pool.sessions)
+        return results
+
+    def cycle() -> int:
+        with ThreadPoolExecutor(len(models)) as executor:
+            for (model, feed), results in zip(models, executor.map(work, range(len(models))), strict=True):
+                expected = _models.cpu_session(model).run(None, feed)
+                for outputs in results:
+                    for output, right in zip(outputs, expected, strict=True):
+                        np.testing.assert_allclose(output, right, rtol=1e-2, atol=1e-3)
         return _core.cuda_memory(0)[0]
 
     cycle()

@@ -21,7 +21,7 @@ def test_ctrl_c_while_cuda_starts_and_loads(large_model: Path) -> None:
         import os, signal, sys, threading
         import ortmulti
 
-        ortmulti.get_available_providers()
+        ortmulti.RunOptions()
         known = set(os.listdir("/proc/self/task"))
 
         def interrupt():
@@ -151,7 +151,7 @@ def test_a_fork_before_cuda_may_use_it() -> None:
         import ortmulti
 
         model = bytes.fromhex(sys.argv[1])
-        ortmulti.get_available_providers()
+        ortmulti.RunOptions()
         child = os.fork()
         if child == 0:
             print(ortmulti.create_sessions(model, 0).devices)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import threading
 import weakref
 from typing import Any
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 import ortmulti
-from ortmulti import IOBinding, OrtValue
+from ortmulti import OrtValue
 from tests import _gpus, _models
 from tests._bindings import A, B, bound, make
 
@@ -218,22 +217,6 @@ def test_run_options_end_a_bound_run(session: ortmulti.InferenceSession) -> None
     ):
         with pytest.raises(ortmulti.InvalidType, match="run_options"):
             call()
-
-
-@pytest.mark.parametrize("name", ["run_with_ort_values", "run_with_iobinding", "io_binding"])
-def test_the_sessions_signatures_are_onnxruntimes(name: str) -> None:
-    ours = inspect.signature(getattr(ortmulti.InferenceSession, name)).parameters.values()
-    wanted = inspect.signature(getattr(onnxruntime.InferenceSession, name)).parameters.values()
-    assert [(p.name, p.kind, p.default) for p in ours] == [(p.name, p.kind, p.default) for p in wanted]
-
-
-def test_the_signatures_are_onnxruntimes() -> None:
-    for name, theirs in inspect.getmembers(onnxruntime.IOBinding, callable):
-        if name == "get_outputs_as_ortvaluevector" or (name[0] == "_" and name != "__init__"):
-            continue
-        ours = inspect.signature(getattr(IOBinding, name)).parameters.values()
-        wanted = inspect.signature(theirs).parameters.values()
-        assert [(p.name, p.kind, p.default) for p in ours] == [(p.name, p.kind, p.default) for p in wanted], name
 
 
 @pytest.mark.gpu

@@ -126,10 +126,7 @@ def test_a_closed_session_is_said() -> None:
     np.testing.assert_array_equal(outputs[0].numpy(), A + B)
 
 
-def test_bindings_stay_with_the_parent_after_a_fork(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(_models.matmul(64, 1))
-    code = """
+BOUND_RUN = """
         import os, sys
         import numpy as np
         import ortmulti
@@ -139,6 +136,18 @@ def test_bindings_stay_with_the_parent_after_a_fork(tmp_path: Path) -> None:
         binding.bind_cpu_input("x", np.ones((1, 64), np.float32))
         binding.bind_output("y")
         session.run_with_iobinding(binding)
+"""
+
+
+def after_a_bound_run(code: str, folder: Path) -> str:
+    """What a new process prints, which has run `binding` of `session` before `code`."""
+    path = folder / "model.onnx"
+    path.write_bytes(_models.matmul(64, 1))
+    return check_child(BOUND_RUN + code, path)
+
+
+def test_bindings_stay_with_the_parent_after_a_fork(tmp_path: Path) -> None:
+    code = """
         child = os.fork()
         if child == 0:
             try:
@@ -151,25 +160,14 @@ def test_bindings_stay_with_the_parent_after_a_fork(tmp_path: Path) -> None:
         session.run_with_iobinding(binding)
         print(status, binding.get_outputs()[0].shape())
     """
-    assert check_child(code, path) == "0 [1, 64]\n"
+    assert after_a_bound_run(code, tmp_path) == "0 [1, 64]\n"
 
 
 def test_bindings_and_values_that_live_to_the_end_do_not_crash(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(_models.matmul(64, 1))
     code = """
-        import sys
-        import numpy as np
-        import ortmulti
-
-        session = ortmulti.InferenceSession(sys.argv[1])
-        binding = session.io_binding()
-        binding.bind_cpu_input("x", np.ones((1, 64), np.float32))
-        binding.bind_output("y")
-        session.run_with_iobinding(binding)
         outputs = binding.get_outputs()
         capsule = outputs[0].__dlpack__()
         sys.kept = [session, binding, outputs, capsule]
         print("done")
     """
-    assert check_child(code, path) == "done\n"
+    assert after_a_bound_run(code, tmp_path) == "done\n"

@@ -214,7 +214,7 @@ def test_more_records_than_can_be_kept_are_counted_and_nobody_waits() -> None:
         def create():
             ortmulti._core.create_sessions(model, [[("CPUExecutionProvider", {})]] * 200, options._core, "all", None)
 
-        ortmulti.get_available_providers()
+        ortmulti.RunOptions()
         worker = threading.Thread(target=create)
         worker.start()
         worker.join()

@@ -133,6 +133,20 @@ def test_other_kinds_of_runs(session: ortmulti.InferenceSession, adapter: Path) 
     np.testing.assert_array_equal(y, expected)
 
 
+@pytest.mark.parametrize("library", [ortmulti, onnxruntime])
+def test_runs_of_bindings_leave_adapters_aside(library: Any, adapter: Path) -> None:
+    """As the C API does, which says so in the log."""
+    session = library.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
+    loaded, options = library.LoraAdapter(), library.RunOptions()
+    loaded.Load(str(adapter))
+    options.add_active_adapter(loaded)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_output("y")
+    session.run_with_iobinding(binding, options)
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], theirs())
+
+
 def test_options_keep_their_adapter(session: ortmulti.InferenceSession, adapter: Path, tmp_path: Path) -> None:
     expected = theirs(adapter)
     loaded = ortmulti.LoraAdapter()

@@ -69,7 +69,7 @@ def test_failing_creations_keep_no_memory() -> None:
 
         model = _models.matmul_proto(1024, 10).SerializeToString()
         cpu, wrong = ("CPUExecutionProvider", {}), ("NoSuchExecutionProvider", {})
-        ortmulti.get_available_providers()
+        ortmulti.RunOptions()
 
         def fail():
             try:

@@ -26,7 +26,7 @@ CPU = helpers.CPU
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
-    ortmulti.get_available_providers()  # starts the thread that emits the log
+    ortmulti.RunOptions()  # starts the thread that emits the log
     monkeypatch.setenv("ORTMULTI_CACHE", str(tmp_path / "cache"))
     return Cache.default()
 
@@ -186,7 +186,7 @@ def test_processes_that_optimize_at_once_make_one(model: str, cache: Cache) -> N
     code = """
 import dataclasses, json, sys
 import ortmulti
-ortmulti.get_available_providers()
+ortmulti.RunOptions()
 print("ready", flush=True)
 sys.stdin.readline()
 print(json.dumps(dataclasses.asdict(ortmulti.optimize(sys.argv[1], "cpu"))))

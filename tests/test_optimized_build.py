@@ -29,7 +29,7 @@ Arrays = Sequence[np.ndarray]
 
 @pytest.fixture(scope="module", autouse=True)
 def _opened() -> None:
-    ortmulti.get_available_providers()  # starts the thread that emits the log
+    ortmulti.RunOptions()  # starts the thread that emits the log
 
 
 @pytest.fixture

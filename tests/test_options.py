@@ -266,7 +266,17 @@ def test_a_run_config_entry_arrives() -> None:
         session.run(None, {"x": np.ones(2, np.float32)}, options)
 
 
-@pytest.mark.parametrize("options", [onnxruntime.SessionOptions(), {}, "fast"])
+def test_run_options_that_the_c_interface_does_not_have() -> None:
+    options = ortmulti.RunOptions()
+    assert options.only_execute_path_to_fetches is onnxruntime.RunOptions().only_execute_path_to_fetches is False
+    options.only_execute_path_to_fetches = False
+    with pytest.raises(ortmulti.NotImplemented, match="only_execute_path_to_fetches"):
+        options.only_execute_path_to_fetches = True
+    with pytest.raises(ortmulti.InvalidType, match="only_execute_path_to_fetches"):
+        options.only_execute_path_to_fetches = 1  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("options", [onnxruntime.RunOptions(), {}, "fast"])
 def test_session_options_of_another_class_are_refused(options: Any) -> None:
     with pytest.raises(ortmulti.InvalidType, match="session options"):
         _models.cpu_session(_models.matmul(), options)

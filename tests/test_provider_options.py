@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -185,8 +186,14 @@ def test_a_name_that_is_near_none_lists_all() -> None:
     assert all(name in str(caught.value) for name in TABLE)
 
 
-def test_the_cpu_has_no_options(path: Path) -> None:
-    with pytest.raises(ortmulti.InvalidArgument, match="has no options, and got 'device_id'"):
+def test_the_cpu_has_one_option_without_effect(path: Path) -> None:
+    """RapidOCR gives it to every provider; onnxruntime leaves all that the CPU is given aside."""
+    providers = [(CPU, {"arena_extend_strategy": "kSameAsRequested"})]
+    for package in (onnxruntime, ortmulti):
+        assert package.InferenceSession(path, providers=providers).get_provider_options() == {CPU: {}}
+    with pytest.raises(ortmulti.InvalidArgument, match="kNextPowerOfTwo"):
+        ortmulti.InferenceSession(path, providers=[(CPU, {"arena_extend_strategy": "kSame"})])
+    with pytest.raises(ortmulti.InvalidArgument, match="has no option 'device_id'"):
         ortmulti.InferenceSession(path, providers=[(CPU, {"device_id": 0})])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -16,7 +15,6 @@ import numpy as np
 import onnxruntime
 import pytest
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper
 
 import ortmulti
@@ -24,9 +22,6 @@ from tests import _models
 from tests._processes import check_child
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-hypothesis.settings.register_profile("ortmulti", deadline=None, max_examples=60)
-hypothesis.settings.load_profile("ortmulti")
 
 
 @cache
@@ -43,55 +38,6 @@ def assert_same(actual: Array, expected: Array) -> None:
     """Same dtype, shape and bits."""
     assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
     assert actual.tobytes() == expected.tobytes()
-
-
-def misaligned(array: Array) -> Array:
-    memory = np.empty(array.nbytes + 1, np.uint8)
-    moved = np.ndarray(array.shape, array.dtype, memory, offset=1)
-    moved[...] = array
-    return moved
-
-
-def read_only(array: Array) -> Array:
-    array = array.copy()
-    array.flags.writeable = False
-    return array
-
-
-def strided(array: Array) -> Array:
-    wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]) if array.ndim else (), array.dtype)
-    view = wide[..., ::2] if array.ndim else wide
-    view[...] = array
-    return view
-
-
-LAYOUTS: dict[str, Callable[[Array], Array]] = {
-    "contiguous": np.ascontiguousarray,
-    "Fortran order": np.asfortranarray,
-    "reversed": lambda array: np.ascontiguousarray(array[::-1])[::-1] if array.ndim else array,
-    "strided": strided,
-    "misaligned": misaligned,
-    "read-only": read_only,
-    "other byte order": lambda array: array.astype(array.dtype.newbyteorder()),
-    "broadcast": lambda array: np.broadcast_to(array, (2, *array.shape)),
-}
-
-arrays = st.sampled_from(sorted(_models.NUMERIC)).flatmap(
-    lambda element_type: st.tuples(
-        st.just(element_type),
-        hnp.arrays(_models.NUMERIC[element_type], hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)),
-    )
-)
-
-
-@hypothesis.given(arrays, st.sampled_from(sorted(LAYOUTS)))
-def test_any_array_arrives_and_returns_as_in_onnxruntime(typed: tuple[int, Array], layout: str) -> None:
-    element_type, array = typed
-    theirs, ours = pair(element_type)
-    laid_out = LAYOUTS[layout](array)
-    [expected] = theirs.run(None, {"x": laid_out.astype(array.dtype)})
-    [actual] = ours.run(None, {"x": laid_out})
-    assert_same(actual, expected)
 
 
 @pytest.mark.parametrize("element_type", sorted(_models.NUMERIC), ids=lambda t: TensorProto.DataType.Name(t))

@@ -7,12 +7,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 import ortmulti
 from tests import _models
 from tests._processes import check_child
-from tests._values import assert_same, model, one, pair, tensor
+from tests._values import assert_same, casting, model, pair, tensor
 
 # (element type, its dtype in ml_dtypes); those that ONNX Runtime 1.21 has.
 SMALL = [
@@ -25,21 +25,6 @@ SMALL = [
     (TensorProto.INT4, ml_dtypes.int4),
 ]
 small = pytest.mark.parametrize(("element", "dtype"), SMALL, ids=[np.dtype(dtype).name for _, dtype in SMALL])
-
-
-def casting(element: int, *, back: bool) -> bytes:
-    """A cast from float32, or back to it; of int4, which not every release casts, a quantization by 1."""
-    types = tensor(element), tensor(TensorProto.FLOAT)
-    x, y = types if back else types[::-1]
-    if element not in (TensorProto.INT4, TensorProto.UINT4):
-        return one("Cast", x, y, opset=21, to=TensorProto.FLOAT if back else element)
-    nodes = [
-        helper.make_node("Constant", [], ["scale"], value_float=1.0),
-        helper.make_node("DequantizeLinear", ["x", "scale"], ["y"])
-        if back
-        else helper.make_node("QuantizeLinear", ["x", "scale"], ["y"], output_dtype=element),
-    ]
-    return model(nodes, {"x": x}, {"y": y}, opset=21)
 
 
 def every_value(dtype: Any) -> Any:

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "bindings/tensors.hpp"
+#include "bindings/text.hpp"
 #include "core/empty_sequence.hpp"
 #include "core/error.hpp"
 #include "core/value_info.hpp"
@@ -16,12 +17,10 @@ namespace py = pybind11;
 namespace ortmulti::bindings {
 namespace {
 
-std::string class_of(py::handle object) { return py::type::of(object).attr("__name__").cast<std::string>(); }
-
 // What the input is, what it takes and what it was given instead.
 [[noreturn]] void refuse(const ValueInfo& declared, const std::string& expected, py::handle object) {
   throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is " + declared.type + ", which takes " +
-                                           expected + "; got " + class_of(object));
+                                           expected + "; got " + class_name(object));
 }
 
 // The type as ValueInfo has it, for one item of `declared`.
@@ -111,8 +110,7 @@ Ort::Value map_value(const ValueInfo& declared, const ValueType& type, py::handl
   return Ort::Value::CreateMap(keys, values);
 }
 
-Ort::Value sequence_value(const ValueInfo& declared, const ValueType& type, py::handle object,
-                          std::vector<py::object>& memory) {
+Ort::Value sequence_value(const ValueInfo& declared, const ValueType& type, py::handle object, InputMemory& memory) {
   const ValueType& item_type = type.of.at(0);
   const bool of_tensors = item_type.kind == ONNX_TYPE_TENSOR;
   const char* const expected = of_tensors ? "a list of arrays" : "a list of dicts";
@@ -142,7 +140,7 @@ Ort::Value sequence_value(const ValueInfo& declared, const ValueType& type, py::
     Input input = to_input(item, items[i]);
     values.push_back(std::move(input.value));
     if (input.array) {
-      memory.push_back(std::move(input.array));
+      memory.arrays.push_back(std::move(input.array));
     }
   }
   return Ort::Value::CreateSequence(values);
@@ -162,7 +160,7 @@ bool can_be_fed(const ValueType& type) {
   }
 }
 
-py::list to_list(const Ort::Value& value, const std::string& name, const std::vector<py::object>& memory) {
+py::list to_list(const Ort::Value& value, const std::string& name, const InputMemory& memory) {
   const Ort::AllocatorWithDefaultOptions allocator;
   const std::size_t count = value.GetCount();
   py::list list(count);
@@ -215,11 +213,22 @@ py::dict to_dict(const Ort::Value& value, const std::string& name) {
 
 }  // namespace
 
-Ort::Value to_value(const ValueInfo& declared, py::handle object, std::vector<py::object>& memory) {
+bool InputMemory::has(const Ort::Value& output) const {
+  if (std::any_of(arrays.begin(), arrays.end(), [&](const py::object& array) { return lies_in(output, array); })) {
+    return true;
+  }
+  if (values.empty() || output.GetTensorTypeAndShapeInfo().GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
+    return false;
+  }
+  const void* const data = output.GetTensorRawData();
+  return std::any_of(values.begin(), values.end(), [&](const PythonValue& held) { return held.value->contains(data); });
+}
+
+Ort::Value to_value(const ValueInfo& declared, py::handle object, InputMemory& memory) {
   if (declared.is_tensor) {
     Input input = to_input(declared, object);
     if (input.array) {
-      memory.push_back(std::move(input.array));
+      memory.arrays.push_back(std::move(input.array));
     }
     return std::move(input.value);
   }
@@ -249,14 +258,13 @@ Ort::Value to_value(const ValueInfo& declared, py::handle object, std::vector<py
   }
 }
 
-py::object to_python(Ort::Value value, const std::string& name, const std::vector<py::object>& memory) {
+py::object to_python(Ort::Value value, const std::string& name, const InputMemory& memory) {
   if (!value || !value.HasValue()) {
     return py::none();
   }
   if (value.IsTensor()) {
     // The caller may free or change an input's memory before the output's.
-    const bool copy =
-        std::any_of(memory.begin(), memory.end(), [&](const py::object& array) { return lies_in(value, array); });
+    const bool copy = memory.has(value);
     return to_array(std::move(value), name, copy);
   }
   try {

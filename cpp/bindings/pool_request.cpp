@@ -20,15 +20,14 @@ PoolRequest::PoolRequest(std::shared_ptr<Session> session, const py::object& wan
   if (!device_name.empty()) {
     device = parse_device(device_name);
   }
-  input_names = values.input_names();
   output_names = values.output_names();
-  inputs = values.take_values();
+  inputs = values.take_inputs();
   python_ = std::make_unique<Python>(
       Python{std::move(session), std::move(options), std::move(values), py::object(), py::object()});
 }
 
 PoolRequest::~PoolRequest() {
-  inputs.clear();  // before the arrays that they lie over
+  inputs = RunInputs();  // before the arrays that they lie over
   outputs.clear();
   if (PyGILState_Check() != 0) {
     python_.reset();

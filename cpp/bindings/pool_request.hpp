@@ -17,7 +17,8 @@ namespace ortmulti::bindings {
 /// A pool's request of Python values, which it keeps. Whoever frees it need not have the GIL.
 class PoolRequest : public Request {
  public:
-  /// `wanted`: names of outputs, or None; `device_name`: "" for any. Throws Error for what the session does not take. Needs the GIL, as the next.
+  /// `wanted`: names of outputs, or None; `device_name`: "" for any. Throws Error for what the session does not take.
+  /// Needs the GIL, as the next.
   PoolRequest(std::shared_ptr<Session> session, const pybind11::object& wanted, const pybind11::object& feed,
               pybind11::object options, const std::string& device_name);
   ~PoolRequest() override;

@@ -3,9 +3,11 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "bindings/gil.hpp"
+#include "core/error.hpp"
 #include "core/value.hpp"
 
 namespace ortmulti::bindings {
@@ -21,6 +23,15 @@ inline std::shared_ptr<const void> keep(pybind11::object object) {
       Py_DECREF(held);
     }
   });
+}
+
+/// The type of a number that a caller gave. Throws Error for one that is no type of values.
+inline ONNXTensorElementDataType to_element_type(int number) {
+  // Those of newer releases are no names of this header's enumeration.
+  if (number < ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED || number > ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4) {
+    throw Error(ErrorKind::not_implemented, "there are no values of element type " + std::to_string(number));
+  }
+  return static_cast<ONNXTensorElementDataType>(number);
 }
 
 /// A value as Python holds it. Freeing memory of a GPU may wait for it.
@@ -39,5 +50,9 @@ struct PythonValue {
 
   std::shared_ptr<const Value> value;
 };
+
+/// What a caller feeds, where that is a value, ours or another package's; null for arrays and the like. Throws what the
+/// reader (`set_value_reader`) throws for values that cannot be taken.
+std::shared_ptr<const Value> value_in(pybind11::handle object);
 
 }  // namespace ortmulti::bindings

@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,6 +41,13 @@ py::list run_with_values(const PythonSession& self, const std::vector<std::strin
   return to_list(std::move(outputs));
 }
 
+PythonValue allocate_in(const PythonSession& self, const std::vector<std::int64_t>& shape, int type,
+                        const std::string& device) {
+  const Device on = parse_device(device);
+  const ReleaseGil nogil;
+  return PythonValue(ortmulti::allocate_in(*self.session, to_element_type(type), shape, on));
+}
+
 // A binding as Python holds it. All that it does is done without the GIL: it waits for its lock, and who has that may
 // need the GIL to give up Python's objects.
 class PythonBinding {
@@ -77,6 +85,9 @@ void run(const PythonBinding& self, const PythonSession& session, const py::obje
 void register_binding(py::module_& module) {
   module.def("run_with_values", &run_with_values, py::arg("session"), py::arg("output_names"), py::arg("input_names"),
              py::arg("inputs"), py::arg("run_options"));
+
+  module.def("allocate_in", &allocate_in, py::arg("session"), py::arg("shape"), py::arg("element_type"),
+             py::arg("device"));
 
   using Nogil = py::call_guard<ReleaseGil>;
   py::class_<PythonBinding>(module, "IoBinding")

@@ -62,7 +62,8 @@ void register_device(py::module_& module) {
       "begin_opening_cuda_libraries",
       [](std::vector<std::string> linked, std::vector<std::string> opened_later) {
         CudaStartup::instance().begin_opening(std::move(linked), std::move(opened_later), [] {
-          if (OnnxRuntime::is_open()) {  // what the first session would otherwise do: it opens the provider's library
+          // What the first session would otherwise do: it opens the provider's library, which logs.
+          if (OnnxRuntime::is_open() && OnnxRuntime::get().has_env()) {
             to_onnxruntime(SessionOptions{}, {{"CUDAExecutionProvider", {}}});
           }
         });

@@ -1,6 +1,9 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
@@ -54,6 +57,20 @@ void shut_down() {
 void register_library(py::module_& module) {
   module.def("open_library", &open_library, py::arg("path"));
   module.def("is_library_open", &OnnxRuntime::is_open);
+  module.def("start_environment", [] { OnnxRuntime::get().env(); }, py::call_guard<ReleaseGil>());
+  module.def("has_environment", [] { return OnnxRuntime::is_open() && OnnxRuntime::get().has_env(); });
+  module.def(
+      "set_global_thread_pools",
+      [](int intra_op_num_threads, int inter_op_num_threads, std::optional<bool> allow_spinning,
+         std::string intra_op_affinity, bool denormal_as_zero) {
+        OnnxRuntime::set_global_thread_pools({intra_op_num_threads, inter_op_num_threads, allow_spinning,
+                                              std::move(intra_op_affinity), denormal_as_zero});
+      },
+      py::arg("intra_op_num_threads"), py::arg("inter_op_num_threads"), py::arg("allow_spinning"),
+      py::arg("intra_op_affinity"), py::arg("denormal_as_zero"), py::call_guard<ReleaseGil>());
+  module.def("set_log_severity", &OnnxRuntime::set_log_severity, py::arg("severity"), py::call_guard<ReleaseGil>());
+  module.def("set_telemetry", &OnnxRuntime::set_telemetry, py::arg("enabled"), py::call_guard<ReleaseGil>());
+  module.def("build_info", [] { return OnnxRuntime::get().build_info(); });
   module.def("onnxruntime_version", [] { return OnnxRuntime::get().version(); });
   module.def("onnxruntime_path", [] { return OnnxRuntime::get().path(); });
   module.def("available_providers", [] { return OnnxRuntime::get().available_providers(); });

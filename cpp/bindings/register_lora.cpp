@@ -39,7 +39,7 @@ py::array bytes_of(const PythonValue& value) {
 }  // namespace
 
 void register_lora(py::module_& module) {
-  py::class_<LoraAdapter>(module, "LoraAdapter").def(py::init<>()).def("load", &load, py::arg("path"));
+  py::class_<LoraAdapter>(module, "LoraAdapter").def(py::init<>()).def("_load", &load, py::arg("path"));
   module.def("bytes_of", &bytes_of, py::arg("value"));
 }
 

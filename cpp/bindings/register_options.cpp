@@ -1,12 +1,70 @@
 #include <pybind11/stl.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/gil.hpp"
+#include "bindings/python_value.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/run_options.hpp"
+#include "core/error.hpp"
 #include "core/session_options.hpp"
 
 namespace py = pybind11;
 
 namespace ortmulti::bindings {
+namespace {
+
+// ONNX Runtime takes no tensor whose memory is its own, such as one that it allocated: this is one over that memory.
+ModelAdditions::NamedValue named(const std::string& name, const PythonValue& given) {
+  const Value& value = *given.value;
+  const auto tensor = Value::over(value.data(), value.element_type(), value.shape(), value.device(), given.value);
+  return {name, {tensor, &tensor->get()}};
+}
+
+ModelAdditions::FileInMemory file_in_memory(const std::string& name, const py::object& buffer, std::size_t length) {
+  auto view = py::reinterpret_steal<py::object>(PyMemoryView_FromObject(buffer.ptr()));
+  if (!view) {
+    throw py::error_already_set();
+  }
+  const Py_buffer* bytes = PyMemoryView_GET_BUFFER(view.ptr());
+  if (PyBuffer_IsContiguous(bytes, 'C') == 0) {
+    throw Error(ErrorKind::invalid_argument, "the buffer of file '" + name + "' is not contiguous");
+  }
+  const auto size = static_cast<std::size_t>(bytes->len);
+  if (length > size) {
+    throw Error(ErrorKind::invalid_argument, "the buffer of file '" + name + "' has " + std::to_string(size) +
+                                                 " bytes, fewer than the length " + std::to_string(length));
+  }
+  const void* const data = bytes->buf;
+  return {name, data, length, keep(std::move(view))};
+}
+
+template <typename Named>
+std::vector<std::string> names_of(const std::vector<Named>& values) {
+  std::vector<std::string> names;
+  names.reserve(values.size());
+  for (const auto& [name, value] : values) {
+    names.push_back(name);
+  }
+  return names;
+}
+
+void add_custom_op_library(SessionOptions& options, const std::string& path) {
+  std::shared_ptr<const CustomOpLibrary> library;
+  {
+    const ReleaseGil nogil;  // it is loaded, and runs code of its own
+    library = CustomOpLibrary::open(path);
+  }
+  options.additions.custom_op_libraries.push_back(std::move(library));
+}
+
+}  // namespace
 
 void register_options(py::module_& module) {
   // Plain values: ortmulti.SessionOptions checks them and fills this in.
@@ -29,7 +87,42 @@ void register_options(py::module_& module) {
       .def_readwrite("profile_file_prefix", &SessionOptions::profile_file_prefix)
       .def_readwrite("config_entries", &SessionOptions::config_entries)
       .def_readwrite("free_dimensions_by_name", &SessionOptions::free_dimensions_by_name)
-      .def_readwrite("free_dimensions_by_denotation", &SessionOptions::free_dimensions_by_denotation);
+      .def_readwrite("free_dimensions_by_denotation", &SessionOptions::free_dimensions_by_denotation)
+      .def("add_initializer",
+           [](SessionOptions& options, const std::string& name, const PythonValue& value) {
+             options.additions.initializers.push_back(named(name, value));
+           })
+      .def("add_external_initializer",
+           [](SessionOptions& options, const std::string& name, const PythonValue& value) {
+             options.additions.external_initializers.push_back(named(name, value));
+           })
+      .def("add_file_in_memory",
+           [](SessionOptions& options, const std::string& name, const py::object& buffer, std::size_t length) {
+             options.additions.files.push_back(file_in_memory(name, buffer, length));
+           })
+      .def("add_custom_op_library", &add_custom_op_library)
+      .def_property_readonly("initializers",
+                             [](const SessionOptions& options) { return names_of(options.additions.initializers); })
+      .def_property_readonly(
+          "external_initializers",
+          [](const SessionOptions& options) { return names_of(options.additions.external_initializers); })
+      .def_property_readonly("files_in_memory",
+                             [](const SessionOptions& options) {
+                               std::vector<std::string> names;
+                               names.reserve(options.additions.files.size());
+                               for (const auto& file : options.additions.files) {
+                                 names.push_back(file.name);
+                               }
+                               return names;
+                             })
+      .def_property_readonly("custom_op_libraries", [](const SessionOptions& options) {
+        std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t, std::int64_t>> files;
+        files.reserve(options.additions.custom_op_libraries.size());
+        for (const auto& library : options.additions.custom_op_libraries) {
+          files.emplace_back(library->path(), library->size(), library->inode(), library->mtime_ns());
+        }
+        return files;
+      });
 
   py::class_<RunOptions>(module, "RunOptions")
       .def(py::init<>())

@@ -35,8 +35,8 @@ constexpr std::int64_t longest_uninterrupted_ns = 20'000'000;
 
 Request::Clock::time_point after(double seconds) {
   constexpr double most = 1e8;  // three years: what is longer would not fit into the clock's numbers
-  return Request::Clock::now() + std::chrono::duration_cast<Request::Clock::duration>(
-                                     std::chrono::duration<double>(std::min(seconds, most)));
+  return Request::Clock::now() +
+         std::chrono::duration_cast<Request::Clock::duration>(std::chrono::duration<double>(std::min(seconds, most)));
 }
 
 // (max_size, max_delay in seconds, axis)
@@ -49,9 +49,9 @@ class PythonPool {
     options.max_waiting = max_waiting;
     if (batching) {
       const auto& [max_size, max_delay, axis] = *batching;
-      options.batching = {max_size,
-                          std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(max_delay)),
-                          axis};
+      options.batching = {
+          max_size, std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(max_delay)),
+          axis};
     }
     pool_ = Pool::make(options);
   }
@@ -93,8 +93,8 @@ class PythonPool {
   // The request, to be cancelled; `wait`: for room in the queue, in seconds; none: as long as it takes.
   std::weak_ptr<PoolRequest> submit(py::object future, py::object complete, const py::object& output_names,
                                     const py::object& input_feed, const py::object& run_options,
-                                    const std::string& device, std::optional<double> timeout, std::optional<double> wait,
-                                    bool limited) {
+                                    const std::string& device, std::optional<double> timeout,
+                                    std::optional<double> wait, bool limited) {
     const auto request = make_request(output_names, input_feed, run_options, device, timeout);
     request->make_endable();
     request->tell(std::move(future), std::move(complete));

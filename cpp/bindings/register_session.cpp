@@ -21,7 +21,7 @@ py::list run(const PythonSession& self, const py::object& output_names, const py
   const RunRequest request(session, output_names, input_feed);
   std::vector<Ort::Value> outputs;
   {
-    // No Python object is touched: the arrays are held by the request, the session by its Python owner.
+    // No Python object is touched: arrays and values are held by the request, the session by its Python owner.
     const ReleaseGil nogil;
     outputs = request.run(session, options);
   }

@@ -22,18 +22,10 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-// A caller may have given any number; those of newer releases are no names of this header's enumeration.
-ONNXTensorElementDataType element_type(int type) {
-  if (type < ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED || type > ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4) {
-    throw Error(ErrorKind::not_implemented, "there are no values of element type " + std::to_string(type));
-  }
-  return static_cast<ONNXTensorElementDataType>(type);
-}
-
 PythonValue allocate(const Shape& shape, int type, const std::string& device) {
   const Device on = parse_device(device);
   const ReleaseGil nogil;
-  return PythonValue(Value::allocate(element_type(type), shape, on));
+  return PythonValue(Value::allocate(to_element_type(type), shape, on));
 }
 
 PythonValue to_device(const Value& value, const Device& device) {
@@ -64,10 +56,10 @@ PythonValue from_array_as(const py::array& given, int type) {
   if (!ready) {
     array = py::module_::import("numpy").attr("require")(array, py::none(), "CA");
   }
-  const std::size_t size = tensor_bytes(element_type(type), {1});
+  const std::size_t size = tensor_bytes(to_element_type(type), {1});
   if (size != static_cast<std::size_t>(array.itemsize()) || array.dtype().attr("hasobject").cast<bool>()) {
     throw Error(ErrorKind::invalid_argument, std::string("an element of tensor(") +
-                                                 element_type_name(element_type(type)) + ") has " +
+                                                 element_type_name(to_element_type(type)) + ") has " +
                                                  std::to_string(size) + " bytes; those of dtype " +
                                                  py::str(py::object(array.dtype())).cast<std::string>() + " have " +
                                                  std::to_string(array.itemsize()));
@@ -76,13 +68,15 @@ PythonValue from_array_as(const py::array& given, int type) {
   const bool writable = array.writeable();
   // What is not writable is not written to; see `writable`.
   void* const data = const_cast<void*>(array.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-  return PythonValue(Value::over(data, element_type(type), shape, Device::cpu(), keep(std::move(array)), writable));
+  return PythonValue(Value::over(data, to_element_type(type), shape, Device::cpu(), keep(std::move(array)), writable));
 }
 
-PythonValue over(std::uintptr_t address, const Shape& shape, int type, const std::string& device) {
+PythonValue over(std::uintptr_t address, const Shape& shape, int type, const std::string& device,
+                 const py::object& owner) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): what onnxruntime's interface takes
   auto* const memory = reinterpret_cast<void*>(address);
-  return PythonValue(Value::over(memory, element_type(type), shape, parse_device(device), nullptr));
+  return PythonValue(Value::over(memory, to_element_type(type), shape, parse_device(device),
+                                 keep(owner.is_none() ? py::object() : owner)));
 }
 
 py::object to_numpy(const py::object& self) {
@@ -143,18 +137,34 @@ PythonValue from_dlpack(py::handle capsule, bool is_bool, py::object source) {
   return PythonValue(std::move(value));
 }
 
+// Python's function that knows the classes of values; set when the package is imported, and kept to the process's end.
+PyObject* value_reader = nullptr;
+
 }  // namespace
+
+std::shared_ptr<const Value> value_in(py::handle object) {
+  if (value_reader == nullptr || object.is_none() || py::isinstance<py::array>(object) ||
+      PyList_Check(object.ptr()) != 0 || PyTuple_Check(object.ptr()) != 0 || PyDict_Check(object.ptr()) != 0) {
+    return nullptr;
+  }
+  const py::object found = py::handle(value_reader)(object);
+  return found.is_none() ? nullptr : found.cast<const PythonValue&>().value;
+}
 
 void register_value(py::module_& module) {
   module.def("element_type_of", [](const py::dtype& dtype) { return static_cast<int>(element_type_of(dtype)); });
+
+  module.def("set_value_reader", [](py::object reader) { value_reader = reader.release().ptr(); }, py::arg("reader"));
 
   py::class_<PythonValue>(module, "OrtValue")
       .def_static("allocate", &allocate, py::arg("shape"), py::arg("element_type"), py::arg("device"))
       .def_static("from_array", &from_array, py::arg("array"), py::arg("device"))
       .def_static("from_array_as", &from_array_as, py::arg("array"), py::arg("element_type"))
-      .def_static("over", &over, py::arg("address"), py::arg("shape"), py::arg("element_type"), py::arg("device"))
+      .def_static("over", &over, py::arg("address"), py::arg("shape"), py::arg("element_type"), py::arg("device"),
+                  py::arg("owner") = py::none())
       .def_static("from_dlpack", &from_dlpack, py::arg("capsule"), py::arg("is_bool"), py::arg("source"))
       .def("has_value", [](const PythonValue& self) { return self.value->has_value(); })
+      .def("is_writable", [](const PythonValue& self) { return self.value->writable(); })
       .def("is_tensor", [](const PythonValue& self) { return self.value->is_tensor(); })
       .def("is_sparse_tensor", [](const PythonValue& self) { return self.value->is_sparse_tensor(); })
       .def("is_tensor_sequence", [](const PythonValue& self) { return self.value->is_sequence_of_tensors(); })

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bindings/lora_adapter.hpp"
+#include "bindings/text.hpp"
 #include "core/error.hpp"
 
 namespace py = pybind11;
@@ -76,8 +77,7 @@ const Ort::RunOptions& to_run_options(const py::object& options) {
     return *defaults;
   }
   if (!py::isinstance<RunOptions>(options)) {
-    throw Error(ErrorKind::invalid_type, "run_options must be an ortmulti.RunOptions, not " +
-                                             py::type::of(options).attr("__name__").cast<std::string>());
+    throw Error(ErrorKind::invalid_type, "run_options must be an ortmulti.RunOptions, not " + class_name(options));
   }
   return options.cast<const RunOptions&>().get();
 }

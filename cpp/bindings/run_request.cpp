@@ -4,19 +4,19 @@
 #include <string_view>
 #include <utility>
 
-#include "bindings/containers.hpp"
+#include "bindings/python_value.hpp"
+#include "bindings/text.hpp"
 #include "core/error.hpp"
+#include "core/io_binding.hpp"
 
 namespace py = pybind11;
 
 namespace ortmulti::bindings {
 namespace {
 
-std::string type_name(py::handle object) { return py::type::of(object).attr("__name__").cast<std::string>(); }
-
 std::string_view text_of(py::handle object, const char* what) {
   if (PyUnicode_Check(object.ptr()) == 0) {
-    throw Error(ErrorKind::invalid_type, std::string(what) + " must be a str, not " + type_name(object));
+    throw Error(ErrorKind::invalid_type, std::string(what) + " must be a str, not " + class_name(object));
   }
   Py_ssize_t size = 0;
   const char* text = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
@@ -32,7 +32,7 @@ py::dict to_feed(const py::object& feed) {
   }
   if (!py::isinstance(feed, py::module_::import("collections.abc").attr("Mapping"))) {
     throw Error(ErrorKind::invalid_type,
-                "input_feed must be a dict of the inputs' names and values, not " + type_name(feed));
+                "input_feed must be a dict of the inputs' names and values, not " + class_name(feed));
   }
   return py::dict(feed);
 }
@@ -42,21 +42,25 @@ py::dict to_feed(const py::object& feed) {
 RunRequest::RunRequest(const Session& session, const py::object& output_names, const py::object& input_feed) {
   const py::dict feed = to_feed(input_feed);
   const std::size_t count = feed.size();
-  input_names_.reserve(count);
-  values_.reserve(count);
-  arrays_.reserve(count);
+  inputs_.reserve(count);
+  memory_.arrays.reserve(count);
   for (const auto& [key, object] : feed) {
-    const ValueInfo* declared = &session.input(text_of(key, "the name of an input"));
-    Ort::Value value = to_value(*declared, object, arrays_);
-    if (value) {
-      input_names_.push_back(declared->name.c_str());
-      values_.push_back(std::move(value));
-    }
+    add(session.input(text_of(key, "the name of an input")), object);
   }
   if (count < session.inputs().size()) {
-    session.check_complete(input_names_);
+    session.check_complete(inputs_.names());
   }
   choose_outputs(session, output_names);
+}
+
+void RunRequest::add(const ValueInfo& declared, py::handle object) {
+  if (std::shared_ptr<const Value> given = value_in(object)) {
+    check_input(declared, *given);
+    inputs_.add(declared.name.c_str(), *given);
+    memory_.values.emplace_back(std::move(given));
+  } else if (Ort::Value value = to_value(declared, object, memory_)) {
+    inputs_.add(declared.name.c_str(), std::move(value));
+  }
 }
 
 std::vector<Ort::Value> RunRequest::run(Session& session, const Ort::RunOptions& options) const {
@@ -65,7 +69,7 @@ std::vector<Ort::Value> RunRequest::run(Session& session, const Ort::RunOptions&
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
     outputs.emplace_back(nullptr);
   }
-  session.run(options, input_names_.data(), values_.data(), values_.size(), output_names_.data(), outputs.data(),
+  session.run(options, inputs_.names().data(), inputs_.values(), inputs_.size(), output_names_.data(), outputs.data(),
               outputs.size());
   return outputs;
 }
@@ -73,7 +77,7 @@ std::vector<Ort::Value> RunRequest::run(Session& session, const Ort::RunOptions&
 py::list RunRequest::to_python(std::vector<Ort::Value> outputs) const {
   py::list results(outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    results[i] = bindings::to_python(std::move(outputs[i]), outputs_[i]->name, arrays_);
+    results[i] = bindings::to_python(std::move(outputs[i]), outputs_[i]->name, memory_);
   }
   return results;
 }

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/containers.hpp"
+#include "core/run_inputs.hpp"
 #include "core/session.hpp"
 
 namespace ortmulti::bindings {
@@ -21,17 +23,16 @@ class RunRequest {
 
   pybind11::list to_python(std::vector<Ort::Value> outputs) const;
 
-  // For who runs it otherwise: the names are this object's, the values lie over arrays that it keeps.
-  const std::vector<const char*>& input_names() const noexcept { return input_names_; }
+  // For who runs it otherwise: the inputs lie in memory that this object keeps.
   const std::vector<const char*>& output_names() const noexcept { return output_names_; }
-  std::vector<Ort::Value> take_values() noexcept { return std::move(values_); }
+  RunInputs take_inputs() noexcept { return std::move(inputs_); }
 
  private:
+  void add(const ValueInfo& declared, pybind11::handle object);
   void choose_outputs(const Session& session, const pybind11::object& names);
 
-  std::vector<const char*> input_names_;
-  std::vector<Ort::Value> values_;
-  std::vector<pybind11::object> arrays_;
+  InputMemory memory_;
+  RunInputs inputs_;  // freed before what it lies in
   std::vector<const ValueInfo*> outputs_;
   std::vector<const char*> output_names_;
 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bindings/element_types.hpp"
+#include "bindings/text.hpp"
 #include "core/error.hpp"
 #include "core/value_info.hpp"
 
@@ -91,9 +92,8 @@ py::array as_array(const ValueInfo& declared, py::handle object, const ElementTy
   } catch (const py::error_already_set& error) {
     if (error.matches(PyExc_ValueError) || error.matches(PyExc_TypeError)) {
       throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is " + declared.type +
-                                               " and NumPy cannot make such an array from " +
-                                               py::type::of(object).attr("__name__").cast<std::string>() + ": " +
-                                               py::str(error.value()).cast<std::string>());
+                                               " and NumPy cannot make such an array from " + class_name(object) +
+                                               ": " + py::str(error.value()).cast<std::string>());
     }
     throw;
   }

@@ -23,4 +23,9 @@ inline std::string from_str(const pybind11::str& text) {
   return pybind11::reinterpret_steal<pybind11::bytes>(encoded);
 }
 
+/// The name of an object's class, for messages.
+inline std::string class_name(pybind11::handle object) {
+  return pybind11::type::of(object).attr("__name__").cast<std::string>();
+}
+
 }  // namespace ortmulti::bindings

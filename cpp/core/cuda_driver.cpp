@@ -78,7 +78,6 @@ CudaDriver load_cuda_driver(const char* library_name) {
   entry_points.look_up(driver.ctx_set_current, "cuCtxSetCurrent");
   entry_points.look_up(driver.ctx_get_current, "cuCtxGetCurrent");
   entry_points.look_up(driver.ctx_enable_peer_access, "cuCtxEnablePeerAccess");
-  entry_points.look_up(driver.ctx_disable_peer_access, "cuCtxDisablePeerAccess");
   entry_points.look_up(driver.mem_get_info, "cuMemGetInfo");
   entry_points.look_up(driver.mem_alloc, "cuMemAlloc");
   entry_points.look_up(driver.mem_free, "cuMemFree");
@@ -90,7 +89,6 @@ CudaDriver load_cuda_driver(const char* library_name) {
   entry_points.look_up(driver.stream_create, "cuStreamCreate");
   entry_points.look_up(driver.stream_destroy, "cuStreamDestroy");
   entry_points.look_up(driver.stream_synchronize, "cuStreamSynchronize");
-  entry_points.look_up(driver.stream_wait_event, "cuStreamWaitEvent");
   entry_points.look_up(driver.event_create, "cuEventCreate");
   entry_points.look_up(driver.event_record, "cuEventRecord");
   entry_points.look_up(driver.event_synchronize, "cuEventSynchronize");

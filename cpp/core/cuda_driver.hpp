@@ -26,7 +26,6 @@ struct CudaDriver {
   PFN_cuCtxSetCurrent_v4000 ctx_set_current = nullptr;
   PFN_cuCtxGetCurrent_v4000 ctx_get_current = nullptr;
   PFN_cuCtxEnablePeerAccess_v4000 ctx_enable_peer_access = nullptr;
-  PFN_cuCtxDisablePeerAccess_v4000 ctx_disable_peer_access = nullptr;
   PFN_cuMemGetInfo_v3020 mem_get_info = nullptr;
   PFN_cuMemAlloc_v3020 mem_alloc = nullptr;
   PFN_cuMemFree_v3020 mem_free = nullptr;
@@ -38,7 +37,6 @@ struct CudaDriver {
   PFN_cuStreamCreate_v2000 stream_create = nullptr;
   PFN_cuStreamDestroy_v4000 stream_destroy = nullptr;
   PFN_cuStreamSynchronize_v2000 stream_synchronize = nullptr;
-  PFN_cuStreamWaitEvent_v3020 stream_wait_event = nullptr;
   PFN_cuEventCreate_v2000 event_create = nullptr;
   PFN_cuEventRecord_v2000 event_record = nullptr;
   PFN_cuEventSynchronize_v2000 event_synchronize = nullptr;

@@ -17,23 +17,6 @@ CUcontext current_context(CudaStartup& startup) {
   return current;
 }
 
-// Has a device's context current for its lifetime.
-class ScopedContext {
- public:
-  ScopedContext(CudaStartup& startup, int device)
-      : startup_(startup), before_(current_context(startup)), context_(startup.make_current(device)) {}
-  ~ScopedContext() { static_cast<void>(startup_.driver().ctx_set_current(before_)); }
-  ScopedContext(const ScopedContext&) = delete;
-  ScopedContext& operator=(const ScopedContext&) = delete;
-
-  CUcontext context() const noexcept { return context_; }
-
- private:
-  CudaStartup& startup_;
-  CUcontext before_;
-  CUcontext context_;
-};
-
 CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
 // The default stream waits for other blocking streams, those of PyTorch's default stream among them.
@@ -41,9 +24,13 @@ constexpr auto* default_stream = static_cast<CUstream>(nullptr);
 
 }  // namespace
 
-CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, const std::string& purpose,
-                       Timeline* timeline)
-    : startup_(startup), generation_(fork_generation()), context_(startup.make_current(device, timeline)) {
+ScopedContext::ScopedContext(CudaStartup& startup, int device)
+    : startup_(startup), before_(current_context(startup)), context_(startup.make_current(device)) {}
+
+ScopedContext::~ScopedContext() { static_cast<void>(startup_.driver().ctx_set_current(before_)); }
+
+CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, const std::string& purpose)
+    : startup_(startup), generation_(fork_generation()), context_(startup.make_current(device)) {
   const std::string name = to_string(Device::cuda(device));
   const CudaDriver& driver = startup_.driver();
   std::size_t free = 0;

@@ -7,14 +7,29 @@
 
 namespace ortmulti {
 
+/// Has a device's context current in the calling thread for its lifetime, and then the one that was before.
+class ScopedContext {
+ public:
+  ScopedContext(CudaStartup& startup, int device);
+  ~ScopedContext();
+  ScopedContext(const ScopedContext&) = delete;
+  ScopedContext& operator=(const ScopedContext&) = delete;
+
+  CUcontext context() const noexcept { return context_; }
+
+ private:
+  CudaStartup& startup_;
+  CUcontext before_;
+  CUcontext context_;
+};
+
 /// An allocation of a GPU's memory, in the device's primary context.
 class CudaMemory {
  public:
   /// Allocates, with the device's context current in the calling thread afterwards. Throws Error with
   /// ErrorKind::out_of_memory, which says what `purpose` takes ("the weights take ...") and how much there is, before
   /// anything is allocated where that cannot suffice.
-  CudaMemory(CudaStartup& startup, int device, std::size_t bytes, const std::string& purpose,
-             Timeline* timeline = nullptr);
+  CudaMemory(CudaStartup& startup, int device, std::size_t bytes, const std::string& purpose);
   ~CudaMemory();
   CudaMemory(const CudaMemory&) = delete;
   CudaMemory& operator=(const CudaMemory&) = delete;

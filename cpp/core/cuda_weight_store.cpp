@@ -10,7 +10,7 @@ CudaWeightStore::CudaWeightStore(CudaStartup& startup, int device, std::shared_p
   startup.make_current(device, timeline);  // which has spans of its own
   const std::string name = to_string(device_);
   const ScopedSpan span(timeline, "allocate weights", name);
-  memory_ = std::make_unique<const CudaMemory>(startup, device, plan_->slab_bytes, "the weights take", timeline);
+  memory_ = std::make_unique<const CudaMemory>(startup, device, plan_->slab_bytes, "the weights take");
 }
 
 void CudaWeightStore::add_to(Ort::SessionOptions& options) const {

@@ -1,15 +1,30 @@
 #include "core/io_binding.hpp"
 
+#include <optional>
 #include <string_view>
 #include <utility>
 
+#include "core/cuda_memory.hpp"
 #include "core/error.hpp"
 #include "core/process_fork.hpp"
+#include "core/run_inputs.hpp"
 
 namespace ortmulti {
 namespace {
 
+Ort::MemoryInfo memory_info(const Device& device) {
+  return device.is_cuda() ? Ort::MemoryInfo("Cuda", OrtDeviceAllocator, device.index, OrtMemTypeDefault)
+                          : Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
+}
+
 bool is_optional(const ValueInfo& declared) { return declared.type.rfind("optional(", 0) == 0; }
+
+// ONNX Runtime waits for the device that is current in the calling thread, whichever that is.
+void make_current(std::optional<ScopedContext>& current, const Device& device) {
+  if (device.is_cuda()) {
+    current.emplace(CudaStartup::instance(), device.index);
+  }
+}
 
 void check_type(const char* what, const ValueInfo& declared, const Value& value) {
   if (is_optional(declared)) {
@@ -24,6 +39,22 @@ void check_type(const char* what, const ValueInfo& declared, const Value& value)
                 std::string(what) + " '" + declared.name + "' is " + declared.type + "; the OrtValue is " + type);
   }
 }
+
+// An output that ONNX Runtime did not allocate lies in one of the values that it was given.
+std::shared_ptr<const Value> with_owner(Ort::Value output, const Values& given) {
+  if (output != nullptr && output.HasValue() && output.IsTensor() &&
+      output.GetTensorTypeAndShapeInfo().GetElementType() != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
+    const void* const data = output.GetTensorRawData();
+    for (const auto& value : given) {
+      if (value && value->contains(data)) {
+        return std::make_shared<const Value>(std::move(output), value, value->writable());
+      }
+    }
+  }
+  return std::make_shared<const Value>(std::move(output));
+}
+
+}  // namespace
 
 void check_input(const ValueInfo& declared, const Value& value) {
   check_type("input", declared, value);
@@ -49,56 +80,15 @@ void check_input(const ValueInfo& declared, const Value& value) {
   }
 }
 
-// Values of another, without owning them: ONNX Runtime takes an array of them.
-class Borrowed {
- public:
-  explicit Borrowed(const Values& values) {
-    values_.reserve(values.size());
-    for (const auto& value : values) {
-      const OrtValue* const held = value->get();
-      values_.emplace_back(const_cast<OrtValue*>(held));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-    }
-  }
-  ~Borrowed() {
-    for (Ort::Value& value : values_) {
-      static_cast<void>(value.release());
-    }
-  }
-  Borrowed(const Borrowed&) = delete;
-  Borrowed& operator=(const Borrowed&) = delete;
-
-  const Ort::Value* data() const noexcept { return values_.data(); }
-  std::size_t size() const noexcept { return values_.size(); }
-
- private:
-  std::vector<Ort::Value> values_;
-};
-
-// An output that ONNX Runtime did not allocate lies in one of the values that it was given.
-std::shared_ptr<const Value> with_owner(Ort::Value output, const Values& given) {
-  if (output != nullptr && output.HasValue() && output.IsTensor() &&
-      output.GetTensorTypeAndShapeInfo().GetElementType() != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
-    const void* const data = output.GetTensorRawData();
-    for (const auto& value : given) {
-      if (value && value->contains(data)) {
-        return std::make_shared<const Value>(std::move(output), value, value->writable());
-      }
-    }
-  }
-  return std::make_shared<const Value>(std::move(output));
-}
-
-}  // namespace
-
 Values run_with_values(Session& session, const Ort::RunOptions& options, const std::vector<std::string>& input_names,
                        const Values& inputs, const std::vector<std::string>& output_names) {
-  std::vector<const char*> fed;
+  RunInputs fed;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const ValueInfo& declared = session.input(input_names[i]);
     check_input(declared, *inputs[i]);
-    fed.push_back(declared.name.c_str());
+    fed.add(declared.name.c_str(), *inputs[i]);
   }
-  session.check_complete(fed);
+  session.check_complete(fed.names());
   std::vector<const char*> wanted;
   wanted.reserve(output_names.size());
   for (const std::string& name : output_names) {
@@ -114,13 +104,30 @@ Values run_with_values(Session& session, const Ort::RunOptions& options, const s
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     outputs.emplace_back(nullptr);
   }
-  const Borrowed borrowed(inputs);
-  session.run(options, fed.data(), borrowed.data(), borrowed.size(), wanted.data(), outputs.data(), outputs.size());
+  session.run(options, fed.names().data(), fed.values(), fed.size(), wanted.data(), outputs.data(), outputs.size());
   Values values;
   for (Ort::Value& output : outputs) {
     values.push_back(with_owner(std::move(output), inputs));
   }
   return values;
+}
+
+std::shared_ptr<Value> allocate_in(Session& session, ONNXTensorElementDataType type,
+                                   const std::vector<std::int64_t>& shape, const Device& device) {
+  static_cast<void>(tensor_bytes(type, shape));
+  if (device.is_cuda() && !(device == session.device())) {
+    throw Error(ErrorKind::invalid_argument, "the session of " + session.model() + " is on " +
+                                                 to_string(session.device()) + " and has no memory on " +
+                                                 to_string(device));
+  }
+  const Session::Lock open = session.lock_for_use();
+  try {
+    // The value frees its memory through the allocator, which goes on without the session.
+    const auto allocator = std::make_shared<Ort::Allocator>(session.make_allocator(open, memory_info(device)));
+    return std::make_shared<Value>(Ort::Value::CreateTensor(*allocator, shape.data(), shape.size(), type), allocator);
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, "making a value of " + session.model());
+  }
 }
 
 IoBinding::IoBinding(std::shared_ptr<Session> session) : session_(std::move(session)), generation_(fork_generation()) {
@@ -177,10 +184,7 @@ void IoBinding::bind_output(const std::string& name, const Device& device) {
   static_cast<void>(session_->output(name));
   std::shared_ptr<const Value> replaced;
   with_binding("binding output '" + name + "'", [&](const Session::Lock& /*open*/) {
-    const Ort::MemoryInfo memory = device.is_cuda()
-                                       ? Ort::MemoryInfo("Cuda", OrtDeviceAllocator, device.index, OrtMemTypeDefault)
-                                       : Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
-    binding_.BindOutput(name.c_str(), memory);
+    binding_.BindOutput(name.c_str(), memory_info(device));
     outputs_[name].swap(replaced);
   });
 }
@@ -204,11 +208,19 @@ void IoBinding::clear_outputs() {
 }
 
 void IoBinding::synchronize_inputs() {
-  with_binding("synchronizing the inputs", [&](const Session::Lock& /*open*/) { binding_.SynchronizeInputs(); });
+  with_binding("synchronizing the inputs", [&](const Session::Lock& /*open*/) {
+    std::optional<ScopedContext> current;
+    make_current(current, session_->device());
+    binding_.SynchronizeInputs();
+  });
 }
 
 void IoBinding::synchronize_outputs() {
-  with_binding("synchronizing the outputs", [&](const Session::Lock& /*open*/) { binding_.SynchronizeOutputs(); });
+  with_binding("synchronizing the outputs", [&](const Session::Lock& /*open*/) {
+    std::optional<ScopedContext> current;
+    make_current(current, session_->device());
+    binding_.SynchronizeOutputs();
+  });
 }
 
 void IoBinding::run(const Ort::RunOptions& options) {

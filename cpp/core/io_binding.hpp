@@ -15,6 +15,14 @@ namespace ortmulti {
 
 using Values = std::vector<std::shared_ptr<const Value>>;
 
+/// Throws Error for a value of another type than the model declares, or of a rank or dimension that it does not take.
+void check_input(const ValueInfo& declared, const Value& value);
+
+/// A tensor in memory of the session's allocator for a device, whose elements have no particular value. It outlives the
+/// session. Throws Error for strings, and for a GPU that is not the session's.
+std::shared_ptr<Value> allocate_in(Session& session, ONNXTensorElementDataType type,
+                                   const std::vector<std::int64_t>& shape, const Device& device);
+
 /// Runs a session with values. Throws Error, where it can be known before ONNX Runtime runs: for an unknown or missing
 /// name, another type, and a rank or dimension that the model does not take. No output names: all outputs.
 Values run_with_values(Session& session, const Ort::RunOptions& options, const std::vector<std::string>& input_names,

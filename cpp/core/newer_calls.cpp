@@ -1,7 +1,7 @@
 #include "core/newer_calls.hpp"
 
+#include <charconv>
 #include <cstddef>
-#include <cstdio>
 #include <cstring>
 #include <string>
 
@@ -19,18 +19,26 @@ constexpr std::size_t release_captured_graph_at = last_of_1_21 + 137;
 static_assert(release_captured_graph_at == offsetof(OrtApi, SessionReleaseCapturedGraph) / sizeof(void*));
 #endif
 
+// The second number of a release: 31 of "1.31.1".
+int minor_of(const std::string& version) {
+  const std::size_t dot = version.find('.');
+  int minor = 0;
+  if (dot != std::string::npos) {
+    std::from_chars(version.data() + dot + 1, version.data() + version.size(), minor);
+  }
+  return minor;
+}
+
 template <typename Function>
 Function function_at(std::size_t place, int minor, const std::string& what) {
-  const OnnxRuntime& runtime = OnnxRuntime::get();
-  int found_major = 0;
-  int found_minor = 0;
-  const int read = std::sscanf(runtime.version().c_str(), "%d.%d", &found_major, &found_minor);  // NOLINT(cert-err34-c)
-  if (read != 2 || found_major < 1 || (found_major == 1 && found_minor < minor)) {
+  const std::string& version = OnnxRuntime::get().version();
+  if (minor_of(version) < minor) {
     throw Error(ErrorKind::not_implemented,
-                what + " needs ONNX Runtime 1." + std::to_string(minor) + " or newer; this is " + runtime.version());
+                what + " needs ONNX Runtime 1." + std::to_string(minor) + " or newer; this is " + version);
   }
   Function function = nullptr;
-  std::memcpy(&function, reinterpret_cast<const char*>(&Ort::GetApi()) + place * sizeof(void*), sizeof(function));
+  std::memcpy(static_cast<void*>(&function), reinterpret_cast<const char*>(&Ort::GetApi()) + place * sizeof(void*),
+              sizeof(function));
   return function;
 }
 

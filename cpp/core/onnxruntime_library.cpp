@@ -19,6 +19,10 @@ namespace {
 std::mutex open_mutex;
 std::atomic<OnnxRuntime*> opened{nullptr};
 
+// What the environment is, or will be, made with; the lock is held while it is made, too.
+std::mutex environment_mutex;
+EnvironmentSettings environment_settings;
+
 std::atomic<LogQueue*> log_queue{nullptr};
 
 // Never freed: ONNX Runtime may log up to the end of the process.
@@ -78,11 +82,6 @@ OnnxRuntime::OnnxRuntime(const std::string& path) : path_(path) {
                                         std::to_string(api_version) + " or newer is needed");
   }
   Ort::InitApi(api);
-  try {
-    env_ = std::make_unique<Ort::Env>(ORT_LOGGING_LEVEL_WARNING, "ortmulti", enqueue, nullptr);
-  } catch (const Ort::Exception& exception) {
-    throw from_onnxruntime(exception, "starting ONNX Runtime " + version_);
-  }
   on_fork_in_child(skip_exit_handlers);
   // Closing a session calls this from any thread. Where malloc is another library's, the C library initializes its own
   // at the first call, and not safely from two threads at once.
@@ -112,6 +111,74 @@ OnnxRuntime& OnnxRuntime::get() {
 
 bool OnnxRuntime::is_open() noexcept { return opened.load() != nullptr; }
 
+const Ort::Env& OnnxRuntime::env() {
+  if (const Ort::Env* made = env_.load(); made != nullptr) {
+    return *made;
+  }
+  const std::lock_guard lock(environment_mutex);
+  if (!has_env()) {
+    try {
+      auto made = std::make_unique<Ort::Env>(make_environment(environment_settings, enqueue));
+      has_thread_pools_ = environment_settings.thread_pools.has_value();
+      generation_ = fork_generation();
+      env_.store(made.release());
+    } catch (const Ort::Exception& exception) {
+      throw from_onnxruntime(exception, "starting ONNX Runtime " + version_);
+    }
+  }
+  return *env_.load();
+}
+
+void OnnxRuntime::set_global_thread_pools(const GlobalThreadPools& pools) {
+  const std::lock_guard lock(environment_mutex);
+  if (const OnnxRuntime* runtime = opened.load(); runtime != nullptr && runtime->has_env()) {
+    throw Error(ErrorKind::fail, std::string("ONNX Runtime's environment is there already, ") +
+                                     (runtime->has_thread_pools_ ? "with" : "without") +
+                                     " global thread pools: set them before the first session, value or RunOptions");
+  }
+  environment_settings.thread_pools = pools;
+}
+
+void OnnxRuntime::set_log_severity(int severity) {
+  const std::lock_guard lock(environment_mutex);
+  if (const OnnxRuntime* runtime = opened.load(); runtime != nullptr && runtime->has_env()) {
+    try {
+      runtime->env_.load()->UpdateEnvWithCustomLogLevel(static_cast<OrtLoggingLevel>(severity));
+    } catch (const Ort::Exception& exception) {
+      throw from_onnxruntime(exception, "setting the default log severity");
+    }
+  }
+  set_default_log_severity(severity);
+}
+
+void OnnxRuntime::set_telemetry(bool enabled) {
+  const std::lock_guard lock(environment_mutex);
+  if (const OnnxRuntime* runtime = opened.load(); runtime != nullptr && runtime->has_env()) {
+    try {
+      apply_telemetry(*runtime->env_.load(), enabled);
+    } catch (const Ort::Exception& exception) {
+      throw from_onnxruntime(exception, "setting telemetry");
+    }
+  }
+  environment_settings.telemetry = enabled;
+}
+
+void OnnxRuntime::check_global_thread_pools() {
+  static_cast<void>(env());
+  if (!has_thread_pools_) {
+    throw Error(ErrorKind::invalid_argument,
+                "use_per_session_threads is False, and there are no global thread pools: call "
+                "set_global_thread_pool_sizes or configure before the first session, value or RunOptions");
+  }
+  if (generation_ != fork_generation()) {
+    throw Error(ErrorKind::forked,
+                "use_per_session_threads is False, and the threads of the global thread pools stayed with the process "
+                "that this one was forked from; start workers with multiprocessing's 'spawn'");
+  }
+}
+
 std::vector<std::string> OnnxRuntime::available_providers() const { return Ort::GetAvailableProviders(); }
+
+std::string OnnxRuntime::build_info() const { return Ort::GetBuildInfoString(); }
 
 }  // namespace ortmulti

@@ -2,10 +2,12 @@
 
 #include <onnxruntime_cxx_api.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "core/environment_settings.hpp"
 #include "core/log_queue.hpp"
 
 namespace ortmulti {
@@ -30,8 +32,20 @@ class OnnxRuntime {
   const std::string& path() const noexcept { return path_; }
   const std::string& version() const noexcept { return version_; }  ///< "1.31.1"
   std::vector<std::string> available_providers() const;
+  std::string build_info() const;  ///< What this build says of itself.
 
-  const Ort::Env& env() const noexcept { return *env_; }
+  /// The environment, made with the settings so far at the first call. Throws Error.
+  const Ort::Env& env();
+  bool has_env() const noexcept { return env_.load() != nullptr; }
+
+  // Settings of the environment; before the library is open, too.
+
+  /// Throws Error with ErrorKind::fail once the environment is there.
+  static void set_global_thread_pools(const GlobalThreadPools& pools);
+  static void set_log_severity(int severity);
+  static void set_telemetry(bool enabled);
+  /// Makes the environment, and throws Error where sessions in this process cannot use global thread pools.
+  void check_global_thread_pools();
 
   OnnxRuntime(const OnnxRuntime&) = delete;
   OnnxRuntime& operator=(const OnnxRuntime&) = delete;
@@ -42,7 +56,9 @@ class OnnxRuntime {
 
   std::string path_;
   std::string version_;
-  std::unique_ptr<Ort::Env> env_;
+  std::atomic<Ort::Env*> env_{nullptr};
+  bool has_thread_pools_ = false;  // these two are set before `env_`
+  unsigned generation_ = 0;
 };
 
 }  // namespace ortmulti

@@ -110,6 +110,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   description->model = model.describe();
   description->device = device_of(providers);
   description->options = options;
+  description->options.additions = {};
   description->providers = std::move(providers);
   description->generation = fork_generation();
   const Device& device = description->device;
@@ -121,6 +122,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   }
   const std::string context = "creating a session of " + description->model + " on " + name;
   auto opened = std::make_shared<Opened>();
+  opened->additions = options.additions;
   Ort::SessionOptions ort_options{nullptr};
   make_part(opened, context, device, [&] {
     const ScopedSpan span(timeline, "prepare session", name);
@@ -226,7 +228,7 @@ bool Session::inherited() const noexcept { return description_->generation != fo
 
 bool Session::survives_fork() const noexcept {
   // A pool's threads do not exist in the child, and a CUDA context cannot be used there.
-  return !device().is_cuda() && options().intra_op_num_threads == 1 &&
+  return !device().is_cuda() && options().use_per_session_threads && options().intra_op_num_threads == 1 &&
          (options().execution_mode == ORT_SEQUENTIAL || options().inter_op_num_threads == 1);
 }
 
@@ -274,6 +276,10 @@ Ort::IoBinding Session::make_binding(const Lock& /*open*/) const {
   } catch (const Ort::Exception& exception) {
     throw from_onnxruntime(exception, "binding inputs and outputs of " + model());
   }
+}
+
+Ort::Allocator Session::make_allocator(const Lock& /*open*/, const Ort::MemoryInfo& memory) const {
+  return {opened_->session, memory};
 }
 
 void Session::run(const Lock& /*open*/, const Ort::RunOptions& run_options, const Ort::IoBinding& binding) const {

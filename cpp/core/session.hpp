@@ -112,6 +112,7 @@ class Session {
   /// Throws Error where the session cannot be used any more. Not twice in a thread.
   Lock lock_for_use();
   Ort::IoBinding make_binding(const Lock& open) const;
+  Ort::Allocator make_allocator(const Lock& open, const Ort::MemoryInfo& memory) const;
   void run(const Lock& open, const Ort::RunOptions& run_options, const Ort::IoBinding& binding) const;
 
   /// Has a run of this handle done by a thread of its own, beside at most as many as the session has threads within a
@@ -138,7 +139,7 @@ class Session {
   struct Description {
     std::string model;
     Device device;
-    SessionOptions options;
+    SessionOptions options;  // without additions
     std::vector<Provider> providers;
     std::vector<ValueInfo> inputs;
     std::vector<ValueInfo> outputs;
@@ -150,6 +151,7 @@ class Session {
   // What is freed with the last handle, ONNX Runtime's session before what it uses in place.
   struct Opened {
     std::shared_ptr<const void> model_bytes;
+    ModelAdditions additions;
     std::shared_ptr<const WeightStore> weights;
     Ort::RunOptions run_options{nullptr};  // of runs that come without any
     Ort::Session session{nullptr};

@@ -86,6 +86,9 @@ Creation::~Creation() {
 }
 
 std::shared_ptr<Creation> Creation::start(OnnxRuntime& runtime, CreationRequest request) {
+  if (!request.options.use_per_session_threads) {
+    runtime.check_global_thread_pools();
+  }
   auto creation = std::make_shared<Creation>(runtime, std::move(request));
   try {
     creation->start_threads();

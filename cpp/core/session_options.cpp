@@ -116,6 +116,7 @@ Ort::SessionOptions to_onnxruntime(const SessionOptions& options, const std::vec
   for (const auto& [denotation, size] : options.free_dimensions_by_denotation) {
     Ort::ThrowOnError(Ort::GetApi().AddFreeDimensionOverride(target, denotation.c_str(), size));
   }
+  options.additions.add_to(target);
   for (const Provider& provider : providers) {
     try {
       append(target, provider);

@@ -8,15 +8,17 @@
 #include <utility>
 #include <vector>
 
+#include "core/model_additions.hpp"
+
 namespace ortmulti {
 
-/// onnxruntime's SessionOptions as plain values; they become ONNX Runtime's object once for each session.
+/// onnxruntime's SessionOptions as values; they become ONNX Runtime's object once for each session.
 struct SessionOptions {
   int intra_op_num_threads = 0;  ///< 0: by the machine and the number of sessions side by side, see cores.hpp.
   int inter_op_num_threads = 0;
   int graph_optimization_level = ORT_ENABLE_ALL;
   int execution_mode = ORT_SEQUENTIAL;
-  int log_severity_level = -1;  ///< -1: the environment's, which is 2 (warning).
+  int log_severity_level = -1;  ///< -1: default_log_severity().
   int log_verbosity_level = 0;
   bool enable_cpu_mem_arena = true;
   bool enable_mem_pattern = true;
@@ -29,6 +31,7 @@ struct SessionOptions {
   std::map<std::string, std::string> config_entries;
   std::vector<std::pair<std::string, std::int64_t>> free_dimensions_by_name;
   std::vector<std::pair<std::string, std::int64_t>> free_dimensions_by_denotation;
+  ModelAdditions additions;
 };
 
 /// One execution provider and its options, as onnxruntime names them.

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "core/environment_settings.hpp"
 #include "core/process_fork.hpp"
 
 namespace ortmulti {
@@ -100,7 +101,7 @@ std::uint64_t next_number() {
 }  // namespace
 
 int log_severity(const SessionOptions& options) noexcept {
-  return options.log_severity_level >= 0 ? options.log_severity_level : ORT_LOGGING_LEVEL_WARNING;
+  return options.log_severity_level >= 0 ? options.log_severity_level : default_log_severity();
 }
 
 WeightUseWatch::WeightUseWatch(const SessionOptions& options)

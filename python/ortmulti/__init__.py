@@ -8,7 +8,24 @@ Runtime library of the installed onnxruntime-gpu or onnxruntime distribution at 
 from __future__ import annotations
 
 from ortmulti._core import ModelMetadata, NodeArg, __version__
-from ortmulti._module_functions import get_all_providers, get_device, get_version_string, preload_dlls
+from ortmulti._environment import (
+    GlobalThreadPools,
+    configure,
+    disable_telemetry_events,
+    enable_telemetry_events,
+    set_default_logger_severity,
+    set_default_logger_verbosity,
+    set_global_thread_pool_sizes,
+    set_seed,
+)
+from ortmulti._module_functions import (
+    get_all_providers,
+    get_build_info,
+    get_device,
+    get_version_string,
+    preload_dlls,
+    print_debug_info,
+)
 from ortmulti._optimize import OptimizedModel, optimize
 from ortmulti._prewarm import prewarm
 from ortmulti._runtime import get_available_providers
@@ -41,16 +58,18 @@ from ortmulti.errors import (
     RuntimeException,
     WeightsError,
 )
-from ortmulti.io_binding import IOBinding
+from ortmulti.io_binding import IOBinding, SessionIOBinding
 from ortmulti.loader import LoaderOptions
 from ortmulti.lora import AdapterFormat, LoraAdapter
 from ortmulti.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
+from ortmulti.ort_device import OrtDevice, OrtDeviceVendorId
+from ortmulti.ort_value_vector import OrtValueVector
 from ortmulti.patch import Patch, patch_onnxruntime
 from ortmulti.pool import Batching, DeviceStats, Latency, Pool, PoolFuture, PoolStats, Warmup, load
 from ortmulti.progress import LoadProgress
 from ortmulti.session import InferenceSession, Sessions, create_sessions
 from ortmulti.timeline import Span, Timeline
-from ortmulti.values import OrtValue
+from ortmulti.values import OrtValue, copy_tensors
 
 __all__ = [
     "AdapterFormat",
@@ -68,6 +87,7 @@ __all__ = [
     "ExecutionOrder",
     "Fail",
     "ForkError",
+    "GlobalThreadPools",
     "GraphOptimizationLevel",
     "IOBinding",
     "InferenceSession",
@@ -91,7 +111,10 @@ __all__ = [
     "NotImplemented",
     "NotOptimizable",
     "OptimizedModel",
+    "OrtDevice",
+    "OrtDeviceVendorId",
     "OrtValue",
+    "OrtValueVector",
     "OutOfMemory",
     "Patch",
     "Pool",
@@ -100,6 +123,7 @@ __all__ = [
     "QueueFull",
     "RunOptions",
     "RuntimeException",
+    "SessionIOBinding",
     "SessionOptions",
     "Sessions",
     "Span",
@@ -107,9 +131,14 @@ __all__ = [
     "Warmup",
     "WeightsError",
     "__version__",
+    "configure",
+    "copy_tensors",
     "create_sessions",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
     "get_all_providers",
     "get_available_providers",
+    "get_build_info",
     "get_device",
     "get_version_string",
     "load",
@@ -118,4 +147,9 @@ __all__ = [
     "patch_onnxruntime",
     "preload_dlls",
     "prewarm",
+    "print_debug_info",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes",
+    "set_seed",
 ]

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 from pathlib import Path
 
 from ortmulti import _core, _cuda_libraries, _libraries, _runtime
-from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.errors import InvalidArgument, InvalidType, LibraryError
 
-__all__ = ["get_all_providers", "get_device", "get_version_string", "preload_dlls"]
+__all__ = [
+    "get_all_providers",
+    "get_build_info",
+    "get_device",
+    "get_version_string",
+    "preload_dlls",
+    "print_debug_info",
+]
 
 LOGGER = logging.getLogger("ortmulti")
 
@@ -50,8 +58,36 @@ def get_version_string() -> str:
     Raises:
         LibraryError: No ONNX Runtime is installed.
     """
-    _runtime.ensure_open()
+    _runtime.ensure_library()
     return _core.onnxruntime_version()
+
+
+def get_build_info() -> str:
+    """What the build of ONNX Runtime that ortmulti uses says of itself: branch, commit, flags.
+
+    Raises:
+        LibraryError: No ONNX Runtime is installed.
+    """
+    _runtime.ensure_library()
+    return _core.build_info()
+
+
+def print_debug_info() -> None:
+    """Prints what a report of a problem should say: releases, where ONNX Runtime lies, its providers, the CUDA driver.
+
+    ``ortmulti devices`` says more about GPUs, and which CUDA libraries are missing.
+    """
+    lines = [f"ortmulti {_core.__version__}", f"Python {platform.python_version()} on {platform.platform()}"]
+    try:
+        lines.append(f"ONNX Runtime {get_version_string()} at {_core.onnxruntime_path()}")
+        lines += [get_build_info(), f"Providers: {', '.join(_runtime.get_available_providers())}"]
+    except LibraryError as error:
+        lines.append(f"ONNX Runtime: {error}")
+    version = _core.cuda_driver_version()
+    driver = "none" if version is None else f"for CUDA {version // 1000}.{version % 1000 // 10}"
+    lines.append(f"NVIDIA driver: {driver}")
+    lines += [f"{name}={os.environ.get(name, '(unset)')}" for name in ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")]
+    print("\n".join(lines))
 
 
 def get_device() -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortmulti import _creation, _runtime
 from ortmulti import providers as _providers
+from ortmulti._foreign_options import to_session_options
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import Error, InvalidArgument, NotOptimizable
 from ortmulti.options import SessionOptions
@@ -88,7 +89,7 @@ def optimize(
 
     start = time.monotonic()
     checked = _creation.check_model(model)
-    _creation.core_options(options)
+    options = to_session_options(options)
     _providers.check_cuda_options(provider_options)
     target = parse_devices("all" if device is None else device)[0]
     if provider_options and target.kind == "cpu":

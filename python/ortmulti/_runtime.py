@@ -40,20 +40,34 @@ def close_at_exit() -> None:
             atexit.register(_shut_down)
 
 
-def ensure_open() -> None:
-    """Opens the ONNX Runtime of this Python environment, unless that was done before.
+def ensure_library() -> None:
+    """Opens the ONNX Runtime of this Python environment, without its environment, which can still be configured.
 
     Raises:
         LibraryError: None is installed, or it cannot be used; the message says what to install.
     """
     if _core.is_library_open():
+        return
+    with _lock:
+        if not _core.is_library_open():
+            _core.open_library(str(_libraries.find_onnxruntime().path))
+
+
+def ensure_open() -> None:
+    """Opens the ONNX Runtime of this Python environment and makes its environment, unless that was done before.
+
+    Raises:
+        LibraryError: None is installed, or it cannot be used; the message says what to install.
+        Fail, InvalidArgument, ...: ONNX Runtime does not take what `configure` has set.
+    """
+    if _core.has_environment():
         _logging.start()
         return
     with _lock:
-        if _core.is_library_open():
+        if _core.has_environment():
             return
-        runtime = _libraries.find_onnxruntime()
-        _core.open_library(str(runtime.path))
+        ensure_library()
+        _core.start_environment()
         _logging.start()
         close_at_exit()
 
@@ -64,5 +78,5 @@ def get_available_providers() -> list[str]:
     Raises:
         LibraryError: No ONNX Runtime is installed.
     """
-    ensure_open()
+    ensure_library()
     return list(_core.available_providers())

@@ -8,6 +8,7 @@ from typing import Any
 
 from ortmulti import _callbacks, _core
 from ortmulti import providers as _providers
+from ortmulti._foreign_options import to_run_options
 from ortmulti.errors import ClosedError, Fail, InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
 
@@ -31,7 +32,8 @@ class SessionCalls:
 
         Threads of the session do the runs, in the order in which they were asked for: at most ``intra_op_num_threads``
         at the same time, and on a GPU one after another. One thread calls all callbacks of the process, one at a time,
-        so that a callback that takes long delays the others. It may ask for further runs, or close the session.
+        so that a callback that takes long delays the others. It may ask for further runs, or close the session. When
+        the interpreter ends, runs that have not begun are cancelled, and it goes on after the last callback.
 
         Args:
             output_names, input_feed, run_options: As `run`. The arrays are held until the callback was called, and must
@@ -49,14 +51,14 @@ class SessionCalls:
         if not callable(callback):
             raise InvalidType(f"callback is called with the results; {callback!r} cannot be")
         _callbacks.start()
-        _core.run_async(self._core, output_names, input_feed, callback, user_data, run_options)
+        _core.run_async(self._core, output_names, input_feed, callback, user_data, to_run_options(run_options))
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
         """Changes options of the execution providers while the session is there.
 
         Args:
             options: Keys and values, such as ``{"ep.dynamic.workload_type": "Efficient"}``. Providers leave aside what
-                they do not know; those of the CPU and of CUDA know none in ONNX Runtime 1.31.
+                they do not know, and the CPU's knows none.
 
         Raises:
             InvalidType: ``options`` is no dict of str.
@@ -75,8 +77,7 @@ class SessionCalls:
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
         """Frees the graph that was captured by runs with a number as their config entry ``gpu_graph_id``.
 
-        Providers that cannot do that, and numbers without a graph, are left as they are, as in onnxruntime: the CPU and
-        CUDA providers of ONNX Runtime 1.31 keep their graphs until the session is closed.
+        Nothing happens, as in onnxruntime, where the provider cannot do that or there is no such graph.
 
         Args:
             graph_annotation_id: The number; default 0: that of runs without such an entry.

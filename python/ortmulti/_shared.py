@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortmulti import _core, _creation, _prewarm, _runtime
 from ortmulti import providers as _providers
+from ortmulti._model_additions import replacing_weights
 from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import (
     EPFail,
@@ -193,6 +194,8 @@ def _why_not(load: _Load) -> str | None:
         return "the CPU is among the devices, beside GPUs"
     if options.optimized_model_filepath:
         return "optimized_model_filepath asks ONNX Runtime itself to optimize the model"
+    if methods := replacing_weights(options):
+        return f"the session options have weights of their own ({methods})"
     if "session.use_ort_model_bytes_directly" in options.config_entries:
         return "session.use_ort_model_bytes_directly is for models in ONNX Runtime's own format"
     return None

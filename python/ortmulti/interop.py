@@ -19,6 +19,7 @@ import numpy as np
 from ortmulti import _core, _creation, _runtime, errors
 from ortmulti import providers as _providers
 from ortmulti._creation import Model
+from ortmulti._model_additions import replacing_weights
 from ortmulti._onnxruntime import import_onnxruntime
 from ortmulti._shared import Optimize
 from ortmulti.devices import Device, parse_devices
@@ -190,7 +191,8 @@ def onnxruntime_sessions(
         InvalidArgument, InvalidType: As `load`.
         NotFound: With ``optimize="offline"``, and the model was not optimized before.
         WeightsError: A file of weights cannot be read, or was changed meanwhile.
-        NotImplemented: An onnxruntime that was built without DLPack, on a GPU.
+        NotImplemented: Options with initializers or custom operators; an onnxruntime that was built without DLPack, on
+            a GPU.
         Fail, RuntimeException, ...: onnxruntime's own errors, under the same names; the message names the device.
     """
     if optimize not in ("auto", "never", "offline"):
@@ -201,6 +203,8 @@ def onnxruntime_sessions(
         raise InvalidArgument(f"sessions_per_device is 1 or more, not {sessions_per_device}")
     if options is not None and not isinstance(options, SessionOptions):
         raise InvalidType(f"options are an ortmulti.SessionOptions, not {type(options).__name__}")
+    if options is not None:
+        _check_additions(options._core)
     _providers.check_cuda_options(provider_options)
     checked = _creation.check_model(model)
     source = checked if isinstance(checked, (str, bytes)) else bytes(checked)
@@ -347,6 +351,15 @@ def _refused(wanted: optimized.Wanted, entry: optimized.Entry) -> list[str]:
         return list(session.weight_use()[1])
     finally:
         session.close()
+
+
+def _check_additions(options: _core.SessionOptions) -> None:
+    methods = replacing_weights(options)
+    if options.custom_op_libraries:
+        # It keeps the one table of functions of the ONNX Runtime that has registered it last; here there are two.
+        methods = ", ".join([*filter(None, [methods]), "register_custom_ops_library"])
+    if methods:
+        raise errors.NotImplemented(f"onnxruntime's sessions cannot be given what {methods} has added to the options")
 
 
 def _convert_options(ort: Any, options: SessionOptions, device: Device, on_cpu: int) -> Any:

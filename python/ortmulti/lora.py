@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from ortmulti import _adapter_file, _core, _runtime
-from ortmulti.errors import Fail, InvalidArgument, InvalidType, NoSuchFile
+from ortmulti.errors import Fail, InvalidArgument, InvalidType, NoSuchFile, RuntimeException
 from ortmulti.values import OrtValue, core_value
 
 __all__ = ["AdapterFormat", "LoraAdapter"]
@@ -132,7 +132,8 @@ class AdapterFormat:
 class LoraAdapter(_core.LoraAdapter):
     """An adapter that runs can use, once it has loaded a file: `RunOptions.add_active_adapter`.
 
-    It may be used by runs of several threads and sessions at once. Options that have it keep what it had loaded.
+    It may be used by runs of several threads and sessions at once; options that have it keep what it had loaded.
+    Several may be active at once if their parameters differ. Runs of bindings leave them aside, as in onnxruntime.
 
     Raises:
         LibraryError: No ONNX Runtime is installed.
@@ -154,7 +155,10 @@ class LoraAdapter(_core.LoraAdapter):
         path = _path(file_path)
         with _errors_of(path):  # releases of ONNX Runtime differ in what they check, and crash in runs for the rest
             _adapter_file.parse(_mapped(path))
-        self.load(path)
+        try:
+            self._load(path)
+        except (Fail, RuntimeException) as error:  # its releases differ in the code for what they do not take
+            raise InvalidArgument(str(error)) from None
 
 
 def _value(tensor: _adapter_file.Tensor) -> OrtValue:

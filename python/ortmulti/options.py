@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from enum import IntEnum
-from typing import Any, SupportsIndex, SupportsInt
+from typing import SupportsInt
 
 from ortmulti import _core, _runtime, errors
-from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti._checks import boolean as _boolean
+from ortmulti._checks import integer as _integer
+from ortmulti._checks import member as _member
+from ortmulti._checks import text as _text
+from ortmulti._model_additions import ModelAdditions
+from ortmulti.errors import InvalidArgument
 
 __all__ = ["ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions"]
 
@@ -43,43 +47,7 @@ _MAX_KEY = 1024
 _MAX_VALUE = 8192
 
 
-def _integer(name: str, value: object, minimum: int) -> int:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (SupportsIndex, SupportsInt))
-        or isinstance(value, (str, float))
-    ):
-        raise InvalidType(f"{name} is an int, not {value!r}")
-    number = operator.index(value) if isinstance(value, SupportsIndex) else int(value)
-    if not minimum <= number < 2**31:
-        raise InvalidArgument(f"{name} is {minimum} or more, not {number}")
-    return number
-
-
-def _boolean(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidType(f"{name} is True or False, not {value!r}")
-    return value
-
-
-def _text(name: str, value: object) -> str:
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    if not isinstance(value, str):
-        raise InvalidType(f"{name} is a str, not {value!r}")
-    return value
-
-
-def _member(enum: type[IntEnum], name: str, value: object) -> Any:
-    # onnxruntime's own enumerations have the same numbers and convert with int().
-    number = _integer(name, value, minimum=0)
-    try:
-        return enum(number)
-    except ValueError:
-        raise InvalidArgument(f"{name} is one of {', '.join(m.name for m in enum)}, not {number}") from None
-
-
-class SessionOptions:
+class SessionOptions(ModelAdditions):
     """Options for creating sessions, with onnxruntime's names and defaults.
 
     Attributes:
@@ -99,16 +67,14 @@ class SessionOptions:
         profile_file_prefix: First part of the profile's file name; default ``"onnxruntime_profile_"``.
         optimized_model_filepath: Where to write the optimized model; default empty: nowhere.
         use_deterministic_compute: Prefer kernels that give the same bits each time; default False.
-        use_per_session_threads: Default True.
+        use_per_session_threads: Whether each session has threads of its own; default True. With False they run on the
+            global thread pools that `configure` or `set_global_thread_pool_sizes` has asked for.
 
     Setting one raises `InvalidArgument` or `InvalidType` at once for what cannot be, and AttributeError for a name that
     is no option.
     """
 
-    __slots__ = ("_core",)
-
-    def __init__(self) -> None:
-        self._core = _core.SessionOptions()
+    __slots__ = ()
 
     @property
     def intra_op_num_threads(self) -> int:
@@ -290,6 +256,7 @@ class RunOptions(_core.RunOptions):
         log_verbosity_level: Detail of verbose messages; default 0.
         logid: Name of the run in log records; default empty.
         terminate: Set to True, from any thread, to end the runs that use this object with an error; default False.
+        only_execute_path_to_fetches: Only False can be set: ONNX Runtime's C API has no call for it.
 
     Raises:
         LibraryError: No ONNX Runtime is installed.
@@ -300,3 +267,14 @@ class RunOptions(_core.RunOptions):
     def __init__(self) -> None:
         _runtime.ensure_open()
         super().__init__()
+
+    @property
+    def only_execute_path_to_fetches(self) -> bool:
+        return False
+
+    @only_execute_path_to_fetches.setter
+    def only_execute_path_to_fetches(self, value: bool) -> None:
+        if _boolean("only_execute_path_to_fetches", value):
+            raise errors.NotImplemented(
+                "only_execute_path_to_fetches can only be False: ONNX Runtime's C API has no call to set it"
+            )

@@ -23,9 +23,21 @@ _CLASSES = (
     "ModelMetadata",
     "NodeArg",
     "OrtDevice",
+    "OrtDeviceVendorId",
     "OrtValue",
     "RunOptions",
+    "SessionIOBinding",
     "SessionOptions",
+    "copy_tensors",
+)
+# Functions that set something of the library, which then is ortmulti's.
+_FUNCTIONS = (
+    "disable_telemetry_events",
+    "enable_telemetry_events",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes",
+    "set_seed",
 )
 _EXCEPTIONS = (
     "DeviceReset",
@@ -44,8 +56,9 @@ _EXCEPTIONS = (
     "NotImplemented",
     "RuntimeException",
 )
+_PUBLIC = (*_CLASSES, *_FUNCTIONS)
 _TABLE = {
-    "onnxruntime": _CLASSES,
+    "onnxruntime": _PUBLIC,
     "onnxruntime.capi.onnxruntime_inference_collection": ("InferenceSession",),
     "onnxruntime.capi.onnxruntime_pybind11_state": _EXCEPTIONS,
 }
@@ -107,9 +120,10 @@ def patch_onnxruntime() -> Patch:
     ``onnxruntime`` is imported if it was not. From then on `InferenceSession`, `SessionOptions`, `RunOptions`, the
     enumerations and the other classes that ortmulti has are found as ``onnxruntime.InferenceSession`` and so on,
     `InferenceSession` in ``onnxruntime.capi.onnxruntime_inference_collection`` too, and in
-    ``onnxruntime.capi.onnxruntime_pybind11_state`` the exceptions, so that code that catches them goes on working. It
-    holds for the whole process, all threads included. Patches nest, and may be undone in any order: the names are
-    onnxruntime's again after the last.
+    ``onnxruntime.capi.onnxruntime_pybind11_state`` the exceptions, so that code that catches them goes on working. The
+    functions that set the log's severity, the seed, telemetry and global thread pools are ortmulti's as well, for its
+    sessions. It holds for the whole process, all threads included. Patches nest, and may be undone in any order: the
+    names are onnxruntime's again after the last.
 
     What cannot be rebound:
 
@@ -146,7 +160,7 @@ def _begin(modules: dict[str, Any]) -> None:
                 if not hasattr(source, name) or not hasattr(module, name):
                     continue
                 theirs, ours = getattr(module, name), getattr(source, name)
-                if names is _CLASSES:
+                if names is _PUBLIC:
                     REPLACED[name] = theirs
                 setattr(module, name, ours)
                 _bound.append((module, name, theirs, ours))

@@ -63,14 +63,19 @@ def _table(*options: Option) -> dict[str, Option]:
     return {option.name: option for option in options}
 
 
+_ARENA_EXTEND_STRATEGY = Option(
+    "arena_extend_strategy", "enum", "kNextPowerOfTwo", words=("kNextPowerOfTwo", "kSameAsRequested")
+)
+
 OPTIONS: dict[str, dict[str, Option]] = {
-    CPU: {},
+    # Without effect, also in onnxruntime; some programs give it to every provider.
+    CPU: _table(_ARENA_EXTEND_STRATEGY),
     CUDA: _table(
         Option("device_id", "int", "0"),
         Option("has_user_compute_stream", "bool", "0", since=(1, 16)),
         Option("user_compute_stream", "pointer", "0", since=(1, 16), maximum=_SIZE_MAX),
         Option("gpu_mem_limit", "int", str(_SIZE_MAX), maximum=_SIZE_MAX),
-        Option("arena_extend_strategy", "enum", "kNextPowerOfTwo", words=("kNextPowerOfTwo", "kSameAsRequested")),
+        _ARENA_EXTEND_STRATEGY,
         Option("cudnn_conv_algo_search", "enum", "EXHAUSTIVE", words=("EXHAUSTIVE", "HEURISTIC", "DEFAULT")),
         Option("do_copy_in_default_stream", "bool", "1"),
         Option("gpu_external_alloc", "pointer", "0", maximum=_SIZE_MAX, passed_on=False),
@@ -125,6 +130,8 @@ def check(provider: str, options: Mapping[Any, Any], release: Callable[[], str])
     if unknown:
         raise InvalidArgument(_why_unknown(provider, unknown, known))
     result = {name: _checked(provider, known[name], value) for name, value in options.items()}
+    if provider == CPU:
+        return {}
     _check_release(provider, [known[name] for name in options], release)
     # ONNX Runtime's C interface takes the stream only from those who say that there is one.
     if provider == CUDA and int(result.get("user_compute_stream", "0")):
@@ -144,8 +151,6 @@ def _as_text(provider: str, name: str, value: object) -> str:
 
 
 def _why_unknown(provider: str, unknown: Iterable[str], known: Mapping[str, Option]) -> str:
-    if not known:
-        return f"{provider} has no options, and got {', '.join(map(repr, unknown))}"
     parts = []
     for name in unknown:
         near = difflib.get_close_matches(name.lower(), known, n=1)

@@ -41,6 +41,7 @@ def normalize(
     if providers is None:
         if options_of_each is not None:
             raise InvalidArgument("provider_options needs providers, of the same length")
+        _runtime.ensure_open()  # which the CUDA provider's library needs, to be opened while CUDA starts
         return [(CUDA, {})] if CUDA in _runtime.get_available_providers() and _cuda.device_count() else [(CPU, {})]
     if isinstance(providers, str) or not isinstance(providers, Sequence):
         raise InvalidType(f"providers is a sequence of names or of (name, options), not {providers!r}")

@@ -7,26 +7,26 @@ from typing import Any, Self, TypeAlias, overload
 
 import numpy as np
 
-from ortmulti import _core, _creation, _shared
+from ortmulti import _core, _creation, _session_arguments, _shared
 from ortmulti import providers as _providers
 from ortmulti._closing import Closing
 from ortmulti._creation import Model, Progress, Serialize
+from ortmulti._foreign_options import to_run_options, to_session_options
 from ortmulti._session_calls import SessionCalls
 from ortmulti._shared import Optimize, Strategy
+from ortmulti._value_runs import ValueRuns
 from ortmulti.devices import Device
 from ortmulti.errors import InvalidArgument, InvalidType
-from ortmulti.io_binding import IOBinding
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import RunOptions, SessionOptions
 from ortmulti.timeline import Timeline
-from ortmulti.values import OrtValue, core_value
 
 __all__ = ["InferenceSession", "Sessions", "create_sessions"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
-class InferenceSession(SessionCalls, Closing):
+class InferenceSession(SessionCalls, ValueRuns, Closing):
     """A model on one device, under onnxruntime's interface.
 
     Unlike onnxruntime, a provider that was asked for and cannot be used is an error and never a silent session on
@@ -35,11 +35,15 @@ class InferenceSession(SessionCalls, Closing):
     Args:
         path_or_bytes: Path of a model, beside which its external data lies; or the bytes of one, without external
             data unless the config entry ``session.model_external_initializers_file_folder_path`` names its folder.
-        sess_options: Options; default: those of a new `SessionOptions`. Later changes to it have no effect.
+        sess_options: Options; default: those of a new `SessionOptions`. Later changes to it have no effect. Of
+            onnxruntime's own `SessionOptions` everything that they can be asked for is taken over, which does not
+            include initializers, libraries of custom operators and free dimensions (docs/differences.md).
         providers: Execution providers, the preferred one first: names, or (name, options). Default: CUDA on the first
             GPU where the installed ONNX Runtime and the machine have it, else the CPU. Nodes that a provider does not
             have run on the CPU, as in onnxruntime.
         provider_options: Options of each provider, where ``providers`` holds names alone.
+        **kwargs: ``disabled_optimizers``: names of graph optimizers to leave out; default None: none. onnxruntime's
+            ``enable_fallback`` and ``read_config_from_model`` can only be False.
 
     Raises:
         NoSuchFile: There is no such model.
@@ -51,17 +55,23 @@ class InferenceSession(SessionCalls, Closing):
         OutOfMemory: The device has not enough free memory.
     """
 
+    _model_path: str | None = None  # optimum looks for a model's other files by it
+
     def __init__(
         self,
         path_or_bytes: Model,
         sess_options: SessionOptions | None = None,
         providers: Sequence[str | tuple[str, Mapping[Any, Any]]] | None = None,
         provider_options: Sequence[Mapping[Any, Any]] | None = None,
+        **kwargs: Any,
     ) -> None:
         model = _creation.check_model(path_or_bytes)
+        given = to_session_options(sess_options)
+        options = _session_arguments.apply(given, kwargs)
         normalized = _providers.normalize(providers, provider_options)
-        [core], timeline = _creation.create_native(model, [normalized], sess_options)
-        self._adopt(core, timeline, sess_options)
+        [core], timeline = _creation.create_native(model, [normalized], options)
+        self._adopt(core, timeline, given)
+        self._model_path = model if isinstance(model, str) else None
 
     @classmethod
     def _from_core(cls, core: _core.Session, timeline: Timeline, options: SessionOptions | None) -> Self:
@@ -87,10 +97,12 @@ class InferenceSession(SessionCalls, Closing):
             output_names: Names of the outputs wanted, in the order wanted; None or empty for all.
             input_feed: A value for each input, of the shape and type that `get_inputs` declares: for a tensor an array,
                 for a sequence a list of arrays or of dicts, for a map a dict with int or str as keys, for an optional
-                None too. A C-contiguous array's memory is used in place and must not change during the run; others are
-                copied. What is no array is converted to one of the declared dtype, but in a list. bfloat16, float8,
-                int4 and the like are dtypes of the package ml_dtypes.
-            run_options: Options of this run.
+                None too; in place of any of these an `OrtValue`, this package's or onnxruntime's, on any device. A
+                C-contiguous array's memory is used in place and must not change during the run; others are copied.
+                What is no array is converted to one of the declared dtype, but in a list. bfloat16, float8, int4 and
+                the like are dtypes of the package ml_dtypes.
+            run_options: Options of this run. onnxruntime's own are read when it begins, ``terminate`` included, and
+                their active adapters cannot be read.
 
         Returns:
             One value for each output, of the same kinds. Arrays are over the memory that ONNX Runtime wrote them to;
@@ -99,66 +111,15 @@ class InferenceSession(SessionCalls, Closing):
         Raises:
             InvalidArgument: An unknown or missing name, or a rank or dimension that the model does not take.
             InvalidType: An array of another dtype, or a value of another type.
-            NotImplemented: A type that is no value in Python, or that needs ml_dtypes where it is not installed.
+            NotImplemented: A type that is no value in Python, or that needs ml_dtypes where it is not installed; or a
+                value of onnxruntime's that it cannot hand over by DLPack, such as strings.
             ClosedError: The session is closed.
             ForkError: The session was created before this process was forked and cannot be used in it.
             RuntimeException, Fail, OutOfMemory, ...: The run failed, under ONNX Runtime's code.
         """
+        if run_options is not None:
+            run_options = to_run_options(run_options)
         return self._run(output_names, input_feed, run_options)
-
-    def run_with_ort_values(
-        self,
-        output_names: Sequence[str] | None,
-        input_dict_ort_values: Mapping[str, OrtValue],
-        run_options: RunOptions | None = None,
-    ) -> list[OrtValue]:
-        """As `run`, with values: inputs are used where they are, or copied to the session's device.
-
-        Args:
-            output_names: Names of the outputs wanted, in the order wanted; None or empty for all.
-            input_dict_ort_values: A value for each input, of the type and shape that `get_inputs` declares.
-            run_options: Options of this run.
-
-        Returns:
-            One value for each output, on the CPU; `run_with_iobinding` leaves them on a GPU. An output that is an
-            input's memory keeps that input alive.
-
-        Raises:
-            As `run`. InvalidType: An input that is no `OrtValue`, or of another type.
-        """
-        if not isinstance(input_dict_ort_values, Mapping):
-            raise InvalidType(
-                f"input_dict_ort_values is a dict of the inputs' names and values, not {input_dict_ort_values!r}"
-            )
-        names = _check_names("input_dict_ort_values", list(input_dict_ort_values))
-        if isinstance(output_names, str) or not isinstance(output_names, Sequence | None):
-            raise InvalidType("output_names must be a sequence of str, or None for all outputs")
-        wanted = _check_names("output_names", list(output_names or ()))
-        values = [core_value(f"input {name!r}", value) for name, value in input_dict_ort_values.items()]
-        outputs = _core.run_with_values(self._core, wanted, names, values, run_options)
-        return [OrtValue(output) for output in outputs]
-
-    def io_binding(self) -> IOBinding:
-        """A new `IOBinding` of this session, for `run_with_iobinding`."""
-        return IOBinding(self)
-
-    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
-        """Runs the model with the inputs and outputs that are bound, where they are.
-
-        Args:
-            iobinding: A binding that this session's `io_binding` made. Every input that is not optional is bound, and
-                one output at least.
-            run_options: Options of this run.
-
-        Raises:
-            InvalidArgument: A missing input, no output, or another session's binding.
-            InvalidType: No binding.
-            ClosedError, ForkError: As `run`.
-            RuntimeException, Fail, OutOfMemory, ...: The run failed, under ONNX Runtime's code.
-        """
-        if not isinstance(iobinding, IOBinding):
-            raise InvalidType(f"iobinding is an ortmulti.IOBinding, not {type(iobinding).__name__}")
-        iobinding._core.run(self._core, run_options)
 
     def get_inputs(self) -> list[_core.NodeArg]:
         """The model's inputs: ``name``, ``type`` such as ``"tensor(float)"`` and ``shape``, a list of int, of str
@@ -226,13 +187,6 @@ class InferenceSession(SessionCalls, Closing):
         return f"<InferenceSession of {self._core.model()} on {self.device}{state}>"
 
 
-def _check_names(what: str, names: list[Any]) -> list[str]:
-    for name in names:
-        if not isinstance(name, str):
-            raise InvalidType(f"{what} has names of type str, not {name!r}")
-    return names
-
-
 class Sessions(Closing, Sequence[InferenceSession]):
     """One model's sessions on several devices, in the order in which they were asked for."""
 
@@ -292,8 +246,8 @@ def create_sessions(
         devices: ``"all"`` (every GPU, or the CPU where there is no NVIDIA hardware), a device or several, as
             `parse_devices` takes them. One that is named twice gets two sessions.
         sessions_per_device: Sessions on each device; default 1.
-        options: Options of every session. Unless ``intra_op_num_threads`` is set, the CPU sessions share the machine's
-            usable cores, and those on a GPU keep no threads.
+        options: Options of every session, as for `InferenceSession`. Unless ``intra_op_num_threads`` is set, the CPU
+            sessions share the machine's usable cores, and those on a GPU keep no threads.
         provider_options: Options of the CUDA provider, the same for every GPU, without ``device_id``.
         serialize: Which creations wait for each other: ``"none"``; ``"device"``: those on the same device; ``"all"``.
             Default: those on the same GPU, for releases of ONNX Runtime on which concurrent creation was not stressed
@@ -317,6 +271,7 @@ def create_sessions(
         NotFound: With ``optimize="offline"``, and the model was not optimized before.
     """
     _creation.check_arguments(serialize, progress)
+    options = to_session_options(options)
     callbacks = _creation.Callbacks(progress)
     request = make_request(
         model, devices, sessions_per_device, options, provider_options, serialize, strategy, optimize, loader, callbacks

@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from typing import Any, Self, SupportsIndex
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 import numpy as np
 
-from ortmulti import _core, _cuda, _runtime, errors
-from ortmulti.errors import DeviceError, InvalidArgument, InvalidType
+from ortmulti import _core, _onnxruntime_values, _runtime, errors
+from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.ort_device import device_name, integer
 
-__all__ = ["OrtValue"]
+__all__ = ["OrtValue", "copy_tensors"]
 
-_NVIDIA = 0x10DE  # its PCI vendor id
 _STREAM = 1  # CUDA's default stream, as DLPack names it
 _DLPACK_CUDA = 2
-
-
-def device_name(device_type: object, device_id: object, vendor_id: object = -1) -> str:
-    """onnxruntime's three arguments as the core's ``"cpu"`` or ``"cuda:N"``."""
-    if not isinstance(device_type, str):
-        raise InvalidType(f"device_type is a str, not {device_type!r}")
-    index, vendor = _integer("device_id", device_id), _integer("vendor_id", vendor_id)
-    if index < 0:
-        raise InvalidArgument(f"device_id is 0 or more, not {index}")
-    if device_type == "cpu":
-        return "cpu"
-    if device_type == "cuda" or (device_type == "gpu" and vendor == _NVIDIA):
-        count = _cuda.device_count()
-        if index >= count:
-            raise DeviceError(f"there is no device cuda:{index}: this process sees {count} CUDA devices")
-        return f"cuda:{index}"
-    if device_type in ("cann", "dml", "gpu", "npu", "webgpu"):
-        raise errors.NotImplemented(f"device_type is 'cpu' or 'cuda'; {device_type!r} is not supported")
-    raise InvalidArgument(f"device_type is 'cpu' or 'cuda', not {device_type!r}")
 
 
 def element_type_number(element_type: object) -> int:
@@ -69,12 +50,6 @@ def _type_number(number: int) -> int:
     return number
 
 
-def _integer(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise InvalidType(f"{name} is an int, not {value!r}")
-    return operator.index(value)
-
-
 def _array(name: str, value: object) -> np.ndarray[Any, Any]:
     if not isinstance(value, np.ndarray):
         raise InvalidType(f"{name} is a numpy.ndarray, not {type(value).__name__}")
@@ -90,13 +65,25 @@ class OrtValue:
 
     __slots__ = ("__weakref__", "_core", "_kept")
 
-    def __init__(self, ortvalue: _core.OrtValue, numpy_obj: object = None, session: object = None) -> None:
+    def __init__(self, ortvalue: _core.OrtValue | OrtValue, numpy_obj: object = None, session: object = None) -> None:
+        if isinstance(ortvalue, OrtValue):  # an item of an OrtValueVector, or what `_ortvalue` is
+            self._core: _core.OrtValue = ortvalue._core
+            self._kept: tuple[object, ...] = (numpy_obj, session, ortvalue._kept)
+            return
         if not isinstance(ortvalue, _core.OrtValue):
             raise InvalidArgument(
                 f"an OrtValue is made by OrtValue.ortvalue_from_numpy or its like, not of {type(ortvalue).__name__}"
             )
         self._core = ortvalue
         self._kept = (numpy_obj, session)
+
+    @property
+    def _ortvalue(self) -> Self:
+        """What onnxruntime's values have in its C namespace, which programs pass on to `OrtValue` and the like."""
+        return self
+
+    def _get_c_value(self) -> Self:
+        return self
 
     @classmethod
     def ortvalue_from_numpy(
@@ -138,7 +125,7 @@ class OrtValue:
             InvalidArgument: Elements of another size.
             NotImplemented: A number that is no type, or one whose elements have no size, such as strings.
         """
-        array, number = _array("data", data), _type_number(_integer("onnx_element_type", onnx_element_type))
+        array, number = _array("data", data), _type_number(integer("onnx_element_type", onnx_element_type))
         _runtime.ensure_open()
         return cls(_core.OrtValue.from_array_as(array, number))
 
@@ -185,9 +172,11 @@ class OrtValue:
         Raises:
             InvalidType: Not such an object, or elements of a type that ONNX Runtime does not have.
             InvalidArgument: The tensor is not contiguous or not aligned.
-            NotImplemented: The tensor is on another device.
+            NotImplemented: The tensor is on another device, or a value of onnxruntime's that it cannot hand over.
             BufferError: NumPy gives no read-only array away.
         """
+        if _onnxruntime_values.is_one(data):
+            return cls(_onnxruntime_values.take(data))
         _runtime.ensure_open()
         if not hasattr(data, "__dlpack__"):
             return cls(_core.OrtValue.from_dlpack(data, False, data))
@@ -201,13 +190,19 @@ class OrtValue:
 
         Args:
             stream: Not needed: runs, and whatever else writes to values, are done when they return. After a run with
-                ``disable_synchronize_execution_providers``, call `IOBinding.synchronize_outputs` first.
+                ``disable_synchronize_execution_providers``, call `IOBinding.synchronize_outputs` first. Work of the
+                taker's streams must be done before the memory is written to again, by a run or an update, and before
+                the last reference to it is given up.
 
         Raises:
             InvalidType: This is no tensor.
             NotImplemented: Elements for which the protocol has no type, such as strings.
             BufferError: The value is over a read-only array.
         """
+        return self._core.dlpack()
+
+    def to_dlpack(self) -> object:
+        """As `__dlpack__`, under the name that onnxruntime has in its C namespace."""
         return self._core.dlpack()
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -282,16 +277,18 @@ class OrtValue:
 
         Args:
             data: As many elements of the same type, in an array of any layout; where NumPy does not have the type, of
-                another one of that size. Or a value on any device, of as many bytes.
+                another one of that size. Or a value, this package's or onnxruntime's, on any device, of as many bytes.
 
         Raises:
             InvalidType: Neither, or elements of another type.
             InvalidArgument: Another number of bytes, or this value is over a read-only array.
+            NotImplemented: A value of onnxruntime's that it cannot hand over.
         """
-        if isinstance(data, OrtValue):
-            self._core.copy_from(data._core)
-        else:
+        source = find_value(data)
+        if source is None:
             self._core.update(_array("data", data))
+        else:
+            self._core.copy_from(source)
 
     def __repr__(self) -> str:
         if not self.has_value():
@@ -308,8 +305,60 @@ def _is_bool(data: object) -> bool:
     return getattr(dtype, "name", str(dtype)) in ("bool", "bool_", "torch.bool")
 
 
+def find_value(value: object) -> _core.OrtValue | None:
+    """The core's value of an `OrtValue`, or one over the memory of onnxruntime's, which it keeps alive; or None.
+
+    Raises:
+        NotImplemented: onnxruntime's value is of a type that DLPack does not have, or on another device.
+    """
+    if isinstance(value, OrtValue):
+        return value._core
+    return _onnxruntime_values.take(value) if _onnxruntime_values.is_one(value) else None
+
+
 def core_value(name: str, value: object) -> _core.OrtValue:
-    """The core's value of an argument that is an `OrtValue`."""
-    if not isinstance(value, OrtValue):
+    """As `find_value`, of an argument that must be a value."""
+    found = find_value(value)
+    if found is None:
         raise InvalidType(f"{name} takes an ortmulti.OrtValue, not {type(value).__name__}")
-    return value._core
+    return found
+
+
+_core.set_value_reader(find_value)  # for InferenceSession.run, which takes values beside arrays
+
+
+def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: None = None) -> None:
+    """Copies tensors into the memory of others, on whichever devices they are; done on return.
+
+    Args:
+        src: The tensors to copy, one at least; of onnxruntime's too.
+        dst: As many tensors, each of the type of its source and of as many bytes.
+        stream: Not supported; None.
+
+    Raises (before anything is copied):
+        InvalidType: Not sequences of tensors, or a type that differs.
+        InvalidArgument: Not as many, none, another number of bytes, or one of ``dst`` is over a read-only array.
+        NotImplemented: Strings, a stream, or a value of onnxruntime's that it cannot hand over by DLPack.
+    """
+    if stream is not None:
+        raise errors.NotImplemented("stream is not supported: copies are done on return")
+    sources, targets = (
+        [core_value(name, value) for value in _sequence(name, values)] for name, values in (("src", src), ("dst", dst))
+    )
+    if len(sources) != len(targets) or not sources:
+        raise InvalidArgument(f"as many tensors in src as in dst, and one at least: {len(sources)} and {len(targets)}")
+    for source, target in zip(sources, targets, strict=True):
+        if source.data_type() != target.data_type():
+            raise InvalidType(f"a {source.data_type()} cannot be copied to a {target.data_type()}")
+        if source.size_in_bytes() != target.size_in_bytes():
+            raise InvalidArgument(f"a tensor of shape {source.shape()} cannot be copied to one of {target.shape()}")
+        if not target.is_writable():
+            raise InvalidArgument("one of dst is over a read-only array")
+    for source, target in zip(sources, targets, strict=True):
+        target.copy_from(source)
+
+
+def _sequence(name: str, values: object) -> Iterable[object]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidType(f"{name} is a sequence of OrtValue, not {values!r}")
+    return values

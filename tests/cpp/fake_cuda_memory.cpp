@@ -152,13 +152,6 @@ CUresult ctx_enable_peer_access(CUcontext peer, unsigned flags) {
   return fake.work->peers.insert(pair).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
 
-CUresult ctx_disable_peer_access(CUcontext peer) {
-  const CUresult result = result_of("cuCtxDisablePeerAccess");
-  Work& work = Work::get();
-  const Lock lock(work.mutex);
-  return work.peers.erase({FakeCuda::current(), device_of(peer)}) == 0 ? CUDA_ERROR_PEER_ACCESS_NOT_ENABLED : result;
-}
-
 }  // namespace
 
 void add_memory(CudaDriver& driver) {
@@ -170,7 +163,6 @@ void add_memory(CudaDriver& driver) {
   driver.memcpy_dtoh_async = memcpy_dtoh_async;
   driver.memcpy_peer_async = memcpy_peer_async;
   driver.ctx_enable_peer_access = ctx_enable_peer_access;
-  driver.ctx_disable_peer_access = ctx_disable_peer_access;
 }
 
 }  // namespace ortmulti::tests

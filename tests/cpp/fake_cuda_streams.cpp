@@ -46,21 +46,6 @@ CUresult stream_synchronize(CUstream stream) {
   return result == CUDA_SUCCESS ? work.state_of(found->device) : result;
 }
 
-CUresult stream_wait_event(CUstream stream, CUevent event, unsigned /*flags*/) {
-  if (const CUresult failed = result_of("cuStreamWaitEvent"); failed != CUDA_SUCCESS) {
-    return failed;
-  }
-  Work& work = Work::get();
-  const Lock lock(work.mutex);
-  const auto waiting = work.stream(stream);
-  const auto awaited = work.event(event);
-  if (waiting == nullptr || awaited == nullptr) {
-    return work.misuse(CUDA_ERROR_INVALID_HANDLE, "a stream or an event that is none");
-  }
-  work.ask(*waiting, {Operation::Kind::wait, awaited, awaited->recorded});
-  return CUDA_SUCCESS;
-}
-
 CUresult event_create(CUevent* event, unsigned /*flags*/) {
   if (const CUresult failed = result_of("cuEventCreate"); failed != CUDA_SUCCESS) {
     return failed;
@@ -133,7 +118,6 @@ void add_streams(CudaDriver& driver) {
   driver.stream_create = stream_create;
   driver.stream_destroy = stream_destroy;
   driver.stream_synchronize = stream_synchronize;
-  driver.stream_wait_event = stream_wait_event;
   driver.event_create = event_create;
   driver.event_record = event_record;
   driver.event_synchronize = event_synchronize;

@@ -115,9 +115,6 @@ void FakeCuda::Work::run(Stream& stream) {
       case Operation::Kind::record:
         operation.event->reached = std::max(operation.event->reached, operation.generation);
         break;
-      case Operation::Kind::wait:
-        changed.wait(lock, [&] { return operation.event->reached >= operation.generation; });
-        break;
     }
     ++stream.done;
     changed.notify_all();

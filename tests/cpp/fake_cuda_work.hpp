@@ -46,9 +46,9 @@ struct Event {
 };
 
 struct Operation {
-  enum class Kind { copy, record, wait };
+  enum class Kind { copy, record };
   Kind kind;
-  std::shared_ptr<Event> event;  ///< Of record and wait.
+  std::shared_ptr<Event> event;  ///< Of record.
   std::uint64_t generation = 0;  ///< Which record of the event.
   Copy copy{};
   unsigned char* to = nullptr;

@@ -38,7 +38,6 @@ TEST(CudaDriver, HasEveryFunction) {
   EXPECT_NE(driver.ctx_set_current, nullptr);
   EXPECT_NE(driver.ctx_get_current, nullptr);
   EXPECT_NE(driver.ctx_enable_peer_access, nullptr);
-  EXPECT_NE(driver.ctx_disable_peer_access, nullptr);
   EXPECT_NE(driver.mem_get_info, nullptr);
   EXPECT_NE(driver.mem_alloc, nullptr);
   EXPECT_NE(driver.mem_free, nullptr);
@@ -50,7 +49,6 @@ TEST(CudaDriver, HasEveryFunction) {
   EXPECT_NE(driver.stream_create, nullptr);
   EXPECT_NE(driver.stream_destroy, nullptr);
   EXPECT_NE(driver.stream_synchronize, nullptr);
-  EXPECT_NE(driver.stream_wait_event, nullptr);
   EXPECT_NE(driver.event_create, nullptr);
   EXPECT_NE(driver.event_record, nullptr);
   EXPECT_NE(driver.event_synchronize, nullptr);

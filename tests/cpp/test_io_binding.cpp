@@ -4,9 +4,11 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/io_binding.hpp"
+#include "core/run_inputs.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {
@@ -162,6 +164,53 @@ TEST_F(ABinding, is_not_needed_to_run_with_values) {
       throws(ErrorKind::invalid_argument, {"missing input"}, [&] { run_with_values(*session, none(), {}, {}, {}); }));
   EXPECT_TRUE(throws(ErrorKind::invalid_argument, {"unknown output 'z'"},
                      [&] { run_with_values(*session, none(), {"x"}, {value_of({1, 2, 3})}, {"z"}); }));
+}
+
+class AValueOfASession : public ABinding {};
+
+TEST_F(AValueOfASession, is_used_and_outlives_it) {
+  const auto value = allocate_in(*session, float32, {1, 3}, Device::cpu());
+  const std::vector<float> numbers = {10, 20, 30};
+  value->copy_from_host(numbers.data());
+  EXPECT_EQ(floats(*run_with_values(*session, none(), {"x"}, {value}, {"sum"})[0]), sum_of_add());
+  binding.reset();
+  session->close();
+  session.reset();
+  EXPECT_EQ(floats(*value), numbers);
+}
+
+TEST_F(AValueOfASession, is_refused_where_there_can_be_none) {
+  const auto kind_of = [&](ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape, const Device& on) {
+    try {
+      allocate_in(*session, type, shape, on);
+    } catch (const Error& error) {
+      return error.kind();
+    }
+    return ErrorKind::fail;
+  };
+  EXPECT_EQ(kind_of(ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING, {3}, Device::cpu()), ErrorKind::not_implemented);
+  EXPECT_EQ(kind_of(float32, {-3}, Device::cpu()), ErrorKind::invalid_argument);
+  EXPECT_EQ(kind_of(float32, {3}, Device::cuda(0)), ErrorKind::invalid_argument);
+  session->close();
+  EXPECT_EQ(kind_of(float32, {3}, Device::cpu()), ErrorKind::closed);
+}
+
+TEST_F(AValueOfASession, is_fed_beside_values_that_are_freed_with_the_run) {
+  const auto kept = value_of({10, 20, 30});
+  std::array<float, 3> own = {1, 2, 3};
+  const std::array<std::int64_t, 2> shape = {1, 3};
+  const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+  {
+    RunInputs inputs;
+    inputs.add("a", *kept);
+    inputs.add("b", Ort::Value::CreateTensor<float>(memory, own.data(), own.size(), shape.data(), shape.size()));
+    const RunInputs moved(std::move(inputs));
+    ASSERT_EQ(moved.size(), 2);
+    EXPECT_EQ(moved.values()[0].GetTensorData<float>()[0], 10);
+    EXPECT_EQ(moved.values()[1].GetTensorData<float>()[2], 3);
+    EXPECT_EQ(std::string(moved.names()[1]), "b");
+  }
+  EXPECT_EQ(floats(*kept), (std::vector<float>{10, 20, 30}));
 }
 
 }  // namespace

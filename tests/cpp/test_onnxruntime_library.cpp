@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/onnxruntime_library.hpp"
+#include "core/session_factory.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {
@@ -122,6 +123,107 @@ TEST_F(LibraryDeathTest, IsOpenedOnceByManyThreads) {
         }
         const bool same = std::all_of(found.begin(), found.end(), [&](const auto* one) { return one == found[0]; });
         _exit(same && found[0] != nullptr ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+// In a process of its own, where the environment is not made yet.
+class Environment : public LibraryDeathTest {
+ protected:
+  void SetUp() override {
+    if (const std::string missing = missing_environment(); !missing.empty()) {
+      GTEST_SKIP() << missing;
+    }
+  }
+  static GlobalThreadPools pools(int intra_op_num_threads) {
+    GlobalThreadPools result;
+    result.intra_op_num_threads = intra_op_num_threads;
+    result.inter_op_num_threads = 1;
+    return result;
+  }
+  static std::shared_ptr<Session> with_global_threads() {
+    CreationRequest request;
+    request.model = model("add");
+    request.sessions = {{}};
+    request.options.use_per_session_threads = false;
+    return Creation::start(runtime(), request)->take().front();
+  }
+};
+
+TEST_F(Environment, IsNotMadeByOpeningTheLibrary) {
+  EXPECT_EXIT(
+      {
+        bool good = !runtime().has_env() && !runtime().available_providers().empty();
+        OnnxRuntime::set_global_thread_pools(pools(2));
+        OnnxRuntime::set_global_thread_pools({6, 1, false, "", true});  // the last one counts
+        good = good && !runtime().has_env();
+        const std::size_t before = thread_count();
+        runtime().env();
+        good = good && runtime().has_env() && thread_count() >= before + 5;
+        good = good && throws(ErrorKind::fail, {"with global thread pools"},
+                              [] { OnnxRuntime::set_global_thread_pools(pools(2)); });
+        _exit(good ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST_F(Environment, SessionsUseTheGlobalThreads) {
+  EXPECT_EXIT(
+      {
+        OnnxRuntime::set_global_thread_pools(pools(4));
+        runtime().env();
+        const std::size_t before = thread_count();
+        const auto session = with_global_threads();
+        _exit(thread_count() == before && run_add(*session) == sum_of_add() ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST_F(Environment, SessionsWithoutThreadsNeedGlobalOnes) {
+  EXPECT_EXIT(
+      {
+        bool good = static_cast<bool>(
+            throws(ErrorKind::invalid_argument, {"use_per_session_threads", "configure"}, with_global_threads));
+        good = good && throws(ErrorKind::fail, {"without global thread pools"},
+                              [] { OnnxRuntime::set_global_thread_pools(pools(2)); });
+        _exit(good && run_add(*make_session("add")) == sum_of_add() ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST_F(Environment, ForkedChildrenHaveNoGlobalThreads) {
+  EXPECT_EXIT(
+      {
+        OnnxRuntime::set_global_thread_pools(pools(2));
+        const auto inherited = with_global_threads();
+        const auto good = in_forked_child([&] {
+          return throws(ErrorKind::forked, {"created before"}, [&] { run_add(*inherited); }) &&
+                 throws(ErrorKind::forked, {"global thread pools"}, with_global_threads) &&
+                 run_add(*make_session("add")) == sum_of_add();
+        });
+        std::cerr << good.message();
+        _exit(good && run_add(*inherited) == sum_of_add() ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST_F(Environment, LogsFromTheSeverityThatWasSet) {
+  EXPECT_EXIT(
+      {
+        const auto records_of_a_session = [] {
+          std::uint64_t dropped = 0;
+          make_session("add");
+          return onnxruntime_log().take(std::chrono::milliseconds(0), dropped).size();
+        };
+        OnnxRuntime::set_telemetry(false);
+        OnnxRuntime::set_log_severity(0);  // before there is an environment
+        bool good = records_of_a_session() > 0;
+        OnnxRuntime::set_log_severity(3);
+        OnnxRuntime::set_telemetry(true);
+        good = good && records_of_a_session() == 0;
+        OnnxRuntime::set_log_severity(1);
+        good = good && records_of_a_session() > 0;
+        _exit(good ? 0 : 1);
       },
       testing::ExitedWithCode(0), "");
 }

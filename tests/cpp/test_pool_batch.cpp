@@ -42,8 +42,8 @@ std::vector<float> doubled(std::vector<float> values) {
 
 // The session: y = 2 x.
 void twice(Request& request) {
-  Ort::Value y = tensor(shape_of(request.inputs[0]));
-  const std::vector<float> values = doubled(numbers(request.inputs[0]));
+  Ort::Value y = tensor(shape_of(request.inputs.values()[0]));
+  const std::vector<float> values = doubled(numbers(request.inputs.values()[0]));
   std::copy(values.begin(), values.end(), y.GetTensorMutableData<float>());
   request.outputs.push_back(std::move(y));
 }
@@ -56,16 +56,15 @@ class BatchTest : public RealSessions {
     pool = Pool::make(options);
     runner->action = [this](Request& request) {
       twice(request);
-      sizes.push_back(shape_of(request.inputs[0])[0]);
+      sizes.push_back(shape_of(request.inputs.values()[0])[0]);
     };
     pool->add(runner);
   }
 
   std::shared_ptr<Request> request_of(const Shape& shape, float first = 0) {
     auto request = answers.request();
-    request->input_names = {"x"};
     request->output_names = {"y"};
-    request->inputs.push_back(tensor(shape, first));
+    request->inputs.add("x", tensor(shape, first));
     return request;
   }
   std::shared_ptr<Request> submit(const Shape& shape, float first = 0) {
@@ -95,8 +94,8 @@ TEST_F(BatchTest, WhatWaitsRunsTogether) {
   EXPECT_EQ(first->outcome, Outcome::done);
   for (const auto& request : waiting) {
     ASSERT_EQ(request->outcome, Outcome::done);
-    EXPECT_EQ(shape_of(request->outputs[0]), shape_of(request->inputs[0]));
-    EXPECT_EQ(numbers(request->outputs[0]), doubled(numbers(request->inputs[0])));
+    EXPECT_EQ(shape_of(request->outputs[0]), shape_of(request->inputs.values()[0]));
+    EXPECT_EQ(numbers(request->outputs[0]), doubled(numbers(request->inputs.values()[0])));
   }
 }
 
@@ -106,7 +105,7 @@ TEST_F(BatchTest, WaitsForMoreUntilItIsFull) {
   answers.wait_for(3);
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{3}));
   for (const auto& request : requests) {
-    EXPECT_EQ(numbers(request->outputs[0]), doubled(numbers(request->inputs[0])));
+    EXPECT_EQ(numbers(request->outputs[0]), doubled(numbers(request->inputs.values()[0])));
   }
   EXPECT_EQ(pool->stats().devices.front().runs, 1U);
   EXPECT_EQ(pool->stats().devices.front().done, 3U);
@@ -140,8 +139,8 @@ TEST_F(BatchTest, AnotherAxis) {
   const auto other = submit({2, 3, 2}, 100);
   answers.wait_for(2);
   for (const auto& request : {one, other}) {
-    EXPECT_EQ(shape_of(request->outputs[0]), shape_of(request->inputs[0]));
-    EXPECT_EQ(numbers(request->outputs[0]), doubled(numbers(request->inputs[0])));
+    EXPECT_EQ(shape_of(request->outputs[0]), shape_of(request->inputs.values()[0]));
+    EXPECT_EQ(numbers(request->outputs[0]), doubled(numbers(request->inputs.values()[0])));
   }
   EXPECT_EQ(pool->stats().devices.front().runs, 1U);
 }
@@ -154,8 +153,7 @@ TEST_F(BatchTest, WhatCannotBeBatchedRunsAlone) {
   auto none = answers.request();
   pool->submit(none, std::nullopt);
   auto mixed = request_of({1, 2});
-  mixed->input_names.push_back("z");
-  mixed->inputs.push_back(tensor({2, 2}));
+  mixed->inputs.add("z", tensor({2, 2}));
   pool->submit(mixed, std::nullopt);
   auto large = submit({9, 1});
   answers.wait_for(5);  // though the delay is an hour
@@ -165,7 +163,7 @@ TEST_F(BatchTest, WhatCannotBeBatchedRunsAlone) {
 TEST_F(BatchTest, ABadRequestFailsAlone) {
   make({3, hours(1), 0});
   runner->action = [](Request& request) {
-    for (const float value : numbers(request.inputs[0])) {
+    for (const float value : numbers(request.inputs.values()[0])) {
       if (value == 13) {
         throw Error(ErrorKind::invalid_argument, "unlucky");
       }
@@ -184,7 +182,9 @@ TEST_F(BatchTest, ABadRequestFailsAlone) {
 
 TEST_F(BatchTest, AnOutputWithoutTheAxisIsRunApart) {
   make({2, hours(1), 0});
-  runner->action = [](Request& request) { request.outputs.push_back(tensor({1}, numbers(request.inputs[0])[0])); };
+  runner->action = [](Request& request) {
+    request.outputs.push_back(tensor({1}, numbers(request.inputs.values()[0])[0]));
+  };
   const auto one = submit({1, 1}, 1);
   const auto two = submit({1, 1}, 2);
   answers.wait_for(2);
@@ -251,9 +251,8 @@ TEST(Batch, KeyTellsApartWhatCannotJoin) {
   runtime();
   const auto with = [](const char* name, const Shape& shape, const char* output) {
     auto request = std::make_shared<Request>();
-    request->input_names = {name};
     request->output_names = {output};
-    request->inputs.push_back(tensor(shape));
+    request->inputs.add(name, tensor(shape));
     return request;
   };
   const std::string key = batch_key(*with("x", {2, 3}, "y"), 0);

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "core/timeline.hpp"
@@ -31,6 +33,18 @@ TEST(Timeline, KeepsSpansInTheOrderOfTheirEnds) {
   EXPECT_LE(spans[1].start_ns, spans[0].start_ns);
   EXPECT_LE(spans[0].end_ns, spans[1].end_ns);
 }
+
+template <typename Name, typename Device = std::string_view>
+inline constexpr bool makes_a_span = std::is_constructible_v<ScopedSpan, Timeline*, Name, Device>;
+
+static_assert(makes_a_span<const char (&)[7]>);
+static_assert(makes_a_span<const char*, const char (&)[7]>);
+static_assert(makes_a_span<std::string&, const std::string&>);
+static_assert(makes_a_span<std::string_view, std::string_view>);
+static_assert(!makes_a_span<std::string>, "a name that would be gone before the span");
+static_assert(!makes_a_span<const std::string>);
+static_assert(!makes_a_span<const char*, std::string>);
+static_assert(!makes_a_span<int>);
 
 TEST(Timeline, SpanWithoutTimelineIsAllowed) {
   const std::int64_t before = steady_now_ns();

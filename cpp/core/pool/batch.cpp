@@ -42,7 +42,6 @@ struct Layout {
 
 std::shared_ptr<Request> like(const Request& request) {
   auto joint = std::make_shared<Request>();
-  joint->input_names = request.input_names;
   joint->output_names = request.output_names;
   joint->own_run_options.emplace();
   joint->run_options = &*joint->own_run_options;
@@ -67,9 +66,9 @@ bool has_whole_bytes(const Tensor& tensor) {
 
 std::size_t batch_size(const Request& request, std::size_t axis) {
   std::size_t size = 0;
-  for (const Ort::Value& value : request.inputs) {
+  for (std::size_t i = 0; i < request.inputs.size(); ++i) {
     Tensor tensor{};
-    if (!read(value, tensor) || axis >= tensor.shape.size() || !has_whole_bytes(tensor)) {
+    if (!read(request.inputs.values()[i], tensor) || axis >= tensor.shape.size() || !has_whole_bytes(tensor)) {
       return 0;
     }
     const auto along = static_cast<std::size_t>(tensor.shape[axis]);
@@ -88,8 +87,8 @@ std::string batch_key(const Request& request, std::size_t axis) {
   std::string key;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
     Tensor tensor{};
-    static_cast<void>(read(request.inputs[i], tensor));
-    key.append(request.input_names[i]).append(1, '\0').append(std::to_string(tensor.type));
+    static_cast<void>(read(request.inputs.values()[i], tensor));
+    key.append(request.inputs.names()[i]).append(1, '\0').append(std::to_string(tensor.type));
     for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
       key.append(1, ',').append(d == axis ? "*" : std::to_string(tensor.shape[d]));
     }
@@ -105,10 +104,10 @@ std::shared_ptr<Request> join(const std::vector<std::shared_ptr<Request>>& reque
   auto joint = like(*requests.front());
   for (std::size_t i = 0; i < requests.front()->inputs.size(); ++i) {
     Tensor whole{};
-    static_cast<void>(read(requests.front()->inputs[i], whole));
+    static_cast<void>(read(requests.front()->inputs.values()[i], whole));
     whole.shape[axis] = 0;
     for (const auto& request : requests) {
-      whole.shape[axis] += request->inputs[i].GetTensorTypeAndShapeInfo().GetShape()[axis];
+      whole.shape[axis] += request->inputs.values()[i].GetTensorTypeAndShapeInfo().GetShape()[axis];
     }
     Ort::Value value = new_tensor(whole);
     const Layout target(whole, axis);
@@ -116,16 +115,16 @@ std::shared_ptr<Request> join(const std::vector<std::shared_ptr<Request>>& reque
     std::size_t offset = 0;
     for (const auto& request : requests) {
       Tensor part{};
-      static_cast<void>(read(request->inputs[i], part));
+      static_cast<void>(read(request->inputs.values()[i], part));
       const Layout source(part, axis);
-      const auto* from = static_cast<const std::byte*>(request->inputs[i].GetTensorRawData());
+      const auto* from = static_cast<const std::byte*>(request->inputs.values()[i].GetTensorRawData());
       const std::size_t row = source.along * source.bytes_behind;
       for (std::size_t r = 0; r < source.before; ++r) {
         std::memcpy(to + r * target.along * target.bytes_behind + offset, from + r * row, row);
       }
       offset += row;
     }
-    joint->inputs.push_back(std::move(value));
+    joint->inputs.add(requests.front()->inputs.names()[i], std::move(value));
   }
   return joint;
 }

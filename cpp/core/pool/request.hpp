@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/device.hpp"
+#include "core/run_inputs.hpp"
 
 namespace ortmulti {
 
@@ -30,8 +31,7 @@ class Request {
   Request& operator=(const Request&) = delete;
 
   // The question. Names and the inputs' memory are kept by whoever keeps the request.
-  std::vector<const char*> input_names;
-  std::vector<Ort::Value> inputs;
+  RunInputs inputs;
   std::vector<const char*> output_names;
   /// Null: the session's own. Where they are the request's own, what runs can be ended.
   const Ort::RunOptions* run_options = nullptr;

@@ -12,8 +12,8 @@ void SessionRunner::run(Request& request) {
   for (std::size_t i = 0; i < request.output_names.size(); ++i) {
     request.outputs.emplace_back(nullptr);
   }
-  session_->run(request.run_options == nullptr ? none : *request.run_options, request.input_names.data(),
-                request.inputs.data(), request.inputs.size(), request.output_names.data(), request.outputs.data(),
+  session_->run(request.run_options == nullptr ? none : *request.run_options, request.inputs.names().data(),
+                request.inputs.values(), request.inputs.size(), request.output_names.data(), request.outputs.data(),
                 request.outputs.size());
 }
 

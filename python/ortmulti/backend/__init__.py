@@ -3,26 +3,8 @@
 It needs the onnx package and is not imported with ortmulti: ``import ortmulti.backend``.
 """
 
-from ortmulti.backend.backend import (
-    OnnxRuntimeBackend,
-    is_compatible,
-    is_opset_supported,
-    prepare,
-    run,
-    run_model,
-    run_node,
-    supports_device,
-)
+from ortmulti.backend import backend
+from ortmulti.backend.backend import *  # noqa: F403
 from ortmulti.backend.backend_rep import OnnxRuntimeBackendRep
 
-__all__ = [
-    "OnnxRuntimeBackend",
-    "OnnxRuntimeBackendRep",
-    "is_compatible",
-    "is_opset_supported",
-    "prepare",
-    "run",
-    "run_model",
-    "run_node",
-    "supports_device",
-]
+__all__ = [*backend.__all__, "OnnxRuntimeBackendRep"]

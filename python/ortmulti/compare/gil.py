@@ -121,7 +121,7 @@ def _creator(library: str, model: Path, device: str, threads: int) -> tuple[Call
 
     native = Native(model, [device], settings)
     native.start()
-    ortmulti.get_available_providers()  # opens ONNX Runtime, as the import of onnxruntime above
+    ortmulti.RunOptions()  # opens ONNX Runtime, as the import of onnxruntime above
 
     def create() -> Native:
         native.create()

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti import _core, _libraries
+from ortmulti._model_additions import replacing_weights
 from ortmulti.devices import Device
-from ortmulti.errors import NotOptimizable
+from ortmulti.errors import NoSuchFile, NotOptimizable
 from ortmulti.options import SessionOptions
 from ortmulti.providers import Provider
 
+from .checksum import checksum
 from .identity import FileIdentity, read_content
 
 FORMAT = 1
@@ -84,6 +86,9 @@ def key_of(
     if data_folder is not None and isinstance(model, str):
         # Releases differ in which of the two they use.
         raise NotOptimizable(f"the model is a path, and {DATA_FOLDER} names another folder for its data")
+    if methods := replacing_weights(core):
+        raise NotOptimizable(f"the session options have weights of their own ({methods})")
+    libraries = [_custom_operators(library, content) for library in core.custom_op_libraries]
     read = read_content(model, data_folder, content)
     if content:
         files: Any = list(zip(read.locations, read.checksums, strict=True))
@@ -98,7 +103,7 @@ def key_of(
             [name, {key: value for key, value in sorted(given.items()) if key not in _NO_MATTER}]
             for name, given in providers
         ],
-        "options": _relevant(core),
+        "options": _relevant(core) | ({"custom_op_libraries": libraries} if libraries else {}),
         "onnxruntime": _onnxruntime(),
         "cpu": _cpu(),
         "compute_capability": list(compute_capability) if compute_capability else None,
@@ -133,6 +138,18 @@ def _relevant(options: _core.SessionOptions) -> dict[str, Any]:
         "free_dimensions_by_name": [list(pair) for pair in options.free_dimensions_by_name],
         "free_dimensions_by_denotation": [list(pair) for pair in options.free_dimensions_by_denotation],
     }
+
+
+def _custom_operators(library: tuple[str, int, int, int], content: bool) -> list[Any]:
+    path, *loaded = library
+    try:
+        identity = FileIdentity.of(path)
+    except NoSuchFile as error:
+        # A name alone, which the system's loader has found, or a file that is no longer there.
+        raise NotOptimizable(f"the library of custom operators cannot be told from others: {error}") from error
+    if list(identity[1:]) != loaded:
+        raise NotOptimizable(f"the library of custom operators '{path}' was replaced after it was registered")
+    return [checksum(path)] if content else list(identity)
 
 
 def _onnxruntime() -> list[Any]:

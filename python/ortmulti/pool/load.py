@@ -8,6 +8,7 @@ from typing import Any
 
 from ortmulti import _creation, _shared, _visible_gpus
 from ortmulti._creation import Model, Serialize
+from ortmulti._foreign_options import to_session_options
 from ortmulti._shared import Optimize, Strategy
 from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import InvalidType
@@ -93,6 +94,7 @@ def load(
         As `create_sessions`. After an error nothing of the load is left.
     """
     start = time.monotonic()
+    options = to_session_options(options)
     if progress is not None and not callable(progress):
         raise InvalidType(f"progress is a function of a LoadProgress, not {progress!r}")
     check_queue(max_queue, batching)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from ortmulti import _callbacks, _core, _runtime
 from ortmulti._closing import Closing
+from ortmulti._foreign_options import to_run_options
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
@@ -112,7 +113,7 @@ class Pool(Closing):
             DeadlineExceeded: There was no answer within ``timeout``.
             DeviceError: The pool has no working session left on ``device``, or at all.
         """
-        return self._core.run(output_names, input_feed, run_options, _name(device), _timeout(timeout))
+        return self._core.run(output_names, input_feed, to_run_options(run_options), _name(device), _timeout(timeout))
 
     def submit(
         self,
@@ -286,7 +287,7 @@ class Pool(Closing):
             PoolFuture._complete,
             output_names,
             input_feed,
-            run_options,
+            to_run_options(run_options),
             _name(device),
             _timeout(timeout),
             wait,

@@ -1,0 +1,138 @@
+"""onnxruntime's OrtValueVector: values in a row, as `InferenceSession.run_with_ortvaluevector` takes and fills them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortmulti import _core, _runtime
+from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.ort_device import core_device, integer
+from ortmulti.values import OrtValue, dimensions, element_type_number, find_value
+
+__all__ = ["OrtValueVector"]
+
+_BOOL = "tensor(bool)"
+
+
+class OrtValueVector:
+    """Values in a row, with the methods of the class in onnxruntime's C namespace. It keeps them alive.
+
+    Raises (methods that take an index):
+        InvalidType: The index is no int.
+        IndexError: There is no such value, as there is none at a negative index.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        self._values: list[OrtValue] = []
+
+    def push_back(self, dlpack_tensor: Any, is_bool_tensor: bool = False) -> None:
+        """Appends a value.
+
+        Args:
+            dlpack_tensor: An `OrtValue`, or onnxruntime's; or a capsule of DLPack that nobody has taken, whose memory
+                is used in place.
+            is_bool_tensor: Whether the elements of a capsule of uint8 are bools; default False.
+
+        Raises:
+            InvalidType, InvalidArgument, NotImplemented: As `OrtValue.from_dlpack`.
+        """
+        if isinstance(dlpack_tensor, OrtValue):
+            self._values.append(dlpack_tensor)
+            return
+        value = find_value(dlpack_tensor)
+        if value is None:
+            _runtime.ensure_open()
+            value = _core.OrtValue.from_dlpack(dlpack_tensor, bool(is_bool_tensor), dlpack_tensor)
+        self._values.append(OrtValue(value))
+
+    def push_back_batch(
+        self,
+        torch_tensors: Sequence[object],
+        data_ptrs: Sequence[int],
+        element_types: Sequence[Any],
+        shapes: Sequence[Sequence[int]],
+        devices: Sequence[Any],
+    ) -> None:
+        """Appends values over memory at addresses; all of them, or none where one is refused.
+
+        Args:
+            torch_tensors: What each one's memory belongs to, which the value keeps alive.
+            data_ptrs: The address of each.
+            element_types: A NumPy dtype or what makes one, or a number of ``onnx.TensorProto.DataType``; no strings.
+            shapes: The dimensions of each.
+            devices: The `OrtDevice` of each: the CPU or one of CUDA.
+
+        Raises:
+            InvalidArgument: The sequences are not of one length, or a shape or address that there is not.
+            InvalidType, NotImplemented, DeviceError: A type or device that there is not.
+        """
+        columns = (torch_tensors, data_ptrs, element_types, shapes, devices)
+        if len({len(column) for column in columns}) != 1:
+            raise InvalidArgument("as many tensors as addresses, element types, shapes and devices are needed")
+        _runtime.ensure_open()
+        made = []
+        for owner, pointer, kind, shape, device in zip(*columns, strict=True):
+            on = core_device("devices", device)
+            made.append(_core.OrtValue.over(address(pointer), dimensions(shape), element_type_number(kind), on, owner))
+        self._values.extend(OrtValue(value) for value in made)
+
+    def reserve(self, count: int) -> None:
+        """Nothing: a list grows by itself."""
+        if integer("count", count) < 0:
+            raise InvalidType(f"count is 0 or more, not {count}")
+
+    def shrink_to_fit(self) -> None:
+        """Nothing, as `reserve`."""
+
+    def element_type_at(self, idx: int) -> int:
+        """The number of a tensor's type in ``onnx.TensorProto.DataType``."""
+        return self[idx].element_type()
+
+    def dlpack_at(self, index: int) -> object:
+        """A tensor as a capsule of DLPack; see `OrtValue.__dlpack__`."""
+        return self[index].to_dlpack()
+
+    def bool_tensor_indices(self) -> list[int]:
+        """The indices of the tensors of bool, which DLPack gives away as uint8."""
+        return [index for index, value in enumerate(self._values) if value.has_value() and value.data_type() == _BOOL]
+
+    def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None) -> list[Any]:
+        """All tensors as capsules of DLPack, or what a function makes of each capsule.
+
+        Args:
+            to_tensor: Such as ``torch.utils.dlpack.from_dlpack``; None for the capsules themselves.
+        """
+        capsules = [value.to_dlpack() for value in self._values]
+        return capsules if to_tensor is None else [to_tensor(capsule) for capsule in capsules]
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, index: int) -> OrtValue:
+        number = integer("the index", index)
+        if not 0 <= number < len(self._values):
+            raise IndexError(f"there is no value {number} among {len(self._values)}")
+        return self._values[number]
+
+    def __iter__(self) -> Iterator[OrtValue]:
+        return iter(self._values)
+
+    def _replace(self, values: Iterable[OrtValue]) -> None:
+        self._values[:] = values
+
+    def __repr__(self) -> str:
+        return f"<OrtValueVector of {self._values}>"
+
+
+def address(buffer_ptr: object) -> int:
+    """An argument that is the address of memory."""
+    if isinstance(buffer_ptr, bool) or not isinstance(buffer_ptr, (int, np.integer)):
+        raise InvalidType(f"buffer_ptr is an address, not {buffer_ptr!r}")
+    if not 0 <= int(buffer_ptr) < 2**64:
+        raise InvalidArgument(f"buffer_ptr is an address, not {buffer_ptr}")
+    return int(buffer_ptr)

@@ -1,0 +1,61 @@
+// A library of custom operators for tests, in the domain "ortmulti.tests": Scale multiplies a tensor of float by its
+// attribute "factor". ORT_API_MANUAL_INIT is defined where it is compiled.
+#include <onnxruntime_cxx_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+// The names are ONNX Runtime's.
+// NOLINTBEGIN(readability-identifier-naming)
+
+namespace {
+
+struct ScaleKernel {
+  explicit ScaleKernel(const OrtKernelInfo* info) : factor(Ort::ConstKernelInfo(info).GetAttribute<float>("factor")) {}
+
+  void Compute(OrtKernelContext* given) const {
+    const Ort::KernelContext context(given);
+    const Ort::ConstValue input = context.GetInput(0);
+    const std::vector<std::int64_t> shape = input.GetTensorTypeAndShapeInfo().GetShape();
+    Ort::UnownedValue output = context.GetOutput(0, shape);
+    const auto* from = input.GetTensorData<float>();
+    auto* to = output.GetTensorMutableData<float>();
+    for (std::size_t i = 0; i < input.GetTensorTypeAndShapeInfo().GetElementCount(); ++i) {
+      to[i] = factor * from[i];
+    }
+  }
+
+  float factor;
+};
+
+struct Scale : Ort::CustomOpBase<Scale, ScaleKernel> {
+  void* CreateKernel(const OrtApi& /*api*/, const OrtKernelInfo* info) const { return new ScaleKernel(info); }
+  const char* GetName() const { return "Scale"; }
+  std::size_t GetInputTypeCount() const { return 1; }
+  ONNXTensorElementDataType GetInputType(std::size_t /*index*/) const { return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; }
+  std::size_t GetOutputTypeCount() const { return 1; }
+  ONNXTensorElementDataType GetOutputType(std::size_t /*index*/) const { return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; }
+};
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(OrtSessionOptions* options,
+                                                                               const OrtApiBase* base) {
+  Ort::InitApi(base->GetApi(21));
+  try {
+    // Kept for good: sessions use them as long as they live.
+    static const Scale scale;
+    static const Ort::CustomOpDomain domain = [] {
+      Ort::CustomOpDomain made("ortmulti.tests");
+      made.Add(&scale);
+      return made;
+    }();
+    Ort::UnownedSessionOptions(options).Add(domain);
+  } catch (const Ort::Exception& exception) {
+    return Ort::GetApi().CreateStatus(exception.GetOrtErrorCode(), exception.what());
+  }
+  return nullptr;
+}
+
+// NOLINTEND(readability-identifier-naming)

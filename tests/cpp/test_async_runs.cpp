@@ -1,0 +1,221 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/async_runs.hpp"
+#include "core/session.hpp"
+#include "test_support.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+TEST(AsyncRuns, OfOneThreadAreDoneInOrder) {
+  AsyncRuns runs;
+  std::vector<int> done;
+  for (int i = 0; i < 100; ++i) {
+    runs.push([&done, i](bool cancelled) { done.push_back(cancelled ? -1 : i); }, 1);
+  }
+  runs.close(false);
+  ASSERT_EQ(done.size(), 100U);
+  EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
+  EXPECT_EQ(done.front(), 0);
+}
+
+TEST(AsyncRuns, AreDoneAtTheSameTimeByAsManyThreadsAsAllowed) {
+  AsyncRuns runs;
+  constexpr int threads = 3;
+  std::promise<void> go_on;
+  const std::shared_future<void> going_on = go_on.get_future().share();
+  std::atomic<int> begun{0};
+  std::promise<void> all_begun;
+  std::atomic<int> at_once{0};
+  std::atomic<int> most{0};
+  for (int i = 0; i < 4 * threads; ++i) {
+    runs.push(
+        [&, going_on](bool /*cancelled*/) {
+          const int now = ++at_once;
+          for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+          }
+          if (++begun == threads) {
+            all_begun.set_value();
+          }
+          going_on.wait();
+          --at_once;
+        },
+        threads);
+  }
+  all_begun.get_future().wait();  // hangs if there are fewer
+  go_on.set_value();
+  runs.close(false);
+  EXPECT_EQ(begun, 4 * threads);
+  EXPECT_EQ(most, threads);
+}
+
+TEST(AsyncRuns, ThatHaveNotBegunAreCancelled) {
+  AsyncRuns runs;
+  std::promise<void> begun;
+  std::promise<void> go_on;
+  std::vector<bool> cancelled;
+  runs.push(
+      [&](bool cancel) {
+        cancelled.push_back(cancel);
+        begun.set_value();
+        go_on.get_future().wait();
+      },
+      1);
+  for (int i = 0; i < 3; ++i) {
+    runs.push([&cancelled](bool cancel) { cancelled.push_back(cancel); }, 1);
+  }
+  begun.get_future().wait();
+  auto closing = std::async(std::launch::async, [&runs] { runs.close(true); });
+  // Once pushing is refused, the others are cancelled.
+  for (bool refused = false; !refused;) {
+    try {
+      runs.push([&cancelled](bool cancel) { cancelled.push_back(cancel); }, 1);
+    } catch (const Error&) {
+      refused = true;
+    }
+  }
+  go_on.set_value();
+  closing.get();
+  ASSERT_GE(cancelled.size(), 4U);
+  EXPECT_FALSE(cancelled.front());
+  EXPECT_EQ(std::count(cancelled.begin(), cancelled.end(), true), static_cast<int>(cancelled.size()) - 1);
+}
+
+TEST(AsyncRuns, AreNotTakenAfterClose) {
+  AsyncRuns runs;
+  runs.close(false);
+  runs.close(true);
+  EXPECT_TRUE(throws(ErrorKind::closed, {}, [&] { runs.push([](bool) { ADD_FAILURE() << "called"; }, 1); }));
+}
+
+TEST(AsyncRuns, LeaveNoThreads) {
+  const std::size_t before = thread_count();
+  for (int i = 0; i < 10; ++i) {
+    AsyncRuns runs;
+    for (int j = 0; j < 5; ++j) {
+      runs.push([](bool) {}, 3);
+    }
+  }
+  EXPECT_EQ(thread_count(), before);
+}
+
+TEST(AsyncRuns, EveryCloseReturnsAfterTheLast) {
+  AsyncRuns runs;
+  std::atomic<bool> done{false};
+  std::promise<void> go_on;
+  const std::shared_future<void> going_on = go_on.get_future().share();
+  runs.push(
+      [&, going_on](bool) {
+        going_on.wait();
+        done = true;
+      },
+      1);
+  const auto close = [&] {
+    runs.close(false);
+    return done.load();
+  };
+  auto first = std::async(std::launch::async, close);
+  auto second = std::async(std::launch::async, close);
+  go_on.set_value();
+  EXPECT_TRUE(first.get());
+  EXPECT_TRUE(second.get());
+}
+
+TEST(AsyncRuns, OfAForkedChildAreItsOwn) {
+  AsyncRuns runs;
+  std::promise<void> begun;
+  std::promise<void> go_on;
+  runs.push(
+      [&](bool) {
+        begun.set_value();
+        go_on.get_future().wait();
+      },
+      1);
+  begun.get_future().wait();
+  EXPECT_TRUE(in_forked_child([&runs] {
+    bool done = false;
+    runs.push([&done](bool) { done = true; }, 1);
+    runs.close(false);
+    return done;
+  }));
+  EXPECT_TRUE(in_forked_child([] {
+    const AsyncRuns unused;
+    return true;
+  }));
+  go_on.set_value();
+  runs.close(false);
+}
+
+class SessionLater : public RealSessions {};
+
+TEST_F(SessionLater, CloseWaitsForRunsThatWereGiven) {
+  const auto session = make_session("add");
+  std::atomic<int> good{0};
+  for (int i = 0; i < 50; ++i) {
+    session->run_later([&](bool cancelled) { good += !cancelled && run_add(*session) == sum_of_add() ? 1 : 0; });
+  }
+  session->close();
+  EXPECT_EQ(good, 50);
+  EXPECT_TRUE(throws(ErrorKind::closed, {"add.onnx"}, [&] { session->run_later([](bool) {}); }));
+}
+
+TEST_F(SessionLater, TheProcessesEndCancelsWhatHasNotBegun) {
+  SessionOptions options;
+  options.intra_op_num_threads = 1;
+  const auto session = make_session("add", options);
+  register_for_shutdown(session);
+  std::promise<void> begun;
+  std::promise<void> go_on;
+  std::vector<bool> cancelled;
+  session->run_later([&](bool cancel) {
+    cancelled.push_back(cancel);
+    begun.set_value();
+    go_on.get_future().wait();
+  });
+  session->run_later([&](bool cancel) { cancelled.push_back(cancel); });
+  begun.get_future().wait();
+  auto closing = std::async(std::launch::async, close_all_sessions);
+  for (bool refused = false; !refused;) {
+    try {
+      session->run_later([&](bool cancel) { cancelled.push_back(cancel); });
+    } catch (const Error& error) {
+      refused = error.kind() == ErrorKind::closed;
+    }
+  }
+  go_on.set_value();
+  closing.get();
+  EXPECT_FALSE(cancelled.at(0));
+  EXPECT_TRUE(cancelled.at(1));
+  EXPECT_TRUE(session->closed());
+}
+
+TEST_F(SessionLater, ANewerCallIsRefusedByOlderReleases) {
+  const auto session = make_session("add");
+  const std::string& version = runtime().version();
+  const int minor = std::stoi(version.substr(version.find('.') + 1));
+  if (minor >= 27) {
+    EXPECT_NO_THROW(session->release_captured_graph(0));
+  } else {
+    EXPECT_TRUE(
+        throws(ErrorKind::not_implemented, {"1.27", version.c_str()}, [&] { session->release_captured_graph(0); }));
+  }
+}
+
+TEST_F(SessionLater, OptionsOfProvidersMayBeUnknownToThem) {
+  const auto session = make_session("add");
+  EXPECT_NO_THROW(session->set_provider_options({{"ep.dynamic.workload_type", "Efficient"}}));
+  session->close();
+  EXPECT_TRUE(throws(ErrorKind::closed, {"add.onnx"}, [&] { session->set_provider_options({{"a", "b"}}); }));
+  EXPECT_TRUE(throws(ErrorKind::closed, {"add.onnx"}, [&] { session->release_captured_graph(0); }));
+}
+
+}  // namespace
+}  // namespace ortmulti::tests
