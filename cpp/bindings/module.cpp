@@ -18,6 +18,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_interop(module);
   register_value(module);
   register_binding(module);
+  register_pool(module);
   register_async(module);
   register_lora(module);
 }

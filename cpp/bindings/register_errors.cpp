@@ -1,7 +1,8 @@
+#include <new>
 #include <string_view>
 
+#include "bindings/errors.hpp"
 #include "bindings/registrations.hpp"
-#include "core/error.hpp"
 
 namespace py = pybind11;
 
@@ -54,14 +55,46 @@ const char* class_name(ErrorKind kind) {
       return "WeightsError";
     case ErrorKind::invalid_type:
       return "InvalidType";
+    case ErrorKind::queue_full:
+      return "QueueFull";
+    case ErrorKind::deadline:
+      return "DeadlineExceeded";
+    case ErrorKind::cancelled:
+      return "Error";  // Python has its own exception for that, which futures raise
   }
   return "Error";
 }
 
 }  // namespace
 
-void register_errors(py::module_& /*module*/) {
+py::object to_python(const Error& error) {
   // The classes are Python's, where they have their bases and documentation; only a failure looks them up.
+  const py::object type = py::module_::import("ortmulti.errors").attr(class_name(error.kind()));
+  // Texts quote models and paths, which need not be UTF-8.
+  const std::string_view text = error.what();
+  const auto message = py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+  if (!message) {
+    throw py::error_already_set();
+  }
+  return type(message);
+}
+
+py::object to_python(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Error& error) {
+    return to_python(error);
+  } catch (py::error_already_set& error) {
+    return error.value();
+  } catch (const std::bad_alloc&) {
+    return py::reinterpret_borrow<py::object>(PyExc_MemoryError)("the host has not enough free memory");
+  } catch (const std::exception& error) {
+    return py::reinterpret_borrow<py::object>(PyExc_RuntimeError)(error.what());
+  }
+}
+
+void register_errors(py::module_& /*module*/) {
   py::register_local_exception_translator(
       [](std::exception_ptr pointer) {  // NOLINT(performance-unnecessary-value-param): pybind11's signature
         try {
@@ -69,13 +102,11 @@ void register_errors(py::module_& /*module*/) {
             std::rethrow_exception(pointer);
           }
         } catch (const Error& error) {
-          const py::object type = py::module_::import("ortmulti.errors").attr(class_name(error.kind()));
-          // Texts quote models and paths, which need not be UTF-8.
-          const std::string_view text = error.what();
-          const auto message = py::reinterpret_steal<py::object>(
-              PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
-          if (message) {
-            PyErr_SetObject(type.ptr(), message.ptr());
+          try {
+            const py::object exception = to_python(error);
+            PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr());
+          } catch (py::error_already_set& failure) {
+            failure.restore();
           }
         }
       });

@@ -10,6 +10,7 @@ void register_device(pybind11::module_& module);
 void register_index(pybind11::module_& module);
 void register_timeline(pybind11::module_& module);
 void register_options(pybind11::module_& module);
+void register_pool(pybind11::module_& module);
 void register_session(pybind11::module_& module);
 void register_factory(pybind11::module_& module);
 void register_weights(pybind11::module_& module);

@@ -3,6 +3,7 @@
 #include <onnxruntime_cxx_api.h>
 #include <pybind11/pybind11.h>
 
+#include <utility>
 #include <vector>
 
 #include "bindings/containers.hpp"
@@ -21,6 +22,10 @@ class RunRequest {
   std::vector<Ort::Value> run(Session& session, const Ort::RunOptions& options) const;
 
   pybind11::list to_python(std::vector<Ort::Value> outputs) const;
+
+  // For who runs it otherwise: the inputs lie in memory that this object keeps.
+  const std::vector<const char*>& output_names() const noexcept { return output_names_; }
+  RunInputs take_inputs() noexcept { return std::move(inputs_); }
 
  private:
   void add(const ValueInfo& declared, pybind11::handle object);

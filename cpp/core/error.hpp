@@ -34,6 +34,9 @@ enum class ErrorKind : int {
   forked,
   weights,       ///< A file of weights that cannot be read, or is not what it was.
   invalid_type,  ///< An invalid_argument that is of the wrong type.
+  queue_full,
+  deadline,   ///< A request's time was over before it was answered.
+  cancelled,  ///< Nobody wants the answer any more.
 };
 
 /// Every failure of the core: what was asked, what was found and what to do.

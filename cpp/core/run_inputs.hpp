@@ -22,7 +22,12 @@ class RunInputs {
   RunInputs(const RunInputs&) = delete;
   RunInputs& operator=(const RunInputs&) = delete;
   RunInputs(RunInputs&&) noexcept = default;
-  RunInputs& operator=(RunInputs&&) = delete;
+  RunInputs& operator=(RunInputs&& other) noexcept {
+    std::swap(names_, other.names_);
+    std::swap(values_, other.values_);
+    std::swap(borrowed_, other.borrowed_);
+    return *this;
+  }
 
   void reserve(std::size_t count) {
     names_.reserve(count);

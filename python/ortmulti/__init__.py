@@ -32,6 +32,7 @@ from ortmulti._runtime import get_available_providers
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import (
     ClosedError,
+    DeadlineExceeded,
     DeviceError,
     DeviceReset,
     EngineError,
@@ -53,6 +54,7 @@ from ortmulti.errors import (
     NotImplemented,
     NotOptimizable,
     OutOfMemory,
+    QueueFull,
     RuntimeException,
     WeightsError,
 )
@@ -63,7 +65,7 @@ from ortmulti.options import ExecutionMode, ExecutionOrder, GraphOptimizationLev
 from ortmulti.ort_device import OrtDevice, OrtDeviceVendorId
 from ortmulti.ort_value_vector import OrtValueVector
 from ortmulti.patch import Patch, patch_onnxruntime
-from ortmulti.pool import Pool, load
+from ortmulti.pool import Batching, DeviceStats, Latency, Pool, PoolFuture, PoolStats, Warmup, load
 from ortmulti.progress import LoadProgress
 from ortmulti.session import InferenceSession, Sessions, create_sessions
 from ortmulti.timeline import Span, Timeline
@@ -71,10 +73,13 @@ from ortmulti.values import OrtValue, copy_tensors
 
 __all__ = [
     "AdapterFormat",
+    "Batching",
     "ClosedError",
+    "DeadlineExceeded",
     "Device",
     "DeviceError",
     "DeviceReset",
+    "DeviceStats",
     "EPFail",
     "EngineError",
     "Error",
@@ -90,6 +95,7 @@ __all__ = [
     "InvalidGraph",
     "InvalidProtobuf",
     "InvalidType",
+    "Latency",
     "LibraryError",
     "LoadProgress",
     "LoaderOptions",
@@ -112,6 +118,9 @@ __all__ = [
     "OutOfMemory",
     "Patch",
     "Pool",
+    "PoolFuture",
+    "PoolStats",
+    "QueueFull",
     "RunOptions",
     "RuntimeException",
     "SessionIOBinding",
@@ -119,6 +128,7 @@ __all__ = [
     "Sessions",
     "Span",
     "Timeline",
+    "Warmup",
     "WeightsError",
     "__version__",
     "configure",

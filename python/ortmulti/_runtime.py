@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+from collections.abc import Callable
 
 from ortmulti import _callbacks, _core, _libraries, _logging
 
@@ -11,7 +12,19 @@ _lock = threading.RLock()
 _closes_at_exit = False
 
 
+_first_at_exit: list[Callable[[], None]] = []
+
+
+def before_shut_down(call: Callable[[], None]) -> None:
+    """Has `call` called when the interpreter ends, before sessions are closed; once, however often it is given."""
+    with _lock:
+        if call not in _first_at_exit:
+            _first_at_exit.append(call)
+
+
 def _shut_down() -> None:
+    for call in _first_at_exit:
+        call()
     # Before the CUDA driver's own exit handlers: sessions freed after them crash the process.
     _core.shut_down()
     _callbacks.stop()

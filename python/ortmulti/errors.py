@@ -10,6 +10,7 @@ from __future__ import annotations
 
 __all__ = [
     "ClosedError",
+    "DeadlineExceeded",
     "DeviceError",
     "DeviceReset",
     "EPFail",
@@ -31,6 +32,7 @@ __all__ = [
     "NotImplemented",
     "NotOptimizable",
     "OutOfMemory",
+    "QueueFull",
     "RuntimeException",
     "WeightsError",
 ]
@@ -130,3 +132,11 @@ class NotOptimizable(Error):
 
 class WeightsError(Error, OSError):
     """A file of weights cannot be read, is too short, or was changed while it was loaded."""
+
+
+class QueueFull(Error):
+    """A pool's queue had no room for a further request, now or within the time that was given."""
+
+
+class DeadlineExceeded(Error, TimeoutError):
+    """A request to a pool was not answered before its deadline."""

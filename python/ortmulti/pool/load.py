@@ -1,4 +1,4 @@
-"""One model on several devices, loaded and closed as one."""
+"""Making one model ready on several devices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ortmulti import _creation, _shared, _visible_gpus
-from ortmulti._closing import Closing
 from ortmulti._creation import Model, Serialize
 from ortmulti._foreign_options import to_session_options
 from ortmulti._shared import Optimize, Strategy
@@ -15,49 +14,12 @@ from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import InvalidType
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import SessionOptions
+from ortmulti.pool.pool import Batching, Pool, check_queue
+from ortmulti.pool.warmup import Warmup
 from ortmulti.progress import LoadProgress, OnLoadProgress
-from ortmulti.session import Sessions, adopt, make_request
-from ortmulti.timeline import Timeline
+from ortmulti.session import adopt, make_request
 
-__all__ = ["Pool", "load"]
-
-
-class Pool(Closing):
-    """The sessions of one model, as `load` returns them.
-
-    A context manager: the end of the ``with`` block closes it.
-    """
-
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
-
-    @property
-    def sessions(self) -> Sessions:
-        """The sessions, those of the first device first. After `close` using one raises `ClosedError`."""
-        return self._sessions
-
-    @property
-    def devices(self) -> list[str]:
-        """The device of each session."""
-        return self._sessions.devices
-
-    @property
-    def timeline(self) -> Timeline:
-        """What loading spent its time on."""
-        return self._sessions.timeline
-
-    def close(self) -> None:
-        """Waits for the runs that are under way and frees the sessions and their weights. Again: does nothing."""
-        self._sessions.close()
-
-    @property
-    def closed(self) -> bool:
-        """Whether all of its sessions are closed."""
-        return all(session.closed for session in self._sessions)
-
-    def __repr__(self) -> str:
-        state = ", closed" if self.closed else ""
-        return f"<Pool of {self._sessions[0]._core.model()} on {', '.join(self.devices)}{state}>"
+__all__ = ["load"]
 
 
 class _Reporter:
@@ -100,6 +62,9 @@ def load(
     serialize: Serialize | None = None,
     progress: OnLoadProgress | None = None,
     loader: LoaderOptions | None = None,
+    max_queue: int | None = None,
+    batching: Batching | None = None,
+    warmup: Warmup | bool = False,
 ) -> Pool:
     """Loads one model on several devices: its weights are read once, and the sessions of a device use one copy.
 
@@ -117,6 +82,10 @@ def load(
         serialize: Which creations wait for each other, as for `create_sessions`.
         progress: Called in this thread with a `LoadProgress` whenever a session is ready, and while weights are loaded.
         loader: How the weights are read.
+        max_queue: How many requests may wait; default: any number. 0: none that cannot begin at once. `Pool.submit`
+            says what happens to others; `Pool.run` is not limited.
+        batching: Whether requests are joined into one run, and how; default: they are not.
+        warmup: What every session runs before this returns, as `Pool.warmup`; True: `Warmup()`. Default: nothing.
 
     Returns:
         The pool.
@@ -128,6 +97,9 @@ def load(
     options = to_session_options(options)
     if progress is not None and not callable(progress):
         raise InvalidType(f"progress is a function of a LoadProgress, not {progress!r}")
+    check_queue(max_queue, batching)
+    if not isinstance(warmup, bool | Warmup):
+        raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
     named = name_devices(devices)
     _creation.check_arguments(serialize, None)
     callbacks = _creation.Callbacks()
@@ -148,4 +120,11 @@ def load(
     )
     created, timeline, targets = _shared.create(request)
     _visible_gpus.hint(targets)
-    return Pool(adopt(created, timeline, options))
+    pool = Pool(adopt(created, timeline, options), max_queue=max_queue, batching=batching)
+    if warmup is not False:
+        try:
+            pool.warmup(None if warmup is True else warmup)
+        except BaseException:
+            pool.close()
+            raise
+    return pool

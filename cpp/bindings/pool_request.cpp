@@ -1,0 +1,97 @@
+#include "bindings/pool_request.hpp"
+
+#include <utility>
+
+#include "bindings/errors.hpp"
+#include "bindings/run_options.hpp"
+#include "core/completions.hpp"
+
+namespace py = pybind11;
+
+namespace ortmulti::bindings {
+
+PoolRequest::PoolRequest(std::shared_ptr<Session> session, const py::object& wanted, const py::object& feed,
+                         py::object options, const std::string& device_name) {
+  const Ort::RunOptions& given = to_run_options(options);
+  RunRequest values(*session, wanted, feed);
+  if (!options.is_none()) {
+    run_options = &given;
+  }
+  if (!device_name.empty()) {
+    device = parse_device(device_name);
+  }
+  output_names = values.output_names();
+  inputs = values.take_inputs();
+  python_ = std::make_unique<Python>(
+      Python{std::move(session), std::move(options), std::move(values), py::object(), py::object()});
+}
+
+PoolRequest::~PoolRequest() {
+  inputs = RunInputs();  // before the arrays that they lie over
+  outputs.clear();
+  if (PyGILState_Check() != 0) {
+    python_.reset();
+  } else {
+    const py::gil_scoped_acquire gil;
+    python_.reset();
+  }
+}
+
+py::list PoolRequest::take_results() {
+  if (error) {
+    std::rethrow_exception(error);
+  }
+  return python_->values.to_python(std::move(outputs));
+}
+
+void PoolRequest::make_endable() {
+  if (run_options == nullptr) {
+    own_run_options.emplace();
+    run_options = &*own_run_options;
+  }
+}
+
+void PoolRequest::tell(py::object future, py::object complete) {
+  python_->future = std::move(future);
+  python_->complete = std::move(complete);
+  finished = [](std::shared_ptr<Request> request) {
+    completions().push([request = std::move(request)] { static_cast<PoolRequest&>(*request).deliver(); });
+  };
+}
+
+void PoolRequest::deliver() noexcept {
+  const py::object future = std::exchange(python_->future, py::object());
+  const py::object complete = std::exchange(python_->complete, py::object());
+  try {
+    py::object results = py::none();
+    py::object exception = py::none();
+    try {
+      results = take_results();
+    } catch (...) {
+      exception = to_python(std::current_exception());
+    }
+    complete(future, results, exception, outcome == Outcome::cancelled);
+  } catch (py::error_already_set& failure) {
+    failure.discard_as_unraisable(future);
+  } catch (const std::exception& failure) {
+    PyErr_SetString(PyExc_RuntimeError, failure.what());
+    PyErr_WriteUnraisable(future.ptr());
+  }
+}
+
+std::shared_ptr<Arrival> Arrival::of(Request& request) {
+  auto arrival = std::make_shared<Arrival>();
+  request.finished = [arrival](const std::shared_ptr<Request>& /*finished*/) {
+    const std::lock_guard lock(arrival->mutex_);
+    arrival->arrived_ = true;
+    arrival->changed_.notify_all();
+  };
+  return arrival;
+}
+
+bool Arrival::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, timeout, [this] { return arrived_; });
+}
+
+}  // namespace ortmulti::bindings

@@ -1,0 +1,241 @@
+#include <pybind11/stl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "bindings/gil.hpp"
+#include "bindings/pool_request.hpp"
+#include "bindings/python_session.hpp"
+#include "bindings/registrations.hpp"
+#include "core/error.hpp"
+#include "core/pool/pool.hpp"
+#include "core/pool/session_runner.hpp"
+#include "core/timeline.hpp"
+
+namespace py = pybind11;
+
+namespace ortmulti::bindings {
+namespace {
+
+// How long a signal may wait until Python sees it.
+constexpr std::chrono::milliseconds signal_interval{50};
+
+// A run that takes longer is not done in the main thread, which alone can see Ctrl-C; another thread's handing over
+// takes a thousandth of that.
+constexpr std::int64_t longest_uninterrupted_ns = 20'000'000;
+
+Request::Clock::time_point after(double seconds) {
+  constexpr double most = 1e8;  // three years: what is longer would not fit into the clock's numbers
+  return Request::Clock::now() +
+         std::chrono::duration_cast<Request::Clock::duration>(std::chrono::duration<double>(std::min(seconds, most)));
+}
+
+// (max_size, max_delay in seconds, axis)
+using BatchingArgument = std::tuple<std::size_t, double, std::size_t>;
+
+class PythonPool {
+ public:
+  PythonPool(std::optional<std::size_t> max_waiting, const std::optional<BatchingArgument>& batching) {
+    Pool::Options options;
+    options.max_waiting = max_waiting;
+    if (batching) {
+      const auto& [max_size, max_delay, axis] = *batching;
+      options.batching = {
+          max_size, std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(max_delay)),
+          axis};
+    }
+    pool_ = Pool::make(options);
+  }
+  ~PythonPool() {
+    const ReleaseGil nogil;  // closing waits for what runs
+    pool_.reset();
+  }
+  PythonPool(const PythonPool&) = delete;
+  PythonPool& operator=(const PythonPool&) = delete;
+
+  void add(const PythonSession& session) {
+    const ReleaseGil nogil;
+    if (!session_) {
+      session_ = session.session;
+    }
+    pool_->add(std::make_shared<SessionRunner>(session.session));
+  }
+
+  py::list run(const py::object& output_names, const py::object& input_feed, const py::object& run_options,
+               const std::string& device, std::optional<double> timeout) {
+    const auto request = make_request(output_names, input_feed, run_options, device, timeout);
+    std::shared_ptr<Arrival> arrival;
+    {
+      const ReleaseGil nogil;
+      const bool may_wait = last_run_ns_.load() < longest_uninterrupted_ns || this_thread() != getpid();
+      if (!may_wait || !pool_->run_here(*request)) {
+        request->make_endable();
+        arrival = Arrival::of(*request);
+        pool_->submit(request, std::nullopt);
+      }
+    }
+    if (arrival) {
+      wait_for(request, *arrival);
+    }
+    last_run_ns_.store((request->ended - request->started).count());
+    return request->take_results();
+  }
+
+  // The request, to be cancelled; `wait`: for room in the queue, in seconds; none: as long as it takes.
+  std::weak_ptr<PoolRequest> submit(py::object future, py::object complete, const py::object& output_names,
+                                    const py::object& input_feed, const py::object& run_options,
+                                    const std::string& device, std::optional<double> timeout,
+                                    std::optional<double> wait, bool limited) {
+    const auto request = make_request(output_names, input_feed, run_options, device, timeout);
+    request->make_endable();
+    request->tell(std::move(future), std::move(complete));
+    if (!limited) {
+      const ReleaseGil nogil;
+      pool_->submit(request, std::nullopt);
+      return request;
+    }
+    const auto give_up = after(wait.value_or(std::numeric_limits<double>::max()));
+    for (;;) {
+      {
+        const ReleaseGil nogil;
+        const auto next = std::min(give_up, Request::Clock::now() + signal_interval);
+        if (pool_->submit(request, next)) {
+          return request;
+        }
+        if (next == give_up) {
+          pool_->count_rejected();
+          throw Error(ErrorKind::queue_full,
+                      "the pool's queue is full: " + std::to_string(pool_->stats().waiting) + " requests wait");
+        }
+      }
+      if (PyErr_CheckSignals() != 0) {
+        throw py::error_already_set();
+      }
+    }
+  }
+
+  bool cancel(const std::weak_ptr<PoolRequest>& request) {
+    const ReleaseGil nogil;
+    const auto held = request.lock();
+    return held && pool_->cancel(held);
+  }
+
+  PoolStats stats() {
+    const ReleaseGil nogil;
+    return pool_->stats();
+  }
+
+  void close(bool cancel_waiting) {
+    const ReleaseGil nogil;
+    pool_->close(cancel_waiting);
+  }
+
+  bool closed() const { return pool_->closed(); }
+
+ private:
+  std::shared_ptr<PoolRequest> make_request(const py::object& output_names, const py::object& input_feed,
+                                            const py::object& run_options, const std::string& device,
+                                            std::optional<double> timeout) {
+    if (!session_) {
+      throw Error(ErrorKind::closed, "the pool has no session");
+    }
+    auto request = std::make_shared<PoolRequest>(session_, output_names, input_feed, run_options, device);
+    if (timeout) {
+      request->deadline = after(*timeout);
+    }
+    return request;
+  }
+
+  void wait_for(const std::shared_ptr<PoolRequest>& request, Arrival& arrival) {
+    for (;;) {
+      {
+        const ReleaseGil nogil;
+        if (arrival.wait(signal_interval)) {
+          return;
+        }
+      }
+      if (PyErr_CheckSignals() != 0) {
+        {
+          const ReleaseGil nogil;
+          pool_->cancel(request);
+        }
+        throw py::error_already_set();
+      }
+    }
+  }
+
+  std::shared_ptr<Pool> pool_;
+  std::shared_ptr<Session> session_;  // the first, which says what inputs and outputs there are
+  std::atomic<std::int64_t> last_run_ns_{std::numeric_limits<std::int64_t>::max()};
+};
+
+py::dict to_dict(const LatencyHistogram& histogram) {
+  py::dict result;
+  const auto seconds = [](std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; };
+  result["count"] = histogram.count();
+  result["sum"] = seconds(histogram.sum_ns());
+  result["max"] = seconds(histogram.max_ns());
+  result["p50"] = seconds(histogram.quantile_ns(0.5));
+  result["p95"] = seconds(histogram.quantile_ns(0.95));
+  result["p99"] = seconds(histogram.quantile_ns(0.99));
+  result["p999"] = seconds(histogram.quantile_ns(0.999));
+  return result;
+}
+
+py::dict to_dict(const PoolStats& stats) {
+  py::list devices;
+  for (const DeviceStats& device : stats.devices) {
+    py::dict entry;
+    entry["device"] = to_string(device.device);
+    entry["sessions"] = device.sessions;
+    entry["busy"] = device.busy;
+    entry["waiting"] = device.waiting;
+    entry["done"] = device.done;
+    entry["failed"] = device.failed;
+    entry["cancelled"] = device.cancelled;
+    entry["retried"] = device.retried;
+    entry["runs"] = device.runs;
+    entry["broken"] = device.broken;
+    entry["queue"] = to_dict(device.queue);
+    entry["run"] = to_dict(device.run);
+    entry["whole"] = to_dict(device.whole);
+    devices.append(std::move(entry));
+  }
+  py::dict result;
+  result["devices"] = devices;
+  result["waiting"] = stats.waiting;
+  result["rejected"] = stats.rejected;
+  result["cancelled_waiting"] = stats.cancelled_waiting;
+  result["failed_waiting"] = stats.failed_waiting;
+  return result;
+}
+
+}  // namespace
+
+void register_pool(py::module_& module) {
+  py::class_<std::weak_ptr<PoolRequest>>(module, "PoolRequest");
+  py::class_<PythonPool>(module, "Pool")
+      .def(py::init<std::optional<std::size_t>, const std::optional<BatchingArgument>&>(),
+           py::arg("max_waiting") = py::none(), py::arg("batching") = py::none())
+      .def("add", &PythonPool::add, py::arg("session"))
+      .def("run", &PythonPool::run, py::arg("output_names"), py::arg("input_feed"), py::arg("run_options"),
+           py::arg("device"), py::arg("timeout"))
+      .def("submit", &PythonPool::submit, py::arg("future"), py::arg("complete"), py::arg("output_names"),
+           py::arg("input_feed"), py::arg("run_options"), py::arg("device"), py::arg("timeout"), py::arg("wait"),
+           py::arg("limited"))
+      .def("cancel", &PythonPool::cancel, py::arg("request"))
+      .def("stats", [](PythonPool& self) { return to_dict(self.stats()); })
+      .def("close", &PythonPool::close, py::arg("cancel_waiting"))
+      .def("closed", &PythonPool::closed);
+}
+
+}  // namespace ortmulti::bindings

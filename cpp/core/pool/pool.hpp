@@ -1,0 +1,166 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/device.hpp"
+#include "core/pool/batch.hpp"
+#include "core/pool/latency.hpp"
+#include "core/pool/request.hpp"
+#include "core/pool/runner.hpp"
+
+namespace ortmulti {
+
+/// What became of the requests that ran, or were to run, on one device.
+struct DeviceStats {
+  Device device;
+  std::size_t sessions = 0;
+  std::size_t busy = 0;     ///< Sessions that run something now.
+  std::size_t waiting = 0;  ///< Requests for this device alone.
+  std::uint64_t done = 0;
+  std::uint64_t failed = 0;
+  std::uint64_t cancelled = 0;
+  std::uint64_t retried = 0;  ///< Given to another device, after this one broke.
+  std::uint64_t runs = 0;     ///< Of the model; fewer than requests where these are batched.
+  std::string broken;         ///< Why the device was taken out; empty where it was not.
+  LatencyHistogram queue;     ///< From asked to started.
+  LatencyHistogram run;       ///< From started to ended.
+  LatencyHistogram whole;     ///< From asked to ended.
+};
+
+struct PoolStats {
+  std::vector<DeviceStats> devices;
+  std::size_t waiting = 0;  ///< Requests that any device may take.
+  std::uint64_t rejected = 0;
+  std::uint64_t cancelled_waiting = 0;  ///< Never begun.
+  std::uint64_t failed_waiting = 0;     ///< Never begun: the deadline passed, or no device was left.
+};
+
+/// One queue in front of several sessions, each with a thread of its own. Every request that was accepted is answered,
+/// failed or cancelled exactly once. May be used from any thread; throws Error, with ErrorKind::closed after close()
+/// and ErrorKind::forked in a child of the process that made it.
+class Pool {
+ public:
+  using Clock = Request::Clock;
+
+  struct Options {
+    std::optional<std::size_t> max_waiting;  ///< Requests that may wait; by default any number.
+    Batching batching;
+  };
+
+  /// A pool without sessions; to be closed before the last reference goes, or it closes itself, which waits.
+  static std::shared_ptr<Pool> make(const Options& options);
+
+  /// Adds a session, which takes requests from now on.
+  void add(std::shared_ptr<Runner> runner);
+
+  /// Runs the request in this thread if a session is idle, and returns whether it did: the answer, or error, is in the
+  /// request, and `finished` is not called. False where all are busy, where there is a deadline or batching, or where
+  /// the device broke under another request's run: then the request is to be submitted.
+  bool run_here(Request& request);
+
+  /// Gives the request to an idle session, or queues it. With a full queue waits until then at most; returns false,
+  /// with nothing done, if it stays full. No time: the request is queued however many wait.
+  bool submit(const std::shared_ptr<Request>& request, const std::optional<Clock::time_point>& wait_until);
+
+  /// Counts a request that was refused since the queue was full.
+  void count_rejected();
+
+  /// Takes a waiting request out of the queue, or asks that a running one ends; its run's result is not wanted any
+  /// more. Returns false where it had ended.
+  bool cancel(const std::shared_ptr<Request>& request);
+
+  PoolStats stats();
+
+  /// Accepts nothing more, answers what was accepted, or with `cancel_waiting` cancels what has not begun, and frees
+  /// the sessions' threads and runners. Returns when all that is done; calling it again waits for the same.
+  void close(bool cancel_waiting);
+  bool closed() const;
+
+  explicit Pool(Options options);  // for make()
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  using Requests = std::vector<std::shared_ptr<Request>>;
+  using Queue = std::list<std::shared_ptr<Request>>;
+  struct Group;
+  struct Worker;
+
+  void check_process() const;
+  /// Throws Error unless a session will take the request. As the others below, with the mutex held.
+  void check_accepted(const Request& request) const;
+  Worker* idle_worker(const Request& request);
+  bool full() const;
+  Queue& queue_of(const Request& request);
+  static void assign(Worker& worker, const std::shared_ptr<Request>& request);
+  void give(Worker& worker, const std::shared_ptr<Request>& request);
+  void enqueue(const std::shared_ptr<Request>& request);
+  std::shared_ptr<Request> unqueue(Request& request);
+  /// Out of its queue, or of a batch that has not begun; null where it runs or has ended.
+  std::shared_ptr<Request> take_back(Request& request);
+  /// The first waiting request that the group may take, out of its queue; null if there is none.
+  std::shared_ptr<Request> next_for(Group& group);
+  /// After a run: the worker gets the next request, or is idle.
+  void hand_over(Worker& worker);
+  bool settled() const;
+  bool any_usable() const;
+
+  void work(Worker& worker);
+  bool join_forming(const std::shared_ptr<Request>& request);
+  void gather(Worker& worker, Lock& lock);
+  void run_batch(Worker& worker, Lock& lock);
+  /// Runs with the mutex released; returns how it failed.
+  std::exception_ptr run_one(Worker& worker, Request& request, Lock& lock);
+  std::exception_ptr run_joint(Worker& worker, const Requests& batch, Lock& lock);
+  /// What became of a run; false where the request is to be tried elsewhere.
+  bool end_run(Worker& worker, Request& request, std::exception_ptr error, Requests& finished);
+  void conclude(Worker& worker, const std::shared_ptr<Request>& request, std::exception_ptr error, Requests& finished);
+  void end_early(Request& request);
+  void take_out(Group& group, const std::string& reason, Requests& finished);
+  void finish(Request& request, Request::Outcome outcome, std::exception_ptr error = nullptr);
+  static void announce(Requests& finished);
+
+  void start_timer(const Request& request);
+  void add_timer(const std::shared_ptr<Request>& request);
+  void keep_deadlines();
+
+  const Options options_;
+  const unsigned generation_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable room_;     // in the queue
+  std::condition_variable settled_;  // nothing waits and nothing runs
+  std::vector<std::unique_ptr<Group>> groups_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  Queue anywhere_;
+  std::size_t waiting_ = 0;  // in all queues
+  std::uint64_t next_number_ = 0;
+  std::size_t next_group_ = 0;  // where the search for an idle session begins
+  std::uint64_t rejected_ = 0;
+  std::uint64_t cancelled_waiting_ = 0;
+  std::uint64_t failed_waiting_ = 0;
+  bool closing_ = false;
+
+  std::multimap<Clock::time_point, std::weak_ptr<Request>> timers_;
+  std::condition_variable timers_changed_;
+  std::thread timer_;
+  bool timer_stops_ = false;
+
+  std::mutex close_mutex_;
+  bool freed_ = false;
+};
+
+}  // namespace ortmulti

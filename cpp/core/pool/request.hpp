@@ -1,0 +1,70 @@
+#pragma once
+
+#include <onnxruntime_cxx_api.h>
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/device.hpp"
+#include "core/run_inputs.hpp"
+
+namespace ortmulti {
+
+/// One run that a pool is asked for. Who asks fills in the question and hands it over; the answer may be read once
+/// `finished` was called.
+class Request {
+ public:
+  using Clock = std::chrono::steady_clock;
+  enum class Outcome { pending, done, failed, cancelled };
+
+  Request() = default;
+  virtual ~Request() = default;
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+
+  // The question. Names and the inputs' memory are kept by whoever keeps the request.
+  RunInputs inputs;
+  std::vector<const char*> output_names;
+  /// Null: the session's own. Where they are the request's own, what runs can be ended.
+  const Ort::RunOptions* run_options = nullptr;
+  std::optional<Ort::RunOptions> own_run_options;
+  std::optional<Device> device;  ///< Only there; else wherever a session is free.
+  std::optional<Clock::time_point> deadline;
+  /// Called once, when the request is answered, failed or cancelled, from whichever thread did that, with the
+  /// reference that this thread had. It must not throw, and not wait for the pool.
+  std::function<void(std::shared_ptr<Request>)> finished;
+
+  // The answer.
+  Outcome outcome = Outcome::pending;
+  std::vector<Ort::Value> outputs;  ///< One for each name, where done.
+  std::exception_ptr error;         ///< Where failed or cancelled.
+  Device ran_on;
+  Clock::time_point asked;    ///< When it was handed over.
+  Clock::time_point started;  ///< When its last run began.
+  Clock::time_point ended;
+
+ private:
+  friend class Pool;
+
+  enum class Place { nowhere, waiting, running, finished };
+  Place place_ = Place::nowhere;
+  void* worker_ = nullptr;    // that has it, while running
+  std::uint64_t number_ = 0;  // by which waiting requests are ordered
+  std::size_t batch_size_ = 0;
+  std::string batch_key_;  // empty: it runs alone
+  bool expired_ = false;
+  bool unwanted_ = false;  // cancelled while it ran
+  bool retried_ = false;
+  std::list<std::shared_ptr<Request>>::iterator position_;  // while it waits
+  std::optional<std::multimap<Clock::time_point, std::weak_ptr<Request>>::iterator> timer_;
+};
+
+}  // namespace ortmulti

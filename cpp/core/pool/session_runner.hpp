@@ -1,0 +1,26 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/pool/runner.hpp"
+#include "core/session.hpp"
+
+namespace ortmulti {
+
+/// Runs requests with a session.
+class SessionRunner : public Runner {
+ public:
+  explicit SessionRunner(std::shared_ptr<Session> session) : session_(std::move(session)) {}
+
+  const Device& device() const noexcept override { return session_->device(); }
+  void run(Request& request) override;
+  void terminate(Request& request) noexcept override;
+  /// A GPU whose context refuses everything after a fault in a kernel, in whichever session.
+  std::string why_broken() noexcept override;
+
+ private:
+  std::shared_ptr<Session> session_;
+};
+
+}  // namespace ortmulti

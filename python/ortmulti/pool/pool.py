@@ -1,0 +1,362 @@
+"""The sessions of one model behind one queue."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ortmulti import _callbacks, _core, _runtime
+from ortmulti._closing import Closing
+from ortmulti._foreign_options import to_run_options
+from ortmulti.devices import Device, parse_devices
+from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.options import RunOptions
+from ortmulti.pool.futures import PoolFuture
+from ortmulti.pool.stats import PoolStats
+from ortmulti.pool.warmup import Warmup, warm_up
+from ortmulti.session import Sessions
+from ortmulti.timeline import Timeline
+
+__all__ = ["Batching", "Pool"]
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How a pool joins requests into one run.
+
+    Requests are joined whose inputs have the same names and types, and the same dimensions but for ``axis``'s; each
+    gets its part of the outputs. What cannot be joined, such as a request with ``run_options`` or without inputs, runs
+    alone. If a joint run fails, each of its requests is run alone, so that only those to blame fail. The model must
+    treat the parts of a batch independently, and its outputs must have ``axis`` too.
+
+    Attributes:
+        max_size: The largest size of a joint run along ``axis``; 2 or more.
+        max_delay_ms: How long the first request of a joint run waits for others, in milliseconds; default 0: only what
+            waits already is joined.
+        axis: The dimension of all inputs and outputs along which they are joined; default 0.
+
+    Raises:
+        InvalidArgument, InvalidType: A value that cannot be.
+    """
+
+    max_size: int
+    max_delay_ms: float = 0.0
+    axis: int = 0
+
+    def __post_init__(self) -> None:
+        _check_int("max_size", self.max_size, 2)
+        _check_int("axis", self.axis, 0)
+        _check_seconds("max_delay_ms", self.max_delay_ms)
+
+
+class Pool(Closing):
+    """The sessions of one model, as `load` returns them, behind one queue.
+
+    Requests go to a session that is idle, of the device with the fewest busy ones, and wait for one otherwise, the
+    first asked for first. A session runs one at a time. All methods may be called from any thread; inputs must not
+    change until their request is answered. A context manager: the end of the ``with`` block closes it.
+    """
+
+    def __init__(self, sessions: Sessions, *, max_queue: int | None = None, batching: Batching | None = None) -> None:
+        check_queue(max_queue, batching)
+        self._sessions = sessions
+        self._start = time.monotonic()
+        self._core = _core.Pool(
+            max_queue, None if batching is None else (batching.max_size, batching.max_delay_ms / 1000, batching.axis)
+        )
+        for session in sessions:
+            self._core.add(session._core)
+        _live.add(self)
+        _runtime.before_shut_down(_close_all)
+
+    @property
+    def sessions(self) -> Sessions:
+        """The sessions, those of the first device first. After `close` using one raises `ClosedError`."""
+        return self._sessions
+
+    @property
+    def devices(self) -> list[str]:
+        """The device of each session."""
+        return self._sessions.devices
+
+    @property
+    def timeline(self) -> Timeline:
+        """What loading spent its time on."""
+        return self._sessions.timeline
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+        *,
+        device: str | int | Device | None = None,
+        timeout: float | None = None,
+    ) -> list[Any]:
+        """Runs the model once and returns the outputs that were asked for: in this thread if a session is idle.
+
+        Args:
+            output_names: Names of the outputs wanted; None or empty for all.
+            input_feed: A value for each input, as for `InferenceSession.run`.
+            run_options: Options of this run. Without them, Ctrl-C ends the run, and so does its ``timeout``.
+            device: Where it is to run; default: wherever a session is idle.
+            timeout: Seconds until the answer is not wanted any more; default: none.
+
+        Raises:
+            As `InferenceSession.run`.
+            ClosedError: The pool is closed.
+            DeadlineExceeded: There was no answer within ``timeout``.
+            DeviceError: The pool has no working session left on ``device``, or at all.
+        """
+        return self._core.run(output_names, input_feed, to_run_options(run_options), _name(device), _timeout(timeout))
+
+    def submit(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+        *,
+        device: str | int | Device | None = None,
+        timeout: float | None = None,
+        when_full: Literal["block", "reject"] | float = "block",
+    ) -> PoolFuture:
+        """Asks for a run and returns its future, whose result is what `run` returns.
+
+        Args:
+            output_names, input_feed, run_options, device, timeout: As for `run`.
+            when_full: What to do while as many requests wait as ``max_queue`` allows: ``"block"``: wait for room;
+                ``"reject"``: raise; a number of seconds: wait so long, then raise.
+
+        Raises:
+            As `run` for arguments that cannot be; the future raises how the run failed.
+            QueueFull: The queue had no room, with ``when_full`` other than ``"block"``.
+        """
+        return self._submit(output_names, input_feed, run_options, device, timeout, _wait(when_full), True)
+
+    async def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+        *,
+        device: str | int | Device | None = None,
+        timeout: float | None = None,
+        when_full: Literal["block", "reject"] = "block",
+    ) -> list[Any]:
+        """As `run`, for asyncio's event loop and those that follow its interface: the loop goes on meanwhile.
+
+        Cancelling the task cancels the request. With ``when_full="block"`` the request waits, however many others do.
+        """
+        import asyncio
+
+        if when_full not in ("block", "reject"):
+            raise InvalidArgument(f"when_full is 'block' or 'reject', not {when_full!r}")
+        limited = when_full == "reject"
+        future = self._submit(output_names, input_feed, run_options, device, timeout, 0.0, limited)
+        awaitable: Awaitable[list[Any]] = asyncio.wrap_future(future)
+        return await awaitable
+
+    def map(
+        self,
+        feeds: Iterable[Mapping[str, Any]],
+        output_names: Sequence[str] | None = None,
+        *,
+        lookahead: int | None = None,
+    ) -> Iterator[list[Any]]:
+        """The outputs of each feed, in their order, while the next ones run.
+
+        Args:
+            feeds: The inputs of each run; taken as they are needed.
+            output_names: As for `run`.
+            lookahead: How many requests are asked for before the first of them is returned; default: two a session.
+
+        Yields:
+            What `run` returns. The first failure is raised, in its place; what was asked for after it is cancelled, as
+            it is when the iterator is closed.
+        """
+        pending: deque[PoolFuture] = deque()
+        most = self._lookahead(lookahead)
+        return self._map(iter(feeds), output_names, most, pending)
+
+    def _map(
+        self,
+        feeds: Iterator[Mapping[str, Any]],
+        output_names: Sequence[str] | None,
+        most: int,
+        pending: deque[PoolFuture],
+    ) -> Iterator[list[Any]]:
+        try:
+            for feed in feeds:
+                pending.append(self._submit(output_names, feed, None, None, None, None, True))
+                if len(pending) >= most:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def as_completed(
+        self,
+        feeds: Iterable[Mapping[str, Any]],
+        output_names: Sequence[str] | None = None,
+        *,
+        lookahead: int | None = None,
+    ) -> Iterator[tuple[int, PoolFuture]]:
+        """The future of each feed as soon as it is done, with the feed's place among them.
+
+        Args:
+            feeds, output_names, lookahead: As for `map`.
+
+        Yields:
+            ``(index, future)``; a request that failed raises when its future is asked for the result. What is not done
+            when the iterator is closed is cancelled.
+        """
+        return self._as_completed(iter(feeds), output_names, self._lookahead(lookahead))
+
+    def _as_completed(
+        self, feeds: Iterator[Mapping[str, Any]], output_names: Sequence[str] | None, most: int
+    ) -> Iterator[tuple[int, PoolFuture]]:
+        pending: dict[PoolFuture, int] = {}
+        try:
+            for index, feed in enumerate(feeds):
+                pending[self._submit(output_names, feed, None, None, None, None, True)] = index
+                while len(pending) >= most:
+                    yield from _done(pending)
+            while pending:
+                yield from _done(pending)
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def warmup(self, warmup: Warmup | None = None) -> None:
+        """Runs every session, all at the same time, so that the first requests find them warm; not in the queue.
+
+        Args:
+            warmup: What is run; default: `Warmup()`.
+
+        Raises:
+            As `InferenceSession.run`; see also `Warmup`.
+        """
+        if warmup is not None and not isinstance(warmup, Warmup):
+            raise InvalidType(f"warmup is an ortmulti.Warmup, not {warmup!r}")
+        warm_up(self._sessions, warmup or Warmup())
+
+    def stats(self) -> PoolStats:
+        """What the requests waited for and how long they took, since the pool was made; also after `close`."""
+        return PoolStats._from_core(self._core.stats(), time.monotonic() - self._start)
+
+    def close(self, cancel_pending: bool = False) -> None:
+        """Answers what was asked for, and frees the sessions and their weights. Again: does nothing.
+
+        Args:
+            cancel_pending: Cancel the requests that wait, and answer only those that run. At the interpreter's exit
+                pools are closed so.
+        """
+        self._core.close(cancel_pending)
+        self._sessions.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called, or all of its sessions are closed."""
+        return self._core.closed() or all(session.closed for session in self._sessions)
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return f"<Pool of {self._sessions[0]._core.model()} on {', '.join(self.devices)}{state}>"
+
+    def _submit(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None,
+        device: str | int | Device | None,
+        timeout: float | None,
+        wait: float | None,
+        limited: bool,
+    ) -> PoolFuture:
+        _callbacks.start()
+        future = PoolFuture(self._core)
+        future._request = self._core.submit(
+            future,
+            PoolFuture._complete,
+            output_names,
+            input_feed,
+            to_run_options(run_options),
+            _name(device),
+            _timeout(timeout),
+            wait,
+            limited,
+        )
+        return future
+
+    def _lookahead(self, lookahead: int | None) -> int:
+        if lookahead is None:
+            return 2 * len(self._sessions)
+        _check_int("lookahead", lookahead, 1)
+        return lookahead
+
+
+_live: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for pool in list(_live):
+        pool.close(cancel_pending=True)
+
+
+def _done(pending: dict[PoolFuture, int]) -> Iterator[tuple[int, PoolFuture]]:
+    done = wait(pending, return_when=FIRST_COMPLETED).done
+    for future in [future for future in pending if future in done]:
+        yield pending.pop(future), future
+
+
+def check_queue(max_queue: object, batching: object) -> None:
+    """Raises InvalidArgument or InvalidType for what cannot be."""
+    if max_queue is not None:
+        _check_int("max_queue", max_queue, 0)
+    if batching is not None and not isinstance(batching, Batching):
+        raise InvalidType(f"batching is an ortmulti.Batching, not {batching!r}")
+
+
+def _check_int(name: str, value: object, minimum: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidType(f"{name} is an int, not {value!r}")
+    if not minimum <= value < 2**63:
+        raise InvalidArgument(f"{name} is {minimum} or more, not {value}")
+
+
+def _check_seconds(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidType(f"{name} is a number, not {value!r}")
+    if not 0 <= value < float("inf"):
+        raise InvalidArgument(f"{name} is 0 or more, not {value}")
+
+
+def _timeout(timeout: float | None) -> float | None:
+    if timeout is not None:
+        _check_seconds("timeout", timeout)
+    return timeout
+
+
+def _wait(when_full: str | float) -> float | None:
+    if when_full == "block":
+        return None
+    if when_full == "reject":
+        return 0.0
+    if isinstance(when_full, str):
+        raise InvalidArgument(f"when_full is 'block', 'reject' or a number of seconds, not {when_full!r}")
+    _check_seconds("when_full", when_full)
+    return when_full
+
+
+def _name(device: str | int | Device | None) -> str:
+    if device is None:
+        return ""
+    [parsed] = parse_devices(device)
+    return str(parsed)

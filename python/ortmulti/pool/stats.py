@@ -1,0 +1,173 @@
+"""What a pool's requests waited for and how long they took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["DeviceStats", "Latency", "PoolStats"]
+
+
+@dataclass(frozen=True)
+class Latency:
+    """How long something took, in seconds. Quantiles are exact to 3%, and never too low.
+
+    Attributes:
+        count: How often it was measured.
+        sum: All of it together.
+        max: The longest.
+        p50, p95, p99, p999: What 50%, 95%, 99% and 99.9% did not exceed; 0 where nothing was measured.
+    """
+
+    count: int
+    sum: float
+    max: float
+    p50: float
+    p95: float
+    p99: float
+    p999: float
+
+    @property
+    def mean(self) -> float:
+        """The average; 0 where nothing was measured."""
+        return self.sum / self.count if self.count else 0.0
+
+
+@dataclass(frozen=True)
+class DeviceStats:
+    """One device's part of a pool's work, since the pool was made.
+
+    Attributes:
+        device: ``"cpu"`` or ``"cuda:N"``.
+        sessions: How many sessions it has.
+        busy: How many of them run something now.
+        waiting: Requests that wait for this device alone.
+        done, failed, cancelled: Requests that ended so, after they had been given to a session.
+        retried: Requests that were given to another device, since this one broke under another's run.
+        runs: Runs of the model; with batching fewer than requests.
+        broken: Why the device was taken out of the pool; empty where it was not.
+        queue: From a request's start to that of its run.
+        run: The run.
+        whole: From a request's start to its end.
+    """
+
+    device: str
+    sessions: int
+    busy: int
+    waiting: int
+    done: int
+    failed: int
+    cancelled: int
+    retried: int
+    runs: int
+    broken: str
+    queue: Latency
+    run: Latency
+    whole: Latency
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    """A pool's work since it was made.
+
+    Attributes:
+        devices: Each device's.
+        waiting: Requests that wait for any session.
+        rejected: Requests that a full queue refused.
+        cancelled_waiting: Requests that were cancelled before they were given to a session.
+        failed_waiting: Requests whose deadline passed, or whose last device broke, before they were given to a session.
+        seconds: Since when the pool was made.
+    """
+
+    devices: list[DeviceStats]
+    waiting: int
+    rejected: int
+    cancelled_waiting: int
+    failed_waiting: int
+    seconds: float
+
+    @classmethod
+    def _from_core(cls, core: Mapping[str, Any], seconds: float) -> PoolStats:
+        times = ("queue", "run", "whole")
+        devices = []
+        for device in core["devices"]:
+            latencies: dict[str, Any] = {name: Latency(**device[name]) for name in times}
+            devices.append(DeviceStats(**{**device, **latencies}))
+        return cls(**{**core, "devices": devices}, seconds=seconds)
+
+    @property
+    def throughput(self) -> float:
+        """Requests done a second, since the pool was made."""
+        return sum(device.done for device in self.devices) / self.seconds if self.seconds > 0 else 0.0
+
+    def prometheus(self, labels: Mapping[str, str] | None = None) -> str:
+        """The same in Prometheus's text format, version 0.0.4.
+
+        Args:
+            labels: Labels of every line, such as ``{"model": "resnet50"}``.
+        """
+        return "".join(f"{line}\n" for line in _lines(self, dict(labels or {})))
+
+
+def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
+    def metric(name: str, kind: str, text: str) -> Iterator[str]:
+        yield f"# HELP ortmulti_{name} {text}"
+        yield f"# TYPE ortmulti_{name} {kind}"
+
+    def sample(name: str, value: float, **more: str) -> str:
+        return f"ortmulti_{name}{_braces({**labels, **more})} {value!r}"
+
+    yield from metric("requests_total", "counter", "Requests that ended, by device and outcome.")
+    for device in stats.devices:
+        for outcome in ("done", "failed", "cancelled"):
+            yield sample("requests_total", getattr(device, outcome), device=device.device, outcome=outcome)
+    yield from metric("requests_never_run_total", "counter", "Requests that ended before a session had them.")
+    for outcome, count in (
+        ("cancelled", stats.cancelled_waiting),
+        ("failed", stats.failed_waiting),
+        ("rejected", stats.rejected),
+    ):
+        yield sample("requests_never_run_total", count, outcome=outcome)
+    yield from metric("runs_total", "counter", "Runs of the model.")
+    for device in stats.devices:
+        yield sample("runs_total", device.runs, device=device.device)
+    yield from metric("requests_retried_total", "counter", "Requests given to another device, since one broke.")
+    for device in stats.devices:
+        yield sample("requests_retried_total", device.retried, device=device.device)
+    yield from metric("waiting", "gauge", "Requests that wait; without device: for any.")
+    yield sample("waiting", stats.waiting)
+    for device in stats.devices:
+        yield sample("waiting", device.waiting, device=device.device)
+    yield from metric("busy_sessions", "gauge", "Sessions that run something.")
+    for device in stats.devices:
+        yield sample("busy_sessions", device.busy, device=device.device)
+    yield from metric("sessions", "gauge", "Sessions.")
+    for device in stats.devices:
+        yield sample("sessions", 0 if device.broken else device.sessions, device=device.device)
+    for name, text in (
+        ("queue", "From a request's start to that of its run."),
+        ("run", "Of a run."),
+        ("whole", "From a request's start to its end."),
+    ):
+        yield from metric(f"{name}_seconds", "summary", text)
+        for device in stats.devices:
+            times: Latency = getattr(device, name)
+            for quantile, value in (
+                ("0.5", times.p50),
+                ("0.95", times.p95),
+                ("0.99", times.p99),
+                ("0.999", times.p999),
+            ):
+                yield sample(f"{name}_seconds", value, device=device.device, quantile=quantile)
+            yield sample(f"{name}_seconds_sum", times.sum, device=device.device)
+            yield sample(f"{name}_seconds_count", times.count, device=device.device)
+
+
+def _braces(labels: dict[str, str]) -> str:
+    if not labels:
+        return ""
+    escaped = {
+        name: value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"') for name, value in labels.items()
+    }
+    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items()) + "}"

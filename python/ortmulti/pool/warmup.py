@@ -1,0 +1,83 @@
+"""First runs, which load kernels and search algorithms, before anybody waits for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.models.inputs import sample_inputs
+from ortmulti.session import InferenceSession, Sessions
+
+__all__ = ["Warmup"]
+
+SPAN = "warm up"
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """What sessions run before a pool's first request.
+
+    Attributes:
+        samples: The inputs of a run, or several: one of each shape that is to be warm. Default: made from what the
+            model declares, as `ortmulti.models.sample_inputs` does.
+        dimensions: Sizes of the model's dynamic dimensions by their names, for samples that are made; one mapping, or
+            several.
+        runs: How often each is run; default 1. With CUDA, ONNX Runtime searches algorithms in the first.
+
+    Raises:
+        InvalidArgument, InvalidType: A value that cannot be, or both ``samples`` and ``dimensions``.
+    """
+
+    samples: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
+    dimensions: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None
+    runs: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.runs, bool) or not isinstance(self.runs, int):
+            raise InvalidType(f"runs is an int, not {self.runs!r}")
+        if self.runs < 1:
+            raise InvalidArgument(f"runs is 1 or more, not {self.runs}")
+        if self.samples is not None and self.dimensions is not None:
+            raise InvalidArgument("a warm-up has samples or dimensions, not both")
+        for name, value in (("samples", self.samples), ("dimensions", self.dimensions)):
+            if not all(isinstance(one, Mapping) for one in _several(value)):
+                raise InvalidType(f"{name} is a dict, or several, not {value!r}")
+
+    def feeds(self, session: InferenceSession) -> list[Mapping[str, Any]]:
+        """The inputs of each run, in their order; the caller checks that the session takes them."""
+        if self.samples is not None:
+            return _several(self.samples)
+        sizes = [{}] if self.dimensions is None else _several(self.dimensions)
+        return [sample_inputs(session.get_inputs(), dimensions=dimensions) for dimensions in sizes]
+
+
+def _several(value: object) -> list[Any]:
+    if value is None or isinstance(value, Mapping):
+        return [] if value is None else [value]
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes):
+        return [value]
+    return list(value)
+
+
+def warm_up(sessions: Sessions, warmup: Warmup) -> None:
+    """Runs all sessions, each in a thread of its own; each adds a span to the timeline.
+
+    Raises:
+        As `InferenceSession.run`, and as `sample_inputs`; the first session's that failed, when all have ended.
+    """
+    feeds = warmup.feeds(sessions[0])
+
+    def run(session: InferenceSession) -> None:
+        start = time.monotonic_ns()
+        for feed in feeds:
+            for _ in range(warmup.runs):
+                session.run(None, feed)
+        sessions.timeline.add(SPAN, start, time.monotonic_ns(), session.device)
+
+    with ThreadPoolExecutor(len(sessions), "ortmulti-warmup") as threads:
+        for future in [threads.submit(run, session) for session in sessions]:
+            future.result()

@@ -1,0 +1,133 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/pool/pool.hpp"
+
+namespace ortmulti::tests {
+
+/// Stands for a session: a run ends when the test says so, or at once.
+class FakeRunner : public Runner {
+ public:
+  explicit FakeRunner(Device device) : device_(device) {}
+
+  const Device& device() const noexcept override { return device_; }
+
+  void run(Request& request) override {
+    std::unique_lock lock(mutex_);
+    runs_.push_back(&request);
+    request.outputs.clear();
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !held_ || terminated_ == &request; });
+    if (terminated_ == &request) {
+      terminated_ = nullptr;
+      throw Error(ErrorKind::fail, "terminated");
+    }
+    if (action) {
+      const auto call = action;
+      lock.unlock();
+      call(request);
+    }
+    if (request.outputs.empty()) {
+      request.outputs.emplace_back(nullptr);
+    }
+  }
+
+  void terminate(Request& request) noexcept override {
+    const std::lock_guard lock(mutex_);
+    terminated_ = &request;
+    changed_.notify_all();
+  }
+
+  std::string why_broken() noexcept override {
+    const std::lock_guard lock(mutex_);
+    return broken_;
+  }
+
+  void hold() { set(held_, true); }
+  void release() { set(held_, false); }
+  void break_down(const std::string& reason) { set(broken_, reason); }
+  void wait_for_runs(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return runs_.size() >= count; });
+  }
+  std::vector<Request*> runs() {
+    const std::lock_guard lock(mutex_);
+    return runs_;
+  }
+
+  std::function<void(Request&)> action;  ///< Of each run: may throw, or give outputs. Set before there are any.
+
+ private:
+  template <typename Value>
+  void set(Value& value, Value to) {
+    const std::lock_guard lock(mutex_);
+    value = std::move(to);
+    changed_.notify_all();
+  }
+
+  const Device device_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool held_ = false;
+  std::string broken_;
+  Request* terminated_ = nullptr;
+  std::vector<Request*> runs_;
+};
+
+/// Collects what is finished.
+class Answers {
+ public:
+  std::shared_ptr<Request> request() {
+    auto made = std::make_shared<Request>();
+    made->finished = [this](const std::shared_ptr<Request>& finished) {
+      const std::lock_guard lock(mutex_);
+      finished_.push_back(finished);
+      changed_.notify_all();
+    };
+    return made;
+  }
+
+  std::vector<std::shared_ptr<Request>> wait_for(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return finished_.size() >= count; });
+    return finished_;
+  }
+
+  std::size_t count() {
+    const std::lock_guard lock(mutex_);
+    return finished_.size();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::shared_ptr<Request>> finished_;
+};
+
+/// The kind of the error that a request ended with.
+inline ErrorKind kind_of(const Request& request) {
+  try {
+    std::rethrow_exception(request.error);
+  } catch (const Error& error) {
+    return error.kind();
+  }
+}
+
+inline std::string text_of(const Request& request) {
+  try {
+    std::rethrow_exception(request.error);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace ortmulti::tests

@@ -1,0 +1,69 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "core/pool/latency.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+TEST(LatencyHistogram, IsZeroWhenEmpty) {
+  const LatencyHistogram histogram;
+  EXPECT_EQ(histogram.count(), 0U);
+  EXPECT_EQ(histogram.quantile_ns(0.5), 0);
+  EXPECT_EQ(histogram.max_ns(), 0);
+}
+
+TEST(LatencyHistogram, QuantilesAreRightToThreePercent) {
+  std::mt19937_64 random(7);
+  std::lognormal_distribution<double> times(13, 3);  // from a nanosecond to minutes
+  LatencyHistogram histogram;
+  std::vector<std::int64_t> all;
+  for (int i = 0; i < 20000; ++i) {
+    all.push_back(static_cast<std::int64_t>(times(random)));
+    histogram.record(all.back());
+  }
+  std::sort(all.begin(), all.end());
+  for (const double q : {0.0, 0.001, 0.01, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0}) {
+    const auto rank =
+        std::max<std::size_t>(1, static_cast<std::size_t>(std::ceil(q * static_cast<double>(all.size()))));
+    const auto exact = static_cast<double>(all[rank - 1]);
+    const auto found = static_cast<double>(histogram.quantile_ns(q));
+    EXPECT_GE(found, exact) << q;
+    EXPECT_LE(found, exact * 1.032 + 1) << q;
+  }
+  EXPECT_EQ(histogram.max_ns(), all.back());
+  EXPECT_EQ(histogram.quantile_ns(1), all.back());
+}
+
+TEST(LatencyHistogram, KeepsWhatLiesOutsideAtItsEnds) {
+  LatencyHistogram histogram;
+  histogram.record(-5);
+  histogram.record(std::numeric_limits<std::int64_t>::max());
+  EXPECT_EQ(histogram.quantile_ns(0.5), 0);
+  EXPECT_GT(histogram.max_ns(), std::int64_t{9} * 3600 * 1000000000);
+  EXPECT_EQ(histogram.count(), 2U);
+}
+
+TEST(LatencyHistogram, MergesAsIfRecordedTogether) {
+  LatencyHistogram one;
+  LatencyHistogram other;
+  LatencyHistogram both;
+  for (std::int64_t i = 0; i < 1000; ++i) {
+    (i % 3 == 0 ? one : other).record(i * i);
+    both.record(i * i);
+  }
+  one.merge(other);
+  EXPECT_EQ(one.count(), both.count());
+  EXPECT_EQ(one.sum_ns(), both.sum_ns());
+  EXPECT_EQ(one.max_ns(), both.max_ns());
+  EXPECT_EQ(one.quantile_ns(0.9), both.quantile_ns(0.9));
+}
+
+}  // namespace
+}  // namespace ortmulti::tests

@@ -1,0 +1,269 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "fake_runner.hpp"
+#include "test_support.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using Outcome = Request::Outcome;
+using Shape = std::vector<std::int64_t>;
+
+Ort::Value tensor(const Shape& shape, float first = 0) {
+  const Ort::AllocatorWithDefaultOptions allocator;
+  Ort::Value value = Ort::Value::CreateTensor<float>(allocator, shape.data(), shape.size());
+  const std::size_t count = value.GetTensorTypeAndShapeInfo().GetElementCount();
+  std::iota(value.GetTensorMutableData<float>(), value.GetTensorMutableData<float>() + count, first);
+  return value;
+}
+
+std::vector<float> numbers(const Ort::Value& value) {
+  const auto* data = value.GetTensorData<float>();
+  return {data, data + value.GetTensorTypeAndShapeInfo().GetElementCount()};
+}
+
+Shape shape_of(const Ort::Value& value) { return value.GetTensorTypeAndShapeInfo().GetShape(); }
+
+std::vector<float> doubled(std::vector<float> values) {
+  for (float& value : values) {
+    value *= 2;
+  }
+  return values;
+}
+
+// The session: y = 2 x.
+void twice(Request& request) {
+  Ort::Value y = tensor(shape_of(request.inputs.values()[0]));
+  const std::vector<float> values = doubled(numbers(request.inputs.values()[0]));
+  std::copy(values.begin(), values.end(), y.GetTensorMutableData<float>());
+  request.outputs.push_back(std::move(y));
+}
+
+class BatchTest : public RealSessions {
+ protected:
+  void make(const Batching& batching) {
+    Pool::Options options;
+    options.batching = batching;
+    pool = Pool::make(options);
+    runner->action = [this](Request& request) {
+      twice(request);
+      sizes.push_back(shape_of(request.inputs.values()[0])[0]);
+    };
+    pool->add(runner);
+  }
+
+  std::shared_ptr<Request> request_of(const Shape& shape, float first = 0) {
+    auto request = answers.request();
+    request->output_names = {"y"};
+    request->inputs.add("x", tensor(shape, first));
+    return request;
+  }
+  std::shared_ptr<Request> submit(const Shape& shape, float first = 0) {
+    auto request = request_of(shape, first);
+    EXPECT_TRUE(pool->submit(request, std::nullopt));
+    return request;
+  }
+
+  std::vector<std::int64_t> sizes;  // of the runs
+  Answers answers;
+  std::shared_ptr<FakeRunner> runner = std::make_shared<FakeRunner>(Device::cpu());
+  std::shared_ptr<Pool> pool;
+};
+
+TEST_F(BatchTest, WhatWaitsRunsTogether) {
+  make({8, milliseconds(0), 0});
+  runner->hold();
+  const auto first = submit({1, 3});
+  runner->wait_for_runs(1);
+  std::vector<std::shared_ptr<Request>> waiting;
+  for (int i = 0; i < 6; ++i) {
+    waiting.push_back(submit({1 + i % 2, 3}, static_cast<float>(10 * i)));
+  }
+  runner->release();
+  answers.wait_for(7);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 7, 2}));  // of 1 + 2 + 1 + 2 + 1 + 2, in their order
+  EXPECT_EQ(first->outcome, Outcome::done);
+  for (const auto& request : waiting) {
+    ASSERT_EQ(request->outcome, Outcome::done);
+    EXPECT_EQ(shape_of(request->outputs[0]), shape_of(request->inputs.values()[0]));
+    EXPECT_EQ(numbers(request->outputs[0]), doubled(numbers(request->inputs.values()[0])));
+  }
+}
+
+TEST_F(BatchTest, WaitsForMoreUntilItIsFull) {
+  make({3, hours(1), 0});
+  const std::vector<std::shared_ptr<Request>> requests{submit({1, 2}, 1), submit({1, 2}, 2), submit({1, 2}, 3)};
+  answers.wait_for(3);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{3}));
+  for (const auto& request : requests) {
+    EXPECT_EQ(numbers(request->outputs[0]), doubled(numbers(request->inputs.values()[0])));
+  }
+  EXPECT_EQ(pool->stats().devices.front().runs, 1U);
+  EXPECT_EQ(pool->stats().devices.front().done, 3U);
+}
+
+TEST_F(BatchTest, WaitsNoLongerThanTheDelay) {
+  make({100, milliseconds(20), 0});
+  const auto request = submit({1, 2});
+  answers.wait_for(1);
+  EXPECT_GE(request->started - request->asked, milliseconds(20));
+}
+
+TEST_F(BatchTest, OtherShapesRunApart) {
+  make({8, milliseconds(0), 0});
+  runner->hold();
+  submit({1, 3});
+  runner->wait_for_runs(1);
+  submit({1, 3});
+  const auto other = submit({1, 4});
+  submit({2, 3});
+  runner->release();
+  answers.wait_for(4);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 3, 1}));
+  EXPECT_EQ(shape_of(other->outputs[0]), (Shape{1, 4}));
+}
+
+TEST_F(BatchTest, AnotherAxis) {
+  make({8, hours(1), 1});
+  runner->action = [](Request& request) { twice(request); };
+  const auto one = submit({2, 5, 2}, 0);
+  const auto other = submit({2, 3, 2}, 100);
+  answers.wait_for(2);
+  for (const auto& request : {one, other}) {
+    EXPECT_EQ(shape_of(request->outputs[0]), shape_of(request->inputs.values()[0]));
+    EXPECT_EQ(numbers(request->outputs[0]), doubled(numbers(request->inputs.values()[0])));
+  }
+  EXPECT_EQ(pool->stats().devices.front().runs, 1U);
+}
+
+TEST_F(BatchTest, WhatCannotBeBatchedRunsAlone) {
+  make({4, hours(1), 0});
+  runner->action = [](Request&) {};
+  const auto scalar = submit({});
+  const auto empty = submit({0, 3});
+  auto none = answers.request();
+  pool->submit(none, std::nullopt);
+  auto mixed = request_of({1, 2});
+  mixed->inputs.add("z", tensor({2, 2}));
+  pool->submit(mixed, std::nullopt);
+  auto large = submit({9, 1});
+  answers.wait_for(5);  // though the delay is an hour
+  EXPECT_EQ(pool->stats().devices.front().runs, 5U);
+}
+
+TEST_F(BatchTest, ABadRequestFailsAlone) {
+  make({3, hours(1), 0});
+  runner->action = [](Request& request) {
+    for (const float value : numbers(request.inputs.values()[0])) {
+      if (value == 13) {
+        throw Error(ErrorKind::invalid_argument, "unlucky");
+      }
+    }
+    twice(request);
+  };
+  const auto one = submit({1, 1}, 1);
+  const auto bad = submit({1, 1}, 13);
+  const auto two = submit({1, 1}, 2);
+  answers.wait_for(3);
+  EXPECT_EQ(numbers(one->outputs[0]), std::vector<float>{2});
+  EXPECT_EQ(numbers(two->outputs[0]), std::vector<float>{4});
+  EXPECT_EQ(bad->outcome, Outcome::failed);
+  EXPECT_EQ(text_of(*bad), "unlucky");
+}
+
+TEST_F(BatchTest, AnOutputWithoutTheAxisIsRunApart) {
+  make({2, hours(1), 0});
+  runner->action = [](Request& request) {
+    request.outputs.push_back(tensor({1}, numbers(request.inputs.values()[0])[0]));
+  };
+  const auto one = submit({1, 1}, 1);
+  const auto two = submit({1, 1}, 2);
+  answers.wait_for(2);
+  EXPECT_EQ(numbers(one->outputs[0]), std::vector<float>{1});
+  EXPECT_EQ(numbers(two->outputs[0]), std::vector<float>{2});
+}
+
+TEST_F(BatchTest, CancelledMembersLeaveTheOthersAlone) {
+  make({3, hours(1), 0});
+  const auto kept = submit({1, 1}, 5);
+  const auto cancelled = submit({1, 1}, 6);
+  EXPECT_TRUE(pool->cancel(cancelled));
+  EXPECT_EQ(answers.wait_for(1).front(), cancelled);
+  EXPECT_EQ(cancelled->outcome, Outcome::cancelled);
+  const auto next = submit({1, 1}, 7);
+  const auto last = submit({1, 1}, 8);
+  answers.wait_for(4);
+  EXPECT_EQ(numbers(kept->outputs[0]), std::vector<float>{10});
+  EXPECT_EQ(numbers(next->outputs[0]), std::vector<float>{14});
+  EXPECT_EQ(numbers(last->outputs[0]), std::vector<float>{16});
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{3}));
+}
+
+TEST_F(BatchTest, ABatchMayLoseAllOfItsRequests) {
+  make({3, hours(1), 0});
+  EXPECT_TRUE(pool->cancel(submit({1, 1}, 5)));
+  const auto late = request_of({1, 1}, 6);
+  late->deadline = Pool::Clock::now() + milliseconds(20);
+  pool->submit(late, std::nullopt);
+  answers.wait_for(2);
+  EXPECT_EQ(kind_of(*late), ErrorKind::deadline);
+  EXPECT_TRUE(runner->runs().empty());
+  for (int i = 0; i < 3; ++i) {
+    submit({1, 1});
+  }
+  answers.wait_for(5);
+}
+
+TEST_F(BatchTest, ARunEndsWhenNobodyWantsAnyOfItsRequests) {
+  make({2, hours(1), 0});
+  runner->hold();
+  const auto one = submit({1, 1});
+  const auto two = submit({1, 1});
+  runner->wait_for_runs(1);
+  EXPECT_TRUE(pool->cancel(one));
+  EXPECT_EQ(answers.count(), 0U);
+  EXPECT_TRUE(pool->cancel(two));
+  answers.wait_for(2);
+  EXPECT_EQ(one->outcome, Outcome::cancelled);
+  EXPECT_EQ(two->outcome, Outcome::cancelled);
+}
+
+TEST_F(BatchTest, CloseDoesNotWaitForMore) {
+  make({8, hours(1), 0});
+  const auto request = submit({1, 1}, 4);
+  pool->close(false);
+  EXPECT_EQ(numbers(request->outputs[0]), std::vector<float>{8});
+}
+
+TEST(Batch, KeyTellsApartWhatCannotJoin) {
+  if (!missing_environment().empty()) {
+    GTEST_SKIP();
+  }
+  runtime();
+  const auto with = [](const char* name, const Shape& shape, const char* output) {
+    auto request = std::make_shared<Request>();
+    request->output_names = {output};
+    request->inputs.add(name, tensor(shape));
+    return request;
+  };
+  const std::string key = batch_key(*with("x", {2, 3}, "y"), 0);
+  EXPECT_FALSE(key.empty());
+  EXPECT_EQ(key, batch_key(*with("x", {5, 3}, "y"), 0));
+  EXPECT_NE(key, batch_key(*with("x", {2, 4}, "y"), 0));
+  EXPECT_NE(key, batch_key(*with("x", {2, 3, 1}, "y"), 0));
+  EXPECT_NE(key, batch_key(*with("z", {2, 3}, "y"), 0));
+  EXPECT_NE(key, batch_key(*with("x", {2, 3}, "z"), 0));
+  EXPECT_TRUE(batch_key(*with("x", {2}, "y"), 1).empty());
+}
+
+}  // namespace
+}  // namespace ortmulti::tests

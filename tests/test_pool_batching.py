@@ -1,0 +1,107 @@
+"""Requests that are run together."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+import ortmulti
+from ortmulti import Batching
+from tests import _models
+
+
+def rows() -> bytes:
+    """y [n, 3] = 2 x [n, 3]; size [1]: the number of rows that were run."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Add", ["x", "x"], ["y"]),
+            helper.make_node("Shape", ["x"], ["shape"]),
+            helper.make_node("Slice", ["shape", "zero", "one"], ["rows"]),
+            helper.make_node("Expand", ["rows", "shape"], ["size"]),
+        ],
+        "rows",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3]),
+            helper.make_tensor_value_info("size", TensorProto.INT64, ["n", 3]),
+        ],
+        [
+            helper.make_tensor("zero", TensorProto.INT64, [1], [0]),
+            helper.make_tensor("one", TensorProto.INT64, [1], [1]),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    return model.SerializeToString()
+
+
+def x(count: int, first: float = 0) -> np.ndarray:
+    return np.arange(first, first + 3 * count, dtype=np.float32).reshape(count, 3)
+
+
+def test_requests_are_joined_and_split() -> None:
+    with ortmulti.load(rows(), "cpu", batching=Batching(4, max_delay_ms=60_000)) as pool:
+        futures = [pool.submit(None, {"x": x(1, n)}) for n in range(4)]
+        for number, future in enumerate(futures):
+            y, size = future.result()
+            np.testing.assert_array_equal(y, 2 * x(1, number))
+            assert size.shape == (1, 3)
+            assert (size == 4).all()
+        [device] = pool.stats().devices
+        assert (device.runs, device.done) == (1, 4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(2, 8))
+def test_any_sizes_get_their_own_answers(sizes: list[int], max_size: int) -> None:
+    with ortmulti.load(rows(), "cpu", 2, batching=Batching(max_size, max_delay_ms=1)) as pool:
+        futures = [pool.submit(["y"], {"x": x(size, number)}) for number, size in enumerate(sizes)]
+        for number, (size, future) in enumerate(zip(sizes, futures, strict=True)):
+            np.testing.assert_array_equal(future.result()[0], 2 * x(size, number))
+
+
+def test_run_is_joined_too() -> None:
+    with ortmulti.load(rows(), "cpu", batching=Batching(2, max_delay_ms=60_000)) as pool:
+        other = pool.submit(None, {"x": x(1)})
+        _, size = pool.run(None, {"x": x(1, 5)})
+        assert (size == 2).all()
+        other.result()
+
+
+def test_wrong_shapes_fail_alone() -> None:
+    with ortmulti.load(rows(), "cpu", batching=Batching(3, max_delay_ms=50)) as pool:
+        good = pool.submit(["y"], {"x": x(1)})
+        bad = pool.submit(["y"], {"x": np.zeros((1, 4), np.float32)})
+        also_good = pool.submit(["y"], {"x": x(1, 7)})
+        np.testing.assert_array_equal(good.result()[0], 2 * x(1))
+        np.testing.assert_array_equal(also_good.result()[0], 2 * x(1, 7))
+        with pytest.raises(ortmulti.InvalidArgument):
+            bad.result()
+
+
+def test_strings_run_alone() -> None:
+    with ortmulti.load(_models.identity(TensorProto.STRING), "cpu", batching=Batching(4, max_delay_ms=60_000)) as pool:
+        [name] = [value.name for value in pool.sessions[0].get_inputs()]
+        [result] = pool.submit(None, {name: np.array(["a", "b"], object)}).result()
+        assert result.tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_size": 1}, "max_size"),
+        ({"max_size": 2.0}, "max_size"),
+        ({"max_size": 4, "max_delay_ms": -1}, "max_delay_ms"),
+        ({"max_size": 4, "max_delay_ms": "1"}, "max_delay_ms"),
+        ({"max_size": 4, "axis": -1}, "axis"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ortmulti.InvalidArgument, match=message):
+        Batching(**arguments)
+    with pytest.raises(ortmulti.InvalidType, match="batching"):
+        ortmulti.load(rows(), "cpu", batching=arguments)

@@ -1,0 +1,51 @@
+"""First runs before a pool's first request."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti import Warmup
+from tests import _models
+
+MODEL = _models.matmul()
+X = {"x": np.zeros((2, 64), np.float32)}
+
+
+def spans(pool: ortmulti.Pool) -> list[str]:
+    return [span.device for span in pool.timeline.spans if span.name == "warm up"]
+
+
+def test_every_session_runs_and_says_so() -> None:
+    with ortmulti.load(MODEL, "cpu", 3, warmup=True) as pool:
+        assert spans(pool) == ["cpu"] * 3
+        pool.warmup(Warmup(samples=[X, {"x": np.zeros((5, 64), np.float32)}], runs=2))
+        assert len(spans(pool)) == 6
+        assert pool.stats().devices[0].runs == 0
+    with ortmulti.load(MODEL, "cpu") as pool:
+        assert spans(pool) == []
+
+
+@pytest.mark.parametrize(
+    ("warmup", "error"),
+    [
+        (Warmup(samples={"z": X["x"]}), ortmulti.InvalidArgument),
+        (Warmup(samples={"x": np.zeros((2, 5), np.float32)}), ortmulti.InvalidArgument),
+        (Warmup(dimensions={"unknown": 3}), ortmulti.InvalidArgument),
+        (3, ortmulti.InvalidType),
+        ({"x": 1}, ortmulti.InvalidType),
+    ],
+)
+def test_a_warmup_that_fails_fails_the_load(warmup: Warmup, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        ortmulti.load(MODEL, "cpu", warmup=warmup)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"runs": 0}, {"runs": "1"}, {"samples": 3}, {"dimensions": [3]}, {"samples": X, "dimensions": {"n": 1}}],
+)
+def test_what_cannot_be_is_refused(arguments: dict[str, object]) -> None:
+    with pytest.raises(ortmulti.InvalidArgument):
+        Warmup(**arguments)
