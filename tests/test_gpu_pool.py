@@ -9,7 +9,7 @@ import ortmulti
 from ortmulti import Batching, Warmup
 from tests import _models
 from tests._gpus import VISIBLE
-from tests._processes import check_child
+from tests._processes import run_child
 
 pytestmark = pytest.mark.gpu
 
@@ -55,9 +55,9 @@ def test_batches_on_a_gpu() -> None:
 
 def test_a_gpu_whose_context_is_lost_is_taken_out() -> None:
     pytest.importorskip("torch")
-    check_child(
+    child = run_child(
         """
-        import logging
+        import logging, os, sys
         import numpy as np
         import ortmulti
         import torch
@@ -83,10 +83,11 @@ def test_a_gpu_whose_context_is_lost_is_taken_out() -> None:
         assert isinstance(last, ortmulti.DeviceError), last
         assert pool.stats().devices[0].broken
         print(pool.stats().devices[0].broken)
-        import os, sys
         sys.stdout.flush()
-        os._exit(0)
+        os._exit(0)  # nothing can be freed there any more
         """,
         environment=VISIBLE,
         timeout=120,
     )
+    assert child.returncode == 0, child.stderr
+    assert "assert" in child.stdout
