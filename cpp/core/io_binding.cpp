@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/capture_guard.hpp"
 #include "core/cuda_memory.hpp"
 #include "core/error.hpp"
 #include "core/process_fork.hpp"
@@ -241,7 +242,11 @@ void IoBinding::run(const Ort::RunOptions& options) {
       }
     }
     used_.swap(used);
-    session_->run(open, options, binding_);
+    std::uint64_t shapes = no_shapes;
+    for (const auto& [name, value] : inputs_) {
+      shapes = add_shape(shapes, value->get());
+    }
+    session_->run(open, options, binding_, shapes);
   });
 }
 

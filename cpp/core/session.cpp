@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/capture_guard.hpp"
 #include "core/cuda_startup.hpp"
 #include "core/error.hpp"
 #include "core/process_fork.hpp"
@@ -144,7 +145,10 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
       opened->run_options.SetRunLogSeverityLevel(log_severity(options));
     }
     const ScopedSpan span(timeline, "create session", name);
-    opened->session = open_session(runtime, model, ort_options);
+    {
+      const CaptureGuard guard(device, CaptureGuard::Work::waits_for_device);
+      opened->session = open_session(runtime, model, ort_options);
+    }
     read_declarations(opened->session, *description);
     if (watch) {
       description->weight_use = watch->use();
@@ -258,8 +262,28 @@ void Session::run(const Ort::RunOptions& run_options, const char* const* input_n
   const auto lock = lock_for_use();
   const OrtRunOptions* given = run_options;
   const Ort::RunOptions& chosen = given == nullptr ? opened_->run_options : run_options;
-  try {
+  std::uint64_t shapes = no_shapes;
+  if (device().is_cuda()) {
+    for (std::size_t i = 0; i < input_count; ++i) {
+      shapes = add_shape(shapes, inputs[i]);
+    }
+  }
+  run_guarded(shapes, [&] {
     opened_->session.Run(chosen, input_names, inputs, input_count, output_names, outputs, output_count);
+  });
+}
+
+template <typename Run>
+void Session::run_guarded(std::uint64_t shapes, const Run& run) const {
+  std::optional<CaptureGuard> guard;
+  if (device().is_cuda() && opened_->last_shapes.load() != shapes) {
+    guard.emplace(device(), CaptureGuard::Work::may_capture);
+  }
+  try {
+    run();
+    if (guard) {
+      opened_->last_shapes.store(shapes);
+    }
   } catch (const Ort::Exception& exception) {
     throw run_error(exception);
   }
@@ -282,13 +306,10 @@ Ort::Allocator Session::make_allocator(const Lock& /*open*/, const Ort::MemoryIn
   return {opened_->session, memory};
 }
 
-void Session::run(const Lock& /*open*/, const Ort::RunOptions& run_options, const Ort::IoBinding& binding) const {
+void Session::run(const Lock& /*open*/, const Ort::RunOptions& run_options, const Ort::IoBinding& binding,
+                  std::uint64_t shapes) const {
   const OrtRunOptions* given = run_options;
-  try {
-    opened_->session.Run(given == nullptr ? opened_->run_options : run_options, binding);
-  } catch (const Ort::Exception& exception) {
-    throw run_error(exception);
-  }
+  run_guarded(shapes, [&] { opened_->session.Run(given == nullptr ? opened_->run_options : run_options, binding); });
 }
 
 void Session::close() {
@@ -309,7 +330,10 @@ bool Session::free_session(bool cancel) {
   const std::unique_lock lock(mutex_);  // for as long as it takes: who closes at exit must not be overtaken
   const std::weak_ptr<const Opened> watched = opened_;
   const bool was_open = opened_ != nullptr;
-  opened_.reset();
+  if (was_open) {
+    const CaptureGuard guard(device(), CaptureGuard::Work::waits_for_device);
+    opened_.reset();
+  }
   return was_open && watched.expired();
 }
 

@@ -113,7 +113,9 @@ class Session {
   Lock lock_for_use();
   Ort::IoBinding make_binding(const Lock& open) const;
   Ort::Allocator make_allocator(const Lock& open, const Ort::MemoryInfo& memory) const;
-  void run(const Lock& open, const Ort::RunOptions& run_options, const Ort::IoBinding& binding) const;
+  /// `shapes`: those of the inputs that are bound, by add_shape().
+  void run(const Lock& open, const Ort::RunOptions& run_options, const Ort::IoBinding& binding,
+           std::uint64_t shapes) const;
 
   /// Has a run of this handle done by a thread of its own, beside at most as many as the session has threads within a
   /// node, of which one on a GPU has one. Throws Error where the session cannot be used any more.
@@ -155,10 +157,14 @@ class Session {
     std::shared_ptr<const WeightStore> weights;
     Ort::RunOptions run_options{nullptr};  // of runs that come without any
     Ort::Session session{nullptr};
+    std::atomic<std::uint64_t> last_shapes{0};  // of the last run that succeeded
   };
 
   Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened);
   Error run_error(const Ort::Exception& exception) const;
+  /// Calls `run`, with a CaptureGuard where the shapes are others than the last run's.
+  template <typename Run>
+  void run_guarded(std::uint64_t shapes, const Run& run) const;
   bool inherited() const noexcept;
   bool survives_fork() const noexcept;
   static void read_declarations(const Ort::Session& session, Description& description);
