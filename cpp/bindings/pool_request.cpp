@@ -26,7 +26,7 @@ PoolRequest::PoolRequest(std::shared_ptr<Session> session, const py::object& wan
       Python{std::move(session), std::move(options), std::move(values), py::object(), py::object()});
 }
 
-PoolRequest::~PoolRequest() {
+PoolRequest::~PoolRequest() {  // NOLINT(bugprone-exception-escape): out of memory ends the process
   inputs = RunInputs();  // before the arrays that they lie over
   outputs.clear();
   if (PyGILState_Check() != 0) {
@@ -59,7 +59,7 @@ void PoolRequest::tell(py::object future, py::object complete) {
   };
 }
 
-void PoolRequest::deliver() noexcept {
+void PoolRequest::deliver() noexcept {  // NOLINT(bugprone-exception-escape): out of memory ends the process
   const py::object future = std::exchange(python_->future, py::object());
   const py::object complete = std::exchange(python_->complete, py::object());
   try {

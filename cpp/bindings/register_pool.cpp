@@ -222,7 +222,7 @@ py::dict to_dict(const PoolStats& stats) {
 }  // namespace
 
 void register_pool(py::module_& module) {
-  py::class_<std::weak_ptr<PoolRequest>>(module, "PoolRequest");
+  const py::class_<std::weak_ptr<PoolRequest>> request(module, "PoolRequest");
   py::class_<PythonPool>(module, "Pool")
       .def(py::init<std::optional<std::size_t>, const std::optional<BatchingArgument>&>(),
            py::arg("max_waiting") = py::none(), py::arg("batching") = py::none())

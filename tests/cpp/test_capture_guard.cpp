@@ -68,6 +68,7 @@ TEST(CaptureGuard, NeverBothKindsAtOnce) {
   std::atomic<int> capturing{0};
   std::atomic<int> waiting{0};
   std::vector<std::thread> threads;
+  threads.reserve(8);
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 2000; ++i) {

@@ -71,6 +71,7 @@ TEST_F(PoolTest, KeepsTheOrderOfWhatWaits) {
   submit();
   runner->wait_for_runs(1);
   std::vector<std::shared_ptr<Request>> waiting;
+  waiting.reserve(10);
   for (int i = 0; i < 10; ++i) {
     waiting.push_back(i % 2 == 0 ? submit() : submit(Device::cpu()));
   }
@@ -91,7 +92,7 @@ TEST_F(PoolTest, RunsOnTheDeviceAskedFor) {
   EXPECT_TRUE(first->runs().empty());
   EXPECT_EQ(second->runs().size(), 20U);
   EXPECT_TRUE(throws(ErrorKind::invalid_argument, {"no session on cuda:2"}, [&] {
-    auto request = answers.request();
+    const auto request = answers.request();
     request->device = Device::cuda(2);
     pool->submit(request, std::nullopt);
   }));
@@ -163,6 +164,7 @@ TEST_F(PoolTest, AFullQueueRefusesOrWaits) {
   submit();  // however many wait
   EXPECT_EQ(pool->stats().waiting, 3U);
   std::vector<std::future<bool>> blocked;
+  blocked.reserve(5);
   for (int i = 0; i < 5; ++i) {
     blocked.push_back(std::async(std::launch::async, [&] { return submit_until(Pool::Clock::now() + hours(1)); }));
   }
@@ -306,6 +308,7 @@ TEST_F(PoolTest, CloseAnswersWhatWasAccepted) {
   const auto runner = add(Device::cpu());
   runner->hold();
   std::vector<std::shared_ptr<Request>> requests;
+  requests.reserve(5);
   for (int i = 0; i < 5; ++i) {
     requests.push_back(submit());
   }
@@ -407,6 +410,7 @@ TEST_F(PoolTest, ManyThreadsAskCancelAndAreAnsweredOnce) {
   std::atomic<std::size_t> refused{0};
   std::atomic<std::size_t> here{0};
   std::vector<std::thread> askers;
+  askers.reserve(threads);
   for (std::size_t t = 0; t < threads; ++t) {
     askers.emplace_back([&, t] {
       for (std::size_t i = 0; i < each; ++i) {

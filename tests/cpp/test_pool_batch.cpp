@@ -85,6 +85,7 @@ TEST_F(BatchTest, WhatWaitsRunsTogether) {
   const auto first = submit({1, 3});
   runner->wait_for_runs(1);
   std::vector<std::shared_ptr<Request>> waiting;
+  waiting.reserve(6);
   for (int i = 0; i < 6; ++i) {
     waiting.push_back(submit({1 + i % 2, 3}, static_cast<float>(10 * i)));
   }
@@ -150,12 +151,12 @@ TEST_F(BatchTest, WhatCannotBeBatchedRunsAlone) {
   runner->action = [](Request&) {};
   const auto scalar = submit({});
   const auto empty = submit({0, 3});
-  auto none = answers.request();
+  const auto none = answers.request();
   pool->submit(none, std::nullopt);
-  auto mixed = request_of({1, 2});
+  const auto mixed = request_of({1, 2});
   mixed->inputs.add("z", tensor({2, 2}));
   pool->submit(mixed, std::nullopt);
-  auto large = submit({9, 1});
+  const auto large = submit({9, 1});
   answers.wait_for(5);  // though the delay is an hour
   EXPECT_EQ(pool->stats().devices.front().runs, 5U);
 }

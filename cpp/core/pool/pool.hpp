@@ -87,7 +87,7 @@ class Pool {
   void close(bool cancel_waiting);
   bool closed() const;
 
-  explicit Pool(Options options);  // for make()
+  explicit Pool(const Options& options);  // for make()
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -136,6 +136,7 @@ class Pool {
   void start_timer(const Request& request);
   void add_timer(const std::shared_ptr<Request>& request);
   void keep_deadlines();
+  static std::exception_ptr deadline_error(const Request& request, const std::string& what);
 
   const Options options_;
   const unsigned generation_;

@@ -1,0 +1,68 @@
+#include <system_error>
+
+#include "core/pool/pool_parts.hpp"
+
+namespace ortmulti {
+
+std::exception_ptr Pool::deadline_error(const Request& request, const std::string& what) {
+  const auto allowed = request.deadline.value_or(request.asked) - request.asked;
+  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(allowed).count();
+  return make_error(ErrorKind::deadline, what + std::to_string(milliseconds) + " ms");
+}
+
+void Pool::start_timer(const Request& request) {
+  if (!request.deadline || timer_.joinable()) {
+    return;
+  }
+  try {
+    timer_ = std::thread(&Pool::keep_deadlines, this);
+  } catch (const std::system_error& error) {
+    throw Error(ErrorKind::fail, std::string("the system gives no further thread for deadlines: ") + error.what());
+  }
+}
+
+void Pool::add_timer(const std::shared_ptr<Request>& request) {
+  if (!request->deadline) {
+    return;
+  }
+  request->timer_ = timers_.emplace(*request->deadline, request);
+  if (*request->timer_ == timers_.begin()) {
+    timers_changed_.notify_one();
+  }
+}
+
+void Pool::keep_deadlines() {
+  Lock lock(mutex_);
+  Requests finished;
+  while (!timer_stops_) {
+    if (timers_.empty()) {
+      timers_changed_.wait(lock);
+      continue;
+    }
+    const Clock::time_point first = timers_.begin()->first;
+    if (first > Clock::now()) {
+      timers_changed_.wait_until(lock, first);
+      continue;
+    }
+    const auto request = timers_.begin()->second.lock();
+    timers_.erase(timers_.begin());
+    request->timer_.reset();
+    const auto taken = take_back(*request);
+    if (!taken) {
+      request->expired_ = true;
+      end_early(*request);
+      continue;
+    }
+    finished.push_back(taken);
+    ++failed_waiting_;
+    finish(*request, Request::Outcome::failed,
+           deadline_error(*request, "the request still waited for a session after "));
+    if (closing_ && settled()) {
+      settled_.notify_all();
+    }
+    lock.unlock();
+    announce(finished);
+    lock.lock();
+  }
+}
+}  // namespace ortmulti

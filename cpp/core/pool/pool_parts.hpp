@@ -1,0 +1,52 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/pool/pool.hpp"
+
+namespace ortmulti {
+
+// The sessions of one device.
+struct Pool::Group {
+  Device device;
+  Queue waiting;  // for this device alone
+  std::vector<Worker*> workers;
+  std::size_t busy = 0;
+  std::string broken;
+  std::uint64_t done = 0;
+  std::uint64_t failed = 0;
+  std::uint64_t cancelled = 0;
+  std::uint64_t retried = 0;
+  std::uint64_t runs = 0;
+  LatencyHistogram queue;
+  LatencyHistogram run;
+  LatencyHistogram whole;
+};
+
+struct Pool::Worker {
+  Group* group = nullptr;
+  std::shared_ptr<Runner> runner;
+  bool busy = false;
+  bool stopping = false;
+  bool forming = false;       // its batch may grow
+  Requests batch;             // what it has to run
+  std::size_t batched = 0;    // the size of that
+  Request* in_run = nullptr;  // what the runner has
+  std::string why_broken;     // since the last run
+  std::condition_variable wake;
+  std::thread thread;
+};
+
+inline std::exception_ptr make_error(ErrorKind kind, const std::string& message) {
+  return std::make_exception_ptr(Error(kind, message));
+}
+
+}  // namespace ortmulti

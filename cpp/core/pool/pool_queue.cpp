@@ -1,0 +1,215 @@
+#include <algorithm>
+#include <utility>
+
+#include "core/pool/pool_parts.hpp"
+
+namespace ortmulti {
+
+Pool::Worker* Pool::idle_worker(const Request& request) {
+  Group* best = nullptr;
+  std::size_t best_index = 0;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const std::size_t index = (next_group_ + i) % groups_.size();
+    Group& group = *groups_[index];
+    if (!group.broken.empty() || group.busy == group.workers.size() ||
+        (request.device && *request.device != group.device)) {
+      continue;
+    }
+    if (best == nullptr || group.busy * best->workers.size() < best->busy * group.workers.size()) {
+      best = &group;
+      best_index = index;
+    }
+  }
+  if (best == nullptr) {
+    return nullptr;
+  }
+  next_group_ = best_index + 1;
+  return *std::find_if(best->workers.begin(), best->workers.end(), [](const Worker* worker) { return !worker->busy; });
+}
+
+bool Pool::full() const { return options_.max_waiting && waiting_ >= *options_.max_waiting; }
+
+bool Pool::any_usable() const {
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) { return group->broken.empty(); });
+}
+
+bool Pool::settled() const {
+  return waiting_ == 0 &&
+         std::none_of(groups_.begin(), groups_.end(), [](const auto& group) { return group->busy != 0; });
+}
+
+void Pool::assign(Worker& worker, const std::shared_ptr<Request>& request) {
+  request->place_ = Request::Place::running;
+  request->worker_ = &worker;
+  worker.batch.push_back(request);
+}
+
+void Pool::give(Worker& worker, const std::shared_ptr<Request>& request) {
+  if (!worker.busy) {
+    worker.busy = true;
+    ++worker.group->busy;
+  }
+  assign(worker, request);
+  worker.batched = request->batch_size_;
+  worker.wake.notify_one();
+}
+
+Pool::Queue& Pool::queue_of(const Request& request) {
+  if (request.device) {
+    for (const auto& group : groups_) {
+      if (group->device == *request.device) {
+        return group->waiting;
+      }
+    }
+  }
+  return anywhere_;
+}
+
+void Pool::enqueue(const std::shared_ptr<Request>& request) {
+  Queue& queue = queue_of(*request);
+  // What is retried was asked for before the others.
+  request->position_ = queue.insert(request->retried_ ? queue.begin() : queue.end(), request);
+  if (!request->retried_) {
+    request->number_ = ++next_number_;
+  }
+  request->place_ = Request::Place::waiting;
+  ++waiting_;
+}
+
+std::shared_ptr<Request> Pool::unqueue(Request& request) {
+  std::shared_ptr<Request> taken = std::move(*request.position_);
+  queue_of(request).erase(request.position_);
+  --waiting_;
+  request.place_ = Request::Place::nowhere;
+  room_.notify_one();
+  return taken;
+}
+
+std::shared_ptr<Request> Pool::take_back(Request& request) {
+  if (request.place_ == Request::Place::waiting) {
+    return unqueue(request);
+  }
+  if (request.place_ == Request::Place::running && static_cast<Worker*>(request.worker_)->forming) {
+    Worker& worker = *static_cast<Worker*>(request.worker_);
+    const auto member = std::find_if(worker.batch.begin(), worker.batch.end(),
+                                     [&request](const auto& other) { return other.get() == &request; });
+    auto taken = std::move(*member);
+    worker.batch.erase(member);
+    worker.batched -= request.batch_size_;
+    worker.wake.notify_one();
+    return taken;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<Request> Pool::next_for(Group& group) {
+  if (anywhere_.empty() && group.waiting.empty()) {
+    return nullptr;
+  }
+  const bool own =
+      anywhere_.empty() || (!group.waiting.empty() && group.waiting.front()->number_ < anywhere_.front()->number_);
+  return unqueue(own ? *group.waiting.front() : *anywhere_.front());
+}
+
+void Pool::hand_over(Worker& worker) {
+  if (worker.group->broken.empty()) {
+    if (const auto next = next_for(*worker.group)) {
+      give(worker, next);
+      return;
+    }
+  }
+  worker.busy = false;
+  --worker.group->busy;
+  if (closing_ && settled()) {
+    settled_.notify_all();
+  }
+}
+
+bool Pool::run_here(Request& request) {
+  check_process();
+  if (options_.batching.enabled() || request.deadline) {
+    return false;
+  }
+  request.asked = Clock::now();
+  Lock lock(mutex_);
+  check_accepted(request);
+  Worker* worker = idle_worker(request);
+  if (worker == nullptr) {
+    return false;
+  }
+  worker->busy = true;
+  ++worker->group->busy;
+  std::exception_ptr error = run_one(*worker, request, lock);
+  Requests finished;
+  const bool ended = end_run(*worker, request, std::move(error), finished);
+  hand_over(*worker);
+  lock.unlock();
+  announce(finished);
+  return ended;
+}
+
+bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<Clock::time_point>& wait_until) {
+  check_process();
+  request->asked = Clock::now();
+  if (options_.batching.enabled() && (request->run_options == nullptr || request->own_run_options)) {
+    request->batch_size_ = batch_size(*request, options_.batching.axis);
+    request->batch_key_ = batch_key(*request, options_.batching.axis);
+  }
+  Lock lock(mutex_);
+  check_accepted(*request);
+  start_timer(*request);
+  Worker* idle = nullptr;
+  bool joined = false;
+  for (;;) {
+    if (request->deadline && *request->deadline <= Clock::now()) {
+      throw Error(ErrorKind::deadline, "the request's deadline passed before there was room for it");
+    }
+    joined = join_forming(request);
+    idle = joined ? nullptr : idle_worker(*request);
+    if (joined || idle != nullptr || !wait_until || !full()) {
+      break;
+    }
+    if (room_.wait_until(lock, *wait_until) == std::cv_status::timeout && full()) {
+      return false;
+    }
+    check_accepted(*request);
+  }
+  add_timer(request);
+  if (idle != nullptr) {
+    give(*idle, request);
+  } else if (!joined) {
+    enqueue(request);
+  }
+  if (!full()) {
+    room_.notify_one();  // what woke this thread may have been for another one too
+  }
+  return true;
+}
+
+void Pool::count_rejected() {
+  const Lock lock(mutex_);
+  ++rejected_;
+}
+
+bool Pool::cancel(const std::shared_ptr<Request>& request) {
+  check_process();
+  Lock lock(mutex_);
+  if (const auto taken = take_back(*request)) {
+    ++cancelled_waiting_;
+    finish(*taken, Request::Outcome::cancelled, make_error(ErrorKind::cancelled, "the request was cancelled"));
+    if (closing_ && settled()) {
+      settled_.notify_all();
+    }
+    lock.unlock();
+    Requests finished{taken};
+    announce(finished);
+    return true;
+  }
+  if (request->place_ != Request::Place::running) {
+    return false;
+  }
+  request->unwanted_ = true;
+  end_early(*request);
+  return true;
+}
+}  // namespace ortmulti

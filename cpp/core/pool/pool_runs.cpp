@@ -1,0 +1,248 @@
+#include <algorithm>
+#include <utility>
+
+#include "core/pool/pool_parts.hpp"
+
+namespace ortmulti {
+
+void Pool::work(Worker& worker) {
+  Lock lock(mutex_);
+  for (;;) {
+    worker.wake.wait(lock, [&worker] { return !worker.batch.empty() || worker.stopping; });
+    if (worker.batch.empty()) {
+      return;
+    }
+    run_batch(worker, lock);
+    hand_over(worker);
+  }
+}
+
+bool Pool::join_forming(const std::shared_ptr<Request>& request) {
+  if (request->batch_key_.empty()) {
+    return false;
+  }
+  for (const auto& worker : workers_) {
+    if (worker->forming && !worker->batch.empty() && worker->batch.front()->batch_key_ == request->batch_key_ &&
+        worker->batched + request->batch_size_ <= options_.batching.max_size &&
+        (!request->device || *request->device == worker->group->device)) {
+      assign(*worker, request);
+      worker->batched += request->batch_size_;
+      if (worker->batched == options_.batching.max_size) {
+        worker->wake.notify_one();
+      }
+      return true;
+    }
+  }
+  return false;
+}
+
+void Pool::gather(Worker& worker, Lock& lock) {
+  const std::size_t most = options_.batching.max_size;
+  const std::shared_ptr<Request> first = worker.batch.front();
+  if (first->batch_key_.empty() || worker.batched >= most || first->unwanted_ || first->expired_) {
+    return;
+  }
+  for (Queue* queue : {&worker.group->waiting, &anywhere_}) {
+    std::size_t looked_at = 0;  // requests of other shapes could be many
+    for (auto next = queue->begin(); next != queue->end() && worker.batched < most && looked_at < 4 * most;
+         ++looked_at) {
+      Request& request = **next++;
+      if (request.batch_key_ == first->batch_key_ && worker.batched + request.batch_size_ <= most) {
+        worker.batched += request.batch_size_;
+        assign(worker, unqueue(request));
+      }
+    }
+  }
+  if (worker.batched < most && options_.batching.max_delay.count() > 0 && !closing_) {
+    worker.forming = true;
+    worker.wake.wait_until(lock, first->asked + options_.batching.max_delay,
+                           [&] { return worker.batched >= most || worker.batch.empty() || closing_; });
+    worker.forming = false;
+  }
+}
+
+void Pool::run_batch(Worker& worker, Lock& lock) {
+  if (options_.batching.enabled()) {
+    gather(worker, lock);
+  }
+  const Requests all = std::move(worker.batch);
+  worker.batch.clear();
+  Requests finished;
+  Requests batch;
+  for (const auto& request : all) {
+    if (request->unwanted_ || request->expired_) {
+      request->started = Clock::now();
+      conclude(worker, request, nullptr, finished);
+    } else {
+      batch.push_back(request);
+    }
+  }
+  worker.batch = batch;
+  if (batch.size() == 1) {
+    std::exception_ptr error = run_one(worker, *batch.front(), lock);
+    conclude(worker, batch.front(), std::move(error), finished);
+  } else if (!batch.empty()) {
+    const std::exception_ptr joint_error = run_joint(worker, batch, lock);
+    for (const auto& request : batch) {
+      std::exception_ptr error = joint_error;
+      if (error && !request->unwanted_ && !request->expired_ && worker.group->broken.empty()) {
+        worker.batch = {request};  // which of them made the batch fail is found by running each alone
+        error = run_one(worker, *request, lock);
+      }
+      conclude(worker, request, std::move(error), finished);
+    }
+  }
+  worker.batch.clear();
+  lock.unlock();
+  announce(finished);
+  lock.lock();
+}
+
+std::exception_ptr Pool::run_one(Worker& worker, Request& request, Lock& lock) {
+  worker.in_run = &request;
+  ++worker.group->runs;
+  lock.unlock();
+  std::exception_ptr error;
+  std::string why_broken;
+  request.started = Clock::now();
+  try {
+    worker.runner->run(request);
+  } catch (...) {
+    error = std::current_exception();
+    request.outputs.clear();
+  }
+  request.ended = Clock::now();
+  if (error) {
+    why_broken = worker.runner->why_broken();
+  }
+  lock.lock();
+  worker.in_run = nullptr;
+  worker.why_broken = std::move(why_broken);
+  return error;
+}
+
+std::exception_ptr Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
+  lock.unlock();
+  std::exception_ptr error;
+  std::shared_ptr<Request> joint;
+  const Clock::time_point started = Clock::now();
+  try {
+    joint = join(batch, options_.batching.axis);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  if (joint) {
+    error = run_one(worker, *joint, lock);
+  }
+  lock.unlock();
+  if (!error) {
+    try {
+      split(*joint, batch, options_.batching.axis);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  joint.reset();
+  const Clock::time_point ended = Clock::now();
+  for (const auto& request : batch) {
+    request->started = started;
+    request->ended = ended;
+  }
+  lock.lock();
+  return error;
+}
+
+void Pool::conclude(Worker& worker, const std::shared_ptr<Request>& request, std::exception_ptr error,
+                    Requests& finished) {
+  if (end_run(worker, *request, std::move(error), finished)) {
+    finished.push_back(request);
+  } else if (Worker* idle = idle_worker(*request)) {
+    give(*idle, request);
+  } else {
+    enqueue(request);
+  }
+}
+
+bool Pool::end_run(Worker& worker, Request& request, std::exception_ptr error, Requests& finished) {
+  Group& group = *worker.group;
+  request.ran_on = group.device;
+  if (error && group.broken.empty()) {
+    if (!worker.why_broken.empty()) {
+      take_out(group, worker.why_broken, finished);
+    }
+  } else if (error && any_usable() && !request.retried_ && !request.device && !request.unwanted_ && !request.expired_) {
+    // The device broke under another request's run.
+    ++group.retried;
+    request.retried_ = true;
+    return false;
+  }
+  if (request.unwanted_) {
+    ++group.cancelled;
+    finish(request, Request::Outcome::cancelled, make_error(ErrorKind::cancelled, "the request was cancelled"));
+  } else if (request.expired_ && request.outputs.empty()) {
+    ++group.failed;
+    finish(request, Request::Outcome::failed, deadline_error(request, "the request was not answered within "));
+  } else if (error) {
+    ++group.failed;
+    finish(request, Request::Outcome::failed, std::move(error));
+  } else {
+    ++group.done;
+    finish(request, Request::Outcome::done);
+  }
+  group.queue.record((request.started - request.asked).count());
+  group.run.record((request.ended - request.started).count());
+  group.whole.record((request.ended - request.asked).count());
+  return true;
+}
+
+void Pool::end_early(Request& request) {
+  Worker& worker = *static_cast<Worker*>(request.worker_);
+  const bool nobody_waits = std::all_of(worker.batch.begin(), worker.batch.end(),
+                                        [](const auto& other) { return other->unwanted_ || other->expired_; });
+  if (worker.in_run != nullptr && nobody_waits) {
+    worker.runner->terminate(*worker.in_run);
+  }
+}
+
+void Pool::take_out(Group& group, const std::string& reason, Requests& finished) {
+  group.broken = reason;
+  const bool left = any_usable();
+  for (Queue* queue : {&group.waiting, &anywhere_}) {
+    while (!queue->empty() && (queue == &group.waiting || !left)) {
+      const auto request = unqueue(*queue->front());
+      ++failed_waiting_;
+      finish(*request, Request::Outcome::failed,
+             make_error(ErrorKind::device, to_string(group.device) + " was taken out of the pool: " + reason));
+      finished.push_back(request);
+    }
+  }
+}
+
+void Pool::finish(Request& request, Request::Outcome outcome, std::exception_ptr error) {
+  if (request.timer_) {
+    timers_.erase(*request.timer_);
+    request.timer_.reset();
+  }
+  if (request.ended < request.asked) {  // it never ran
+    request.ended = Clock::now();
+  }
+  request.place_ = Request::Place::finished;
+  request.worker_ = nullptr;
+  request.outcome = outcome;
+  request.error = std::move(error);
+  if (outcome != Request::Outcome::done) {
+    request.outputs.clear();
+  }
+}
+
+void Pool::announce(Requests& finished) {
+  for (auto& request : finished) {
+    // Out of the request first, which it may refer to.
+    if (const auto call = std::move(request->finished)) {
+      call(std::move(request));
+    }
+  }
+  finished.clear();
+}
+}  // namespace ortmulti
