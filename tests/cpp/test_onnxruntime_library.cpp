@@ -192,6 +192,9 @@ TEST_F(Environment, SessionsWithoutThreadsNeedGlobalOnes) {
 }
 
 TEST_F(Environment, ForkedChildrenHaveNoGlobalThreads) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer lets no forked child start threads";
+#endif
   EXPECT_EXIT(
       {
         OnnxRuntime::set_global_thread_pools(pools(2));

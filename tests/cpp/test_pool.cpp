@@ -219,10 +219,11 @@ TEST_F(PoolTest, ADeadlineEndsWhatWaitsAndWhatRuns) {
   runner->hold();
   const auto running = answers.request();
   const auto waiting = answers.request();
+  running->deadline = Pool::Clock::now() + milliseconds(60);
+  waiting->deadline = *running->deadline - milliseconds(30);  // else it might begin in the place of the other
   for (const auto& request : {running, waiting}) {
     request->own_run_options.emplace();
     request->run_options = &*request->own_run_options;
-    request->deadline = Pool::Clock::now() + milliseconds(30);
     EXPECT_TRUE(pool->submit(request, std::nullopt));
   }
   answers.wait_for(2);
