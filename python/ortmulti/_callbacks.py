@@ -27,8 +27,9 @@ def start() -> None:
     if _thread is not None:
         return
     with _lock:
-        # Daemon threads may ask to the very end: a thread started then would have the one that `stop` waits for go on.
-        if _thread is None and not _ended:
+        if _ended:  # daemon threads may ask to the very end: with another thread, the one that ends would go on
+            return
+        if _thread is None:
             thread = threading.Thread(target=_deliver, name="ortmulti-callbacks", daemon=True)
             _core.open_completions()
             thread.start()

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortmulti.errors import InvalidArgument, InvalidType
-from ortmulti.models.inputs import sample_inputs
 from ortmulti.session import InferenceSession, Sessions
 
 __all__ = ["Warmup"]
@@ -51,6 +50,8 @@ class Warmup:
         """The inputs of each run, in their order; the caller checks that the session takes them."""
         if self.samples is not None:
             return _several(self.samples)
+        from ortmulti.models.inputs import sample_inputs  # which `import ortmulti` shall not load
+
         sizes = [{}] if self.dimensions is None else _several(self.dimensions)
         return [sample_inputs(session.get_inputs(), dimensions=dimensions) for dimensions in sizes]
 
