@@ -161,7 +161,7 @@ def test_what_is_no_callback(session: ortmulti.InferenceSession, callback: Any) 
 
 def test_what_are_no_run_options(session: ortmulti.InferenceSession, results: Results) -> None:
     with pytest.raises(ortmulti.InvalidType, match="RunOptions"):
-        session.run_async(None, {"x": X}, results, None, onnxruntime.SessionOptions())  # type: ignore[arg-type]
+        session.run_async(None, {"x": X}, results, None, onnxruntime.SessionOptions())
 
 
 def test_onnxruntimes_run_options(session: ortmulti.InferenceSession, results: Results) -> None:
