@@ -27,7 +27,7 @@ PoolRequest::PoolRequest(std::shared_ptr<Session> session, const py::object& wan
 }
 
 PoolRequest::~PoolRequest() {  // NOLINT(bugprone-exception-escape): out of memory ends the process
-  inputs = RunInputs();  // before the arrays that they lie over
+  inputs = RunInputs();        // before the arrays that they lie over
   outputs.clear();
   if (PyGILState_Check() != 0) {
     python_.reset();
