@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import cpu_sharing, create_close_cycles, import_time, run_overhead, weight_loading
+import ortmulti
+from benchmarks import cpu_sharing, create_close_cycles, import_time, pool_overhead, run_overhead, weight_loading
 from ortmulti import Timeline, models
 from tests import _fake_driver
 from tests._processes import check_child
@@ -29,6 +30,25 @@ def test_the_upper_bound_is_that_of_the_median() -> None:
     """Of 100 values the 60th or 61st smallest: the binomial interval for the median."""
     assert run_overhead.upper_bound(range(100)) == 60
     assert run_overhead.upper_bound([1.0, 2.0, 3.0]) == 3.0
+
+
+def test_pool_overhead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "pool.json"
+    arguments = ["--rounds", "2", "--runs", "5", "--requests", "400", "--threads", "3", "--most-growth", "inf"]
+    assert pool_overhead.main([*arguments, "--most-overhead", "inf", "--json", str(path)]) == 0
+    assert pool_overhead.main([*arguments, "--most-overhead=-inf"]) == 1
+    report = json.loads(path.read_text())
+    assert report["overhead"]["over_session_run_us"]["session.run"] == 0
+    assert (report["load"]["requests"], report["load"]["wrong"]) == (400, 0)
+    assert "0 wrong answers" in capsys.readouterr().out
+
+
+def test_wrong_answers_are_counted() -> None:
+    with ortmulti.load(pool_overhead.add(), "cpu") as pool:
+        load = pool_overhead.Load(pool, 8, 1)
+        load.check(1, pool.run(None, load.feed(1)))
+        load.check(2, pool.run(None, load.feed(1)))
+    assert load.wrong == 1
 
 
 def test_import_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
