@@ -201,6 +201,8 @@ def test_the_smoke_test_tells_strange_files(tmp_path: Path) -> None:
     assert Path(os.__file__) in set(smoke_wheel.modules())
     assert Path(sys.executable).resolve() in {path.resolve() for path in smoke_wheel.mapped()}
     assert list(smoke_wheel.foreign(iter(ours), tmp_path)) == []
+    debians = Path("/etc", f"python3.{sys.version_info.minor}", "sitecustomize.py")
+    assert list(smoke_wheel.foreign(iter([debians]), None)) == []
     if sys.prefix == sys.base_prefix:
         pytest.skip("this interpreter is not of a virtual environment")
     base = Path(os.__file__).parent / "site-packages/numpy/__init__.py"

@@ -107,7 +107,8 @@ def foreign(paths: Iterator[Path], folder: Path | None) -> Iterator[Path]:
     own = [Path(sys.prefix).resolve(), *([folder.resolve()] if folder else [])]
     # Packages of the interpreter that the environment is made of are not the environment's.
     others = [library / "site-packages", Path("/usr/lib/python3/dist-packages"), Path("/usr/local/lib/python3")]
-    python = [library, Path(sys.base_prefix, "bin").resolve()]
+    # Debian's Python has its sitecustomize.py in /etc.
+    python = [library, Path(sys.base_prefix, "bin").resolve(), Path("/etc", f"python3.{sys.version_info.minor}")]
     libpython = Path(str(sysconfig.get_config_var("LIBDIR"))).resolve()
     for path in {path.resolve() for path in paths}:
         parents = set(path.parents)
