@@ -165,10 +165,13 @@ def test_the_onnx_packages_tests_end_as_with_onnxruntime(device: str, monkeypatc
     assert set(theirs) == set(ours)
     assert sum(result == "passed" for result, _ in theirs.values()) > 1000
     unexpected = []
+    two_bits = onnxruntime.__version__.startswith("1.30.")  # which numbers them otherwise than ONNX and other releases
     for name in sorted(theirs):
         (expected, their_text), (actual, our_text) = theirs[name], ours[name]
         known = next((d for d in DIFFERENCES if re.fullmatch(d.tests, name)), None)
         differs_as_known = known is not None and (known.theirs, known.ours) == (expected, actual)
+        if two_bits and "INT2" in name and (expected, actual) == ("RuntimeError", "InvalidArgument"):
+            differs_as_known = True
         if expected != actual and not differs_as_known:
             unexpected.append(
                 f"{name}: {expected} with onnxruntime ({their_text[:200]}), {actual} here ({our_text[:200]})"

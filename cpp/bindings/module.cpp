@@ -1,3 +1,4 @@
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
 #include "bindings/registrations.hpp"
@@ -6,6 +7,9 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.doc() = "The compiled core of ortmulti; its public face is the package around it.";
   module.attr("__version__") = ORTMULTI_VERSION;
   using namespace ortmulti::bindings;  // NOLINT(google-build-using-namespace): many names, in one function
+  // Else the first array to come has pybind11 release the GIL for it, and a daemon thread in which that is while the
+  // interpreter ends would abort the process (gil.hpp).
+  pybind11::detail::npy_api::get();
   register_errors(module);
   register_library(module);
   register_device(module);
