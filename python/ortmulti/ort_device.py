@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, SupportsIndex
 
-from ortmulti import _cuda, errors
-from ortmulti.errors import DeviceError, InvalidArgument, InvalidType
+from ortmulti import _cuda, _libraries, errors
+from ortmulti.errors import DeviceError, InvalidArgument, InvalidType, LibraryError
 
 __all__ = ["OrtDevice", "OrtDeviceVendorId", "core_device", "device_name", "integer"]
 
@@ -50,13 +50,23 @@ def _within(name: str, value: object, low: int, high: int) -> int:
     return number
 
 
+def _default_vendor(kind: int) -> int:
+    """As the installed onnxruntime has it: builds for CUDA take a GPU for NVIDIA's."""
+    try:
+        has_cuda = kind == _GPU and _libraries.find_onnxruntime().has_cuda
+    except LibraryError:
+        has_cuda = False
+    return int(OrtDeviceVendorId.NVIDIA if has_cuda else OrtDeviceVendorId.NONE)
+
+
 class NativeDevice:
     """The OrtDevice of onnxruntime's C namespace, which `OrtDevice` wraps.
 
     Args:
         device_type: The kind of device: `cpu`, `gpu`, ...
         mem_type: The kind of its memory: `default_memory`.
-        *rest: The vendor's PCI id (default 0), and the device's number.
+        *rest: The vendor's PCI id, and the device's number. Default: NVIDIA's for a GPU where the installed onnxruntime
+            is one for CUDA, else 0.
     """
 
     __slots__ = ("_values",)
@@ -65,7 +75,7 @@ class NativeDevice:
         if len(rest) not in (1, 2):
             raise InvalidType("a device is made of its type, memory type, vendor id (default 0) and id")
         kind = _within("device_type", device_type, 0, 2**7)
-        vendor = _within("vendor_id", rest[0] if len(rest) == 2 else 0, 0, 2**32)
+        vendor = _within("vendor_id", rest[0] if len(rest) == 2 else _default_vendor(kind), 0, 2**32)
         if kind == _DML:
             kind, vendor = _GPU, int(OrtDeviceVendorId.MICROSOFT)
         self._values = (
@@ -163,7 +173,8 @@ class OrtDevice:
             ort_device_name: ``"cpu"``, ``"gpu"``, ``"npu"``, or ``"cuda"``, ``"dml"``, ``"webgpu"``, ``"cann"``, which
                 stand for a kind of device of one vendor.
             device_id: The device's number, of 16 bits.
-            vendor_id: The PCI vendor id; default -1: that of the name, or 0.
+            vendor_id: The PCI vendor id; default -1: that of the name, or NVIDIA's for ``"gpu"`` where the installed
+                onnxruntime is one for CUDA, or 0.
 
         Raises:
             InvalidArgument: Another name.
@@ -174,9 +185,10 @@ class OrtDevice:
         if ort_device_name not in _KINDS:
             raise InvalidArgument(f"ort_device_name is one of {', '.join(_KINDS)}, not {ort_device_name!r}")
         vendor = integer("vendor_id", vendor_id)
+        kind = _KINDS[ort_device_name]
         if vendor < 0:
-            vendor = _VENDORS.get(ort_device_name, OrtDeviceVendorId.NONE)
-        return OrtDevice(NativeDevice(_KINDS[ort_device_name], _DEFAULT_MEMORY, int(vendor), device_id))
+            vendor = int(_VENDORS.get(ort_device_name, _default_vendor(kind)))
+        return OrtDevice(NativeDevice(kind, _DEFAULT_MEMORY, vendor, device_id))
 
     def device_id(self) -> int:
         """The device's number."""
