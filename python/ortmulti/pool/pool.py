@@ -32,7 +32,8 @@ class Batching:
     Requests are joined whose inputs have the same names and types, and the same dimensions but for ``axis``'s; each
     gets its part of the outputs. What cannot be joined, such as a request with ``run_options`` or without inputs, runs
     alone. If a joint run fails, each of its requests is run alone, so that only those to blame fail. The model must
-    treat the parts of a batch independently, and its outputs must have ``axis`` too.
+    treat the parts of a batch independently, and its outputs must have ``axis`` too: if one has not, the requests are
+    run alone, those like them are not joined any more, and a warning (logger ``ortmulti``) and `PoolStats` say so.
 
     Attributes:
         max_size: The largest size of a joint run along ``axis``; 2 or more.
