@@ -22,21 +22,22 @@ using std::chrono::milliseconds;
 // A request that asks the pool for something when it is freed, as a Python object that it keeps may do.
 class Asking : public Request {
  public:
-  explicit Asking(std::shared_ptr<Pool> pool, std::promise<void>& freed) : pool_(std::move(pool)), freed_(freed) {}
+  Asking(Pool& pool, std::promise<void>& freed) : pool_(pool), freed_(freed) {}
   ~Asking() override {
-    static_cast<void>(pool_->stats());
+    static_cast<void>(pool_.stats());
     freed_.set_value();
   }
   Asking(const Asking&) = delete;
   Asking& operator=(const Asking&) = delete;
 
  private:
-  std::shared_ptr<Pool> pool_;
+  Pool& pool_;
   std::promise<void>& freed_;
 };
 
 class PoolFaults : public RealSessions {
  protected:
+  void TearDown() override { pool->close(true); }  // while what its threads use is there
   std::shared_ptr<FakeRunner> add(const Device& device) {
     auto runner = std::make_shared<FakeRunner>(device);
     pool->add(runner);
@@ -49,7 +50,7 @@ class PoolFaults : public RealSessions {
   }
   // A request of which only the pool has references.
   std::weak_ptr<Request> submit_asking(std::optional<Pool::Clock::time_point> deadline = {}) {
-    auto request = std::make_shared<Asking>(pool, freed_);
+    auto request = std::make_shared<Asking>(*pool, freed_);
     request->deadline = deadline;
     request->output_names = {"y"};
     const float one = 1;

@@ -14,7 +14,7 @@ from ortmulti import _callbacks, _core, _runtime
 from ortmulti._closing import Closing
 from ortmulti._foreign_options import to_run_options
 from ortmulti.devices import Device, parse_devices
-from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.errors import ClosedError, InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
 from ortmulti.pool.futures import PoolFuture
 from ortmulti.pool.stats import PoolStats
@@ -281,7 +281,8 @@ class Pool(Closing):
         wait: float | None,
         limited: bool,
     ) -> PoolFuture:
-        _callbacks.start()
+        if not _callbacks.start():
+            raise ClosedError("the interpreter is ending: nobody would be told of the answer")
         future = PoolFuture(self._core)
         future._request = self._core.submit(
             future,
