@@ -105,6 +105,26 @@ def test_a_kernel_that_fails_fails_its_request_alone(pool: ortmulti.Pool) -> Non
 
 
 @pytest.mark.usefixtures("silent")
+def test_a_run_without_memory_fails_alone() -> None:
+    def feed(count: int) -> dict[str, np.ndarray]:
+        return {"x": np.ones(1, np.float32), "count": np.array([count])}
+
+    with ortmulti.load(_models.inflated(), "cpu", 2) as pool:
+        futures = [(count, pool.submit(None, feed(count))) for count in [100, 2**50, 200, 2**50, 300]]
+        for count, future in futures:
+            if count < 2**50:
+                np.testing.assert_array_equal(future.result(HANG)[0], [count])
+            else:
+                with pytest.raises(ortmulti.OutOfMemory):
+                    future.result(HANG)
+        with pytest.raises(MemoryError):
+            pool.run(None, feed(2**50))
+        np.testing.assert_array_equal(pool.run(None, feed(7))[0], [7])
+        [device] = pool.stats().devices
+        assert (device.done, device.failed, device.broken) == (4, 3, "")
+
+
+@pytest.mark.usefixtures("silent")
 def test_runs_that_fail_here_and_there_at_once(pool: ortmulti.Pool) -> None:
     def ask(seed: int) -> None:
         numbers = random.Random(seed)
@@ -345,11 +365,13 @@ def test_what_is_freed_with_a_request_may_ask_the_pool() -> None:
     )
 
 
-def test_room_in_a_queue_of_none_is_found_at_once() -> None:
+def test_room_in_a_queue_of_none_is_found() -> None:
+    def ask(number: int) -> None:
+        for _ in range(50):
+            check_row(pool.submit(None, row(number)).result(HANG), number)
+
     with ortmulti.load(rows(), "cpu", max_queue=0) as pool:
-        in_threads(
-            8, lambda number: [check_row(pool.submit(None, row(number)).result(HANG), number) for _ in range(50)]
-        )
+        in_threads(8, ask)
         assert counted(pool) == 400
 
 
