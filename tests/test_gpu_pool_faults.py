@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import logging
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -20,16 +18,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("silent")]
 
 HANG = 120.0  # seconds, after which something that is waited for will not come
 LIMIT = 512 << 20
-
-
-@pytest.fixture
-def silent() -> Iterator[None]:
-    """Without what ONNX Runtime logs of runs that fail."""
-    logger = logging.getLogger("ortmulti.onnxruntime")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
 
 
 def repeated(count: int) -> dict[str, np.ndarray]:
