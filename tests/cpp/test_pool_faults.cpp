@@ -50,7 +50,7 @@ class PoolFaults : public RealSessions {
   }
   // A request of which only the pool has references.
   std::weak_ptr<Request> submit_asking(std::optional<Pool::Clock::time_point> deadline = {}) {
-    auto request = std::make_shared<Asking>(*pool, freed_);
+    const auto request = std::make_shared<Asking>(*pool, freed_);
     request->deadline = deadline;
     request->output_names = {"y"};
     const float one = 1;
@@ -62,7 +62,7 @@ class PoolFaults : public RealSessions {
     return request;
   }
   void expect_freed() {
-    auto freed = freed_.get_future();
+    const auto freed = freed_.get_future();
     ASSERT_EQ(freed.wait_for(std::chrono::seconds(30)), std::future_status::ready) << "the pool hangs";
   }
 
@@ -111,6 +111,7 @@ TEST_F(PoolFaults, ARequestThatClosingCancelsIsFreedWithoutThePoolsLock) {
   auto closing = std::async(std::launch::async, [&] { pool->close(true); });
   expect_freed();
   runner->release();
+  closing.get();
 }
 
 TEST_F(PoolFaults, ARequestWhoseDeviceBreaksIsFreedWithoutThePoolsLock) {
@@ -181,6 +182,7 @@ TEST_F(PoolFaults, ManyMayWaitForRoomEachForItsDevice) {
   submit();
   submit();
   std::vector<std::future<bool>> blocked;
+  blocked.reserve(8);
   for (int i = 0; i < 8; ++i) {
     blocked.push_back(std::async(std::launch::async, [&, i] {
       const auto request = answers.request();
@@ -200,7 +202,7 @@ TEST_F(PoolFaults, ManyMayWaitForRoomEachForItsDevice) {
 }
 
 TEST_F(PoolFaults, ARunnerMayThrowWhatIsNoError) {
-  add(Device::cpu())->action = [](Request&) { throw 3; };  // NOLINT(hicpp-exception-baseclass)
+  add(Device::cpu())->action = [](Request&) { throw 3; };  // NOLINT(bugprone-std-exception-baseclass)
   const auto request = submit();
   answers.wait_for(1);
   EXPECT_EQ(request->outcome, Request::Outcome::failed);
@@ -216,6 +218,7 @@ TEST_F(PoolFaults, ManyMayCloseAtOnce) {
       submit();
     }
     std::vector<std::future<void>> closing;
+    closing.reserve(4);
     for (int i = 0; i < 4; ++i) {
       closing.push_back(std::async(std::launch::async, [&, i] { pool->close(i % 2 == 0); }));
     }

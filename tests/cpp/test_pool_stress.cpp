@@ -157,6 +157,7 @@ TEST_P(Stress, EveryRequestIsConcludedOnce) {
     pool->add(std::make_shared<RandomRunner>(Device::cuda(i / 2), random(), i == 3));
   }
   std::vector<std::future<std::vector<std::shared_ptr<Counted>>>> askers;
+  askers.reserve(6);
   for (int t = 0; t < 6; ++t) {
     askers.push_back(
         std::async(std::launch::async, [this, seed = static_cast<unsigned>(random())] { return ask(seed, 300); }));
@@ -171,6 +172,7 @@ TEST_P(Stress, EveryRequestIsConcludedOnce) {
   });
   std::vector<std::future<void>> closers;
   const auto when = Pool::Clock::now() + milliseconds(below(random, 60));
+  closers.reserve(2);
   for (int i = 0; i < 2; ++i) {
     closers.push_back(std::async(std::launch::async, [&, cancel = below(random, 2) == 0] {
       std::this_thread::sleep_until(when);  // at any moment is the point
