@@ -7,6 +7,7 @@ import importlib
 import pickle
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,10 @@ def test_many_threads_may_be_the_first_to_use_a_name() -> None:
         assert not failed, failed
         """
     )
+
+
+@pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="needs free-threaded Python")
+def test_free_threaded_python_stays_without_its_lock() -> None:
+    """A warning would be an error, and the lock switched on, where the extension asked for it."""
+    code = "import sys, numpy, ortmulti; ortmulti.load; print(sys._is_gil_enabled())"
+    assert check_child(code, environment={"PYTHON_GIL": None}) == "False\n"
