@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
-from ortmulti import _core, interop
+from ortmulti import _core, _onnxruntime_weights, interop
 from ortmulti._shared import Optimize
 from ortmulti.interop import onnxruntime_sessions
 from tests import _fake_driver, _gpus, _models
@@ -355,7 +355,7 @@ def test_memory_given_by_dlpack_lives_as_long_as_the_session(tmp_path: Path) -> 
         [numpy_helper.from_array(names, "names"), numpy_helper.from_array(values, "values")],
     )
     path, data = _models.write_external(tmp_path, proto)
-    source = interop._Source(str(path), _core.shareable_weights(str(path)))
+    source = _onnxruntime_weights.Source(str(path), _core.shareable_weights(str(path)))
     data.write_bytes(bytes(data.stat().st_size))  # so that what is read from it is seen
     arrays = {"names": names.copy(), "values": values.copy()}
     alive = [weakref.ref(array) for array in arrays.values()]
@@ -366,7 +366,7 @@ def test_memory_given_by_dlpack_lives_as_long_as_the_session(tmp_path: Path) -> 
             # onnxruntime knows booleans as bytes alone.
             return (array.view(np.uint8) if array.dtype == np.bool_ else array).__dlpack__()
 
-    weights = interop._GpuWeights(onnxruntime, source, Store())
+    weights = _onnxruntime_weights.GpuWeights(onnxruntime, source, Store())
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     weights.add_to(options)

@@ -6,21 +6,16 @@ import atexit
 import contextlib
 import functools
 import logging
-import mmap
-import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ortmulti import _core, _creation, _runtime, errors
 from ortmulti import providers as _providers
 from ortmulti._creation import Model
 from ortmulti._model_additions import replacing_weights
 from ortmulti._onnxruntime import import_onnxruntime
+from ortmulti._onnxruntime_weights import NOT_IN_DLPACK, GpuWeights, MappedWeights, NotShared, Source, Weights
 from ortmulti._shared import Optimize
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import (
@@ -30,7 +25,6 @@ from ortmulti.errors import (
     InvalidType,
     LibraryError,
     NotOptimizable,
-    WeightsError,
 )
 from ortmulti.options import GraphOptimizationLevel, SessionOptions
 
@@ -42,107 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["onnxruntime_sessions"]
 
 LOGGER = logging.getLogger("ortmulti")
-
-# TensorProto.DataType
-_BOOL = 9
-_INT4 = (21, 22)  # two elements a byte, which neither NumPy's nor DLPack's shapes can say
-_NOT_IN_DLPACK = (17, 18, 19, 20)  # the 8-bit floating point types
-
-
-class _NotShared(Exception):  # noqa: N818  (not a failure)
-    """Why these sessions load their weights by themselves."""
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A model without graph optimizations left to do, and the weights that its sessions may have in common.
-
-    Attributes:
-        path: The model.
-        weights: These weights and their files.
-        owner: What must live as long as the sessions.
-    """
-
-    path: str
-    weights: _core.WeightList
-    owner: object = None
-
-
-class _Weights(Protocol):
-    """One device's weights as onnxruntime's values."""
-
-    def add_to(self, options: Any) -> None:
-        """Gives them to a session that will be created. They must live as long as it does."""
-
-    def created(self) -> None:
-        """All sessions are there."""
-
-
-class _MappedWeights:
-    """The weights for sessions on the CPU, in the mappings of their files."""
-
-    def __init__(self, ort: Any, source: _Source) -> None:
-        self._owner = source.owner
-        self._maps = maps = [_map(*file) for file in source.weights.files]
-        make = ort.OrtValue.ortvalue_from_numpy_with_onnx_type
-        self._values = {
-            name: make(_view(maps[file], data_type, shape, offset, length), data_type)
-            for name, data_type, shape, file, offset, length in source.weights.weights
-        }
-
-    def add_to(self, options: Any) -> None:
-        for name, value in self._values.items():
-            options.add_initializer(name, value)
-
-    def created(self) -> None:
-        # What was read once to be laid out anew need not stay in this process's memory; the rest comes back unread.
-        for mapping in self._maps:
-            mapping.madvise(mmap.MADV_DONTNEED)
-
-
-class _GpuWeights:
-    """The weights for sessions on a GPU, in a store's memory, which is freed after the last value over it.
-
-    The store's ``dlpack(i)`` is a DLPack capsule of its weight ``i``. onnxruntime takes booleans as unsigned bytes.
-    """
-
-    def __init__(self, ort: Any, source: _Source, store: Any) -> None:
-        self._owner = source.owner
-        make = ort.capi._pybind_state.OrtValue.from_dlpack
-        self._values = {
-            name: ort.OrtValue(make(store.dlpack(index), data_type == _BOOL))
-            for index, (name, data_type, *_) in enumerate(source.weights.weights)
-        }
-
-    def add_to(self, options: Any) -> None:
-        for name, value in self._values.items():
-            options.add_initializer(name, value)
-
-    def created(self) -> None:
-        pass
-
-
-def _map(path: str, size: int, inode: int, mtime_ns: int) -> mmap.mmap:
-    try:
-        with Path(path).open("rb", buffering=0) as file:
-            found = os.fstat(file.fileno())
-            mapping = mmap.mmap(file.fileno(), found.st_size, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"cannot read the weights in '{path}': {error}") from error
-    if (found.st_size, found.st_ino, found.st_mtime_ns) != (size, inode, mtime_ns):
-        raise WeightsError(f"'{path}' was changed or replaced while its weights were loaded; load again")
-    return mapping
-
-
-def _view(mapping: mmap.mmap, data_type: int, shape: Sequence[int], offset: int, length: int) -> Any:
-    """The weight's bytes as an array of its shape; the elements' type is onnxruntime's matter."""
-    count = int(np.prod(shape, dtype=np.int64))
-    width = length // count
-    if width * count != length or data_type in _INT4:
-        raise _NotShared(f"onnxruntime's Python interface has no values of type {data_type} over given memory")
-    array = np.frombuffer(mapping, dtype=f"u{width}", count=count, offset=offset).reshape(shape)
-    # Kernels may rely on the alignment of an element.
-    return array if offset % width == 0 else array.copy()
 
 
 def onnxruntime_sessions(
@@ -220,12 +113,12 @@ def onnxruntime_sessions(
 
     given = SessionOptions() if options is None else options
     on_cpu = sum(device.kind == "cpu" for device in targets) * sessions_per_device
-    shared: dict[Device, tuple[_Source, _Weights]] = {}
+    shared: dict[Device, tuple[Source, Weights]] = {}
     for kind in dict.fromkeys(device.kind for device in targets):
         same = [device for device in wanted if device.kind == kind]
         try:
             shared.update(_shared(ort, source, same, wanted[same[0]], given, optimize))
-        except _NotShared as reason:
+        except NotShared as reason:
             LOGGER.warning("onnxruntime's sessions on %s load their own weights: %s", same[0].kind, reason)
 
     sessions = []
@@ -263,24 +156,24 @@ def _shared(
     providers: Sequence[_providers.Provider],
     options: SessionOptions,
     optimize: Optimize,
-) -> dict[Device, tuple[_Source, _Weights]]:
+) -> dict[Device, tuple[Source, Weights]]:
     """The model that sessions of these devices, all of one kind, are created from, and their weights."""
     if options.optimized_model_filepath:
-        raise _NotShared("optimized_model_filepath is set")
+        raise NotShared("optimized_model_filepath is set")
     source = _find_source(model, devices, providers, options, optimize)
     if devices[0].kind == "cpu":
-        weights = _MappedWeights(ort, source)
+        weights = MappedWeights(ort, source)
         return dict.fromkeys(devices, (source, weights))
     for name, data_type, *_ in source.weights.weights:
-        if data_type in (*_INT4, *_NOT_IN_DLPACK):
-            raise _NotShared(f"{name!r} has the type {data_type}, which onnxruntime does not take by DLPack")
+        if data_type in NOT_IN_DLPACK:
+            raise NotShared(f"{name!r} has the type {data_type}, which onnxruntime does not take by DLPack")
     if not hasattr(ort.capi._pybind_state.OrtValue, "from_dlpack"):
         raise errors.NotImplemented(
             f"this onnxruntime {ort.__version__} was built without DLPack, by which it takes memory of a GPU; the "
             "onnxruntime-gpu wheels from 1.21 on have it"
         )
     stores = _core.load_weights(source.weights, [device.index for device in devices])
-    return {device: (source, _GpuWeights(ort, source, store)) for device, store in zip(devices, stores, strict=True)}
+    return {device: (source, GpuWeights(ort, source, store)) for device, store in zip(devices, stores, strict=True)}
 
 
 class _Owner:
@@ -296,11 +189,11 @@ def _find_source(
     providers: Sequence[_providers.Provider],
     options: SessionOptions,
     optimize: Optimize,
-) -> _Source:
+) -> Source:
     if optimize == "never" or options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
         if isinstance(model, bytes):
-            raise _NotShared("the model is in memory and is not optimized")
-        return _Source(model, _core.shareable_weights(model))
+            raise NotShared("the model is in memory and is not optimized")
+        return Source(model, _core.shareable_weights(model))
     from ortmulti import optimized
 
     wanted = optimized.Wanted(model, providers, options, devices)
@@ -311,18 +204,18 @@ def _find_source(
             offline=optimize == "offline",
         )
     except NotOptimizable as problem:
-        raise _NotShared(str(problem)) from problem
+        raise NotShared(str(problem)) from problem
 
 
-def _take(entry: optimized.Entry) -> _Source:
+def _take(entry: optimized.Entry) -> Source:
     with contextlib.ExitStack() as stack:
         stack.enter_context(entry)
         entry.verify()
         stack.pop_all()
-    return _Source(entry.model_path, entry.weights, _Owner(entry))
+    return Source(entry.model_path, entry.weights, _Owner(entry))
 
 
-def _make_source(wanted: optimized.Wanted, draft: optimized.Draft) -> _Source:
+def _make_source(wanted: optimized.Wanted, draft: optimized.Draft) -> Source:
     with contextlib.ExitStack() as stack:
         stack.enter_context(draft)
         entry = wanted.build(draft, lambda entry: (entry, _refused(wanted, entry)))
@@ -330,7 +223,7 @@ def _make_source(wanted: optimized.Wanted, draft: optimized.Draft) -> _Source:
         owner = _Owner(published)
         if published is entry:  # it vanishes with the draft, which is kept for the sessions
             weakref.finalize(owner, stack.pop_all().close)
-        return _Source(published.model_path, published.weights, owner)
+        return Source(published.model_path, published.weights, owner)
 
 
 def _refused(wanted: optimized.Wanted, entry: optimized.Entry) -> list[str]:
@@ -407,7 +300,7 @@ def _create(
     options: Any,
     device: Device,
     providers: Sequence[_providers.Provider],
-    weights: _Weights | None,
+    weights: Weights | None,
 ) -> Any:
     try:
         session = _session_class(ort)(model, options, list(providers), weights)
@@ -429,7 +322,7 @@ def _session_class(ort: Any) -> Any:
     class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         """onnxruntime's, over weights that it keeps."""
 
-        def __init__(self, model: str | bytes, options: Any, providers: list[Any], weights: _Weights | None) -> None:
+        def __init__(self, model: str | bytes, options: Any, providers: list[Any], weights: Weights | None) -> None:
             # Without its fallback, which would hide why CUDA failed behind a session on the CPU.
             super().__init__(model, options, providers=providers, enable_fallback=0)
             self._ortmulti_weights = weights  # set last, and so released after what ONNX Runtime made over them
