@@ -11,6 +11,7 @@
 #include "core/capture_guard.hpp"
 #include "core/cuda_startup.hpp"
 #include "core/error.hpp"
+#include "core/graph_capture.hpp"
 #include "core/process_fork.hpp"
 #include "core/value_info.hpp"
 
@@ -146,6 +147,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
     }
     const ScopedSpan span(timeline, "create session", name);
     {
+      const CudaUse use(device, CudaUse::Kind::lasting);
       const CaptureGuard guard(device, CaptureGuard::Work::waits_for_device);
       opened->session = open_session(runtime, model, ort_options);
     }
@@ -275,8 +277,9 @@ void Session::run(const Ort::RunOptions& run_options, const char* const* input_n
 
 template <typename Run>
 void Session::run_guarded(std::uint64_t shapes, const Run& run) const {
+  const CudaUse use(device());
   std::optional<CaptureGuard> guard;
-  if (device().is_cuda() && opened_->last_shapes.load() != shapes) {
+  if (device().is_cuda() && shapes != 0 && opened_->last_shapes.load() != shapes) {
     guard.emplace(device(), CaptureGuard::Work::may_capture);
   }
   try {
@@ -331,6 +334,7 @@ bool Session::free_session(bool cancel) {
   const std::weak_ptr<const Opened> watched = opened_;
   const bool was_open = opened_ != nullptr;
   if (was_open) {
+    const CudaUse use(device(), CudaUse::Kind::lasting);
     const CaptureGuard guard(device(), CaptureGuard::Work::waits_for_device);
     opened_.reset();
   }

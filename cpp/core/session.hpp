@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <shared_mutex>
 #include <string>
 #include <string_view>
@@ -113,7 +114,8 @@ class Session {
   Lock lock_for_use();
   Ort::IoBinding make_binding(const Lock& open) const;
   Ort::Allocator make_allocator(const Lock& open, const Ort::MemoryInfo& memory) const;
-  /// `shapes`: those of the inputs that are bound, by add_shape().
+  /// `shapes`: those of the inputs that are bound, by add_shape(); 0: the run captures nothing, as one that replays a
+  /// CUDA graph.
   void run(const Lock& open, const Ort::RunOptions& run_options, const Ort::IoBinding& binding,
            std::uint64_t shapes) const;
 
@@ -124,6 +126,14 @@ class Session {
   /// Ends profiling and returns the path of the profile.
   std::string end_profiling();
   std::uint64_t profiling_start_time_ns();
+
+  /// Whether each input is read, and each output written, on the session's GPU rather than by the CPU.
+  struct Placement {
+    std::vector<bool> inputs_on_device;
+    std::vector<bool> outputs_on_device;
+  };
+  /// Nothing before release 1.23, which cannot tell.
+  std::optional<Placement> placement();
 
   /// Changes options of the providers, those that can be changed after the creation.
   void set_provider_options(const std::map<std::string, std::string>& options);

@@ -65,7 +65,7 @@ from ortmulti.options import ExecutionMode, ExecutionOrder, GraphOptimizationLev
 from ortmulti.ort_device import OrtDevice, OrtDeviceVendorId
 from ortmulti.ort_value_vector import OrtValueVector
 from ortmulti.patch import Patch, patch_onnxruntime
-from ortmulti.pool import Batching, DeviceStats, Latency, Pool, PoolFuture, PoolStats, Warmup, load
+from ortmulti.pool import Batching, CudaGraph, DeviceStats, Latency, Pool, PoolFuture, PoolStats, Warmup, load
 from ortmulti.progress import LoadProgress
 from ortmulti.session import InferenceSession, Sessions, create_sessions
 from ortmulti.timeline import Span, Timeline
@@ -74,6 +74,7 @@ from ortmulti.values import OrtValue, copy_tensors
 __all__ = [
     "AdapterFormat",
     "Batching",
+    "CudaGraph",
     "ClosedError",
     "DeadlineExceeded",
     "Device",

@@ -124,7 +124,17 @@ class PoolRequest: ...
 
 class Pool:
     def __init__(self, max_waiting: int | None = None, batching: tuple[int, float, int] | None = None) -> None: ...
-    def add(self, session: Session) -> None: ...
+    def add(
+        self,
+        session: Session,
+        in_flight: int = 1,
+        max_graphs: int = 0,
+        one_run_at_a_time: bool = False,
+        feeds: list[Mapping[str, Any]] = ...,
+        warm_up_runs: int = 0,
+        timeline: Timeline | None = None,
+    ) -> None: ...
+    def warm_up(self, feeds: list[Mapping[str, Any]], runs: int, timeline: Timeline | None) -> None: ...
     def run(
         self,
         output_names: Sequence[str] | None,
@@ -132,6 +142,8 @@ class Pool:
         run_options: RunOptions | None,
         device: str,
         timeout: float | None,
+        outputs_on_device: bool = False,
+        timeline: Timeline | None = None,
     ) -> list[Any]: ...
     def submit(
         self,
@@ -144,6 +156,8 @@ class Pool:
         timeout: float | None,
         wait: float | None,
         limited: bool,
+        outputs_on_device: bool = False,
+        timeline: Timeline | None = None,
     ) -> PoolRequest: ...
     def cancel(self, request: PoolRequest) -> bool: ...
     def stats(self) -> dict[str, Any]: ...

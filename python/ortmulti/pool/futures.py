@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,9 +17,10 @@ class PoolFuture(Future[list[Any]]):
     Its callbacks are called by the thread that delivers all pools' answers: what takes long belongs elsewhere.
     """
 
-    def __init__(self, pool: _core.Pool) -> None:
+    def __init__(self, pool: _core.Pool, wrap: Callable[[list[Any]], list[Any]] | None = None) -> None:
         super().__init__()
         self._pool = pool
+        self._wrap = wrap
         self._request: _core.PoolRequest | None = None
 
     def cancel(self) -> bool:
@@ -38,6 +40,6 @@ class PoolFuture(Future[list[Any]]):
             super().cancel()
         if self.set_running_or_notify_cancel():
             if exception is None:
-                self.set_result(results)
+                self.set_result(results if self._wrap is None else self._wrap(results))
             else:
                 self.set_exception(exception)
