@@ -74,8 +74,8 @@ from ortmulti.values import OrtValue, copy_tensors
 __all__ = [
     "AdapterFormat",
     "Batching",
-    "CudaGraph",
     "ClosedError",
+    "CudaGraph",
     "DeadlineExceeded",
     "Device",
     "DeviceError",

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ortmulti import _creation, _shared, _visible_gpus
+from ortmulti._checks import integer
 from ortmulti._creation import Model, Serialize
 from ortmulti._foreign_options import to_session_options
 from ortmulti._shared import Optimize, Strategy
-from ortmulti._checks import integer
 from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.loader import LoaderOptions
@@ -155,6 +155,8 @@ def _graph_options(
         raise InvalidArgument("a pool is given cuda_graph=True, which binds what a graph needs, not enable_cuda_graph")
     if not graphs:
         return provider_options
-    if not all(device.is_cuda for device in (parse_devices("all") if named is None else named)):
-        raise InvalidArgument("cuda_graph is for GPUs; the devices are " + ", ".join(map(str, named or ["cpu"])))
+    if any(device.kind != "cuda" for device in (parse_devices("all") if named is None else named)):
+        raise InvalidArgument(
+            "cuda_graph is for GPUs; the devices are " + ", ".join(map(str, named or parse_devices("all")))
+        )
     return {**given, "enable_cuda_graph": "1"}
