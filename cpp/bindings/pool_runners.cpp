@@ -42,11 +42,11 @@ struct Warming {
 }  // namespace
 
 std::vector<std::shared_ptr<Runner>> make_runners(const std::shared_ptr<Session>& session, int in_flight,
-                                                  std::size_t max_graphs, bool one_run_at_a_time) {
+                                                  std::size_t max_graphs, int runs_at_once) {
   if (!session->device().is_cuda()) {
     return {std::make_shared<SessionRunner>(session)};
   }
-  const auto shared = std::make_shared<GpuSession>(session, GpuSession::Options{max_graphs != 0, one_run_at_a_time});
+  const auto shared = std::make_shared<GpuSession>(session, GpuSession::Options{max_graphs != 0, runs_at_once});
   std::vector<std::shared_ptr<Runner>> runners;
   for (int i = 0; i < in_flight; ++i) {
     runners.push_back(std::make_shared<GpuRunner>(shared, max_graphs));

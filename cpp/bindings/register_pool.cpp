@@ -63,11 +63,11 @@ class PythonPool {
   PythonPool& operator=(const PythonPool&) = delete;
 
   // Each of the session's runners runs the feeds first, all at the same time.
-  void add(const PythonSession& session, int in_flight, std::size_t max_graphs, bool one_run_at_a_time,
-           const py::list& feeds, int warm_up_runs, const std::shared_ptr<Timeline>& timeline) {
+  void add(const PythonSession& session, int in_flight, std::size_t max_graphs, int runs_at_once, const py::list& feeds,
+           int warm_up_runs, const std::shared_ptr<Timeline>& timeline) {
     const std::vector<std::shared_ptr<Runner>> runners = [&] {
       const ReleaseGil nogil;
-      return make_runners(session.session, in_flight, max_graphs, one_run_at_a_time);
+      return make_runners(session.session, in_flight, max_graphs, runs_at_once);
     }();
     ortmulti::bindings::warm_up(session.session, runners, feeds, warm_up_runs, timeline);
     const ReleaseGil nogil;
@@ -251,11 +251,12 @@ py::dict to_dict(const PoolStats& stats) {
 
 void register_pool(py::module_& module) {
   const py::class_<std::weak_ptr<PoolRequest>> request(module, "PoolRequest");
+  module.attr("own_compute_stream") = Session::own_compute_stream;
   py::class_<PythonPool>(module, "Pool")
       .def(py::init<std::optional<std::size_t>, const std::optional<BatchingArgument>&>(),
            py::arg("max_waiting") = py::none(), py::arg("batching") = py::none())
       .def("add", &PythonPool::add, py::arg("session"), py::arg("in_flight") = 1, py::arg("max_graphs") = 0,
-           py::arg("one_run_at_a_time") = false, py::arg("feeds") = py::list(), py::arg("warm_up_runs") = 0,
+           py::arg("runs_at_once") = 1, py::arg("feeds") = py::list(), py::arg("warm_up_runs") = 0,
            py::arg("timeline") = std::shared_ptr<Timeline>())
       .def("warm_up", &PythonPool::warm_up, py::arg("feeds"), py::arg("runs"), py::arg("timeline"))
       .def("run", &PythonPool::run, py::arg("output_names"), py::arg("input_feed"), py::arg("run_options"),

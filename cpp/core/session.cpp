@@ -68,6 +68,19 @@ std::string names_of(const std::vector<ValueInfo>& values) {
   return names.empty() ? "none" : names;
 }
 
+// The providers' options, with a new stream where they ask for one of the session's own.
+std::vector<Provider> with_compute_stream(std::vector<Provider> providers, const Device& device,
+                                          std::unique_ptr<const CudaStream>& stream) {
+  for (Provider& provider : providers) {
+    const auto option = provider.options.find("user_compute_stream");
+    if (device.is_cuda() && option != provider.options.end() && option->second == Session::own_compute_stream) {
+      stream = std::make_unique<const CudaStream>(CudaStartup::instance(), device.index);
+      option->second = std::to_string(reinterpret_cast<std::uintptr_t>(stream->get()));
+    }
+  }
+  return providers;
+}
+
 Ort::Session open_session(OnnxRuntime& runtime, const ModelSource& model, const Ort::SessionOptions& options) {
   if (model.in_memory) {
     return Ort::Session(runtime.env(), model.bytes, model.size, options);
@@ -128,7 +141,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   Ort::SessionOptions ort_options{nullptr};
   make_part(opened, context, device, [&] {
     const ScopedSpan span(timeline, "prepare session", name);
-    ort_options = to_onnxruntime(options, description->providers);
+    ort_options = to_onnxruntime(options, with_compute_stream(description->providers, device, opened->compute_stream));
   });
   if (uses_bytes_in_place(options)) {
     opened->model_bytes = model.owner;
@@ -158,10 +171,13 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   });
   description_ = description;
   opened_ = std::move(opened);
+  compute_stream_ = opened_->compute_stream ? opened_->compute_stream->get() : nullptr;
 }
 
 Session::Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened)
-    : description_(std::move(description)), opened_(std::move(opened)) {}
+    : description_(std::move(description)),
+      opened_(std::move(opened)),
+      compute_stream_(opened_->compute_stream ? opened_->compute_stream->get() : nullptr) {}
 
 Session::~Session() {
   close();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/async_runs.hpp"
+#include "core/cuda_graph.hpp"
 #include "core/device.hpp"
 #include "core/error.hpp"
 #include "core/onnxruntime_library.hpp"
@@ -135,6 +136,11 @@ class Session {
   /// Nothing before release 1.23, which cannot tell.
   std::optional<Placement> placement();
 
+  /// The stream on which it runs, where it was created with `own_compute_stream` as the address of the provider's
+  /// user_compute_stream; else null.
+  CUstream compute_stream() const noexcept { return compute_stream_; }
+  static constexpr const char* own_compute_stream = "18446744073709551615";
+
   /// Changes options of the providers, those that can be changed after the creation.
   void set_provider_options(const std::map<std::string, std::string>& options);
   /// Frees the graph that runs with this number captured, where the provider can. Throws Error with
@@ -165,6 +171,7 @@ class Session {
     std::shared_ptr<const void> model_bytes;
     ModelAdditions additions;
     std::shared_ptr<const WeightStore> weights;
+    std::unique_ptr<const CudaStream> compute_stream;
     Ort::RunOptions run_options{nullptr};  // of runs that come without any
     Ort::Session session{nullptr};
     std::atomic<std::uint64_t> last_shapes{0};  // of the last run that succeeded
@@ -188,6 +195,7 @@ class Session {
   std::atomic<bool> closed_{false};
   std::shared_mutex mutex_;  // shared while in use, exclusive to close
   std::shared_ptr<Opened> opened_;
+  CUstream compute_stream_ = nullptr;  // what `opened_` has
   AsyncRuns async_runs_;
 };
 

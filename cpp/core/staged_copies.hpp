@@ -25,6 +25,7 @@ class StagedCopies {
   /// From this GPU's memory or another one's; done after wait().
   void from_device(void* target, int source_device, const void* source, std::size_t bytes);
   void wait();
+  CUstream stream() const noexcept { return stream_; }
 
  private:
   static constexpr std::size_t chunk = 2U << 20U;

@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/error.hpp"
-#include "core/newer_calls.hpp"
+#include "core/graph_capture.hpp"
+#include "core/value.hpp"
 
 namespace ortmulti {
-
-CapturedGraphs::CapturedGraphs(std::shared_ptr<GpuSession> session, std::size_t most)
-    : session_(std::move(session)), most_(most) {}
 
 CapturedGraph* CapturedGraphs::find(const std::string& key) {
   const auto found =
@@ -33,8 +30,8 @@ void CapturedGraphs::learn(const std::string& key, const std::vector<Ort::Value>
   }
 }
 
-CapturedGraph& CapturedGraphs::make(const std::string& key, const std::vector<RequestTensor>& inputs,
-                                    const Session::Lock& open) {
+CapturedGraph CapturedGraphs::make(const std::string& key, const std::vector<RequestTensor>& inputs,
+                                   const Session::Lock& open) {
   const std::vector<Output>& outputs = learned_.at(key);
   std::size_t bytes = 0;
   for (const RequestTensor& input : inputs) {
@@ -46,7 +43,6 @@ CapturedGraph& CapturedGraphs::make(const std::string& key, const std::vector<Re
   Session& session = *session_->session();
   CapturedGraph graph;
   graph.key = key;
-  graph.number = next_number_++;
   graph.memory = std::make_unique<const CudaMemory>(CudaStartup::instance(), session.device().index, bytes,
                                                     "inputs and outputs of a CUDA graph take");
   graph.binding = session.make_binding(open);
@@ -68,32 +64,21 @@ CapturedGraph& CapturedGraphs::make(const std::string& key, const std::vector<Re
     graph.outputs.push_back(place(outputs[i].type, outputs[i].shape));
     graph.binding.BindOutput(session.outputs()[i].name.c_str(), graph.outputs.back());
   }
-  graph.options = Ort::RunOptions();
-  graph.options.AddConfigEntry("gpu_graph_id", std::to_string(graph.number).c_str());
+  return graph;
+}
+
+CapturedGraph* CapturedGraphs::keep(CapturedGraph graph) {
+  if (graphs_.size() == most_) {
+    const CudaUse use;
+    graphs_.pop_back();
+  }
   graphs_.push_front(std::move(graph));
-  return graphs_.front();
+  return &graphs_.front();
 }
 
-bool CapturedGraphs::make_room() {
-  if (graphs_.size() < most_) {
-    return true;
-  }
-  if (!newer_calls::have_release_captured_graph()) {
-    return false;
-  }
-  session_->session()->release_captured_graph(graphs_.back().number);
-  graphs_.pop_back();
-  return true;
+void CapturedGraphs::refuse(const std::string& key) {
+  learned_.erase(key);
+  refused_.insert(key);
 }
-
-void CapturedGraphs::forget(const std::string& key, bool refused) {
-  graphs_.remove_if([&key](const auto& graph) { return graph.key == key; });
-  if (refused) {
-    learned_.erase(key);
-    refused_.insert(key);
-  }
-}
-
-void CapturedGraphs::clear() { graphs_.clear(); }
 
 }  // namespace ortmulti

@@ -9,8 +9,10 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/cuda_graph.hpp"
 #include "core/cuda_memory.hpp"
 #include "core/pool/gpu_session.hpp"
 #include "core/pool/request_tensors.hpp"
@@ -20,37 +22,32 @@ namespace ortmulti {
 /// One shape's CUDA graph: the memory whose addresses it has, bound.
 struct CapturedGraph {
   std::string key;
-  int number = 0;  // that ONNX Runtime knows it by
   std::unique_ptr<const CudaMemory> memory;
   std::vector<void*> inputs;        // in the order of the key
   std::vector<Ort::Value> outputs;  // in the order of the session's
   Ort::IoBinding binding{nullptr};
-  Ort::RunOptions options{nullptr};
+  std::unique_ptr<const CudaGraph> graph;
 };
 
-/// The CUDA graphs of one thread: a bounded number, of which the least recently used goes. What is asked for the first
-/// time is not captured yet. Its functions are called by that thread.
+/// The CUDA graphs of one runner: a bounded number, of which the least recently used goes. What is asked for the first
+/// time is not captured yet. Not for several threads at once; all but the first functions need the device's context.
 class CapturedGraphs {
  public:
-  CapturedGraphs(std::shared_ptr<GpuSession> session, std::size_t most);
+  CapturedGraphs(std::shared_ptr<GpuSession> session, std::size_t most) : session_(std::move(session)), most_(most) {}
 
-  /// The graph of these inputs, which becomes the most recently used; null where it was not made.
+  /// The graph of these inputs, which becomes the most recently used; null where there is none.
   CapturedGraph* find(const std::string& key);
-
-  /// What outputs a run of these shapes had, from which its graph can be made.
+  /// Whether outputs of these shapes were learned, and none was refused.
+  bool can_be_made(const std::string& key) const { return learned_.count(key) != 0; }
+  /// What outputs a run of these shapes had.
   void learn(const std::string& key, const std::vector<Ort::Value>& outputs);
-  bool known(const std::string& key) const { return learned_.count(key) != 0; }
+  /// No graph can be made of these.
+  void refuse(const std::string& key);
 
-  /// Lets the least recently used go where there is no room for another one; false where ONNX Runtime cannot release a
-  /// graph alone, before 1.27. Not with a lock of the session.
-  bool make_room();
-  /// What a graph of learned shapes needs, nothing captured yet. Throws Error.
-  CapturedGraph& make(const std::string& key, const std::vector<RequestTensor>& inputs, const Session::Lock& open);
-  /// This one was not captured, or, refused, cannot be: then it is not made again.
-  void forget(const std::string& key, bool refused);
-
-  /// After the thread has changed: all of them are gone.
-  void clear();
+  /// What a graph of learned shapes needs, nothing captured yet.
+  CapturedGraph make(const std::string& key, const std::vector<RequestTensor>& inputs, const Session::Lock& open);
+  /// Keeps it, and lets the least recently used one go where there are too many.
+  CapturedGraph* keep(CapturedGraph graph);
 
  private:
   struct Output {
@@ -61,7 +58,6 @@ class CapturedGraphs {
 
   std::shared_ptr<GpuSession> session_;
   std::size_t most_;
-  int next_number_ = 1;
   std::list<CapturedGraph> graphs_;  // the most recently used first
   std::map<std::string, std::vector<Output>> learned_;
   std::set<std::string> refused_;

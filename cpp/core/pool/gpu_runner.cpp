@@ -7,6 +7,7 @@
 #include "core/capture_guard.hpp"
 #include "core/error.hpp"
 #include "core/graph_capture.hpp"
+#include "core/onnxruntime_library.hpp"
 #include "core/pool/request.hpp"
 #include "core/value.hpp"
 
@@ -33,6 +34,18 @@ std::size_t bytes_of(const Ort::Value& value) {
   return tensor_bytes(info.GetElementType(), info.GetShape());
 }
 
+// A run with this one captures nothing by itself.
+const char* const graph_id = "gpu_graph_id";
+const char* const no_graph = "-1";
+
+std::size_t output_index(const Session& session, const char* name) {
+  std::size_t index = 0;
+  while (session.outputs().at(index).name != name) {
+    ++index;
+  }
+  return index;
+}
+
 // What is bound may be the caller's, and must not stay alive for longer than its request.
 class BoundForOneRun {
  public:
@@ -46,26 +59,6 @@ class BoundForOneRun {
 
  private:
   Ort::IoBinding& binding_;
-};
-
-// A graph that is forgotten unless it was captured.
-class Draft {
- public:
-  Draft(CapturedGraphs& graphs, const std::string& key) : graphs_(graphs), key_(key) {}
-  ~Draft() {
-    if (!captured) {
-      graphs_.forget(key_, refused);
-    }
-  }
-  Draft(const Draft&) = delete;
-  Draft& operator=(const Draft&) = delete;
-
-  bool captured = false;
-  bool refused = false;
-
- private:
-  CapturedGraphs& graphs_;
-  const std::string& key_;
 };
 
 // Adds what passes during its lifetime to the time that copies took.
@@ -93,15 +86,16 @@ GpuRunner::GpuRunner(std::shared_ptr<GpuSession> session, std::size_t max_graphs
   copies_ = std::make_unique<StagedCopies>(startup, device().index);
   if (shared_->options().graphs) {
     ordinary_ = Ort::RunOptions();
-    ordinary_.AddConfigEntry("gpu_graph_id", "-1");
+    ordinary_.AddConfigEntry(graph_id, no_graph);
+    capturing_ = Ort::RunOptions();
+    capturing_.AddConfigEntry(graph_id, no_graph);
+    capturing_.AddConfigEntry("disable_synchronize_execution_providers", "1");
     graphs_.emplace(shared_, max_graphs);
-    thread_ = std::make_unique<OwnThread>();
   }
   binding_ = shared_->session()->make_binding(shared_->session()->lock_for_use());
 }
 
 GpuRunner::~GpuRunner() {
-  thread_.reset();
   try {
     const ScopedContext current(CudaStartup::instance(), device().index);
     const CudaUse use;
@@ -115,49 +109,27 @@ GpuRunner::~GpuRunner() {
 void GpuRunner::run(Request& request) {
   const std::lock_guard running(running_);
   request.copying = {};
+  request.waiting_for_session = {};
   request.outputs.clear();
-  if (!graphs_) {
-    run_there(request, false);
-    return;
+  if (graphs_ && request.run_options != nullptr && !request.own_run_options) {
+    throw Error(ErrorKind::invalid_argument, "a pool with CUDA graphs takes no run_options");
   }
-  if (request.run_options != nullptr && !request.own_run_options) {
-    throw Error(ErrorKind::invalid_argument, "a run by a CUDA graph takes no run_options");
-  }
-  capture_failed_ = false;
-  try {
-    thread_->call([&] { run_there(request, true); });
-  } catch (const Error&) {
-    if (!capture_failed_) {
-      throw;
-    }
-    // What ONNX Runtime has for that thread is in the midst of a capture; another thread begins anew.
-    graphs_->clear();
-    thread_ = std::make_unique<OwnThread>();
-    thread_->call([&] { run_there(request, false); });
-  }
-}
-
-void GpuRunner::run_there(Request& request, bool may_capture) {
   const ScopedContext current(CudaStartup::instance(), device().index);
-  std::optional<Tensors> inputs;
   try {
-    inputs = tensors_of(request, *shared_);
-  } catch (const Ort::Exception& exception) {
-    throw from_onnxruntime(exception, "running " + shared_->session()->model());
-  }
-  if (!inputs) {
-    SessionRunner::run(request);
-    return;
-  }
-  std::string key;
-  if (graphs_) {
-    std::sort(inputs->begin(), inputs->end(),
-              [](const auto& a, const auto& b) { return std::strcmp(a.name, b.name) < 0; });
-    key = shapes_key(*inputs);
-  }
-  try {
-    if (!graphs_ || !run_as_graph(request, *inputs, key, may_capture)) {
-      run_ordinarily(request, *inputs, key);
+    auto inputs = tensors_of(request, *shared_);
+    if (!inputs) {
+      SessionRunner::run(request);
+    } else if (!graphs_) {
+      run_ordinarily(request, *inputs, {});
+    } else {
+      std::sort(inputs->begin(), inputs->end(),
+                [](const auto& a, const auto& b) { return std::strcmp(a.name, b.name) < 0; });
+      const std::string key = shapes_key(*inputs);
+      if (CapturedGraph* graph = graph_for(request, *inputs, key)) {
+        run_graph(request, *inputs, *graph);
+      } else {
+        shared_->in_thread([&] { run_ordinarily(request, *inputs, key); });
+      }
     }
   } catch (const Ort::Exception& exception) {
     throw from_onnxruntime(exception, "running " + shared_->session()->model() + " on " + to_string(device()));
@@ -166,6 +138,7 @@ void GpuRunner::run_there(Request& request, bool may_capture) {
 
 void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const std::string& key) {
   Session& session = *shared_->session();
+  const ScopedContext current(CudaStartup::instance(), device().index);  // in_thread() is another one
   const auto open = session.lock_for_use();
   const BoundForOneRun bound(binding_);
   {
@@ -188,89 +161,100 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
     shapes = add_shape(shapes, *input.value);
   }
   if (graphs_ && request.own_run_options) {
-    request.own_run_options->AddConfigEntry("gpu_graph_id", "-1");
+    request.own_run_options->AddConfigEntry(graph_id, no_graph);
   }
   static const Ort::RunOptions none{nullptr};
   const Ort::RunOptions& given = graphs_ ? ordinary_ : none;
-  // With graphs it is held until the outputs are out of the memory that replaying one would overwrite.
-  auto turn = take_turn(request);
+  const Clock::time_point began = Clock::now();
+  GpuSession::Turn turn = shared_->take_turn();
+  request.waiting_for_session += Clock::now() - began;
+  if (graphs_) {
+    const CudaUse use;
+    shared_->wait_for_launched();
+  }
   {
     const ScopedSpan span(request.timeline.get(), "run", device_name());
     session.run(open, request.run_options == nullptr ? given : *request.run_options, binding_, shapes);
   }
-  if (!graphs_ && turn.owns_lock()) {
-    turn.unlock();
-  }
   std::vector<Ort::Value> outputs = binding_.GetOutputValues();
-  if (graphs_) {
-    graphs_->learn(key, outputs);
-    std::vector<Ort::Value> wanted;
-    for (const char* name : request.output_names) {
-      const auto found =
-          std::find_if(names.begin(), names.end(), [name](const char* one) { return std::strcmp(one, name) == 0; });
-      wanted.push_back(std::move(outputs.at(static_cast<std::size_t>(found - names.begin()))));
-    }
-    outputs = std::move(wanted);
+  if (!graphs_) {
+    turn.release();
+    answer(request, std::move(outputs), false);
+    return;
   }
-  answer(request, std::move(outputs), graphs_.has_value());
+  // With its turn, until the outputs are out of the memory that a graph would overwrite.
+  graphs_->learn(key, outputs);
+  std::vector<Ort::Value> wanted;
+  for (const char* name : request.output_names) {
+    wanted.push_back(std::move(outputs.at(output_index(session, name))));
+  }
+  answer(request, std::move(wanted), true);
 }
 
-bool GpuRunner::run_as_graph(Request& request, const Tensors& inputs, const std::string& key, bool may_capture) {
-  CapturedGraph* graph = graphs_->find(key);
-  const bool captures = graph == nullptr;
-  if (captures && (!may_capture || !graphs_->known(key) || !graphs_->make_room())) {
-    return false;
+CapturedGraph* GpuRunner::graph_for(Request& request, const Tensors& inputs, const std::string& key) {
+  if (CapturedGraph* graph = graphs_->find(key)) {
+    return graph;
   }
+  if (!graphs_->can_be_made(key)) {
+    return nullptr;
+  }
+  CapturedGraph* captured = nullptr;
+  try {
+    shared_->in_thread([&] { captured = capture(request, inputs, key); });
+  } catch (const std::exception& error) {
+    graphs_->refuse(key);
+    onnxruntime_log().push({ORT_LOGGING_LEVEL_WARNING, "ortmulti", "", "",
+                            shared_->session()->model() + " on " + device_name() +
+                                " runs without a CUDA graph for inputs of these shapes: " + error.what()});
+  }
+  return captured;
+}
+
+CapturedGraph* GpuRunner::capture(Request& request, const Tensors& inputs, const std::string& key) {
+  Session& session = *shared_->session();
+  CudaStartup& startup = CudaStartup::instance();
+  const ScopedContext current(startup, device().index);
+  const auto open = session.lock_for_use();
+  const GpuSession::Turn turn = shared_->take_turn();
+  const std::optional<SoleUse> sole = SoleUse::try_begin();
+  if (!sole) {
+    return nullptr;  // a session is being created; another time
+  }
+  shared_->wait_for_launched();
+  const ScopedSpan span(request.timeline.get(), "capture", device_name());
+  CapturedGraph graph = graphs_->make(key, inputs, open);
+  graph.graph = std::make_unique<const CudaGraph>(startup, session.compute_stream(),
+                                                  [&] { session.run(open, capturing_, graph.binding, 0); });
+  return graphs_->keep(std::move(graph));
+}
+
+void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph& graph) {
   Session& session = *shared_->session();
   const auto open = session.lock_for_use();
-  std::optional<Draft> draft;
+  const CudaUse use;
   {
     const CopyingTime copying(request, device_name());
-    const CudaUse use;
-    if (captures) {
-      draft.emplace(*graphs_, key);
-      graph = &graphs_->make(key, inputs, open);
-    }
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      copy_in(graph->inputs[i], inputs[i]);
+      copy_in(graph.inputs[i], inputs[i]);
+    }
+  }
+  {
+    const ScopedSpan span(request.timeline.get(), "run", device_name());
+    {
+      const GpuSession::Turn turn = shared_->take_turn();
+      shared_->launch(*graph.graph, copies_->stream());
     }
     copies_->wait();
   }
-  {
-    const auto turn = take_turn(request);
-    const std::optional<SoleUse> sole = captures ? SoleUse::try_begin() : std::nullopt;
-    if (captures && !sole) {
-      return false;
-    }
-    const ScopedSpan span(request.timeline.get(), captures ? "capture" : "run", device_name());
-    try {
-      // The first of these runs captures, and gives its outputs as the later ones do.
-      session.run(open, graph->options, graph->binding, captures ? no_shapes : 0);
-    } catch (const Error&) {
-      if (captures) {
-        draft->refused = true;
-        capture_failed_ = true;
-      }
-      throw;
-    }
-  }
-  if (captures) {
-    draft->captured = true;
-  }
   std::vector<Ort::Value> outputs;
   for (const char* name : request.output_names) {
-    for (std::size_t i = 0; i < session.outputs().size(); ++i) {
-      if (session.outputs()[i].name == name) {
-        Ort::Value& fixed = graph->outputs[i];
-        const auto info = fixed.GetTensorTypeAndShapeInfo();
-        const std::vector<std::int64_t> shape = info.GetShape();
-        outputs.push_back(Ort::Value::CreateTensor(memory_of(device()), fixed.GetTensorMutableRawData(),
-                                                   bytes_of(fixed), shape.data(), shape.size(), info.GetElementType()));
-      }
-    }
+    Ort::Value& fixed = graph.outputs.at(output_index(session, name));
+    const auto info = fixed.GetTensorTypeAndShapeInfo();
+    const std::vector<std::int64_t> shape = info.GetShape();
+    outputs.push_back(Ort::Value::CreateTensor(memory_of(device()), fixed.GetTensorMutableRawData(), bytes_of(fixed),
+                                               shape.data(), shape.size(), info.GetElementType()));
   }
   answer(request, std::move(outputs), true);
-  return true;
 }
 
 void GpuRunner::bind_inputs(const Tensors& inputs) {
@@ -315,13 +299,6 @@ void GpuRunner::copy_in(void* target, const RequestTensor& input) {
 bool GpuRunner::lies_in_staged(const void* data) const {
   const auto address = reinterpret_cast<CUdeviceptr>(data);
   return staged_ && address >= staged_->address() && address - staged_->address() < staged_bytes_;
-}
-
-std::unique_lock<std::mutex> GpuRunner::take_turn(Request& request) {
-  const Clock::time_point began = Clock::now();
-  auto turn = shared_->take_turn();
-  request.waiting_for_session += Clock::now() - began;
-  return turn;
 }
 
 void GpuRunner::answer(Request& request, std::vector<Ort::Value> outputs, bool copy_on_device) {

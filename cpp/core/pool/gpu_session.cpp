@@ -13,6 +13,8 @@ namespace {
 // does.
 constexpr std::size_t surely_on_device = 4096;
 
+const char* const launching = "launching a CUDA graph";
+
 bool is_plain_tensor(const ValueInfo& declared) {
   return declared.is_tensor && declared.element_type != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING;
 }
@@ -93,6 +95,18 @@ GpuSession::GpuSession(std::shared_ptr<Session> session, const Options& options)
     }
     check_graph_holds(session_->inputs(), inputs_, "input", session_->model());
     check_graph_holds(session_->outputs(), outputs_, "output", session_->model());
+    CudaStartup& startup = CudaStartup::instance();
+    const ScopedContext current(startup, session_->device().index);
+    const CudaUse use;
+    thread_ = std::make_unique<OwnThread>();
+    startup.check(startup.driver().event_create(&launched_, CU_EVENT_DISABLE_TIMING), "creating an event");
+  }
+}
+
+GpuSession::~GpuSession() {
+  if (launched_ != nullptr) {
+    const CudaUse use;
+    static_cast<void>(CudaStartup::instance().driver().event_destroy(launched_));
   }
 }
 
@@ -106,8 +120,33 @@ bool GpuSession::writes_on_device(std::string_view output) const {
   return found == outputs_.end() || found->second;
 }
 
-std::unique_lock<std::mutex> GpuSession::take_turn() {
-  return options_.graphs || options_.one_run_at_a_time ? std::unique_lock(turn_) : std::unique_lock<std::mutex>();
+GpuSession::Turn GpuSession::take_turn() {
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [this] { return running_ < (options_.graphs ? 1 : options_.runs_at_once); });
+  ++running_;
+  return Turn(*this);
+}
+
+void GpuSession::Turn::release() noexcept {
+  if (held_) {
+    held_ = false;
+    const std::lock_guard lock(session_.mutex_);
+    --session_.running_;
+    session_.ended_.notify_one();
+  }
+}
+
+void GpuSession::launch(const CudaGraph& graph, CUstream stream) {
+  const CudaStartup& startup = CudaStartup::instance();
+  const CudaDriver& driver = startup.driver();
+  startup.check(driver.stream_wait_event(stream, launched_, 0), launching);
+  graph.launch(stream);
+  startup.check(driver.event_record(launched_, stream), launching);
+}
+
+void GpuSession::wait_for_launched() {
+  const CudaStartup& startup = CudaStartup::instance();
+  startup.check(startup.driver().event_synchronize(launched_), launching);
 }
 
 std::shared_ptr<const CudaMemory> GpuSession::allocate(std::size_t bytes) { return blocks_->take(bytes); }

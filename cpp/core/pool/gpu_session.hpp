@@ -1,14 +1,17 @@
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 
+#include "core/cuda_graph.hpp"
 #include "core/cuda_memory.hpp"
+#include "core/own_thread.hpp"
 #include "core/session.hpp"
 
 namespace ortmulti {
@@ -17,12 +20,15 @@ namespace ortmulti {
 class GpuSession {
  public:
   struct Options {
-    bool graphs = false;  ///< Whether it was created to capture CUDA graphs.
-    bool one_run_at_a_time = false;
+    bool graphs = false;  ///< Whether it was created to capture CUDA graphs, with a stream of its own.
+    int runs_at_once = 1;
   };
 
   /// Throws Error with ErrorKind::invalid_argument for a session whose inputs or outputs a CUDA graph cannot hold.
   GpuSession(std::shared_ptr<Session> session, const Options& options);
+  ~GpuSession();
+  GpuSession(const GpuSession&) = delete;
+  GpuSession& operator=(const GpuSession&) = delete;
 
   const std::shared_ptr<Session>& session() const noexcept { return session_; }
   const Options& options() const noexcept { return options_; }
@@ -31,9 +37,19 @@ class GpuSession {
   bool reads_on_device(std::string_view input, std::size_t bytes) const;
   bool writes_on_device(std::string_view output) const;
 
-  /// Held while it runs, where only one may. Runs that overlap would use each other's memory where a graph is captured,
-  /// which has the addresses of what ONNX Runtime's arena had free at the time.
-  std::unique_lock<std::mutex> take_turn();
+  /// Held while it runs.
+  class Turn;
+  /// Waits until fewer run than may. With graphs one runs at a time, since a graph has the addresses of what ONNX
+  /// Runtime's arena had free when it was captured: what runs beside it would use the same memory.
+  Turn take_turn();
+
+  // With graphs, and with a turn:
+
+  /// Has one thread do it, since ONNX Runtime then keeps what a thread ran with for that thread.
+  void in_thread(const std::function<void()>& work) { thread_->call(work); }
+  /// Behind what was launched before, on whichever stream.
+  void launch(const CudaGraph& graph, CUstream stream);
+  void wait_for_launched();
 
   /// Memory of the device that does not belong to ONNX Runtime's arena, which is used again when it is given back.
   std::shared_ptr<const CudaMemory> allocate(std::size_t bytes);
@@ -47,8 +63,26 @@ class GpuSession {
   bool placement_known_ = false;
   Placement inputs_;  // whether on the device
   Placement outputs_;
-  std::mutex turn_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  int running_ = 0;
   std::shared_ptr<Blocks> blocks_;
+  CUevent launched_ = nullptr;  // the last one
+  std::unique_ptr<OwnThread> thread_;
+};
+
+class GpuSession::Turn {
+ public:
+  explicit Turn(GpuSession& session) : session_(session) {}
+  ~Turn() { release(); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  void release() noexcept;
+
+ private:
+  GpuSession& session_;
+  bool held_ = true;
 };
 
 }  // namespace ortmulti

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ortmulti import _creation, _shared, _visible_gpus
+from ortmulti import _core, _creation, _shared, _visible_gpus
 from ortmulti._checks import integer
 from ortmulti._creation import Model, Serialize
 from ortmulti._foreign_options import to_session_options
@@ -67,7 +67,7 @@ def load(
     max_queue: int | None = None,
     batching: Batching | None = None,
     warmup: Warmup | bool = False,
-    in_flight: int = 2,
+    in_flight: int = 3,
     cuda_graph: CudaGraph | bool = False,
 ) -> Pool:
     """Loads one model on several devices: its weights are read once, and the sessions of a device use one copy.
@@ -90,8 +90,8 @@ def load(
             says what happens to others; `Pool.run` is not limited.
         batching: Whether requests are joined into one run, and how; default: they are not.
         warmup: What every session runs before this returns, as `Pool.warmup`; True: `Warmup()`. Default: nothing.
-        in_flight: How many requests a session on a GPU has under way at the same time, so that one's inputs and outputs
-            are copied while another one runs; default 2. Each needs memory for what a run needs.
+        in_flight: How many requests a session on a GPU has under way at the same time: all but one of them run, which
+            needs memory for each, while the inputs or outputs of one are copied; default 3. With CUDA graphs one runs.
         cuda_graph: Whether runs on GPUs are captured as CUDA graphs, and of how many shapes; default: they are not.
 
     Returns:
@@ -155,8 +155,9 @@ def _graph_options(
         raise InvalidArgument("a pool is given cuda_graph=True, which binds what a graph needs, not enable_cuda_graph")
     if not graphs:
         return provider_options
-    if any(device.kind != "cuda" for device in (parse_devices("all") if named is None else named)):
+    asked = parse_devices("all") if named is None else named
+    if any(device.kind != "cuda" for device in asked):
         raise InvalidArgument(
             "cuda_graph is for GPUs; the devices are " + ", ".join(map(str, named or parse_devices("all")))
         )
-    return {**given, "enable_cuda_graph": "1"}
+    return {**given, "enable_cuda_graph": "1", "user_compute_stream": _core.own_compute_stream}

@@ -71,7 +71,7 @@ class Pool(Closing):
         *,
         max_queue: int | None = None,
         batching: Batching | None = None,
-        in_flight: int = 2,
+        in_flight: int = 3,
         max_graphs: int = 0,
     ) -> None:
         check_queue(max_queue, batching)
@@ -83,7 +83,7 @@ class Pool(Closing):
             max_queue, None if batching is None else (batching.max_size, batching.max_delay_ms / 1000, batching.axis)
         )
         for session in sessions:
-            self._core.add(session._core, in_flight, max_graphs)
+            self._core.add(session._core, in_flight, max_graphs, max(1, in_flight - 1))
         _live.add(self)
         _runtime.before_shut_down(_close_all)
 
