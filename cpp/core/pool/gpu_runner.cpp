@@ -231,9 +231,9 @@ CapturedGraph* GpuRunner::capture(Request& request, const Tensors& inputs, const
 void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph& graph) {
   Session& session = *shared_->session();
   const auto open = session.lock_for_use();
-  const CudaUse use;
   {
     const CopyingTime copying(request, device_name());
+    const CudaUse use;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       copy_in(graph.inputs[i], inputs[i]);
     }
@@ -241,9 +241,11 @@ void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph
   {
     const ScopedSpan span(request.timeline.get(), "run", device_name());
     {
-      const GpuSession::Turn turn = shared_->take_turn();
+      const GpuSession::Turn turn = shared_->take_turn();  // before the use, as who captures does
+      const CudaUse use;
       shared_->launch(*graph.graph, copies_->stream());
     }
+    const CudaUse use;
     copies_->wait();
   }
   std::vector<Ort::Value> outputs;

@@ -37,7 +37,7 @@ class GpuSession {
   bool reads_on_device(std::string_view input, std::size_t bytes) const;
   bool writes_on_device(std::string_view output) const;
 
-  /// Held while it runs.
+  /// Held while it runs. Not to be taken within a CudaUse, for which one that captures would wait.
   class Turn;
   /// Waits until fewer run than may. With graphs one runs at a time, since a graph has the addresses of what ONNX
   /// Runtime's arena had free when it was captured: what runs beside it would use the same memory.
