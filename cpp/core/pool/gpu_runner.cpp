@@ -46,6 +46,14 @@ std::size_t output_index(const Session& session, const char* name) {
   return index;
 }
 
+std::uint64_t shapes_of(const std::vector<RequestTensor>& inputs) {
+  std::uint64_t shapes = no_shapes;
+  for (const RequestTensor& input : inputs) {
+    shapes = add_shape(shapes, *input.value);
+  }
+  return shapes;
+}
+
 // What is bound may be the caller's, and must not stay alive for longer than its request.
 class BoundForOneRun {
  public:
@@ -156,10 +164,6 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
   for (const char* name : names) {
     binding_.BindOutput(name, memory_of(shared_->writes_on_device(name) ? device() : Device::cpu()));
   }
-  std::uint64_t shapes = no_shapes;
-  for (const RequestTensor& input : inputs) {
-    shapes = add_shape(shapes, *input.value);
-  }
   if (graphs_ && request.own_run_options) {
     request.own_run_options->AddConfigEntry(graph_id, no_graph);
   }
@@ -174,7 +178,7 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
   }
   {
     const ScopedSpan span(request.timeline.get(), "run", device_name());
-    session.run(open, request.run_options == nullptr ? given : *request.run_options, binding_, shapes);
+    session.run(open, request.run_options == nullptr ? given : *request.run_options, binding_, shapes_of(inputs));
   }
   std::vector<Ort::Value> outputs = binding_.GetOutputValues();
   if (!graphs_) {
@@ -203,6 +207,7 @@ CapturedGraph* GpuRunner::graph_for(Request& request, const Tensors& inputs, con
     shared_->in_thread([&] { captured = capture(request, inputs, key); });
   } catch (const std::exception& error) {
     graphs_->refuse(key);
+    shared_->renew_thread();
     onnxruntime_log().push({ORT_LOGGING_LEVEL_WARNING, "ortmulti", "", "",
                             shared_->session()->model() + " on " + device_name() +
                                 " runs without a CUDA graph for inputs of these shapes: " + error.what()});
@@ -216,13 +221,17 @@ CapturedGraph* GpuRunner::capture(Request& request, const Tensors& inputs, const
   const ScopedContext current(startup, device().index);
   const auto open = session.lock_for_use();
   const GpuSession::Turn turn = shared_->take_turn();
+  const ScopedSpan span(request.timeline.get(), "capture", device_name());
+  std::optional<CudaUse> use(std::in_place);
+  shared_->wait_for_launched();
+  CapturedGraph graph = graphs_->make(key, inputs, open);
+  // ONNX Runtime plans its memory in the first run of a shape, and has it from the second on.
+  session.run(open, ordinary_, graph.binding, shapes_of(inputs));
+  use.reset();
   const std::optional<SoleUse> sole = SoleUse::try_begin();
   if (!sole) {
     return nullptr;  // a session is being created; another time
   }
-  shared_->wait_for_launched();
-  const ScopedSpan span(request.timeline.get(), "capture", device_name());
-  CapturedGraph graph = graphs_->make(key, inputs, open);
   graph.graph = std::make_unique<const CudaGraph>(startup, session.compute_stream(),
                                                   [&] { session.run(open, capturing_, graph.binding, 0); });
   return graphs_->keep(std::move(graph));

@@ -136,6 +136,17 @@ void GpuSession::Turn::release() noexcept {
   }
 }
 
+void GpuSession::in_thread(const std::function<void()>& work) {
+  const std::lock_guard lock(thread_mutex_);
+  thread_->call(work);
+}
+
+void GpuSession::renew_thread() {
+  auto thread = std::make_unique<OwnThread>();
+  const std::lock_guard lock(thread_mutex_);
+  thread_.swap(thread);
+}
+
 void GpuSession::launch(const CudaGraph& graph, CUstream stream) {
   const CudaStartup& startup = CudaStartup::instance();
   const CudaDriver& driver = startup.driver();

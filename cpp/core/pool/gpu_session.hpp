@@ -43,11 +43,13 @@ class GpuSession {
   /// Runtime's arena had free when it was captured: what runs beside it would use the same memory.
   Turn take_turn();
 
-  // With graphs, and with a turn:
+  // With graphs:
 
   /// Has one thread do it, since ONNX Runtime then keeps what a thread ran with for that thread.
-  void in_thread(const std::function<void()>& work) { thread_->call(work); }
-  /// Behind what was launched before, on whichever stream.
+  void in_thread(const std::function<void()>& work);
+  /// After a capture failed, which may have left what ONNX Runtime has for that thread amid one of its own.
+  void renew_thread();
+  /// With a turn. Behind what was launched before, on whichever stream.
   void launch(const CudaGraph& graph, CUstream stream);
   void wait_for_launched();
 
@@ -68,6 +70,7 @@ class GpuSession {
   int running_ = 0;
   std::shared_ptr<Blocks> blocks_;
   CUevent launched_ = nullptr;  // the last one
+  std::mutex thread_mutex_;
   std::unique_ptr<OwnThread> thread_;
 };
 
