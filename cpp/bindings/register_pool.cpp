@@ -244,6 +244,8 @@ py::dict to_dict(const PoolStats& stats) {
   result["rejected"] = stats.rejected;
   result["cancelled_waiting"] = stats.cancelled_waiting;
   result["failed_waiting"] = stats.failed_waiting;
+  result["unsplit"] = stats.unsplit;
+  result["why_apart"] = stats.why_apart;
   return result;
 }
 

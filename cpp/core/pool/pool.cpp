@@ -98,6 +98,8 @@ PoolStats Pool::stats() {
   stats.rejected = rejected_;
   stats.cancelled_waiting = cancelled_waiting_;
   stats.failed_waiting = failed_waiting_;
+  stats.unsplit = unsplit_;
+  stats.why_apart = why_apart_;
   for (const auto& group : groups_) {
     DeviceStats device;
     device.device = group->device;

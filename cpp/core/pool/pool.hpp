@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -45,6 +46,8 @@ struct PoolStats {
   std::uint64_t rejected = 0;
   std::uint64_t cancelled_waiting = 0;  ///< Never begun.
   std::uint64_t failed_waiting = 0;     ///< Never begun: the deadline passed, or no device was left.
+  std::uint64_t unsplit = 0;            ///< Joint runs whose outputs could not be split; their requests ran alone.
+  std::string why_apart;                ///< Why requests like the last of those are not joined any more.
 };
 
 /// One queue in front of several sessions, each with a thread of its own. Every request that was accepted is answered,
@@ -129,6 +132,8 @@ class Pool {
   /// Runs with the mutex released; returns how it failed.
   std::exception_ptr run_one(Worker& worker, Request& request, Lock& lock);
   std::exception_ptr run_joint(Worker& worker, const Requests& batch, Lock& lock);
+  /// Has requests with this key run alone from now on, and says so in the log.
+  void keep_apart(const std::string& key, const std::exception_ptr& error);
   /// What became of a run; false where the request is to be tried elsewhere.
   bool end_run(Worker& worker, Request& request, std::exception_ptr error, Requests& finished);
   void conclude(Worker& worker, const std::shared_ptr<Request>& request, std::exception_ptr error, Requests& finished);
@@ -157,6 +162,9 @@ class Pool {
   std::uint64_t rejected_ = 0;
   std::uint64_t cancelled_waiting_ = 0;
   std::uint64_t failed_waiting_ = 0;
+  std::set<std::string> apart_;  // keys of batches that could not be split
+  std::uint64_t unsplit_ = 0;
+  std::string why_apart_;
   bool closing_ = false;
 
   std::multimap<Clock::time_point, std::weak_ptr<Request>> timers_;

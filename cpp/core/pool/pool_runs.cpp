@@ -46,7 +46,8 @@ bool Pool::join_forming(const std::shared_ptr<Request>& request) {
 void Pool::gather(Worker& worker, Lock& lock) {
   const std::size_t most = options_.batching.max_size;
   const std::shared_ptr<Request> first = worker.batch.front();
-  if (first->batch_key_.empty() || worker.batched >= most || first->unwanted_ || first->expired_) {
+  if (first->batch_key_.empty() || apart_.count(first->batch_key_) != 0 || worker.batched >= most || first->unwanted_ ||
+      first->expired_) {
     return;
   }
   for (Queue* queue : {&worker.group->waiting, &anywhere_}) {
@@ -72,7 +73,7 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
   if (options_.batching.enabled()) {
     gather(worker, lock);
   }
-  const Requests all = std::move(worker.batch);
+  Requests all = std::move(worker.batch);
   worker.batch.clear();
   Requests finished;
   Requests batch;
@@ -100,6 +101,9 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
     }
   }
   worker.batch.clear();
+  // What is finished is held by `finished` alone: freed under the lock, it could not ask the pool for anything.
+  all.clear();
+  batch.clear();
   lock.unlock();
   announce(finished);
   lock.lock();
@@ -143,9 +147,13 @@ std::exception_ptr Pool::run_joint(Worker& worker, const Requests& batch, Lock& 
     error = run_one(worker, *joint, lock);
   }
   lock.unlock();
+  bool unsplit = false;
   if (!error) {
     try {
       split(*joint, batch, options_.batching.axis);
+    } catch (const Error& cannot) {
+      error = std::current_exception();
+      unsplit = cannot.kind() == ErrorKind::invalid_argument;
     } catch (...) {
       error = std::current_exception();
     }
@@ -160,6 +168,9 @@ std::exception_ptr Pool::run_joint(Worker& worker, const Requests& batch, Lock& 
     }
   }
   lock.lock();
+  if (unsplit) {
+    keep_apart(batch.front()->batch_key_, error);
+  }
   return error;
 }
 
@@ -231,6 +242,7 @@ void Pool::take_out(Group& group, const std::string& reason, Requests& finished)
       finished.push_back(request);
     }
   }
+  room_.notify_all();  // who waits for this device waits in vain
 }
 
 void Pool::finish(Request& request, Request::Outcome outcome, std::exception_ptr error) {

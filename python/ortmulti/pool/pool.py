@@ -14,7 +14,7 @@ from ortmulti import _callbacks, _core, _runtime
 from ortmulti._closing import Closing
 from ortmulti._foreign_options import to_run_options
 from ortmulti.devices import Device, parse_devices
-from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.errors import ClosedError, InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
 from ortmulti.pool.futures import PoolFuture
 from ortmulti.pool.stats import PoolStats
@@ -35,7 +35,8 @@ class Batching:
     Requests are joined whose inputs have the same names and types, and the same dimensions but for ``axis``'s; each
     gets its part of the outputs. What cannot be joined, such as a request with ``run_options`` or without inputs, runs
     alone. If a joint run fails, each of its requests is run alone, so that only those to blame fail. The model must
-    treat the parts of a batch independently, and its outputs must have ``axis`` too.
+    treat the parts of a batch independently, and its outputs must have ``axis`` too: if one has not, the requests are
+    run alone, those like them are not joined any more, and a warning (logger ``ortmulti``) and `PoolStats` say so.
 
     Attributes:
         max_size: The largest size of a joint run along ``axis``; 2 or more.
@@ -329,7 +330,8 @@ class Pool(Closing):
         trace: bool = False,
     ) -> PoolFuture:
         on_device = _on_device(outputs)
-        _callbacks.start()
+        if not _callbacks.start():
+            raise ClosedError("the interpreter is ending: nobody would be told of the answer")
         future = PoolFuture(self._core, _to_values if on_device else None)
         future._request = self._core.submit(
             future,

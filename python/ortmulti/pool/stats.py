@@ -80,6 +80,8 @@ class PoolStats:
         cancelled_waiting: Requests that were cancelled before they were given to a session.
         failed_waiting: Requests whose deadline passed, or whose last device broke, before they were given to a session.
         seconds: Since when the pool was made.
+        unsplit: Joint runs whose outputs could not be split, and whose requests were then run one by one.
+        why_apart: Why requests like the last of those are not joined any more; empty where there were none.
     """
 
     devices: list[DeviceStats]
@@ -88,6 +90,8 @@ class PoolStats:
     cancelled_waiting: int
     failed_waiting: int
     seconds: float
+    unsplit: int = 0
+    why_apart: str = ""
 
     @classmethod
     def _from_core(cls, core: Mapping[str, Any], seconds: float) -> PoolStats:
@@ -134,6 +138,8 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
     yield from metric("runs_total", "counter", "Runs of the model.")
     for device in stats.devices:
         yield sample("runs_total", device.runs, device=device.device)
+    yield from metric("runs_unsplit_total", "counter", "Joint runs whose outputs could not be split.")
+    yield sample("runs_unsplit_total", stats.unsplit)
     yield from metric("requests_retried_total", "counter", "Requests given to another device, since one broke.")
     for device in stats.devices:
         yield sample("requests_retried_total", device.retried, device=device.device)
