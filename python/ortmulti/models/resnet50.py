@@ -81,8 +81,6 @@ def _convolution(
         pads=[pad] * 4,
     )
     statistics = (("weight", gain, 0.05), ("bias", 0.0, 0.05), ("running_mean", 0.0, 0.05), ("running_var", 1.0, 0.05))
-    parts = [
-        graph.weight(f"{name}.bn.{part}", (out,), dtype, mean=mean, std=std) for part, mean, std in statistics
-    ]
+    parts = [graph.weight(f"{name}.bn.{part}", (out,), dtype, mean=mean, std=std) for part, mean, std in statistics]
     value = graph.node("BatchNormalization", value, *parts, name=f"{name}.bn", epsilon=1e-5)
     return graph.node("Relu", value, name=f"{name}.relu") if relu else value
