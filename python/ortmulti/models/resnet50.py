@@ -11,6 +11,9 @@ STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 
 EXPANSION = 4
 
+INPUT_SHAPE = (3, 224, 224)
+"""Of one image."""
+
 
 def build(precision: str = "fp32") -> Graph:
     """Describes the model.
@@ -23,7 +26,7 @@ def build(precision: str = "fp32") -> Graph:
     """
     dtype = PRECISIONS[precision]
     graph = Graph("resnet50")
-    value = graph.input("input", dtype, ("batch", 3, 224, 224))
+    value = graph.input("input", dtype, ("batch", *INPUT_SHAPE))
     value = _convolution(graph, value, "conv1", 3, 64, kernel=7, stride=2, relu=True)
     value = graph.node("MaxPool", value, name="maxpool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     channels = 64
