@@ -14,7 +14,9 @@ from ortmulti.compare.running import plots, tables
 from ortmulti.compare.running.model_names import make_models
 from ortmulti.errors import InvalidArgument
 
+from . import demo as demonstration
 from .bench import DEVICES_HELP, JsonFile, Timeout, end_with, options_by_owner, require_matplotlib
+from .bench_torch import compare_with_torch
 from .output import bytes_written, print_json, stderr, stdout, steps
 
 _File = Path | None
@@ -55,7 +57,13 @@ def bench_run(
     arrivals: Annotated[str, typer.Option(help="Open loops: poisson or constant.")] = "poisson",
     seconds: Annotated[float, typer.Option(help="How long a measurement lasts.")] = 3.0,
     warm_seconds: Annotated[float, typer.Option(help="How long it goes on before, uncounted.")] = 1.0,
-    repeat: Annotated[int, typer.Option(help="Rounds; each measures every case in a process of its own.")] = 5,
+    repeat: Annotated[
+        int | None,
+        typer.Option(
+            help="Rounds; each measures every case in a process of its own (default: 5, with --torch 11 of blocks of "
+            "runs in one process, with --demo 1).",
+        ),
+    ] = None,
     ceiling: Annotated[
         bool, typer.Option(help="Measure each variant with a model that does nothing, too: the most that is possible.")
     ] = True,
@@ -73,15 +81,50 @@ def bench_run(
     json: JsonFile = None,
     plot: Annotated[_File, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")] = None,
     markdown: Annotated[_File, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Compare the backends for half a minute, with a model made for it.")
+    ] = False,
+    output: Annotated[Path, typer.Option("--output", "--out", help="The folder for the files of --demo.")] = Path(
+        "demo"
+    ),
+    torch: Annotated[
+        bool,
+        typer.Option(
+            "--torch",
+            help="Compare ResNet-50 with PyTorch instead, on the first device; of the other options --batch, --repeat, "
+            "--models, --timeout, --json and --markdown hold.",
+        ),
+    ] = False,
+    precision: Annotated[
+        str | None, typer.Option(help="With --torch: some of fp32, tf32, fp16 (default: all; on the CPU fp32).")
+    ] = None,
+    places: Annotated[str, typer.Option(help="With --torch: inputs and outputs on the host, device.")] = "host,device",
+    torch_compile: Annotated[
+        str, typer.Option(help="With --torch: torch.compile's modes; none for none.")
+    ] = "default,reduce-overhead",
 ) -> None:
     """Ask pools of every backend for runs, on one device and on more, and compare throughput and latency.
 
     Every measurement is a process of its own. A closed loop has a fixed number of requests in flight; an open loop
     asks at a given rate, whether or not it is answered, and counts latency from when a request was to arrive.
     """
-    if not model:
-        raise typer.BadParameter("name at least one model")
     available = devices.parse_devices(device_text)
+    if torch:
+        if model or demo or plot is not None:
+            raise typer.BadParameter("--torch has a model of its own, and no --demo and no --plot")
+        compare_with_torch(
+            available[0], precision, _sizes(batch), places, torch_compile, repeat, folder, timeout, json, markdown
+        )
+        return
+    if demo:
+        model = [*(model or []), demonstration.RUN_MODEL]
+        folder, ceiling = output / "models", False
+        json, plot = json or output / "run.json", plot or output / "run.png"
+        markdown = markdown or output / "run.md"
+        seconds, warm_seconds = demonstration.RUN_SECONDS, demonstration.RUN_WARM_SECONDS
+        counts = counts or f"1,{len(available)}"
+    if not model:
+        raise typer.BadParameter("name at least one model, or ask for --demo or --torch")
     plan_arguments: dict[str, Any] = {
         "device_sets": devices.device_sets(available, _counts(counts, len(available))),
         "variants": [running.parse_variant(text) for text in variants.split(",")],
@@ -91,7 +134,7 @@ def bench_run(
         "sequence": sequence,
         "inputs": inputs,
         "outputs": outputs,
-        "repeat": repeat,
+        "repeat": repeat if repeat is not None else 1 if demo else 5,
         "seconds": seconds,
         "warm_seconds": warm_seconds,
         "ceiling": ceiling,
@@ -141,9 +184,7 @@ def write_files(document: dict[str, Any], json: Path | None, plot: Path | None, 
 
 
 def _counts(text: str | None, available: int) -> tuple[int, ...]:
-    if text is not None:
-        return devices.parse_counts(text)
-    return (*(count for power in range(available.bit_length()) if (count := 1 << power) < available), available)
+    return running.doubling(available) if text is None else devices.parse_counts(text)
 
 
 def _sizes(text: str) -> list[int]:

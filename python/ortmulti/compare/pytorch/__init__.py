@@ -8,6 +8,6 @@ result = bench(TorchPlan(batches=(1,), precisions=("fp32",)), folder)
 from __future__ import annotations
 
 from .bench import bench, failures
-from .plan import Setting, TorchPlan
+from .plan import COMPILE_MODES, PLACES, PRECISIONS, ROUNDS, Setting, TorchPlan
 
-__all__ = ["Setting", "TorchPlan", "bench", "failures"]
+__all__ = ["COMPILE_MODES", "PLACES", "PRECISIONS", "ROUNDS", "Setting", "TorchPlan", "bench", "failures"]

@@ -19,6 +19,9 @@ from .plan import Setting, TorchPlan
 _WORKER = "ortmulti.compare.pytorch.worker"
 _CACHE_VARIABLE = "ORTMULTI_CACHE"
 
+# Compilers' errors can be as long as their input.
+_MOST_TEXT = 500
+
 
 def require_torch() -> None:
     """Raises LibraryError where PyTorch is not installed, without importing it."""
@@ -105,7 +108,7 @@ def _measure(setting: Setting, spec: dict[str, Any], timeout: float, environment
         try:
             result = fresh_process.run(_WORKER, {**spec, "benchmark": benchmark}, timeout, environment)
         except fresh_process.MeasurementError as error:
-            measured["errors"].append(str(error))
+            measured["errors"].append(" ".join(str(error).split())[:_MOST_TEXT])
             continue
         measured["torch"] = result["torch"]
         measured["ways"] += result["ways"]

@@ -12,6 +12,8 @@ PRECISIONS = ("fp32", "tf32", "fp16")
 PLACES = ("host", "device")
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
+ROUNDS = 11
+
 TOLERANCES = {"fp32": 1e-3, "tf32": 0.05, "fp16": 0.05}
 """The largest difference to PyTorch's fp32 output, as a part of that output's largest value."""
 
@@ -53,8 +55,8 @@ class TorchPlan:
     batches: Sequence[int] = (1, 32)
     places: Sequence[str] = PLACES
     compile_modes: Sequence[str] = ("default", "reduce-overhead")
-    rounds: int = 11
-    block_seconds: float = 0.3
+    rounds: int = ROUNDS
+    block_seconds: float = 0.2
     timeout: float = 600.0
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .bench import bench, failures
 from .loads import Load, closed, parse_rate
-from .plan import RunCase, RunPlan, RunProgress
+from .plan import RunCase, RunPlan, RunProgress, doubling
 from .variants import Variant, parse_variant
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Variant",
     "bench",
     "closed",
+    "doubling",
     "failures",
     "parse_rate",
     "parse_variant",

@@ -44,6 +44,11 @@ class RunProgress:
     counted: bool = True
 
 
+def doubling(most: int) -> tuple[int, ...]:
+    """1, 2, 4, ... below `most`, and `most`."""
+    return (*(1 << power for power in range(most.bit_length()) if 1 << power < most), most)
+
+
 def _variants() -> tuple[Variant, ...]:
     return tuple(parse_variant(name) for name in ("core", "threads", "processes"))
 
