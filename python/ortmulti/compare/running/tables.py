@@ -31,7 +31,7 @@ class _Column(NamedTuple):
     name: str
     cell: Callable[[Json], Cell]
     # The column is left out where no row has this.
-    needs: str
+    needs: str = ""
 
 
 def _milliseconds(key: str) -> Callable[[Json], Cell]:
@@ -50,7 +50,7 @@ def _gpu(row: Json) -> Cell:
 
 
 _COLUMNS = (
-    _Column("rate, 1/s", _rate, "throughput"),
+    _Column("rate, 1/s", _rate),
     _Column("scaling", lambda row: interval_cell(row["scaling"]), "scaling"),
     _Column("ratio", lambda row: interval_cell(row["over_first"]), "over_first"),
     _Column("p50, ms", _milliseconds("p50"), "p50"),
@@ -94,7 +94,7 @@ _HEADS = ("devices", "variant", "load")
 
 
 def _columns(document: Json) -> list[_Column]:
-    return [column for column in _COLUMNS if any(row[column.needs] for row in document["rows"])]
+    return [column for column in _COLUMNS if not column.needs or any(row[column.needs] for row in document["rows"])]
 
 
 def run_tables(document: Json, console: Console) -> list[Table]:
