@@ -155,6 +155,7 @@ def test_network_computes_what_the_model_does(precision: str, folder: Path) -> N
     assert np.abs(result.astype(np.float64) - expected).max() < tolerance * np.abs(expected).max()
 
 
+@pytest.mark.slow
 def test_comparison_on_the_cpu(folder: Path) -> None:
     pytest.importorskip("torch")
     plan = TorchPlan("cpu", ("fp32",), (1,), ("host", "device"), (), rounds=2, block_seconds=0.001)
