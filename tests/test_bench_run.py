@@ -148,6 +148,7 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
         ({"device_sets": []}, "no device sets"),
         ({"batches": [0]}, "at least one item"),
         ({"repeat": 0}, "repeat is at least 1"),
+        ({"budget": -1}, "budget is at least 0"),
         ({"sequence": 0}, "sequence is at least 1"),
         ({"seconds": 0.0}, "more than 0 seconds"),
         ({"seconds": math.nan}, "more than 0 seconds"),
@@ -290,7 +291,7 @@ def document(**changes: Any) -> dict[str, Any]:
         rounds.append(this_round)
     return results.document(
         "run",
-        settings={"repeat": 2, "seconds": 3.0, "inputs": "host", "outputs": "host"},
+        settings={"rounds": 2, "seconds": 3.0, "inputs": "host", "outputs": "host"},
         models=[{"name": "model", "path": str(MODEL), "bytes": 10, "external_bytes": 0}],
         measurements=[],
         rows=[row.as_json() for row in rows(chosen, rounds, {})],

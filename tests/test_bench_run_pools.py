@@ -146,6 +146,12 @@ def test_sessions_of_a_variant_are_on_each_device(model: Path) -> None:
     assert document["measurements"][0]["stats"]["cpu"]["sessions"] == 6
 
 
+def test_no_round_begins_that_the_budget_has_no_time_for(model: Path) -> None:
+    document = running.bench(small(model, repeat=1000, budget=0.0))
+    assert (document["settings"]["repeat"], document["settings"]["rounds"]) == (1000, 1)
+    assert document["rows"][0]["measured"] == 1
+
+
 def test_failed_measurement_is_part_of_the_result(model: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(model.read_bytes())  # without its file of weights
@@ -226,7 +232,7 @@ def test_help() -> None:
     assert shown.returncode == 0
     wanted = (
         "--devices --counts --variants --batch --inputs --outputs --in-flight --rate --arrivals --seconds --repeat "
-        "--provider-option --config --models --timeout --json --plot --markdown --demo --torch --precision"
+        "--provider-option --config --models --timeout --budget --json --plot --markdown --demo --torch --precision"
     )
     assert [name for name in wanted.split() if name not in shown.stdout] == []
 

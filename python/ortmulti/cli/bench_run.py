@@ -78,6 +78,9 @@ def bench_run(
     ] = None,
     folder: Annotated[Path, typer.Option("--models", help="The folder for generated models.")] = Path("models"),
     timeout: Timeout = 600.0,
+    budget: Annotated[
+        float | None, typer.Option(help="Seconds for all rounds: none begins that would not end in time.")
+    ] = None,
     json: JsonFile = None,
     plot: Annotated[_File, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")] = None,
     markdown: Annotated[_File, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None,
@@ -123,6 +126,8 @@ def bench_run(
         markdown = markdown or output / "run.md"
         seconds, warm_seconds = demonstration.RUN_SECONDS, demonstration.RUN_WARM_SECONDS
         counts = counts or f"1,{len(available)}"
+        # So that N sessions on the CPU can do what one does N times.
+        threads = 1 if threads is None else threads
     if not model:
         raise typer.BadParameter("name at least one model, or ask for --demo or --torch")
     plan_arguments: dict[str, Any] = {
@@ -142,6 +147,7 @@ def bench_run(
         "provider_options": _of_all(provider_option),
         "config_entries": _of_all(config),
         "timeout": timeout,
+        "budget": budget,
     }
     running.RunPlan(models=[Path()], **plan_arguments)  # wrong arguments are found before models are made
     if plot is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -55,7 +56,12 @@ def bench(plan: RunPlan, progress: Callable[[RunProgress], None] | None = None) 
         }
         ceilings = _ceilings(plan, folder, environment, lambda case: tell(RunProgress(0, total, case, counted=False)))
         measured: list[dict[RunCase, dict[str, Any]]] = []
+        begin = last_begin = time.monotonic()
         for number in range(plan.repeat):
+            now = time.monotonic()
+            if plan.budget is not None and number and now - begin + (now - last_begin) > plan.budget:
+                break
+            last_begin = now
             this_round: dict[RunCase, dict[str, Any]] = {}
             for case in plan.round(number):
                 tell(RunProgress(number * len(plan.cases()) + len(this_round), total, case))
@@ -66,7 +72,7 @@ def bench(plan: RunPlan, progress: Callable[[RunProgress], None] | None = None) 
     tell(RunProgress(total, total, None))
     return results.document(
         "run",
-        settings=_settings(plan),
+        settings={**_settings(plan), "rounds": len(measured)},
         models=facts,
         ceilings=ceilings,
         measurements=[
@@ -198,4 +204,5 @@ def _settings(plan: RunPlan) -> dict[str, Any]:
         "provider_options": dict(plan.provider_options),
         "config_entries": dict(plan.config_entries),
         "timeout": plan.timeout,
+        "budget": plan.budget,
     }

@@ -76,6 +76,8 @@ class RunPlan:
         provider_options: of the CUDA provider.
         config_entries: session configuration entries.
         timeout: seconds that one measurement may take, loading included.
+        budget: seconds that all rounds may take; no round begins that would take longer, going by the last one. The
+            first is always measured. None: any number.
     """
 
     models: Sequence[Path]
@@ -95,6 +97,7 @@ class RunPlan:
     provider_options: Mapping[str, str] = field(default_factory=dict)
     config_entries: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 600.0
+    budget: float | None = None
 
     def __post_init__(self) -> None:
         """
@@ -105,7 +108,13 @@ class RunPlan:
         for what in ("models", "device_sets", "variants", "batches"):
             if not getattr(self, what):
                 raise InvalidArgument(f"nothing to compare: no {what.replace('_', ' ')}")
-        for what, least in (("repeat", 1), ("sequence", 1), ("warm_seconds", 0), ("intra_op_num_threads", 0)):
+        for what, least in (
+            ("repeat", 1),
+            ("sequence", 1),
+            ("warm_seconds", 0),
+            ("intra_op_num_threads", 0),
+            ("budget", 0),
+        ):
             value = getattr(self, what)
             if value is not None and value < least:
                 raise InvalidArgument(f"{what} is at least {least}, not {value}")

@@ -53,7 +53,7 @@ def save_run_plot(document: Json, path: Path) -> None:
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), frameon=False)
     settings = document["settings"]
-    how = f"{settings['repeat']} rounds of {settings['seconds']:g} s, inputs on the {settings['inputs']}"
+    how = f"{settings['rounds']} rounds of {settings['seconds']:g} s, inputs on the {settings['inputs']}"
     figure.supxlabel(caption(document, how), fontsize=8, color="#555555")
     write_atomically(path, lambda file: figure.savefig(file, dpi=150))
 

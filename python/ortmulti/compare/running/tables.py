@@ -73,10 +73,10 @@ def _groups(document: Json) -> Iterator[tuple[str, list[Json]]]:
     for row in document["rows"]:
         groups.setdefault((row["model"], row["batch"]), []).append(row)
     for (model, batch), rows in groups.items():
-        repeat = settings["repeat"]
+        rounds_measured = settings["rounds"]
         yield (
             f"{names[model]}, batch {batch}, inputs on the {settings['inputs']}, outputs on the {settings['outputs']}, "
-            f"{repeat} round{'s'[: repeat > 1]} of {settings['seconds']:g} s",
+            f"{rounds_measured} round{'s'[: rounds_measured > 1]} of {settings['seconds']:g} s",
             rows,
         )
 
