@@ -85,6 +85,8 @@ def measure(
             shaped = models.sample_inputs(model, size, sequence)
             for sessions in (single.sessions, pool.sessions):
                 sessions[0].run(None, shaped)
+        # And so does each thread that runs: an uncounted load.
+        under_load(pool, feed, times * one_at_a_time(single, feed, seconds), seconds, rounds)
         for number in range(rounds):
             rate = one_at_a_time(single, feed, seconds)
             run = batch_seconds(pool.sessions[0], whole)

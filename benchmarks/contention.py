@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--variants", help="default: core, threads, processes and, on GPUs, core+graph")
     parser.add_argument("--repeat", type=int, default=6, help="rounds (default: 6)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of a measurement (default: 2)")
-    parser.add_argument("--in-flight", type=int, default=3, help="requests for each session (default: 3)")
+    parser.add_argument("--in-flight", type=int, default=4, help="requests for each session (default: 4)")
     parser.add_argument("--budget", type=float, help="seconds for all rounds (default: any number)")
     parser.add_argument("--models", type=Path, default=Path("models"), help="the model's folder (default: models)")
     parser.add_argument("--least-scaling", type=float, default=LEAST_SCALING, help=f"default: {LEAST_SCALING}")

@@ -222,7 +222,7 @@ def test_closed_loop_comes_before_the_loads_that_are_parts_of_it() -> None:
     chosen = plan(loads=[running.parse_rate("0.5x"), running.parse_rate("9")], variants=[running.Variant("core")])
     for number in range(2):
         names = [case.load.name for case in chosen.round(number)]
-        assert names == ["closed, 3 a session", "open, 0.5x", "open, 9/s"] * 2
+        assert names == ["closed, 4 a session", "open, 0.5x", "open, 9/s"] * 2
         assert sorted(map(str, chosen.round(number))) == sorted(map(str, chosen.cases()))
 
 

@@ -123,7 +123,7 @@ def test_result_has_every_case_and_its_figures(model: Path) -> None:
     json.dumps(document)
     assert [progress.counted for progress in told] == [False, False] + [True] * 7
     assert [(row["devices"], row["load"]) for row in document["rows"]] == [
-        (list(devices), load) for devices in sets for load in ("closed, 3 a session", "open, 0.5x", "open, 50/s")
+        (list(devices), load) for devices in sets for load in ("closed, 4 a session", "open, 0.5x", "open, 50/s")
     ]
     for row in document["rows"]:
         assert row["batch"] == 2
@@ -245,7 +245,7 @@ def test_command_prints_tables_and_writes_what_was_asked_for(model: Path, tmp_pa
     shown = run("bench", "run", model, "identity", *options, "--rate", "0.5x,40", *files, cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "[12/12] identity, batch 1, core on cpu x2, open, 40/s" in shown.stderr
-    assert shown.stdout.count("closed, 3 a session") >= 4
+    assert shown.stdout.count("closed, 4 a session") >= 4
     document = results.load(tmp_path / "r/run.json")
     assert document["command"][1:3] == ["bench", "run"]
     assert [facts["name"] for facts in document["models"]] == [model.stem, "identity"]

@@ -46,7 +46,7 @@ def bench_run(
     sequence: Annotated[int, typer.Option(help="Size of the models' other dynamic dimensions.")] = 16,
     inputs: Annotated[str, typer.Option(help="Where the inputs are: host, or device (core only).")] = "host",
     outputs: Annotated[str, typer.Option(help="Where the outputs stay: host, or device (core only).")] = "host",
-    in_flight: Annotated[int, typer.Option(help="Closed loop: requests in flight for each session.")] = 3,
+    in_flight: Annotated[int, typer.Option(help="Closed loop: requests in flight for each session.")] = 4,
     rate: Annotated[
         str | None,
         typer.Option(

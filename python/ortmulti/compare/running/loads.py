@@ -54,7 +54,7 @@ class Load:
         return asdict(self)
 
 
-def closed(in_flight: int = 3) -> Load:
+def closed(in_flight: int = 4) -> Load:
     """A closed loop.
 
     Raises:
