@@ -7,7 +7,7 @@ in turns in one process a setting. The ratio is of the fastest of each, within t
 
     python benchmarks/torch_compare.py --json torch.json
 
-Exit status 1 if a setting failed, an output is not PyTorch's, or a ratio is above --most-ratio.
+Exit status 1 if a setting failed or is left out, an output is not PyTorch's, or a ratio is above --most-ratio.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=pytorch.ROUNDS, help=f"default: {pytorch.ROUNDS}")
     parser.add_argument("--block-seconds", type=float, default=0.2, help="of each way in a round (default: 0.2)")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for a setting (default: 600)")
+    parser.add_argument("--budget", type=float, help="seconds for all settings (default: any number)")
     parser.add_argument("--models", type=Path, default=Path("models"), help="the models' folder (default: models)")
     parser.add_argument("--most-ratio", type=float, default=MOST_RATIO, help=f"default: {MOST_RATIO}")
     parser.add_argument("--json", type=Path, help="where to write the result")
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rounds=args.rounds,
         block_seconds=args.block_seconds,
         timeout=args.timeout,
+        budget=args.budget,
     )
     document = pytorch.bench(plan, args.models, lambda _done, _total, text: print(text, file=sys.stderr))
     print(tables.markdown(document))

@@ -59,7 +59,8 @@ def way(side: str, name: str, seconds: Sequence[float], **more: Any) -> dict[str
 
 
 def measurement(*ways: dict[str, Any], errors: Sequence[str] = ()) -> dict[str, Any]:
-    return {"setting": "fp32, batch 1, host", "torch": None, "ways": list(ways), "errors": list(errors)}
+    setting = {"setting": "fp32, batch 1, host", "precision": "fp32", "batch": 1, "place": "host"}
+    return {**setting, "torch": None, "ways": list(ways), "errors": list(errors)}
 
 
 def test_ratio_is_of_the_fastest_of_each_side_in_the_same_round() -> None:
@@ -79,6 +80,7 @@ def test_ratio_is_of_the_fastest_of_each_side_in_the_same_round() -> None:
 def document(*measurements: dict[str, Any]) -> dict[str, Any]:
     return {
         "settings": {"device": "cuda:0"},
+        "left_out": [],
         "measurements": list(measurements),
         "rows": [_row(one) for one in measurements],
     }
@@ -93,6 +95,9 @@ def test_a_side_that_does_not_run_and_a_wrong_output_are_failures_and_one_way_of
     [different] = pytorch.failures(document(measurement(wrong, way("pytorch", "a", [1]))))
     assert "ortmulti, pool differs by 0.5" in different
     assert pytorch.failures(document(measurement(errors=["died"]))) == ["fp32, batch 1, host: died"]
+    [left] = pytorch.failures({**document(measurement(way("ortmulti", "a", [1]), way("pytorch", "a", [1]))),
+                               "left_out": ["fp16, batch 1, host"]})  # fmt: skip
+    assert left.startswith("fp16, batch 1, host: left out")
 
 
 def test_tables_have_every_setting_and_way() -> None:
@@ -158,9 +163,10 @@ def test_network_computes_what_the_model_does(precision: str, folder: Path) -> N
 @pytest.mark.slow
 def test_comparison_on_the_cpu(folder: Path) -> None:
     pytest.importorskip("torch")
-    plan = TorchPlan("cpu", ("fp32",), (1,), ("host", "device"), (), rounds=2, block_seconds=0.001)
+    plan = TorchPlan("cpu", ("fp32",), (1, 2), ("host",), (), rounds=2, block_seconds=0.001, budget=0.0)
     result = pytorch.bench(plan, folder)
-    assert pytorch.failures(result) == []
+    assert result["left_out"] == ["fp32, batch 2, host"]
+    assert len(pytorch.failures(result)) == 1
     assert (result["kind"], result["schema_version"]) == ("torch", results.SCHEMA_VERSION)
     json.dumps(result)
     for row in result["rows"]:

@@ -117,7 +117,7 @@ def test_torch_compare_misses_what_is_slower() -> None:
         return {"setting": "fp32", "ortmulti": best, "pytorch": best, "ratio": {"median": ratio}}
 
     measurement: dict[str, Any] = {"errors": [], "ways": []}
-    document = {"rows": [row(1.02), row(1.04)], "measurements": [measurement] * 2}
+    document = {"rows": [row(1.02), row(1.04)], "measurements": [measurement] * 2, "left_out": []}
     [slower] = torch_compare.missed(document, 1.03)
     assert "1.040 times" in slower
     with pytest.raises(SystemExit) as shown:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ortmulti.compare import devices, results, running
+from ortmulti.compare import devices, pytorch, results, running
 from ortmulti.compare.devices import describe
 from ortmulti.compare.running import plots, tables
 from ortmulti.compare.running.model_names import make_models
@@ -79,7 +79,8 @@ def bench_run(
     folder: Annotated[Path, typer.Option("--models", help="The folder for generated models.")] = Path("models"),
     timeout: Timeout = 600.0,
     budget: Annotated[
-        float | None, typer.Option(help="Seconds for all rounds: none begins that would not end in time.")
+        float | None,
+        typer.Option(help="Seconds for all rounds: none begins that would not end in time; with --torch, no setting."),
     ] = None,
     json: JsonFile = None,
     plot: Annotated[_File, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")] = None,
@@ -95,7 +96,7 @@ def bench_run(
         typer.Option(
             "--torch",
             help="Compare ResNet-50 with PyTorch instead, on the first device; of the other options --batch, --repeat, "
-            "--models, --timeout, --json and --markdown hold.",
+            "--models, --timeout, --budget, --json and --markdown hold.",
         ),
     ] = False,
     precision: Annotated[
@@ -115,9 +116,18 @@ def bench_run(
     if torch:
         if model or demo or plot is not None:
             raise typer.BadParameter("--torch has a model of its own, and no --demo and no --plot")
-        compare_with_torch(
-            available[0], precision, _sizes(batch), places, torch_compile, repeat, folder, timeout, json, markdown
+        possible = ("fp32",) if available[0] == "cpu" else pytorch.PRECISIONS
+        torch_plan = pytorch.TorchPlan(
+            available[0],
+            precisions=possible if precision is None else _names(precision),
+            batches=_sizes(batch),
+            places=_names(places),
+            compile_modes=() if torch_compile == "none" else _names(torch_compile),
+            rounds=pytorch.ROUNDS if repeat is None else repeat,
+            timeout=timeout,
+            budget=budget,
         )
+        compare_with_torch(torch_plan, folder, json, markdown)
         return
     if demo:
         model = [*(model or []), demonstration.RUN_MODEL]
@@ -191,6 +201,10 @@ def write_files(document: dict[str, Any], json: Path | None, plot: Path | None, 
 
 def _counts(text: str | None, available: int) -> tuple[int, ...]:
     return running.doubling(available) if text is None else devices.parse_counts(text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
 
 
 def _sizes(text: str) -> list[int]:

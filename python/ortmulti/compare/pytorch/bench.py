@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -49,9 +50,13 @@ def bench(plan: TorchPlan, folder: Path, progress: Callable[[int, int, str], Non
     models = {precision: make_model("resnet50", folder, precision=precision) for precision in _files(plan)}
     measurements: list[dict[str, Any]] = []
     settings = plan.settings()
+    longest, start = 0.0, time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as name:
         environment = {_CACHE_VARIABLE: str(Path(name) / "cache")}
         for number, setting in enumerate(settings):
+            begin = time.monotonic()
+            if plan.budget is not None and number and begin - start + longest > plan.budget:
+                break
             if progress is not None:
                 progress(number, len(settings), setting.name)
             spec = {
@@ -64,6 +69,7 @@ def bench(plan: TorchPlan, folder: Path, progress: Callable[[int, int, str], Non
                 "block_seconds": plan.block_seconds,
             }
             measurements.append(_measure(setting, spec, plan.timeout, environment))
+            longest = max(longest, time.monotonic() - begin)
     if progress is not None:
         progress(len(settings), len(settings), "")
     return results.document(
@@ -73,17 +79,18 @@ def bench(plan: TorchPlan, folder: Path, progress: Callable[[int, int, str], Non
             {"name": path.stem, "path": str(path), "bytes": path.stat().st_size, "external_bytes": 0}
             for path in models.values()
         ],
+        left_out=[setting.name for setting in settings[len(measurements) :]],
         measurements=measurements,
         rows=[_row(measurement) for measurement in measurements],
     )
 
 
 def failures(document: Mapping[str, Any]) -> list[str]:
-    """What went wrong: settings that could not be measured, sides without a way that works, and wrong outputs.
+    """What went wrong: settings that could not be measured or had no time, sides without a way that works, wrong outputs.
 
     One way of several that does not work, such as a compiler's, is not among them.
     """
-    found = []
+    found = [f"{name}: left out, since the budget has no time for it" for name in document["left_out"]]
     for measurement, row in zip(document["measurements"], document["rows"], strict=True):
         found += [f"{row['setting']}: {error}" for error in measurement["errors"]]
         for side in ("ortmulti", "pytorch"):
@@ -119,12 +126,12 @@ def _row(measurement: Mapping[str, Any]) -> dict[str, Any]:
     """A setting's best ways, and their ratio.
 
     Returns:
-        "setting"; "ortmulti" and "pytorch": None, or the way with the smallest median: "name" and "seconds"
-        (`Spread`); "ratio" (`Interval`): of the former's seconds to the latter's in the same round.
+        "setting", "precision", "batch", "place"; "ortmulti" and "pytorch": None, or the way with the smallest median:
+        "name" and "seconds" (`Spread`); "ratio" (`Interval`): of the former's seconds to the latter's in the same round.
     """
     good = [way for way in measurement["ways"] if way.get("seconds")]
     best = {side: _best([way for way in good if way["side"] == side]) for side in ("ortmulti", "pytorch")}
-    row: dict[str, Any] = {"setting": measurement["setting"]}
+    row: dict[str, Any] = {key: measurement[key] for key in ("setting", "precision", "batch", "place")}
     for side, way in best.items():
         row[side] = None if way is None else {"name": way["name"], "seconds": asdict(_spread(way))}
     ours, theirs = best["ortmulti"], best["pytorch"]

@@ -48,6 +48,8 @@ class TorchPlan:
         rounds: of blocks of runs, every contender's in each.
         block_seconds: how long a block lasts at least.
         timeout: seconds that one setting may take, compilation included.
+        budget: seconds that all settings may take; none begins that would take longer, going by the longest before it,
+            and the result names those that are left out. The first is always measured. None: any number.
     """
 
     device: str = "cuda:0"
@@ -58,6 +60,7 @@ class TorchPlan:
     rounds: int = ROUNDS
     block_seconds: float = 0.2
     timeout: float = 600.0
+    budget: float | None = None
 
     def __post_init__(self) -> None:
         """
@@ -100,4 +103,5 @@ class TorchPlan:
             "block_seconds": self.block_seconds,
             "tolerances": {precision: TOLERANCES[precision] for precision in self.precisions},
             "timeout": self.timeout,
+            "budget": self.budget,
         }
