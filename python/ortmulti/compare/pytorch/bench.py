@@ -86,7 +86,7 @@ def bench(plan: TorchPlan, folder: Path, progress: Callable[[int, int, str], Non
 
 
 def failures(document: Mapping[str, Any]) -> list[str]:
-    """What went wrong: settings that could not be measured or had no time, sides without a way that works, wrong outputs.
+    """What went wrong: settings that failed or had no time, sides without a way that works, and wrong outputs.
 
     One way of several that does not work, such as a compiler's, is not among them.
     """
@@ -127,7 +127,7 @@ def _row(measurement: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         "setting", "precision", "batch", "place"; "ortmulti" and "pytorch": None, or the way with the smallest median:
-        "name" and "seconds" (`Spread`); "ratio" (`Interval`): of the former's seconds to the latter's in the same round.
+        "name" and "seconds" (`Spread`); "ratio" (`Interval`): the former's seconds over the latter's in the same round.
     """
     good = [way for way in measurement["ways"] if way.get("seconds")]
     best = {side: _best([way for way in good if way["side"] == side]) for side in ("ortmulti", "pytorch")}
