@@ -71,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         budget=args.budget,
     )
     document = running.bench(plan)
+    document["command"][0] = "benchmarks/contention.py"
     print(tables.markdown(document))
     if args.json:
         results.save(document, args.json)

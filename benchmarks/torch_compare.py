@@ -67,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         budget=args.budget,
     )
     document = pytorch.bench(plan, args.models, lambda _done, _total, text: print(text, file=sys.stderr))
+    document["command"][0] = "benchmarks/torch_compare.py"
     print(tables.markdown(document))
     if args.json:
         results.save(document, args.json)

@@ -93,6 +93,7 @@ def test_contention(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(path.read_text())
     assert [len(row["devices"]) for row in document["rows"]] == [1, 1, 2, 2]
     assert {"machine", "releases", "settings"} <= document.keys()
+    assert document["command"][0] == "benchmarks/contention.py"
     assert "| cpu x2 | core+sessions=2 |" in capsys.readouterr().out
 
 
