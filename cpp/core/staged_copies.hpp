@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 
 #include "core/cuda_startup.hpp"
 #include "core/pinned_buffers.hpp"
@@ -9,8 +10,9 @@
 namespace ortmulti {
 
 /// Copies between any memory and one GPU's on a stream of their own, so that they go on beside what runs there: the
-/// host's through pinned buffers of a fixed size, chunk by chunk, while the chunk before is on its way. Not for several
-/// threads at once. All throw Error, and need the device's context to be current, as does the destructor.
+/// host's through pinned buffers of a fixed size, chunk by chunk, while the chunk before is on its way, by several
+/// threads where there is much. Not for several threads at once. All throw Error, and need the device's context to be
+/// current, as does the destructor.
 class StagedCopies {
  public:
   StagedCopies(CudaStartup& startup, int device);
@@ -28,10 +30,15 @@ class StagedCopies {
   CUstream stream() const noexcept { return stream_; }
 
  private:
-  static constexpr std::size_t chunk = 2U << 20U;
-  static constexpr int chunks = 4;
+  static constexpr std::size_t chunk = 1U << 20U;
+  static constexpr int parts = 4;                        // threads that copy at the same time, with two buffers each
+  static constexpr std::size_t shared_from = 4U << 20U;  // bytes: below it other threads would come too late
 
-  unsigned char* buffer(std::size_t number) { return buffers_[static_cast<int>(number % chunks)]; }
+  struct Transfer;
+
+  void share(std::size_t bytes, const std::function<void(int)>& part);
+  void send(Transfer& transfer, int part);
+  void fetch(Transfer& transfer, int part);
   void check(CUresult result) const;
   void free() noexcept;
 
@@ -40,8 +47,7 @@ class StagedCopies {
   const CudaDriver& driver_;
   PinnedBuffers buffers_;
   CUstream stream_ = nullptr;
-  std::array<CUevent, chunks> copied_{};  // from or to each buffer, the last time
-  std::size_t next_ = 0;
+  std::array<CUevent, 2 * parts> copied_{};  // from or to each buffer, the last time
 };
 
 }  // namespace ortmulti
