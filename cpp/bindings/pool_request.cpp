@@ -41,7 +41,10 @@ py::list PoolRequest::take_results() {
   if (error) {
     std::rethrow_exception(error);
   }
-  return python_->values.to_python(std::move(outputs));
+  if (!outputs_on_device) {
+    return python_->values.to_python(std::move(outputs));
+  }
+  return python_->values.to_values(std::move(outputs), std::move(output_owners));
 }
 
 void PoolRequest::make_endable() {

@@ -25,7 +25,6 @@ class PoolRequest : public Request {
   PoolRequest(const PoolRequest&) = delete;
   PoolRequest& operator=(const PoolRequest&) = delete;
 
-  /// The outputs, once; throws how the request failed.
   pybind11::list take_results();
 
   /// Lets its run be ended, unless it has the caller's own run options.

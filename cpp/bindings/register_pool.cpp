@@ -14,11 +14,11 @@
 
 #include "bindings/gil.hpp"
 #include "bindings/pool_request.hpp"
+#include "bindings/pool_runners.hpp"
 #include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
 #include "core/error.hpp"
 #include "core/pool/pool.hpp"
-#include "core/pool/session_runner.hpp"
 #include "core/timeline.hpp"
 
 namespace py = pybind11;
@@ -62,17 +62,28 @@ class PythonPool {
   PythonPool(const PythonPool&) = delete;
   PythonPool& operator=(const PythonPool&) = delete;
 
-  void add(const PythonSession& session) {
+  // Each of the session's runners runs the feeds first, all at the same time.
+  void add(const PythonSession& session, int in_flight, std::size_t max_graphs, int runs_at_once, const py::list& feeds,
+           int warm_up_runs, const std::shared_ptr<Timeline>& timeline) {
+    const std::vector<std::shared_ptr<Runner>> runners = [&] {
+      const ReleaseGil nogil;
+      return make_runners(session.session, in_flight, max_graphs, runs_at_once);
+    }();
+    ortmulti::bindings::warm_up(session.session, runners, feeds, warm_up_runs, timeline);
     const ReleaseGil nogil;
     if (!session_) {
       session_ = session.session;
     }
-    pool_->add(std::make_shared<SessionRunner>(session.session));
+    for (const auto& runner : runners) {
+      pool_->add(runner);
+    }
   }
 
   py::list run(const py::object& output_names, const py::object& input_feed, const py::object& run_options,
-               const std::string& device, std::optional<double> timeout) {
-    const auto request = make_request(output_names, input_feed, run_options, device, timeout);
+               const std::string& device, std::optional<double> timeout, bool outputs_on_device,
+               std::shared_ptr<Timeline> timeline) {
+    const auto request =
+        make_request(output_names, input_feed, run_options, device, timeout, outputs_on_device, std::move(timeline));
     std::shared_ptr<Arrival> arrival;
     {
       const ReleaseGil nogil;
@@ -94,8 +105,10 @@ class PythonPool {
   std::weak_ptr<PoolRequest> submit(py::object future, py::object complete, const py::object& output_names,
                                     const py::object& input_feed, const py::object& run_options,
                                     const std::string& device, std::optional<double> timeout,
-                                    std::optional<double> wait, bool limited) {
-    const auto request = make_request(output_names, input_feed, run_options, device, timeout);
+                                    std::optional<double> wait, bool limited, bool outputs_on_device,
+                                    std::shared_ptr<Timeline> timeline) {
+    const auto request =
+        make_request(output_names, input_feed, run_options, device, timeout, outputs_on_device, std::move(timeline));
     request->make_endable();
     request->tell(std::move(future), std::move(complete));
     if (!limited) {
@@ -123,6 +136,17 @@ class PythonPool {
     }
   }
 
+  void warm_up(const py::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline) {
+    if (!session_) {
+      throw Error(ErrorKind::closed, "the pool has no session");
+    }
+    const auto runners = [&] {
+      const ReleaseGil nogil;
+      return pool_->runners();
+    }();
+    ortmulti::bindings::warm_up(session_, runners, feeds, runs, timeline);
+  }
+
   bool cancel(const std::weak_ptr<PoolRequest>& request) {
     const ReleaseGil nogil;
     const auto held = request.lock();
@@ -144,7 +168,8 @@ class PythonPool {
  private:
   std::shared_ptr<PoolRequest> make_request(const py::object& output_names, const py::object& input_feed,
                                             const py::object& run_options, const std::string& device,
-                                            std::optional<double> timeout) {
+                                            std::optional<double> timeout, bool outputs_on_device,
+                                            std::shared_ptr<Timeline> timeline) {
     if (!session_) {
       throw Error(ErrorKind::closed, "the pool has no session");
     }
@@ -152,6 +177,8 @@ class PythonPool {
     if (timeout) {
       request->deadline = after(*timeout);
     }
+    request->outputs_on_device = outputs_on_device;
+    request->timeline = std::move(timeline);
     return request;
   }
 
@@ -206,6 +233,7 @@ py::dict to_dict(const PoolStats& stats) {
     entry["runs"] = device.runs;
     entry["broken"] = device.broken;
     entry["queue"] = to_dict(device.queue);
+    entry["copy"] = to_dict(device.copy);
     entry["run"] = to_dict(device.run);
     entry["whole"] = to_dict(device.whole);
     devices.append(std::move(entry));
@@ -225,15 +253,20 @@ py::dict to_dict(const PoolStats& stats) {
 
 void register_pool(py::module_& module) {
   const py::class_<std::weak_ptr<PoolRequest>> request(module, "PoolRequest");
+  module.attr("own_compute_stream") = Session::own_compute_stream;
   py::class_<PythonPool>(module, "Pool")
       .def(py::init<std::optional<std::size_t>, const std::optional<BatchingArgument>&>(),
            py::arg("max_waiting") = py::none(), py::arg("batching") = py::none())
-      .def("add", &PythonPool::add, py::arg("session"))
+      .def("add", &PythonPool::add, py::arg("session"), py::arg("in_flight") = 1, py::arg("max_graphs") = 0,
+           py::arg("runs_at_once") = 1, py::arg("feeds") = py::list(), py::arg("warm_up_runs") = 0,
+           py::arg("timeline") = std::shared_ptr<Timeline>())
+      .def("warm_up", &PythonPool::warm_up, py::arg("feeds"), py::arg("runs"), py::arg("timeline"))
       .def("run", &PythonPool::run, py::arg("output_names"), py::arg("input_feed"), py::arg("run_options"),
-           py::arg("device"), py::arg("timeout"))
+           py::arg("device"), py::arg("timeout"), py::arg("outputs_on_device") = false,
+           py::arg("timeline") = std::shared_ptr<Timeline>())
       .def("submit", &PythonPool::submit, py::arg("future"), py::arg("complete"), py::arg("output_names"),
            py::arg("input_feed"), py::arg("run_options"), py::arg("device"), py::arg("timeout"), py::arg("wait"),
-           py::arg("limited"))
+           py::arg("limited"), py::arg("outputs_on_device") = false, py::arg("timeline") = std::shared_ptr<Timeline>())
       .def("cancel", &PythonPool::cancel, py::arg("request"))
       .def("stats", [](PythonPool& self) { return to_dict(self.stats()); })
       .def("close", &PythonPool::close, py::arg("cancel_waiting"))

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from ortmulti.ort_device import OrtDevice, OrtDeviceVendorId
     from ortmulti.ort_value_vector import OrtValueVector
     from ortmulti.patch import Patch, patch_onnxruntime
-    from ortmulti.pool import Batching, DeviceStats, Latency, Pool, PoolFuture, PoolStats, Warmup
+    from ortmulti.pool import Batching, CudaGraph, DeviceStats, Latency, Pool, PoolFuture, PoolStats, Warmup
     from ortmulti.pool.load import load
     from ortmulti.progress import LoadProgress
     from ortmulti.session import InferenceSession, Sessions, create_sessions
@@ -81,6 +81,7 @@ __all__ = [
     "AdapterFormat",
     "Batching",
     "ClosedError",
+    "CudaGraph",
     "DeadlineExceeded",
     "Device",
     "DeviceError",
@@ -220,7 +221,7 @@ _NAMES = {
     "ort_device": ("OrtDevice", "OrtDeviceVendorId"),
     "ort_value_vector": ("OrtValueVector",),
     "patch": ("Patch", "patch_onnxruntime"),
-    "pool": ("Batching", "DeviceStats", "Latency", "Pool", "PoolFuture", "PoolStats", "Warmup"),
+    "pool": ("Batching", "CudaGraph", "DeviceStats", "Latency", "Pool", "PoolFuture", "PoolStats", "Warmup"),
     "pool.load": ("load",),
     "progress": ("LoadProgress",),
     "session": ("InferenceSession", "Sessions", "create_sessions"),

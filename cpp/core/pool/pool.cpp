@@ -1,6 +1,7 @@
 #include "core/pool/pool.hpp"
 
 #include <algorithm>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -60,6 +61,7 @@ void Pool::add(std::shared_ptr<Runner> runner) {
   }
   auto worker = std::make_unique<Worker>();
   worker->runner = std::move(runner);
+  worker->session = worker->runner->session();
   const Device device = worker->runner->device();
   const auto found =
       std::find_if(groups_.begin(), groups_.end(), [&device](const auto& group) { return group->device == device; });
@@ -101,7 +103,11 @@ PoolStats Pool::stats() {
   for (const auto& group : groups_) {
     DeviceStats device;
     device.device = group->device;
-    device.sessions = group->workers.size();
+    std::set<const void*> sessions;
+    for (const Worker* worker : group->workers) {
+      sessions.insert(worker->session);
+    }
+    device.sessions = sessions.size();
     device.busy = group->busy;
     device.waiting = group->waiting.size();
     device.done = group->done;
@@ -111,11 +117,25 @@ PoolStats Pool::stats() {
     device.runs = group->runs;
     device.broken = group->broken;
     device.queue = group->queue;
+    device.copy = group->copy;
     device.run = group->run;
     device.whole = group->whole;
     stats.devices.push_back(std::move(device));
   }
   return stats;
+}
+
+std::vector<std::shared_ptr<Runner>> Pool::runners() const {
+  check_process();
+  const Lock lock(mutex_);
+  std::vector<std::shared_ptr<Runner>> runners;
+  runners.reserve(workers_.size());
+  for (const auto& worker : workers_) {
+    if (!closing_) {
+      runners.push_back(worker->runner);
+    }
+  }
+  return runners;
 }
 
 bool Pool::closed() const {

@@ -34,8 +34,9 @@ struct DeviceStats {
   std::uint64_t retried = 0;  ///< Given to another device, after this one broke.
   std::uint64_t runs = 0;     ///< Of the model; fewer than requests where these are batched.
   std::string broken;         ///< Why the device was taken out; empty where it was not.
-  LatencyHistogram queue;     ///< From asked to started.
-  LatencyHistogram run;       ///< From started to ended.
+  LatencyHistogram queue;     ///< From asked to started, and until the session was free.
+  LatencyHistogram copy;      ///< Copying inputs to the device and outputs from it.
+  LatencyHistogram run;       ///< The rest, up to ended.
   LatencyHistogram whole;     ///< From asked to ended.
 };
 
@@ -84,6 +85,9 @@ class Pool {
   bool cancel(const std::shared_ptr<Request>& request);
 
   PoolStats stats();
+
+  /// What it runs requests with, to be warmed up; none after close().
+  std::vector<std::shared_ptr<Runner>> runners() const;
 
   /// Accepts nothing more, answers what was accepted, or with `cancel_waiting` cancels what has not begun, and frees
   /// the sessions' threads and runners. Returns when all that is done; calling it again waits for the same.

@@ -4,6 +4,13 @@
 #include "core/pool/pool_parts.hpp"
 
 namespace ortmulti {
+namespace {
+
+std::int64_t to_ns(Request::Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+}  // namespace
 
 void Pool::work(Worker& worker) {
   Lock lock(mutex_);
@@ -151,11 +158,14 @@ std::exception_ptr Pool::run_joint(Worker& worker, const Requests& batch, Lock& 
       error = std::current_exception();
     }
   }
-  joint.reset();
   const Clock::time_point ended = Clock::now();
   for (const auto& request : batch) {
     request->started = started;
     request->ended = ended;
+    if (joint) {
+      request->copying = joint->copying;
+      request->waiting_for_session = joint->waiting_for_session;
+    }
   }
   lock.lock();
   if (unsplit) {
@@ -178,6 +188,9 @@ void Pool::conclude(Worker& worker, const std::shared_ptr<Request>& request, std
 bool Pool::end_run(Worker& worker, Request& request, std::exception_ptr error, Requests& finished) {
   Group& group = *worker.group;
   request.ran_on = group.device;
+  if (request.timeline) {
+    request.timeline->add("queue", to_ns(request.asked), to_ns(request.started), to_string(group.device));
+  }
   if (error && group.broken.empty()) {
     if (!worker.why_broken.empty()) {
       take_out(group, worker.why_broken, finished);
@@ -201,8 +214,9 @@ bool Pool::end_run(Worker& worker, Request& request, std::exception_ptr error, R
     ++group.done;
     finish(request, Request::Outcome::done);
   }
-  group.queue.record((request.started - request.asked).count());
-  group.run.record((request.ended - request.started).count());
+  group.queue.record((request.started - request.asked + request.waiting_for_session).count());
+  group.copy.record(request.copying.count());
+  group.run.record((request.ended - request.started - request.waiting_for_session - request.copying).count());
   group.whole.record((request.ended - request.asked).count());
   return true;
 }

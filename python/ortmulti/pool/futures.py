@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -21,9 +22,10 @@ class PoolFuture(Future[list[Any]]):
     forked child `result` and `exception` raise `ForkError` where the answer was not there before the fork.
     """
 
-    def __init__(self, pool: _core.Pool) -> None:
+    def __init__(self, pool: _core.Pool, wrap: Callable[[list[Any]], list[Any]] | None = None) -> None:
         super().__init__()
         self._pool = pool
+        self._wrap = wrap
         self._request: _core.PoolRequest | None = None
         self._made_after = _forks
 
@@ -57,7 +59,7 @@ class PoolFuture(Future[list[Any]]):
             super().cancel()
         if self.set_running_or_notify_cancel():
             if exception is None:
-                self.set_result(results)
+                self.set_result(results if self._wrap is None else self._wrap(results))
             else:
                 self.set_exception(exception)
 

@@ -6,14 +6,16 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ortmulti import _creation, _shared, _visible_gpus
+from ortmulti import _core, _creation, _shared, _visible_gpus
+from ortmulti._checks import integer
 from ortmulti._creation import Model, Serialize
 from ortmulti._foreign_options import to_session_options
 from ortmulti._shared import Optimize, Strategy
 from ortmulti.devices import Device, name_devices, parse_devices
-from ortmulti.errors import InvalidType
+from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import SessionOptions
+from ortmulti.pool.cuda_graph import CudaGraph, max_graphs
 from ortmulti.pool.pool import Batching, Pool, check_queue
 from ortmulti.pool.warmup import Warmup
 from ortmulti.progress import LoadProgress, OnLoadProgress
@@ -65,6 +67,8 @@ def load(
     max_queue: int | None = None,
     batching: Batching | None = None,
     warmup: Warmup | bool = False,
+    in_flight: int = 3,
+    cuda_graph: CudaGraph | bool = False,
 ) -> Pool:
     """Loads one model on several devices: its weights are read once, and the sessions of a device use one copy.
 
@@ -86,6 +90,9 @@ def load(
             says what happens to others; `Pool.run` is not limited.
         batching: Whether requests are joined into one run, and how; default: they are not.
         warmup: What every session runs before this returns, as `Pool.warmup`; True: `Warmup()`. Default: nothing.
+        in_flight: How many requests a session on a GPU has under way at the same time: all but one of them run, which
+            needs memory for each, while the inputs or outputs of one are copied; default 3. With CUDA graphs one runs.
+        cuda_graph: Whether runs on GPUs are captured as CUDA graphs, and of how many shapes; default: they are not.
 
     Returns:
         The pool.
@@ -98,10 +105,13 @@ def load(
     if progress is not None and not callable(progress):
         raise InvalidType(f"progress is a function of a LoadProgress, not {progress!r}")
     check_queue(max_queue, batching)
+    integer("in_flight", in_flight, 1)
+    graphs = max_graphs(cuda_graph)
     if not isinstance(warmup, bool | Warmup):
         raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
     named = name_devices(devices)
     _creation.check_arguments(serialize, None)
+    provider_options = _graph_options(graphs, named, provider_options)
     callbacks = _creation.Callbacks()
     if progress is not None:
         reporter = _Reporter(progress, start, named, sessions_per_device)
@@ -120,7 +130,13 @@ def load(
     )
     created, timeline, targets = _shared.create(request)
     _visible_gpus.hint(targets)
-    pool = Pool(adopt(created, timeline, options), max_queue=max_queue, batching=batching)
+    pool = Pool(
+        adopt(created, timeline, options),
+        max_queue=max_queue,
+        batching=batching,
+        in_flight=in_flight,
+        max_graphs=graphs,
+    )
     if warmup is not False:
         try:
             pool.warmup(None if warmup is True else warmup)
@@ -128,3 +144,20 @@ def load(
             pool.close()
             raise
     return pool
+
+
+def _graph_options(
+    graphs: int, named: Sequence[Device] | None, provider_options: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """The CUDA provider's options with what capturing needs."""
+    given = dict(provider_options or {})
+    if str(given.get("enable_cuda_graph", "0")).lower() in ("1", "true"):
+        raise InvalidArgument("a pool is given cuda_graph=True, which binds what a graph needs, not enable_cuda_graph")
+    if not graphs:
+        return provider_options
+    asked = parse_devices("all") if named is None else named
+    if any(device.kind != "cuda" for device in asked):
+        raise InvalidArgument(
+            "cuda_graph is for GPUs; the devices are " + ", ".join(map(str, named or parse_devices("all")))
+        )
+    return {**given, "enable_cuda_graph": "1", "user_compute_stream": _core.own_compute_stream}

@@ -21,8 +21,11 @@ from ortmulti.pool.stats import PoolStats
 from ortmulti.pool.warmup import Warmup, warm_up
 from ortmulti.session import Sessions
 from ortmulti.timeline import Timeline
+from ortmulti.values import OrtValue
 
 __all__ = ["Batching", "Pool"]
+
+Outputs = Literal["numpy", "device"]
 
 
 @dataclass(frozen=True)
@@ -63,21 +66,37 @@ class Pool(Closing):
     change until their request is answered. A context manager: the end of the ``with`` block closes it.
     """
 
-    def __init__(self, sessions: Sessions, *, max_queue: int | None = None, batching: Batching | None = None) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        *,
+        max_queue: int | None = None,
+        batching: Batching | None = None,
+        in_flight: int = 3,
+        max_graphs: int = 0,
+    ) -> None:
         check_queue(max_queue, batching)
+        self._max_graphs = max_graphs
+        self._in_flight = 1 if sessions.devices[0] == "cpu" else in_flight
         self._sessions = sessions
         self._start = time.monotonic()
         self._core = _core.Pool(
             max_queue, None if batching is None else (batching.max_size, batching.max_delay_ms / 1000, batching.axis)
         )
         for session in sessions:
-            self._core.add(session._core)
+            self._core.add(session._core, in_flight, max_graphs, max(1, in_flight - 1))
         _live.add(self)
         _runtime.before_shut_down(_close_all)
 
     @property
     def sessions(self) -> Sessions:
-        """The sessions, those of the first device first. After `close` using one raises `ClosedError`."""
+        """The sessions, those of the first device first. After `close` using one raises `ClosedError`.
+
+        Raises:
+            InvalidArgument: The pool captures CUDA graphs: other runs would use the memory that these refer to.
+        """
+        if self._max_graphs:
+            raise InvalidArgument("the sessions of a pool with CUDA graphs are run by the pool alone")
         return self._sessions
 
     @property
@@ -98,6 +117,8 @@ class Pool(Closing):
         *,
         device: str | int | Device | None = None,
         timeout: float | None = None,
+        outputs: Outputs = "numpy",
+        trace: bool = False,
     ) -> list[Any]:
         """Runs the model once and returns the outputs that were asked for: in this thread if a session is idle.
 
@@ -107,6 +128,9 @@ class Pool(Closing):
             run_options: Options of this run. Without them, Ctrl-C ends the run, and so does its ``timeout``.
             device: Where it is to run; default: wherever a session is idle.
             timeout: Seconds until the answer is not wanted any more; default: none.
+            outputs: ``"numpy"``: arrays; ``"device"``: each an `OrtValue` where the model leaves it, in the memory of
+                the GPU, which DLPack hands on without a copy.
+            trace: Add the spans of this request, queue, copy and run, to the `timeline`; default False.
 
         Raises:
             As `InferenceSession.run`.
@@ -114,7 +138,17 @@ class Pool(Closing):
             DeadlineExceeded: There was no answer within ``timeout``.
             DeviceError: The pool has no working session left on ``device``, or at all.
         """
-        return self._core.run(output_names, input_feed, to_run_options(run_options), _name(device), _timeout(timeout))
+        on_device = _on_device(outputs)
+        results = self._core.run(
+            output_names,
+            input_feed,
+            to_run_options(run_options),
+            _name(device),
+            _timeout(timeout),
+            on_device,
+            self._spans(trace),
+        )
+        return _to_values(results) if on_device else results
 
     def submit(
         self,
@@ -125,11 +159,13 @@ class Pool(Closing):
         device: str | int | Device | None = None,
         timeout: float | None = None,
         when_full: Literal["block", "reject"] | float = "block",
+        outputs: Outputs = "numpy",
+        trace: bool = False,
     ) -> PoolFuture:
         """Asks for a run and returns its future, whose result is what `run` returns.
 
         Args:
-            output_names, input_feed, run_options, device, timeout: As for `run`.
+            output_names, input_feed, run_options, device, timeout, outputs, trace: As for `run`.
             when_full: What to do while as many requests wait as ``max_queue`` allows: ``"block"``: wait for room;
                 ``"reject"``: raise; a number of seconds: wait so long, then raise.
 
@@ -137,7 +173,9 @@ class Pool(Closing):
             As `run` for arguments that cannot be; the future raises how the run failed.
             QueueFull: The queue had no room, with ``when_full`` other than ``"block"``.
         """
-        return self._submit(output_names, input_feed, run_options, device, timeout, _wait(when_full), True)
+        return self._submit(
+            output_names, input_feed, run_options, device, timeout, _wait(when_full), True, outputs, trace
+        )
 
     async def run_async(
         self,
@@ -148,6 +186,8 @@ class Pool(Closing):
         device: str | int | Device | None = None,
         timeout: float | None = None,
         when_full: Literal["block", "reject"] = "block",
+        outputs: Outputs = "numpy",
+        trace: bool = False,
     ) -> list[Any]:
         """As `run`, for asyncio's event loop and those that follow its interface: the loop goes on meanwhile.
 
@@ -158,7 +198,7 @@ class Pool(Closing):
         if when_full not in ("block", "reject"):
             raise InvalidArgument(f"when_full is 'block' or 'reject', not {when_full!r}")
         limited = when_full == "reject"
-        future = self._submit(output_names, input_feed, run_options, device, timeout, 0.0, limited)
+        future = self._submit(output_names, input_feed, run_options, device, timeout, 0.0, limited, outputs, trace)
         awaitable: Awaitable[list[Any]] = asyncio.wrap_future(future)
         return await awaitable
 
@@ -168,13 +208,16 @@ class Pool(Closing):
         output_names: Sequence[str] | None = None,
         *,
         lookahead: int | None = None,
+        outputs: Outputs = "numpy",
     ) -> Iterator[list[Any]]:
         """The outputs of each feed, in their order, while the next ones run.
 
         Args:
             feeds: The inputs of each run; taken as they are needed.
             output_names: As for `run`.
-            lookahead: How many requests are asked for before the first of them is returned; default: two a session.
+            lookahead: How many requests are asked for before the first of them is returned; default: two for each that
+                can be under way.
+            outputs: As for `run`.
 
         Yields:
             What `run` returns. The first failure is raised, in its place; what was asked for after it is cancelled, as
@@ -182,7 +225,7 @@ class Pool(Closing):
         """
         pending: deque[PoolFuture] = deque()
         most = self._lookahead(lookahead)
-        return self._map(iter(feeds), output_names, most, pending)
+        return self._map(iter(feeds), output_names, most, pending, outputs)
 
     def _map(
         self,
@@ -190,10 +233,11 @@ class Pool(Closing):
         output_names: Sequence[str] | None,
         most: int,
         pending: deque[PoolFuture],
+        outputs: Outputs,
     ) -> Iterator[list[Any]]:
         try:
             for feed in feeds:
-                pending.append(self._submit(output_names, feed, None, None, None, None, True))
+                pending.append(self._submit(output_names, feed, None, None, None, None, True, outputs))
                 if len(pending) >= most:
                     yield pending.popleft().result()
             while pending:
@@ -208,25 +252,26 @@ class Pool(Closing):
         output_names: Sequence[str] | None = None,
         *,
         lookahead: int | None = None,
+        outputs: Outputs = "numpy",
     ) -> Iterator[tuple[int, PoolFuture]]:
         """The future of each feed as soon as it is done, with the feed's place among them.
 
         Args:
-            feeds, output_names, lookahead: As for `map`.
+            feeds, output_names, lookahead, outputs: As for `map`.
 
         Yields:
             ``(index, future)``; a request that failed raises when its future is asked for the result. What is not done
             when the iterator is closed is cancelled.
         """
-        return self._as_completed(iter(feeds), output_names, self._lookahead(lookahead))
+        return self._as_completed(iter(feeds), output_names, self._lookahead(lookahead), outputs)
 
     def _as_completed(
-        self, feeds: Iterator[Mapping[str, Any]], output_names: Sequence[str] | None, most: int
+        self, feeds: Iterator[Mapping[str, Any]], output_names: Sequence[str] | None, most: int, outputs: Outputs
     ) -> Iterator[tuple[int, PoolFuture]]:
         pending: dict[PoolFuture, int] = {}
         try:
             for index, feed in enumerate(feeds):
-                pending[self._submit(output_names, feed, None, None, None, None, True)] = index
+                pending[self._submit(output_names, feed, None, None, None, None, True, outputs)] = index
                 while len(pending) >= most:
                     yield from _done(pending)
             while pending:
@@ -246,7 +291,8 @@ class Pool(Closing):
         """
         if warmup is not None and not isinstance(warmup, Warmup):
             raise InvalidType(f"warmup is an ortmulti.Warmup, not {warmup!r}")
-        warm_up(self._sessions, warmup or Warmup())
+        runs = 2 if self._max_graphs else 1
+        warm_up(self._core, self._sessions[0], warmup or Warmup(), self.timeline, runs)
 
     def stats(self) -> PoolStats:
         """What the requests waited for and how long they took, since the pool was made; also after `close`."""
@@ -280,10 +326,13 @@ class Pool(Closing):
         timeout: float | None,
         wait: float | None,
         limited: bool,
+        outputs: Outputs = "numpy",
+        trace: bool = False,
     ) -> PoolFuture:
+        on_device = _on_device(outputs)
         if not _callbacks.start():
             raise ClosedError("the interpreter is ending: nobody would be told of the answer")
-        future = PoolFuture(self._core)
+        future = PoolFuture(self._core, _to_values if on_device else None)
         future._request = self._core.submit(
             future,
             PoolFuture._complete,
@@ -294,12 +343,17 @@ class Pool(Closing):
             _timeout(timeout),
             wait,
             limited,
+            on_device,
+            self._spans(trace),
         )
         return future
 
+    def _spans(self, trace: bool) -> _core.Timeline | None:
+        return self.timeline._core if trace else None
+
     def _lookahead(self, lookahead: int | None) -> int:
         if lookahead is None:
-            return 2 * len(self._sessions)
+            return 2 * len(self._sessions) * self._in_flight
         _check_int("lookahead", lookahead, 1)
         return lookahead
 
@@ -344,6 +398,16 @@ def _timeout(timeout: float | None) -> float | None:
     if timeout is not None:
         _check_seconds("timeout", timeout)
     return timeout
+
+
+def _on_device(outputs: object) -> bool:
+    if outputs not in ("numpy", "device"):
+        raise InvalidArgument(f"outputs is 'numpy' or 'device', not {outputs!r}")
+    return outputs == "device"
+
+
+def _to_values(results: list[Any]) -> list[Any]:
+    return [OrtValue(result) for result in results]
 
 
 def _wait(when_full: str | float) -> float | None:

@@ -41,13 +41,14 @@ class DeviceStats:
     Attributes:
         device: ``"cpu"`` or ``"cuda:N"``.
         sessions: How many sessions it has.
-        busy: How many of them run something now.
+        busy: Requests that are under way now.
         waiting: Requests that wait for this device alone.
         done, failed, cancelled: Requests that ended so, after they had been given to a session.
         retried: Requests that were given to another device, since this one broke under another's run.
         runs: Runs of the model; with batching fewer than requests.
         broken: Why the device was taken out of the pool; empty where it was not.
-        queue: From a request's start to that of its run.
+        queue: From a request's start until the session is there for it.
+        copy: Copying its inputs to the GPU, and its outputs from there; 0 on the CPU.
         run: The run.
         whole: From a request's start to its end.
     """
@@ -63,6 +64,7 @@ class DeviceStats:
     runs: int
     broken: str
     queue: Latency
+    copy: Latency
     run: Latency
     whole: Latency
 
@@ -93,7 +95,7 @@ class PoolStats:
 
     @classmethod
     def _from_core(cls, core: Mapping[str, Any], seconds: float) -> PoolStats:
-        times = ("queue", "run", "whole")
+        times = ("queue", "copy", "run", "whole")
         devices = []
         for device in core["devices"]:
             latencies: dict[str, Any] = {name: Latency(**device[name]) for name in times}
@@ -145,14 +147,15 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
     yield sample("waiting", stats.waiting)
     for device in stats.devices:
         yield sample("waiting", device.waiting, device=device.device)
-    yield from metric("busy_sessions", "gauge", "Sessions that run something.")
+    yield from metric("running", "gauge", "Requests that are under way.")
     for device in stats.devices:
-        yield sample("busy_sessions", device.busy, device=device.device)
+        yield sample("running", device.busy, device=device.device)
     yield from metric("sessions", "gauge", "Sessions.")
     for device in stats.devices:
         yield sample("sessions", 0 if device.broken else device.sessions, device=device.device)
     for name, text in (
-        ("queue", "From a request's start to that of its run."),
+        ("queue", "From a request's start until the session is there for it."),
+        ("copy", "Copying inputs to the GPU and outputs from it."),
         ("run", "Of a run."),
         ("whole", "From a request's start to its end."),
     ):
