@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 
+#include "bindings/errors.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/pool_request.hpp"
 #include "bindings/python_session.hpp"
@@ -64,10 +66,57 @@ class PythonPool {
 
   void add(const PythonSession& session) {
     const ReleaseGil nogil;
-    if (!session_) {
-      session_ = session.session;
+    {
+      const std::lock_guard lock(session_mutex_);
+      if (!session_) {
+        session_ = session.session;
+      }
     }
     pool_->add(std::make_shared<SessionRunner>(session.session));
+  }
+
+  void expect(const std::string& device, std::size_t sessions) {
+    const Device parsed = parse_device(device);
+    const ReleaseGil nogil;
+    pool_->expect(parsed, sessions);
+  }
+
+  void not_coming(const std::string& device, std::size_t sessions, const py::object& exception) {
+    const Device parsed = parse_device(device);
+    const auto error = std::make_exception_ptr(from_python(exception));
+    const ReleaseGil nogil;
+    pool_->not_coming(parsed, sessions, error);
+  }
+
+  void set_opening(bool opening) {
+    const ReleaseGil nogil;
+    pool_->set_opening(opening);
+  }
+
+  void fail(const py::object& exception) {
+    const auto error = std::make_exception_ptr(from_python(exception));
+    const ReleaseGil nogil;
+    pool_->fail(error);
+  }
+
+  void remove(const std::string& device) {
+    const Device parsed = parse_device(device);
+    for (;;) {
+      {
+        const ReleaseGil nogil;
+        if (pool_->remove(parsed, Request::Clock::now() + signal_interval)) {
+          return;
+        }
+      }
+      if (PyErr_CheckSignals() != 0) {
+        throw py::error_already_set();
+      }
+    }
+  }
+
+  void continue_from(const PythonPool& before) {
+    const ReleaseGil nogil;
+    pool_->continue_from(before.pool_);
   }
 
   py::list run(const py::object& output_names, const py::object& input_feed, const py::object& run_options,
@@ -145,10 +194,12 @@ class PythonPool {
   std::shared_ptr<PoolRequest> make_request(const py::object& output_names, const py::object& input_feed,
                                             const py::object& run_options, const std::string& device,
                                             std::optional<double> timeout) {
-    if (!session_) {
-      throw Error(ErrorKind::closed, "the pool has no session");
+    std::shared_ptr<Session> session;
+    {
+      const std::lock_guard lock(session_mutex_);
+      session = session_;
     }
-    auto request = std::make_shared<PoolRequest>(session_, output_names, input_feed, run_options, device);
+    auto request = std::make_shared<PoolRequest>(std::move(session), output_names, input_feed, run_options, device);
     if (timeout) {
       request->deadline = after(*timeout);
     }
@@ -174,7 +225,8 @@ class PythonPool {
   }
 
   std::shared_ptr<Pool> pool_;
-  std::shared_ptr<Session> session_;  // the first, which says what inputs and outputs there are
+  std::mutex session_mutex_;
+  std::shared_ptr<Session> session_;  // the first that came, which says what inputs and outputs there are
   std::atomic<std::int64_t> last_run_ns_{std::numeric_limits<std::int64_t>::max()};
 };
 
@@ -191,11 +243,28 @@ py::dict to_dict(const LatencyHistogram& histogram) {
   return result;
 }
 
+const char* name_of(DeviceState state) {
+  switch (state) {
+    case DeviceState::starting:
+      return "starting";
+    case DeviceState::ready:
+      return "ready";
+    case DeviceState::failed:
+      return "failed";
+    case DeviceState::broken:
+      return "broken";
+    case DeviceState::removed:
+      return "removed";
+  }
+  return "";
+}
+
 py::dict to_dict(const PoolStats& stats) {
   py::list devices;
   for (const DeviceStats& device : stats.devices) {
     py::dict entry;
     entry["device"] = to_string(device.device);
+    entry["state"] = name_of(device.state);
     entry["sessions"] = device.sessions;
     entry["busy"] = device.busy;
     entry["waiting"] = device.waiting;
@@ -227,6 +296,12 @@ void register_pool(py::module_& module) {
       .def(py::init<std::optional<std::size_t>, const std::optional<BatchingArgument>&>(),
            py::arg("max_waiting") = py::none(), py::arg("batching") = py::none())
       .def("add", &PythonPool::add, py::arg("session"))
+      .def("expect", &PythonPool::expect, py::arg("device"), py::arg("sessions"))
+      .def("not_coming", &PythonPool::not_coming, py::arg("device"), py::arg("sessions"), py::arg("exception"))
+      .def("set_opening", &PythonPool::set_opening, py::arg("opening"))
+      .def("fail", &PythonPool::fail, py::arg("exception"))
+      .def("remove", &PythonPool::remove, py::arg("device"))
+      .def("continue_from", &PythonPool::continue_from, py::arg("before"))
       .def("run", &PythonPool::run, py::arg("output_names"), py::arg("input_feed"), py::arg("run_options"),
            py::arg("device"), py::arg("timeout"))
       .def("submit", &PythonPool::submit, py::arg("future"), py::arg("complete"), py::arg("output_names"),
