@@ -134,12 +134,12 @@ void WeightLoader::fill(std::size_t index, std::unique_ptr<WeightReader> reader)
       slots_[index].taken = true;
       reading_ = reading_ || source == no_source;
     }
-    const auto ended = [&](bool filled) {
+    const auto ended = [&](bool again) {
       {
         const std::lock_guard lock(mutex_);
         reading_ = reading_ && source != no_source;
-        slots_[index].filled = filled;
-        slots_[index].taken = filled;
+        slots_[index].filled = done;
+        slots_[index].taken = !again;
       }
       changed_.notify_all();
     };
@@ -147,8 +147,7 @@ void WeightLoader::fill(std::size_t index, std::unique_ptr<WeightReader> reader)
       if (source != no_source) {
         done = copy_from(source, index);
       } else {
-        read_to(index, reader ? std::move(reader) : new_reader(devices_[index]));
-        done = true;
+        done = read_to(index, reader ? std::move(reader) : new_reader(devices_[index]));
       }
     } catch (...) {
       ended(false);
@@ -157,11 +156,11 @@ void WeightLoader::fill(std::size_t index, std::unique_ptr<WeightReader> reader)
     if (stop_.load()) {
       return;
     }
-    ended(done);
+    ended(!done);
   }
 }
 
-void WeightLoader::read_to(std::size_t index, std::unique_ptr<WeightReader> reader) {
+bool WeightLoader::read_to(std::size_t index, std::unique_ptr<WeightReader> reader) {
   const std::string name = to_string(Device::cuda(devices_[index]));
   std::vector<std::size_t> filling{index};
   std::vector<std::shared_ptr<CudaWeightStore>> targets;
@@ -171,21 +170,21 @@ void WeightLoader::read_to(std::size_t index, std::unique_ptr<WeightReader> read
     changed_.wait(lock, [&] {
       bool all = true;
       for (std::size_t i = 0; i < slots_.size(); ++i) {
-        all = all && (!context_was_there_[i] || slots_[i].arrived);
+        all = all && (!context_was_there_[i] || slots_[i].arrived || slots_[i].error);
       }
       return all || stop_.load();
     });
     if (stop_.load()) {
-      return;
+      return false;
     }
     for (std::size_t i = 0; i < slots_.size(); ++i) {
-      if (i != index && slots_[i].arrived && !slots_[i].taken &&
+      if (i != index && slots_[i].arrived && !slots_[i].taken && !slots_[i].alone && !slots_[index].alone &&
           !startup_.can_access_peer(devices_[i], devices_[index])) {
-        slots_[i].taken = true;
         filling.push_back(i);
       }
     }
-    for (const std::size_t i : filling) {
+    for (const std::size_t i : filling) {  // once no call of the driver can fail any more
+      slots_[i].taken = true;
       targets.push_back(slots_[i].store);
     }
     slots_[index].progress = reader->progress();
@@ -199,6 +198,7 @@ void WeightLoader::read_to(std::size_t index, std::unique_ptr<WeightReader> read
       for (const std::size_t i : filling) {
         slots_[i].filled = filled;
         slots_[i].taken = filled || i == index;
+        slots_[i].alone = !filled;
       }
       if (!filled) {
         slots_[index].progress->abandon();
@@ -209,9 +209,14 @@ void WeightLoader::read_to(std::size_t index, std::unique_ptr<WeightReader> read
   };
   try {
     const ScopedSpan span(timeline_.get(), "load weights", name);
-    finished(reader->fill(targets));
+    const bool filled = reader->fill(targets);
+    finished(filled);
+    return filled;
   } catch (...) {
     finished(false);
+    if (keep_going_ && filling.size() > 1) {
+      return false;
+    }
     throw;
   }
 }

@@ -57,13 +57,15 @@ class WeightLoader {
     bool arrived = false;  // allocated
     bool taken = false;    // being filled by its own thread, or by another's pass
     bool filled = false;
+    bool alone = false;                      // a pass for several devices failed, of which any may be to blame
     std::exception_ptr error;                // it was left out
     std::shared_ptr<FillProgress> progress;  // of the pass that fills it; null where it is copied from a peer
   };
 
   void fill(std::size_t index, std::unique_ptr<WeightReader> reader);
   std::unique_ptr<WeightReader> new_reader(int device);
-  void read_to(std::size_t index, std::unique_ptr<WeightReader> reader);
+  /// False where a pass for several devices failed.
+  bool read_to(std::size_t index, std::unique_ptr<WeightReader> reader);
   /// False where the pass that fills the source has failed.
   bool copy_from(std::size_t source, std::size_t index);
   /// Whether a pass for this device may begin: one at a time, the first that works before all others. With the mutex

@@ -65,6 +65,9 @@ TEST_F(WeightLoadingLeftOut, AnyDeviceWithoutMemory) {
     fake.peers = peers;
     for (std::size_t place = 0; place < 4; ++place) {
       restart();
+      for (int device = 0; device < (place % 2 == 0 ? 4 : 0); ++device) {
+        startup->make_current(device);  // whose contexts are there are waited for
+      }
       fake.memory_limit = {{static_cast<int>(place), 50'000}};
       const auto problems = load_on({0, 1, 2, 3});
       EXPECT_EQ(failed(problems), std::vector<std::size_t>{place});
@@ -95,6 +98,23 @@ TEST_F(WeightLoadingLeftOut, TheFirstWhoseCopyFailsWhileOthersFollowIt) {
     fake.on_copy = {};
     fake.repair();
     EXPECT_TRUE(failed(load_on({0, 1, 2, 3})).empty());
+  }
+}
+
+TEST_F(WeightLoadingLeftOut, AnyWhoseCopyFailsWhereEachReadsForItself) {
+  fake.peers = false;
+  for (int device = 0; device < 4; ++device) {
+    restart();
+    for (const int each : {0, 1, 2, 3}) {
+      startup->make_current(each);  // so that one pass serves them all
+    }
+    fake.on_copy = [device](const FakeCuda::Copy& copy) {
+      return copy.device == device && copy.number > 3 ? CUDA_ERROR_ECC_UNCORRECTABLE : CUDA_SUCCESS;
+    };
+    EXPECT_EQ(failed(load_on({0, 1, 2, 3})), std::vector<std::size_t>{static_cast<std::size_t>(device)});
+    fake.on_copy = {};
+    fake.repair();
+    EXPECT_TRUE(nothing_left());
   }
 }
 

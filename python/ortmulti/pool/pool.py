@@ -10,13 +10,15 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ortmulti import _callbacks, _core, _runtime
+from ortmulti import _callbacks, _core
 from ortmulti._closing import Closing
+from ortmulti._creation import Model, check_model
 from ortmulti._foreign_options import to_run_options
-from ortmulti.devices import Device, parse_devices
-from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.devices import Device, name_devices
+from ortmulti.errors import ClosedError, InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
 from ortmulti.pool.futures import PoolFuture
+from ortmulti.pool.members import Members
 from ortmulti.pool.stats import PoolStats
 from ortmulti.pool.warmup import Warmup, warm_up
 from ortmulti.session import Sessions
@@ -62,32 +64,103 @@ class Pool(Closing):
     change until their request is answered. A context manager: the end of the ``with`` block closes it.
     """
 
-    def __init__(self, sessions: Sessions, *, max_queue: int | None = None, batching: Batching | None = None) -> None:
-        check_queue(max_queue, batching)
-        self._sessions = sessions
+    def __init__(self, members: Members) -> None:
+        self._members = members
         self._start = time.monotonic()
-        self._core = _core.Pool(
-            max_queue, None if batching is None else (batching.max_size, batching.max_delay_ms / 1000, batching.axis)
-        )
-        for session in sessions:
-            self._core.add(session._core)
-        _live.add(self)
-        _runtime.before_shut_down(_close_all)
+        weakref.finalize(self, members.abandon).atexit = False
+
+    @property
+    def _core(self) -> _core.Pool:
+        return self._members.core
+
+    @property
+    def _sessions(self) -> Sessions:
+        return self._members.sessions
 
     @property
     def sessions(self) -> Sessions:
-        """The sessions, those of the first device first. After `close` using one raises `ClosedError`."""
+        """The sessions that are there by now, those of the first device first. After `close` using one raises
+        `ClosedError`."""
         return self._sessions
 
     @property
     def devices(self) -> list[str]:
-        """The device of each session."""
+        """The device of each of `sessions`."""
         return self._sessions.devices
+
+    @property
+    def ready(self) -> list[str]:
+        """The devices that take requests now."""
+        return [device for device, (state, _) in self._members.states().items() if state == "ready"]
 
     @property
     def timeline(self) -> Timeline:
         """What loading spent its time on."""
-        return self._sessions.timeline
+        return self._members.timeline
+
+    def wait_ready(
+        self, timeout: float | None = None, devices: str | int | Device | Iterable[str | int | Device] | None = None
+    ) -> list[str]:
+        """Waits until devices take requests, and returns their names.
+
+        Args:
+            timeout: Seconds until that raises; default: as long as it takes.
+            devices: Which ones; default: all that `load` was asked for, less those that failed, with
+                ``require="any"``.
+
+        Raises:
+            DeadlineExceeded: They were not ready within ``timeout``.
+            DeviceError: One that was named failed, broke or was removed.
+            InvalidArgument: One that was named is not in the pool.
+            ClosedError: The pool was closed. If its load failed, the error of that is raised.
+        """
+        return self._members.wait_ready(_timeout(timeout), devices)
+
+    def add_devices(self, devices: str | int | Device | Iterable[str | int | Device]) -> None:
+        """Loads the model on further devices, as `load` did, and has them take requests when all are ready and warm.
+
+        The pool goes on meanwhile; requests for these devices wait. One that failed, broke or was removed may be
+        added again.
+
+        Args:
+            devices: As for `load`; ``"all"``: those that the pool does not have. One that is named twice gets twice as
+                many sessions.
+
+        Raises:
+            InvalidArgument: The pool has one of them already.
+            As `load`. After an error the pool is as it was.
+        """
+        self._members.add_devices(devices)
+
+    def remove_devices(self, devices: str | int | Device | Iterable[str | int | Device]) -> None:
+        """Takes devices out of the pool and frees their sessions and memory, when what runs there has ended.
+
+        What waits for one of them alone fails with `DeviceError`; other requests are not affected. After Ctrl-C they
+        get no requests any more; call it again to free them.
+
+        Raises:
+            InvalidArgument: The pool does not have one of them, or would have none left that works.
+        """
+        self._members.remove_devices(devices)
+
+    def replace_model(self, model: Model, *, warmup: Warmup | bool | None = None) -> None:
+        """Puts another model in the place of the pool's, without a gap, and returns when the former one is freed.
+
+        Its sessions are made beside the others, on the same devices and with the same options, and warmed up. Then they
+        take over: what was asked for before is answered by the former model, what is asked for from then on by the new
+        one, whose inputs and outputs may be others. `timeline` is then the new one's.
+
+        Args:
+            model: Path of a model, or its bytes.
+            warmup: What its sessions run before; default: as `load` was told.
+
+        Raises:
+            OutOfMemory: There is not enough memory for both.
+            As `load`. After an error the pool goes on with the model that it had.
+        """
+        if warmup is not None and not isinstance(warmup, bool | Warmup):
+            raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
+        self._members.replace_model(check_model(model), warmup)
 
     def run(
         self,
@@ -112,8 +185,16 @@ class Pool(Closing):
             ClosedError: The pool is closed.
             DeadlineExceeded: There was no answer within ``timeout``.
             DeviceError: The pool has no working session left on ``device``, or at all.
+            InvalidArgument: ``device`` is not in the pool.
+            If loading failed after `load` had returned: how it did.
         """
-        return self._core.run(output_names, input_feed, to_run_options(run_options), _name(device), _timeout(timeout))
+        core = self._core
+        try:
+            return core.run(output_names, input_feed, to_run_options(run_options), _name(device), _timeout(timeout))
+        except ClosedError:
+            if core is self._core:
+                raise
+        return self.run(output_names, input_feed, run_options, device=device, timeout=timeout)  # of the next model
 
     def submit(
         self,
@@ -133,7 +214,8 @@ class Pool(Closing):
                 ``"reject"``: raise; a number of seconds: wait so long, then raise.
 
         Raises:
-            As `run` for arguments that cannot be; the future raises how the run failed.
+            As `run` for arguments that cannot be; the future raises how the run failed. Before the first session is
+                there the future raises also what the model does not take.
             QueueFull: The queue had no room, with ``when_full`` other than ``"block"``.
         """
         return self._submit(output_names, input_feed, run_options, device, timeout, _wait(when_full), True)
@@ -245,6 +327,7 @@ class Pool(Closing):
         """
         if warmup is not None and not isinstance(warmup, Warmup):
             raise InvalidType(f"warmup is an ortmulti.Warmup, not {warmup!r}")
+        self.wait_ready()
         warm_up(self._sessions, warmup or Warmup())
 
     def stats(self) -> PoolStats:
@@ -254,21 +337,23 @@ class Pool(Closing):
     def close(self, cancel_pending: bool = False) -> None:
         """Answers what was asked for, and frees the sessions and their weights. Again: does nothing.
 
+        While devices are still starting, that ends, and what only they could have answered raises `ClosedError`.
+
         Args:
             cancel_pending: Cancel the requests that wait, and answer only those that run. At the interpreter's exit
                 pools are closed so.
         """
-        self._core.close(cancel_pending)
-        self._sessions.close()
+        self._members.close(cancel_pending)
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called, or all of its sessions are closed."""
-        return self._core.closed() or all(session.closed for session in self._sessions)
+        sessions = self._sessions
+        return self._core.closed() or (len(sessions) > 0 and all(session.closed for session in sessions))
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
-        return f"<Pool of {self._sessions[0]._core.model()} on {', '.join(self.devices)}{state}>"
+        return f"<Pool of {self._members.model} on {', '.join(self.devices) or 'no device yet'}{state}>"
 
     def _submit(
         self,
@@ -281,33 +366,31 @@ class Pool(Closing):
         limited: bool,
     ) -> PoolFuture:
         _callbacks.start()
-        future = PoolFuture(self._core)
-        future._request = self._core.submit(
-            future,
-            PoolFuture._complete,
-            output_names,
-            input_feed,
-            to_run_options(run_options),
-            _name(device),
-            _timeout(timeout),
-            wait,
-            limited,
-        )
+        core = self._core
+        future = PoolFuture(core)
+        try:
+            future._request = core.submit(
+                future,
+                PoolFuture._complete,
+                output_names,
+                input_feed,
+                to_run_options(run_options),
+                _name(device),
+                _timeout(timeout),
+                wait,
+                limited,
+            )
+        except ClosedError:
+            if core is self._core:
+                raise
+            return self._submit(output_names, input_feed, run_options, device, timeout, wait, limited)
         return future
 
     def _lookahead(self, lookahead: int | None) -> int:
         if lookahead is None:
-            return 2 * len(self._sessions)
+            return 2 * self._members.expected
         _check_int("lookahead", lookahead, 1)
         return lookahead
-
-
-_live: weakref.WeakSet[Pool] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    for pool in list(_live):
-        pool.close(cancel_pending=True)
 
 
 def _done(pending: dict[PoolFuture, int]) -> Iterator[tuple[int, PoolFuture]]:
@@ -358,5 +441,7 @@ def _wait(when_full: str | float) -> float | None:
 def _name(device: str | int | Device | None) -> str:
     if device is None:
         return ""
-    [parsed] = parse_devices(device)
-    return str(parsed)
+    named = name_devices(device)  # whether it exists the pool knows, which may be before CUDA does
+    if named is None or len(named) != 1:
+        raise InvalidArgument(f"a request is for one device, not {device!r}")
+    return str(named[0])

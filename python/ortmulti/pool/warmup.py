@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.options import RunOptions
 from ortmulti.session import InferenceSession, Sessions
+from ortmulti.timeline import Timeline
 
 __all__ = ["Warmup"]
 
@@ -64,6 +66,21 @@ def _several(value: object) -> list[Any]:
     return list(value)
 
 
+def warm_up_one(
+    session: InferenceSession,
+    feeds: Iterable[Mapping[str, Any]],
+    runs: int,
+    timeline: Timeline,
+    run_options: RunOptions | None = None,
+) -> None:
+    """Runs one session in this thread, and adds a span to the timeline."""
+    start = time.monotonic_ns()
+    for feed in feeds:
+        for _ in range(runs):
+            session.run(None, feed, run_options)
+    timeline.add(SPAN, start, time.monotonic_ns(), session.device)
+
+
 def warm_up(sessions: Sessions, warmup: Warmup) -> None:
     """Runs all sessions, each in a thread of its own; each adds a span to the timeline.
 
@@ -73,11 +90,7 @@ def warm_up(sessions: Sessions, warmup: Warmup) -> None:
     feeds = warmup.feeds(sessions[0])
 
     def run(session: InferenceSession) -> None:
-        start = time.monotonic_ns()
-        for feed in feeds:
-            for _ in range(warmup.runs):
-                session.run(None, feed)
-        sessions.timeline.add(SPAN, start, time.monotonic_ns(), session.device)
+        warm_up_one(session, feeds, warmup.runs, sessions.timeline)
 
     with ThreadPoolExecutor(len(sessions), "ortmulti-warmup") as threads:
         for future in [threads.submit(run, session) for session in sessions]:
