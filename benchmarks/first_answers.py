@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     answered: dict[str, int] = {}
     told = {device: threading.Event() for device in devices}
 
-    def note(device: str) -> None:
+    def note(device: str, _: object) -> None:
         answered[device] = time.monotonic_ns()
         told[device].set()
 
@@ -61,7 +62,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     with pool:
         futures = {device: pool.submit(None, feed, device=device) for device in devices}
         for device, future in futures.items():
-            future.add_done_callback(lambda _, name=device: note(name))
+            future.add_done_callback(partial(note, device))
         outputs = {device: future.result()[0] for device, future in futures.items()}
         for event in told.values():
             event.wait()

@@ -96,7 +96,7 @@ def test_requests_before_the_first_session_wait_for_it(held: threading.Event) ->
         assert pool.ready == pool.devices == []
         assert pool.stats().devices[0].state == "starting"
         assert not pool.closed
-        feed = dict(X)
+        feed: dict[str, Any] = dict(X)
         futures = [pool.submit(["y"], feed), pool.submit(None, feed, device="cpu"), pool.submit(None, feed)]
         feed["x"] = None  # the dict, as opposed to its arrays, may be changed
         assert futures[2].cancel()

@@ -110,7 +110,7 @@ class _Load:
     """A request on its way."""
 
     request: Request
-    spans: _Spans
+    spans: _Spans = field(default_factory=_Spans)
     read_ahead: _core.ReadAhead | None = None
     sessions: list[list[_providers.Provider]] = field(default_factory=list)
     targets: list[Device] = field(default_factory=list)
