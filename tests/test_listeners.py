@@ -152,8 +152,8 @@ def test_what_was_not_given_out_is_closed(model: str, listener: Listener, monkey
     created: list[_core.Session] = []
     create = _creation.create
 
-    def noted(*args: Any, listener: Any = None, **kwargs: Any) -> Any:
-        if listener is not None:
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        if (listener := kwargs.get("listener")) is not None:
             ready = listener.ready
 
             def note(index: int, session: _core.Session) -> None:
@@ -161,7 +161,7 @@ def test_what_was_not_given_out_is_closed(model: str, listener: Listener, monkey
                 ready(index, session)
 
             listener.ready = note
-        return create(*args, listener=listener, **kwargs)
+        return create(*args, **kwargs)
 
     def fail(_: Any) -> Any:
         raise Damaged("for this test")
