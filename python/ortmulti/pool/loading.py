@@ -15,7 +15,7 @@ from ortmulti.pool.warmup import Warmup, warm_up_one
 from ortmulti.session import InferenceSession
 from ortmulti.timeline import Timeline
 
-__all__ = ["Loading", "Receiver"]
+__all__ = ["Loading", "Receiver", "Staged"]
 
 
 class Receiver(Protocol):
@@ -175,3 +175,26 @@ class Loading:
     def _join(self) -> None:
         for thread in self._warming:
             thread.join()
+
+
+class Staged:
+    """Sessions that take no requests before all of them are there."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[int, InferenceSession] = {}
+
+    def targets(self, devices: Sequence[str]) -> None:
+        pass
+
+    def ready(self, index: int, session: InferenceSession) -> None:
+        self.sessions[index] = session
+
+    def failed(self, index: int, error: BaseException) -> None:
+        pass
+
+    def take(self) -> list[InferenceSession]:
+        return [session for _, session in sorted(self.sessions.items())]
+
+    def close(self) -> None:
+        for session in self.sessions.values():
+            session.close()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ortmulti import _core, _creation, _runtime, _shared, _visible_gpus
 from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkError, InvalidArgument, OutOfMemory
-from ortmulti.pool.loading import Loading
+from ortmulti.pool.loading import Loading, Staged
 from ortmulti.pool.warmup import Warmup
 from ortmulti.session import InferenceSession, Sessions
 from ortmulti.timeline import Timeline
@@ -25,29 +25,6 @@ __all__ = ["Members"]
 LOGGER = logging.getLogger("ortmulti")
 
 Devices = str | int | Device | Iterable[str | int | Device]
-
-
-class _Staged:
-    """Sessions that take no requests before all of them are there."""
-
-    def __init__(self) -> None:
-        self.sessions: dict[int, InferenceSession] = {}
-
-    def targets(self, devices: Sequence[str]) -> None:
-        pass
-
-    def ready(self, index: int, session: InferenceSession) -> None:
-        self.sessions[index] = session
-
-    def failed(self, index: int, error: BaseException) -> None:
-        pass
-
-    def take(self) -> list[InferenceSession]:
-        return [session for _, session in sorted(self.sessions.items())]
-
-    def close(self) -> None:
-        for session in self.sessions.values():
-            session.close()
 
 
 class Members:
@@ -247,7 +224,7 @@ class Members:
             counts = Counter(names)
             for device, count in counts.items():
                 self.core.expect(device, count)
-            staged = _Staged()
+            staged = Staged()
             try:
                 self._run(Loading(self._with(devices=named), staged, self.timeline, self._warmup, keep_going=False))
                 with self._condition:
@@ -301,7 +278,7 @@ class Members:
                 devices = [session.device for session in self.sessions]
             if not devices:
                 raise DeviceError("the pool has no device left on which the model could be replaced")
-            timeline, staged, core = Timeline(), _Staged(), self._make_core()
+            timeline, staged, core = Timeline(), Staged(), self._make_core()
             if warmup is None:
                 warmup = self._warmup
             elif isinstance(warmup, bool):

@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 from ortmulti import _callbacks, _core
 from ortmulti._closing import Closing
-from ortmulti._creation import Model, check_model
 from ortmulti._foreign_options import to_run_options
 from ortmulti.devices import Device, name_devices
 from ortmulti.errors import ClosedError, InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
 from ortmulti.pool.futures import PoolFuture
 from ortmulti.pool.members import Members
+from ortmulti.pool.membership import Membership
 from ortmulti.pool.stats import PoolStats
 from ortmulti.pool.warmup import Warmup, warm_up
 from ortmulti.session import Sessions
@@ -56,7 +56,7 @@ class Batching:
         _check_seconds("max_delay_ms", self.max_delay_ms)
 
 
-class Pool(Closing):
+class Pool(Membership, Closing):
     """The sessions of one model, as `load` returns them, behind one queue.
 
     Requests go to a session that is idle, of the device with the fewest busy ones, and wait for one otherwise, the
@@ -89,78 +89,9 @@ class Pool(Closing):
         return self._sessions.devices
 
     @property
-    def ready(self) -> list[str]:
-        """The devices that take requests now."""
-        return [device for device, (state, _) in self._members.states().items() if state == "ready"]
-
-    @property
     def timeline(self) -> Timeline:
         """What loading spent its time on."""
         return self._members.timeline
-
-    def wait_ready(
-        self, timeout: float | None = None, devices: str | int | Device | Iterable[str | int | Device] | None = None
-    ) -> list[str]:
-        """Waits until devices take requests, and returns their names.
-
-        Args:
-            timeout: Seconds until that raises; default: as long as it takes.
-            devices: Which ones; default: all that `load` was asked for, less those that failed, with
-                ``require="any"``.
-
-        Raises:
-            DeadlineExceeded: They were not ready within ``timeout``.
-            DeviceError: One that was named failed, broke or was removed.
-            InvalidArgument: One that was named is not in the pool.
-            ClosedError: The pool was closed. If its load failed, the error of that is raised.
-        """
-        return self._members.wait_ready(_timeout(timeout), devices)
-
-    def add_devices(self, devices: str | int | Device | Iterable[str | int | Device]) -> None:
-        """Loads the model on further devices, as `load` did, and has them take requests when all are ready and warm.
-
-        The pool goes on meanwhile; requests for these devices wait. One that failed, broke or was removed may be
-        added again.
-
-        Args:
-            devices: As for `load`; ``"all"``: those that the pool does not have. One that is named twice gets twice as
-                many sessions.
-
-        Raises:
-            InvalidArgument: The pool has one of them already.
-            As `load`. After an error the pool is as it was.
-        """
-        self._members.add_devices(devices)
-
-    def remove_devices(self, devices: str | int | Device | Iterable[str | int | Device]) -> None:
-        """Takes devices out of the pool and frees their sessions and memory, when what runs there has ended.
-
-        What waits for one of them alone fails with `DeviceError`; other requests are not affected. After Ctrl-C they
-        get no requests any more; call it again to free them.
-
-        Raises:
-            InvalidArgument: The pool does not have one of them, or would have none left that works.
-        """
-        self._members.remove_devices(devices)
-
-    def replace_model(self, model: Model, *, warmup: Warmup | bool | None = None) -> None:
-        """Puts another model in the place of the pool's, without a gap, and returns when the former one is freed.
-
-        Its sessions are made beside the others, on the same devices and with the same options, and warmed up. Then they
-        take over: what was asked for before is answered by the former model, what is asked for from then on by the new
-        one, whose inputs and outputs may be others. `timeline` is then the new one's.
-
-        Args:
-            model: Path of a model, or its bytes.
-            warmup: What its sessions run before; default: as `load` was told.
-
-        Raises:
-            OutOfMemory: There is not enough memory for both.
-            As `load`. After an error the pool goes on with the model that it had.
-        """
-        if warmup is not None and not isinstance(warmup, bool | Warmup):
-            raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
-        self._members.replace_model(check_model(model), warmup)
 
     def run(
         self,
