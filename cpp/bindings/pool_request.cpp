@@ -60,7 +60,7 @@ py::list PoolRequest::take_results() {
   if (error) {
     std::rethrow_exception(error);
   }
-  return python_->values->to_python(std::move(outputs));
+  return python_->values.value().to_python(std::move(outputs));  // of a request that ran
 }
 
 void PoolRequest::make_endable() {

@@ -263,7 +263,7 @@ TEST_F(PoolMembers, ContinuesAnothersCounts) {
   submit(Device::cuda(1));
   answers.wait_for(2);
   for (int i = 0; i < 3; ++i) {
-    auto next = Pool::make({});
+    const auto next = Pool::make({});
     next->continue_from(pool);
     pool->close(false);
     pool = next;
