@@ -1,4 +1,4 @@
-# make demo      the comparison on this machine: a table, build/demo/*.json and *.png
+# make demo      the comparisons on this machine, creation and pools: tables, build/demo/*.json and *.png
 # make test      the tests that take seconds (those for GPUs run where there are GPUs)
 # make test-all  the long ones too: ONNX Runtime's releases and headers, sanitizers, fuzzing, stress, the wheel, and
 #                libraries that use onnxruntime
@@ -104,6 +104,8 @@ build/test-models: tests/cpp/make_models.py
 .PHONY: demo test test-python test-cpp test-all
 demo: build
 	@$(PY) -m ortmulti.cli bench create --demo --out build/demo
+	@echo "== A pool's backends"
+	@$(PY) -m ortmulti.cli bench run --demo --out build/demo
 
 test: test-python test-cpp
 

@@ -139,6 +139,18 @@ def write_external(folder: Path, proto: onnx.ModelProto | None = None) -> tuple[
     return path, data
 
 
+def inflated() -> bytes:
+    """ "y" = the sum of "x" (both float32 [1]) repeated "count" (int64 [1]) times, all of which are in memory."""
+    return model(
+        [
+            helper.make_node("Expand", ["x", "count"], ["many"]),
+            helper.make_node("ReduceSum", ["many"], ["y"], keepdims=1),
+        ],
+        [("x", TensorProto.FLOAT, [1]), ("count", TensorProto.INT64, [1])],
+        [("y", TensorProto.FLOAT, [1])],
+    ).SerializeToString()
+
+
 def endless() -> bytes:
     """ "y" = "x" + 1, repeated "count" (int64 []) times: a run as long as one wants. "x" is float32 [n]."""
     body = helper.make_graph(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-from ortmulti import _libraries, models
+import ortmulti
+from ortmulti import Batching, _libraries, models
 from ortmulti.errors import LibraryError
 
 # Whoever runs the tests in the background (`... &` in a script) starts them with SIGINT ignored, and every process that
@@ -46,7 +48,26 @@ def torch() -> Any:
     return torch_on_gpu()
 
 
-pytest.register_assert_rewrite("tests._processes", "tests._torch")
+@pytest.fixture
+def silent() -> Iterator[None]:
+    """Without what ONNX Runtime logs of runs that fail or are ended."""
+    logger = logging.getLogger("ortmulti.onnxruntime")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
+
+
+@pytest.fixture(params=[None, Batching(4), Batching(4, max_delay_ms=2)], ids=["alone", "joined", "delayed"])
+def pool_of_rows(request: pytest.FixtureRequest) -> Iterator[ortmulti.Pool]:
+    """Two sessions of `_pools.rows`."""
+    from tests import _pools
+
+    with ortmulti.load(_pools.rows(), "cpu", 2, batching=request.param) as made:
+        yield made
+
+
+pytest.register_assert_rewrite("tests._pools", "tests._processes", "tests._torch")
 
 
 def _why_no_gpu() -> str | None:

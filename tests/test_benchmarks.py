@@ -10,12 +10,15 @@ import pytest
 
 import ortmulti
 from benchmarks import (
+    batching,
+    contention,
     cpu_sharing,
     create_close_cycles,
     first_answers,
     import_time,
     pool_overhead,
     run_overhead,
+    torch_compare,
     weight_loading,
 )
 from ortmulti import Timeline, models
@@ -98,6 +101,71 @@ def test_first_answers_of_gpus(tmp_path: Path) -> None:
     [each] = json.loads(path.read_text())["rounds"]
     assert each["all"]["contexts"] > 0
     assert set(each["all"]["answers"]) == set(json.loads(path.read_text())["devices"])
+
+
+def test_batching(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "batching.json"
+    arguments = ["--device", "cpu", "--megabytes", "1", "--max-size", "3", "--rounds", "2", "--seconds", "0.1"]
+    assert batching.main([*arguments, "--least-share=0", "--most-p99=inf", "--json", str(path)]) == 0
+    assert batching.main([*arguments, "--least-share=0", "--most-p99=0"]) == 1
+    assert batching.main([*arguments, "--least-share=inf", "--most-p99=inf"]) == 1
+    report = json.loads(path.read_text())
+    assert len(report["rounds"]) == 2
+    for one in report["rounds"]:
+        assert one["limit_seconds"] == pytest.approx(0.005 + 2 * one["batch_seconds"])
+        assert one["offered"] > one["single"]
+        assert one["requests_a_run"] >= 1
+    assert "max_delay + 2 runs" in capsys.readouterr().out
+
+
+def test_a_batch_is_judged_within_its_round() -> None:
+    def one(throughput: float, p99: float, run: float) -> dict[str, Any]:
+        latency = {"p50": p99 / 2, "p99": p99}
+        return {"single": 10.0, "offered": 40.0, "throughput": throughput, "batch_seconds": run,
+                "limit_seconds": 2 * run, "requests_a_run": 4.0, "latency": latency}  # fmt: skip
+
+    summary = batching.summarize([one(40, 1, 1), one(20, 9, 9), one(30, 3, 1)])
+    assert (summary["share"], summary["p99_over_limit"]) == (0.75, 0.5)
+
+
+def test_contention(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "contention.json"
+    arguments = ["--devices", "cpu*2", "--variants", "core,core+sessions=2", "--repeat", "1", "--seconds", "0.1"]
+    assert contention.main([*arguments, "--models", str(tmp_path), "--json", str(path)]) == 0
+    document = json.loads(path.read_text())
+    assert [len(row["devices"]) for row in document["rows"]] == [1, 1, 2, 2]
+    assert {"machine", "releases", "settings"} <= document.keys()
+    assert document["command"][0] == "benchmarks/contention.py"
+    assert "| cpu x2 | core+sessions=2 |" in capsys.readouterr().out
+
+
+def test_contention_misses_what_does_not_scale_and_a_faster_backend() -> None:
+    def row(variant: str, devices: int, scaling: float | None, low: float | None) -> dict[str, Any]:
+        interval = {"median": low, "low": low} if low is not None else None
+        return {"variant": variant, "devices": ["cuda:0"] * devices, "measured": 1, "over_first": interval,
+                "scaling": None if scaling is None else {"median": scaling}}  # fmt: skip
+
+    rows = [row("core", 1, None, None), row("threads", 1, None, 1.5), row("core", 4, 0.5, None)]
+    good = {"measurements": [], "rows": [*rows, row("threads", 4, 0.5, 0.99), row("core+graph", 4, 0.91, 3.0)]}
+    assert contention.missed(good, 0.9) == []
+    bad = {"measurements": [], "rows": [*rows, row("threads", 4, 0.5, 1.01), row("core+graph", 4, 0.89, 3.0)]}
+    threads, graph = contention.missed(bad, 0.9)
+    assert "threads on cuda:0 x4 answers 1.010 times" in threads
+    assert "core+graph on cuda:0 x4 scales to 0.890" in graph
+
+
+def test_torch_compare_misses_what_is_slower() -> None:
+    def row(ratio: float) -> dict[str, Any]:
+        best = {"name": "a", "seconds": {}}
+        return {"setting": "fp32", "ortmulti": best, "pytorch": best, "ratio": {"median": ratio}}
+
+    measurement: dict[str, Any] = {"errors": [], "ways": []}
+    document = {"rows": [row(1.02), row(1.04)], "measurements": [measurement] * 2, "left_out": []}
+    [slower] = torch_compare.missed(document, 1.03)
+    assert "1.040 times" in slower
+    with pytest.raises(SystemExit) as shown:
+        torch_compare.main(["--help"])
+    assert shown.value.code == 0
 
 
 def test_import_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

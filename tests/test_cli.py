@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("command", "mentions"),
     [
         ((), ["bench", "models", "devices", "--debug", "--version"]),
-        (("bench",), ["create", "gil"]),
+        (("bench",), ["create", "gil", "run"]),
         (
             ("bench", "create"),
             [

@@ -176,7 +176,9 @@ def test_a_directory_that_cannot_be_made_is_one_error(tmp_path: Path) -> None:
     ("name", "options", "message"),
     [
         ("resnet", {}, "no model is called 'resnet'; there are resnet50, phi3-mini"),
-        ("resnet50", {"layers": 2}, "does not take the option layers; its options: none"),
+        ("resnet50", {"layers": 2}, "does not take the option layers; its options: precision"),
+        ("identity", {"layers": 2}, "does not take the option layers; its options: none"),
+        ("resnet50", {"precision": "fp8"}, "precision must be one of fp16, fp32, not 'fp8'"),
         ("matmul", {"precision": "fp32"}, "does not take the option precision; its options: megabytes"),
         ("phi3-mini", {"layers": 0}, "layers must be an integer from 1 to 1024, not 0"),
         ("phi3-mini", {"layers": True}, "layers must be an integer"),

@@ -71,6 +71,17 @@ def test_resnet50_computes_finite_outputs_that_vary_with_the_image(resnet50: Pat
     assert np.abs(outputs[1] - outputs[2]).max() > 0.1
 
 
+def test_resnet50_in_fp16_is_the_same_model_rounded(resnet50: Path, tmp_path: Path) -> None:
+    half = models.make("resnet50", tmp_path, precision="fp16")
+    assert half.name == "resnet50-fp16.onnx"
+    onnx.checker.check_model(str(half), full_check=True)
+    inputs = models.sample_inputs(resnet50, batch=2)
+    expected = session(resnet50).run(None, inputs)[0]
+    [result] = session(half).run(None, {"input": inputs["input"].astype(np.float16)})
+    assert result.dtype == np.float16
+    assert np.abs(result - expected).max() < 0.05 * np.abs(expected).max()
+
+
 def test_phi3_mini_has_the_published_size() -> None:
     description = models.describe("phi3-mini")
     learned = {name: shape for name, shape in description.weights.items() if name.endswith(".weight")}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import logging.handlers
+import queue
+
 import numpy as np
 import onnx
 import pytest
@@ -81,6 +85,49 @@ def test_wrong_shapes_fail_alone() -> None:
         np.testing.assert_array_equal(also_good.result()[0], 2 * x(1, 7))
         with pytest.raises(ortmulti.InvalidArgument):
             bad.result()
+
+
+def without_rows() -> bytes:
+    """ "total" [1] = the sum of x [n, 3]: an output that no batch can be split from. And y [n, 3] = 2 x."""
+    return _models.model(
+        [
+            helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+            helper.make_node("Unsqueeze", ["sum", "zero"], ["total"]),
+            helper.make_node("Add", ["x", "x"], ["y"]),
+        ],
+        [("x", TensorProto.FLOAT, ["n", 3])],
+        [("total", TensorProto.FLOAT, [1]), ("y", TensorProto.FLOAT, ["n", 3])],
+        [helper.make_tensor("zero", TensorProto.INT64, [1], [0])],
+    ).SerializeToString()
+
+
+def test_requests_whose_outputs_cannot_be_split_are_joined_once() -> None:
+    records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+    handler = logging.handlers.QueueHandler(records)
+    logging.getLogger("ortmulti").addHandler(handler)
+    with ortmulti.load(without_rows(), "cpu", batching=Batching(2, max_delay_ms=60_000)) as pool:
+        for number, future in enumerate([pool.submit(None, {"x": x(1, n)}) for n in range(2)]):
+            total, y = future.result()
+            np.testing.assert_array_equal(total, [x(1, number).sum()])
+            np.testing.assert_array_equal(y, 2 * x(1, number))
+        assert pool.stats().devices[0].runs == 3
+        for number in range(3):  # nor does any wait for others to be joined
+            np.testing.assert_array_equal(pool.run(None, {"x": x(1, number)})[0], [x(1, number).sum()])
+        for future in [pool.submit(["y"], {"x": x(1)}) for n in range(2)]:  # which can be split
+            np.testing.assert_array_equal(future.result()[0], 2 * x(1))
+        stats = pool.stats()
+        assert (stats.devices[0].runs, stats.devices[0].done) == (7, 7)
+        assert stats.unsplit == 1
+        assert "output 'total' of a batch of 2 cannot be split along dimension 0" in stats.why_apart
+        assert "ortmulti_runs_unsplit_total 1\n" in stats.prometheus()
+        for future in [pool.submit(["total"], {"x": x(1)}) for n in range(2)]:
+            future.result()
+        assert pool.stats().unsplit == 2
+    warning = records.get(timeout=60)  # by another thread
+    assert (warning.levelname, warning.name) == ("WARNING", "ortmulti")
+    assert "one at a time from now on: output 'total'" in warning.getMessage()
+    logging.getLogger("ortmulti").removeHandler(handler)
+    assert records.empty()
 
 
 def test_strings_run_alone() -> None:

@@ -26,6 +26,7 @@ def test_counts_and_times() -> None:
     assert (device.done, device.failed, device.cancelled, device.retried, device.runs) == (11, 1, 0, 0, 12)
     assert device.broken == ""
     assert (stats.waiting, stats.rejected, stats.cancelled_waiting, stats.failed_waiting) == (0, 0, 0, 0)
+    assert (stats.unsplit, stats.why_apart) == (0, "")
     for times in (device.queue, device.run, device.whole):
         assert times.count == 12
         assert 0 <= times.p50 <= times.p95 <= times.p99 <= times.p999 <= times.max <= times.sum

@@ -255,14 +255,6 @@ def test_a_profile_is_written(tmp_path: Path) -> None:
     assert "matmul0" in path.read_text()
 
 
-def test_import_is_light_and_needs_no_onnxruntime() -> None:
-    loaded = check_child("import sys, ortmulti; print(*sys.modules)").split()
-    assert "ortmulti.session" in loaded
-    heavy = {"onnxruntime", "typer", "rich", "matplotlib", "psutil", "pynvml", "onnx", "google", "click"}
-    heavy |= {"filelock", "platformdirs"}  # dependencies, for the cache of optimized models alone
-    assert heavy.isdisjoint(name.split(".")[0] for name in loaded)
-
-
 def test_without_onnxruntime_the_first_use_says_what_to_install(tmp_path: Path) -> None:
     """In an interpreter that sees ortmulti and NumPy alone."""
     packages = tmp_path / "packages"

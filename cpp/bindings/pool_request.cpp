@@ -60,7 +60,11 @@ py::list PoolRequest::take_results() {
   if (error) {
     std::rethrow_exception(error);
   }
-  return python_->values.value().to_python(std::move(outputs));  // of a request that ran
+  const RunRequest& values = python_->values.value();  // of a request that ran
+  if (!outputs_on_device) {
+    return values.to_python(std::move(outputs));
+  }
+  return values.to_values(std::move(outputs), std::move(output_owners));
 }
 
 void PoolRequest::make_endable() {

@@ -27,7 +27,6 @@ class PoolRequest : public Request {
 
   void prepare(const std::shared_ptr<Session>& session) override;
 
-  /// The outputs, once; throws how the request failed.
   pybind11::list take_results();
 
   /// Lets its run be ended, unless it has the caller's own run options.

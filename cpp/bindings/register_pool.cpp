@@ -16,11 +16,11 @@
 #include "bindings/errors.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/pool_request.hpp"
+#include "bindings/pool_runners.hpp"
 #include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
 #include "core/error.hpp"
 #include "core/pool/pool.hpp"
-#include "core/pool/session_runner.hpp"
 #include "core/timeline.hpp"
 
 namespace py = pybind11;
@@ -64,7 +64,14 @@ class PythonPool {
   PythonPool(const PythonPool&) = delete;
   PythonPool& operator=(const PythonPool&) = delete;
 
-  void add(const PythonSession& session) {
+  // Each of the session's runners runs the feeds first, all at the same time.
+  void add(const PythonSession& session, int in_flight, std::size_t max_graphs, int runs_at_once, const py::list& feeds,
+           int warm_up_runs, const std::shared_ptr<Timeline>& timeline, const py::object& run_options) {
+    const std::vector<std::shared_ptr<Runner>> runners = [&] {
+      const ReleaseGil nogil;
+      return make_runners(session.session, in_flight, max_graphs, runs_at_once);
+    }();
+    ortmulti::bindings::warm_up(session.session, runners, feeds, warm_up_runs, timeline, run_options);
     const ReleaseGil nogil;
     {
       const std::lock_guard lock(session_mutex_);
@@ -72,7 +79,9 @@ class PythonPool {
         session_ = session.session;
       }
     }
-    pool_->add(std::make_shared<SessionRunner>(session.session));
+    for (const auto& runner : runners) {
+      pool_->add(runner);
+    }
   }
 
   void expect(const std::string& device, std::size_t sessions) {
@@ -120,8 +129,10 @@ class PythonPool {
   }
 
   py::list run(const py::object& output_names, const py::object& input_feed, const py::object& run_options,
-               const std::string& device, std::optional<double> timeout) {
-    const auto request = make_request(output_names, input_feed, run_options, device, timeout);
+               const std::string& device, std::optional<double> timeout, bool outputs_on_device,
+               std::shared_ptr<Timeline> timeline) {
+    const auto request =
+        make_request(output_names, input_feed, run_options, device, timeout, outputs_on_device, std::move(timeline));
     std::shared_ptr<Arrival> arrival;
     {
       const ReleaseGil nogil;
@@ -143,8 +154,10 @@ class PythonPool {
   std::weak_ptr<PoolRequest> submit(py::object future, py::object complete, const py::object& output_names,
                                     const py::object& input_feed, const py::object& run_options,
                                     const std::string& device, std::optional<double> timeout,
-                                    std::optional<double> wait, bool limited) {
-    const auto request = make_request(output_names, input_feed, run_options, device, timeout);
+                                    std::optional<double> wait, bool limited, bool outputs_on_device,
+                                    std::shared_ptr<Timeline> timeline) {
+    const auto request =
+        make_request(output_names, input_feed, run_options, device, timeout, outputs_on_device, std::move(timeline));
     request->make_endable();
     request->tell(std::move(future), std::move(complete));
     if (!limited) {
@@ -172,6 +185,18 @@ class PythonPool {
     }
   }
 
+  void warm_up(const py::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline) {
+    const auto session = first_session();
+    if (!session) {
+      throw Error(ErrorKind::closed, "the pool has no session");
+    }
+    const auto runners = [&] {
+      const ReleaseGil nogil;
+      return pool_->runners();
+    }();
+    ortmulti::bindings::warm_up(session, runners, feeds, runs, timeline);
+  }
+
   bool cancel(const std::weak_ptr<PoolRequest>& request) {
     const ReleaseGil nogil;
     const auto held = request.lock();
@@ -191,18 +216,21 @@ class PythonPool {
   bool closed() const { return pool_->closed(); }
 
  private:
+  std::shared_ptr<Session> first_session() {
+    const std::lock_guard lock(session_mutex_);
+    return session_;
+  }
+
   std::shared_ptr<PoolRequest> make_request(const py::object& output_names, const py::object& input_feed,
                                             const py::object& run_options, const std::string& device,
-                                            std::optional<double> timeout) {
-    std::shared_ptr<Session> session;
-    {
-      const std::lock_guard lock(session_mutex_);
-      session = session_;
-    }
-    auto request = std::make_shared<PoolRequest>(std::move(session), output_names, input_feed, run_options, device);
+                                            std::optional<double> timeout, bool outputs_on_device,
+                                            std::shared_ptr<Timeline> timeline) {
+    auto request = std::make_shared<PoolRequest>(first_session(), output_names, input_feed, run_options, device);
     if (timeout) {
       request->deadline = after(*timeout);
     }
+    request->outputs_on_device = outputs_on_device;
+    request->timeline = std::move(timeline);
     return request;
   }
 
@@ -275,6 +303,7 @@ py::dict to_dict(const PoolStats& stats) {
     entry["runs"] = device.runs;
     entry["broken"] = device.broken;
     entry["queue"] = to_dict(device.queue);
+    entry["copy"] = to_dict(device.copy);
     entry["run"] = to_dict(device.run);
     entry["whole"] = to_dict(device.whole);
     devices.append(std::move(entry));
@@ -285,6 +314,8 @@ py::dict to_dict(const PoolStats& stats) {
   result["rejected"] = stats.rejected;
   result["cancelled_waiting"] = stats.cancelled_waiting;
   result["failed_waiting"] = stats.failed_waiting;
+  result["unsplit"] = stats.unsplit;
+  result["why_apart"] = stats.why_apart;
   return result;
 }
 
@@ -292,21 +323,26 @@ py::dict to_dict(const PoolStats& stats) {
 
 void register_pool(py::module_& module) {
   const py::class_<std::weak_ptr<PoolRequest>> request(module, "PoolRequest");
+  module.attr("own_compute_stream") = Session::own_compute_stream;
   py::class_<PythonPool>(module, "Pool")
       .def(py::init<std::optional<std::size_t>, const std::optional<BatchingArgument>&>(),
            py::arg("max_waiting") = py::none(), py::arg("batching") = py::none())
-      .def("add", &PythonPool::add, py::arg("session"))
+      .def("add", &PythonPool::add, py::arg("session"), py::arg("in_flight") = 1, py::arg("max_graphs") = 0,
+           py::arg("runs_at_once") = 1, py::arg("feeds") = py::list(), py::arg("warm_up_runs") = 0,
+           py::arg("timeline") = std::shared_ptr<Timeline>(), py::arg("run_options") = py::none())
       .def("expect", &PythonPool::expect, py::arg("device"), py::arg("sessions"))
       .def("not_coming", &PythonPool::not_coming, py::arg("device"), py::arg("sessions"), py::arg("exception"))
       .def("set_opening", &PythonPool::set_opening, py::arg("opening"))
       .def("fail", &PythonPool::fail, py::arg("exception"))
       .def("remove", &PythonPool::remove, py::arg("device"))
       .def("continue_from", &PythonPool::continue_from, py::arg("before"))
+      .def("warm_up", &PythonPool::warm_up, py::arg("feeds"), py::arg("runs"), py::arg("timeline"))
       .def("run", &PythonPool::run, py::arg("output_names"), py::arg("input_feed"), py::arg("run_options"),
-           py::arg("device"), py::arg("timeout"))
+           py::arg("device"), py::arg("timeout"), py::arg("outputs_on_device") = false,
+           py::arg("timeline") = std::shared_ptr<Timeline>())
       .def("submit", &PythonPool::submit, py::arg("future"), py::arg("complete"), py::arg("output_names"),
            py::arg("input_feed"), py::arg("run_options"), py::arg("device"), py::arg("timeout"), py::arg("wait"),
-           py::arg("limited"))
+           py::arg("limited"), py::arg("outputs_on_device") = false, py::arg("timeline") = std::shared_ptr<Timeline>())
       .def("cancel", &PythonPool::cancel, py::arg("request"))
       .def("stats", [](PythonPool& self) { return to_dict(self.stats()); })
       .def("close", &PythonPool::close, py::arg("cancel_waiting"))

@@ -87,6 +87,23 @@ py::list RunRequest::to_python(std::vector<Ort::Value> outputs) const {
   return results;
 }
 
+py::list RunRequest::to_values(std::vector<Ort::Value> outputs, std::vector<std::shared_ptr<const void>> owners) const {
+  owners.resize(outputs.size());
+  py::list results(outputs.size());
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const bool in_input = outputs[i] != nullptr && outputs[i].HasValue() && outputs[i].IsTensor() && !owners[i] &&
+                          memory_.has(outputs[i]);
+    auto value = std::make_shared<const Value>(std::move(outputs[i]), std::move(owners[i]));
+    if (in_input) {
+      const auto copy = Value::allocate(value->element_type(), value->shape(), value->device());
+      copy->copy_from(*value);
+      value = copy;
+    }
+    results[i] = PythonValue(std::move(value));
+  }
+  return results;
+}
+
 void RunRequest::choose_outputs(const Session& session, const py::object& names) {
   if (!names.is_none()) {
     if (PyUnicode_Check(names.ptr()) != 0 || !py::isinstance<py::sequence>(names)) {

@@ -3,6 +3,7 @@
 #include <onnxruntime_cxx_api.h>
 #include <pybind11/pybind11.h>
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,8 @@ class RunRequest {
   std::vector<Ort::Value> run(Session& session, const Ort::RunOptions& options) const;
 
   pybind11::list to_python(std::vector<Ort::Value> outputs) const;
+  /// The outputs as values, where they lie; `owners`: what their memory belongs to, or empty.
+  pybind11::list to_values(std::vector<Ort::Value> outputs, std::vector<std::shared_ptr<const void>> owners) const;
 
   // For who runs it otherwise: the inputs lie in memory that this object keeps.
   const std::vector<const char*>& output_names() const noexcept { return output_names_; }

@@ -94,6 +94,17 @@ CudaDriver load_cuda_driver(const char* library_name) {
   entry_points.look_up(driver.event_synchronize, "cuEventSynchronize");
   entry_points.look_up(driver.event_query, "cuEventQuery");
   entry_points.look_up(driver.event_destroy, "cuEventDestroy");
+  entry_points.look_up(driver.stream_wait_event, "cuStreamWaitEvent");
+  entry_points.look_up(driver.stream_begin_capture, "cuStreamBeginCapture");
+  entry_points.look_up(driver.stream_end_capture, "cuStreamEndCapture");
+  entry_points.look_up(driver.graph_get_nodes, "cuGraphGetNodes");
+  entry_points.look_up(driver.graph_node_get_type, "cuGraphNodeGetType");
+  entry_points.look_up(driver.graph_memcpy_node_get_params, "cuGraphMemcpyNodeGetParams");
+  entry_points.look_up(driver.graph_instantiate, "cuGraphInstantiateWithFlags");
+  entry_points.look_up(driver.graph_destroy, "cuGraphDestroy");
+  entry_points.look_up(driver.graph_launch, "cuGraphLaunch");
+  entry_points.look_up(driver.graph_exec_destroy, "cuGraphExecDestroy");
+  entry_points.look_up(driver.pointer_get_attribute, "cuPointerGetAttribute");
   return driver;
 }
 

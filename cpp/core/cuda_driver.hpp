@@ -42,6 +42,17 @@ struct CudaDriver {
   PFN_cuEventSynchronize_v2000 event_synchronize = nullptr;
   PFN_cuEventQuery_v2000 event_query = nullptr;
   PFN_cuEventDestroy_v4000 event_destroy = nullptr;
+  PFN_cuStreamWaitEvent_v3020 stream_wait_event = nullptr;
+  PFN_cuStreamBeginCapture_v10010 stream_begin_capture = nullptr;
+  PFN_cuStreamEndCapture_v10000 stream_end_capture = nullptr;
+  PFN_cuGraphGetNodes_v10000 graph_get_nodes = nullptr;
+  PFN_cuGraphNodeGetType_v10000 graph_node_get_type = nullptr;
+  PFN_cuGraphMemcpyNodeGetParams_v10000 graph_memcpy_node_get_params = nullptr;
+  PFN_cuGraphInstantiateWithFlags_v11040 graph_instantiate = nullptr;
+  PFN_cuGraphDestroy_v10000 graph_destroy = nullptr;
+  PFN_cuGraphLaunch_v10000 graph_launch = nullptr;
+  PFN_cuGraphExecDestroy_v10000 graph_exec_destroy = nullptr;
+  PFN_cuPointerGetAttribute_v4000 pointer_get_attribute = nullptr;
 
   /// "CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"
   std::string describe(CUresult result) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "core/graph_capture.hpp"
 #include "core/process_fork.hpp"
 
 namespace ortmulti {
@@ -32,6 +33,7 @@ ScopedContext::~ScopedContext() { static_cast<void>(startup_.driver().ctx_set_cu
 CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, const std::string& purpose)
     : startup_(startup), generation_(fork_generation()), context_(startup.make_current(device)) {
   const std::string name = to_string(Device::cuda(device));
+  const CudaUse use;
   const CudaDriver& driver = startup_.driver();
   std::size_t free = 0;
   std::size_t total = 0;
@@ -54,6 +56,7 @@ CudaMemory::~CudaMemory() {
   if (generation_ != fork_generation()) {
     return;  // it is the parent's
   }
+  const CudaUse use;
   const CudaDriver& driver = startup_.driver();
   CUcontext before = nullptr;
   static_cast<void>(driver.ctx_get_current(&before));
@@ -65,6 +68,7 @@ CudaMemory::~CudaMemory() {
 }
 
 void copy_to_device(CudaStartup& startup, int device, void* target, const void* source, std::size_t bytes) {
+  const CudaUse use;
   const ScopedContext current(startup, device);
   const CudaDriver& driver = startup.driver();
   const std::string what = "copying to " + to_string(Device::cuda(device));
@@ -73,6 +77,7 @@ void copy_to_device(CudaStartup& startup, int device, void* target, const void* 
 }
 
 void copy_to_host(CudaStartup& startup, int device, void* target, const void* source, std::size_t bytes) {
+  const CudaUse use;
   const ScopedContext current(startup, device);
   const CudaDriver& driver = startup.driver();
   const std::string what = "copying from " + to_string(Device::cuda(device));
@@ -82,6 +87,7 @@ void copy_to_host(CudaStartup& startup, int device, void* target, const void* so
 
 void copy_between_devices(CudaStartup& startup, int target_device, void* target, int source_device, const void* source,
                           std::size_t bytes) {
+  const CudaUse use;
   // What is still being written on the source's device is not in the order of the target's stream.
   wait_for_default_stream(startup, source_device);
   auto* const from = ScopedContext(startup, source_device).context();
@@ -96,6 +102,7 @@ void copy_between_devices(CudaStartup& startup, int target_device, void* target,
 }
 
 void wait_for_default_stream(CudaStartup& startup, int device) {
+  const CudaUse use;
   const ScopedContext current(startup, device);
   startup.check(startup.driver().stream_synchronize(default_stream), "waiting for " + to_string(Device::cuda(device)));
 }

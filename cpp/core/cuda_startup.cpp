@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/graph_capture.hpp"
 #include "core/process_fork.hpp"
 
 namespace ortmulti {
@@ -278,6 +279,7 @@ CUcontext CudaStartup::create_context(int device, Timeline* timeline) {
     }
   }
   CUcontext context = nullptr;
+  const CudaUse use(CudaUse::Kind::lasting);
   const std::int64_t start_ns = steady_now_ns();
   const CUresult result = driver_->primary_ctx_retain(&context, cuda_device);
   remember({"context", start_ns, steady_now_ns(), this_thread(), name});

@@ -7,6 +7,7 @@
 #include "core/capture_guard.hpp"
 #include "core/cuda_memory.hpp"
 #include "core/error.hpp"
+#include "core/graph_capture.hpp"
 #include "core/process_fork.hpp"
 #include "core/run_inputs.hpp"
 
@@ -122,6 +123,7 @@ std::shared_ptr<Value> allocate_in(Session& session, ONNXTensorElementDataType t
                                                  to_string(device));
   }
   const Session::Lock open = session.lock_for_use();
+  const CudaUse use(session.device());
   try {
     // The value frees its memory through the allocator, which goes on without the session.
     const auto allocator = std::make_shared<Ort::Allocator>(session.make_allocator(open, memory_info(device)));
@@ -150,6 +152,7 @@ auto IoBinding::with_binding(const std::string& what, const Function& function) 
   }
   const auto open = session_->lock_for_use();
   const std::lock_guard lock(mutex_);
+  const CudaUse use(session_->device());
   try {
     return function(open);
   } catch (const Ort::Exception& exception) {

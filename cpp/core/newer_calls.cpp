@@ -14,6 +14,15 @@ namespace {
 // The last function of the API of 1.21.
 constexpr std::size_t last_of_1_21 = offsetof(OrtApi, SetEpDynamicOptions) / sizeof(void*);
 
+constexpr std::size_t memory_info_for_inputs_at = last_of_1_21 + 96;
+constexpr std::size_t memory_info_for_outputs_at = last_of_1_21 + 97;
+#if ORT_API_VERSION >= 23
+static_assert(memory_info_for_inputs_at == offsetof(OrtApi, SessionGetMemoryInfoForInputs) / sizeof(void*));
+static_assert(memory_info_for_outputs_at == offsetof(OrtApi, SessionGetMemoryInfoForOutputs) / sizeof(void*));
+#endif
+constexpr int memory_info_since = 23;
+constexpr int release_captured_graph_since = 27;
+
 constexpr std::size_t release_captured_graph_at = last_of_1_21 + 137;
 #if ORT_API_VERSION >= 27
 static_assert(release_captured_graph_at == offsetof(OrtApi, SessionReleaseCapturedGraph) / sizeof(void*));
@@ -44,8 +53,22 @@ Function function_at(std::size_t place, int minor, const std::string& what) {
 
 }  // namespace
 
+bool have_release_captured_graph() { return minor_of(OnnxRuntime::get().version()) >= release_captured_graph_since; }
+
 ReleaseCapturedGraph session_release_captured_graph() {
-  return function_at<ReleaseCapturedGraph>(release_captured_graph_at, 27, "releasing a captured graph");
+  return function_at<ReleaseCapturedGraph>(release_captured_graph_at, release_captured_graph_since,
+                                           "releasing a captured graph");
+}
+
+bool have_memory_info_of_values() { return minor_of(OnnxRuntime::get().version()) >= memory_info_since; }
+
+MemoryInfoOfValues session_memory_info_for_inputs() {
+  return function_at<MemoryInfoOfValues>(memory_info_for_inputs_at, memory_info_since, "asking where inputs are read");
+}
+
+MemoryInfoOfValues session_memory_info_for_outputs() {
+  return function_at<MemoryInfoOfValues>(memory_info_for_outputs_at, memory_info_since,
+                                         "asking where outputs are written");
 }
 
 }  // namespace ortmulti::newer_calls

@@ -2,6 +2,8 @@
 
 #include <onnxruntime_cxx_api.h>
 
+#include <cstddef>
+
 namespace ortmulti::newer_calls {
 
 /// Functions of the C API that are newer than the one that the core is built for, taken from their places in the table
@@ -9,6 +11,13 @@ namespace ortmulti::newer_calls {
 /// opened release does not have it.
 
 using ReleaseCapturedGraph = OrtStatusPtr(ORT_API_CALL*)(OrtSession* session, int annotation_id);
+bool have_release_captured_graph();
 ReleaseCapturedGraph session_release_captured_graph();  ///< 1.27
+
+using MemoryInfoOfValues = OrtStatusPtr(ORT_API_CALL*)(const OrtSession* session, const OrtMemoryInfo** infos,
+                                                       std::size_t count);
+bool have_memory_info_of_values();
+MemoryInfoOfValues session_memory_info_for_inputs();   ///< 1.23
+MemoryInfoOfValues session_memory_info_for_outputs();  ///< 1.23
 
 }  // namespace ortmulti::newer_calls

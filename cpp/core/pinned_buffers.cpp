@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "core/error.hpp"
+#include "core/graph_capture.hpp"
 
 namespace ortmulti {
 namespace {
@@ -31,12 +32,14 @@ PinnedBuffers::PinnedBuffers(std::uint64_t each, int count)
 
 PinnedBuffers::~PinnedBuffers() {
   if (driver_ != nullptr) {
+    const CudaUse use;
     static_cast<void>(driver_->mem_host_unregister(begin_));
   }
   munmap(mapping_, mapping_bytes_);
 }
 
 void PinnedBuffers::pin(CudaStartup& startup, const std::string& device) {
+  const CudaUse use;
   const CudaDriver& driver = startup.driver();
   startup.check(driver.mem_host_register(begin_, bytes_, CU_MEMHOSTREGISTER_PORTABLE),
                 "pinning host memory for " + device);

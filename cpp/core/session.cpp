@@ -11,6 +11,7 @@
 #include "core/capture_guard.hpp"
 #include "core/cuda_startup.hpp"
 #include "core/error.hpp"
+#include "core/graph_capture.hpp"
 #include "core/process_fork.hpp"
 #include "core/value_info.hpp"
 
@@ -65,6 +66,19 @@ std::string names_of(const std::vector<ValueInfo>& values) {
     names += (names.empty() ? "'" : ", '") + value.name + "'";
   }
   return names.empty() ? "none" : names;
+}
+
+// The providers' options, with a new stream where they ask for one of the session's own.
+std::vector<Provider> with_compute_stream(std::vector<Provider> providers, const Device& device,
+                                          std::unique_ptr<const CudaStream>& stream) {
+  for (Provider& provider : providers) {
+    const auto option = provider.options.find("user_compute_stream");
+    if (device.is_cuda() && option != provider.options.end() && option->second == Session::own_compute_stream) {
+      stream = std::make_unique<const CudaStream>(CudaStartup::instance(), device.index);
+      option->second = std::to_string(reinterpret_cast<std::uintptr_t>(stream->get()));
+    }
+  }
+  return providers;
 }
 
 Ort::Session open_session(OnnxRuntime& runtime, const ModelSource& model, const Ort::SessionOptions& options) {
@@ -127,7 +141,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   Ort::SessionOptions ort_options{nullptr};
   make_part(opened, context, device, [&] {
     const ScopedSpan span(timeline, "prepare session", name);
-    ort_options = to_onnxruntime(options, description->providers);
+    ort_options = to_onnxruntime(options, with_compute_stream(description->providers, device, opened->compute_stream));
   });
   if (uses_bytes_in_place(options)) {
     opened->model_bytes = model.owner;
@@ -146,6 +160,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
     }
     const ScopedSpan span(timeline, "create session", name);
     {
+      const CudaUse use(device, CudaUse::Kind::lasting);
       const CaptureGuard guard(device, CaptureGuard::Work::waits_for_device);
       opened->session = open_session(runtime, model, ort_options);
     }
@@ -156,10 +171,13 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   });
   description_ = description;
   opened_ = std::move(opened);
+  compute_stream_ = opened_->compute_stream ? opened_->compute_stream->get() : nullptr;
 }
 
 Session::Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened)
-    : description_(std::move(description)), opened_(std::move(opened)) {}
+    : description_(std::move(description)),
+      opened_(std::move(opened)),
+      compute_stream_(opened_->compute_stream ? opened_->compute_stream->get() : nullptr) {}
 
 Session::~Session() {
   close();
@@ -275,8 +293,9 @@ void Session::run(const Ort::RunOptions& run_options, const char* const* input_n
 
 template <typename Run>
 void Session::run_guarded(std::uint64_t shapes, const Run& run) const {
+  const CudaUse use(device());
   std::optional<CaptureGuard> guard;
-  if (device().is_cuda() && opened_->last_shapes.load() != shapes) {
+  if (device().is_cuda() && shapes != 0 && opened_->last_shapes.load() != shapes) {
     guard.emplace(device(), CaptureGuard::Work::may_capture);
   }
   try {
@@ -331,6 +350,7 @@ bool Session::free_session(bool cancel) {
   const std::weak_ptr<const Opened> watched = opened_;
   const bool was_open = opened_ != nullptr;
   if (was_open) {
+    const CudaUse use(device(), CudaUse::Kind::lasting);
     const CaptureGuard guard(device(), CaptureGuard::Work::waits_for_device);
     opened_.reset();
   }

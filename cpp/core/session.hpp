@@ -7,12 +7,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/async_runs.hpp"
+#include "core/cuda_graph.hpp"
 #include "core/device.hpp"
 #include "core/error.hpp"
 #include "core/onnxruntime_library.hpp"
@@ -113,7 +115,8 @@ class Session {
   Lock lock_for_use();
   Ort::IoBinding make_binding(const Lock& open) const;
   Ort::Allocator make_allocator(const Lock& open, const Ort::MemoryInfo& memory) const;
-  /// `shapes`: those of the inputs that are bound, by add_shape().
+  /// `shapes`: those of the inputs that are bound, by add_shape(); 0: the run captures nothing, as one that replays a
+  /// CUDA graph.
   void run(const Lock& open, const Ort::RunOptions& run_options, const Ort::IoBinding& binding,
            std::uint64_t shapes) const;
 
@@ -124,6 +127,19 @@ class Session {
   /// Ends profiling and returns the path of the profile.
   std::string end_profiling();
   std::uint64_t profiling_start_time_ns();
+
+  /// Whether each input is read, and each output written, on the session's GPU rather than by the CPU.
+  struct Placement {
+    std::vector<bool> inputs_on_device;
+    std::vector<bool> outputs_on_device;
+  };
+  /// Nothing before release 1.23, which cannot tell.
+  std::optional<Placement> placement();
+
+  /// The stream on which it runs, where it was created with `own_compute_stream` as the address of the provider's
+  /// user_compute_stream; else null.
+  CUstream compute_stream() const noexcept { return compute_stream_; }
+  static constexpr const char* own_compute_stream = "18446744073709551615";
 
   /// Changes options of the providers, those that can be changed after the creation.
   void set_provider_options(const std::map<std::string, std::string>& options);
@@ -155,6 +171,7 @@ class Session {
     std::shared_ptr<const void> model_bytes;
     ModelAdditions additions;
     std::shared_ptr<const WeightStore> weights;
+    std::unique_ptr<const CudaStream> compute_stream;
     Ort::RunOptions run_options{nullptr};  // of runs that come without any
     Ort::Session session{nullptr};
     std::atomic<std::uint64_t> last_shapes{0};  // of the last run that succeeded
@@ -178,6 +195,7 @@ class Session {
   std::atomic<bool> closed_{false};
   std::shared_mutex mutex_;  // shared while in use, exclusive to close
   std::shared_ptr<Opened> opened_;
+  CUstream compute_stream_ = nullptr;  // what `opened_` has
   AsyncRuns async_runs_;
 };
 

@@ -35,6 +35,31 @@ std::uint64_t Session::profiling_start_time_ns() {
   return opened_->session.GetProfilingStartTimeNs();
 }
 
+std::optional<Session::Placement> Session::placement() {
+  const auto lock = lock_for_use();
+  if (!newer_calls::have_memory_info_of_values()) {
+    return std::nullopt;
+  }
+  const auto on_device = [&](newer_calls::MemoryInfoOfValues ask, std::size_t count) {
+    std::vector<const OrtMemoryInfo*> infos(count, nullptr);
+    Ort::ThrowOnError(ask(opened_->session, infos.data(), infos.size()));
+    std::vector<bool> result;
+    result.reserve(count);
+    for (const OrtMemoryInfo* info : infos) {
+      const Ort::ConstMemoryInfo memory(info);
+      result.push_back(info != nullptr && memory.GetDeviceType() == OrtMemoryInfoDeviceType_GPU &&
+                       memory.GetMemoryType() == OrtMemTypeDefault);
+    }
+    return result;
+  };
+  try {
+    return Placement{on_device(newer_calls::session_memory_info_for_inputs(), inputs().size()),
+                     on_device(newer_calls::session_memory_info_for_outputs(), outputs().size())};
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, "asking where inputs and outputs of " + model() + " lie");
+  }
+}
+
 void Session::set_provider_options(const std::map<std::string, std::string>& options) {
   const auto lock = lock_for_use();
   std::vector<const char*> keys;

@@ -10,6 +10,7 @@
 #include "core/cores.hpp"
 #include "core/cuda_startup.hpp"
 #include "core/error.hpp"
+#include "core/graph_capture.hpp"
 #include "core/mapped_file.hpp"
 #include "core/mapped_weight_store.hpp"
 #include "core/onnx_index.hpp"
@@ -258,6 +259,7 @@ void Creation::create(std::size_t index) {
       begin = !stopped_;
     }
     if (begin) {
+      const CudaUse use(device, CudaUse::Kind::lasting);  // of the threads too that load its weights
       session = create_session(index);
       register_for_shutdown(session);
     }

@@ -2,79 +2,86 @@
 
 `load` makes one model ready on several devices and returns a `Pool`. The interface of its sessions is onnxruntime's own
 (`InferenceSession`, `SessionOptions`, `RunOptions`); `create_sessions` makes them alone. The package opens the ONNX
-Runtime library of the installed onnxruntime-gpu or onnxruntime distribution at the first use, not at import.
+Runtime library of the installed onnxruntime-gpu or onnxruntime distribution at the first use, not at import; its own
+modules too are imported when a name of theirs is first used.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ortmulti._core import ModelMetadata, NodeArg, __version__
-from ortmulti._environment import (
-    GlobalThreadPools,
-    configure,
-    disable_telemetry_events,
-    enable_telemetry_events,
-    set_default_logger_severity,
-    set_default_logger_verbosity,
-    set_global_thread_pool_sizes,
-    set_seed,
-)
-from ortmulti._module_functions import (
-    get_all_providers,
-    get_build_info,
-    get_device,
-    get_version_string,
-    preload_dlls,
-    print_debug_info,
-)
-from ortmulti._optimize import OptimizedModel, optimize
-from ortmulti._prewarm import prewarm
-from ortmulti._runtime import get_available_providers
-from ortmulti.devices import Device, parse_devices
-from ortmulti.errors import (
-    ClosedError,
-    DeadlineExceeded,
-    DeviceError,
-    DeviceReset,
-    EngineError,
-    EPFail,
-    Error,
-    Fail,
-    ForkError,
-    InvalidArgument,
-    InvalidGraph,
-    InvalidProtobuf,
-    InvalidType,
-    LibraryError,
-    ModelLoadCanceled,
-    ModelLoaded,
-    ModelRequiresCompilation,
-    NoModel,
-    NoSuchFile,
-    NotFound,
-    NotImplemented,
-    NotOptimizable,
-    OutOfMemory,
-    QueueFull,
-    RuntimeException,
-    WeightsError,
-)
-from ortmulti.io_binding import IOBinding, SessionIOBinding
-from ortmulti.loader import LoaderOptions
-from ortmulti.lora import AdapterFormat, LoraAdapter
-from ortmulti.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
-from ortmulti.ort_device import OrtDevice, OrtDeviceVendorId
-from ortmulti.ort_value_vector import OrtValueVector
-from ortmulti.patch import Patch, patch_onnxruntime
-from ortmulti.pool import Batching, DeviceStats, Latency, Pool, PoolFuture, PoolStats, Warmup, load
-from ortmulti.progress import LoadProgress
-from ortmulti.session import InferenceSession, Sessions, create_sessions
-from ortmulti.timeline import Span, Timeline
-from ortmulti.values import OrtValue, copy_tensors
+
+if TYPE_CHECKING:
+    from ortmulti._environment import (
+        GlobalThreadPools,
+        configure,
+        disable_telemetry_events,
+        enable_telemetry_events,
+        set_default_logger_severity,
+        set_default_logger_verbosity,
+        set_global_thread_pool_sizes,
+        set_seed,
+    )
+    from ortmulti._module_functions import (
+        get_all_providers,
+        get_build_info,
+        get_device,
+        get_version_string,
+        preload_dlls,
+        print_debug_info,
+    )
+    from ortmulti._optimize import OptimizedModel, optimize
+    from ortmulti._prewarm import prewarm
+    from ortmulti._runtime import get_available_providers
+    from ortmulti.devices import Device, parse_devices
+    from ortmulti.errors import (
+        ClosedError,
+        DeadlineExceeded,
+        DeviceError,
+        DeviceReset,
+        EngineError,
+        EPFail,
+        Error,
+        Fail,
+        ForkError,
+        InvalidArgument,
+        InvalidGraph,
+        InvalidProtobuf,
+        InvalidType,
+        LibraryError,
+        ModelLoadCanceled,
+        ModelLoaded,
+        ModelRequiresCompilation,
+        NoModel,
+        NoSuchFile,
+        NotFound,
+        NotImplemented,
+        NotOptimizable,
+        OutOfMemory,
+        QueueFull,
+        RuntimeException,
+        WeightsError,
+    )
+    from ortmulti.io_binding import IOBinding, SessionIOBinding
+    from ortmulti.loader import LoaderOptions
+    from ortmulti.lora import AdapterFormat, LoraAdapter
+    from ortmulti.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
+    from ortmulti.ort_device import OrtDevice, OrtDeviceVendorId
+    from ortmulti.ort_value_vector import OrtValueVector
+    from ortmulti.patch import Patch, patch_onnxruntime
+    from ortmulti.pool import Batching, CudaGraph, DeviceStats, Latency, Pool, PoolFuture, PoolStats, Warmup
+    from ortmulti.pool.load import load
+    from ortmulti.progress import LoadProgress
+    from ortmulti.session import InferenceSession, Sessions, create_sessions
+    from ortmulti.timeline import Span, Timeline
+    from ortmulti.values import OrtValue, copy_tensors
 
 __all__ = [
     "AdapterFormat",
     "Batching",
     "ClosedError",
+    "CudaGraph",
     "DeadlineExceeded",
     "Device",
     "DeviceError",
@@ -153,3 +160,92 @@ __all__ = [
     "set_global_thread_pool_sizes",
     "set_seed",
 ]
+
+# Which module defines which names: a module is imported when one of them is first used, so that `import ortmulti` takes
+# little time. The imports above, which only type checkers see, say the same.
+_NAMES = {
+    "_environment": (
+        "GlobalThreadPools",
+        "configure",
+        "disable_telemetry_events",
+        "enable_telemetry_events",
+        "set_default_logger_severity",
+        "set_default_logger_verbosity",
+        "set_global_thread_pool_sizes",
+        "set_seed",
+    ),
+    "_module_functions": (
+        "get_all_providers",
+        "get_build_info",
+        "get_device",
+        "get_version_string",
+        "preload_dlls",
+        "print_debug_info",
+    ),
+    "_optimize": ("OptimizedModel", "optimize"),
+    "_prewarm": ("prewarm",),
+    "_runtime": ("get_available_providers",),
+    "devices": ("Device", "parse_devices"),
+    "errors": (
+        "ClosedError",
+        "DeadlineExceeded",
+        "DeviceError",
+        "DeviceReset",
+        "EngineError",
+        "EPFail",
+        "Error",
+        "Fail",
+        "ForkError",
+        "InvalidArgument",
+        "InvalidGraph",
+        "InvalidProtobuf",
+        "InvalidType",
+        "LibraryError",
+        "ModelLoadCanceled",
+        "ModelLoaded",
+        "ModelRequiresCompilation",
+        "NoModel",
+        "NoSuchFile",
+        "NotFound",
+        "NotImplemented",
+        "NotOptimizable",
+        "OutOfMemory",
+        "QueueFull",
+        "RuntimeException",
+        "WeightsError",
+    ),
+    "io_binding": ("IOBinding", "SessionIOBinding"),
+    "loader": ("LoaderOptions",),
+    "lora": ("AdapterFormat", "LoraAdapter"),
+    "options": ("ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions"),
+    "ort_device": ("OrtDevice", "OrtDeviceVendorId"),
+    "ort_value_vector": ("OrtValueVector",),
+    "patch": ("Patch", "patch_onnxruntime"),
+    "pool": ("Batching", "CudaGraph", "DeviceStats", "Latency", "Pool", "PoolFuture", "PoolStats", "Warmup"),
+    "pool.load": ("load",),
+    "progress": ("LoadProgress",),
+    "session": ("InferenceSession", "Sessions", "create_sessions"),
+    "timeline": ("Span", "Timeline"),
+    "values": ("OrtValue", "copy_tensors"),
+}
+
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+# Those that can be reached as attributes without being imported by themselves.
+_MODULES = frozenset({*_NAMES, "provider_options", "providers"} - {"pool.load"})
+
+if not TYPE_CHECKING:  # for whom every name would exist then
+
+    def __getattr__(name):
+        from importlib import import_module
+
+        if name in _MODULES:
+            return import_module(f"ortmulti.{name}")
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'ortmulti' has no attribute {name!r}")
+        value = getattr(import_module(f"ortmulti.{_MODULE_OF[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -21,19 +21,20 @@ def _deliver() -> None:
         pass
 
 
-def start() -> None:
-    """Starts the thread, unless it runs in this process already, or the interpreter is ending."""
+def start() -> bool:
+    """Starts the thread, unless it runs in this process already; returns False where the interpreter is ending."""
     global _thread
     if _thread is not None:
-        return
+        return True
     with _lock:
         if _ended:  # daemon threads may ask to the very end: with another thread, the one that ends would go on
-            return
+            return False
         if _thread is None:
             thread = threading.Thread(target=_deliver, name="ortmulti-callbacks", daemon=True)
             _core.open_completions()
             thread.start()
             _thread = thread
+        return True
 
 
 def stop() -> None:

@@ -16,6 +16,9 @@ from ortmulti import _core
 
 LOGGER = logging.getLogger("ortmulti.onnxruntime")
 
+# What the core has to say itself is in the same queue, under this category, and goes to a logger of its own.
+_CORE = "ortmulti"
+
 # ONNX Runtime's severities 0 to 4: verbose, info, warning, error, fatal.
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
@@ -31,7 +34,9 @@ def _emit(records: list[tuple[int, str, str, str, str]], dropped: int) -> None:
         LOGGER.warning("%d of ONNX Runtime's log records were dropped: more came than could be emitted", dropped)
     for severity, category, logger, location, message in records:
         level = _LEVELS[min(max(severity, 0), len(_LEVELS) - 1)]
-        if LOGGER.isEnabledFor(level):
+        if category == _CORE:
+            logging.getLogger(_CORE).log(level, "%s", message)
+        elif LOGGER.isEnabledFor(level):
             extra: dict[str, Any] = {"ort_category": category, "ort_logger": logger, "ort_location": location}
             LOGGER.log(level, "%s", message, extra=extra)
 

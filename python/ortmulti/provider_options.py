@@ -7,7 +7,6 @@ and an option of a newer release is an unknown one to it.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import operator
 import os
 import re
@@ -151,6 +150,8 @@ def _as_text(provider: str, name: str, value: object) -> str:
 
 
 def _why_unknown(provider: str, unknown: Iterable[str], known: Mapping[str, Option]) -> str:
+    import difflib  # here, as few programs need it
+
     parts = []
     for name in unknown:
         near = difflib.get_close_matches(name.lower(), known, n=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from dataclasses import dataclass
@@ -105,6 +104,8 @@ class Timeline:
         Raises:
             OSError: The file cannot be written.
         """
+        import json  # here, as few creations need it
+
         Path(path).write_text(json.dumps(self.to_chrome_trace()), encoding="utf-8")
 
     def table(self) -> str:

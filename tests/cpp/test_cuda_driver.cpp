@@ -54,6 +54,17 @@ TEST(CudaDriver, HasEveryFunction) {
   EXPECT_NE(driver.event_synchronize, nullptr);
   EXPECT_NE(driver.event_query, nullptr);
   EXPECT_NE(driver.event_destroy, nullptr);
+  EXPECT_NE(driver.stream_wait_event, nullptr);
+  EXPECT_NE(driver.stream_begin_capture, nullptr);
+  EXPECT_NE(driver.stream_end_capture, nullptr);
+  EXPECT_NE(driver.graph_get_nodes, nullptr);
+  EXPECT_NE(driver.graph_node_get_type, nullptr);
+  EXPECT_NE(driver.graph_memcpy_node_get_params, nullptr);
+  EXPECT_NE(driver.graph_instantiate, nullptr);
+  EXPECT_NE(driver.graph_destroy, nullptr);
+  EXPECT_NE(driver.graph_launch, nullptr);
+  EXPECT_NE(driver.graph_exec_destroy, nullptr);
+  EXPECT_NE(driver.pointer_get_attribute, nullptr);
 }
 
 TEST(CudaDriver, NamesTheFunctionThatItLacks) {

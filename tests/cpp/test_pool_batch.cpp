@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/onnxruntime_library.hpp"
 #include "fake_runner.hpp"
 #include "test_support.hpp"
 
@@ -186,11 +187,47 @@ TEST_F(BatchTest, AnOutputWithoutTheAxisIsRunApart) {
   runner->action = [](Request& request) {
     request.outputs.push_back(tensor({1}, numbers(request.inputs.values()[0])[0]));
   };
+  std::uint64_t dropped = 0;
+  static_cast<void>(onnxruntime_log().take(milliseconds(0), dropped));
   const auto one = submit({1, 1}, 1);
   const auto two = submit({1, 1}, 2);
   answers.wait_for(2);
   EXPECT_EQ(numbers(one->outputs[0]), std::vector<float>{1});
   EXPECT_EQ(numbers(two->outputs[0]), std::vector<float>{2});
+  EXPECT_EQ(pool->stats().devices.front().runs, 3U);
+  // The next ones neither wait for others nor run in vain; those of another shape are tried once.
+  submit({1, 1}, 3);
+  answers.wait_for(3);
+  EXPECT_EQ(pool->stats().devices.front().runs, 4U);
+  submit({1, 2});
+  submit({1, 2});
+  answers.wait_for(5);
+  const PoolStats stats = pool->stats();
+  EXPECT_EQ(stats.devices.front().runs, 7U);
+  EXPECT_EQ(stats.devices.front().done, 5U);
+  EXPECT_EQ(stats.unsplit, 2U);
+  EXPECT_NE(stats.why_apart.find("cannot be split along dimension 0"), std::string::npos) << stats.why_apart;
+  const auto log = onnxruntime_log().take(milliseconds(0), dropped);
+  ASSERT_EQ(log.size(), 1U);
+  EXPECT_EQ(log.front().severity, 2);
+  EXPECT_EQ(log.front().category, "ortmulti");
+  EXPECT_NE(log.front().message.find("one at a time from now on: output 'y' of a batch of 2"), std::string::npos);
+}
+
+TEST_F(BatchTest, ARunThatFailsIsNoReasonToKeepRequestsApart) {
+  make({2, hours(1), 0});
+  const auto fine = runner->action;
+  runner->action = [](Request&) { throw Error(ErrorKind::invalid_argument, "not now"); };
+  submit({1, 1});
+  submit({1, 1});
+  answers.wait_for(2);
+  runner->action = fine;
+  submit({1, 1});
+  submit({1, 1});
+  answers.wait_for(4);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{2}));
+  EXPECT_EQ(pool->stats().unsplit, 0U);
+  EXPECT_EQ(pool->stats().why_apart, "");
 }
 
 TEST_F(BatchTest, CancelledMembersLeaveTheOthersAlone) {

@@ -42,6 +42,7 @@ struct Layout {
 
 std::shared_ptr<Request> like(const Request& request) {
   auto joint = std::make_shared<Request>();
+  joint->timeline = request.timeline;
   joint->output_names = request.output_names;
   joint->own_run_options.emplace();
   joint->run_options = &*joint->own_run_options;
@@ -81,7 +82,7 @@ std::size_t batch_size(const Request& request, std::size_t axis) {
 }
 
 std::string batch_key(const Request& request, std::size_t axis) {
-  if (batch_size(request, axis) == 0) {
+  if (request.outputs_on_device || batch_size(request, axis) == 0) {
     return {};
   }
   std::string key;

@@ -39,6 +39,7 @@ void Pool::add(std::shared_ptr<Runner> runner) {
   }
   auto worker = std::make_unique<Worker>();
   worker->runner = std::move(runner);
+  worker->session = worker->runner->session();
   const Device device = worker->runner->device();
   Group& group = group_of(device);
   if (group.removed) {
@@ -53,13 +54,28 @@ void Pool::add(std::shared_ptr<Runner> runner) {
     throw Error(ErrorKind::fail, std::string("the system gives no further thread for the pool: ") + error.what());
   }
   group.provisional = false;
-  group.expected -= std::min<std::size_t>(group.expected, 1);
+  const bool another = std::any_of(group.workers.begin(), group.workers.end(),
+                                   [&worker](const Worker* other) { return other->session == worker->session; });
+  group.expected -= std::min<std::size_t>(group.expected, another ? 0 : 1);
   worker->group->workers.push_back(worker.get());
   workers_.push_back(std::move(worker));
   Worker& added = *workers_.back();
   added.busy = true;
   ++added.group->busy;
   hand_over(added);
+}
+
+std::vector<std::shared_ptr<Runner>> Pool::runners() const {
+  check_process();
+  const Lock lock(mutex_);
+  std::vector<std::shared_ptr<Runner>> runners;
+  runners.reserve(workers_.size());
+  for (const auto& worker : workers_) {
+    if (!closing_) {
+      runners.push_back(worker->runner);
+    }
+  }
+  return runners;
 }
 
 bool Pool::closed() const {

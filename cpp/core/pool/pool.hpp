@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,8 +40,9 @@ struct DeviceStats {
   std::uint64_t retried = 0;  ///< Given to another device, after this one broke.
   std::uint64_t runs = 0;     ///< Of the model; fewer than requests where these are batched.
   std::string broken;         ///< Why it failed or was taken out; empty where it did not and was not.
-  LatencyHistogram queue;     ///< From asked to started.
-  LatencyHistogram run;       ///< From started to ended.
+  LatencyHistogram queue;     ///< From asked to started, and until the session was free.
+  LatencyHistogram copy;      ///< Copying inputs to the device and outputs from it.
+  LatencyHistogram run;       ///< The rest, up to ended.
   LatencyHistogram whole;     ///< From asked to ended.
 };
 
@@ -50,6 +52,8 @@ struct PoolStats {
   std::uint64_t rejected = 0;
   std::uint64_t cancelled_waiting = 0;  ///< Never begun.
   std::uint64_t failed_waiting = 0;     ///< Never begun: the deadline passed, or no device was left.
+  std::uint64_t unsplit = 0;            ///< Joint runs whose outputs could not be split; their requests ran alone.
+  std::string why_apart;                ///< Why requests like the last of those are not joined any more.
 };
 
 /// One queue in front of several sessions, each with a thread of its own. Every request that was accepted is answered,
@@ -104,6 +108,9 @@ class Pool {
 
   PoolStats stats();
 
+  /// What it runs requests with, to be warmed up; none after close().
+  std::vector<std::shared_ptr<Runner>> runners() const;
+
   /// Accepts nothing more, answers what was accepted, or with `cancel_waiting` cancels what has not begun, and frees
   /// the sessions' threads and runners. Returns when all that is done; calling it again waits for the same.
   void close(bool cancel_waiting);
@@ -156,6 +163,8 @@ class Pool {
   /// Runs with the mutex released; returns how it failed.
   std::exception_ptr run_one(Worker& worker, Request& request, Lock& lock);
   std::exception_ptr run_joint(Worker& worker, const Requests& batch, Lock& lock);
+  /// Has requests with this key run alone from now on, and says so in the log.
+  void keep_apart(const std::string& key, const std::exception_ptr& error);
   /// What became of a run; false where the request is to be tried elsewhere.
   bool end_run(Worker& worker, Request& request, std::exception_ptr error, Requests& finished);
   void conclude(Worker& worker, const std::shared_ptr<Request>& request, std::exception_ptr error, Requests& finished);
@@ -184,6 +193,9 @@ class Pool {
   std::uint64_t rejected_ = 0;
   std::uint64_t cancelled_waiting_ = 0;
   std::uint64_t failed_waiting_ = 0;
+  std::set<std::string> apart_;  // keys of batches that could not be split
+  std::uint64_t unsplit_ = 0;
+  std::string why_apart_;
   bool closing_ = false;
   bool opening_ = false;
   std::exception_ptr failure_;    // of fail()

@@ -1,4 +1,5 @@
 #include <system_error>
+#include <utility>
 
 #include "core/pool/pool_parts.hpp"
 
@@ -44,16 +45,16 @@ void Pool::keep_deadlines() {
       timers_changed_.wait_until(lock, first);
       continue;
     }
-    const auto request = timers_.begin()->second.lock();
+    auto request = timers_.begin()->second.lock();
     timers_.erase(timers_.begin());
     request->timer_.reset();
-    const auto taken = take_back(*request);
+    auto taken = take_back(*request);
     if (!taken) {
       request->expired_ = true;
       end_early(*request);
       continue;
     }
-    finished.push_back(taken);
+    finished.push_back(std::move(taken));
     ++failed_waiting_;
     finish(*request, Request::Outcome::failed,
            deadline_error(*request, "the request still waited for a session after "));
@@ -61,6 +62,7 @@ void Pool::keep_deadlines() {
       settled_.notify_all();
     }
     lock.unlock();
+    request.reset();  // which, freed under the lock, could not ask the pool for anything
     announce(finished);
     lock.lock();
   }

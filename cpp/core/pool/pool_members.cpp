@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "core/pool/pool_parts.hpp"
@@ -22,6 +23,10 @@ void add_to(PoolStats& total, const PoolStats& more) {
   total.rejected += more.rejected;
   total.cancelled_waiting += more.cancelled_waiting;
   total.failed_waiting += more.failed_waiting;
+  total.unsplit += more.unsplit;
+  if (total.why_apart.empty()) {
+    total.why_apart = more.why_apart;
+  }
   for (const DeviceStats& device : more.devices) {
     const auto found = std::find_if(total.devices.begin(), total.devices.end(),
                                     [&device](const auto& other) { return other.device == device.device; });
@@ -39,6 +44,7 @@ void add_to(PoolStats& total, const PoolStats& more) {
     found->retried += device.retried;
     found->runs += device.runs;
     found->queue.merge(device.queue);
+    found->copy.merge(device.copy);
     found->run.merge(device.run);
     found->whole.merge(device.whole);
   }
@@ -221,6 +227,7 @@ void Pool::fail_waiting(Group& group, const std::exception_ptr& error, Requests&
   if (!any_usable() && !opening_) {
     fail_all(anywhere_, error, finished);
   }
+  room_.notify_all();  // who waits for this device waits in vain
 }
 
 void Pool::cancel_all(Queue& queue, Requests& finished) {
@@ -268,6 +275,8 @@ PoolStats Pool::own_stats() const {
   stats.rejected = rejected_;
   stats.cancelled_waiting = cancelled_waiting_;
   stats.failed_waiting = failed_waiting_;
+  stats.unsplit = unsplit_;
+  stats.why_apart = why_apart_;
   for (const auto& group : groups_) {
     if (group->provisional) {
       continue;
@@ -275,7 +284,11 @@ PoolStats Pool::own_stats() const {
     DeviceStats device;
     device.device = group->device;
     device.state = state_of(*group);
-    device.sessions = group->workers.size();
+    std::set<const void*> sessions;
+    for (const Worker* worker : group->workers) {
+      sessions.insert(worker->session);
+    }
+    device.sessions = sessions.size();
     device.busy = group->busy;
     device.waiting = group->waiting.size();
     device.done = group->done;
@@ -285,6 +298,7 @@ PoolStats Pool::own_stats() const {
     device.runs = group->runs;
     device.broken = group->broken;
     device.queue = group->queue;
+    device.copy = group->copy;
     device.run = group->run;
     device.whole = group->whole;
     stats.devices.push_back(std::move(device));

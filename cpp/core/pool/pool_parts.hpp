@@ -31,6 +31,7 @@ struct Pool::Group {
   std::uint64_t retried = 0;
   std::uint64_t runs = 0;
   LatencyHistogram queue;
+  LatencyHistogram copy;
   LatencyHistogram run;
   LatencyHistogram whole;
 };
@@ -38,6 +39,7 @@ struct Pool::Group {
 struct Pool::Worker {
   Group* group = nullptr;
   std::shared_ptr<Runner> runner;
+  const void* session = nullptr;  // the runner's, to be counted
   bool busy = false;
   bool stopping = false;
   bool forming = false;       // its batch may grow

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/onnxruntime_library.hpp"
 #include "core/pool/pool_parts.hpp"
 
 namespace ortmulti {
@@ -103,6 +104,24 @@ std::shared_ptr<Request> Pool::next_for(Group& group) {
   return unqueue(own ? *group.waiting.front() : *anywhere_.front());
 }
 
+void Pool::keep_apart(const std::string& key, const std::exception_ptr& error) {
+  constexpr std::size_t most = 1000;  // of shapes without end, the first are tried again
+  constexpr int warning = 2;
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& cannot) {
+    why_apart_ = cannot.what();
+  }
+  if (unsplit_++ == 0) {
+    onnxruntime_log().push(
+        {warning, "ortmulti", "", "", "requests that a pool joined are run one at a time from now on: " + why_apart_});
+  }
+  if (apart_.size() == most) {
+    apart_.clear();
+  }
+  apart_.insert(key);
+}
+
 void Pool::hand_over(Worker& worker) {
   if (usable(*worker.group)) {
     if (const auto next = next_for(*worker.group)) {
@@ -112,6 +131,9 @@ void Pool::hand_over(Worker& worker) {
   }
   worker.busy = false;
   --worker.group->busy;
+  if (options_.max_waiting) {
+    room_.notify_all();  // who waits for room may run at once, if it is this device that they want
+  }
   if (worker.group->removed || (closing_ && settled())) {
     settled_.notify_all();
   }
@@ -154,6 +176,7 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
   bool joined = false;
   for (;;) {
     if (request->deadline && *request->deadline <= Clock::now()) {
+      room_.notify_one();  // there may be room all the same, and another thread that waits for it
       throw Error(ErrorKind::deadline, "the request's deadline passed before there was room for it");
     }
     joined = join_forming(request);
@@ -161,7 +184,8 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
     if (joined || idle != nullptr || !wait_until || !full()) {
       break;
     }
-    if (room_.wait_until(lock, *wait_until) == std::cv_status::timeout && full()) {
+    const Clock::time_point until = std::min(*wait_until, request->deadline.value_or(*wait_until));
+    if (room_.wait_until(lock, until) == std::cv_status::timeout && full() && until == *wait_until) {
       return false;
     }
     check_accepted(*request);

@@ -4,6 +4,13 @@
 #include "core/pool/pool_parts.hpp"
 
 namespace ortmulti {
+namespace {
+
+std::int64_t to_ns(Request::Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+}  // namespace
 
 void Pool::work(Worker& worker) {
   Lock lock(mutex_);
@@ -40,7 +47,8 @@ bool Pool::join_forming(const std::shared_ptr<Request>& request) {
 void Pool::gather(Worker& worker, Lock& lock) {
   const std::size_t most = options_.batching.max_size;
   const std::shared_ptr<Request> first = worker.batch.front();
-  if (first->batch_key_.empty() || worker.batched >= most || first->unwanted_ || first->expired_) {
+  if (first->batch_key_.empty() || apart_.count(first->batch_key_) != 0 || worker.batched >= most || first->unwanted_ ||
+      first->expired_) {
     return;
   }
   for (Queue* queue : {&worker.group->waiting, &anywhere_}) {
@@ -67,7 +75,7 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
   if (options_.batching.enabled()) {
     gather(worker, lock);
   }
-  const Requests all = std::move(worker.batch);
+  Requests all = std::move(worker.batch);
   worker.batch.clear();
   Requests finished;
   Requests batch;
@@ -95,6 +103,9 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
     }
   }
   worker.batch.clear();
+  // What is finished is held by `finished` alone: freed under the lock, it could not ask the pool for anything.
+  all.clear();
+  batch.clear();
   lock.unlock();
   announce(finished);
   lock.lock();
@@ -138,20 +149,30 @@ std::exception_ptr Pool::run_joint(Worker& worker, const Requests& batch, Lock& 
     error = run_one(worker, *joint, lock);
   }
   lock.unlock();
+  bool unsplit = false;
   if (!error) {
     try {
       split(*joint, batch, options_.batching.axis);
+    } catch (const Error& cannot) {
+      error = std::current_exception();
+      unsplit = cannot.kind() == ErrorKind::invalid_argument;
     } catch (...) {
       error = std::current_exception();
     }
   }
-  joint.reset();
   const Clock::time_point ended = Clock::now();
   for (const auto& request : batch) {
     request->started = started;
     request->ended = ended;
+    if (joint) {
+      request->copying = joint->copying;
+      request->waiting_for_session = joint->waiting_for_session;
+    }
   }
   lock.lock();
+  if (unsplit) {
+    keep_apart(batch.front()->batch_key_, error);
+  }
   return error;
 }
 
@@ -169,6 +190,9 @@ void Pool::conclude(Worker& worker, const std::shared_ptr<Request>& request, std
 bool Pool::end_run(Worker& worker, Request& request, std::exception_ptr error, Requests& finished) {
   Group& group = *worker.group;
   request.ran_on = group.device;
+  if (request.timeline) {
+    request.timeline->add("queue", to_ns(request.asked), to_ns(request.started), to_string(group.device));
+  }
   if (error && group.broken.empty()) {
     if (!worker.why_broken.empty()) {
       take_out(group, worker.why_broken, finished);
@@ -192,8 +216,9 @@ bool Pool::end_run(Worker& worker, Request& request, std::exception_ptr error, R
     ++group.done;
     finish(request, Request::Outcome::done);
   }
-  group.queue.record((request.started - request.asked).count());
-  group.run.record((request.ended - request.started).count());
+  group.queue.record((request.started - request.asked + request.waiting_for_session).count());
+  group.copy.record(request.copying.count());
+  group.run.record((request.ended - request.started - request.waiting_for_session - request.copying).count());
   group.whole.record((request.ended - request.asked).count());
   return true;
 }

@@ -15,6 +15,7 @@
 
 #include "core/device.hpp"
 #include "core/run_inputs.hpp"
+#include "core/timeline.hpp"
 
 namespace ortmulti {
 
@@ -42,7 +43,9 @@ class Request {
   /// Null: the session's own. Where they are the request's own, what runs can be ended.
   const Ort::RunOptions* run_options = nullptr;
   std::optional<Ort::RunOptions> own_run_options;
-  std::optional<Device> device;  ///< Only there; else wherever a session is free.
+  std::optional<Device> device;        ///< Only there; else wherever a session is free.
+  bool outputs_on_device = false;      ///< Else they are the host's.
+  std::shared_ptr<Timeline> timeline;  ///< Gets the request's spans, where there is one.
   std::optional<Clock::time_point> deadline;
   /// Called once, when the request is answered, failed or cancelled, from whichever thread did that, with the
   /// reference that this thread had. It must not throw, and not wait for the pool.
@@ -51,11 +54,15 @@ class Request {
   // The answer.
   Outcome outcome = Outcome::pending;
   std::vector<Ort::Value> outputs;  ///< One for each name, where done.
-  std::exception_ptr error;         ///< Where failed or cancelled.
+  /// What an output's memory belongs to, where that is not its own; empty, or one for each.
+  std::vector<std::shared_ptr<const void>> output_owners;
+  std::exception_ptr error;  ///< Where failed or cancelled.
   Device ran_on;
   Clock::time_point asked;    ///< When it was handed over.
   Clock::time_point started;  ///< When its last run began.
   Clock::time_point ended;
+  std::chrono::nanoseconds copying{0};              ///< Part of that: inputs and outputs, by the runner.
+  std::chrono::nanoseconds waiting_for_session{0};  ///< Part of that: until another run had ended.
 
  private:
   friend class Pool;

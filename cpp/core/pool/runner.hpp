@@ -18,6 +18,9 @@ class Runner {
 
   virtual const Device& device() const noexcept = 0;
 
+  /// What tells a session, which several runners may share, from others.
+  virtual const void* session() const noexcept { return this; }
+
   /// Fills in the outputs. Throws Error.
   virtual void run(Request& request) = 0;
 

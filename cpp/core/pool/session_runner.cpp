@@ -13,6 +13,7 @@ void SessionRunner::run(Request& request) {
   for (std::size_t i = 0; i < request.output_names.size(); ++i) {
     request.outputs.emplace_back(nullptr);
   }
+  const ScopedSpan span(request.timeline.get(), "run", device_name_);
   session_->run(request.run_options == nullptr ? none : *request.run_options, request.inputs.names().data(),
                 request.inputs.values(), request.inputs.size(), request.output_names.data(), request.outputs.data(),
                 request.outputs.size());

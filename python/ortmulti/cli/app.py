@@ -12,6 +12,7 @@ import ortmulti
 from ortmulti.errors import Error
 
 from . import bench, models
+from .bench_run import bench_run
 from .devices import devices_command
 from .optimize import optimize_command
 from .output import stderr
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command("devices")(devices_command)
 app.command("optimize")(optimize_command)
+bench.app.command("run")(bench_run)
 app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")
 

@@ -16,9 +16,9 @@ from ortmulti.errors import InvalidArgument, LibraryError
 from . import demo as demonstration
 from .output import bytes_written, print_json, stderr, stdout, steps
 
-app = typer.Typer(help="Measure the creation of sessions.", no_args_is_help=True)
+app = typer.Typer(help="Measure the creation of sessions, and what pools do with requests.", no_args_is_help=True)
 
-_JsonFile = Annotated[
+JsonFile = Annotated[
     Path | None,
     typer.Option("--json", metavar="FILE", help="Write the result as JSON; - prints it instead of the table."),
 ]
@@ -26,9 +26,9 @@ _Repeat = Annotated[
     int | None,
     typer.Option(help="Measurements of each case, every one in a process of its own (default: 5, with --demo 3)."),
 ]
-_Timeout = Annotated[float, typer.Option(help="Seconds that one measurement may take.")]
+Timeout = Annotated[float, typer.Option(help="Seconds that one measurement may take.")]
 
-_DEVICES_HELP = (
+DEVICES_HELP = (
     "all: every GPU, or two sessions on the CPU where there is no GPU; or a list: cpu, 0,1, cuda:0,cuda:1; "
     "cpu*4 is four sessions on the CPU."
 )
@@ -37,7 +37,7 @@ _DEVICES_HELP = (
 @app.command("create")
 def create(
     model: Annotated[list[Path] | None, typer.Argument(help="One or more .onnx files.", show_default=False)] = None,
-    device_text: Annotated[str, typer.Option("--devices", help=_DEVICES_HELP)] = "all",
+    device_text: Annotated[str, typer.Option("--devices", help=DEVICES_HELP)] = "all",
     counts: Annotated[
         str | None,
         typer.Option(help="Numbers of sessions, such as 1,2,4: on the first ones of the devices (default: 1 and all)."),
@@ -88,8 +88,8 @@ def create(
             help="A session configuration entry, for all strategies or for one; may be repeated.",
         ),
     ] = None,
-    timeout: _Timeout = 1800.0,
-    json: _JsonFile = None,
+    timeout: Timeout = 1800.0,
+    json: JsonFile = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None,
     demo: Annotated[
@@ -117,7 +117,7 @@ def create(
         raise typer.BadParameter("name at least one .onnx file, or ask for --demo")
     if contexts_ready and second_model:
         raise typer.BadParameter("--contexts-ready and --second-model exclude each other")
-    provider, config_entries = _options(provider_option or []), _options(config or [])
+    provider, config_entries = options_by_owner(provider_option or []), options_by_owner(config or [])
     plan = Plan(
         models=paths,
         device_sets=device_sets,
@@ -136,12 +136,12 @@ def create(
         timeout=timeout,
     )
     if plot is not None:
-        _require_matplotlib()
+        require_matplotlib()
     with steps() as step:
         document = compare(plan, lambda progress: step(progress.done, progress.total, _text(progress)))
     _show_creation(document, json)
     _write_files(document, json, plot, markdown)
-    _end(failures(document))
+    end_with(failures(document))
 
 
 @app.command("gil")
@@ -152,8 +152,8 @@ def bench_gil(
     device: Annotated[str, typer.Option(help="cpu or cuda:N.")] = "cpu",
     threads: Annotated[int, typer.Option(help="CPU threads of the session; 0 is ONNX Runtime's default.")] = 0,
     repeat: _Repeat = None,
-    timeout: _Timeout = 600.0,
-    json: _JsonFile = None,
+    timeout: Timeout = 600.0,
+    json: JsonFile = None,
 ) -> None:
     """Measure how long other Python threads stand still while a session is created.
 
@@ -183,20 +183,21 @@ def bench_gil(
     else:
         stdout().print(tables.gil_table(document))
         _write_files(document, json, None, None)
-    _end([f"{row['library']}: {error}" for row in document["rows"] for error in row["errors"]])
+    end_with([f"{row['library']}: {error}" for row in document["rows"] for error in row["errors"]])
 
 
-def _options(texts: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The options by strategy; under "" those for all."""
+def options_by_owner(texts: Sequence[str], owners: bool = True) -> dict[str, dict[str, str]]:
+    """The options by strategy; under "" those for all. Without `owners` there are no strategies' own."""
     options: dict[str, dict[str, str]] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        strategy, colon, own_name = name.partition(":")
+        strategy, colon, own_name = name.partition(":") if owners else ("", "", "")
         if colon:
             strategies.check_name(strategy)
             name = own_name
         if not name or not equals:
-            raise InvalidArgument(f"option {text!r} is not of the form NAME=VALUE or STRATEGY:NAME=VALUE")
+            form = "NAME=VALUE or STRATEGY:NAME=VALUE" if owners else "NAME=VALUE"
+            raise InvalidArgument(f"option {text!r} is not of the form {form}")
         options.setdefault(strategy if colon else "", {})[name] = value
     return options
 
@@ -209,7 +210,7 @@ def _text(progress: Progress) -> str:
     return f"{uncounted}{case.model.stem}, {case.strategy} on {devices.describe(case.devices)}"
 
 
-def _require_matplotlib() -> None:
+def require_matplotlib() -> None:
     """Finds out before minutes of measuring that the plot cannot be drawn."""
     try:
         import matplotlib  # noqa: F401
@@ -246,7 +247,7 @@ def _write_files(document: dict[str, Any], json: Path | None, plot: Path | None,
         stderr().print(f"{what}: {path}", markup=False)
 
 
-def _end(failed: Sequence[str]) -> None:
+def end_with(failed: Sequence[str]) -> None:
     """Says what failed, once for each reason, and ends with status 1 if anything did."""
     for text in dict.fromkeys(failed):
         stderr().print(f"failed: {' '.join(text.split())}", style="red", markup=False)

@@ -1,4 +1,7 @@
-"""The models of `ortmulti bench create --demo`: as large as the machine's memory, disk and patience allow."""
+"""What `ortmulti bench create --demo` and `ortmulti bench run --demo` measure.
+
+The former's models are as large as the machine's memory, disk and patience allow.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,11 @@ from ortmulti import _core, machine, models
 from .output import bytes_written
 
 REPEAT = 3
+
+# Large enough that the memory of sessions that share their weights differs from that of others.
+RUN_MODEL = "matmul:megabytes=64"
+RUN_SECONDS = 1.5
+RUN_WARM_SECONDS = 0.3
 
 _ALL_LAYERS = 32
 # Without a GPU a larger decoder shows nothing else, and takes minutes.

@@ -39,7 +39,7 @@ def make_model(
     name: Annotated[str, typer.Argument(help="One of those that `ortmulti models list` shows.")],
     output: Annotated[Path, typer.Option("--output", "--out", help="The folder for its files.")] = Path("models"),
     layers: Annotated[int | None, typer.Option(help="Decoder layers, for phi3-mini.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp16 or fp32, for phi3-mini.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp16 or fp32, for phi3-mini and resnet50.")] = None,
     megabytes: Annotated[int | None, typer.Option(help="Size of the weights, for matmul.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same weights.")] = 0,
     json: _Json = False,

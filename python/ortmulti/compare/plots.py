@@ -15,18 +15,19 @@ from .results import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Json = Mapping[str, Any]
 
 # Okabe and Ito's colours, which people with any colour vision tell apart, and which stay apart in grey.
-_COLOURS = {
+COLOURS = {
     "sequential": "#7f7f7f",
     "threads": "#E69F00",
     "processes": "#56B4E9",
     "native": "#009E73",
     "shared": "#0072B2",
 }
-_OTHERS = ("#CC79A7", "#D55E00")
+OTHER_COLOURS = ("#CC79A7", "#D55E00")
 _MARKERS = {"sequential": "o", "threads": "s", "processes": "^", "native": "D", "shared": "P"}
 
 
@@ -41,19 +42,11 @@ def save_creation_plot(document: Json, path: Path) -> None:
         LibraryError: matplotlib is not installed.
         InvalidArgument: matplotlib does not write such files, or nothing was measured.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise LibraryError('plots need matplotlib: pip install "ortmulti[plot]"') from error
     measured = [row for row in document["rows"] if row["creation"] is not None]
     if not measured:
         raise InvalidArgument("no measurement succeeded, so that there is nothing to plot")
     models = [model for model in document["models"] if any(row["model"] == model["path"] for row in measured)]
-    figure = Figure(figsize=(11, 0.9 + 3.9 * len(models)), layout="constrained")
-    FigureCanvasAgg(figure)
-    if path.suffix.lstrip(".").lower() not in figure.canvas.get_supported_filetypes():
-        raise InvalidArgument(f"matplotlib does not write {path.suffix or 'files without a suffix'}; use .png or .svg")
+    figure = new_figure(11, 0.9 + 3.9 * len(models), path)
     axes = figure.subplots(len(models), 2, squeeze=False, width_ratios=(3, 2))
     for (bars, lines), model in zip(axes, models, strict=True):
         rows = [row for row in measured if row["model"] == model["path"]]
@@ -61,8 +54,29 @@ def save_creation_plot(document: Json, path: Path) -> None:
         _draw_speedup(lines, rows)
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
-    figure.supxlabel(_caption(document), fontsize=8, color="#555555")
+    settings = document["settings"]
+    how = f"{settings['page_cache']} page cache, {settings['repeat']} repetitions"
+    figure.supxlabel(caption(document, how), fontsize=8, color="#555555")
     write_atomically(path, lambda file: figure.savefig(file, dpi=150))
+
+
+def new_figure(width: float, height: float, path: Path) -> Figure:
+    """An empty figure of that many inches, which can be saved as `path`.
+
+    Raises:
+        LibraryError: matplotlib is not installed.
+        InvalidArgument: it does not write such files.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise LibraryError('plots need matplotlib: pip install "ortmulti[plot]"') from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    if path.suffix.lstrip(".").lower() not in figure.canvas.get_supported_filetypes():
+        raise InvalidArgument(f"matplotlib does not write {path.suffix or 'files without a suffix'}; use .png or .svg")
+    return figure
 
 
 def _model_text(model: Json) -> str:
@@ -76,7 +90,7 @@ def _names(rows: Sequence[Json]) -> list[str]:
 
 
 def _colour(name: str) -> str:
-    return _COLOURS.get(name, _OTHERS[sum(map(ord, name)) % len(_OTHERS)])
+    return COLOURS.get(name, OTHER_COLOURS[sum(map(ord, name)) % len(OTHER_COLOURS)])
 
 
 def _draw_creation(axes: Axes, rows: Sequence[Json], title: str) -> None:
@@ -105,7 +119,7 @@ def _draw_creation(axes: Axes, rows: Sequence[Json], title: str) -> None:
     axes.set_ylim(0, highest * 1.15)
     axes.set_ylabel("creation, seconds")
     axes.set_title(f"{title}: creation (median, range)", fontsize=10, loc="left")
-    _clean(axes)
+    clean(axes)
 
 
 def _draw_speedup(axes: Axes, rows: Sequence[Json]) -> None:
@@ -114,7 +128,7 @@ def _draw_speedup(axes: Axes, rows: Sequence[Json]) -> None:
     axes.set_title("speedup over sequential creation", fontsize=10, loc="left")
     axes.set_xlabel("sessions")
     axes.set_ylabel("S")
-    _clean(axes)
+    clean(axes)
     if not compared:
         axes.text(0.5, 0.5, "needs the sequential strategy", transform=axes.transAxes, ha="center", color="#555555")
         return
@@ -129,19 +143,21 @@ def _draw_speedup(axes: Axes, rows: Sequence[Json]) -> None:
     axes.set_ylim(0, 1.1 * max(counts[-1], *(row["speedup"] for row in compared)))
 
 
-def _clean(axes: Axes) -> None:
+def clean(axes: Axes) -> None:
+    """The usual grid, without a frame."""
     axes.grid(axis="y", color="#e6e6e6", zorder=0)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _caption(document: Json) -> str:
-    settings, releases = document["settings"], document["releases"]
+def caption(document: Json, how: str) -> str:
+    """A line on where, with what and how it was measured, and when."""
+    releases = document["releases"]
     parts = [
         machine_text(document["machine"]),
         *(f"{name} {releases[name]}" for name in ("onnxruntime", "ortmulti") if releases[name]),
         f"Python {releases['python']}",
-        f"{settings['page_cache']} page cache, {settings['repeat']} repetitions, {document['created'][:10]}",
+        f"{how}, {document['created'][:10]}",
     ]
     return "; ".join(parts)
 

@@ -23,7 +23,7 @@ def document(kind: str, **content: Any) -> dict[str, Any]:
     """A result with what belongs to every one of them.
 
     Args:
-        kind: what was measured, "create" or "gil".
+        kind: what was measured: "create", "gil", "run" or "torch".
         content: the fields of that kind.
 
     Returns:

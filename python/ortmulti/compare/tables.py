@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .devices import describe
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Json = Mapping[str, Any]
+C = TypeVar("C")
 
 _MIB = 1 << 20
 
@@ -25,7 +26,7 @@ def number(value: float) -> str:
     return f"{value:.{places}f}"
 
 
-def _spread(spread: Json | None, scale: float = 1.0, text: Callable[[float], str] = number) -> tuple[str, str]:
+def spread_cell(spread: Json | None, scale: float = 1.0, text: Callable[[float], str] = number) -> tuple[str, str]:
     """The median and the range ("" where all values are one) as texts."""
     if spread is None:
         return "-", ""
@@ -38,7 +39,7 @@ def _plain(value: float | None) -> tuple[str, str]:
 
 
 def _mebibytes(spread: Json | None) -> tuple[str, str]:
-    return _spread(spread, _MIB, lambda value: f"{value:.0f}")
+    return spread_cell(spread, _MIB, lambda value: f"{value:.0f}")
 
 
 def _largest_gpu(row: Json) -> Json | None:
@@ -50,7 +51,7 @@ def _equal(row: Json) -> tuple[str, str]:
     return {True: "yes", False: "NO", None: "-"}[row["equal"]], ""
 
 
-def _interval(interval: Json | None) -> tuple[str, str]:
+def interval_cell(interval: Json | None) -> tuple[str, str]:
     """The median and its confidence interval as texts."""
     if interval is None:
         return "-", ""
@@ -66,15 +67,15 @@ class _Column(NamedTuple):
 
 
 _COLUMNS: tuple[_Column, ...] = (
-    _Column("starting, s", lambda row: _spread(row["starting"])),
-    _Column("creation, s", lambda row: _spread(row["creation"])),
-    _Column("a session, s", lambda row: _spread(row["session"])),
-    _Column("ready, s", lambda row: _spread(row["ready"])),
-    _Column("first run, s", lambda row: _spread(row["first_run"])),
-    _Column("driver floor, s", lambda row: _spread(row["driver_floor"]), "driver_floor"),
-    _Column("above floor, s", lambda row: _interval(row["above_floor"]), "above_floor"),
-    _Column("sequential read, s", lambda row: _spread(row["sequential_read"]), "sequential_read"),
-    _Column("creation / floors", lambda row: _interval(row["times_floors"]), "times_floors"),
+    _Column("starting, s", lambda row: spread_cell(row["starting"])),
+    _Column("creation, s", lambda row: spread_cell(row["creation"])),
+    _Column("a session, s", lambda row: spread_cell(row["session"])),
+    _Column("ready, s", lambda row: spread_cell(row["ready"])),
+    _Column("first run, s", lambda row: spread_cell(row["first_run"])),
+    _Column("driver floor, s", lambda row: spread_cell(row["driver_floor"]), "driver_floor"),
+    _Column("above floor, s", lambda row: interval_cell(row["above_floor"]), "above_floor"),
+    _Column("sequential read, s", lambda row: spread_cell(row["sequential_read"]), "sequential_read"),
+    _Column("creation / floors", lambda row: interval_cell(row["times_floors"]), "times_floors"),
     _Column("peak RSS, MiB", lambda row: _mebibytes(row["peak_rss"])),
     _Column("GPU, MiB", lambda row: _mebibytes(_largest_gpu(row)), "gpu_memory"),
     _Column("S", lambda row: _plain(row["speedup"])),
@@ -160,27 +161,47 @@ def _strategy(row: Json) -> tuple[str, str]:
 
 def creation_tables(document: Json, console: Console) -> list[Table]:
     """Rich tables of a comparison: one for each model, or as many as it takes where `console` is too narrow for one."""
+    tables: list[Table] = []
+    for model in document["models"]:
+        groups = list(_groups(document, model))
+
+        def make(columns: Sequence[_Column], title: str, groups: Sequence[Sequence[Json]] = groups) -> Table:
+            return _creation_table(groups, title, columns)
+
+        tables += columns_that_fit(_columns(document), _title(document, model), make, console)
+    return tables
+
+
+def columns_that_fit(
+    columns: Sequence[C], title: str, make: Callable[[Sequence[C], str], Table], console: Console
+) -> list[Table]:
+    """One table of all columns, or as many as it takes where `console` is too narrow; the first has the title.
+
+    Args:
+        columns: what `make` makes columns of.
+        title: the title; "" for none.
+        make: makes a table.
+        console: what they are for.
+    """
     tables = []
     unlimited = console.options.update(width=_UNLIMITED)
-    for model in document["models"]:
-        groups, title = list(_groups(document, model)), _title(document, model)
-        left = _columns(document)
-        while left:
-            count = len(left)
-            table = _creation_table(groups, title, left)
-            while count > 1 and console.measure(table, options=unlimited).maximum > console.width:
-                count -= 1
-                table = _creation_table(groups, title, left[:count])
-            tables.append(table)
-            left, title = left[count:], ""
+    left = list(columns)
+    while left:
+        count = len(left)
+        table = make(left, title)
+        while count > 1 and console.measure(table, options=unlimited).maximum > console.width:
+            count -= 1
+            table = make(left[:count], title)
+        tables.append(table)
+        left, title = left[count:], ""
     return tables
 
 
 def _creation_table(groups: Sequence[Sequence[Json]], title: str, columns: Sequence[_Column]) -> Table:
-    table = _table(title, ["devices", "strategy"], [column.name for column in columns])
+    table = plain_table(title, ["devices", "strategy"], [column.name for column in columns])
     for group in groups:
         for row in group:
-            texts = _two_lines([_strategy(row), *(column.cell(row) for column in columns)])
+            texts = two_lines([_strategy(row), *(column.cell(row) for column in columns)])
             style = "red" if row["errors"] or row["equal"] is False else None
             devices = describe(row["devices"]) if row is group[0] else ""
             table.add_row(devices, *texts, style=style, end_section=row is group[-1])
@@ -201,30 +222,32 @@ def markdown(document: Json) -> str:
                 cells = [_strategy(row), *(column.cell(row) for column in columns)]
                 texts = [f"{first} ({second})" if second else first for first, second in cells]
                 lines.append([describe(row["devices"]), *texts])
-        parts.append(f"### {_title(document, model)}\n\n{_pipes(lines)}\n")
+        parts.append(f"### {_title(document, model)}\n\n{pipes(lines)}\n")
     parts.append(notes(document).replace("below them", "in brackets").replace("below it", "in brackets") + "\n")
     return "\n".join(parts)
 
 
-def _pipes(lines: Sequence[Sequence[str]]) -> str:
+def pipes(lines: Sequence[Sequence[str]]) -> str:
+    """Lines of cells as a Markdown table."""
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def gil_table(document: Json) -> Table:
     """The rich table of `ortmulti bench gil`."""
     numbers = ["creation, s", "delay, s", "delay / creation", "largest / creation"]
-    table = _table(_title(document, document["models"][0]), ["library", "release"], numbers)
+    table = plain_table(_title(document, document["models"][0]), ["library", "release"], numbers)
     for row in document["rows"]:
         cells = [
-            _spread(row["creation"]),
-            _spread(row["delay"]),
-            *(_spread(row[key], 0.01, lambda value: f"{value:.1f}%") for key in ("delay_share", "largest_share")),
+            spread_cell(row["creation"]),
+            spread_cell(row["delay"]),
+            *(spread_cell(row[key], 0.01, lambda value: f"{value:.1f}%") for key in ("delay_share", "largest_share")),
         ]
-        table.add_row(row["library"], row["release"] or "-", *_two_lines(cells), style="red" if row["errors"] else None)
+        table.add_row(row["library"], row["release"] or "-", *two_lines(cells), style="red" if row["errors"] else None)
     return table
 
 
-def _table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
+def plain_table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
+    """An empty rich table: columns of texts, then those of numbers, whose units go below their names."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
@@ -244,5 +267,6 @@ def _table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
     return table
 
 
-def _two_lines(cells: Sequence[tuple[str, str]]) -> list[str]:
+def two_lines(cells: Sequence[tuple[str, str]]) -> list[str]:
+    """Cells as rich shows them: what is in brackets elsewhere goes below."""
     return [f"{first}\n[dim]{second}[/dim]" if second else first for first, second in cells]

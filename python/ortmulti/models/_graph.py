@@ -18,6 +18,9 @@ IR_VERSION = 8
 ALIGNMENT = 4096
 """External tensors begin at multiples of this many bytes: pages, so that each can be mapped by itself."""
 
+PRECISIONS: dict[str, type[np.generic]] = {"fp16": np.float16, "fp32": np.float32}
+"""What weights and activations may be, for the models that let one choose."""
+
 INLINE_BYTES = 1024
 """Tensors up to this size stay in the .onnx file, whatever the model: shapes, axes and scalars."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ortmulti.errors import InvalidArgument
 from ortmulti.models import identity, matmul, phi3_mini, resnet50, tiny_kernels
-from ortmulti.models._graph import Graph
+from ortmulti.models._graph import PRECISIONS, Graph
 from ortmulti.models._writer import Progress, find_complete, write
 
 GENERATOR = 1
@@ -59,7 +59,7 @@ class Description:
 
 
 _ALL = (
-    Model("resnet50", "ResNet-50 v1.5, fp32, 102 MB in one file", {}, resnet50.build),
+    Model("resnet50", "ResNet-50 v1.5, fp32, 102 MB in one file", {"precision": "fp32"}, resnet50.build),
     Model(
         "phi3-mini",
         "decoder of Phi-3-mini's shape, fp16, 7.64 GB with external data",
@@ -101,7 +101,7 @@ def make(
         name: One of `MODELS`.
         directory: Where the files go; made if it does not exist.
         layers: Decoder layers of "phi3-mini", 32 by default.
-        precision: "fp16" (default) or "fp32", for "phi3-mini".
+        precision: "fp16" or "fp32", for "phi3-mini" (default: fp16) and "resnet50" (default: fp32).
         megabytes: Size of "matmul" in 10**6 bytes, 512 by default.
         seed: The same seed gives the same bytes; not negative.
         progress: Called with the bytes of weights written and in all; once, at the end, for a reused model.
@@ -194,8 +194,8 @@ def _plan(name: str, *, seed: int, **given: int | str | None) -> _Plan:
 
 def _check_option(key: str, value: int | str) -> None:
     if key == "precision":
-        if value not in phi3_mini.PRECISIONS:
-            raise InvalidArgument(f"precision must be one of {', '.join(phi3_mini.PRECISIONS)}, not {value!r}")
+        if value not in PRECISIONS:
+            raise InvalidArgument(f"precision must be one of {', '.join(PRECISIONS)}, not {value!r}")
     elif not _is_integer(value) or not 1 <= int(value) <= _LARGEST[key]:
         raise InvalidArgument(f"{key} must be an integer from 1 to {_LARGEST[key]}, not {value!r}")
 

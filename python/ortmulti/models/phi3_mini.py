@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortmulti.models._graph import Graph
+from ortmulti.models._graph import PRECISIONS, Graph
 
 LAYERS = 32
 EPSILON = 1e-5
-PRECISIONS: dict[str, type[np.generic]] = {"fp16": np.float16, "fp32": np.float32}
 
 
 @dataclass(frozen=True)

@@ -1,27 +1,32 @@
-"""ResNet-50 v1.5: stages of 3, 4, 6 and 3 bottlenecks, the stride in their 3x3 convolutions, about 102 MB."""
+"""ResNet-50 v1.5: stages of 3, 4, 6 and 3 bottlenecks, the stride in their 3x3 convolutions, 102 MB in fp32."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
-
-from ortmulti.models._graph import Graph
+from ortmulti.models._graph import PRECISIONS, Graph
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 """Width of the bottlenecks and their number."""
 
 EXPANSION = 4
 
+INPUT_SHAPE = (3, 224, 224)
+"""Of one image."""
 
-def build() -> Graph:
+
+def build(precision: str = "fp32") -> Graph:
     """Describes the model.
 
-    Input "input": float32 [batch, 3, 224, 224]. Output "output": float32 [batch, 1000], logits.
+    Input "input": [batch, 3, 224, 224]. Output "output": [batch, 1000], logits.
     BatchNormalization stays apart from the convolutions, as in an exported model that has not been optimized.
+
+    Args:
+        precision: "fp32", or "fp16" for the same values rounded; inputs, weights and output are of that type.
     """
+    dtype = PRECISIONS[precision]
     graph = Graph("resnet50")
-    value = graph.input("input", np.float32, ("batch", 3, 224, 224))
+    value = graph.input("input", dtype, ("batch", *INPUT_SHAPE))
     value = _convolution(graph, value, "conv1", 3, 64, kernel=7, stride=2, relu=True)
     value = graph.node("MaxPool", value, name="maxpool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     channels = 64
@@ -32,10 +37,10 @@ def build() -> Graph:
             channels = width * EXPANSION
     value = graph.node("GlobalAveragePool", value, name="avgpool")
     value = graph.node("Flatten", value, name="flatten", axis=1)
-    weight = graph.weight("fc.weight", (1000, channels), np.float32, std=1 / math.sqrt(channels))
-    bias = graph.weight("fc.bias", (1000,), np.float32, std=0.1)
+    weight = graph.weight("fc.weight", (1000, channels), dtype, std=1 / math.sqrt(channels))
+    bias = graph.weight("fc.bias", (1000,), dtype, std=0.1)
     graph.node("Gemm", value, weight, bias, name="fc", output="output", transB=1)
-    graph.output("output", np.float32, ("batch", 1000))
+    graph.output("output", dtype, ("batch", 1000))
     return graph
 
 
@@ -66,7 +71,8 @@ def _convolution(
     """Convolution with He-scaled weights and BatchNormalization with statistics near 0 and 1."""
     fan_in = channels * kernel * kernel
     shape = (out, channels, kernel, kernel)
-    weight = graph.weight(f"{name}.weight", shape, np.float32, std=math.sqrt(2 / fan_in))
+    dtype = graph.inputs[0].dtype.type
+    weight = graph.weight(f"{name}.weight", shape, dtype, std=math.sqrt(2 / fan_in))
     pad = kernel // 2
     value = graph.node(
         "Conv",
@@ -78,8 +84,6 @@ def _convolution(
         pads=[pad] * 4,
     )
     statistics = (("weight", gain, 0.05), ("bias", 0.0, 0.05), ("running_mean", 0.0, 0.05), ("running_var", 1.0, 0.05))
-    parts = [
-        graph.weight(f"{name}.bn.{part}", (out,), np.float32, mean=mean, std=std) for part, mean, std in statistics
-    ]
+    parts = [graph.weight(f"{name}.bn.{part}", (out,), dtype, mean=mean, std=std) for part, mean, std in statistics]
     value = graph.node("BatchNormalization", value, *parts, name=f"{name}.bn", epsilon=1e-5)
     return graph.node("Relu", value, name=f"{name}.relu") if relu else value

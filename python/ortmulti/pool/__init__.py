@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ortmulti.pool.cuda_graph import CudaGraph
 from ortmulti.pool.futures import PoolFuture
 from ortmulti.pool.load import load
 from ortmulti.pool.pool import Batching, Pool
 from ortmulti.pool.stats import DeviceStats, Latency, PoolStats
 from ortmulti.pool.warmup import Warmup
 
-__all__ = ["Batching", "DeviceStats", "Latency", "Pool", "PoolFuture", "PoolStats", "Warmup", "load"]
+__all__ = ["Batching", "CudaGraph", "DeviceStats", "Latency", "Pool", "PoolFuture", "PoolStats", "Warmup", "load"]

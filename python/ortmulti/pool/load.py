@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from ortmulti import _core, _creation
+from ortmulti._checks import integer
 from ortmulti._creation import Model, Serialize
 from ortmulti._foreign_options import to_session_options
 from ortmulti._shared import Optimize, Strategy
@@ -15,6 +16,8 @@ from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import SessionOptions
+from ortmulti.pool.cuda_graph import CudaGraph, max_graphs
+from ortmulti.pool.loading import Serving
 from ortmulti.pool.members import Members
 from ortmulti.pool.pool import Batching, Pool, check_queue
 from ortmulti.pool.warmup import Warmup
@@ -69,6 +72,8 @@ def load(
     warmup: Warmup | bool = False,
     wait: Literal["all", "first", "none"] = "all",
     require: Literal["all", "any"] = "all",
+    in_flight: int = 3,
+    cuda_graph: CudaGraph | bool = False,
 ) -> Pool:
     """Loads one model on several devices: its weights are read once, and the sessions of a device use one copy.
 
@@ -98,6 +103,9 @@ def load(
             and every request that waits or comes later raises that error. ``"any"``: the pool goes on with the sessions
             that work, and `Pool.stats` and the log say which devices failed and why; if none works the load fails. A
             device that does not exist is an error in any case.
+        in_flight: How many requests a session on a GPU has under way at the same time: all but one of them run, which
+            needs memory for each, while the inputs or outputs of one are copied; default 3. With CUDA graphs one runs.
+        cuda_graph: Whether runs on GPUs are captured as CUDA graphs, and of how many shapes; default: they are not.
 
     Returns:
         The pool.
@@ -110,6 +118,8 @@ def load(
     if progress is not None and not callable(progress):
         raise InvalidType(f"progress is a function of a LoadProgress, not {progress!r}")
     check_queue(max_queue, batching)
+    integer("in_flight", in_flight, 1)
+    graphs = max_graphs(cuda_graph)
     if not isinstance(warmup, bool | Warmup):
         raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
     for name, value, values in (("wait", wait, ("all", "first", "none")), ("require", require, ("all", "any"))):
@@ -117,6 +127,7 @@ def load(
             raise InvalidArgument(f"{name} is {', '.join(map(repr, values[:-1]))} or {values[-1]!r}, not {value!r}")
     named = name_devices(devices)
     _creation.check_arguments(serialize, None)
+    provider_options = _graph_options(graphs, named, provider_options)
     callbacks = _creation.Callbacks()
     if progress is not None:
         reporter = _Reporter(progress, start, named, sessions_per_device)
@@ -137,7 +148,24 @@ def load(
         raise InvalidArgument("provider_options are the CUDA provider's, and no device is a GPU")
     joined = None if batching is None else (batching.max_size, batching.max_delay_ms / 1000, batching.axis)
     warm = None if warmup is False else Warmup() if warmup is True else warmup
-    members = Members(request, partial(_core.Pool, max_queue, joined), warm)
+    members = Members(request, partial(_core.Pool, max_queue, joined), warm, Serving(in_flight, graphs))
     pool = Pool(members)
     members.start(wait, keep_going=require == "any")
     return pool
+
+
+def _graph_options(
+    graphs: int, named: Sequence[Device] | None, provider_options: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """The CUDA provider's options with what capturing needs."""
+    given = dict(provider_options or {})
+    if str(given.get("enable_cuda_graph", "0")).lower() in ("1", "true"):
+        raise InvalidArgument("a pool is given cuda_graph=True, which binds what a graph needs, not enable_cuda_graph")
+    if not graphs:
+        return provider_options
+    asked = parse_devices("all") if named is None else named
+    if any(device.kind != "cuda" for device in asked):
+        raise InvalidArgument(
+            "cuda_graph is for GPUs; the devices are " + ", ".join(map(str, named or parse_devices("all")))
+        )
+    return {**given, "enable_cuda_graph": "1", "user_compute_stream": _core.own_compute_stream}

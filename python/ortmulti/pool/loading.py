@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ortmulti import _core, _shared
 from ortmulti.devices import Device
 from ortmulti.errors import ClosedError
 from ortmulti.options import RunOptions
-from ortmulti.pool.warmup import Warmup, warm_up_one
+from ortmulti.pool.warmup import Warmup
 from ortmulti.session import InferenceSession
 from ortmulti.timeline import Timeline
 
-__all__ = ["Loading", "Receiver", "Staged"]
+__all__ = ["Loading", "Receiver", "Serving", "Staged", "Warming"]
 
 
 class Receiver(Protocol):
@@ -24,11 +24,45 @@ class Receiver(Protocol):
     def targets(self, devices: Sequence[str]) -> None:
         """Called once it is known on which devices there will be sessions, one entry for each."""
 
-    def ready(self, index: int, session: InferenceSession) -> None:
-        """Called for each session when it is warm, from any thread; it is the receiver's to close."""
+    def ready(self, index: int, session: InferenceSession, warming: Warming) -> None:
+        """Called for each session, from any thread, to be warmed up; it is the receiver's to close, unless this
+        raises."""
 
     def failed(self, index: int, error: BaseException) -> None:
         """Called for each session that failed beside others, where these keep going."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Warming:
+    """What a session runs before it takes requests.
+
+    Attributes:
+        feeds: The inputs of each run.
+        runs: How often each is run.
+        end: Ends the runs.
+    """
+
+    feeds: list[Mapping[str, Any]] = dataclasses.field(default_factory=list)
+    runs: int = 0
+    end: RunOptions | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Serving:
+    """How a session serves requests.
+
+    Attributes:
+        in_flight: How many requests it has under way on a GPU.
+        max_graphs: Of how many shapes CUDA graphs are kept; 0: none are captured.
+    """
+
+    in_flight: int = 1
+    max_graphs: int = 0
+
+    @property
+    def warm_up_runs(self) -> int:
+        """How often a sample is run: with CUDA graphs the second run captures."""
+        return 2 if self.max_graphs else 1
 
 
 class _Cancelled(Exception):  # noqa: N818  (no error, but the way out)
@@ -44,6 +78,7 @@ class Loading:
         timeline: Where the spans go.
         warmup: What each session runs before it is handed on; None: nothing.
         keep_going: Whether one session's failure is only its own.
+        runs: How often each sample is run, unless ``warmup`` says so.
     """
 
     def __init__(
@@ -53,12 +88,14 @@ class Loading:
         timeline: Timeline,
         warmup: Warmup | None,
         keep_going: bool,
+        runs: int = 1,
     ) -> None:
         self._request = request
         self._receiver = receiver
         self._timeline = timeline
         self._warmup = warmup
         self._keep_going = keep_going
+        self._runs = runs
         self._feeds: list[Mapping[str, Any]] | None = None
         self._feeds_lock = threading.Lock()
         self._warming: list[threading.Thread] = []
@@ -126,15 +163,13 @@ class Loading:
         session = InferenceSession._from_core(core, self._timeline, self._request.options)
         if self._cancelled:
             session.close()
-        elif self._warmup is None:
+        elif self._warmup is None and session.device == "cpu":
             self._hand_on(index, session)
         else:
             if self._end_runs is None:
                 self._end_runs = RunOptions()
                 self._end_runs.terminate = self._cancelled
-            thread = threading.Thread(
-                target=self._warm_up, args=(index, session, self._warmup), name="ortmulti-warmup", daemon=True
-            )
+            thread = threading.Thread(target=self._hand_on, args=(index, session), name="ortmulti-warmup", daemon=True)
             try:
                 thread.start()
             except BaseException:
@@ -150,27 +185,28 @@ class Loading:
         if self._cancelled:
             raise _Cancelled
 
-    def _warm_up(self, index: int, session: InferenceSession, warmup: Warmup) -> None:
+    def _hand_on(self, index: int, session: InferenceSession) -> None:
         try:
-            with self._feeds_lock:
-                if self._feeds is None:
-                    self._feeds = warmup.feeds(session)
-            warm_up_one(session, self._feeds, warmup.runs, self._timeline, self._end_runs)
+            warming = Warming()
+            if self._warmup is not None:
+                with self._feeds_lock:
+                    if self._feeds is None:
+                        self._feeds = self._warmup.feeds(session)
+                warming = Warming(self._feeds, self._warmup.runs or self._runs, self._end_runs)
             self.poll()
-            self._hand_on(index, session)
+            self._receiver.ready(index, session, warming)
+            self._handed_on = True
         except _Cancelled:
             session.close()
         except BaseException as error:
             session.close()
-            if self._keep_going and not self._cancelled:
+            if self._cancelled:
+                return
+            if self._keep_going:
                 self.failed(index, error)
-            elif not self._cancelled:
+            else:
                 self._error = error
                 self.cancel()
-
-    def _hand_on(self, index: int, session: InferenceSession) -> None:
-        self._handed_on = True
-        self._receiver.ready(index, session)
 
     def _join(self) -> None:
         for thread in self._warming:
@@ -178,15 +214,21 @@ class Loading:
 
 
 class Staged:
-    """Sessions that take no requests before all of them are there."""
+    """Sessions that are added to a pool of the core, and noted, by a change that may still fail.
 
-    def __init__(self) -> None:
+    Args:
+        add: Adds one.
+    """
+
+    def __init__(self, add: Callable[[InferenceSession, Warming], None]) -> None:
+        self._add = add
         self.sessions: dict[int, InferenceSession] = {}
 
     def targets(self, devices: Sequence[str]) -> None:
         pass
 
-    def ready(self, index: int, session: InferenceSession) -> None:
+    def ready(self, index: int, session: InferenceSession, warming: Warming) -> None:
+        self._add(session, warming)
         self.sessions[index] = session
 
     def failed(self, index: int, error: BaseException) -> None:

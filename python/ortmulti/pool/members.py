@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ortmulti import _core, _creation, _runtime, _shared, _visible_gpus
 from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkError, InvalidArgument, OutOfMemory
-from ortmulti.pool.loading import Loading, Staged
+from ortmulti.pool.loading import Loading, Serving, Staged, Warming
 from ortmulti.pool.warmup import Warmup
 from ortmulti.session import InferenceSession, Sessions
 from ortmulti.timeline import Timeline
@@ -34,9 +34,17 @@ class Members:
         request: What `load` was asked for.
         make_core: Makes a core's pool, one for each model.
         warmup: What every session runs before it takes requests.
+        serving: How they serve them.
     """
 
-    def __init__(self, request: _shared.Request, make_core: Callable[[], _core.Pool], warmup: Warmup | None) -> None:
+    def __init__(
+        self,
+        request: _shared.Request,
+        make_core: Callable[[], _core.Pool],
+        warmup: Warmup | None,
+        serving: Serving,
+    ) -> None:
+        self.serving = serving
         self._request = request
         self._make_core = make_core
         self._warmup = warmup
@@ -70,7 +78,7 @@ class Members:
         else:
             per_device = self._request.sessions_per_device
             self._expect([str(device) for device in named for _ in range(per_device)])
-        loading = Loading(self._request, self, self.timeline, self._warmup, keep_going)
+        loading = Loading(self._request, self, self.timeline, self._warmup, keep_going, self.serving.warm_up_runs)
         self._loads.add(loading)
         if wait == "all":
             self._load(loading)
@@ -126,14 +134,30 @@ class Members:
         for device, count in Counter(devices).items():
             self.core.expect(device, count)
 
-    def ready(self, index: int, session: InferenceSession) -> None:
-        with self._condition:
-            try:
-                self.core.add(session._core)
-            except (ClosedError, DeviceError):  # the pool was closed, or the device removed, while it was on its way
-                session.close()
-            else:
+    def ready(self, index: int, session: InferenceSession, warming: Warming) -> None:
+        try:
+            self._add(self.core, session, self.timeline, warming)
+        except (ClosedError, DeviceError):
+            state, _ = self.states().get(session.device, ("", ""))
+            if not (self._closed or state == "removed"):
+                raise
+            session.close()  # it came too late
+        else:
+            with self._condition:
                 self._place({index: session})
+
+    def _add(self, core: _core.Pool, session: InferenceSession, timeline: Timeline, warming: Warming) -> None:
+        in_flight, graphs = self.serving.in_flight, self.serving.max_graphs
+        core.add(
+            session._core,
+            in_flight,
+            graphs,
+            max(1, in_flight - 1),
+            warming.feeds,
+            warming.runs,
+            timeline._core,
+            None if graphs else warming.end,  # with graphs no options of a run are taken
+        )
 
     def failed(self, index: int, error: BaseException) -> None:
         assert self._targets is not None
@@ -156,8 +180,9 @@ class Members:
 
     @property
     def expected(self) -> int:
-        """How many sessions there are or will be, as far as is known; 1 at least."""
-        return max(1, len(self._placed), len(self._targets or ()))
+        """How many requests can be under way, as far as is known; 1 at least."""
+        sessions = max(1, len(self._placed), len(self._targets or ()))
+        return sessions * (1 if set(self._targets or ()) == {"cpu"} else self.serving.in_flight)
 
     # Readiness.
 
@@ -224,19 +249,18 @@ class Members:
             counts = Counter(names)
             for device, count in counts.items():
                 self.core.expect(device, count)
-            staged = Staged()
+            staged = Staged(lambda session, warming: self._add(self.core, session, self.timeline, warming))
             try:
-                self._run(Loading(self._with(devices=named), staged, self.timeline, self._warmup, keep_going=False))
+                self._run(self._loading(self._with(devices=named), staged, self.timeline, self._warmup))
                 with self._condition:
                     self._raise_if_over()
                     first = max(self._placed, default=0) + 1 + len(self._targets or ())
-                    added = staged.take()
-                    for session in added:
-                        self.core.add(session._core)
-                    self._place(dict(enumerate(added, first)))
+                    self._place(dict(enumerate(staged.take(), first)))
             except BaseException as error:
                 for device, count in counts.items():
                     self.core.not_coming(device, count, error)
+                for device in dict.fromkeys(session.device for session in staged.take()):
+                    self.core.remove(device)
                 staged.close()
                 raise
 
@@ -278,7 +302,8 @@ class Members:
                 devices = [session.device for session in self.sessions]
             if not devices:
                 raise DeviceError("the pool has no device left on which the model could be replaced")
-            timeline, staged, core = Timeline(), Staged(), self._make_core()
+            timeline, core = Timeline(), self._make_core()
+            staged = Staged(lambda session, warming: self._add(core, session, timeline, warming))
             if warmup is None:
                 warmup = self._warmup
             elif isinstance(warmup, bool):
@@ -286,7 +311,7 @@ class Members:
             request = self._with(model=model, devices=devices, sessions_per_device=1)
             try:
                 try:
-                    self._run(Loading(request, staged, timeline, warmup, keep_going=False))
+                    self._run(self._loading(request, staged, timeline, warmup))
                 except OutOfMemory as error:
                     raise OutOfMemory(
                         f"{error}; the sessions of {self.model} stay until those of the new model are there, so that "
@@ -294,8 +319,6 @@ class Members:
                     ) from error
                 core.continue_from(self.core)
                 sessions = staged.take()
-                for session in sessions:
-                    core.add(session._core)
                 with self._condition:
                     self._raise_if_over()
                     old, old_sessions = self.core, list(self._placed.values())
@@ -312,6 +335,9 @@ class Members:
             self._retiring.remove(old)
             for session in old_sessions:
                 session.close()
+
+    def _loading(self, request: _shared.Request, staged: Staged, timeline: Timeline, warmup: Warmup | None) -> Loading:
+        return Loading(request, staged, timeline, warmup, keep_going=False, runs=self.serving.warm_up_runs)
 
     def _with(self, **changes: object) -> _shared.Request:
         # What is told of the first load's progress is not told again.

@@ -44,7 +44,7 @@ class Membership:
         return self._members.wait_ready(timeout, devices)
 
     def add_devices(self, devices: str | int | Device | Iterable[str | int | Device]) -> None:
-        """Loads the model on further devices, as `load` did, and has them take requests when all are ready and warm.
+        """Loads the model on further devices, as `load` did, and returns when all of them take requests, warm if asked.
 
         The pool goes on meanwhile; requests for these devices wait. One that failed, broke or was removed may be
         added again.
@@ -55,7 +55,7 @@ class Membership:
 
         Raises:
             InvalidArgument: The pool has one of them already.
-            As `load`. After an error the pool is as it was.
+            As `load`. After an error none of them is in the pool.
         """
         self._members.add_devices(devices)
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from ortmulti import _callbacks, _core
 from ortmulti._closing import Closing
@@ -23,8 +23,12 @@ from ortmulti.pool.stats import PoolStats
 from ortmulti.pool.warmup import Warmup, warm_up
 from ortmulti.session import Sessions
 from ortmulti.timeline import Timeline
+from ortmulti.values import OrtValue
 
 __all__ = ["Batching", "Pool"]
+
+Outputs = Literal["numpy", "device"]
+_CoreTimeline: TypeAlias = _core.Timeline
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,8 @@ class Batching:
     Requests are joined whose inputs have the same names and types, and the same dimensions but for ``axis``'s; each
     gets its part of the outputs. What cannot be joined, such as a request with ``run_options`` or without inputs, runs
     alone. If a joint run fails, each of its requests is run alone, so that only those to blame fail. The model must
-    treat the parts of a batch independently, and its outputs must have ``axis`` too.
+    treat the parts of a batch independently, and its outputs must have ``axis`` too: if one has not, the requests are
+    run alone, those like them are not joined any more, and a warning (logger ``ortmulti``) and `PoolStats` say so.
 
     Attributes:
         max_size: The largest size of a joint run along ``axis``; 2 or more.
@@ -80,7 +85,13 @@ class Pool(Membership, Closing):
     @property
     def sessions(self) -> Sessions:
         """The sessions that are there by now, those of the first device first. After `close` using one raises
-        `ClosedError`."""
+        `ClosedError`.
+
+        Raises:
+            InvalidArgument: The pool captures CUDA graphs: other runs would use the memory that these refer to.
+        """
+        if self._members.serving.max_graphs:
+            raise InvalidArgument("the sessions of a pool with CUDA graphs are run by the pool alone")
         return self._sessions
 
     @property
@@ -101,6 +112,8 @@ class Pool(Membership, Closing):
         *,
         device: str | int | Device | None = None,
         timeout: float | None = None,
+        outputs: Outputs = "numpy",
+        trace: bool = False,
     ) -> list[Any]:
         """Runs the model once and returns the outputs that were asked for: in this thread if a session is idle.
 
@@ -110,6 +123,9 @@ class Pool(Membership, Closing):
             run_options: Options of this run. Without them, Ctrl-C ends the run, and so does its ``timeout``.
             device: Where it is to run; default: wherever a session is idle.
             timeout: Seconds until the answer is not wanted any more; default: none.
+            outputs: ``"numpy"``: arrays; ``"device"``: each an `OrtValue` where the model leaves it, in the memory of
+                the GPU, which DLPack hands on without a copy.
+            trace: Add the spans of this request, queue, copy and run, to the `timeline`; default False.
 
         Raises:
             As `InferenceSession.run`.
@@ -119,13 +135,26 @@ class Pool(Membership, Closing):
             InvalidArgument: ``device`` is not in the pool.
             If loading failed after `load` had returned: how it did.
         """
+        on_device = _on_device(outputs)
         core = self._core
         try:
-            return core.run(output_names, input_feed, to_run_options(run_options), _name(device), _timeout(timeout))
+            results = core.run(
+                output_names,
+                input_feed,
+                to_run_options(run_options),
+                _name(device),
+                _timeout(timeout),
+                on_device,
+                self._spans(trace),
+            )
         except ClosedError:
             if core is self._core:
                 raise
-        return self.run(output_names, input_feed, run_options, device=device, timeout=timeout)  # of the next model
+        else:
+            return _to_values(results) if on_device else results
+        return self.run(  # of the next model
+            output_names, input_feed, run_options, device=device, timeout=timeout, outputs=outputs, trace=trace
+        )
 
     def submit(
         self,
@@ -136,11 +165,13 @@ class Pool(Membership, Closing):
         device: str | int | Device | None = None,
         timeout: float | None = None,
         when_full: Literal["block", "reject"] | float = "block",
+        outputs: Outputs = "numpy",
+        trace: bool = False,
     ) -> PoolFuture:
         """Asks for a run and returns its future, whose result is what `run` returns.
 
         Args:
-            output_names, input_feed, run_options, device, timeout: As for `run`.
+            output_names, input_feed, run_options, device, timeout, outputs, trace: As for `run`.
             when_full: What to do while as many requests wait as ``max_queue`` allows: ``"block"``: wait for room;
                 ``"reject"``: raise; a number of seconds: wait so long, then raise.
 
@@ -149,7 +180,9 @@ class Pool(Membership, Closing):
                 there the future raises also what the model does not take.
             QueueFull: The queue had no room, with ``when_full`` other than ``"block"``.
         """
-        return self._submit(output_names, input_feed, run_options, device, timeout, _wait(when_full), True)
+        return self._submit(
+            output_names, input_feed, run_options, device, timeout, _wait(when_full), True, outputs, trace
+        )
 
     async def run_async(
         self,
@@ -160,6 +193,8 @@ class Pool(Membership, Closing):
         device: str | int | Device | None = None,
         timeout: float | None = None,
         when_full: Literal["block", "reject"] = "block",
+        outputs: Outputs = "numpy",
+        trace: bool = False,
     ) -> list[Any]:
         """As `run`, for asyncio's event loop and those that follow its interface: the loop goes on meanwhile.
 
@@ -170,7 +205,7 @@ class Pool(Membership, Closing):
         if when_full not in ("block", "reject"):
             raise InvalidArgument(f"when_full is 'block' or 'reject', not {when_full!r}")
         limited = when_full == "reject"
-        future = self._submit(output_names, input_feed, run_options, device, timeout, 0.0, limited)
+        future = self._submit(output_names, input_feed, run_options, device, timeout, 0.0, limited, outputs, trace)
         awaitable: Awaitable[list[Any]] = asyncio.wrap_future(future)
         return await awaitable
 
@@ -180,13 +215,16 @@ class Pool(Membership, Closing):
         output_names: Sequence[str] | None = None,
         *,
         lookahead: int | None = None,
+        outputs: Outputs = "numpy",
     ) -> Iterator[list[Any]]:
         """The outputs of each feed, in their order, while the next ones run.
 
         Args:
             feeds: The inputs of each run; taken as they are needed.
             output_names: As for `run`.
-            lookahead: How many requests are asked for before the first of them is returned; default: two a session.
+            lookahead: How many requests are asked for before the first of them is returned; default: two for each that
+                can be under way.
+            outputs: As for `run`.
 
         Yields:
             What `run` returns. The first failure is raised, in its place; what was asked for after it is cancelled, as
@@ -194,7 +232,7 @@ class Pool(Membership, Closing):
         """
         pending: deque[PoolFuture] = deque()
         most = self._lookahead(lookahead)
-        return self._map(iter(feeds), output_names, most, pending)
+        return self._map(iter(feeds), output_names, most, pending, outputs)
 
     def _map(
         self,
@@ -202,10 +240,11 @@ class Pool(Membership, Closing):
         output_names: Sequence[str] | None,
         most: int,
         pending: deque[PoolFuture],
+        outputs: Outputs,
     ) -> Iterator[list[Any]]:
         try:
             for feed in feeds:
-                pending.append(self._submit(output_names, feed, None, None, None, None, True))
+                pending.append(self._submit(output_names, feed, None, None, None, None, True, outputs))
                 if len(pending) >= most:
                     yield pending.popleft().result()
             while pending:
@@ -220,25 +259,26 @@ class Pool(Membership, Closing):
         output_names: Sequence[str] | None = None,
         *,
         lookahead: int | None = None,
+        outputs: Outputs = "numpy",
     ) -> Iterator[tuple[int, PoolFuture]]:
         """The future of each feed as soon as it is done, with the feed's place among them.
 
         Args:
-            feeds, output_names, lookahead: As for `map`.
+            feeds, output_names, lookahead, outputs: As for `map`.
 
         Yields:
             ``(index, future)``; a request that failed raises when its future is asked for the result. What is not done
             when the iterator is closed is cancelled.
         """
-        return self._as_completed(iter(feeds), output_names, self._lookahead(lookahead))
+        return self._as_completed(iter(feeds), output_names, self._lookahead(lookahead), outputs)
 
     def _as_completed(
-        self, feeds: Iterator[Mapping[str, Any]], output_names: Sequence[str] | None, most: int
+        self, feeds: Iterator[Mapping[str, Any]], output_names: Sequence[str] | None, most: int, outputs: Outputs
     ) -> Iterator[tuple[int, PoolFuture]]:
         pending: dict[PoolFuture, int] = {}
         try:
             for index, feed in enumerate(feeds):
-                pending[self._submit(output_names, feed, None, None, None, None, True)] = index
+                pending[self._submit(output_names, feed, None, None, None, None, True, outputs)] = index
                 while len(pending) >= most:
                     yield from _done(pending)
             while pending:
@@ -259,7 +299,7 @@ class Pool(Membership, Closing):
         if warmup is not None and not isinstance(warmup, Warmup):
             raise InvalidType(f"warmup is an ortmulti.Warmup, not {warmup!r}")
         self.wait_ready()
-        warm_up(self._sessions, warmup or Warmup())
+        warm_up(self._core, self._sessions[0], warmup or Warmup(), self.timeline, self._members.serving.warm_up_runs)
 
     def stats(self) -> PoolStats:
         """What the requests waited for and how long they took, since the pool was made; also after `close`."""
@@ -295,10 +335,14 @@ class Pool(Membership, Closing):
         timeout: float | None,
         wait: float | None,
         limited: bool,
+        outputs: Outputs = "numpy",
+        trace: bool = False,
     ) -> PoolFuture:
-        _callbacks.start()
+        on_device = _on_device(outputs)
+        if not _callbacks.start():
+            raise ClosedError("the interpreter is ending: nobody would be told of the answer")
         core = self._core
-        future = PoolFuture(core)
+        future = PoolFuture(core, _to_values if on_device else None)
         try:
             future._request = core.submit(
                 future,
@@ -310,12 +354,17 @@ class Pool(Membership, Closing):
                 _timeout(timeout),
                 wait,
                 limited,
+                on_device,
+                self._spans(trace),
             )
         except ClosedError:
             if core is self._core:
                 raise
-            return self._submit(output_names, input_feed, run_options, device, timeout, wait, limited)
+            return self._submit(output_names, input_feed, run_options, device, timeout, wait, limited, outputs, trace)
         return future
+
+    def _spans(self, trace: bool) -> _CoreTimeline | None:
+        return self.timeline._core if trace else None
 
     def _lookahead(self, lookahead: int | None) -> int:
         if lookahead is None:
@@ -356,6 +405,16 @@ def _timeout(timeout: float | None) -> float | None:
     if timeout is not None:
         _check_seconds("timeout", timeout)
     return timeout
+
+
+def _on_device(outputs: object) -> bool:
+    if outputs not in ("numpy", "device"):
+        raise InvalidArgument(f"outputs is 'numpy' or 'device', not {outputs!r}")
+    return outputs == "device"
+
+
+def _to_values(results: list[Any]) -> list[Any]:
+    return [OrtValue(result) for result in results]
 
 
 def _wait(when_full: str | float) -> float | None:

@@ -44,13 +44,14 @@ class DeviceStats:
     Attributes:
         device: ``"cpu"`` or ``"cuda:N"``.
         sessions: How many sessions it has.
-        busy: How many of them run something now.
+        busy: Requests that are under way now.
         waiting: Requests that wait for this device alone.
         done, failed, cancelled: Requests that ended so, after they had been given to a session.
         retried: Requests that were given to another device, since this one broke under another's run.
         runs: Runs of the model; with batching fewer than requests.
         broken: Why the device failed to start, or was taken out of the pool; empty where it did not and was not.
-        queue: From a request's start to that of its run.
+        queue: From a request's start until the session is there for it.
+        copy: Copying its inputs to the GPU, and its outputs from there; 0 on the CPU.
         run: The run.
         whole: From a request's start to its end.
         state: ``"starting"``: its first session is on its way; ``"ready"``: it takes requests; ``"failed"``: no session
@@ -70,6 +71,7 @@ class DeviceStats:
     runs: int
     broken: str
     queue: Latency
+    copy: Latency
     run: Latency
     whole: Latency
     state: str = "ready"
@@ -88,6 +90,8 @@ class PoolStats:
         cancelled_waiting: Requests that were cancelled before they were given to a session.
         failed_waiting: Requests whose deadline passed, or whose last device broke, before they were given to a session.
         seconds: Since when the pool was made.
+        unsplit: Joint runs whose outputs could not be split, and whose requests were then run one by one.
+        why_apart: Why requests like the last of those are not joined any more; empty where there were none.
     """
 
     devices: list[DeviceStats]
@@ -96,10 +100,12 @@ class PoolStats:
     cancelled_waiting: int
     failed_waiting: int
     seconds: float
+    unsplit: int = 0
+    why_apart: str = ""
 
     @classmethod
     def _from_core(cls, core: Mapping[str, Any], seconds: float) -> PoolStats:
-        times = ("queue", "run", "whole")
+        times = ("queue", "copy", "run", "whole")
         devices = []
         for device in core["devices"]:
             latencies: dict[str, Any] = {name: Latency(**device[name]) for name in times}
@@ -156,6 +162,8 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
     yield from metric("runs_total", "counter", "Runs of the model.")
     for device in stats.devices:
         yield sample("runs_total", device.runs, device=device.device)
+    yield from metric("runs_unsplit_total", "counter", "Joint runs whose outputs could not be split.")
+    yield sample("runs_unsplit_total", stats.unsplit)
     yield from metric("requests_retried_total", "counter", "Requests given to another device, since one broke.")
     for device in stats.devices:
         yield sample("requests_retried_total", device.retried, device=device.device)
@@ -163,9 +171,9 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
     yield sample("waiting", stats.waiting)
     for device in stats.devices:
         yield sample("waiting", device.waiting, device=device.device)
-    yield from metric("busy_sessions", "gauge", "Sessions that run something.")
+    yield from metric("running", "gauge", "Requests that are under way.")
     for device in stats.devices:
-        yield sample("busy_sessions", device.busy, device=device.device)
+        yield sample("running", device.busy, device=device.device)
     yield from metric("sessions", "gauge", "Sessions.")
     for device in stats.devices:
         yield sample("sessions", 0 if device.broken else device.sessions, device=device.device)
@@ -178,7 +186,8 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
             if (value := getattr(device, name)) is not None:
                 yield sample(f"{name}_bytes", value, device=device.device)
     for name, text in (
-        ("queue", "From a request's start to that of its run."),
+        ("queue", "From a request's start until the session is there for it."),
+        ("copy", "Copying inputs to the GPU and outputs from it."),
         ("run", "Of a run."),
         ("whole", "From a request's start to its end."),
     ):

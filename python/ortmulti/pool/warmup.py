@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from ortmulti import _core
+from ortmulti._checks import integer
 from ortmulti.errors import InvalidArgument, InvalidType
-from ortmulti.options import RunOptions
-from ortmulti.session import InferenceSession, Sessions
+from ortmulti.session import InferenceSession
 from ortmulti.timeline import Timeline
 
 __all__ = ["Warmup"]
-
-SPAN = "warm up"
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,8 @@ class Warmup:
             model declares, as `ortmulti.models.sample_inputs` does.
         dimensions: Sizes of the model's dynamic dimensions by their names, for samples that are made; one mapping, or
             several.
-        runs: How often each is run; default 1. With CUDA, ONNX Runtime searches algorithms in the first.
+        runs: How often each is run; default 1, or 2 where CUDA graphs are captured, which the second run does. With
+            CUDA, ONNX Runtime searches algorithms in the first.
 
     Raises:
         InvalidArgument, InvalidType: A value that cannot be, or both ``samples`` and ``dimensions``.
@@ -35,13 +33,11 @@ class Warmup:
 
     samples: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
     dimensions: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None
-    runs: int = 1
+    runs: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.runs, bool) or not isinstance(self.runs, int):
-            raise InvalidType(f"runs is an int, not {self.runs!r}")
-        if self.runs < 1:
-            raise InvalidArgument(f"runs is 1 or more, not {self.runs}")
+        if self.runs is not None:
+            integer("runs", self.runs, 1)
         if self.samples is not None and self.dimensions is not None:
             raise InvalidArgument("a warm-up has samples or dimensions, not both")
         for name, value in (("samples", self.samples), ("dimensions", self.dimensions)):
@@ -66,32 +62,17 @@ def _several(value: object) -> list[Any]:
     return list(value)
 
 
-def warm_up_one(
-    session: InferenceSession,
-    feeds: Iterable[Mapping[str, Any]],
-    runs: int,
-    timeline: Timeline,
-    run_options: RunOptions | None = None,
-) -> None:
-    """Runs one session in this thread, and adds a span to the timeline."""
-    start = time.monotonic_ns()
-    for feed in feeds:
-        for _ in range(runs):
-            session.run(None, feed, run_options)
-    timeline.add(SPAN, start, time.monotonic_ns(), session.device)
+def warm_up(core: _core.Pool, session: InferenceSession, warmup: Warmup, timeline: Timeline, runs: int) -> None:
+    """Runs all sessions at the same time, as often at once as the pool does; each adds a span to the timeline.
 
-
-def warm_up(sessions: Sessions, warmup: Warmup) -> None:
-    """Runs all sessions, each in a thread of its own; each adds a span to the timeline.
+    Args:
+        core: The pool's.
+        session: One of its sessions.
+        warmup: What is run.
+        timeline: Gets the spans.
+        runs: How often, unless ``warmup`` says so.
 
     Raises:
-        As `InferenceSession.run`, and as `sample_inputs`; the first session's that failed, when all have ended.
+        As `InferenceSession.run`, and as `sample_inputs`; the first one's that failed, when all have ended.
     """
-    feeds = warmup.feeds(sessions[0])
-
-    def run(session: InferenceSession) -> None:
-        warm_up_one(session, feeds, warmup.runs, sessions.timeline)
-
-    with ThreadPoolExecutor(len(sessions), "ortmulti-warmup") as threads:
-        for future in [threads.submit(run, session) for session in sessions]:
-            future.result()
+    core.warm_up(warmup.feeds(session), warmup.runs or runs, timeline._core)

@@ -1,0 +1,85 @@
+"""Do a pool's backends keep their rate on many GPUs when a model consists of kernels of microseconds?
+
+`ortmulti bench run` with tiny-kernels, 400 kernels a run, on 1, 2, 4, ... N devices: the time of such a run is that of
+launching them, for which all threads of a process go through the same locks of the driver. Without CUDA graphs each
+backend; with them the core's, which launches one graph instead.
+
+    python benchmarks/contention.py --json contention.json
+
+Exit status 1 if a measurement failed; if with graphs N devices answer less than --least-scaling times N times what one
+does; or if without graphs another backend answers more on all devices than the core, beyond the confidence interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ortmulti import models
+from ortmulti.compare import results, running
+from ortmulti.compare.devices import describe, device_sets, parse_counts, parse_devices
+from ortmulti.compare.running import tables
+
+LEAST_SCALING = 0.90
+GRAPH = "core+graph"
+BACKENDS = ("core", "threads", "processes")
+
+
+def missed(document: Mapping[str, Any], least_scaling: float) -> list[str]:
+    """What is not as it should be, a text each."""
+    texts = running.failures(document)
+    most = max(len(row["devices"]) for row in document["rows"])
+    for row in document["rows"]:
+        if len(row["devices"]) < most or not row["measured"]:
+            continue
+        where = f"{row['variant']} on {describe(row['devices'])}"
+        scaling, ratio = row["scaling"], row["over_first"]
+        if row["variant"] == GRAPH and scaling is not None and scaling["median"] < least_scaling:
+            texts.append(f"{where} scales to {scaling['median']:.3f}, less than {least_scaling:g}")
+        if row["variant"] in BACKENDS and ratio is not None and ratio["low"] > 1:
+            texts.append(f"{where} answers {ratio['median']:.3f} times what the first variant does")
+    return texts
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--devices", default="all", help="as `ortmulti bench run` takes them (default: all)")
+    parser.add_argument("--counts", help="numbers of devices, such as 1,8 (default: 1, 2, 4, ... and all)")
+    parser.add_argument("--variants", help="default: core, threads, processes and, on GPUs, core+graph")
+    parser.add_argument("--repeat", type=int, default=6, help="rounds (default: 6)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a measurement (default: 2)")
+    parser.add_argument("--in-flight", type=int, default=4, help="requests for each session (default: 4)")
+    parser.add_argument("--budget", type=float, help="seconds for all rounds (default: any number)")
+    parser.add_argument("--models", type=Path, default=Path("models"), help="the model's folder (default: models)")
+    parser.add_argument("--least-scaling", type=float, default=LEAST_SCALING, help=f"default: {LEAST_SCALING}")
+    parser.add_argument("--json", type=Path, help="where to write the result")
+    args = parser.parse_args(arguments)
+    available = parse_devices(args.devices)
+    on_gpus = "cpu" not in available
+    names = args.variants or ",".join([*BACKENDS, *([GRAPH] if on_gpus else [])])
+    counts = parse_counts(args.counts) if args.counts else running.doubling(len(available))
+    plan = running.RunPlan(
+        models=[models.make("tiny-kernels", args.models)],
+        device_sets=device_sets(available, counts),
+        variants=[running.parse_variant(name) for name in names.split(",")],
+        closed=running.closed(args.in_flight),
+        repeat=args.repeat,
+        seconds=args.seconds,
+        budget=args.budget,
+    )
+    document = running.bench(plan)
+    document["command"][0] = "benchmarks/contention.py"
+    print(tables.markdown(document))
+    if args.json:
+        results.save(document, args.json)
+    texts = missed(document, args.least_scaling)
+    for text in texts:
+        print(f"missed: {text}")
+    return int(bool(texts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Is ResNet-50 as fast in ortmulti as in PyTorch, at equal precision and batch, from host arrays and on the device?
+
+`ortmulti bench run --torch` at every setting, or at some: fp32 without TF32, with it, and fp16; batch 1 and 32; NumPy
+arrays in and out, and values that lie on the device. Both sides have all of their ways (PyTorch: eager, channels_last,
+as a CUDA graph, torch.compile, cuDNN's algorithms searched; ortmulti: a pool and a bound session, NHWC, CUDA graphs),
+in turns in one process a setting. The ratio is of the fastest of each, within the rounds.
+
+    python benchmarks/torch_compare.py --json torch.json
+
+Exit status 1 if a setting failed or is left out, an output is not PyTorch's, or a ratio is above --most-ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ortmulti.compare import pytorch, results
+from ortmulti.compare.devices import parse_devices
+from ortmulti.compare.pytorch import tables
+
+MOST_RATIO = 1.03
+
+
+def missed(document: Mapping[str, Any], most_ratio: float) -> list[str]:
+    """What is not as it should be, a text each."""
+    slower = [
+        f"{row['setting']}: ortmulti takes {row['ratio']['median']:.3f} times PyTorch's time"
+        for row in document["rows"]
+        if row["ratio"] is not None and row["ratio"]["median"] > most_ratio
+    ]
+    return [*pytorch.failures(document), *slower]
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="all", help="one device (default: the first)")
+    parser.add_argument("--precisions", type=names, help="some of fp32, tf32, fp16 (default: all; on the CPU fp32)")
+    parser.add_argument("--batches", type=lambda text: tuple(map(int, text.split(","))), default=(1, 32))
+    parser.add_argument("--places", type=names, default=pytorch.PLACES, help="some of host, device (default: both)")
+    parser.add_argument("--compile", type=names, default=("default", "reduce-overhead"), help="torch.compile's modes")
+    parser.add_argument("--rounds", type=int, default=pytorch.ROUNDS, help=f"default: {pytorch.ROUNDS}")
+    parser.add_argument("--block-seconds", type=float, default=0.2, help="of each way in a round (default: 0.2)")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for a setting (default: 600)")
+    parser.add_argument("--budget", type=float, help="seconds for all settings (default: any number)")
+    parser.add_argument("--models", type=Path, default=Path("models"), help="the models' folder (default: models)")
+    parser.add_argument("--most-ratio", type=float, default=MOST_RATIO, help=f"default: {MOST_RATIO}")
+    parser.add_argument("--json", type=Path, help="where to write the result")
+    args = parser.parse_args(arguments)
+    device = parse_devices(args.device)[0]
+    plan = pytorch.TorchPlan(
+        device,
+        precisions=args.precisions or (("fp32",) if device == "cpu" else pytorch.PRECISIONS),
+        batches=args.batches,
+        places=args.places,
+        compile_modes=args.compile,
+        rounds=args.rounds,
+        block_seconds=args.block_seconds,
+        timeout=args.timeout,
+        budget=args.budget,
+    )
+    document = pytorch.bench(plan, args.models, lambda _done, _total, text: print(text, file=sys.stderr))
+    document["command"][0] = "benchmarks/torch_compare.py"
+    print(tables.markdown(document))
+    if args.json:
+        results.save(document, args.json)
+    texts = missed(document, args.most_ratio)
+    for text in texts:
+        print(f"missed: {text}")
+    return int(bool(texts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+#include "core/pool/captured_graphs.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/graph_capture.hpp"
+#include "core/value.hpp"
+
+namespace ortmulti {
+
+CapturedGraph* CapturedGraphs::find(const std::string& key) {
+  const auto found =
+      std::find_if(graphs_.begin(), graphs_.end(), [&key](const auto& graph) { return graph.key == key; });
+  if (found == graphs_.end()) {
+    return nullptr;
+  }
+  graphs_.splice(graphs_.begin(), graphs_, found);
+  return &*found;
+}
+
+void CapturedGraphs::learn(const std::string& key, const std::vector<Ort::Value>& outputs) {
+  if (learned_.size() == most_learned || refused_.count(key) != 0) {
+    return;
+  }
+  std::vector<Output>& learned = learned_[key];
+  learned.clear();
+  for (const Ort::Value& output : outputs) {
+    const auto info = output.GetTensorTypeAndShapeInfo();
+    learned.push_back({info.GetElementType(), info.GetShape()});
+  }
+}
+
+CapturedGraph CapturedGraphs::make(const std::string& key, const std::vector<RequestTensor>& inputs,
+                                   const Session::Lock& open) {
+  const std::vector<Output>& outputs = learned_.at(key);
+  std::size_t bytes = 0;
+  for (const RequestTensor& input : inputs) {
+    bytes += aligned(input.bytes);
+  }
+  for (const Output& output : outputs) {
+    bytes += aligned(tensor_bytes(output.type, output.shape));
+  }
+  Session& session = *session_->session();
+  CapturedGraph graph;
+  graph.key = key;
+  graph.memory = std::make_unique<const CudaMemory>(CudaStartup::instance(), session.device().index, bytes,
+                                                    "inputs and outputs of a CUDA graph take");
+  graph.binding = session.make_binding(open);
+  const Ort::MemoryInfo memory("Cuda", OrtDeviceAllocator, session.device().index, OrtMemTypeDefault);
+  CUdeviceptr next = graph.memory->address();
+  const auto place = [&](ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape) {
+    auto* const at = reinterpret_cast<void*>(next);  // NOLINT(performance-no-int-to-ptr): the driver's are numbers
+    const std::size_t size = tensor_bytes(type, shape);
+    next += aligned(size);
+    return Ort::Value::CreateTensor(memory, at, size, shape.data(), shape.size(), type);
+  };
+  for (const RequestTensor& input : inputs) {
+    const Ort::Value value = place(input.type, input.shape);
+    graph.inputs.push_back(
+        const_cast<void*>(value.GetTensorRawData()));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+    graph.binding.BindInput(input.name, value);
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    graph.outputs.push_back(place(outputs[i].type, outputs[i].shape));
+    graph.binding.BindOutput(session.outputs()[i].name.c_str(), graph.outputs.back());
+  }
+  return graph;
+}
+
+CapturedGraph* CapturedGraphs::keep(CapturedGraph graph) {
+  if (graphs_.size() == most_) {
+    const CudaUse use;
+    graphs_.pop_back();
+  }
+  graphs_.push_front(std::move(graph));
+  return &graphs_.front();
+}
+
+void CapturedGraphs::refuse(const std::string& key) {
+  learned_.erase(key);
+  refused_.insert(key);
+}
+
+}  // namespace ortmulti

@@ -1,0 +1,356 @@
+#include "core/pool/gpu_runner.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/capture_guard.hpp"
+#include "core/error.hpp"
+#include "core/graph_capture.hpp"
+#include "core/onnxruntime_library.hpp"
+#include "core/pool/request.hpp"
+#include "core/value.hpp"
+
+namespace ortmulti {
+namespace {
+
+using Clock = Request::Clock;
+
+Ort::MemoryInfo memory_of(const Device& device) {
+  return device.is_cuda() ? Ort::MemoryInfo("Cuda", OrtDeviceAllocator, device.index, OrtMemTypeDefault)
+                          : Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
+}
+
+bool is_on_gpu(const Ort::Value& value) {
+  if (value == nullptr || !value.HasValue() || !value.IsTensor()) {
+    return false;
+  }
+  const auto memory = value.GetTensorMemoryInfo();
+  return memory.GetDeviceType() == OrtMemoryInfoDeviceType_GPU && memory.GetMemoryType() == OrtMemTypeDefault;
+}
+
+std::size_t bytes_of(const Ort::Value& value) {
+  const auto info = value.GetTensorTypeAndShapeInfo();
+  return tensor_bytes(info.GetElementType(), info.GetShape());
+}
+
+// A run with this one captures nothing by itself.
+const char* const graph_id = "gpu_graph_id";
+const char* const no_graph = "-1";
+
+std::size_t output_index(const Session& session, const char* name) {
+  std::size_t index = 0;
+  while (session.outputs().at(index).name != name) {
+    ++index;
+  }
+  return index;
+}
+
+std::uint64_t shapes_of(const std::vector<RequestTensor>& inputs) {
+  std::uint64_t shapes = no_shapes;
+  for (const RequestTensor& input : inputs) {
+    shapes = add_shape(shapes, *input.value);
+  }
+  return shapes;
+}
+
+// What is bound may be the caller's, and must not stay alive for longer than its request.
+class BoundForOneRun {
+ public:
+  explicit BoundForOneRun(Ort::IoBinding& binding) : binding_(binding) {}
+  ~BoundForOneRun() {
+    binding_.ClearBoundInputs();
+    binding_.ClearBoundOutputs();
+  }
+  BoundForOneRun(const BoundForOneRun&) = delete;
+  BoundForOneRun& operator=(const BoundForOneRun&) = delete;
+
+ private:
+  Ort::IoBinding& binding_;
+};
+
+// Adds what passes during its lifetime to the time that copies took.
+class CopyingTime {
+ public:
+  CopyingTime(Request& request, const std::string& device)
+      : request_(request), span_(request.timeline.get(), "copy", device) {}
+  ~CopyingTime() { request_.copying += Clock::now() - began_; }
+  CopyingTime(const CopyingTime&) = delete;
+  CopyingTime& operator=(const CopyingTime&) = delete;
+
+ private:
+  Request& request_;
+  Clock::time_point began_ = Clock::now();
+  ScopedSpan span_;
+};
+
+}  // namespace
+
+GpuRunner::GpuRunner(std::shared_ptr<GpuSession> session, std::size_t max_graphs)
+    : SessionRunner(session->session()), shared_(std::move(session)) {
+  CudaStartup& startup = CudaStartup::instance();
+  const ScopedContext current(startup, device().index);
+  const CudaUse use;
+  copies_ = std::make_unique<StagedCopies>(startup, device().index);
+  if (shared_->options().graphs) {
+    ordinary_ = Ort::RunOptions();
+    ordinary_.AddConfigEntry(graph_id, no_graph);
+    capturing_ = Ort::RunOptions();
+    capturing_.AddConfigEntry(graph_id, no_graph);
+    capturing_.AddConfigEntry("disable_synchronize_execution_providers", "1");
+    graphs_.emplace(shared_, max_graphs);
+  }
+  binding_ = shared_->session()->make_binding(shared_->session()->lock_for_use());
+}
+
+GpuRunner::~GpuRunner() {
+  try {
+    const ScopedContext current(CudaStartup::instance(), device().index);
+    const CudaUse use;
+    graphs_.reset();
+    copies_.reset();
+    staged_.reset();
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a device that is lost, and its memory with it
+  }
+}
+
+void GpuRunner::run(Request& request) {
+  request.prepare(shared_->session());
+  const std::lock_guard running(running_);
+  request.copying = {};
+  request.waiting_for_session = {};
+  request.outputs.clear();
+  if (graphs_ && request.run_options != nullptr && !request.own_run_options) {
+    throw Error(ErrorKind::invalid_argument, "a pool with CUDA graphs takes no run_options");
+  }
+  const ScopedContext current(CudaStartup::instance(), device().index);
+  try {
+    auto inputs = tensors_of(request, *shared_);
+    if (!inputs) {
+      SessionRunner::run(request);
+    } else if (!graphs_) {
+      run_ordinarily(request, *inputs, {});
+    } else {
+      std::sort(inputs->begin(), inputs->end(),
+                [](const auto& a, const auto& b) { return std::strcmp(a.name, b.name) < 0; });
+      const std::string key = shapes_key(*inputs);
+      if (CapturedGraph* graph = graph_for(request, *inputs, key)) {
+        run_graph(request, *inputs, *graph);
+      } else {
+        shared_->in_thread([&] { run_ordinarily(request, *inputs, key); });
+      }
+    }
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, "running " + shared_->session()->model() + " on " + to_string(device()));
+  }
+}
+
+void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const std::string& key) {
+  Session& session = *shared_->session();
+  const ScopedContext current(CudaStartup::instance(), device().index);  // in_thread() is another one
+  const auto open = session.lock_for_use();
+  const BoundForOneRun bound(binding_);
+  {
+    const CopyingTime copying(request, device_name());
+    const CudaUse use;
+    bind_inputs(inputs);
+  }
+  std::vector<const char*> names = request.output_names;
+  if (graphs_) {  // all of them, from whose shapes a graph can be made
+    names.clear();
+    for (const ValueInfo& output : session.outputs()) {
+      names.push_back(output.name.c_str());
+    }
+  }
+  for (const char* name : names) {
+    binding_.BindOutput(name, memory_of(shared_->writes_on_device(name) ? device() : Device::cpu()));
+  }
+  if (graphs_ && request.own_run_options) {
+    request.own_run_options->AddConfigEntry(graph_id, no_graph);
+  }
+  static const Ort::RunOptions none{nullptr};
+  const Ort::RunOptions& given = graphs_ ? ordinary_ : none;
+  const Clock::time_point began = Clock::now();
+  GpuSession::Turn turn = shared_->take_turn();
+  request.waiting_for_session += Clock::now() - began;
+  if (graphs_) {
+    const CudaUse use;
+    shared_->wait_for_launched();
+  }
+  {
+    const ScopedSpan span(request.timeline.get(), "run", device_name());
+    session.run(open, request.run_options == nullptr ? given : *request.run_options, binding_, shapes_of(inputs));
+  }
+  std::vector<Ort::Value> outputs = binding_.GetOutputValues();
+  if (!graphs_) {
+    turn.release();
+    answer(request, std::move(outputs), false);
+    return;
+  }
+  // With its turn, until the outputs are out of the memory that a graph would overwrite.
+  graphs_->learn(key, outputs);
+  std::vector<Ort::Value> wanted;
+  for (const char* name : request.output_names) {
+    wanted.push_back(std::move(outputs.at(output_index(session, name))));
+  }
+  answer(request, std::move(wanted), true);
+}
+
+CapturedGraph* GpuRunner::graph_for(Request& request, const Tensors& inputs, const std::string& key) {
+  if (CapturedGraph* graph = graphs_->find(key)) {
+    return graph;
+  }
+  if (!graphs_->can_be_made(key)) {
+    return nullptr;
+  }
+  CapturedGraph* captured = nullptr;
+  try {
+    shared_->in_thread([&] { captured = capture(request, inputs, key); });
+  } catch (const std::exception& error) {
+    graphs_->refuse(key);
+    shared_->renew_thread();
+    onnxruntime_log().push({ORT_LOGGING_LEVEL_WARNING, "ortmulti", "", "",
+                            shared_->session()->model() + " on " + device_name() +
+                                " runs without a CUDA graph for inputs of these shapes: " + error.what()});
+  }
+  return captured;
+}
+
+CapturedGraph* GpuRunner::capture(Request& request, const Tensors& inputs, const std::string& key) {
+  Session& session = *shared_->session();
+  CudaStartup& startup = CudaStartup::instance();
+  const ScopedContext current(startup, device().index);
+  const auto open = session.lock_for_use();
+  const GpuSession::Turn turn = shared_->take_turn();
+  const ScopedSpan span(request.timeline.get(), "capture", device_name());
+  std::optional<CudaUse> use(std::in_place);
+  shared_->wait_for_launched();
+  CapturedGraph graph = graphs_->make(key, inputs, open);
+  // ONNX Runtime plans its memory in the first run of a shape, and has it from the second on.
+  session.run(open, ordinary_, graph.binding, shapes_of(inputs));
+  use.reset();
+  const std::optional<SoleUse> sole = SoleUse::try_begin();
+  if (!sole) {
+    return nullptr;  // a session is being created; another time
+  }
+  graph.graph = std::make_unique<const CudaGraph>(startup, session.compute_stream(),
+                                                  [&] { session.run(open, capturing_, graph.binding, 0); });
+  return graphs_->keep(std::move(graph));
+}
+
+void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph& graph) {
+  Session& session = *shared_->session();
+  const auto open = session.lock_for_use();
+  {
+    const CopyingTime copying(request, device_name());
+    const CudaUse use;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      copy_in(graph.inputs[i], inputs[i]);
+    }
+  }
+  {
+    const ScopedSpan span(request.timeline.get(), "run", device_name());
+    {
+      const GpuSession::Turn turn = shared_->take_turn();  // before the use, as who captures does
+      const CudaUse use;
+      shared_->launch(*graph.graph, copies_->stream());
+    }
+    const CudaUse use;
+    copies_->wait();
+  }
+  std::vector<Ort::Value> outputs;
+  for (const char* name : request.output_names) {
+    Ort::Value& fixed = graph.outputs.at(output_index(session, name));
+    const auto info = fixed.GetTensorTypeAndShapeInfo();
+    const std::vector<std::int64_t> shape = info.GetShape();
+    outputs.push_back(Ort::Value::CreateTensor(memory_of(device()), fixed.GetTensorMutableRawData(), bytes_of(fixed),
+                                               shape.data(), shape.size(), info.GetElementType()));
+  }
+  answer(request, std::move(outputs), true);
+}
+
+void GpuRunner::bind_inputs(const Tensors& inputs) {
+  std::size_t bytes = 0;
+  for (const RequestTensor& input : inputs) {
+    bytes += input.to_copy ? aligned(input.bytes) : 0;
+  }
+  if (bytes > staged_bytes_) {
+    staged_.reset();
+    staged_bytes_ = 0;
+    staged_ = std::make_unique<const CudaMemory>(CudaStartup::instance(), device().index, bytes, "the inputs take");
+    staged_bytes_ = bytes;
+  }
+  CUdeviceptr next = staged_ ? staged_->address() : 0;
+  for (const RequestTensor& input : inputs) {
+    if (!input.to_copy) {
+      binding_.BindInput(input.name, *input.value);
+      continue;
+    }
+    auto* const at = reinterpret_cast<void*>(next);  // NOLINT(performance-no-int-to-ptr): the driver's are numbers
+    next += aligned(input.bytes);
+    copy_in(at, input);
+    binding_.BindInput(input.name, Ort::Value::CreateTensor(memory_of(device()), at, input.bytes, input.shape.data(),
+                                                            input.shape.size(), input.type));
+  }
+  if (bytes != 0) {
+    copies_->wait();
+  }
+}
+
+void GpuRunner::copy_in(void* target, const RequestTensor& input) {
+  if (input.bytes == 0) {
+    return;
+  }
+  if (input.device.is_cuda()) {
+    copies_->from_device(target, input.device.index, input.data, input.bytes);
+  } else {
+    copies_->from_host(target, input.data, input.bytes);
+  }
+}
+
+bool GpuRunner::lies_in_staged(const void* data) const {
+  const auto address = reinterpret_cast<CUdeviceptr>(data);
+  return staged_ && address >= staged_->address() && address - staged_->address() < staged_bytes_;
+}
+
+void GpuRunner::answer(Request& request, std::vector<Ort::Value> outputs, bool copy_on_device) {
+  const CopyingTime copying(request, device_name());
+  const CudaUse use;
+  request.output_owners.assign(outputs.size(), nullptr);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!is_on_gpu(outputs[i])) {
+      continue;
+    }
+    if (!request.outputs_on_device) {
+      outputs[i] = to_host(outputs[i]);
+    } else if (copy_on_device || lies_in_staged(outputs[i].GetTensorRawData())) {
+      const auto memory = shared_->allocate(bytes_of(outputs[i]));
+      outputs[i] = copy_to(*memory, outputs[i]);
+      request.output_owners[i] = memory;
+    }
+  }
+  request.outputs = std::move(outputs);
+}
+
+Ort::Value GpuRunner::to_host(const Ort::Value& value) {
+  static const Ort::AllocatorWithDefaultOptions cpu;
+  const auto info = value.GetTensorTypeAndShapeInfo();
+  const std::vector<std::int64_t> shape = info.GetShape();
+  Ort::Value copy = Ort::Value::CreateTensor(cpu, shape.data(), shape.size(), info.GetElementType());
+  copies_->to_host(copy.GetTensorMutableRawData(), value.GetTensorRawData(), bytes_of(value));
+  return copy;
+}
+
+Ort::Value GpuRunner::copy_to(const CudaMemory& memory, const Ort::Value& value) {
+  auto* const at = reinterpret_cast<void*>(memory.address());  // NOLINT(performance-no-int-to-ptr): the driver's
+  const std::size_t bytes = bytes_of(value);
+  if (bytes != 0) {
+    copies_->from_device(at, device().index, value.GetTensorRawData(), bytes);
+    copies_->wait();
+  }
+  const auto info = value.GetTensorTypeAndShapeInfo();
+  const std::vector<std::int64_t> shape = info.GetShape();
+  return Ort::Value::CreateTensor(memory_of(device()), at, bytes, shape.data(), shape.size(), info.GetElementType());
+}
+
+}  // namespace ortmulti

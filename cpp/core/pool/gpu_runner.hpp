@@ -1,0 +1,61 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/cuda_memory.hpp"
+#include "core/pool/captured_graphs.hpp"
+#include "core/pool/gpu_session.hpp"
+#include "core/pool/request_tensors.hpp"
+#include "core/pool/session_runner.hpp"
+#include "core/staged_copies.hpp"
+
+namespace ortmulti {
+
+/// Runs requests with a session on a GPU. Inputs and outputs of the host are copied on a stream of the runner's own,
+/// through pinned memory, while other runners of the same session run. With CUDA graphs the second run of a shape is
+/// captured, and from then on launched on that stream, between the copies.
+class GpuRunner : public SessionRunner {
+ public:
+  /// `max_graphs`: how many shapes it keeps graphs of.
+  GpuRunner(std::shared_ptr<GpuSession> session, std::size_t max_graphs);
+  ~GpuRunner() override;
+  GpuRunner(const GpuRunner&) = delete;
+  GpuRunner& operator=(const GpuRunner&) = delete;
+
+  /// From several threads: one by one.
+  void run(Request& request) override;
+
+ private:
+  using Tensors = std::vector<RequestTensor>;
+
+  void run_ordinarily(Request& request, const Tensors& inputs, const std::string& key);
+  /// The graph of these inputs, which may be captured now; null where they are to be run ordinarily.
+  CapturedGraph* graph_for(Request& request, const Tensors& inputs, const std::string& key);
+  CapturedGraph* capture(Request& request, const Tensors& inputs, const std::string& key);
+  void run_graph(Request& request, const Tensors& inputs, CapturedGraph& graph);
+
+  /// Binds the session's inputs: copies of those that the GPU reads and that lie elsewhere.
+  void bind_inputs(const Tensors& inputs);
+  void copy_in(void* target, const RequestTensor& input);
+  Ort::Value to_host(const Ort::Value& value);
+  Ort::Value copy_to(const CudaMemory& memory, const Ort::Value& value);
+  bool lies_in_staged(const void* data) const;
+  /// The request's outputs, from those of a run; `copy_on_device`: they do not stay where they are.
+  void answer(Request& request, std::vector<Ort::Value> outputs, bool copy_on_device);
+
+  std::shared_ptr<GpuSession> shared_;
+  std::mutex running_;
+  std::unique_ptr<StagedCopies> copies_;
+  std::unique_ptr<const CudaMemory> staged_;  // where inputs are copied to
+  std::size_t staged_bytes_ = 0;
+  Ort::IoBinding binding_{nullptr};
+  Ort::RunOptions ordinary_{nullptr};  // of runs beside the captured ones
+  Ort::RunOptions capturing_{nullptr};
+  std::optional<CapturedGraphs> graphs_;
+};
+
+}  // namespace ortmulti

@@ -1,0 +1,165 @@
+#include "core/pool/gpu_session.hpp"
+
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/graph_capture.hpp"
+#include "core/process_fork.hpp"
+
+namespace ortmulti {
+namespace {
+
+// Where a release cannot tell which device reads an input: small ones are often shapes and the like, which the CPU
+// does.
+constexpr std::size_t surely_on_device = 4096;
+
+const char* const launching = "launching a CUDA graph";
+
+bool is_plain_tensor(const ValueInfo& declared) {
+  return declared.is_tensor && declared.element_type != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING;
+}
+
+void check_graph_holds(const std::vector<ValueInfo>& values, const std::map<std::string, bool, std::less<>>& on_device,
+                       const char* what, const std::string& model) {
+  for (const ValueInfo& value : values) {
+    const auto found = on_device.find(value.name);
+    if (!is_plain_tensor(value) || (found != on_device.end() && !found->second)) {
+      throw Error(ErrorKind::invalid_argument, model + " cannot be run as a CUDA graph: the " + what + " '" +
+                                                   value.name + "' is " + value.type +
+                                                   (is_plain_tensor(value) ? " in the CPU's memory" : ""));
+    }
+  }
+}
+
+}  // namespace
+
+// Memory that was given back, to be given out again.
+class GpuSession::Blocks : public std::enable_shared_from_this<Blocks> {
+ public:
+  explicit Blocks(int device) : device_(device) {}
+
+  std::shared_ptr<const CudaMemory> take(std::size_t bytes) {
+    std::unique_ptr<const CudaMemory> block;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = free_.find(bytes);
+      if (found != free_.end()) {
+        block = std::move(found->second);
+        free_.erase(found);
+      }
+    }
+    const CudaUse use;
+    CudaStartup& startup = CudaStartup::instance();
+    if (block) {
+      wait_for_default_stream(startup, device_);  // what read it last may have been asked for there, and not be done
+    } else {
+      const ScopedContext current(startup, device_);
+      block = std::make_unique<const CudaMemory>(startup, device_, bytes, "an output takes");
+    }
+    return {block.release(), [blocks = shared_from_this(), bytes](const CudaMemory* memory) {
+              blocks->give_back(bytes, std::unique_ptr<const CudaMemory>(memory));
+            }};
+  }
+
+ private:
+  static constexpr std::size_t kept = 8;
+
+  void give_back(std::size_t bytes, std::unique_ptr<const CudaMemory> block) {
+    const std::lock_guard lock(mutex_);
+    if (free_.size() == kept) {
+      free_.erase(free_.begin());
+    }
+    free_.emplace(bytes, std::move(block));
+  }
+
+  int device_;
+  std::mutex mutex_;
+  std::multimap<std::size_t, std::unique_ptr<const CudaMemory>> free_;
+};
+
+GpuSession::GpuSession(std::shared_ptr<Session> session, const Options& options)
+    : session_(std::move(session)), options_(options), blocks_(std::make_shared<Blocks>(session_->device().index)) {
+  if (const auto placement = session_->placement()) {
+    placement_known_ = true;
+    for (std::size_t i = 0; i < session_->inputs().size(); ++i) {
+      inputs_[session_->inputs()[i].name] = placement->inputs_on_device[i];
+    }
+    for (std::size_t i = 0; i < session_->outputs().size(); ++i) {
+      outputs_[session_->outputs()[i].name] = placement->outputs_on_device[i];
+    }
+  }
+  if (options_.graphs) {
+    if (!placement_known_) {
+      throw Error(ErrorKind::not_implemented,
+                  "CUDA graphs need ONNX Runtime 1.23 or newer, which says where inputs are read");
+    }
+    check_graph_holds(session_->inputs(), inputs_, "input", session_->model());
+    check_graph_holds(session_->outputs(), outputs_, "output", session_->model());
+    CudaStartup& startup = CudaStartup::instance();
+    const ScopedContext current(startup, session_->device().index);
+    const CudaUse use;
+    thread_ = std::make_unique<OwnThread>();
+    startup.check(startup.driver().event_create(&launched_, CU_EVENT_DISABLE_TIMING), "creating an event");
+  }
+}
+
+GpuSession::~GpuSession() {
+  if (launched_ != nullptr) {
+    const CudaUse use;
+    static_cast<void>(CudaStartup::instance().driver().event_destroy(launched_));
+  }
+}
+
+bool GpuSession::reads_on_device(std::string_view input, std::size_t bytes) const {
+  const auto found = inputs_.find(input);
+  return found == inputs_.end() ? !placement_known_ && bytes >= surely_on_device : found->second;
+}
+
+bool GpuSession::writes_on_device(std::string_view output) const {
+  const auto found = outputs_.find(output);
+  return found == outputs_.end() || found->second;
+}
+
+GpuSession::Turn GpuSession::take_turn() {
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [this] { return running_ < (options_.graphs ? 1 : options_.runs_at_once); });
+  ++running_;
+  return Turn(*this);
+}
+
+void GpuSession::Turn::release() noexcept {
+  if (held_) {
+    held_ = false;
+    const std::lock_guard lock(session_.mutex_);
+    --session_.running_;
+    session_.ended_.notify_one();
+  }
+}
+
+void GpuSession::in_thread(const std::function<void()>& work) {
+  const std::lock_guard lock(thread_mutex_);
+  thread_->call(work);
+}
+
+void GpuSession::renew_thread() {
+  auto thread = std::make_unique<OwnThread>();
+  const std::lock_guard lock(thread_mutex_);
+  thread_.swap(thread);
+}
+
+void GpuSession::launch(const CudaGraph& graph, CUstream stream) {
+  const CudaStartup& startup = CudaStartup::instance();
+  const CudaDriver& driver = startup.driver();
+  startup.check(driver.stream_wait_event(stream, launched_, 0), launching);
+  graph.launch(stream);
+  startup.check(driver.event_record(launched_, stream), launching);
+}
+
+void GpuSession::wait_for_launched() {
+  const CudaStartup& startup = CudaStartup::instance();
+  startup.check(startup.driver().event_synchronize(launched_), launching);
+}
+
+std::shared_ptr<const CudaMemory> GpuSession::allocate(std::size_t bytes) { return blocks_->take(bytes); }
+
+}  // namespace ortmulti

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "core/cuda_graph.hpp"
+#include "core/cuda_memory.hpp"
+#include "core/own_thread.hpp"
+#include "core/session.hpp"
+
+namespace ortmulti {
+
+/// A session on a GPU as several requests use it, each in a runner of its own.
+class GpuSession {
+ public:
+  struct Options {
+    bool graphs = false;  ///< Whether it was created to capture CUDA graphs, with a stream of its own.
+    int runs_at_once = 1;
+  };
+
+  /// Throws Error with ErrorKind::invalid_argument for a session whose inputs or outputs a CUDA graph cannot hold.
+  GpuSession(std::shared_ptr<Session> session, const Options& options);
+  ~GpuSession();
+  GpuSession(const GpuSession&) = delete;
+  GpuSession& operator=(const GpuSession&) = delete;
+
+  const std::shared_ptr<Session>& session() const noexcept { return session_; }
+  const Options& options() const noexcept { return options_; }
+
+  /// Whether the GPU reads an input of so many bytes, or writes an output, so that it is best there already.
+  bool reads_on_device(std::string_view input, std::size_t bytes) const;
+  bool writes_on_device(std::string_view output) const;
+
+  /// Held while it runs. Not to be taken within a CudaUse, for which one that captures would wait.
+  class Turn;
+  /// Waits until fewer run than may. With graphs one runs at a time, since a graph has the addresses of what ONNX
+  /// Runtime's arena had free when it was captured: what runs beside it would use the same memory.
+  Turn take_turn();
+
+  // With graphs:
+
+  /// Has one thread do it, since ONNX Runtime then keeps what a thread ran with for that thread.
+  void in_thread(const std::function<void()>& work);
+  /// After a capture failed, which may have left what ONNX Runtime has for that thread amid one of its own.
+  void renew_thread();
+  /// With a turn. Behind what was launched before, on whichever stream.
+  void launch(const CudaGraph& graph, CUstream stream);
+  void wait_for_launched();
+
+  /// Memory of the device that does not belong to ONNX Runtime's arena, which is used again when it is given back.
+  std::shared_ptr<const CudaMemory> allocate(std::size_t bytes);
+
+ private:
+  class Blocks;
+  using Placement = std::map<std::string, bool, std::less<>>;
+
+  std::shared_ptr<Session> session_;
+  Options options_;
+  bool placement_known_ = false;
+  Placement inputs_;  // whether on the device
+  Placement outputs_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  int running_ = 0;
+  std::shared_ptr<Blocks> blocks_;
+  CUevent launched_ = nullptr;  // the last one
+  std::mutex thread_mutex_;
+  std::unique_ptr<OwnThread> thread_;
+};
+
+class GpuSession::Turn {
+ public:
+  explicit Turn(GpuSession& session) : session_(session) {}
+  ~Turn() { release(); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  void release() noexcept;
+
+ private:
+  GpuSession& session_;
+  bool held_ = true;
+};
+
+}  // namespace ortmulti

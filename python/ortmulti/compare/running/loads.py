@@ -1,0 +1,102 @@
+"""How a pool is asked: so many requests at a time, or so many a second."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortmulti.errors import InvalidArgument
+
+Arrivals = Literal["poisson", "constant"]
+ARRIVALS = ("poisson", "constant")
+
+NANOSECONDS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Load:
+    """One way of asking.
+
+    Attributes:
+        kind: "closed": there are always as many requests in flight; "open": they arrive whether or not those before
+            were answered.
+        in_flight: of a closed loop: requests in flight for each session.
+        rate: of an open loop: requests a second or, if `relative`, the part of what the closed loop of the same case
+            and round answered.
+        relative: what `rate` is.
+        arrivals: of an open loop: "poisson": independent of each other; "constant": at equal distances.
+    """
+
+    kind: Literal["closed", "open"]
+    in_flight: int = 0
+    rate: float = 0.0
+    relative: bool = False
+    arrivals: Arrivals = "poisson"
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        if self.kind == "closed":
+            return f"closed, {self.in_flight} a session"
+        return f"open, {self.rate:g}x" if self.relative else f"open, {self.rate:g}/s"
+
+    def at(self, capacity: float) -> Load:
+        """The same with requests a second, where `capacity` is what the closed loop answered."""
+        if not self.relative:
+            return self
+        return Load("open", rate=self.rate * capacity, arrivals=self.arrivals)
+
+    def as_json(self) -> dict[str, Any]:
+        """The load as JSON can carry it."""
+        return asdict(self)
+
+
+def closed(in_flight: int = 4) -> Load:
+    """A closed loop.
+
+    Raises:
+        InvalidArgument: nothing would be in flight.
+    """
+    if in_flight < 1:
+        raise InvalidArgument(f"a closed loop has at least one request in flight, not {in_flight}")
+    return Load("closed", in_flight=in_flight)
+
+
+def parse_rate(text: str, arrivals: str = "poisson") -> Load:
+    """The open loop that `text` means: "200" or "200/s" requests a second, "0.8x" of what the closed loop answered.
+
+    Raises:
+        InvalidArgument: it means none, or `arrivals` is not one of `ARRIVALS`.
+    """
+    if arrivals not in ARRIVALS:
+        raise InvalidArgument(f"arrivals are {' or '.join(ARRIVALS)}, not {arrivals!r}")
+    name = text.strip()
+    relative = name.endswith("x")
+    try:
+        rate = float(name.removesuffix("x") if relative else name.removesuffix("/s"))
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise InvalidArgument(f"{name!r} is no rate, such as 200 (requests a second) or 0.8x (of the closed loop's)")
+    return Load("open", rate=rate, relative=relative, arrivals=arrivals)  # type: ignore[arg-type]
+
+
+def arrival_times(rate: float, seconds: float, arrivals: str, seed: int) -> NDArray[np.int64]:
+    """When requests arrive, in nanoseconds from the start, ascending.
+
+    Args:
+        rate: requests a second, on average.
+        seconds: for how long; no arrival is later.
+        arrivals: "poisson": exponential distances; "constant": equal ones, the first at 0.
+        seed: of the distances.
+    """
+    if arrivals == "constant":
+        times = np.arange(int(np.ceil(rate * seconds))) / rate
+        return np.asarray(times * NANOSECONDS, np.int64)
+    generator = np.random.default_rng(seed)
+    # Poisson's process over a stretch of time: a Poisson number of places that are equally likely everywhere.
+    times = np.sort(generator.random(generator.poisson(rate * seconds))) * seconds
+    return np.asarray(times * NANOSECONDS, np.int64)

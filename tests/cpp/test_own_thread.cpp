@@ -1,0 +1,41 @@
+#include <gtest/gtest.h>
+
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "core/own_thread.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+TEST(OwnThread, DoesEverythingInOneThread) {
+  OwnThread own;
+  std::set<std::thread::id> ids;
+  std::vector<std::thread> callers;
+  callers.reserve(4);
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([&] {
+      for (int i = 0; i < 100; ++i) {
+        own.call([&] { ids.insert(std::this_thread::get_id()); });  // one by one, so that they need no lock
+      }
+    });
+  }
+  for (auto& caller : callers) {
+    caller.join();
+  }
+  EXPECT_EQ(ids.size(), 1U);
+  EXPECT_EQ(ids.count(std::this_thread::get_id()), 0U);
+}
+
+TEST(OwnThread, GivesWhatTheWorkThrows) {
+  OwnThread own;
+  EXPECT_THROW(own.call([] { throw std::runtime_error("no"); }), std::runtime_error);
+  bool done = false;
+  own.call([&done] { done = true; });
+  EXPECT_TRUE(done);
+}
+
+}  // namespace
+}  // namespace ortmulti::tests
