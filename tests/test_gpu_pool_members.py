@@ -43,7 +43,7 @@ def test_every_gpu_answers_whoever_comes_first(tmp_path: Path, wait: Any, shared
         for answer in answers:
             np.testing.assert_array_equal(answer, answers[0])
         warm = [span.device for span in pool.timeline.spans if span.name == "warm up"]
-        assert sorted(warm) == sorted(devices())
+        assert set(warm) == set(devices())  # one for each request that may be in flight
         for device in pool.stats().devices:
             assert device.state == "ready"
             assert device.memory_used is not None
