@@ -14,6 +14,7 @@ from benchmarks import (
     contention,
     cpu_sharing,
     create_close_cycles,
+    first_answers,
     import_time,
     pool_overhead,
     run_overhead,
@@ -59,6 +60,47 @@ def test_wrong_answers_are_counted() -> None:
         load.check(1, pool.run(None, load.feed(1)))
         load.check(2, pool.run(None, load.feed(1)))
     assert load.wrong == 1
+
+
+def test_first_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, path = models.make("identity", tmp_path), tmp_path / "first.json"
+    assert first_answers.main([str(model), "--devices", "cpu", "--repeat", "2", "--json", str(path)]) == 0
+    report = json.loads(path.read_text())
+    assert report["devices"] == ["cpu"]
+    for each in report["rounds"]:
+        for measured in each.values():
+            assert measured["returned"] > 0
+            assert 0 < measured["ready"]["cpu"] < measured["answers"]["cpu"]
+            assert 0 < measured["runs"]["cpu"] < measured["one"] < measured["answers"]["cpu"]
+            assert measured["contexts"] is None
+    assert report["summary"]["largest_difference"] == 0
+    assert "first answer after" in capsys.readouterr().out
+
+
+def test_first_answers_are_held_against_the_last_context_and_one_device() -> None:
+    def measured(answers: dict[str, float], contexts: float, one: float, output: float) -> dict[str, Any]:
+        outputs = {device: [1.0, output * number] for number, device in enumerate(answers)}
+        return {"answers": answers, "contexts": contexts, "one": one, "outputs": outputs}
+
+    rounds = [
+        {
+            "all": measured({"cuda:0": 2.0, "cuda:1": 4.5}, 3.0, 1.25, 0.5),
+            "one": measured({"cuda:0": 2.0}, 1.0, 1.0, 0.0),
+        }
+    ]
+    summary = first_answers.summarize(rounds)
+    assert (summary["first"], summary["last"], summary["contexts"]) == (2.0, 4.5, 3.0)
+    assert (summary["behind"], summary["behind_alone"], summary["ahead"]) == (0.25, 0.5, 1.0)
+    assert summary["largest_difference"] == 0.5
+
+
+@pytest.mark.gpu
+def test_first_answers_of_gpus(tmp_path: Path) -> None:
+    model, path = models.make("matmul", tmp_path, megabytes=64), tmp_path / "first.json"
+    first_answers.main([str(model), "--repeat", "1", "--most-behind=inf", "--json", str(path)])
+    [each] = json.loads(path.read_text())["rounds"]
+    assert each["all"]["contexts"] > 0
+    assert set(each["all"]["answers"]) == set(json.loads(path.read_text())["devices"])
 
 
 def test_batching(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

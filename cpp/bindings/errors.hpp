@@ -14,4 +14,8 @@ pybind11::object to_python(const Error& error);
 /// Of any exception: what is none of the core's is the exception that pybind11 would raise.
 pybind11::object to_python(const std::exception_ptr& exception);
 
+/// The other way: an exception of Python's as one that needs no GIL, under the kind of its class in ortmulti.errors or
+/// of the nearest base that has one; `fail` and the class's name before the text where it is another's.
+Error from_python(pybind11::handle exception);
+
 }  // namespace ortmulti::bindings

@@ -13,17 +13,36 @@ namespace ortmulti::bindings {
 PoolRequest::PoolRequest(std::shared_ptr<Session> session, const py::object& wanted, const py::object& feed,
                          py::object options, const std::string& device_name) {
   const Ort::RunOptions& given = to_run_options(options);
-  RunRequest values(*session, wanted, feed);
   if (!options.is_none()) {
     run_options = &given;
   }
   if (!device_name.empty()) {
     device = parse_device(device_name);
   }
+  python_ = std::make_unique<Python>();
+  python_->run_options = std::move(options);
+  python_->session = std::move(session);
+  if (python_->session) {
+    convert(wanted, feed);
+    return;
+  }
+  python_->wanted = wanted;
+  python_->feed = RunRequest::copy_feed(feed);
+}
+
+void PoolRequest::convert(const py::object& wanted, const py::object& feed) {
+  RunRequest& values = python_->values.emplace(*python_->session, wanted, feed);
   output_names = values.output_names();
   inputs = values.take_inputs();
-  python_ = std::make_unique<Python>(
-      Python{std::move(session), std::move(options), std::move(values), py::object(), py::object()});
+}
+
+void PoolRequest::prepare(const std::shared_ptr<Session>& session) {
+  if (python_->session) {
+    return;
+  }
+  const py::gil_scoped_acquire gil;
+  python_->session = session;
+  convert(std::exchange(python_->wanted, py::object()), std::exchange(python_->feed, py::object()));
 }
 
 PoolRequest::~PoolRequest() {  // NOLINT(bugprone-exception-escape): out of memory ends the process
@@ -41,10 +60,11 @@ py::list PoolRequest::take_results() {
   if (error) {
     std::rethrow_exception(error);
   }
+  const RunRequest& values = python_->values.value();  // of a request that ran
   if (!outputs_on_device) {
-    return python_->values.to_python(std::move(outputs));
+    return values.to_python(std::move(outputs));
   }
-  return python_->values.to_values(std::move(outputs), std::move(output_owners));
+  return values.to_values(std::move(outputs), std::move(output_owners));
 }
 
 void PoolRequest::make_endable() {

@@ -18,12 +18,14 @@ namespace ortmulti::bindings {
 class PoolRequest : public Request {
  public:
   /// `wanted`: names of outputs, or None; `device_name`: "" for any. Throws Error for what the session does not take.
-  /// Needs the GIL, as the next.
+  /// Without a session the values are converted by prepare(), once there is one. Needs the GIL, as the next.
   PoolRequest(std::shared_ptr<Session> session, const pybind11::object& wanted, const pybind11::object& feed,
               pybind11::object options, const std::string& device_name);
   ~PoolRequest() override;
   PoolRequest(const PoolRequest&) = delete;
   PoolRequest& operator=(const PoolRequest&) = delete;
+
+  void prepare(const std::shared_ptr<Session>& session) override;
 
   pybind11::list take_results();
 
@@ -38,11 +40,14 @@ class PoolRequest : public Request {
   struct Python {
     std::shared_ptr<Session> session;  // whose declarations the values were checked against
     pybind11::object run_options;
-    RunRequest values;
+    std::optional<RunRequest> values;
+    pybind11::object wanted;  // until there is a session, as the next
+    pybind11::object feed;
     pybind11::object future;
     pybind11::object complete;
   };
 
+  void convert(const pybind11::object& wanted, const pybind11::object& feed);
   void deliver() noexcept;
 
   std::unique_ptr<Python> python_;

@@ -55,7 +55,8 @@ std::vector<std::shared_ptr<Runner>> make_runners(const std::shared_ptr<Session>
 }
 
 void warm_up(const std::shared_ptr<Session>& session, const std::vector<std::shared_ptr<Runner>>& runners,
-             const py::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline) {
+             const py::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline,
+             const py::object& run_options) {
   if (feeds.empty()) {
     return;
   }
@@ -63,8 +64,8 @@ void warm_up(const std::shared_ptr<Session>& session, const std::vector<std::sha
   for (std::size_t i = 0; i < runners.size(); ++i) {
     all[i].runner = runners[i];
     for (const py::handle feed : feeds) {
-      all[i].requests.push_back(
-          std::make_shared<PoolRequest>(session, py::none(), py::reinterpret_borrow<py::object>(feed), py::none(), ""));
+      all[i].requests.push_back(std::make_shared<PoolRequest>(
+          session, py::none(), py::reinterpret_borrow<py::object>(feed), run_options, ""));
     }
   }
   const ReleaseGil nogil;

@@ -17,9 +17,10 @@ namespace ortmulti::bindings {
 std::vector<std::shared_ptr<Runner>> make_runners(const std::shared_ptr<Session>& session, int in_flight,
                                                   std::size_t max_graphs, int runs_at_once);
 
-/// Has every runner run each feed so often, all runners at the same time; each adds a span to the timeline. Throws the
-/// first one's error when all have ended. Needs the GIL, and releases it.
+/// Has every runner run each feed so often, all runners at the same time; each adds a span to the timeline.
+/// `run_options` may end the runs. Throws the first one's error when all have ended. Needs the GIL, and releases it.
 void warm_up(const std::shared_ptr<Session>& session, const std::vector<std::shared_ptr<Runner>>& runners,
-             const pybind11::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline);
+             const pybind11::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline,
+             const pybind11::object& run_options = pybind11::none());
 
 }  // namespace ortmulti::bindings

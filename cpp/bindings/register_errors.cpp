@@ -1,4 +1,5 @@
 #include <new>
+#include <string>
 #include <string_view>
 
 #include "bindings/errors.hpp"
@@ -92,6 +93,24 @@ py::object to_python(const std::exception_ptr& exception) {
   } catch (const std::exception& error) {
     return py::reinterpret_borrow<py::object>(PyExc_RuntimeError)(error.what());
   }
+}
+
+Error from_python(py::handle exception) {
+  const py::object classes = py::module_::import("ortmulti.errors");
+  const std::string text = py::str(exception);
+  for (const py::handle base : py::type::of(exception).attr("__mro__")) {
+    for (int number = 1; number <= static_cast<int>(ErrorKind::cancelled); ++number) {
+      const auto kind = static_cast<ErrorKind>(number);
+      const char* name = class_name(kind);
+      if (std::string_view(name) != "Error" && base.is(classes.attr(name))) {
+        return {kind, text};
+      }
+    }
+    if (base.is(classes.attr("Error"))) {
+      return {ErrorKind::fail, text};
+    }
+  }
+  return {ErrorKind::fail, py::str(py::type::of(exception).attr("__name__")).cast<std::string>() + ": " + text};
 }
 
 void register_errors(py::module_& /*module*/) {

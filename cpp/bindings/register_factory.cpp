@@ -6,6 +6,7 @@
 #include <optional>
 #include <tuple>
 
+#include "bindings/errors.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
@@ -59,11 +60,16 @@ class CancelUnlessTaken {
 // (reader threads, bytes of a chunk, buffers of a thread); 0: by the machine
 using LoaderArgument = std::tuple<int, std::uint64_t, int>;
 
+// Who is given each session that is ready, (index, session); who is told of each that failed, (index, exception), while
+// the others go on; what is called in short intervals, and may raise to end it all. None: nobody.
+using ListenerArgument = std::tuple<py::object, py::object, py::object>;
+
 py::tuple create_sessions(const py::object& model, const std::vector<std::vector<ProviderArgument>>& sessions,
                           const SessionOptions& options, const std::string& serialize, const py::object& progress,
                           const std::optional<WeightList>& weights, bool fill,
                           const std::shared_ptr<ReadAhead>& read_ahead, const LoaderArgument& loader,
-                          const py::object& load_progress, bool one_session_on_cpu) {
+                          const py::object& load_progress, bool one_session_on_cpu,
+                          const std::shared_ptr<Timeline>& timeline, const ListenerArgument& listener) {
   OnnxRuntime& runtime = OnnxRuntime::get();
   CreationRequest request;
   request.model =
@@ -83,6 +89,8 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
     }
   }
   request.one_session_on_cpu = one_session_on_cpu;
+  request.timeline = timeline;
+  request.keep_going = !std::get<1>(listener).is_none();
   if (weights) {
     SharedWeights& shared = request.weights.emplace();
     shared.plan = std::make_shared<WeightPlan>(plan_weights(*weights));
@@ -97,6 +105,7 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
     creation = Creation::start(runtime, std::move(request));
   }
   CancelUnlessTaken guard(*creation);
+  const auto& [take, failed, poll] = listener;
   std::size_t done = 0;
   std::uint64_t reported = 0;
   for (bool finished = false; !finished;) {
@@ -117,9 +126,22 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
     }
     for (const std::size_t index : ready) {
       ++done;
+      if (!take.is_none()) {
+        if (auto session = creation->take(index)) {
+          take(index, PythonSession{std::move(session)});
+        }
+      }
       if (!progress.is_none()) {
         progress(done, creation->size(), to_string(creation->device(index)));
       }
+    }
+    for (const auto& [index, error] : creation->failures()) {
+      if (!failed.is_none()) {
+        failed(index, to_python(error));
+      }
+    }
+    if (!poll.is_none()) {
+      poll();
     }
     if (PyErr_CheckSignals() != 0) {
       throw py::error_already_set();
@@ -134,7 +156,9 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
   }
   py::list result;
   for (auto& session : created) {
-    result.append(PythonSession{std::move(session)});
+    if (session) {
+      result.append(PythonSession{std::move(session)});
+    }
   }
   return py::make_tuple(result, creation->timeline());
 }
@@ -145,7 +169,9 @@ void register_factory(py::module_& module) {
   module.def("create_sessions", &create_sessions, py::arg("model"), py::arg("sessions"), py::arg("options"),
              py::arg("serialize"), py::arg("progress") = py::none(), py::arg("weights") = py::none(),
              py::arg("fill") = true, py::arg("read_ahead") = py::none(), py::arg("loader") = LoaderArgument{},
-             py::arg("load_progress") = py::none(), py::arg("one_session_on_cpu") = false);
+             py::arg("load_progress") = py::none(), py::arg("one_session_on_cpu") = false,
+             py::arg("timeline") = py::none(),
+             py::arg("listener") = std::make_tuple(py::none(), py::none(), py::none()));
   py::class_<ReadAhead, std::shared_ptr<ReadAhead>>(module, "ReadAhead")
       .def(py::init([](const std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>>& ranges) {
              std::vector<ReadAhead::Range> files;

@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 
+#include "bindings/errors.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/pool_request.hpp"
 #include "bindings/pool_runners.hpp"
@@ -64,19 +66,66 @@ class PythonPool {
 
   // Each of the session's runners runs the feeds first, all at the same time.
   void add(const PythonSession& session, int in_flight, std::size_t max_graphs, int runs_at_once, const py::list& feeds,
-           int warm_up_runs, const std::shared_ptr<Timeline>& timeline) {
+           int warm_up_runs, const std::shared_ptr<Timeline>& timeline, const py::object& run_options) {
     const std::vector<std::shared_ptr<Runner>> runners = [&] {
       const ReleaseGil nogil;
       return make_runners(session.session, in_flight, max_graphs, runs_at_once);
     }();
-    ortmulti::bindings::warm_up(session.session, runners, feeds, warm_up_runs, timeline);
+    ortmulti::bindings::warm_up(session.session, runners, feeds, warm_up_runs, timeline, run_options);
     const ReleaseGil nogil;
-    if (!session_) {
-      session_ = session.session;
+    {
+      const std::lock_guard lock(session_mutex_);
+      if (!session_) {
+        session_ = session.session;
+      }
     }
     for (const auto& runner : runners) {
       pool_->add(runner);
     }
+  }
+
+  void expect(const std::string& device, std::size_t sessions) {
+    const Device parsed = parse_device(device);
+    const ReleaseGil nogil;
+    pool_->expect(parsed, sessions);
+  }
+
+  void not_coming(const std::string& device, std::size_t sessions, const py::object& exception) {
+    const Device parsed = parse_device(device);
+    const auto error = std::make_exception_ptr(from_python(exception));
+    const ReleaseGil nogil;
+    pool_->not_coming(parsed, sessions, error);
+  }
+
+  void set_opening(bool opening) {
+    const ReleaseGil nogil;
+    pool_->set_opening(opening);
+  }
+
+  void fail(const py::object& exception) {
+    const auto error = std::make_exception_ptr(from_python(exception));
+    const ReleaseGil nogil;
+    pool_->fail(error);
+  }
+
+  void remove(const std::string& device) {
+    const Device parsed = parse_device(device);
+    for (;;) {
+      {
+        const ReleaseGil nogil;
+        if (pool_->remove(parsed, Request::Clock::now() + signal_interval)) {
+          return;
+        }
+      }
+      if (PyErr_CheckSignals() != 0) {
+        throw py::error_already_set();
+      }
+    }
+  }
+
+  void continue_from(const PythonPool& before) {
+    const ReleaseGil nogil;
+    pool_->continue_from(before.pool_);
   }
 
   py::list run(const py::object& output_names, const py::object& input_feed, const py::object& run_options,
@@ -137,14 +186,15 @@ class PythonPool {
   }
 
   void warm_up(const py::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline) {
-    if (!session_) {
+    const auto session = first_session();
+    if (!session) {
       throw Error(ErrorKind::closed, "the pool has no session");
     }
     const auto runners = [&] {
       const ReleaseGil nogil;
       return pool_->runners();
     }();
-    ortmulti::bindings::warm_up(session_, runners, feeds, runs, timeline);
+    ortmulti::bindings::warm_up(session, runners, feeds, runs, timeline);
   }
 
   bool cancel(const std::weak_ptr<PoolRequest>& request) {
@@ -166,14 +216,16 @@ class PythonPool {
   bool closed() const { return pool_->closed(); }
 
  private:
+  std::shared_ptr<Session> first_session() {
+    const std::lock_guard lock(session_mutex_);
+    return session_;
+  }
+
   std::shared_ptr<PoolRequest> make_request(const py::object& output_names, const py::object& input_feed,
                                             const py::object& run_options, const std::string& device,
                                             std::optional<double> timeout, bool outputs_on_device,
                                             std::shared_ptr<Timeline> timeline) {
-    if (!session_) {
-      throw Error(ErrorKind::closed, "the pool has no session");
-    }
-    auto request = std::make_shared<PoolRequest>(session_, output_names, input_feed, run_options, device);
+    auto request = std::make_shared<PoolRequest>(first_session(), output_names, input_feed, run_options, device);
     if (timeout) {
       request->deadline = after(*timeout);
     }
@@ -201,7 +253,8 @@ class PythonPool {
   }
 
   std::shared_ptr<Pool> pool_;
-  std::shared_ptr<Session> session_;  // the first, which says what inputs and outputs there are
+  std::mutex session_mutex_;
+  std::shared_ptr<Session> session_;  // the first that came, which says what inputs and outputs there are
   std::atomic<std::int64_t> last_run_ns_{std::numeric_limits<std::int64_t>::max()};
 };
 
@@ -218,11 +271,28 @@ py::dict to_dict(const LatencyHistogram& histogram) {
   return result;
 }
 
+const char* name_of(DeviceState state) {
+  switch (state) {
+    case DeviceState::starting:
+      return "starting";
+    case DeviceState::ready:
+      return "ready";
+    case DeviceState::failed:
+      return "failed";
+    case DeviceState::broken:
+      return "broken";
+    case DeviceState::removed:
+      return "removed";
+  }
+  return "";
+}
+
 py::dict to_dict(const PoolStats& stats) {
   py::list devices;
   for (const DeviceStats& device : stats.devices) {
     py::dict entry;
     entry["device"] = to_string(device.device);
+    entry["state"] = name_of(device.state);
     entry["sessions"] = device.sessions;
     entry["busy"] = device.busy;
     entry["waiting"] = device.waiting;
@@ -259,7 +329,13 @@ void register_pool(py::module_& module) {
            py::arg("max_waiting") = py::none(), py::arg("batching") = py::none())
       .def("add", &PythonPool::add, py::arg("session"), py::arg("in_flight") = 1, py::arg("max_graphs") = 0,
            py::arg("runs_at_once") = 1, py::arg("feeds") = py::list(), py::arg("warm_up_runs") = 0,
-           py::arg("timeline") = std::shared_ptr<Timeline>())
+           py::arg("timeline") = std::shared_ptr<Timeline>(), py::arg("run_options") = py::none())
+      .def("expect", &PythonPool::expect, py::arg("device"), py::arg("sessions"))
+      .def("not_coming", &PythonPool::not_coming, py::arg("device"), py::arg("sessions"), py::arg("exception"))
+      .def("set_opening", &PythonPool::set_opening, py::arg("opening"))
+      .def("fail", &PythonPool::fail, py::arg("exception"))
+      .def("remove", &PythonPool::remove, py::arg("device"))
+      .def("continue_from", &PythonPool::continue_from, py::arg("before"))
       .def("warm_up", &PythonPool::warm_up, py::arg("feeds"), py::arg("runs"), py::arg("timeline"))
       .def("run", &PythonPool::run, py::arg("output_names"), py::arg("input_feed"), py::arg("run_options"),
            py::arg("device"), py::arg("timeout"), py::arg("outputs_on_device") = false,

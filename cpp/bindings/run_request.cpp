@@ -53,6 +53,11 @@ RunRequest::RunRequest(const Session& session, const py::object& output_names, c
   choose_outputs(session, output_names);
 }
 
+py::dict RunRequest::copy_feed(const py::object& input_feed) {
+  const py::dict feed = to_feed(input_feed);
+  return py::reinterpret_steal<py::dict>(PyDict_Copy(feed.ptr()));
+}
+
 void RunRequest::add(const ValueInfo& declared, py::handle object) {
   if (std::shared_ptr<const Value> given = value_in(object)) {
     check_input(declared, *given);

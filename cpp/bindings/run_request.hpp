@@ -19,6 +19,9 @@ class RunRequest {
   /// `input_feed`: a mapping of names to values; `output_names`: a sequence of str, or None. Throws Error.
   RunRequest(const Session& session, const pybind11::object& output_names, const pybind11::object& input_feed);
 
+  /// The feed as it is now, for a request that is made of it later. Throws Error for what is no mapping.
+  static pybind11::dict copy_feed(const pybind11::object& input_feed);
+
   /// Needs no GIL.
   std::vector<Ort::Value> run(Session& session, const Ort::RunOptions& options) const;
 

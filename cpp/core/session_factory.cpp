@@ -49,7 +49,10 @@ bool concurrent_creation_stressed(const std::string& onnxruntime_version) {
 }
 
 Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
-    : runtime_(runtime), request_(std::move(request)), sessions_(request_.sessions.size()) {
+    : runtime_(runtime),
+      request_(std::move(request)),
+      timeline_(request_.timeline ? request_.timeline : std::make_shared<Timeline>()),
+      sessions_(request_.sessions.size()) {
   for (const auto& providers : request_.sessions) {
     devices_.push_back(device_of(providers));
     turns_[to_string(devices_.back())];
@@ -75,7 +78,7 @@ Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
   if (!gpus.empty()) {
     const SharedWeights& weights = *request_.weights;
     loader_ = std::make_unique<WeightLoader>(CudaStartup::instance(), weights.plan, std::move(gpus), weights.loader,
-                                             weights.read_ahead, timeline_, weights.fill);
+                                             weights.read_ahead, timeline_, weights.fill, request_.keep_going);
   }
 }
 
@@ -279,7 +282,11 @@ void Creation::finish(std::size_t index, std::shared_ptr<Session> session, const
   }
   made[index] = std::move(session);
   if (error && loader_) {
-    loader_->stop();
+    if (request_.keep_going && devices_[index].is_cuda()) {
+      loader_->want(loader_->index_of(devices_[index].index));  // its thread may wait for that
+    } else {
+      loader_->stop();
+    }
   }
   std::unique_lock lock(mutex_);
   if (cancelled_) {
@@ -292,7 +299,7 @@ void Creation::finish(std::size_t index, std::shared_ptr<Session> session, const
     made.assign(size(), nullptr);
     lock.lock();
   }
-  stopped_ = stopped_ || error;
+  stopped_ = stopped_ || (error && !request_.keep_going);
   error_ = error_ ? error_ : error;
   for (std::size_t i = 0; i < size(); ++i) {
     if (i != index && !(follows(i) && devices_[i] == devices_[index])) {
@@ -300,6 +307,9 @@ void Creation::finish(std::size_t index, std::shared_ptr<Session> session, const
     }
     if (made[i]) {
       newly_ready_.push_back(i);
+      ++made_;
+    } else if (error && request_.keep_going) {
+      newly_failed_.push_back({i, error});
     }
     sessions_[i] = std::move(made[i]);
     ++finished_;
@@ -309,7 +319,8 @@ void Creation::finish(std::size_t index, std::shared_ptr<Session> session, const
 
 std::vector<std::size_t> Creation::wait(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
-  progress_.wait_for(lock, timeout, [this] { return finished_ == size() || !newly_ready_.empty(); });
+  progress_.wait_for(lock, timeout,
+                     [this] { return finished_ == size() || !newly_ready_.empty() || !newly_failed_.empty(); });
   return std::exchange(newly_ready_, {});
 }
 
@@ -342,6 +353,16 @@ void Creation::cancel() {
   leave_threads();
 }
 
+std::shared_ptr<Session> Creation::take(std::size_t index) {
+  const std::lock_guard lock(mutex_);
+  return index < sessions_.size() ? std::move(sessions_[index]) : nullptr;
+}
+
+std::vector<Creation::Failure> Creation::failures() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(newly_failed_, {});
+}
+
 void Creation::leave_threads() {
   Cancelled& cancelled = cancelled_threads();
   const std::lock_guard lock(cancelled.mutex);
@@ -363,7 +384,7 @@ std::vector<std::shared_ptr<Session>> Creation::take() {
     throw Error(ErrorKind::closed, "the creation of sessions was cancelled");
   }
   join();
-  if (error_) {
+  if (error_ && (!request_.keep_going || made_ == 0)) {
     for (const auto& session : std::exchange(sessions_, {})) {
       if (session) {
         session->close();

@@ -38,7 +38,9 @@ struct CreationRequest {
   SessionOptions options;
   Serialize serialize = Serialize::automatic;
   std::optional<SharedWeights> weights;
-  bool one_session_on_cpu = false;  ///< The sessions on the CPU are handles of one ONNX Runtime session.
+  bool one_session_on_cpu = false;     ///< The sessions on the CPU are handles of one ONNX Runtime session.
+  bool keep_going = false;             ///< One session's failure is not that of the others.
+  std::shared_ptr<Timeline> timeline;  ///< To add spans to; null: a new one.
 };
 
 /// N sessions on N threads. The threads own what they need, so that whoever waits may give up: what then is still
@@ -56,8 +58,19 @@ class Creation : public std::enable_shared_from_this<Creation> {
   /// Gives up: what was created is closed, what has not begun does not begin.
   void cancel();
 
-  /// Waits, and gives the sessions away in the order asked for. If one failed, all are closed and its error is thrown;
-  /// also throws after cancel().
+  /// Gives away one session that became ready, to be closed by whoever has it. Null where it was given away before, or
+  /// closed since another one failed.
+  std::shared_ptr<Session> take(std::size_t index);
+  struct Failure {
+    std::size_t index;
+    std::exception_ptr error;
+  };
+  /// Those that failed since the last call.
+  std::vector<Failure> failures();
+
+  /// Waits, and gives the sessions away in the order asked for; null for those that were given away before, or failed
+  /// beside others that kept going. If one failed, or all that kept going, all are closed and the first error is
+  /// thrown; also throws after cancel().
   std::vector<std::shared_ptr<Session>> take();
 
   /// Bytes of weights that are loaded or on their way to the first device, and all of them; zeros without shared
@@ -102,7 +115,7 @@ class Creation : public std::enable_shared_from_this<Creation> {
   OnnxRuntime& runtime_;
   CreationRequest request_;
   std::vector<Device> devices_;
-  std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();
+  std::shared_ptr<Timeline> timeline_;
   std::unique_ptr<WeightLoader> loader_;
   std::once_flag mapping_;
   std::shared_ptr<const WeightStore> mapped_;  // for sessions on the CPU
@@ -119,6 +132,8 @@ class Creation : public std::enable_shared_from_this<Creation> {
   bool stopped_ = false;  // cancelled, or one has failed: do not begin another
   bool cancelled_ = false;
   std::vector<std::size_t> newly_ready_;
+  std::vector<Failure> newly_failed_;
+  std::size_t made_ = 0;
   std::vector<std::shared_ptr<Session>> sessions_;
   std::exception_ptr error_;  // the first
   std::vector<std::thread> threads_;

@@ -38,7 +38,7 @@ class Stream {
 
 WeightLoader::WeightLoader(CudaStartup& startup, std::shared_ptr<const WeightPlan> plan, std::vector<int> devices,
                            const LoaderOptions& options, std::shared_ptr<ReadAhead> read_ahead,
-                           std::shared_ptr<Timeline> timeline, bool fill)
+                           std::shared_ptr<Timeline> timeline, bool fill, bool keep_going)
     : startup_(startup),
       plan_(std::move(plan)),
       devices_(std::move(devices)),
@@ -46,6 +46,7 @@ WeightLoader::WeightLoader(CudaStartup& startup, std::shared_ptr<const WeightPla
       read_ahead_(std::move(read_ahead)),
       timeline_(std::move(timeline)),
       fill_(fill),
+      keep_going_(keep_going),
       total_bytes_(plan_->file_bytes()),
       slots_(devices_.size()) {
   for (const int device : devices_) {
@@ -85,7 +86,7 @@ void WeightLoader::bring_up(std::size_t index) noexcept {
       fill(index, std::move(reader));
     }
   } catch (...) {
-    fail(std::current_exception());
+    fail(index, std::current_exception());
   }
 }
 
@@ -99,47 +100,67 @@ std::size_t WeightLoader::find_source(std::size_t index) {
   return no_source;
 }
 
-void WeightLoader::fill(std::size_t index, std::unique_ptr<WeightReader> reader) {
-  std::size_t source = no_source;
-  {
-    const std::string name = to_string(Device::cuda(devices_[index]));
-    const ScopedSpan span(index == 0 ? nullptr : timeline_.get(), "wait for weights", name);
-    std::unique_lock lock(mutex_);
-    const auto my_turn = [&] {
-      if (stop_.load() || slots_[index].taken) {
-        return true;
-      }
-      source = find_source(index);
-      // The first pass is the first device's; another one follows where a device can reach none that is filled.
-      return source != no_source || (!reading_ && (index == 0 || slots_[0].filled));
-    };
-    changed_.wait(lock, my_turn);
-    if (stop_.load()) {
-      return;
-    }
-    if (slots_[index].taken) {
-      changed_.wait(lock, [&] { return stop_.load() || slots_[index].filled; });
-      return;
-    }
-    slots_[index].taken = true;
-    reading_ = reading_ || source == no_source;
-  }
-  if (source != no_source) {
-    copy_from(source, index);
-  } else {
-    read_to(index, reader ? std::move(reader) : new_reader(devices_[index]));
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    if (stop_.load()) {
-      return;
-    }
-    slots_[index].filled = true;
-  }
-  changed_.notify_all();
+bool WeightLoader::may_read(std::size_t index) const {
+  const auto first = std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return !slot.error; });
+  return !reading_ && (&*first == &slots_[index] || first->filled);
 }
 
-void WeightLoader::read_to(std::size_t index, std::unique_ptr<WeightReader> reader) {
+void WeightLoader::fill(std::size_t index, std::unique_ptr<WeightReader> reader) {
+  for (bool done = false; !done;) {
+    std::size_t source = no_source;
+    {
+      const std::string name = to_string(Device::cuda(devices_[index]));
+      const ScopedSpan span(index == 0 ? nullptr : timeline_.get(), "wait for weights", name);
+      std::unique_lock lock(mutex_);
+      const auto my_turn = [&] {
+        if (stop_.load() || slots_[index].taken) {
+          return true;
+        }
+        source = find_source(index);
+        // The first pass is the first device's; another one follows where a device can reach none that is filled.
+        return source != no_source || may_read(index);
+      };
+      changed_.wait(lock, my_turn);
+      if (stop_.load()) {
+        return;
+      }
+      if (slots_[index].taken) {
+        changed_.wait(lock, [&] { return stop_.load() || slots_[index].filled || !slots_[index].taken; });
+        if (stop_.load() || slots_[index].filled) {
+          return;
+        }
+        continue;  // the other's pass has failed
+      }
+      slots_[index].taken = true;
+      reading_ = reading_ || source == no_source;
+    }
+    const auto ended = [&](bool again) {
+      {
+        const std::lock_guard lock(mutex_);
+        reading_ = reading_ && source != no_source;
+        slots_[index].filled = done;
+        slots_[index].taken = !again;
+      }
+      changed_.notify_all();
+    };
+    try {
+      if (source != no_source) {
+        done = copy_from(source, index);
+      } else {
+        done = read_to(index, reader ? std::move(reader) : new_reader(devices_[index]));
+      }
+    } catch (...) {
+      ended(false);
+      throw;
+    }
+    if (stop_.load()) {
+      return;
+    }
+    ended(!done);
+  }
+}
+
+bool WeightLoader::read_to(std::size_t index, std::unique_ptr<WeightReader> reader) {
   const std::string name = to_string(Device::cuda(devices_[index]));
   std::vector<std::size_t> filling{index};
   std::vector<std::shared_ptr<CudaWeightStore>> targets;
@@ -149,21 +170,21 @@ void WeightLoader::read_to(std::size_t index, std::unique_ptr<WeightReader> read
     changed_.wait(lock, [&] {
       bool all = true;
       for (std::size_t i = 0; i < slots_.size(); ++i) {
-        all = all && (!context_was_there_[i] || slots_[i].arrived);
+        all = all && (!context_was_there_[i] || slots_[i].arrived || slots_[i].error);
       }
       return all || stop_.load();
     });
     if (stop_.load()) {
-      return;
+      return false;
     }
     for (std::size_t i = 0; i < slots_.size(); ++i) {
-      if (i != index && slots_[i].arrived && !slots_[i].taken &&
+      if (i != index && slots_[i].arrived && !slots_[i].taken && !slots_[i].alone && !slots_[index].alone &&
           !startup_.can_access_peer(devices_[i], devices_[index])) {
-        slots_[i].taken = true;
         filling.push_back(i);
       }
     }
-    for (const std::size_t i : filling) {
+    for (const std::size_t i : filling) {  // once no call of the driver can fail any more
+      slots_[i].taken = true;
       targets.push_back(slots_[i].store);
     }
     slots_[index].progress = reader->progress();
@@ -174,29 +195,42 @@ void WeightLoader::read_to(std::size_t index, std::unique_ptr<WeightReader> read
     {
       const std::lock_guard lock(mutex_);
       reader_ = nullptr;
-      reading_ = false;
       for (const std::size_t i : filling) {
         slots_[i].filled = filled;
+        slots_[i].taken = filled || i == index;
+        slots_[i].alone = !filled;
+      }
+      if (!filled) {
+        slots_[index].progress->abandon();
+        slots_[index].progress.reset();
       }
     }
     changed_.notify_all();
   };
   try {
     const ScopedSpan span(timeline_.get(), "load weights", name);
-    finished(reader->fill(targets));
+    const bool filled = reader->fill(targets);
+    finished(filled);
+    return filled;
   } catch (...) {
     finished(false);
+    if (keep_going_ && filling.size() > 1) {
+      return false;
+    }
     throw;
   }
 }
 
-void WeightLoader::copy_from(std::size_t source, std::size_t index) {
+bool WeightLoader::copy_from(std::size_t source, std::size_t index) {
   std::shared_ptr<CudaWeightStore> from;
   std::shared_ptr<CudaWeightStore> to;
   std::shared_ptr<FillProgress> progress;
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stop_.load() || slots_[index].wanted; });
+    if (!slots_[source].filled && !slots_[source].progress) {
+      return false;
+    }
     from = slots_[source].store;
     to = slots_[index].store;
     progress = slots_[source].filled ? nullptr : slots_[source].progress;
@@ -214,8 +248,8 @@ void WeightLoader::copy_from(std::size_t source, std::size_t index) {
   const std::uint64_t bytes = plan_->slab_bytes;
   for (std::uint64_t copied = 0; copied < bytes;) {
     const std::uint64_t end = progress ? progress->wait_beyond(copied, peer_step, stop_) : bytes;
-    if (stop_.load()) {
-      return;
+    if (stop_.load() || end == copied) {
+      return false;
     }
     startup_.check(driver.memcpy_peer_async(to->slab() + copied, to->context(), from->slab() + copied, from->context(),
                                             end - copied, stream.get()),
@@ -223,6 +257,7 @@ void WeightLoader::copy_from(std::size_t source, std::size_t index) {
     startup_.check(driver.stream_synchronize(stream.get()), what);
     copied = end;
   }
+  return true;
 }
 
 void WeightLoader::want(std::size_t index) {
@@ -236,9 +271,9 @@ void WeightLoader::want(std::size_t index) {
 std::shared_ptr<const CudaWeightStore> WeightLoader::allocated(std::size_t index) {
   want(index);
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return stop_.load() || slots_[index].arrived; });
-  if (stop_.load()) {
-    throw_stopped();
+  changed_.wait(lock, [&] { return stop_.load() || slots_[index].arrived || slots_[index].error; });
+  if (stop_.load() || slots_[index].error) {
+    throw_stopped(index);
   }
   return slots_[index].store;
 }
@@ -246,20 +281,31 @@ std::shared_ptr<const CudaWeightStore> WeightLoader::allocated(std::size_t index
 void WeightLoader::wait_filled(std::size_t index) {
   want(index);
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return stop_.load() || slots_[index].filled; });
-  if (stop_.load() && !slots_[index].filled) {
-    throw_stopped();
+  changed_.wait(lock, [&] { return stop_.load() || slots_[index].filled || slots_[index].error; });
+  if (!slots_[index].filled) {
+    throw_stopped(index);
   }
 }
 
-void WeightLoader::throw_stopped() {
+void WeightLoader::throw_stopped(std::size_t index) {
+  if (slots_[index].error) {
+    std::rethrow_exception(slots_[index].error);
+  }
   if (error_) {
     std::rethrow_exception(error_);
   }
   throw Error(ErrorKind::closed, "loading the weights was stopped");
 }
 
-void WeightLoader::fail(std::exception_ptr error) {
+void WeightLoader::fail(std::size_t index, std::exception_ptr error) {
+  if (keep_going_) {
+    {
+      const std::lock_guard lock(mutex_);
+      slots_[index].error = std::move(error);
+    }
+    changed_.notify_all();
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     if (!error_ && !stop_.load()) {
@@ -287,7 +333,7 @@ void WeightLoader::stop() {
 
 std::uint64_t WeightLoader::copied_bytes() const {
   const std::lock_guard lock(mutex_);
-  if (!slots_.empty() && slots_[0].filled) {
+  if (std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.filled; })) {
     return total_bytes_;
   }
   return reader_ == nullptr ? 0 : reader_->copied_bytes();

@@ -22,13 +22,14 @@ namespace ortmulti {
 /// own but the readers: bring_up() is called from one for each device.
 class WeightLoader {
  public:
-  /// `devices` are different ones; the first is filled from the host. Without `fill` the memory is allocated only.
+  /// `devices` are different ones; the first is filled from the host. Without `fill` the memory is allocated only. With
+  /// `keep_going` a device that fails is left out: another takes its place as the one that is filled first.
   WeightLoader(CudaStartup& startup, std::shared_ptr<const WeightPlan> plan, std::vector<int> devices,
                const LoaderOptions& options, std::shared_ptr<ReadAhead> read_ahead, std::shared_ptr<Timeline> timeline,
-               bool fill = true);
+               bool fill = true, bool keep_going = false);
 
   /// Creates or joins the context of devices[index], allocates there and waits until the weights are there. What fails
-  /// is thrown by allocated() and wait_filled(), and stops the other devices.
+  /// is thrown by allocated() and wait_filled(), and stops the other devices unless these keep going.
   void bring_up(std::size_t index) noexcept;
 
   /// Lets devices[index] be copied to from another device. Until then it is not: what CUDA is asked for on a device may
@@ -56,17 +57,24 @@ class WeightLoader {
     bool arrived = false;  // allocated
     bool taken = false;    // being filled by its own thread, or by another's pass
     bool filled = false;
+    bool alone = false;                      // a pass for several devices failed, of which any may be to blame
+    std::exception_ptr error;                // it was left out
     std::shared_ptr<FillProgress> progress;  // of the pass that fills it; null where it is copied from a peer
   };
 
   void fill(std::size_t index, std::unique_ptr<WeightReader> reader);
   std::unique_ptr<WeightReader> new_reader(int device);
-  void read_to(std::size_t index, std::unique_ptr<WeightReader> reader);
-  void copy_from(std::size_t source, std::size_t index);
+  /// False where a pass for several devices failed.
+  bool read_to(std::size_t index, std::unique_ptr<WeightReader> reader);
+  /// False where the pass that fills the source has failed.
+  bool copy_from(std::size_t source, std::size_t index);
+  /// Whether a pass for this device may begin: one at a time, the first that works before all others. With the mutex
+  /// held, as the next.
+  bool may_read(std::size_t index) const;
   /// A slot that is filled or being filled from the host, which `index` can copy from. With the mutex held.
   std::size_t find_source(std::size_t index);
-  void fail(std::exception_ptr error);
-  [[noreturn]] void throw_stopped();
+  void fail(std::size_t index, std::exception_ptr error);
+  [[noreturn]] void throw_stopped(std::size_t index);
 
   CudaStartup& startup_;
   std::shared_ptr<const WeightPlan> plan_;
@@ -75,6 +83,7 @@ class WeightLoader {
   std::shared_ptr<ReadAhead> read_ahead_;
   std::shared_ptr<Timeline> timeline_;
   bool fill_;
+  bool keep_going_;
   std::uint64_t total_bytes_;
   std::vector<bool> context_was_there_;
 

@@ -73,8 +73,17 @@ void FillProgress::job_done(std::size_t job) {
 std::uint64_t FillProgress::wait_beyond(std::uint64_t above, std::uint64_t step, const std::atomic<bool>& stop) {
   std::unique_lock lock(mutex_);
   const auto filled = [&] { return prefix_ == 0 ? 0 : ends_[prefix_ - 1]; };
-  advanced_.wait(lock, [&] { return stop.load() || prefix_ == ends_.size() || filled() >= above + step; });
-  return stop.load() ? above : std::max(above, filled());
+  advanced_.wait(lock,
+                 [&] { return stop.load() || abandoned_ || prefix_ == ends_.size() || filled() >= above + step; });
+  return stop.load() || abandoned_ ? above : std::max(above, filled());
+}
+
+void FillProgress::abandon() {
+  {
+    const std::lock_guard lock(mutex_);
+    abandoned_ = true;
+  }
+  advanced_.notify_all();
 }
 
 void FillProgress::wake() {

@@ -35,9 +35,11 @@ class FillProgress {
 
   void job_done(std::size_t job);
   /// Waits until the slab is filled beyond `above` by at least `step`, or to its end; returns up to where it is.
-  /// Returns `above` after wake() with `stop` set.
+  /// Returns `above` after wake() with `stop` set, and after abandon().
   std::uint64_t wait_beyond(std::uint64_t above, std::uint64_t step, const std::atomic<bool>& stop);
   void wake();
+  /// The pass has failed.
+  void abandon();
 
  private:
   std::mutex mutex_;
@@ -45,6 +47,7 @@ class FillProgress {
   std::vector<std::uint64_t> ends_;
   std::vector<bool> done_;
   std::size_t prefix_ = 0;  // jobs done without a gap
+  bool abandoned_ = false;
 };
 
 /// One pass over the files of a plan: threads read them in order into pinned buffers, from which every target copies.

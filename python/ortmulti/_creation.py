@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from ortmulti import _core, _logging, _runtime
 from ortmulti import providers as _providers
+from ortmulti.devices import Device
 from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
 from ortmulti.options import GraphOptimizationLevel, SessionOptions
 from ortmulti.timeline import Timeline
@@ -85,6 +86,30 @@ class Callbacks:
     bytes_loaded: BytesProgress | None = None
 
 
+class Listener(Protocol):
+    """Who is given the sessions of a creation one by one, as they become ready, while the others still start."""
+
+    @property
+    def keep_going(self) -> bool:
+        """Whether the others are still wanted when one has failed."""
+
+    @property
+    def timeline(self) -> Timeline:
+        """Where the spans go, from the beginning on."""
+
+    def targets(self, devices: Sequence[Device]) -> None:
+        """Called once it is known on which devices there will be sessions, with one entry for each session."""
+
+    def ready(self, index: int, session: _core.Session) -> None:
+        """Called for each session, which it closes. What it raises ends the creation."""
+
+    def failed(self, index: int, error: BaseException) -> None:
+        """Called for each session that failed beside others, if these keep going."""
+
+    def poll(self) -> None:
+        """Called in short intervals; may raise to end the creation."""
+
+
 def check_arguments(serialize: object, progress: object) -> None:
     """Raises for what `create_sessions` does not take as its arguments of these names."""
     if serialize not in (None, "none", "device", "all"):
@@ -101,12 +126,14 @@ def create(
     callbacks: Callbacks = Callbacks(),
     weights: Weights | None = None,
     one_session_on_cpu: bool = False,
+    listener: Listener | None = None,
 ) -> tuple[list[_core.Session], _core.Timeline]:
     """One creation in the core: a session for each list of providers.
 
     Args:
         weights: Weights to use together instead of each session's own.
         one_session_on_cpu: Whether those on the CPU are handles of one ONNX Runtime session.
+        listener: Who gets the sessions, of which then none is returned.
     """
     _runtime.ensure_open()
     try:
@@ -122,6 +149,10 @@ def create(
             loader=(0, 0, 0) if weights is None else weights.loader,
             load_progress=callbacks.bytes_loaded,
             one_session_on_cpu=one_session_on_cpu,
+            timeline=None if listener is None else listener.timeline._core,
+            listener=(None, None, None)
+            if listener is None
+            else (listener.ready, listener.failed if listener.keep_going else None, listener.poll),
         )
     finally:
         _logging.flush()

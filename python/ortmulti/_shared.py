@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortmulti import _core, _creation, _prewarm, _runtime
 from ortmulti import providers as _providers
+from ortmulti._listeners import Held, Kept
 from ortmulti._model_additions import replacing_weights
 from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import (
@@ -56,6 +57,7 @@ class Request:
         strategy: "native": each session loads the model by itself.
         optimize: Whether the model is optimized before.
         loader: How weights are read.
+        listener: Who gets the sessions as they become ready; None: they are returned together.
     """
 
     model: _creation.CheckedModel
@@ -68,13 +70,21 @@ class Request:
     strategy: Strategy = "shared"
     optimize: Optimize = "auto"
     loader: LoaderOptions | None = None
+    listener: _creation.Listener | None = None
 
 
 class _Spans:
-    """What is done in this thread, for the timeline that is there only in the end."""
+    """What is done in this thread, for the timeline: at once if there is one, else when it is there in the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeline: Timeline | None = None) -> None:
+        self._timeline = timeline
         self._spans: list[tuple[str, int, int]] = []
+
+    def _add(self, name: str, start_ns: int, end_ns: int) -> None:
+        if self._timeline is None:
+            self._spans.append((name, start_ns, end_ns))
+        else:
+            self._timeline.add(name, start_ns, end_ns)
 
     @contextlib.contextmanager
     def __call__(self, name: str) -> Iterator[None]:
@@ -82,11 +92,11 @@ class _Spans:
         try:
             yield
         finally:
-            self._spans.append((name, start, time.monotonic_ns()))
+            self._add(name, start, time.monotonic_ns())
 
     def not_shared(self, reason: str) -> None:
         now = time.monotonic_ns()
-        self._spans.append((f"not shared: {reason}", now, now))
+        self._add(f"not shared: {reason}", now, now)
         LOGGER.info("each session loads the model by itself: %s", reason)
 
     def to(self, timeline: Timeline) -> Timeline:
@@ -118,7 +128,12 @@ class _Load:
         self, model: _creation.CheckedModel, options: _core.SessionOptions, **more: Any
     ) -> tuple[list[_core.Session], Timeline]:
         created, timeline = _creation.create(
-            model, self.sessions, options, self.request.serialize, self.request.callbacks, **more
+            model,
+            self.sessions,
+            options,
+            self.request.serialize,
+            self.request.callbacks,
+            **{"listener": self.request.listener, **more},
         )
         return created, Timeline(timeline)
 
@@ -132,7 +147,8 @@ def create(request: Request) -> tuple[list[_core.Session], Timeline, list[Device
     Raises:
         As `create_sessions`.
     """
-    load = _Load(request)
+    listener = request.listener
+    load = _Load(request, _Spans(None if listener is None else listener.timeline))
     named = name_devices(request.devices)
     shared = request.strategy == "shared"
     weights: _core.WeightList | None = None
@@ -156,6 +172,9 @@ def create(request: Request) -> tuple[list[_core.Session], Timeline, list[Device
         ]
         _runtime.ensure_open()
         _providers.check_usable([provider for session in load.sessions for provider in session])
+    if listener is not None:
+        listener.poll()
+        listener.targets([device for device in load.targets for _ in range(request.sessions_per_device)])
 
     if not shared:
         created, timeline = load.create(request.model, load.options)
@@ -236,9 +255,13 @@ def _over(load: _Load, entry: optimized.Entry) -> tuple[list[_core.Session], Tim
 
     with entry, concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="verify") as executor:
         verified = executor.submit(entry.verify)
+        listener = load.request.listener
+        held = None if listener is None else Held(listener, verified.result)
         try:
-            created, timeline = _create_over(load, entry)
+            created, timeline = _create_over(load, entry, held)
         except Error as problem:
+            if held is not None and held.given_out:
+                raise  # the entry is right: others have sessions over it
             verified.result()  # a damaged entry explains it
             if isinstance(problem, _NOT_LOADABLE):
                 raise optimized.not_loadable(problem) from problem
@@ -248,13 +271,17 @@ def _over(load: _Load, entry: optimized.Entry) -> tuple[list[_core.Session], Tim
         except BaseException:
             _close(created)
             raise
-    return created, timeline
+        return created, timeline
 
 
-def _create_over(load: _Load, entry: optimized.Entry) -> tuple[list[_core.Session], Timeline]:
+def _create_over(
+    load: _Load, entry: optimized.Entry, listener: _creation.Listener | None
+) -> tuple[list[_core.Session], Timeline]:
     from ortmulti import optimized
 
-    return load.create(entry.model_path, optimized.entry_options(load.options), weights=load.weights(entry.weights))
+    return load.create(
+        entry.model_path, optimized.entry_options(load.options), weights=load.weights(entry.weights), listener=listener
+    )
 
 
 def _over_new_entry(
@@ -263,25 +290,38 @@ def _over_new_entry(
     """Optimizes the model, creates the sessions over the result, and publishes that once they are there."""
     from ortmulti import optimized
 
-    def create(entry: optimized.Entry) -> tuple[tuple[list[_core.Session], Timeline], set[str]]:
+    listener = load.request.listener
+
+    def create(entry: optimized.Entry) -> tuple[tuple[list[_core.Session], Timeline, Kept | None], set[str]]:
+        kept = None if listener is None else Kept(listener)
         try:
-            created, timeline = _create_over(load, entry)
-        except _NOT_LOADABLE as problem:
-            raise optimized.not_loadable(problem) from problem
-        refused = {name for session in created for name in session.weight_use()[1]}
-        changed = any(optimized.signature(session) != entry.facts["signature"] for session in created)
+            created, timeline = _create_over(load, entry, kept)
+        except BaseException as problem:
+            _close([] if kept is None else kept.sessions.values())
+            if isinstance(problem, _NOT_LOADABLE):
+                raise optimized.not_loadable(problem) from problem
+            raise
+        every = created if kept is None else list(kept.sessions.values())
+        refused = {name for session in every for name in session.weight_use()[1]}
+        changed = any(optimized.signature(session) != entry.facts["signature"] for session in every)
         if refused or changed:
-            _close(created)
+            _close(every)
         if changed:
             raise NotOptimizable("the optimized model has other inputs or outputs than the model")
-        return (created, timeline), refused
+        return (created, timeline, kept), refused
 
     with draft:
-        created, timeline = wanted.build(draft, create)
+        created, timeline, kept = wanted.build(draft, create)
         if draft.timeline is not None:
             timeline.extend(draft.timeline)
-        with load.spans("publish optimized model"):
-            draft.publish().close()
+        try:
+            with load.spans("publish optimized model"):
+                draft.publish().close()
+            if kept is not None:
+                kept.give_out()
+        except BaseException:
+            _close([] if kept is None else kept.sessions.values())
+            raise
         return created, timeline
 
 

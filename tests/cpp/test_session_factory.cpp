@@ -186,6 +186,69 @@ TEST_F(Factory, OneFailureClosesTheOthersAndIsNamed) {
   }
 }
 
+TEST_F(Factory, SessionsAreGivenAwayOneByOneAndOthersKeepGoing) {
+  const auto bytes = bytes_in_ort_format();
+  CreationRequest request = request_that_shows_leaks(4, bytes);
+  request.keep_going = true;
+  request.timeline = std::make_shared<Timeline>();
+  request.sessions[1].insert(request.sessions[1].begin(), unknown_provider());
+  auto creation = Creation::start(runtime(), request);
+  EXPECT_EQ(creation->timeline(), request.timeline);
+  std::vector<std::size_t> given;
+  std::vector<Creation::Failure> failures;
+  std::shared_ptr<Session> kept;
+  const auto look = [&](milliseconds timeout) {
+    for (const std::size_t index : creation->wait(timeout)) {
+      given.push_back(index);
+      auto session = creation->take(index);
+      ASSERT_NE(session, nullptr);
+      EXPECT_EQ(creation->take(index), nullptr);
+      if (index == 2) {
+        kept = std::move(session);
+      }
+    }
+    for (auto& failure : creation->failures()) {
+      failures.push_back(failure);
+    }
+  };
+  while (!creation->finished()) {
+    look(hours(1));
+  }
+  look(milliseconds(0));
+  std::sort(given.begin(), given.end());
+  EXPECT_EQ(given, (std::vector<std::size_t>{0, 2, 3}));
+  ASSERT_EQ(failures.size(), 1U);
+  EXPECT_EQ(failures[0].index, 1U);
+  EXPECT_TRUE(throws(ErrorKind::invalid_argument, {"NoSuchExecutionProvider"},
+                     [&] { std::rethrow_exception(failures[0].error); }));
+  EXPECT_EQ(creation->take(), std::vector<std::shared_ptr<Session>>(4));
+  creation.reset();
+  request = {};
+  failures.clear();
+  EXPECT_FALSE(kept->closed()) << "it is whose it was given to";
+  kept.reset();
+  EXPECT_EQ(bytes.use_count(), 1) << "sessions are left";
+}
+
+TEST_F(Factory, WhereAllFailThatIsThrownThoughTheyKeepGoing) {
+  CreationRequest request = request_for("truncated", 3);
+  request.keep_going = true;
+  const auto creation = Creation::start(runtime(), request);
+  EXPECT_TRUE(throws(ErrorKind::invalid_protobuf, {"truncated.onnx"}, [&] { creation->take(); }));
+  EXPECT_EQ(creation->failures().size(), 3U);
+}
+
+TEST_F(Factory, WhatWasGivenAwayIsNotClosedByAnothersFailure) {
+  CreationRequest request = request_for("add", 2);
+  request.serialize = Serialize::all;
+  auto creation = Creation::start(runtime(), request);
+  wait_for_all(*creation);
+  const auto first = creation->take(0);
+  creation->cancel();
+  EXPECT_FALSE(first->closed());
+  EXPECT_EQ(creation->take(1), nullptr);
+}
+
 TEST_F(Factory, TheFirstFailureInOrderIsTheOneThatIsThrown) {
   CreationRequest request = request_for("add", 3);
   request.serialize = Serialize::none;

@@ -115,6 +115,7 @@ GpuRunner::~GpuRunner() {
 }
 
 void GpuRunner::run(Request& request) {
+  request.prepare(shared_->session());
   const std::lock_guard running(running_);
   request.copying = {};
   request.waiting_for_session = {};

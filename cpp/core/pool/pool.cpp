@@ -1,7 +1,6 @@
 #include "core/pool/pool.hpp"
 
 #include <algorithm>
-#include <set>
 #include <system_error>
 #include <utility>
 
@@ -32,27 +31,6 @@ void Pool::check_process() const {
   }
 }
 
-void Pool::check_accepted(const Request& request) const {
-  if (closing_) {
-    throw Error(ErrorKind::closed, "the pool is closed");
-  }
-  std::string broken;
-  bool known = false;
-  for (const auto& group : groups_) {
-    if (!request.device || group->device == *request.device) {
-      known = true;
-      if (group->broken.empty()) {
-        return;
-      }
-      broken += (broken.empty() ? "" : "; ") + to_string(group->device) + ": " + group->broken;
-    }
-  }
-  if (!known && request.device) {
-    throw Error(ErrorKind::invalid_argument, "the pool has no session on " + to_string(*request.device));
-  }
-  throw Error(ErrorKind::device, "the pool has no session left that could run this: " + broken);
-}
-
 void Pool::add(std::shared_ptr<Runner> runner) {
   check_process();
   const Lock lock(mutex_);
@@ -63,15 +41,11 @@ void Pool::add(std::shared_ptr<Runner> runner) {
   worker->runner = std::move(runner);
   worker->session = worker->runner->session();
   const Device device = worker->runner->device();
-  const auto found =
-      std::find_if(groups_.begin(), groups_.end(), [&device](const auto& group) { return group->device == device; });
-  std::unique_ptr<Group> new_group;
-  if (found == groups_.end()) {
-    new_group = std::make_unique<Group>();
-    new_group->device = device;
-    groups_.reserve(groups_.size() + 1);
+  Group& group = group_of(device);
+  if (group.removed) {
+    throw Error(ErrorKind::device, to_string(device) + " was removed from the pool");
   }
-  worker->group = new_group ? new_group.get() : found->get();
+  worker->group = &group;
   worker->group->workers.reserve(worker->group->workers.size() + 1);
   workers_.reserve(workers_.size() + 1);
   try {
@@ -79,50 +53,16 @@ void Pool::add(std::shared_ptr<Runner> runner) {
   } catch (const std::system_error& error) {
     throw Error(ErrorKind::fail, std::string("the system gives no further thread for the pool: ") + error.what());
   }
-  if (new_group) {
-    groups_.push_back(std::move(new_group));
-  }
+  group.provisional = false;
+  const bool another = std::any_of(group.workers.begin(), group.workers.end(),
+                                   [&worker](const Worker* other) { return other->session == worker->session; });
+  group.expected -= std::min<std::size_t>(group.expected, another ? 0 : 1);
   worker->group->workers.push_back(worker.get());
   workers_.push_back(std::move(worker));
   Worker& added = *workers_.back();
   added.busy = true;
   ++added.group->busy;
   hand_over(added);
-}
-
-PoolStats Pool::stats() {
-  check_process();
-  const Lock lock(mutex_);
-  PoolStats stats;
-  stats.waiting = anywhere_.size();
-  stats.rejected = rejected_;
-  stats.cancelled_waiting = cancelled_waiting_;
-  stats.failed_waiting = failed_waiting_;
-  stats.unsplit = unsplit_;
-  stats.why_apart = why_apart_;
-  for (const auto& group : groups_) {
-    DeviceStats device;
-    device.device = group->device;
-    std::set<const void*> sessions;
-    for (const Worker* worker : group->workers) {
-      sessions.insert(worker->session);
-    }
-    device.sessions = sessions.size();
-    device.busy = group->busy;
-    device.waiting = group->waiting.size();
-    device.done = group->done;
-    device.failed = group->failed;
-    device.cancelled = group->cancelled;
-    device.retried = group->retried;
-    device.runs = group->runs;
-    device.broken = group->broken;
-    device.queue = group->queue;
-    device.copy = group->copy;
-    device.run = group->run;
-    device.whole = group->whole;
-    stats.devices.push_back(std::move(device));
-  }
-  return stats;
 }
 
 std::vector<std::shared_ptr<Runner>> Pool::runners() const {
@@ -150,34 +90,33 @@ void Pool::close(bool cancel_waiting) {
   if (generation_ != fork_generation()) {
     return;
   }
+  {
+    Requests finished;
+    Lock lock(mutex_);
+    if (freed_) {
+      return;
+    }
+    closing_ = true;
+    opening_ = false;
+    room_.notify_all();
+    for (const auto& worker : workers_) {
+      worker->wake.notify_one();  // it may wait for a batch to grow
+    }
+    if (cancel_waiting) {
+      for (const auto& group : groups_) {
+        cancel_all(group->waiting, finished);
+      }
+      cancel_all(anywhere_, finished);
+    }
+    give_up_starting(finished);
+    settled_.notify_all();  // another thread may close it too, and wait for what was cancelled
+    lock.unlock();
+    announce(finished);
+  }
   const std::lock_guard closing(close_mutex_);
   Lock lock(mutex_);
   if (freed_) {
     return;
-  }
-  closing_ = true;
-  room_.notify_all();
-  for (const auto& worker : workers_) {
-    worker->wake.notify_one();  // it may wait for a batch to grow
-  }
-  if (cancel_waiting) {
-    Requests finished;
-    for (const auto& group : groups_) {
-      while (!group->waiting.empty()) {
-        finished.push_back(unqueue(*group->waiting.front()));
-      }
-    }
-    while (!anywhere_.empty()) {
-      finished.push_back(unqueue(*anywhere_.front()));
-    }
-    for (const auto& request : finished) {
-      ++cancelled_waiting_;
-      finish(*request, Request::Outcome::cancelled,
-             make_error(ErrorKind::closed, "the pool was closed before the request began"));
-    }
-    lock.unlock();
-    announce(finished);
-    lock.lock();
   }
   settled_.wait(lock, [this] { return settled(); });
   timer_stops_ = true;

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <list>
 #include <map>
 #include <memory>
@@ -22,9 +23,14 @@
 
 namespace ortmulti {
 
+/// What has become of a device: its first session is on its way; it takes requests; no session of it came; it broke
+/// later; it was removed.
+enum class DeviceState { starting, ready, failed, broken, removed };
+
 /// What became of the requests that ran, or were to run, on one device.
 struct DeviceStats {
   Device device;
+  DeviceState state = DeviceState::ready;
   std::size_t sessions = 0;
   std::size_t busy = 0;     ///< Sessions that run something now.
   std::size_t waiting = 0;  ///< Requests for this device alone.
@@ -33,7 +39,7 @@ struct DeviceStats {
   std::uint64_t cancelled = 0;
   std::uint64_t retried = 0;  ///< Given to another device, after this one broke.
   std::uint64_t runs = 0;     ///< Of the model; fewer than requests where these are batched.
-  std::string broken;         ///< Why the device was taken out; empty where it was not.
+  std::string broken;         ///< Why it failed or was taken out; empty where it did not and was not.
   LatencyHistogram queue;     ///< From asked to started, and until the session was free.
   LatencyHistogram copy;      ///< Copying inputs to the device and outputs from it.
   LatencyHistogram run;       ///< The rest, up to ended.
@@ -65,8 +71,24 @@ class Pool {
   /// A pool without sessions; to be closed before the last reference goes, or it closes itself, which waits.
   static std::shared_ptr<Pool> make(const Options& options);
 
-  /// Adds a session, which takes requests from now on.
+  /// Adds a session, which takes requests from now on. Throws Error with ErrorKind::device where its device was
+  /// removed.
   void add(std::shared_ptr<Runner> runner);
+
+  /// Says that so many sessions on a device are on their way: requests for it wait. It may have failed or been removed.
+  void expect(const Device& device, std::size_t sessions);
+  /// Takes back what expect() said. If the device has no other sessions, what waits for it alone fails with this error,
+  /// as does all that waits where no other device is left.
+  void not_coming(const Device& device, std::size_t sessions, const std::exception_ptr& error);
+  /// While opening, devices may come that are not known yet: requests for any device wait.
+  void set_opening(bool opening);
+  /// Everything that waits, or is asked for later, fails with this error.
+  void fail(const std::exception_ptr& error);
+  /// Takes a device out: it gets nothing more, what waits for it alone fails, what runs there is answered, and then its
+  /// threads and runners are freed. Waits until then, but no longer than `until`: false where it is to be called again.
+  bool remove(const Device& device, Clock::time_point until);
+  /// Counts what another pool did, and still does, as this one's. Whatever that one continues is closed.
+  void continue_from(const std::shared_ptr<Pool>& before);
 
   /// Runs the request in this thread if a session is idle, and returns whether it did: the answer, or error, is in the
   /// request, and `finished` is not called. False where all are busy, where there is a deadline or batching, or where
@@ -109,6 +131,15 @@ class Pool {
   void check_process() const;
   /// Throws Error unless a session will take the request. As the others below, with the mutex held.
   void check_accepted(const Request& request) const;
+  static bool usable(const Group& group);
+  Group& group_of(const Device& device);
+  void fail_all(Queue& queue, const std::exception_ptr& error, Requests& finished);
+  void fail_waiting(Group& group, const std::exception_ptr& error, Requests& finished);
+  void cancel_all(Queue& queue, Requests& finished);
+  /// What close() cannot have answered any more.
+  void give_up_starting(Requests& finished);
+  static DeviceState state_of(const Group& group);
+  PoolStats own_stats() const;
   Worker* idle_worker(const Request& request);
   bool full() const;
   Queue& queue_of(const Request& request);
@@ -166,6 +197,10 @@ class Pool {
   std::uint64_t unsplit_ = 0;
   std::string why_apart_;
   bool closing_ = false;
+  bool opening_ = false;
+  std::exception_ptr failure_;    // of fail()
+  std::shared_ptr<Pool> before_;  // whose work is counted here, while it is open
+  PoolStats done_before_;         // and once it is closed
 
   std::multimap<Clock::time_point, std::weak_ptr<Request>> timers_;
   std::condition_variable timers_changed_;

@@ -20,6 +20,10 @@ struct Pool::Group {
   Queue waiting;  // for this device alone
   std::vector<Worker*> workers;
   std::size_t busy = 0;
+  std::size_t expected = 0;  // sessions on their way
+  bool provisional = false;  // asked for before it was known whether there will be such a device
+  bool removed = false;
+  bool never_came = false;  // it is `broken` since none of its sessions came
   std::string broken;
   std::uint64_t done = 0;
   std::uint64_t failed = 0;

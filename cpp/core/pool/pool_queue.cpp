@@ -12,8 +12,7 @@ Pool::Worker* Pool::idle_worker(const Request& request) {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const std::size_t index = (next_group_ + i) % groups_.size();
     Group& group = *groups_[index];
-    if (!group.broken.empty() || group.busy == group.workers.size() ||
-        (request.device && *request.device != group.device)) {
+    if (!usable(group) || group.busy == group.workers.size() || (request.device && *request.device != group.device)) {
       continue;
     }
     if (best == nullptr || group.busy * best->workers.size() < best->busy * group.workers.size()) {
@@ -31,7 +30,7 @@ Pool::Worker* Pool::idle_worker(const Request& request) {
 bool Pool::full() const { return options_.max_waiting && waiting_ >= *options_.max_waiting; }
 
 bool Pool::any_usable() const {
-  return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) { return group->broken.empty(); });
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) { return usable(*group); });
 }
 
 bool Pool::settled() const {
@@ -56,14 +55,7 @@ void Pool::give(Worker& worker, const std::shared_ptr<Request>& request) {
 }
 
 Pool::Queue& Pool::queue_of(const Request& request) {
-  if (request.device) {
-    for (const auto& group : groups_) {
-      if (group->device == *request.device) {
-        return group->waiting;
-      }
-    }
-  }
-  return anywhere_;
+  return request.device ? group_of(*request.device).waiting : anywhere_;
 }
 
 void Pool::enqueue(const std::shared_ptr<Request>& request) {
@@ -131,7 +123,7 @@ void Pool::keep_apart(const std::string& key, const std::exception_ptr& error) {
 }
 
 void Pool::hand_over(Worker& worker) {
-  if (worker.group->broken.empty()) {
+  if (usable(*worker.group)) {
     if (const auto next = next_for(*worker.group)) {
       give(worker, next);
       return;
@@ -142,7 +134,7 @@ void Pool::hand_over(Worker& worker) {
   if (options_.max_waiting) {
     room_.notify_all();  // who waits for room may run at once, if it is this device that they want
   }
-  if (closing_ && settled()) {
+  if (worker.group->removed || (closing_ && settled())) {
     settled_.notify_all();
   }
 }

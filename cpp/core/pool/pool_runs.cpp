@@ -29,7 +29,8 @@ bool Pool::join_forming(const std::shared_ptr<Request>& request) {
     return false;
   }
   for (const auto& worker : workers_) {
-    if (worker->forming && !worker->batch.empty() && worker->batch.front()->batch_key_ == request->batch_key_ &&
+    if (worker->forming && !worker->batch.empty() && usable(*worker->group) &&
+        worker->batch.front()->batch_key_ == request->batch_key_ &&
         worker->batched + request->batch_size_ <= options_.batching.max_size &&
         (!request->device || *request->device == worker->group->device)) {
       assign(*worker, request);
@@ -63,8 +64,9 @@ void Pool::gather(Worker& worker, Lock& lock) {
   }
   if (worker.batched < most && options_.batching.max_delay.count() > 0 && !closing_) {
     worker.forming = true;
-    worker.wake.wait_until(lock, first->asked + options_.batching.max_delay,
-                           [&] { return worker.batched >= most || worker.batch.empty() || closing_; });
+    worker.wake.wait_until(lock, first->asked + options_.batching.max_delay, [&] {
+      return worker.batched >= most || worker.batch.empty() || closing_ || !usable(*worker.group);
+    });
     worker.forming = false;
   }
 }
@@ -232,17 +234,8 @@ void Pool::end_early(Request& request) {
 
 void Pool::take_out(Group& group, const std::string& reason, Requests& finished) {
   group.broken = reason;
-  const bool left = any_usable();
-  for (Queue* queue : {&group.waiting, &anywhere_}) {
-    while (!queue->empty() && (queue == &group.waiting || !left)) {
-      const auto request = unqueue(*queue->front());
-      ++failed_waiting_;
-      finish(*request, Request::Outcome::failed,
-             make_error(ErrorKind::device, to_string(group.device) + " was taken out of the pool: " + reason));
-      finished.push_back(request);
-    }
-  }
-  room_.notify_all();  // who waits for this device waits in vain
+  fail_waiting(group, make_error(ErrorKind::device, to_string(group.device) + " was taken out of the pool: " + reason),
+               finished);
 }
 
 void Pool::finish(Request& request, Request::Outcome outcome, std::exception_ptr error) {

@@ -19,6 +19,8 @@
 
 namespace ortmulti {
 
+class Session;
+
 /// One run that a pool is asked for. Who asks fills in the question and hands it over; the answer may be read once
 /// `finished` was called.
 class Request {
@@ -30,6 +32,10 @@ class Request {
   virtual ~Request() = default;
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
+
+  /// Called by the runner before it runs, for requests that were made before there was a session: fills in names and
+  /// inputs as this session has them. Throws what is wrong with the question.
+  virtual void prepare(const std::shared_ptr<Session>& /*session*/) {}
 
   // The question. Names and the inputs' memory are kept by whoever keeps the request.
   RunInputs inputs;

@@ -7,6 +7,7 @@ namespace ortmulti {
 
 void SessionRunner::run(Request& request) {
   static const Ort::RunOptions none{nullptr};
+  request.prepare(session_);
   request.outputs.clear();
   request.outputs.reserve(request.output_names.size());
   for (std::size_t i = 0; i < request.output_names.size(); ++i) {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
-from ortmulti import _core, _creation, _shared, _visible_gpus
+from ortmulti import _core, _creation
 from ortmulti._checks import integer
 from ortmulti._creation import Model, Serialize
 from ortmulti._foreign_options import to_session_options
@@ -16,10 +17,12 @@ from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import SessionOptions
 from ortmulti.pool.cuda_graph import CudaGraph, max_graphs
+from ortmulti.pool.loading import Serving
+from ortmulti.pool.members import Members
 from ortmulti.pool.pool import Batching, Pool, check_queue
 from ortmulti.pool.warmup import Warmup
 from ortmulti.progress import LoadProgress, OnLoadProgress
-from ortmulti.session import adopt, make_request
+from ortmulti.session import make_request
 
 __all__ = ["load"]
 
@@ -67,6 +70,8 @@ def load(
     max_queue: int | None = None,
     batching: Batching | None = None,
     warmup: Warmup | bool = False,
+    wait: Literal["all", "first", "none"] = "all",
+    require: Literal["all", "any"] = "all",
     in_flight: int = 3,
     cuda_graph: CudaGraph | bool = False,
 ) -> Pool:
@@ -84,12 +89,20 @@ def load(
         strategy: ``"shared"`` or ``"native"``, as for `create_sessions`.
         optimize: ``"auto"``, ``"offline"`` or ``"never"``, as for `create_sessions`.
         serialize: Which creations wait for each other, as for `create_sessions`.
-        progress: Called in this thread with a `LoadProgress` whenever a session is ready, and while weights are loaded.
+        progress: Called with a `LoadProgress` whenever a session is ready, and while weights are loaded: in this
+            thread, or with ``wait`` other than ``"all"`` in the one that loads.
         loader: How the weights are read.
         max_queue: How many requests may wait; default: any number. 0: none that cannot begin at once. `Pool.submit`
             says what happens to others; `Pool.run` is not limited.
         batching: Whether requests are joined into one run, and how; default: they are not.
-        warmup: What every session runs before this returns, as `Pool.warmup`; True: `Warmup()`. Default: nothing.
+        warmup: What every session runs before it takes requests, as soon as it is ready and while others still start;
+            True: `Warmup()`. Default: nothing.
+        wait: ``"all"``: return when all sessions take requests; ``"first"``: when one does; ``"none"``: at once, when
+            the arguments are checked. The others join the pool as they come, and until then requests wait for them.
+        require: ``"all"``: if one session fails, the load does: it raises, or once this has returned the pool is closed
+            and every request that waits or comes later raises that error. ``"any"``: the pool goes on with the sessions
+            that work, and `Pool.stats` and the log say which devices failed and why; if none works the load fails. A
+            device that does not exist is an error in any case.
         in_flight: How many requests a session on a GPU has under way at the same time: all but one of them run, which
             needs memory for each, while the inputs or outputs of one are copied; default 3. With CUDA graphs one runs.
         cuda_graph: Whether runs on GPUs are captured as CUDA graphs, and of how many shapes; default: they are not.
@@ -109,6 +122,9 @@ def load(
     graphs = max_graphs(cuda_graph)
     if not isinstance(warmup, bool | Warmup):
         raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
+    for name, value, values in (("wait", wait, ("all", "first", "none")), ("require", require, ("all", "any"))):
+        if value not in values:
+            raise InvalidArgument(f"{name} is {', '.join(map(repr, values[:-1]))} or {values[-1]!r}, not {value!r}")
     named = name_devices(devices)
     _creation.check_arguments(serialize, None)
     provider_options = _graph_options(graphs, named, provider_options)
@@ -128,21 +144,13 @@ def load(
         loader,
         callbacks,
     )
-    created, timeline, targets = _shared.create(request)
-    _visible_gpus.hint(targets)
-    pool = Pool(
-        adopt(created, timeline, options),
-        max_queue=max_queue,
-        batching=batching,
-        in_flight=in_flight,
-        max_graphs=graphs,
-    )
-    if warmup is not False:
-        try:
-            pool.warmup(None if warmup is True else warmup)
-        except BaseException:
-            pool.close()
-            raise
+    if named is not None and provider_options and not any(device.kind == "cuda" for device in named):
+        raise InvalidArgument("provider_options are the CUDA provider's, and no device is a GPU")
+    joined = None if batching is None else (batching.max_size, batching.max_delay_ms / 1000, batching.axis)
+    warm = None if warmup is False else Warmup() if warmup is True else warmup
+    members = Members(request, partial(_core.Pool, max_queue, joined), warm, Serving(in_flight, graphs))
+    pool = Pool(members)
+    members.start(wait, keep_going=require == "any")
     return pool
 
 

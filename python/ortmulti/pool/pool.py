@@ -8,15 +8,17 @@ from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from ortmulti import _callbacks, _core, _runtime
+from ortmulti import _callbacks, _core
 from ortmulti._closing import Closing
 from ortmulti._foreign_options import to_run_options
-from ortmulti.devices import Device, parse_devices
+from ortmulti.devices import Device, name_devices
 from ortmulti.errors import ClosedError, InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
 from ortmulti.pool.futures import PoolFuture
+from ortmulti.pool.members import Members
+from ortmulti.pool.membership import Membership
 from ortmulti.pool.stats import PoolStats
 from ortmulti.pool.warmup import Warmup, warm_up
 from ortmulti.session import Sessions
@@ -26,6 +28,7 @@ from ortmulti.values import OrtValue
 __all__ = ["Batching", "Pool"]
 
 Outputs = Literal["numpy", "device"]
+_CoreTimeline: TypeAlias = _core.Timeline
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Batching:
         _check_seconds("max_delay_ms", self.max_delay_ms)
 
 
-class Pool(Closing):
+class Pool(Membership, Closing):
     """The sessions of one model, as `load` returns them, behind one queue.
 
     Requests go to a session that is idle, of the device with the fewest busy ones, and wait for one otherwise, the
@@ -66,48 +69,40 @@ class Pool(Closing):
     change until their request is answered. A context manager: the end of the ``with`` block closes it.
     """
 
-    def __init__(
-        self,
-        sessions: Sessions,
-        *,
-        max_queue: int | None = None,
-        batching: Batching | None = None,
-        in_flight: int = 3,
-        max_graphs: int = 0,
-    ) -> None:
-        check_queue(max_queue, batching)
-        self._max_graphs = max_graphs
-        self._in_flight = 1 if sessions.devices[0] == "cpu" else in_flight
-        self._sessions = sessions
+    def __init__(self, members: Members) -> None:
+        self._members = members
         self._start = time.monotonic()
-        self._core = _core.Pool(
-            max_queue, None if batching is None else (batching.max_size, batching.max_delay_ms / 1000, batching.axis)
-        )
-        for session in sessions:
-            self._core.add(session._core, in_flight, max_graphs, max(1, in_flight - 1))
-        _live.add(self)
-        _runtime.before_shut_down(_close_all)
+        weakref.finalize(self, members.abandon).atexit = False
+
+    @property
+    def _core(self) -> _core.Pool:
+        return self._members.core
+
+    @property
+    def _sessions(self) -> Sessions:
+        return self._members.sessions
 
     @property
     def sessions(self) -> Sessions:
-        """The sessions, those of the first device first. After `close` using one raises `ClosedError`.
+        """The sessions that are there by now, those of the first device first. After `close` using one raises
+        `ClosedError`.
 
         Raises:
             InvalidArgument: The pool captures CUDA graphs: other runs would use the memory that these refer to.
         """
-        if self._max_graphs:
+        if self._members.serving.max_graphs:
             raise InvalidArgument("the sessions of a pool with CUDA graphs are run by the pool alone")
         return self._sessions
 
     @property
     def devices(self) -> list[str]:
-        """The device of each session."""
+        """The device of each of `sessions`."""
         return self._sessions.devices
 
     @property
     def timeline(self) -> Timeline:
         """What loading spent its time on."""
-        return self._sessions.timeline
+        return self._members.timeline
 
     def run(
         self,
@@ -137,18 +132,29 @@ class Pool(Closing):
             ClosedError: The pool is closed.
             DeadlineExceeded: There was no answer within ``timeout``.
             DeviceError: The pool has no working session left on ``device``, or at all.
+            InvalidArgument: ``device`` is not in the pool.
+            If loading failed after `load` had returned: how it did.
         """
         on_device = _on_device(outputs)
-        results = self._core.run(
-            output_names,
-            input_feed,
-            to_run_options(run_options),
-            _name(device),
-            _timeout(timeout),
-            on_device,
-            self._spans(trace),
+        core = self._core
+        try:
+            results = core.run(
+                output_names,
+                input_feed,
+                to_run_options(run_options),
+                _name(device),
+                _timeout(timeout),
+                on_device,
+                self._spans(trace),
+            )
+        except ClosedError:
+            if core is self._core:
+                raise
+        else:
+            return _to_values(results) if on_device else results
+        return self.run(  # of the next model
+            output_names, input_feed, run_options, device=device, timeout=timeout, outputs=outputs, trace=trace
         )
-        return _to_values(results) if on_device else results
 
     def submit(
         self,
@@ -170,7 +176,8 @@ class Pool(Closing):
                 ``"reject"``: raise; a number of seconds: wait so long, then raise.
 
         Raises:
-            As `run` for arguments that cannot be; the future raises how the run failed.
+            As `run` for arguments that cannot be; the future raises how the run failed. Before the first session is
+                there the future raises also what the model does not take.
             QueueFull: The queue had no room, with ``when_full`` other than ``"block"``.
         """
         return self._submit(
@@ -291,8 +298,8 @@ class Pool(Closing):
         """
         if warmup is not None and not isinstance(warmup, Warmup):
             raise InvalidType(f"warmup is an ortmulti.Warmup, not {warmup!r}")
-        runs = 2 if self._max_graphs else 1
-        warm_up(self._core, self._sessions[0], warmup or Warmup(), self.timeline, runs)
+        self.wait_ready()
+        warm_up(self._core, self._sessions[0], warmup or Warmup(), self.timeline, self._members.serving.warm_up_runs)
 
     def stats(self) -> PoolStats:
         """What the requests waited for and how long they took, since the pool was made; also after `close`."""
@@ -301,21 +308,23 @@ class Pool(Closing):
     def close(self, cancel_pending: bool = False) -> None:
         """Answers what was asked for, and frees the sessions and their weights. Again: does nothing.
 
+        While devices are still starting, that ends, and what only they could have answered raises `ClosedError`.
+
         Args:
             cancel_pending: Cancel the requests that wait, and answer only those that run. At the interpreter's exit
                 pools are closed so.
         """
-        self._core.close(cancel_pending)
-        self._sessions.close()
+        self._members.close(cancel_pending)
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called, or all of its sessions are closed."""
-        return self._core.closed() or all(session.closed for session in self._sessions)
+        sessions = self._sessions
+        return self._core.closed() or (len(sessions) > 0 and all(session.closed for session in sessions))
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
-        return f"<Pool of {self._sessions[0]._core.model()} on {', '.join(self.devices)}{state}>"
+        return f"<Pool of {self._members.model} on {', '.join(self.devices) or 'no device yet'}{state}>"
 
     def _submit(
         self,
@@ -332,38 +341,36 @@ class Pool(Closing):
         on_device = _on_device(outputs)
         if not _callbacks.start():
             raise ClosedError("the interpreter is ending: nobody would be told of the answer")
-        future = PoolFuture(self._core, _to_values if on_device else None)
-        future._request = self._core.submit(
-            future,
-            PoolFuture._complete,
-            output_names,
-            input_feed,
-            to_run_options(run_options),
-            _name(device),
-            _timeout(timeout),
-            wait,
-            limited,
-            on_device,
-            self._spans(trace),
-        )
+        core = self._core
+        future = PoolFuture(core, _to_values if on_device else None)
+        try:
+            future._request = core.submit(
+                future,
+                PoolFuture._complete,
+                output_names,
+                input_feed,
+                to_run_options(run_options),
+                _name(device),
+                _timeout(timeout),
+                wait,
+                limited,
+                on_device,
+                self._spans(trace),
+            )
+        except ClosedError:
+            if core is self._core:
+                raise
+            return self._submit(output_names, input_feed, run_options, device, timeout, wait, limited, outputs, trace)
         return future
 
-    def _spans(self, trace: bool) -> _core.Timeline | None:
+    def _spans(self, trace: bool) -> _CoreTimeline | None:
         return self.timeline._core if trace else None
 
     def _lookahead(self, lookahead: int | None) -> int:
         if lookahead is None:
-            return 2 * len(self._sessions) * self._in_flight
+            return 2 * self._members.expected
         _check_int("lookahead", lookahead, 1)
         return lookahead
-
-
-_live: weakref.WeakSet[Pool] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    for pool in list(_live):
-        pool.close(cancel_pending=True)
 
 
 def _done(pending: dict[PoolFuture, int]) -> Iterator[tuple[int, PoolFuture]]:
@@ -424,5 +431,7 @@ def _wait(when_full: str | float) -> float | None:
 def _name(device: str | int | Device | None) -> str:
     if device is None:
         return ""
-    [parsed] = parse_devices(device)
-    return str(parsed)
+    named = name_devices(device)  # whether it exists the pool knows, which may be before CUDA does
+    if named is None or len(named) != 1:
+        raise InvalidArgument(f"a request is for one device, not {device!r}")
+    return str(named[0])

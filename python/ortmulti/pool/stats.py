@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ortmulti import _core
+from ortmulti.errors import Error
+
 __all__ = ["DeviceStats", "Latency", "PoolStats"]
 
 
@@ -46,11 +49,15 @@ class DeviceStats:
         done, failed, cancelled: Requests that ended so, after they had been given to a session.
         retried: Requests that were given to another device, since this one broke under another's run.
         runs: Runs of the model; with batching fewer than requests.
-        broken: Why the device was taken out of the pool; empty where it was not.
+        broken: Why the device failed to start, or was taken out of the pool; empty where it did not and was not.
         queue: From a request's start until the session is there for it.
         copy: Copying its inputs to the GPU, and its outputs from there; 0 on the CPU.
         run: The run.
         whole: From a request's start to its end.
+        state: ``"starting"``: its first session is on its way; ``"ready"``: it takes requests; ``"failed"``: no session
+            of it came; ``"broken"``: it was taken out, since every run failed; ``"removed"``.
+        memory_used, memory_total: Of a GPU's memory, in bytes: what all processes use, and all of it; None on the CPU,
+            and where it cannot be asked.
     """
 
     device: str
@@ -67,6 +74,9 @@ class DeviceStats:
     copy: Latency
     run: Latency
     whole: Latency
+    state: str = "ready"
+    memory_used: int | None = None
+    memory_total: int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,8 @@ class PoolStats:
         devices = []
         for device in core["devices"]:
             latencies: dict[str, Any] = {name: Latency(**device[name]) for name in times}
-            devices.append(DeviceStats(**{**device, **latencies}))
+            memory = _memory(device["device"]) if device.get("state") != "broken" else {}
+            devices.append(DeviceStats(**{**device, **latencies, **memory}))
         return cls(**{**core, "devices": devices}, seconds=seconds)
 
     @property
@@ -114,6 +125,19 @@ class PoolStats:
             labels: Labels of every line, such as ``{"model": "resnet50"}``.
         """
         return "".join(f"{line}\n" for line in _lines(self, dict(labels or {})))
+
+
+def _memory(device: str) -> dict[str, int]:
+    if not device.startswith("cuda:"):
+        return {}
+    index = int(device.removeprefix("cuda:"))
+    try:
+        if not _core.cuda_has_context(index):  # it would be created by asking
+            return {}
+        free, total = _core.cuda_memory(index)
+    except Error:
+        return {}
+    return {"memory_used": total - free, "memory_total": total}
 
 
 def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
@@ -153,6 +177,14 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
     yield from metric("sessions", "gauge", "Sessions.")
     for device in stats.devices:
         yield sample("sessions", 0 if device.broken else device.sessions, device=device.device)
+    yield from metric("device_state", "gauge", "1 for the state that a device is in.")
+    for device in stats.devices:
+        yield sample("device_state", 1, device=device.device, state=device.state)
+    for name, text in (("memory_used", "Of a GPU, by all processes."), ("memory_total", "Of a GPU.")):
+        yield from metric(f"{name}_bytes", "gauge", text)
+        for device in stats.devices:
+            if (value := getattr(device, name)) is not None:
+                yield sample(f"{name}_bytes", value, device=device.device)
     for name, text in (
         ("queue", "From a request's start until the session is there for it."),
         ("copy", "Copying inputs to the GPU and outputs from it."),

@@ -1,0 +1,417 @@
+"""Which sessions a pool has, on which devices: they come, go and are replaced while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from ortmulti import _core, _creation, _runtime, _shared, _visible_gpus
+from ortmulti.devices import Device, name_devices, parse_devices
+from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkError, InvalidArgument, OutOfMemory
+from ortmulti.pool.loading import Loading, Serving, Staged, Warming
+from ortmulti.pool.warmup import Warmup
+from ortmulti.session import InferenceSession, Sessions
+from ortmulti.timeline import Timeline
+
+__all__ = ["Members"]
+
+LOGGER = logging.getLogger("ortmulti")
+
+Devices = str | int | Device | Iterable[str | int | Device]
+
+
+class Members:
+    """The sessions of a pool, and the core's pool that they belong to.
+
+    Args:
+        request: What `load` was asked for.
+        make_core: Makes a core's pool, one for each model.
+        warmup: What every session runs before it takes requests.
+        serving: How they serve them.
+    """
+
+    def __init__(
+        self,
+        request: _shared.Request,
+        make_core: Callable[[], _core.Pool],
+        warmup: Warmup | None,
+        serving: Serving,
+    ) -> None:
+        self.serving = serving
+        self._request = request
+        self._make_core = make_core
+        self._warmup = warmup
+        self._process = os.getpid()
+        self._changing = threading.Lock()  # one change of the members at a time; before the condition's lock
+        self._condition = threading.Condition()
+        self._loads: set[Loading] = set()
+        self._thread: threading.Thread | None = None
+        self._retiring: list[_core.Pool] = []  # of a model that was replaced, while they answer
+        self._targets: list[str] | None = None
+        self._placed: dict[int, InferenceSession] = {}  # by the place that was asked for
+        self._said: set[str] = set()
+        self._closed = False
+        self.core = make_core()
+        self.error: BaseException | None = None
+        """How the load failed."""
+        self.timeline = Timeline()
+        self.sessions = Sessions((), self.timeline)
+        self.model = _core_description(request.model)
+        _live.add(self)
+        _runtime.before_shut_down(_close_all)
+        _runtime.close_at_exit()
+
+    # The first load.
+
+    def start(self, wait: str, keep_going: bool) -> None:
+        """Begins to load; returns when as many are ready as `load` says. Nothing is left after an error."""
+        named = name_devices(self._request.devices)
+        if named is None:
+            self.core.set_opening(True)
+        else:
+            per_device = self._request.sessions_per_device
+            self._expect([str(device) for device in named for _ in range(per_device)])
+        loading = Loading(self._request, self, self.timeline, self._warmup, keep_going, self.serving.warm_up_runs)
+        self._loads.add(loading)
+        if wait == "all":
+            self._load(loading)
+            return
+        self._thread = threading.Thread(target=self._load_behind, args=(loading,), name="ortmulti-load", daemon=True)
+        try:
+            self._thread.start()
+            _runtime.ensure_open()  # beside the driver's start: requests need it even before there is a session
+            if wait == "first":
+                with self._condition:
+                    self._condition.wait_for(lambda: self.error or self._placed or self._closed)
+        except BaseException:
+            self.close(cancel_pending=True)
+            raise
+        if wait == "first" and self.error is not None:
+            self.close(cancel_pending=True)
+            raise self.error
+
+    def _load(self, loading: Loading) -> None:
+        try:
+            loading.run()
+        except BaseException as error:
+            with self._condition:
+                if not self._closed:
+                    self.error = error
+                self._loads.discard(loading)
+                self._condition.notify_all()
+            if self.error is error:
+                self.core.fail(error)
+            self.close(cancel_pending=True)
+            raise
+        with self._condition:
+            self._loads.discard(loading)
+            self._condition.notify_all()
+
+    def _load_behind(self, loading: Loading) -> None:
+        try:
+            self._load(loading)
+        except BaseException as error:
+            if self.error is error:
+                LOGGER.error("the pool of %s was closed, since loading it failed: %s", self.model, error)
+
+    def targets(self, devices: Sequence[str]) -> None:
+        _visible_gpus.hint(name_devices(devices) or ())
+        with self._condition:
+            if self._targets is None:
+                with contextlib.suppress(ClosedError):
+                    self._expect(devices)
+                self.core.set_opening(False)
+
+    def _expect(self, devices: Sequence[str]) -> None:
+        self._targets = list(devices)
+        for device, count in Counter(devices).items():
+            self.core.expect(device, count)
+
+    def ready(self, index: int, session: InferenceSession, warming: Warming) -> None:
+        try:
+            self._add(self.core, session, self.timeline, warming)
+        except (ClosedError, DeviceError):
+            state, _ = self.states().get(session.device, ("", ""))
+            if not (self._closed or state == "removed"):
+                raise
+            session.close()  # it came too late
+        else:
+            with self._condition:
+                self._place({index: session})
+
+    def _add(self, core: _core.Pool, session: InferenceSession, timeline: Timeline, warming: Warming) -> None:
+        in_flight, graphs = self.serving.in_flight, self.serving.max_graphs
+        core.add(
+            session._core,
+            in_flight,
+            graphs,
+            max(1, in_flight - 1),
+            warming.feeds,
+            warming.runs,
+            timeline._core,
+            None if graphs else warming.end,  # with graphs no options of a run are taken
+        )
+
+    def failed(self, index: int, error: BaseException) -> None:
+        assert self._targets is not None
+        device = self._targets[index]
+        self.core.not_coming(device, 1, error)
+        with self._condition:
+            said = device in self._said
+            self._said.add(device)
+            self._condition.notify_all()
+        if not said:
+            LOGGER.warning("the pool of %s goes on without a session on %s: %s", self.model, device, error)
+
+    def _place(self, sessions: dict[int, InferenceSession]) -> None:
+        self._placed.update(sessions)
+        self._show()
+
+    def _show(self) -> None:
+        self.sessions = Sessions([session for _, session in sorted(self._placed.items())], self.timeline)
+        self._condition.notify_all()
+
+    @property
+    def expected(self) -> int:
+        """How many requests can be under way, as far as is known; 1 at least."""
+        sessions = max(1, len(self._placed), len(self._targets or ()))
+        return sessions * (1 if set(self._targets or ()) == {"cpu"} else self.serving.in_flight)
+
+    # Readiness.
+
+    def states(self) -> dict[str, tuple[str, str]]:
+        """Each device's state, and why it failed or broke."""
+        return {device["device"]: (device["state"], device["broken"]) for device in self.core.stats()["devices"]}
+
+    def wait_ready(self, timeout: float | None, devices: Devices | None) -> list[str]:
+        """As `Pool.wait_ready`."""
+        named = None if devices is None else name_devices(devices)
+        wanted = None if named is None else list(dict.fromkeys(map(str, named)))
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._checked():
+            while True:
+                self._raise_if_over()
+                states = self.states()
+                ready = [device for device, (state, _) in states.items() if state == "ready"]
+                if wanted is None:
+                    missing = [device for device, (state, _) in states.items() if state == "starting"]
+                    if not self._loads:
+                        return ready
+                else:
+                    missing = [device for device in wanted if device not in ready]
+                    for device in missing:
+                        _check_coming(device, states, self._targets is None)
+                    if not missing:
+                        return wanted
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    raise DeadlineExceeded(f"not ready within {timeout} s: {', '.join(missing) or 'every device'}")
+                self._condition.wait(left)
+
+    def _raise_if_over(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self._closed:
+            raise ClosedError("the pool is closed")
+
+    @contextlib.contextmanager
+    def _checked(self) -> Iterator[None]:
+        if os.getpid() != self._process:  # a lock may be held for ever there
+            raise ForkError("the pool was made before this process was forked; make it after the fork")
+        with self._condition:
+            yield
+
+    # Changes.
+
+    def add_devices(self, devices: Devices) -> None:
+        """As `Pool.add_devices`."""
+        named = name_devices(devices)
+        with self._change():
+            present = [device for device, (state, _) in self.states().items() if state in ("starting", "ready")]
+            if named is None:
+                named = [device for device in parse_devices("all") if str(device) not in present]
+            names = [str(device) for device in named for _ in range(self._request.sessions_per_device)]
+            for device in names:
+                if device in present:
+                    raise InvalidArgument(f"{device} is in the pool already")
+            if not names:
+                return
+            for device, (state, _) in self.states().items():
+                if device in names and state == "broken":
+                    self._remove(device)
+            counts = Counter(names)
+            for device, count in counts.items():
+                self.core.expect(device, count)
+            staged = Staged(lambda session, warming: self._add(self.core, session, self.timeline, warming))
+            try:
+                self._run(self._loading(self._with(devices=named), staged, self.timeline, self._warmup))
+                with self._condition:
+                    self._raise_if_over()
+                    first = max(self._placed, default=0) + 1 + len(self._targets or ())
+                    self._place(dict(enumerate(staged.take(), first)))
+            except BaseException as error:
+                for device, count in counts.items():
+                    self.core.not_coming(device, count, error)
+                for device in dict.fromkeys(session.device for session in staged.take()):
+                    self.core.remove(device)
+                staged.close()
+                raise
+
+    def remove_devices(self, devices: Devices) -> None:
+        """As `Pool.remove_devices`."""
+        named = name_devices(devices)
+        if named is None:
+            raise InvalidArgument("a pool without devices answers nothing: close it")
+        names = list(dict.fromkeys(map(str, named)))
+        with self._change():
+            states = {device: state for device, (state, _) in self.states().items() if state != "removed"}
+            for device in names:
+                if device not in states:
+                    raise InvalidArgument(f"the pool has no session on {device}")
+            usable = {device for device, state in states.items() if state in ("starting", "ready")}
+            if usable and usable <= set(names):
+                raise InvalidArgument(
+                    f"without {', '.join(names)} the pool would have no device left: add others before, or close it"
+                )
+            for device in names:
+                self._remove(device)
+
+    def _remove(self, device: str) -> None:
+        self.core.remove(device)
+        with self._condition:
+            gone = {place: session for place, session in self._placed.items() if session.device == device}
+            for place in gone:
+                del self._placed[place]
+            self._show()
+        for session in gone.values():
+            session.close()
+
+    def replace_model(self, model: _creation.CheckedModel, warmup: Warmup | bool | None) -> None:
+        """As `Pool.replace_model`."""
+        with self._change():
+            with self._condition:
+                self._condition.wait_for(lambda: not self._loads or self.error or self._closed)
+                self._raise_if_over()
+                devices = [session.device for session in self.sessions]
+            if not devices:
+                raise DeviceError("the pool has no device left on which the model could be replaced")
+            timeline, core = Timeline(), self._make_core()
+            staged = Staged(lambda session, warming: self._add(core, session, timeline, warming))
+            if warmup is None:
+                warmup = self._warmup
+            elif isinstance(warmup, bool):
+                warmup = Warmup() if warmup else None
+            request = self._with(model=model, devices=devices, sessions_per_device=1)
+            try:
+                try:
+                    self._run(self._loading(request, staged, timeline, warmup))
+                except OutOfMemory as error:
+                    raise OutOfMemory(
+                        f"{error}; the sessions of {self.model} stay until those of the new model are there, so that "
+                        "both must fit"
+                    ) from error
+                core.continue_from(self.core)
+                sessions = staged.take()
+                with self._condition:
+                    self._raise_if_over()
+                    old, old_sessions = self.core, list(self._placed.values())
+                    self._retiring.append(old)
+                    self.core, self.timeline, self.model = core, timeline, _core_description(model)
+                    self._request = self._with(model=model)
+                    self._placed = {}
+                    self._place(dict(enumerate(sessions)))
+            except BaseException:
+                core.close(True)
+                staged.close()
+                raise
+            old.close(False)
+            self._retiring.remove(old)
+            for session in old_sessions:
+                session.close()
+
+    def _loading(self, request: _shared.Request, staged: Staged, timeline: Timeline, warmup: Warmup | None) -> Loading:
+        return Loading(request, staged, timeline, warmup, keep_going=False, runs=self.serving.warm_up_runs)
+
+    def _with(self, **changes: object) -> _shared.Request:
+        # What is told of the first load's progress is not told again.
+        return dataclasses.replace(self._request, callbacks=_creation.Callbacks(), **changes)  # type: ignore[arg-type]
+
+    def _run(self, loading: Loading) -> None:
+        with self._condition:
+            self._raise_if_over()
+            self._loads.add(loading)
+        try:
+            loading.run()
+        finally:
+            with self._condition:
+                self._loads.discard(loading)
+                self._condition.notify_all()
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[None]:
+        """One change at a time, once it is known which devices there are."""
+        with self._checked():
+            pass
+        with self._changing:
+            with self._condition:
+                self._condition.wait_for(lambda: self._targets is not None or self.error or self._closed)
+                self._raise_if_over()
+            yield
+
+    # The end.
+
+    def close(self, cancel_pending: bool) -> None:
+        """Ends the loads, then as `Pool.close`."""
+        if os.getpid() != self._process:  # nothing of it works there, and a lock may be held for ever
+            self.core.close(cancel_pending)
+            self.sessions.close()
+            return
+        with self._condition:
+            self._closed = True
+            loads = list(self._loads)
+            cores = [*self._retiring, self.core]
+            self._condition.notify_all()
+        for loading in loads:
+            loading.cancel()
+        for core in cores:
+            core.close(cancel_pending)
+        for loading in loads:
+            loading.wait()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            with contextlib.suppress(RuntimeError):  # it could not be started
+                self._thread.join()
+        self.sessions.close()
+
+    def abandon(self) -> None:
+        """Has what is still loading end soon, for a pool that nobody has any more."""
+        for loading in list(self._loads):
+            loading.cancel()
+
+
+def _check_coming(device: str, states: dict[str, tuple[str, str]], opening: bool) -> None:
+    state, why = states.get(device, ("", ""))
+    if state in ("failed", "broken"):
+        raise DeviceError(f"{device} {state}: {why}")
+    if state == "removed":
+        raise DeviceError(f"{device} was removed from the pool")
+    if not state and not opening:
+        raise InvalidArgument(f"the pool has no session on {device}")
+
+
+def _core_description(model: _creation.CheckedModel) -> str:
+    return f"'{model}'" if isinstance(model, str) else f"a model of {memoryview(model).nbytes} bytes"
+
+
+_live: weakref.WeakSet[Members] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for members in list(_live):
+        members.close(cancel_pending=True)

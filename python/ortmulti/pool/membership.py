@@ -1,0 +1,97 @@
+"""What a pool can be asked about its devices, and told to do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ortmulti._creation import Model, check_model
+from ortmulti.devices import Device
+from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.pool.members import Members
+from ortmulti.pool.warmup import Warmup
+
+__all__ = ["Membership"]
+
+
+class Membership:
+    """Readiness and changes of a pool's devices and model, which `Pool` has."""
+
+    _members: Members
+
+    @property
+    def ready(self) -> list[str]:
+        """The devices that take requests now."""
+        return [device for device, (state, _) in self._members.states().items() if state == "ready"]
+
+    def wait_ready(
+        self, timeout: float | None = None, devices: str | int | Device | Iterable[str | int | Device] | None = None
+    ) -> list[str]:
+        """Waits until devices take requests, and returns their names.
+
+        Args:
+            timeout: Seconds until that raises; default: as long as it takes.
+            devices: Which ones; default: all that `load` was asked for, less those that failed, with
+                ``require="any"``.
+
+        Raises:
+            DeadlineExceeded: They were not ready within ``timeout``.
+            DeviceError: One that was named failed, broke or was removed.
+            InvalidArgument: One that was named is not in the pool.
+            ClosedError: The pool was closed. If its load failed, the error of that is raised.
+        """
+        if timeout is not None:
+            _check_timeout(timeout)
+        return self._members.wait_ready(timeout, devices)
+
+    def add_devices(self, devices: str | int | Device | Iterable[str | int | Device]) -> None:
+        """Loads the model on further devices, as `load` did, and returns when all of them take requests, warm if asked.
+
+        The pool goes on meanwhile; requests for these devices wait. One that failed, broke or was removed may be
+        added again.
+
+        Args:
+            devices: As for `load`; ``"all"``: those that the pool does not have. One that is named twice gets twice as
+                many sessions.
+
+        Raises:
+            InvalidArgument: The pool has one of them already.
+            As `load`. After an error none of them is in the pool.
+        """
+        self._members.add_devices(devices)
+
+    def remove_devices(self, devices: str | int | Device | Iterable[str | int | Device]) -> None:
+        """Takes devices out of the pool and frees their sessions and memory, when what runs there has ended.
+
+        What waits for one of them alone fails with `DeviceError`; other requests are not affected. After Ctrl-C they
+        get no requests any more; call it again to free them.
+
+        Raises:
+            InvalidArgument: The pool does not have one of them, or would have none left that works.
+        """
+        self._members.remove_devices(devices)
+
+    def replace_model(self, model: Model, *, warmup: Warmup | bool | None = None) -> None:
+        """Puts another model in the place of the pool's, without a gap, and returns when the former one is freed.
+
+        Its sessions are made beside the others, on the same devices and with the same options, and warmed up. Then they
+        take over: what was asked for before is answered by the former model, what is asked for from then on by the new
+        one, whose inputs and outputs may be others. `timeline` is then the new one's.
+
+        Args:
+            model: Path of a model, or its bytes.
+            warmup: What its sessions run before; default: as `load` was told.
+
+        Raises:
+            OutOfMemory: There is not enough memory for both.
+            As `load`. After an error the pool goes on with the model that it had.
+        """
+        if warmup is not None and not isinstance(warmup, bool | Warmup):
+            raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
+        self._members.replace_model(check_model(model), warmup)
+
+
+def _check_timeout(timeout: object) -> None:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise InvalidType(f"timeout is a number, not {timeout!r}")
+    if not 0 <= timeout < float("inf"):
+        raise InvalidArgument(f"timeout is 0 or more, not {timeout}")

@@ -1,0 +1,350 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "fake_runner.hpp"
+#include "test_support.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using Outcome = Request::Outcome;
+
+Pool::Clock::time_point far() { return Pool::Clock::now() + hours(1); }
+
+class PoolMembers : public RealSessions {  // values and options are ONNX Runtime's
+ protected:
+  std::shared_ptr<FakeRunner> add(const Device& device) {
+    auto runner = std::make_shared<FakeRunner>(device);
+    pool->add(runner);
+    return runner;
+  }
+  std::shared_ptr<Request> submit(const std::optional<Device>& device = {}) {
+    auto request = answers.request();
+    request->device = device;
+    request->own_run_options.emplace();
+    request->run_options = &*request->own_run_options;
+    EXPECT_TRUE(pool->submit(request, std::nullopt));
+    return request;
+  }
+  DeviceState state(std::size_t index) { return pool->stats().devices.at(index).state; }
+  static std::exception_ptr error(const std::string& text) {
+    return std::make_exception_ptr(Error(ErrorKind::out_of_memory, text));
+  }
+
+  Answers answers;
+  std::shared_ptr<Pool> pool = Pool::make({});
+};
+
+TEST_F(PoolMembers, RequestsWaitForASessionThatIsOnItsWay) {
+  pool->expect(Device::cuda(0), 1);
+  pool->expect(Device::cuda(1), 1);
+  const auto any = submit();
+  const auto second = submit(Device::cuda(1));
+  Request here;
+  EXPECT_FALSE(pool->run_here(here));
+  EXPECT_EQ(state(0), DeviceState::starting);
+  EXPECT_TRUE(throws(ErrorKind::invalid_argument, {"no session on cuda:2"}, [&] { submit(Device::cuda(2)); }));
+  const auto runner = add(Device::cuda(0));
+  EXPECT_EQ(answers.wait_for(1).front(), any);
+  EXPECT_EQ(state(0), DeviceState::ready);
+  EXPECT_EQ(state(1), DeviceState::starting);
+  EXPECT_EQ(pool->stats().devices[1].waiting, 1U);
+  add(Device::cuda(1));
+  answers.wait_for(2);
+  EXPECT_EQ(second->outcome, Outcome::done);
+  EXPECT_EQ(second->ran_on, Device::cuda(1));
+}
+
+TEST_F(PoolMembers, DeadlinesHoldAndWaitingCanBeCancelledBeforeThereIsASession) {
+  pool->expect(Device::cpu(), 1);
+  const auto late = answers.request();
+  late->deadline = Pool::Clock::now() + milliseconds(5);
+  EXPECT_TRUE(pool->submit(late, std::nullopt));
+  answers.wait_for(1);
+  EXPECT_EQ(kind_of(*late), ErrorKind::deadline);
+  const auto unwanted = submit();
+  EXPECT_TRUE(pool->cancel(unwanted));
+  answers.wait_for(2);
+  EXPECT_EQ(unwanted->outcome, Outcome::cancelled);
+}
+
+TEST_F(PoolMembers, WhileOpeningAnyDeviceMayCome) {
+  pool->set_opening(true);
+  const auto any = submit();
+  const auto first = submit(Device::cuda(0));
+  const auto ninth = submit(Device::cuda(9));
+  EXPECT_TRUE(pool->stats().devices.empty());
+  pool->expect(Device::cuda(0), 1);
+  pool->set_opening(false);
+  EXPECT_EQ(answers.wait_for(1).front(), ninth);
+  EXPECT_EQ(kind_of(*ninth), ErrorKind::invalid_argument);
+  EXPECT_EQ(pool->stats().devices.size(), 1U);
+  add(Device::cuda(0));
+  answers.wait_for(3);
+  EXPECT_EQ(any->outcome, Outcome::done);
+  EXPECT_EQ(first->outcome, Outcome::done);
+}
+
+TEST_F(PoolMembers, OfWhatDoesNotComeOnlyThoseFailWhoWaitForItAlone) {
+  pool->expect(Device::cuda(0), 2);
+  pool->expect(Device::cuda(1), 1);
+  const auto any = submit();
+  const auto first = submit(Device::cuda(0));
+  pool->not_coming(Device::cuda(0), 1, error("too large"));
+  EXPECT_EQ(state(0), DeviceState::starting);
+  pool->not_coming(Device::cuda(0), 1, error("too large"));
+  EXPECT_EQ(answers.wait_for(1).front(), first);
+  EXPECT_EQ(kind_of(*first), ErrorKind::out_of_memory);
+  EXPECT_EQ(state(0), DeviceState::failed);
+  EXPECT_EQ(pool->stats().devices[0].broken, "too large");
+  EXPECT_TRUE(throws(ErrorKind::device, {"cuda:0: too large"}, [&] { submit(Device::cuda(0)); }));
+  pool->not_coming(Device::cuda(1), 1, error("absent"));
+  answers.wait_for(2);
+  EXPECT_EQ(text_of(*any), "absent");
+  EXPECT_TRUE(throws(ErrorKind::device, {"too large", "absent"}, [&] { submit(); }));
+  pool->expect(Device::cuda(0), 1);  // another attempt
+  EXPECT_EQ(state(0), DeviceState::starting);
+  const auto again = submit(Device::cuda(0));
+  add(Device::cuda(0));
+  answers.wait_for(3);
+  EXPECT_EQ(again->outcome, Outcome::done);
+}
+
+TEST_F(PoolMembers, OneSessionOfADeviceIsEnough) {
+  pool->expect(Device::cpu(), 2);
+  add(Device::cpu());
+  pool->not_coming(Device::cpu(), 1, error("no"));
+  EXPECT_EQ(state(0), DeviceState::ready);
+  submit();
+  answers.wait_for(1);
+}
+
+TEST_F(PoolMembers, AFailedPoolFailsWhatWaitsAndWhatIsAskedLater) {
+  pool = Pool::make({0, {}});
+  pool->expect(Device::cuda(0), 1);
+  const auto any = submit();
+  const auto first = submit(Device::cuda(0));
+  auto blocked = std::async(std::launch::async, [&] {
+    return throws(ErrorKind::out_of_memory, {"no room"}, [&] { pool->submit(answers.request(), far()); });
+  });
+  pool->fail(error("no room"));
+  EXPECT_TRUE(blocked.get());
+  answers.wait_for(2);
+  for (const auto& request : {any, first}) {
+    EXPECT_EQ(request->outcome, Outcome::failed);
+    EXPECT_EQ(text_of(*request), "no room");
+  }
+  EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"no room"}, [&] { submit(); }));
+  pool->close(false);
+  EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"no room"}, [&] { submit(); }));
+}
+
+TEST_F(PoolMembers, ClosingAnswersNobodyWhoWaitsForWhatHasNotCome) {
+  pool->expect(Device::cuda(0), 1);
+  pool->expect(Device::cuda(1), 1);
+  const auto runner = add(Device::cuda(0));
+  runner->hold();
+  submit();
+  runner->wait_for_runs(1);
+  const auto any = submit();
+  const auto second = submit(Device::cuda(1));
+  auto closing = std::async(std::launch::async, [&] { pool->close(false); });
+  EXPECT_EQ(answers.wait_for(1).front(), second);
+  EXPECT_EQ(kind_of(*second), ErrorKind::closed);
+  runner->release();
+  closing.get();
+  EXPECT_EQ(any->outcome, Outcome::done);
+  EXPECT_EQ(state(1), DeviceState::failed);
+  EXPECT_TRUE(throws(ErrorKind::closed, {"closed"}, [&] { add(Device::cuda(1)); }));
+  EXPECT_TRUE(throws(ErrorKind::closed, {"closed"}, [&] { pool->expect(Device::cuda(2), 1); }));
+}
+
+TEST_F(PoolMembers, ClosingAPoolWithoutSessionsEnds) {
+  pool->set_opening(true);
+  const auto any = submit();
+  const auto ninth = submit(Device::cuda(9));
+  pool->close(false);
+  EXPECT_EQ(answers.count(), 2U);
+  EXPECT_EQ(kind_of(*any), ErrorKind::closed);
+  EXPECT_EQ(kind_of(*ninth), ErrorKind::closed);
+}
+
+TEST_F(PoolMembers, CancellingWhatWaitsEndsAnotherThreadsClose) {
+  const auto runner = add(Device::cpu());
+  runner->hold();
+  const auto running = submit();
+  runner->wait_for_runs(1);
+  const auto waiting = submit();
+  auto closing = std::async(std::launch::async, [&] { pool->close(false); });
+  while (!pool->closed()) {
+    std::this_thread::yield();
+  }
+  auto cancelling = std::async(std::launch::async, [&] { pool->close(true); });
+  EXPECT_EQ(answers.wait_for(1).front(), waiting);
+  EXPECT_EQ(waiting->outcome, Outcome::cancelled);
+  runner->release();
+  closing.get();
+  cancelling.get();
+  EXPECT_EQ(running->outcome, Outcome::done);
+}
+
+TEST_F(PoolMembers, ARemovedDeviceIsDrainedAndFreed) {
+  const std::size_t threads = thread_count();
+  const auto first = add(Device::cuda(0));
+  const auto second = add(Device::cuda(1));
+  first->hold();
+  second->hold();
+  const auto running = submit(Device::cuda(0));
+  first->wait_for_runs(1);
+  const auto other = submit(Device::cuda(1));
+  second->wait_for_runs(1);
+  const auto waiting = submit(Device::cuda(0));
+  const auto any = submit();
+  EXPECT_FALSE(pool->remove(Device::cuda(0), Pool::Clock::now()));
+  EXPECT_EQ(answers.wait_for(1).front(), waiting);
+  EXPECT_EQ(kind_of(*waiting), ErrorKind::device);
+  EXPECT_NE(text_of(*waiting).find("cuda:0 was removed"), std::string::npos);
+  auto removing = std::async(std::launch::async, [&] { return pool->remove(Device::cuda(0), far()); });
+  first->release();
+  EXPECT_TRUE(removing.get());
+  EXPECT_EQ(running->outcome, Outcome::done);
+  EXPECT_EQ(any->outcome, Outcome::pending);  // it did not go where it could have gone
+  EXPECT_EQ(first.use_count(), 1);
+  EXPECT_EQ(thread_count(), threads + 1);
+  EXPECT_EQ(state(0), DeviceState::removed);
+  EXPECT_EQ(pool->stats().devices[0].done, 1U);
+  EXPECT_EQ(pool->stats().devices[0].sessions, 0U);
+  EXPECT_TRUE(throws(ErrorKind::device, {"removed"}, [&] { submit(Device::cuda(0)); }));
+  EXPECT_TRUE(throws(ErrorKind::device, {"removed"}, [&] { add(Device::cuda(0)); }));
+  second->release();
+  answers.wait_for(4);
+  EXPECT_EQ(any->ran_on, Device::cuda(1));
+  EXPECT_EQ(other->outcome, Outcome::done);
+
+  pool->expect(Device::cuda(0), 1);
+  add(Device::cuda(0));
+  EXPECT_EQ(submit(Device::cuda(0))->device, Device::cuda(0));
+  answers.wait_for(5);
+  EXPECT_EQ(pool->stats().devices[0].done, 2U);
+  EXPECT_TRUE(
+      throws(ErrorKind::invalid_argument, {"no session on cuda:7"}, [&] { pool->remove(Device::cuda(7), far()); }));
+}
+
+TEST_F(PoolMembers, ABatchThatWaitsForMoreIsRunWhenItsDeviceIsRemoved) {
+  pool = Pool::make({{}, {8, hours(1), 0}});
+  add(Device::cuda(0));
+  add(Device::cuda(1));
+  std::vector<float> data(4);
+  const std::vector<std::int64_t> shape{2, 2};
+  const auto request = answers.request();
+  request->inputs.add("x",
+                      Ort::Value::CreateTensor<float>(Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault),
+                                                      data.data(), data.size(), shape.data(), shape.size()));
+  request->device = Device::cuda(0);
+  EXPECT_TRUE(pool->submit(request, std::nullopt));
+  EXPECT_TRUE(pool->remove(Device::cuda(0), far()));
+  answers.wait_for(1);
+  EXPECT_EQ(request->outcome, Outcome::done);
+}
+
+TEST_F(PoolMembers, ContinuesAnothersCounts) {
+  const auto old = pool;
+  add(Device::cuda(0));
+  add(Device::cuda(1));
+  submit(Device::cuda(0));
+  submit(Device::cuda(1));
+  answers.wait_for(2);
+  for (int i = 0; i < 3; ++i) {
+    const auto next = Pool::make({});
+    next->continue_from(pool);
+    pool->close(false);
+    pool = next;
+    add(Device::cuda(0));
+    submit();
+    answers.wait_for(3 + static_cast<std::size_t>(i));
+  }
+  const PoolStats stats = pool->stats();
+  EXPECT_EQ(stats.devices[0].done, 4U);
+  EXPECT_EQ(stats.devices[0].whole.count(), 4U);
+  EXPECT_EQ(stats.devices[1].done, 1U);
+  EXPECT_EQ(stats.devices[1].state, DeviceState::removed);
+  EXPECT_EQ(old.use_count(), 1);  // numbers are kept, and no pools
+}
+
+TEST_F(PoolMembers, DevicesComeAndGoWhileManyAsk) {
+  pool = Pool::make({64, {}});
+  pool->set_opening(true);
+  constexpr std::size_t threads = 6;
+  constexpr std::size_t each = 300;
+  std::atomic<std::size_t> refused{0};
+  std::vector<std::thread> askers;
+  askers.reserve(threads);
+  for (std::size_t t = 0; t < threads; ++t) {
+    askers.emplace_back([&, t] {
+      for (std::size_t i = 0; i < each; ++i) {
+        const auto request = answers.request();
+        request->own_run_options.emplace();
+        request->run_options = &*request->own_run_options;
+        if (i % 3 != 0) {
+          request->device = Device::cuda(static_cast<int>((t + i) % 3));
+        }
+        try {
+          if (!pool->submit(request, far())) {
+            ++refused;
+          } else if (i % 7 == 0) {
+            pool->cancel(request);
+          }
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::device) << error.what();  // it was away just then
+          ++refused;
+        }
+      }
+    });
+  }
+  for (int device = 0; device < 3; ++device) {
+    pool->expect(Device::cuda(device), 2);
+  }
+  pool->set_opening(false);
+  for (int device = 0; device < 3; ++device) {
+    add(Device::cuda(device));
+    add(Device::cuda(device));
+  }
+  for (int round = 0; round < 20; ++round) {
+    const Device device = Device::cuda(round % 2);  // the third stays
+    while (!pool->remove(device, Pool::Clock::now() + milliseconds(1))) {
+    }
+    pool->expect(device, 2);
+    add(device);
+    round % 5 == 0 ? pool->not_coming(device, 1, error("no")) : static_cast<void>(add(device));
+  }
+  for (auto& asker : askers) {
+    asker.join();
+  }
+  pool->close(false);
+  EXPECT_EQ(answers.count() + refused, threads * each);
+  for (const auto& request : answers.wait_for(0)) {
+    EXPECT_NE(request->outcome, Outcome::pending);
+  }
+}
+
+TEST_F(PoolMembers, AForkedChildHasErrors) {
+  pool->expect(Device::cpu(), 1);
+  EXPECT_TRUE(in_forked_child([&] {
+    return throws(ErrorKind::forked, {"forked"}, [&] { pool->expect(Device::cpu(), 1); }) &&
+           throws(ErrorKind::forked, {"forked"}, [&] { pool->set_opening(true); }) &&
+           throws(ErrorKind::forked, {"forked"}, [&] { pool->fail(error("no")); }) &&
+           throws(ErrorKind::forked, {"forked"}, [&] { pool->remove(Device::cpu(), far()); }) &&
+           throws(ErrorKind::forked, {"forked"}, [&] { pool->not_coming(Device::cpu(), 1, error("no")); });
+  }));
+}
+
+}  // namespace
+}  // namespace ortmulti::tests
