@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
-from ortmulti import _core
+from ortmulti.pool.engine import Engine
 
 __all__ = ["PoolFuture"]
 
@@ -16,10 +16,10 @@ class PoolFuture(Future[list[Any]]):
     Its callbacks are called by the thread that delivers all pools' answers: what takes long belongs elsewhere.
     """
 
-    def __init__(self, pool: _core.Pool) -> None:
+    def __init__(self, pool: Engine) -> None:
         super().__init__()
         self._pool = pool
-        self._request: _core.PoolRequest | None = None
+        self._request: Any = None
 
     def cancel(self) -> bool:
         """Cancels the request, also while it runs: the run is asked to end, unless it was given ``run_options``, and

@@ -14,6 +14,7 @@ from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import InvalidType
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import SessionOptions
+from ortmulti.pool.engine import BackendName, check_arguments
 from ortmulti.pool.pool import Batching, Pool, check_queue
 from ortmulti.pool.warmup import Warmup
 from ortmulti.progress import LoadProgress, OnLoadProgress
@@ -65,6 +66,7 @@ def load(
     max_queue: int | None = None,
     batching: Batching | None = None,
     warmup: Warmup | bool = False,
+    backend: BackendName = "core",
 ) -> Pool:
     """Loads one model on several devices: its weights are read once, and the sessions of a device use one copy.
 
@@ -86,12 +88,17 @@ def load(
             says what happens to others; `Pool.run` is not limited.
         batching: Whether requests are joined into one run, and how; default: they are not.
         warmup: What every session runs before this returns, as `Pool.warmup`; True: `Warmup()`. Default: nothing.
+        backend: Who runs it: ``"core"``; ``"threads"``: sessions of the onnxruntime package, each in a thread of
+            Python's; ``"processes"``: such sessions, each in a process of its own, which is started again when it dies
+            (docs/pool.md). The latter two take none of ``strategy``, ``optimize``, ``serialize`` and ``loader``.
 
     Returns:
         The pool.
 
     Raises:
         As `create_sessions`. After an error nothing of the load is left.
+        InvalidArgument: An argument that the backend does not have.
+        LibraryError: A backend without the onnxruntime package, which it needs.
     """
     start = time.monotonic()
     options = to_session_options(options)
@@ -100,6 +107,30 @@ def load(
     check_queue(max_queue, batching)
     if not isinstance(warmup, bool | Warmup):
         raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
+    check_arguments(
+        backend,
+        {
+            "strategy": (strategy, "shared"),
+            "optimize": (optimize, "auto"),
+            "serialize": (serialize, None),
+            "loader": (loader, None),
+        },
+    )
+    if backend != "core":
+        from ortmulti.pool.backends import open_backend
+
+        engine = open_backend(
+            backend,
+            model,
+            devices,
+            sessions_per_device,
+            options,
+            provider_options,
+            progress=progress,
+            max_queue=max_queue,
+            batching=batching,
+        )
+        return _warm(Pool(engine), warmup)
     named = name_devices(devices)
     _creation.check_arguments(serialize, None)
     callbacks = _creation.Callbacks()
@@ -120,7 +151,10 @@ def load(
     )
     created, timeline, targets = _shared.create(request)
     _visible_gpus.hint(targets)
-    pool = Pool(adopt(created, timeline, options), max_queue=max_queue, batching=batching)
+    return _warm(Pool(adopt(created, timeline, options), max_queue=max_queue, batching=batching), warmup)
+
+
+def _warm(pool: Pool, warmup: Warmup | bool) -> Pool:
     if warmup is not False:
         try:
             pool.warmup(None if warmup is True else warmup)

@@ -16,6 +16,7 @@ from ortmulti._foreign_options import to_run_options
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
+from ortmulti.pool.engine import Backend, Engine
 from ortmulti.pool.futures import PoolFuture
 from ortmulti.pool.stats import PoolStats
 from ortmulti.pool.warmup import Warmup, warm_up
@@ -62,32 +63,49 @@ class Pool(Closing):
     change until their request is answered. A context manager: the end of the ``with`` block closes it.
     """
 
-    def __init__(self, sessions: Sessions, *, max_queue: int | None = None, batching: Batching | None = None) -> None:
-        check_queue(max_queue, batching)
-        self._sessions = sessions
+    def __init__(
+        self, sessions: Sessions | Backend, *, max_queue: int | None = None, batching: Batching | None = None
+    ) -> None:
         self._start = time.monotonic()
-        self._core = _core.Pool(
-            max_queue, None if batching is None else (batching.max_size, batching.max_delay_ms / 1000, batching.axis)
-        )
-        for session in sessions:
-            self._core.add(session._core)
+        if isinstance(sessions, Sessions):
+            check_queue(max_queue, batching)
+            core = _core.Pool(
+                max_queue,
+                None if batching is None else (batching.max_size, batching.max_delay_ms / 1000, batching.axis),
+            )
+            for session in sessions:
+                core.add(session._core)
+            self._engine: Engine = core
+            self._backend = None
+            self._sessions = sessions
+        else:
+            self._engine = self._backend = sessions
         _live.add(self)
         _runtime.before_shut_down(_close_all)
 
     @property
     def sessions(self) -> Sessions:
-        """The sessions, those of the first device first. After `close` using one raises `ClosedError`."""
+        """The sessions, those of the first device first. After `close` using one raises `ClosedError`.
+
+        With ``backend="threads"`` they are onnxruntime's, of which a closed pool has none.
+
+        Raises:
+            NotImplemented: With ``backend="processes"``, whose sessions are in other processes.
+        """
+        if self._backend is not None:
+            sessions: Sessions = self._backend.sessions
+            return sessions
         return self._sessions
 
     @property
     def devices(self) -> list[str]:
         """The device of each session."""
-        return self._sessions.devices
+        return self._sessions.devices if self._backend is None else self._backend.devices
 
     @property
     def timeline(self) -> Timeline:
         """What loading spent its time on."""
-        return self._sessions.timeline
+        return self._sessions.timeline if self._backend is None else self._backend.timeline
 
     def run(
         self,
@@ -113,7 +131,7 @@ class Pool(Closing):
             DeadlineExceeded: There was no answer within ``timeout``.
             DeviceError: The pool has no working session left on ``device``, or at all.
         """
-        return self._core.run(output_names, input_feed, to_run_options(run_options), _name(device), _timeout(timeout))
+        return self._engine.run(output_names, input_feed, to_run_options(run_options), _name(device), _timeout(timeout))
 
     def submit(
         self,
@@ -245,11 +263,14 @@ class Pool(Closing):
         """
         if warmup is not None and not isinstance(warmup, Warmup):
             raise InvalidType(f"warmup is an ortmulti.Warmup, not {warmup!r}")
-        warm_up(self._sessions, warmup or Warmup())
+        if self._backend is not None:
+            self._backend.warm_up(warmup or Warmup())
+        else:
+            warm_up(self._sessions, warmup or Warmup())
 
     def stats(self) -> PoolStats:
         """What the requests waited for and how long they took, since the pool was made; also after `close`."""
-        return PoolStats._from_core(self._core.stats(), time.monotonic() - self._start)
+        return PoolStats._from_core(self._engine.stats(), time.monotonic() - self._start)
 
     def close(self, cancel_pending: bool = False) -> None:
         """Answers what was asked for, and frees the sessions and their weights. Again: does nothing.
@@ -258,17 +279,21 @@ class Pool(Closing):
             cancel_pending: Cancel the requests that wait, and answer only those that run. At the interpreter's exit
                 pools are closed so.
         """
-        self._core.close(cancel_pending)
-        self._sessions.close()
+        self._engine.close(cancel_pending)
+        if self._backend is None:
+            self._sessions.close()
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called, or all of its sessions are closed."""
-        return self._core.closed() or all(session.closed for session in self._sessions)
+        if self._engine.closed():
+            return True
+        return self._backend is None and all(session.closed for session in self._sessions)
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
-        return f"<Pool of {self._sessions[0]._core.model()} on {', '.join(self.devices)}{state}>"
+        model = self._sessions[0]._core.model() if self._backend is None else self._backend.model
+        return f"<Pool of {model} on {', '.join(self.devices)}{state}>"
 
     def _submit(
         self,
@@ -280,9 +305,10 @@ class Pool(Closing):
         wait: float | None,
         limited: bool,
     ) -> PoolFuture:
-        _callbacks.start()
-        future = PoolFuture(self._core)
-        future._request = self._core.submit(
+        if self._backend is None:
+            _callbacks.start()
+        future = PoolFuture(self._engine)
+        future._request = self._engine.submit(
             future,
             PoolFuture._complete,
             output_names,
@@ -297,7 +323,7 @@ class Pool(Closing):
 
     def _lookahead(self, lookahead: int | None) -> int:
         if lookahead is None:
-            return 2 * len(self._sessions)
+            return 2 * len(self.devices)
         _check_int("lookahead", lookahead, 1)
         return lookahead
 

@@ -50,6 +50,7 @@ class DeviceStats:
         queue: From a request's start to that of its run.
         run: The run.
         whole: From a request's start to its end.
+        restarts: How often a worker's process was started again, with ``backend="processes"``.
     """
 
     device: str
@@ -65,6 +66,7 @@ class DeviceStats:
     queue: Latency
     run: Latency
     whole: Latency
+    restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,9 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
     yield from metric("requests_retried_total", "counter", "Requests given to another device, since one broke.")
     for device in stats.devices:
         yield sample("requests_retried_total", device.retried, device=device.device)
+    yield from metric("worker_restarts_total", "counter", "Workers' processes that were started again.")
+    for device in stats.devices:
+        yield sample("worker_restarts_total", device.restarts, device=device.device)
     yield from metric("waiting", "gauge", "Requests that wait; without device: for any.")
     yield sample("waiting", stats.waiting)
     for device in stats.devices:

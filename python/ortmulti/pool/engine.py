@@ -1,0 +1,104 @@
+"""What a `Pool` is made of: who takes its requests, and who has its sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+from ortmulti.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from ortmulti.options import RunOptions
+    from ortmulti.pool.warmup import Warmup
+    from ortmulti.timeline import Timeline
+
+__all__ = ["Backend", "BackendName", "Engine", "check_arguments"]
+
+BackendName: TypeAlias = Literal["core", "threads", "processes"]
+
+
+class Engine(Protocol):
+    """One queue in front of several sessions, as ``_core.Pool`` is. All methods may be called from any thread."""
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None,
+        device: str,
+        timeout: float | None,
+    ) -> list[Any]:
+        """The outputs of a run; ``device`` is empty for any, ``timeout`` in seconds."""
+
+    def submit(
+        self,
+        future: Any,
+        complete: Callable[..., None],
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None,
+        device: str,
+        timeout: float | None,
+        wait: float | None,
+        limited: bool,
+    ) -> Any:
+        """Asks for a run, and returns what `cancel` takes.
+
+        Args:
+            complete: Called once as ``complete(future, outputs, exception, cancelled)``, with outputs or an exception.
+            wait: Seconds to wait for room in the queue; None: as long as it takes.
+            limited: Whether the queue's length counts.
+        """
+
+    def cancel(self, request: Any) -> bool:
+        """Cancels what `submit` returned, and says whether it was not answered yet."""
+
+    def stats(self) -> dict[str, Any]:
+        """What `PoolStats` is made from."""
+
+    def close(self, cancel_waiting: bool) -> None:
+        """Takes nothing more, answers or cancels what waits, answers what runs, and returns when that is done."""
+
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+
+
+class Backend(Engine, Protocol):
+    """An engine with sessions of its own."""
+
+    @property
+    def devices(self) -> list[str]:
+        """The device of each session."""
+
+    @property
+    def sessions(self) -> Any:
+        """The sessions, where this process has them."""
+
+    @property
+    def timeline(self) -> Timeline:
+        """What making them ready spent its time on."""
+
+    @property
+    def model(self) -> str:
+        """The model, for messages."""
+
+    def warm_up(self, warmup: Warmup) -> None:
+        """Runs every session, all at the same time, beside the queue."""
+
+
+def check_arguments(backend: object, given: Mapping[str, tuple[object, object]]) -> None:
+    """Raises InvalidArgument for a backend that there is not, and for arguments that this one does not have.
+
+    Args:
+        given: For each argument of `load` that is the core's alone what it was given, and its default.
+    """
+    if backend not in ("core", "threads", "processes"):
+        raise InvalidArgument(f"backend is 'core', 'threads' or 'processes', not {backend!r}")
+    if backend == "core":
+        return
+    refused = [name for name, (value, default) in given.items() if value is not default and value != default]
+    if refused:
+        raise InvalidArgument(
+            f"backend={backend!r} has no {', '.join(refused)}: its sessions are onnxruntime's, which load the model by "
+            "themselves"
+        )
