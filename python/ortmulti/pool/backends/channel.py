@@ -7,6 +7,7 @@ import os
 import pickle
 import socket
 import struct
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -19,13 +20,14 @@ _MOST_DESCRIPTORS = 16
 
 
 class Channel:
-    """One end of a pair of sockets. One thread sends at a time, and one receives.
+    """One end of a pair of sockets. Any thread may send, and one receives.
 
     What is received is unpickled: both ends are the same user's processes, and nobody else has the pair.
     """
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
+        self._sending = threading.Lock()
         self._received = bytearray()
         self._descriptors: deque[int] = deque()
 
@@ -37,11 +39,12 @@ class Channel:
         """
         body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         frame = _LENGTH.pack(len(body)) + body
-        if descriptors:
-            sent = socket.send_fds(self._socket, [frame], list(descriptors))
-            frame = frame[sent:]
-        if frame:
-            self._socket.sendall(frame)
+        with self._sending:
+            if descriptors:
+                sent = socket.send_fds(self._socket, [frame], list(descriptors))
+                frame = frame[sent:]
+            if frame:
+                self._socket.sendall(frame)
 
     def receive(self) -> Any:
         """The next message.
@@ -71,8 +74,10 @@ class Channel:
             return  # the other end is gone
 
     def close(self) -> None:
-        """Closes this end and what nobody has taken."""
-        self._socket.close()
+        """Closes this end and what nobody has taken; by the thread that receives."""
+        self.shut_down()
+        with self._sending:  # which may still be about to use the descriptor's number
+            self._socket.close()
         while self._descriptors:
             os.close(self._descriptors.popleft())
 

@@ -211,8 +211,13 @@ class Dispatcher:
             worker.usable = True
             self._refill(worker)
 
-    def lost(self, worker: Worker, error: Error) -> None:
-        """The worker's process has ended, and what it ran is not answered; it may be `ready` again later."""
+    def lost(self, worker: Worker, error: Error) -> bool:
+        """The worker's process has ended, and what it ran is not answered; it may be `ready` again later.
+
+        Returns:
+            Whether it ran something.
+        """
+        any_begun = False
         with self._lock:
             worker.usable = False
             runs, worker.runs = worker.runs, []
@@ -220,6 +225,7 @@ class Dispatcher:
             now = time.monotonic_ns()
             for run in reversed(runs):  # so that the first comes to be the first of the queue
                 begun = worker.has_begun(run)
+                any_begun = any_begun or begun
                 for request in reversed(run.requests):
                     request.run = None
                     if request.concluded:
@@ -229,6 +235,7 @@ class Dispatcher:
                     elif not self._retry(group, request):
                         self._fail(group, request, error, request.asked, now)
             self._give_out()
+        return any_begun
 
     def restarted(self, worker: Worker) -> None:
         """Counts that the worker is started again."""

@@ -23,7 +23,7 @@ from ortmulti.timeline import Timeline
 
 __all__ = ["ProcessWorker", "ProcessesEngine", "open_processes"]
 
-# A process that has done nothing is not started again for ever.
+# A process that dies before its first run is not started again for ever.
 _MOST_STARTS = 3
 
 # Past this a process that is to end is killed.
@@ -149,13 +149,13 @@ class ProcessWorker(Worker):
                 self._leave(session, died)
                 reports.put((self, error or died))
                 return
-            self._dispatcher.lost(self, died)
+            ran = self._dispatcher.lost(self, died) or done > 0
             self._leave(session, died)
-            idle_starts = 0 if done else idle_starts + 1
+            idle_starts = 0 if ran else idle_starts + 1
             if self._stopping:
                 break
             if idle_starts >= _MOST_STARTS:
-                self._dispatcher.gave_up(self, f"its worker has died {idle_starts} times in a row: {error or died}")
+                self._dispatcher.gave_up(self, f"its worker has ended {idle_starts} times without a run: {error or died}")
                 break
             self._dispatcher.restarted(self)
         if not reported:

@@ -189,8 +189,6 @@ class SpawnedSession:
         now = time.monotonic_ns()
         for answered in left.values():
             answered(error, now, now)
-        self._channel.shut_down()
-        self._control.shut_down()
         self._channel.close()
         self._control.close()
 

@@ -45,7 +45,8 @@ class Waiting:
         if request.key is None:
             return None
         self._sizes[request.device, request.key] += request.size
-        return request.asked + self._delay if self._delay and not self._ripe(request, request.asked) else None
+        # Also where there are enough: others may be taken without it.
+        return request.asked + self._delay if self._delay else None
 
     def put_back(self, request: Request) -> None:
         """Adds what was asked for before the others; it runs alone."""

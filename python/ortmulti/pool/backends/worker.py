@@ -46,7 +46,6 @@ class _Server:
         self._begun = -1  # the last run's number
         self._options: Any = None  # of the run that there is now
         self._skipped: set[int] = set()
-        self._sending = threading.Lock()
 
     def load(self) -> bool:
         """Creates the session, says that it is ready or why not, and returns whether it is."""
@@ -136,12 +135,11 @@ class _Server:
         return not broken
 
     def _answer(self, message: tuple[Any, ...], descriptor: int | None = None) -> None:
-        with self._sending:
-            if descriptor is None:
-                self._channel.send(message)
-            else:
-                self._channel.send(message, [descriptor])
-                os.close(descriptor)
+        if descriptor is None:
+            self._channel.send(message)
+        else:
+            self._channel.send(message, [descriptor])
+            os.close(descriptor)
 
 
 def main(data: int, control: int, parent: int) -> None:
