@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.session import InferenceSession, Sessions
@@ -14,6 +14,10 @@ from ortmulti.session import InferenceSession, Sessions
 __all__ = ["Warmup"]
 
 SPAN = "warm up"
+
+
+class _HasInputs(Protocol):
+    def get_inputs(self) -> Sequence[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Warmup:
             if not all(isinstance(one, Mapping) for one in _several(value)):
                 raise InvalidType(f"{name} is a dict, or several, not {value!r}")
 
-    def feeds(self, session: InferenceSession) -> list[Mapping[str, Any]]:
+    def feeds(self, session: _HasInputs) -> list[Mapping[str, Any]]:
         """The inputs of each run, in their order; the caller checks that the session takes them."""
         if self.samples is not None:
             return _several(self.samples)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ortmulti import _runtime
-from ortmulti.errors import InvalidArgument
+from ortmulti.errors import ClosedError, InvalidArgument
 from ortmulti.options import RunOptions
 from ortmulti.pool.backends import batches
 from ortmulti.pool.backends.dispatch import Dispatcher
@@ -52,8 +52,8 @@ class BackendEngine:
         _runtime.close_at_exit()
 
     def __del__(self) -> None:
-        dispatcher = getattr(self, "_dispatcher", None)
-        if dispatcher is not None and dispatcher.is_here and not dispatcher.closed:
+        dispatcher = self._dispatcher
+        if dispatcher.is_here and not dispatcher.closed:
             # In a thread of its own, since this may be one that closing waits for, or hold any lock.
             with contextlib.suppress(RuntimeError):  # the interpreter is ending, and closes it
                 threading.Thread(target=_close, args=(dispatcher, True), name="ortmulti-close", daemon=True).start()
@@ -129,6 +129,8 @@ class BackendEngine:
     def warm_up(self, warmup: Warmup) -> None:
         """Runs every session, each from a thread of its own; each adds a span to the timeline."""
         self._dispatcher.check_process()
+        if self._dispatcher.closed:
+            raise ClosedError("the pool is closed")
         feeds = [self._signature.check(None, feed) for feed in warmup.feeds(self._signature)]
 
         def run(worker: Worker) -> None:
@@ -160,7 +162,9 @@ class BackendEngine:
     ) -> Request:
         self._dispatcher.check_process()
         if run_options is not None:
-            raise InvalidArgument(f"a pool with backend={self._name!r} takes no run_options: its runs are onnxruntime's")
+            raise InvalidArgument(
+                f"a pool with backend={self._name!r} takes no run_options: its runs are onnxruntime's"
+            )
         names, feed = self._signature.check(output_names, input_feed)
         request = Request(names, feed, device, timeout, tell)
         if self._batching is not None:

@@ -365,7 +365,7 @@ class Dispatcher:
             waiting = len(self._waiting) + sum(map(self._staged, self._groups.values()))
             raise QueueFull(f"the pool's queue is full: {waiting} requests wait")
         until_deadline = None if request.deadline is None else (request.deadline - time.monotonic_ns()) / 1e9
-        self._room.wait(min((one for one in (left, until_deadline, 1e6) if one is not None)))
+        self._room.wait(min(one for one in (left, until_deadline, 1e6) if one is not None))
         self._check_accepted(request)
 
     def _give(self, worker: Worker, requests: list[Request]) -> None:

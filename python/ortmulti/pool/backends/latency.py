@@ -44,7 +44,9 @@ class LatencyHistogram:
 
     def to_dict(self) -> dict[str, Any]:
         """As the core's pool has it, in seconds."""
-        quantiles = {name: self.quantile(q) for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999))}
+        quantiles = {
+            name: self.quantile(q) for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999))
+        }
         times = {"sum": self._sum, "max": self._max, **quantiles}
         return {"count": self._count, **{name: value * 1e-9 for name, value in times.items()}}
 

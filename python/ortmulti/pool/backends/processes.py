@@ -101,7 +101,10 @@ class ProcessWorker(Worker):
     def warm_up(self, names: Sequence[str], feed: Mapping[str, Any]) -> None:
         with self._warming:  # there is one slot for this
             warm_up = _WarmUp(names, feed)
-            self._to_send.put(("warm up", warm_up))
+            with self._lock:
+                if self._stopping:
+                    raise errors.ClosedError("the pool is closed")
+                self._to_send.put(("warm up", warm_up))
             warm_up.ended.wait()
         if warm_up.error is not None:
             raise warm_up.error
@@ -155,7 +158,9 @@ class ProcessWorker(Worker):
             if self._stopping:
                 break
             if idle_starts >= _MOST_STARTS:
-                self._dispatcher.gave_up(self, f"its worker has ended {idle_starts} times without a run: {error or died}")
+                self._dispatcher.gave_up(
+                    self, f"its worker has ended {idle_starts} times without a run: {error or died}"
+                )
                 break
             self._dispatcher.restarted(self)
         if not reported:
@@ -212,7 +217,7 @@ class ProcessWorker(Worker):
     def _send_warm_up(self, session: SpawnedSession | None, warm_up: _WarmUp) -> None:
         try:
             if session is None:
-                raise errors.DeviceError(f"{self.device}: its worker process has ended, or the pool is closed")
+                raise errors.DeviceError(f"{self.device}: its worker process has ended")
             number = next(self._numbers)
             session.send(number, warm_up.names, warm_up.feed, warm_up.answered, lambda _segment: None)
         except Exception as problem:

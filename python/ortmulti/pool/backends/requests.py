@@ -154,4 +154,3 @@ class Worker(abc.ABC):
         Args:
             patience: Seconds after which what cannot be ended is left or killed; None: as long as it takes.
         """
-

@@ -126,7 +126,7 @@ def _convert(declared: Declared, value: Any) -> Any:
         return value  # onnxruntime says whether it takes it
     if value.dtype.newbyteorder("=") != dtype:
         raise _refused(declared, value, str(dtype))
-    return np.require(value, dtype, "CA")
+    return np.require(value, dtype, ["C", "A"])
 
 
 def _dtype(declared: Declared) -> np.dtype[Any] | None:

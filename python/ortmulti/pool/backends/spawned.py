@@ -28,7 +28,11 @@ __all__ = ["Answered", "SpawnedSession"]
 # A process that has closed its socket is ending.
 _PATIENCE = 10.0
 
-_CODE = "import sys; sys.path[:] = {path!r}; from ortmulti.pool.backends.worker import main; main({data}, {control}, {parent})"
+_CODE = """import sys
+sys.path[:] = {path!r}
+from ortmulti.pool.backends.worker import main
+main({data}, {control}, {parent})
+"""
 
 Answered: TypeAlias = Callable[[list[Any] | Error | None, int, int], None]
 """Called as ``answered(outputs or error or None where it was skipped, started, ended)``."""
@@ -57,9 +61,7 @@ class SpawnedSession:
         self._slots: dict[int, int] = {}  # by the runs' numbers
         self._lock = threading.Lock()
         self.signature: Signature | None = None
-        code = _CODE.format(
-            path=sys.path, data=their_data.fileno(), control=their_control.fileno(), parent=os.getpid()
-        )
+        code = _CODE.format(path=sys.path, data=their_data.fileno(), control=their_control.fileno(), parent=os.getpid())
         executable = os.fsdecode(multiprocessing.spawn.get_executable())
         try:
             with their_data, their_control:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ortmulti import _core, _onnxruntime_sessions
+from ortmulti.errors import ClosedError
 from ortmulti.pool.backends import batches
 from ortmulti.pool.backends.base import BackendEngine
 from ortmulti.pool.backends.dispatch import Dispatcher
@@ -57,9 +58,7 @@ class ThreadWorker(Worker):
         self._dispatcher = dispatcher
         self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         arguments = (timeline, reports, one_by_one)
-        self._thread = threading.Thread(
-            target=self._work, args=arguments, name=f"ortmulti-{order.device}", daemon=True
-        )
+        self._thread = threading.Thread(target=self._work, args=arguments, name=f"ortmulti-{order.device}", daemon=True)
         self._thread.start()
 
     @property
@@ -78,8 +77,11 @@ class ThreadWorker(Worker):
         return run.taken
 
     def warm_up(self, names: Sequence[str], feed: Mapping[str, Any]) -> None:
+        session = self.session
+        if session is None:
+            raise ClosedError("the pool is closed")
         try:
-            self.session.run(names, feed)
+            session.run(names, feed)
         except Exception as error:
             raise error_of(*translate(error, self._context("running"))) from error
 
@@ -122,9 +124,7 @@ class ThreadWorker(Worker):
         start = time.monotonic_ns()
         try:
             options = _onnxruntime_sessions.make_options(self._ort, order.options)
-            self.session = _onnxruntime_sessions.create(
-                self._ort, order.model, options, order.device, order.providers
-            )
+            self.session = _onnxruntime_sessions.create(self._ort, order.model, options, order.device, order.providers)
         except Exception as error:
             raise error_of(*translate(error, self._context("creating a session of"))) from error
         timeline.add("create session", start, time.monotonic_ns(), self.device)
@@ -209,6 +209,4 @@ class ThreadsEngine(BackendEngine):
         return True
 
     def _last_seconds(self) -> float:
-        return max(
-            worker.last_seconds for worker in self._dispatcher.workers if isinstance(worker, ThreadWorker)
-        )
+        return max(worker.last_seconds for worker in self._dispatcher.workers if isinstance(worker, ThreadWorker))

@@ -60,9 +60,7 @@ class _Server:
             imported = time.monotonic_ns()
             spans.append(("import onnxruntime", start, imported))
             options = _onnxruntime_sessions.make_options(self._ort, order.options)
-            self._session = _onnxruntime_sessions.create(
-                self._ort, order.model, options, order.device, order.providers
-            )
+            self._session = _onnxruntime_sessions.create(self._ort, order.model, options, order.device, order.providers)
             spans.append(("create session", imported, time.monotonic_ns()))
             message: tuple[Any, ...] = ("ready", Signature.of(order.text, self._session), spans)
         except Exception as error:
