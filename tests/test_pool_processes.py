@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -88,7 +89,6 @@ def test_answers_outlive_the_pool() -> None:
 def test_workers_killed_under_load_lose_no_request() -> None:
     with load(_models.matmul(), 2) as pool:
         [wanted] = pool.run(None, X)
-        answered = failed = 0
         futures = []
         killed: set[int] = set()
         for number in range(900):
@@ -98,19 +98,17 @@ def test_workers_killed_under_load_lose_no_request() -> None:
                 kill(min(left))
                 killed.add(min(left))
             futures.append(pool.submit(None, X))
+        concurrent.futures.wait(futures, 60)
+        failures = [error for future in futures if (error := future.exception(0)) is not None]
         for future in futures:
-            try:
-                np.testing.assert_array_equal(future.result(60)[0], wanted)
-                answered += 1
-            except ortmulti.DeviceError as error:
-                assert "SIGKILL" in str(error)
-                failed += 1
-        assert answered + failed == 900
-        assert failed <= 3
+            if future.exception(0) is None:
+                np.testing.assert_array_equal(future.result(0)[0], wanted)
+        assert len(failures) <= 3
+        assert all(isinstance(error, ortmulti.DeviceError) and "SIGKILL" in str(error) for error in failures)
         wait_for_restarts(pool, 3)
         np.testing.assert_array_equal(pool.run(None, X)[0], wanted)
         [device] = pool.stats().devices
-        assert (device.done, device.failed, device.restarts) == (answered + 2, failed, 3)
+        assert (device.done, device.failed, device.restarts) == (902 - len(failures), len(failures), 3)
         assert 'ortmulti_worker_restarts_total{device="cpu"} 3\n' in pool.stats().prometheus()
 
 
@@ -150,10 +148,9 @@ def test_a_worker_that_cannot_be_started_again_is_given_up(tmp_path: Path) -> No
         pool.run(None, X)
         path.unlink()
         kill(*pids(pool))
-        with pytest.raises(ortmulti.DeviceError, match=r"times without a run: .*model\.onnx"):
-            while True:
-                pool.submit(None, X).result(60)
-        assert "without a run" in pool.stats().devices[0].broken
+        while not pool.stats().devices[0].broken:
+            pass
+        assert re.search(r"ended 3 times without a run: .*model\.onnx", pool.stats().devices[0].broken)
         with pytest.raises(ortmulti.DeviceError, match="no session left"):
             pool.run(None, X)
 
@@ -244,7 +241,8 @@ def test_ctrl_c_while_loading_leaves_no_process() -> None:
         from tests import _models
 
         def children():
-            return [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+            tasks = Path("/proc/self/task").iterdir()
+            return [pid for task in tasks for pid in (task / "children").read_text().split()]
 
         def interrupt():
             while not children():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import logging
 import threading
@@ -31,7 +32,7 @@ LOGGER = logging.getLogger("ortmulti")
 _PATIENCE_AT_EXIT = 10.0
 
 
-class BackendEngine:
+class BackendEngine(abc.ABC):
     """The `ortmulti.pool.engine.Backend` over workers that are ready, or become so.
 
     Its threads know the dispatcher alone, so that a pool that nobody has any more is closed.
@@ -71,8 +72,9 @@ class BackendEngine:
         return self._signature.model
 
     @property
+    @abc.abstractmethod
     def sessions(self) -> Any:
-        raise NotImplementedError
+        """As `Backend.sessions`."""
 
     def run(
         self,
@@ -144,12 +146,12 @@ class BackendEngine:
             for future in [threads.submit(run, worker) for worker in self._dispatcher.workers]:
                 future.result()
 
-    def _run_here(self, request: Request) -> bool:
+    @abc.abstractmethod
+    def _run_here(self, request: Request, /) -> bool:
         """Runs it in this thread, if a session is idle and this process has it, and says whether it did.
 
         It may be left to be concluded by others.
         """
-        return False
 
     def _request(
         self,
@@ -173,8 +175,7 @@ class BackendEngine:
 
     def _start_deliverer(self) -> None:
         dispatcher = self._dispatcher
-        if dispatcher.deliverer is not None or not dispatcher.is_here:
-            return
+        dispatcher.check_process()
         with self._start:
             if dispatcher.deliverer is None and not dispatcher.closed:
                 thread = threading.Thread(target=_deliver, args=(dispatcher,), name="ortmulti-callbacks", daemon=True)

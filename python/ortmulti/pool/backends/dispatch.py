@@ -11,24 +11,11 @@ from typing import Any
 
 from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, Error, ForkError, InvalidArgument, QueueFull
 from ortmulti.pool.backends.deadlines import Timers
-from ortmulti.pool.backends.latency import DeviceCounts
+from ortmulti.pool.backends.groups import Group, Groups
 from ortmulti.pool.backends.requests import Request, Run, Worker
 from ortmulti.pool.backends.waiting import Waiting
 
 __all__ = ["Dispatcher"]
-
-
-class _Group:
-    """The sessions of one device."""
-
-    def __init__(self, device: str) -> None:
-        self.device = device
-        self.workers: list[Worker] = []
-        self.broken = ""
-        self.counts = DeviceCounts()
-
-    def load(self) -> float:
-        return sum(len(worker.runs) for worker in self.workers) / len(self.workers)
 
 
 class Dispatcher:
@@ -49,9 +36,8 @@ class Dispatcher:
         self._settled = threading.Condition(self._lock)
         self._max_waiting = max_waiting
         self._waiting = waiting
-        self._groups: dict[str, _Group] = {}
+        self._groups = Groups()
         self._workers: list[Worker] = []
-        self._next_group = 0
         self._timers = Timers(self._lock, self._due)
         self._rejected = 0
         self._cancelled_waiting = 0
@@ -86,7 +72,7 @@ class Dispatcher:
     def add(self, worker: Worker) -> None:
         """Adds a worker; it is given requests once it is `ready`."""
         with self._lock:
-            self._groups.setdefault(worker.device, _Group(worker.device)).workers.append(worker)
+            self._groups.add(worker)
             self._workers.append(worker)
 
     # --- What is asked for ---
@@ -108,7 +94,7 @@ class Dispatcher:
                 while True:
                     if request.deadline is not None and request.deadline <= time.monotonic_ns():
                         raise DeadlineExceeded("the request's deadline passed before there was room for it")
-                    worker = self._choose(request) if request.key is None else None
+                    worker = self._groups.choose(request) if request.key is None else None
                     if not limited or (worker is not None and not worker.runs) or not self._full():
                         break
                     self._wait_for_room(request, give_up)
@@ -133,13 +119,13 @@ class Dispatcher:
         self.check_process()
         with self._lock:
             self._check_accepted(request)
-            worker = self._choose(request)
+            worker = self._groups.choose(request)
             if worker is None or worker.runs:
                 return None
             run = Run([request], worker)
             run.taken = True
             worker.runs.append(run)
-            self._groups[worker.device].counts.runs += 1
+            self._groups.of(worker).counts.runs += 1
             return run
 
     def cancel(self, request: Request) -> bool:
@@ -185,7 +171,7 @@ class Dispatcher:
                 self._refill(worker)
                 return
             worker.runs.remove(run)
-            group = self._groups[worker.device]
+            group = self._groups.of(worker)
             others_broke_it = bool(group.broken)
             if why_broken and not group.broken:
                 self._break(group, why_broken)
@@ -221,7 +207,7 @@ class Dispatcher:
         with self._lock:
             worker.usable = False
             runs, worker.runs = worker.runs, []
-            group = self._groups[worker.device]
+            group = self._groups.of(worker)
             now = time.monotonic_ns()
             for run in reversed(runs):  # so that the first comes to be the first of the queue
                 begun = worker.has_begun(run)
@@ -240,12 +226,12 @@ class Dispatcher:
     def restarted(self, worker: Worker) -> None:
         """Counts that the worker is started again."""
         with self._lock:
-            self._groups[worker.device].counts.restarts += 1
+            self._groups.of(worker).counts.restarts += 1
 
     def gave_up(self, worker: Worker, reason: str) -> None:
         """The worker will not be ready again."""
         with self._lock:
-            group = self._groups[worker.device]
+            group = self._groups.of(worker)
             if worker in group.workers and len(group.workers) > 1:
                 group.workers.remove(worker)
             elif not group.broken:
@@ -260,15 +246,8 @@ class Dispatcher:
         with self._lock:
             return {
                 "devices": [
-                    {
-                        "device": group.device,
-                        "sessions": len(group.workers),
-                        "busy": sum(any(map(worker.has_begun, worker.runs)) for worker in group.workers),
-                        "waiting": self._waiting.of(group.device) + self._staged(group),
-                        "broken": group.broken,
-                        **group.counts.to_dict(),
-                    }
-                    for group in self._groups.values()
+                    {**group.to_dict(), "waiting": self._waiting.of(group.device) + group.staged()}
+                    for group in self._groups
                 ],
                 "waiting": self._waiting.of(""),
                 "rejected": self._rejected,
@@ -297,11 +276,11 @@ class Dispatcher:
                 self._closing = True
                 self._room.notify_all()
                 if cancel_waiting:
-                    self._cancel_waiting()
+                    self._end_all(begun=False)
                 self._waiting.hurry = True
                 self._give_out()
                 if not self._settled.wait_for(self._is_settled, patience):
-                    self._fail_all()
+                    self._end_all(begun=True)
                 timers = self._timers.stop()
             for worker in self.workers:
                 worker.stop(patience)
@@ -315,54 +294,23 @@ class Dispatcher:
     def _check_accepted(self, request: Request) -> None:
         if self._closing:
             raise ClosedError("the pool is closed")
-        groups = [group for group in self._groups.values() if request.device in ("", group.device)]
+        groups = self._groups.that_may_run(request)
         if not groups:
             raise InvalidArgument(f"the pool has no session on {request.device}")
         if all(group.broken for group in groups):
             reasons = "; ".join(f"{group.device}: {group.broken}" for group in groups)
             raise DeviceError(f"the pool has no session left that could run this: {reasons}")
 
-    def _choose(self, request: Request) -> Worker | None:
-        """The worker with the least to do, of the device with the smallest part of its sessions busy."""
-        best: Worker | None = None
-        best_load = (0, 0.0)
-        groups = list(self._groups.values())
-        for index in range(len(groups)):
-            place = (self._next_group + index) % len(groups)
-            group = groups[place]
-            if group.broken or request.device not in ("", group.device):
-                continue
-            usable = [worker for worker in group.workers if worker.usable and len(worker.runs) < worker.capacity]
-            if not usable:
-                continue
-            worker = min(usable, key=lambda worker: len(worker.runs))
-            load = (len(worker.runs), group.load())
-            if best is None or load < best_load:
-                best, best_load, next_group = worker, load, place + 1
-        if best is not None:
-            self._next_group = next_group
-        return best
-
-    def _staged(self, group: _Group) -> int:
-        """How many of its requests sessions have and did not begin, behind another one."""
-        return sum(
-            not request.concluded
-            for worker in group.workers
-            for run in worker.runs[1:]
-            if not worker.has_begun(run)
-            for request in run.requests
-        )
-
     def _full(self) -> bool:
         if self._max_waiting is None:
             return False
-        return len(self._waiting) + sum(map(self._staged, self._groups.values())) >= self._max_waiting
+        return len(self._waiting) + self._groups.staged() >= self._max_waiting
 
     def _wait_for_room(self, request: Request, give_up: float | None) -> None:
         left = None if give_up is None else give_up - time.monotonic()
         if left is not None and left <= 0:
             self._rejected += 1
-            waiting = len(self._waiting) + sum(map(self._staged, self._groups.values()))
+            waiting = len(self._waiting) + self._groups.staged()
             raise QueueFull(f"the pool's queue is full: {waiting} requests wait")
         until_deadline = None if request.deadline is None else (request.deadline - time.monotonic_ns()) / 1e9
         self._room.wait(min(one for one in (left, until_deadline, 1e6) if one is not None))
@@ -371,12 +319,12 @@ class Dispatcher:
     def _give(self, worker: Worker, requests: list[Request]) -> None:
         run = Run(requests, worker)
         worker.runs.append(run)
-        self._groups[worker.device].counts.runs += 1
+        self._groups.of(worker).counts.runs += 1
         worker.begin(run)
 
     def _refill(self, worker: Worker) -> None:
         """Gives the worker what waits, and tells those who wait for that."""
-        group = self._groups[worker.device]
+        group = self._groups.of(worker)
         while worker.usable and not group.broken and len(worker.runs) < worker.capacity and len(self._waiting):
             requests = self._waiting.take(worker.device, time.monotonic_ns())
             if not requests:
@@ -394,15 +342,9 @@ class Dispatcher:
         run.worker.runs.remove(run)
         self._refill(run.worker)
 
-    def _retry(self, group: _Group, request: Request) -> bool:
+    def _retry(self, group: Group, request: Request) -> bool:
         """Has another worker try it, at most once; False where there is none."""
-        others = any(
-            worker.usable and not other.broken
-            for other in self._groups.values()
-            if request.device in ("", other.device)
-            for worker in other.workers
-        )
-        if request.retried or not others:
+        if request.retried or not self._groups.any_usable(request):
             return False
         request.retried = True
         group.counts.retried += 1
@@ -418,7 +360,7 @@ class Dispatcher:
             else:
                 self._failed_waiting += 1
         else:
-            counts = self._groups[run.worker.device].counts
+            counts = self._groups.of(run.worker).counts
             if deadline is None:
                 counts.cancelled += 1
             else:
@@ -441,50 +383,40 @@ class Dispatcher:
             what = "still waited for a session after" if waits else "was not answered within"
             self._abandon(request, DeadlineExceeded(f"the request {what} {ms} ms"))
 
-    def _fail(self, group: _Group, request: Request, error: BaseException, started: int, ended: int) -> None:
+    def _fail(self, group: Group, request: Request, error: BaseException, started: int, ended: int) -> None:
         group.counts.failed += 1
         group.counts.record(request.asked, started, ended)
         request.error = error
         self._conclude(request)
 
-    def _break(self, group: _Group, reason: str) -> None:
+    def _break(self, group: Group, reason: str) -> None:
         """Takes a device out."""
         group.broken = reason
-        left = any(not other.broken for other in self._groups.values())
+        left = any(not other.broken for other in self._groups)
         for request in self._waiting.take_all(group.device if left else None):
             self._failed_waiting += 1
             request.error = DeviceError(f"{group.device} was taken out of the pool: {reason}")
             self._conclude(request)
         self._room.notify_all()
 
-    def _cancel_waiting(self) -> None:
-        begun_later = [
-            request
-            for worker in self.workers
-            for run in worker.runs
-            if not worker.has_begun(run)
-            for request in run.requests
-            if not request.concluded
-        ]
-        for request in [*self._waiting.take_all(), *begun_later]:
-            self._cancelled_waiting += 1
-            request.error = ClosedError("the pool was closed before the request began")
-            request.cancelled = True
+    def _end_all(self, begun: bool) -> None:
+        """Cancels what has not begun, and with ``begun`` fails what has."""
+        given = [request for worker in self._workers for run in worker.runs for request in run.requests]
+        for request in [*self._waiting.take_all(), *given]:
+            run = request.run
+            running = run is not None and run.worker.has_begun(run)
+            if request.concluded or (running and not begun):
+                continue
+            self._cancelled_waiting += not running
+            if running and run is not None:
+                self._groups.of(run.worker).counts.failed += 1
+            request.cancelled = not running
+            request.error = ClosedError(
+                f"the pool was closed before the request {'was answered' if running else 'began'}"
+            )
             self._conclude(request)
-            if request.run is not None and request.run in request.run.worker.runs:
-                request.run.worker.end_early(request.run)
-
-    def _fail_all(self) -> None:
-        for request in [request for worker in self.workers for run in worker.runs for request in run.requests]:
-            if not request.concluded:
-                request.error = ClosedError("the pool was closed before the request was answered")
-                self._conclude(request)
-                if request.run is not None:
-                    request.run.worker.end_early(request.run)
-        for request in self._waiting.take_all():
-            request.error = ClosedError("the pool was closed before the request began")
-            request.cancelled = True
-            self._conclude(request)
+            if run is not None:
+                run.worker.end_early(run)
 
     def _conclude(self, request: Request) -> None:
         request.concluded = True

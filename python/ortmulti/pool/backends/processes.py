@@ -15,7 +15,7 @@ from ortmulti.pool.backends import batches
 from ortmulti.pool.backends.base import BackendEngine
 from ortmulti.pool.backends.dispatch import Dispatcher
 from ortmulti.pool.backends.orders import Order, Reports, Told, await_reports
-from ortmulti.pool.backends.requests import Run, Worker
+from ortmulti.pool.backends.requests import Request, Run, Worker
 from ortmulti.pool.backends.segment import Segment
 from ortmulti.pool.backends.signature import Signature
 from ortmulti.pool.backends.spawned import SpawnedSession
@@ -270,6 +270,9 @@ class ProcessesEngine(BackendEngine):
         raise errors.NotImplemented(
             "the sessions of a pool with backend='processes' are in its workers' processes, out of this one's reach"
         )
+
+    def _run_here(self, _request: Request, /) -> bool:
+        return False
 
     @property
     def pids(self) -> list[int]:

@@ -186,7 +186,7 @@ class ThreadsEngine(BackendEngine):
         sessions = [worker.session for worker in self._dispatcher.workers if isinstance(worker, ThreadWorker)]
         return tuple(session for session in sessions if session is not None)
 
-    def _run_here(self, request: Request) -> bool:
+    def _run_here(self, request: Request, /) -> bool:
         if request.deadline is not None or request.key is not None:
             return False
         in_main = threading.current_thread() is threading.main_thread()
