@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
+from collections import Counter
+from concurrent.futures import wait
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from ortmulti import LoaderOptions, LoadProgress
 from ortmulti.pool.backends.latency import LatencyHistogram
 from ortmulti.pool.engine import BackendName
 from tests import _models
+from tests._backends import on_every_backend
 from tests._processes import check_child, nothing_leaks
 
 X = {"x": np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)}
@@ -241,6 +245,7 @@ def test_daemon_threads_use_a_pool_while_the_interpreter_ends(backend: BackendNa
         import numpy as np
         import ortmulti
         from tests import _models
+from tests._backends import on_every_backend
 
         pool = ortmulti.load(_models.matmul(), "cpu", 2, backend=sys.argv[1])
         x = {"x": np.zeros((2, 64), np.float32)}
@@ -272,6 +277,7 @@ def test_an_endless_run_does_not_keep_the_interpreter(backend: BackendName) -> N
         import ortmulti
         from ortmulti.pool.backends import base
         from tests import _models
+from tests._backends import on_every_backend
 
         base._PATIENCE_AT_EXIT = 0.2
         options = ortmulti.SessionOptions()
@@ -283,6 +289,67 @@ def test_an_endless_run_does_not_keep_the_interpreter(backend: BackendName) -> N
         """,
         backend,
     )
+
+
+@on_every_backend
+def test_every_request_ends_once_whatever_is_done_to_it(backend: BackendName) -> None:
+    """Threads that ask, cancel, set deadlines, give wrong shapes and overfill the queue, all at once."""
+    ended: Counter[str] = Counter()
+    wrong: list[object] = []
+    lock = threading.Lock()
+
+    def ask(seed: int, pool: ortmulti.Pool) -> None:
+        random = np.random.default_rng(seed)
+        for _ in range(150):
+            count = int(random.integers(1, 20_000))
+            shape = (2, 2) if random.random() < 0.1 else (1,)
+            timeout = float(random.random() / 100) if random.random() < 0.3 else None
+            feed = {"x": np.zeros(shape, np.float32), "count": np.array(count)}
+            told: list[object] = []
+            try:
+                future = pool.submit(None, feed, timeout=timeout, when_full=0.001 if seed % 2 else "block")
+            except (ortmulti.QueueFull, ortmulti.DeadlineExceeded) as error:
+                with lock:
+                    ended[type(error).__name__] += 1
+                continue
+            future.add_done_callback(told.append)
+            if random.random() < 0.3:
+                future.cancel()
+            wait([future], 60)
+            while not told:  # callbacks come after those who wait
+                os.sched_yield()
+            with lock:
+                if future.cancelled():
+                    ended["cancelled"] += 1
+                elif future.exception() is not None:
+                    ended["failed"] += 1
+                    if not isinstance(
+                        future.exception(), ortmulti.DeadlineExceeded if shape == (1,) else ortmulti.Error
+                    ):
+                        wrong.append(future.exception())
+                else:
+                    ended["done"] += 1
+                    if future.result()[0].tolist() != [count]:
+                        wrong.append(count)
+            told_of.append((future, told))
+
+    told_of: list[tuple[object, list[object]]] = []
+    options = ortmulti.SessionOptions()
+    options.log_severity_level = 4
+    with ortmulti.load(_models.endless(), "cpu", 2, options, max_queue=3, backend=backend) as pool:
+        threads = [threading.Thread(target=ask, args=(seed, pool)) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+    assert sum(ended.values()) == 8 * 150
+    assert min(ended[kind] for kind in ("done", "failed", "cancelled")) > 0
+    assert all(told == [future] for future, told in told_of)
+    stats = pool.stats()
+    [device] = stats.devices
+    assert device.done >= ended["done"]  # an answer may come between the cancellation and its request's
+    assert stats.waiting == device.waiting == device.busy == 0
 
 
 def test_threads_have_onnxruntimes_sessions() -> None:
@@ -313,6 +380,7 @@ def test_without_the_onnxruntime_package_the_error_says_so(backend: BackendName,
         import sys
         import ortmulti
         from tests import _models
+from tests._backends import on_every_backend
 
         sys.path.insert(0, sys.argv[2])
         try:

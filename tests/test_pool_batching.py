@@ -69,6 +69,18 @@ def test_any_sizes_get_their_own_answers(backend: BackendName, sizes: list[int],
 
 
 @on_every_backend
+def test_many_batches_on_every_backend(backend: BackendName) -> None:
+    sizes = np.random.default_rng(0).integers(0, 6, 300).tolist()
+    with ortmulti.load(rows(), "cpu", 2, backend=backend, batching=Batching(8, max_delay_ms=0.1)) as pool:
+        futures = [pool.submit(["y"], {"x": x(size, number)}) for number, size in enumerate(sizes)]
+        for number, (size, future) in enumerate(zip(sizes, futures, strict=True)):
+            np.testing.assert_array_equal(future.result(60)[0], 2 * x(size, number))
+        [device] = pool.stats().devices
+        assert device.done == 300
+        assert device.runs < 300
+
+
+@on_every_backend
 def test_run_is_joined_too(backend: BackendName) -> None:
     with ortmulti.load(rows(), "cpu", backend=backend, batching=Batching(2, max_delay_ms=60_000)) as pool:
         other = pool.submit(None, {"x": x(1)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import queue
 import threading
 import time
@@ -22,6 +23,8 @@ from ortmulti.pool.backends.spawned import SpawnedSession
 from ortmulti.timeline import Timeline
 
 __all__ = ["ProcessWorker", "ProcessesEngine", "open_processes"]
+
+LOGGER = logging.getLogger("ortmulti")
 
 # A process that dies before its first run is not started again for ever.
 _MOST_STARTS = 3
@@ -162,6 +165,7 @@ class ProcessWorker(Worker):
                     self, f"its worker has ended {idle_starts} times without a run: {error or died}"
                 )
                 break
+            LOGGER.warning("%s; it is started again", error or died)
             self._dispatcher.restarted(self)
         if not reported:
             reports.put((self, errors.ClosedError("the load was broken off")))
