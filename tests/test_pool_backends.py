@@ -245,7 +245,6 @@ def test_daemon_threads_use_a_pool_while_the_interpreter_ends(backend: BackendNa
         import numpy as np
         import ortmulti
         from tests import _models
-from tests._backends import on_every_backend
 
         pool = ortmulti.load(_models.matmul(), "cpu", 2, backend=sys.argv[1])
         x = {"x": np.zeros((2, 64), np.float32)}
@@ -277,7 +276,6 @@ def test_an_endless_run_does_not_keep_the_interpreter(backend: BackendName) -> N
         import ortmulti
         from ortmulti.pool.backends import base
         from tests import _models
-from tests._backends import on_every_backend
 
         base._PATIENCE_AT_EXIT = 0.2
         options = ortmulti.SessionOptions()
@@ -380,7 +378,6 @@ def test_without_the_onnxruntime_package_the_error_says_so(backend: BackendName,
         import sys
         import ortmulti
         from tests import _models
-from tests._backends import on_every_backend
 
         sys.path.insert(0, sys.argv[2])
         try:
