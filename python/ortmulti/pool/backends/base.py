@@ -48,6 +48,7 @@ class BackendEngine(abc.ABC):
         self._batching = batching
         self._devices = [worker.device for worker in dispatcher.workers]
         self._start = threading.Lock()
+        self._last_seconds = float("inf")  # of the last run that `run` was asked for
         _open.add(dispatcher)
         _runtime.before_shut_down(_close_open)
         _runtime.close_at_exit()
@@ -96,6 +97,7 @@ class BackendEngine(abc.ABC):
         except BaseException:  # Ctrl-C
             self._dispatcher.cancel(request)
             raise
+        self._last_seconds = request.seconds
         return request.take_outputs()
 
     def submit(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, Error, ForkError, InvalidArgument, QueueFull
+from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, Error, ForkError, QueueFull
 from ortmulti.pool.backends.deadlines import Timers
 from ortmulti.pool.backends.groups import Group, Groups
 from ortmulti.pool.backends.requests import Request, Run, Worker
@@ -125,7 +125,6 @@ class Dispatcher:
             run = Run([request], worker)
             run.taken = True
             worker.runs.append(run)
-            self._groups.of(worker).counts.runs += 1
             return run
 
     def cancel(self, request: Request) -> bool:
@@ -172,7 +171,9 @@ class Dispatcher:
                 return
             worker.runs.remove(run)
             group = self._groups.of(worker)
+            group.counts.runs += worker.has_begun(run)
             others_broke_it = bool(group.broken)
+            waited = len(self._waiting)
             if why_broken and not group.broken:
                 self._break(group, why_broken)
             for request, answer in zip(run.requests, answers, strict=True):
@@ -188,7 +189,10 @@ class Dispatcher:
                     group.counts.done += 1
                     group.counts.record(request.asked, started, ended)
                     request.outputs = answer
+                    request.seconds = (ended - started) * 1e-9
                     self._conclude(request)
+            if len(self._waiting) > waited:  # others can take what was put back, too
+                self._give_out()
             self._refill(worker)
 
     def ready(self, worker: Worker) -> None:
@@ -211,6 +215,7 @@ class Dispatcher:
             now = time.monotonic_ns()
             for run in reversed(runs):  # so that the first comes to be the first of the queue
                 begun = worker.has_begun(run)
+                group.counts.runs += begun
                 any_begun = any_begun or begun
                 for request in reversed(run.requests):
                     request.run = None
@@ -294,12 +299,7 @@ class Dispatcher:
     def _check_accepted(self, request: Request) -> None:
         if self._closing:
             raise ClosedError("the pool is closed")
-        groups = self._groups.that_may_run(request)
-        if not groups:
-            raise InvalidArgument(f"the pool has no session on {request.device}")
-        if all(group.broken for group in groups):
-            reasons = "; ".join(f"{group.device}: {group.broken}" for group in groups)
-            raise DeviceError(f"the pool has no session left that could run this: {reasons}")
+        self._groups.check(request)
 
     def _full(self) -> bool:
         if self._max_waiting is None:
@@ -319,7 +319,6 @@ class Dispatcher:
     def _give(self, worker: Worker, requests: list[Request]) -> None:
         run = Run(requests, worker)
         worker.runs.append(run)
-        self._groups.of(worker).counts.runs += 1
         worker.begin(run)
 
     def _refill(self, worker: Worker) -> None:

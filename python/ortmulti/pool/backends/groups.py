@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ortmulti.errors import DeviceError, InvalidArgument
 from ortmulti.pool.backends.latency import DeviceCounts
 from ortmulti.pool.backends.requests import Request, Worker
 
@@ -71,6 +72,15 @@ class Groups:
     def that_may_run(self, request: Request) -> list[Group]:
         """Those of the devices where it may run."""
         return [group for group in self if request.device in ("", group.device)]
+
+    def check(self, request: Request) -> None:
+        """Raises InvalidArgument or DeviceError where no worker will take it."""
+        groups = self.that_may_run(request)
+        if not groups:
+            raise InvalidArgument(f"the pool has no session on {request.device}")
+        if all(group.broken for group in groups):
+            reasons = "; ".join(f"{group.device}: {group.broken}" for group in groups)
+            raise DeviceError(f"the pool has no session left that could run this: {reasons}")
 
     def any_usable(self, request: Request) -> bool:
         """Whether any worker could run it now, or when it has done what it does."""

@@ -174,7 +174,8 @@ class ProcessWorker(Worker):
         with self._lock:
             if self._stopping:
                 return None
-            self._session = SpawnedSession(self._order, self.capacity + 1)
+            # One for warming up, and one whose answer is just being told.
+            self._session = SpawnedSession(self._order, self.capacity + 2)
             return self._session
 
     def _leave(self, session: SpawnedSession | None, died: Error) -> None:

@@ -25,6 +25,7 @@ class Request:
         run: The run that has it.
         answer: What `tell` needs.
         outputs, error, cancelled: The answer.
+        seconds: How long its run took.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class Request:
         "outputs",
         "retried",
         "run",
+        "seconds",
         "size",
         "tell",
         "timeout",
@@ -74,6 +76,7 @@ class Request:
         self.outputs: list[Any] | None = None
         self.error: BaseException | None = None
         self.cancelled = False
+        self.seconds = 0.0
 
     def take_outputs(self) -> list[Any]:
         """The answer, once it is concluded; frees the inputs."""

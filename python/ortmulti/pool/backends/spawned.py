@@ -47,7 +47,7 @@ class SpawnedSession:
 
     Args:
         order: What its session is created from.
-        slots: How many requests it may have at a time.
+        slots: How many requests it may have at a time, and one more, since a slot is free after its answer was told.
     """
 
     def __init__(self, order: Order, slots: int) -> None:
@@ -232,5 +232,6 @@ class SpawnedSession:
             answer = error_of(kind, text)
         with self._lock:
             self._segments[slot] = segment
-            self._free.append(slot)
         answered(answer, started, ended)
+        with self._lock:  # only now, since the slot says until then whether the run has begun
+            self._free.append(slot)

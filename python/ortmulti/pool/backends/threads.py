@@ -50,7 +50,6 @@ class ThreadWorker(Worker):
     ) -> None:
         super().__init__(order.device, 1)
         self.session: Any = None
-        self.last_seconds = float("inf")
         self._ort = ort
         self._order: Order | None = order
         self._model_text = order.text
@@ -108,7 +107,6 @@ class ThreadWorker(Worker):
             answers = [error_of(*translate(error, self._context("running")))] * len(run.requests)
             broken = why_broken(self.device)
         ended = time.monotonic_ns()
-        self.last_seconds = (ended - started) * 1e-9
         self._dispatcher.ended(run, answers, started, ended, broken)
 
     def give_up(self, run: Run) -> None:
@@ -190,7 +188,7 @@ class ThreadsEngine(BackendEngine):
         if request.deadline is not None or request.key is not None:
             return False
         in_main = threading.current_thread() is threading.main_thread()
-        if in_main and self._last_seconds() > _LONGEST_UNINTERRUPTED:
+        if in_main and self._last_seconds > _LONGEST_UNINTERRUPTED:
             return False
         run: Run | None = None
         try:
@@ -207,6 +205,3 @@ class ThreadsEngine(BackendEngine):
                 run.worker.give_up(run)
             raise
         return True
-
-    def _last_seconds(self) -> float:
-        return max(worker.last_seconds for worker in self._dispatcher.workers if isinstance(worker, ThreadWorker))
