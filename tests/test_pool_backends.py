@@ -284,6 +284,7 @@ def test_an_endless_run_does_not_keep_the_interpreter(backend: BackendName) -> N
         future = pool.submit(None, {"x": np.zeros(1, np.float32), "count": np.array(2**62)})
         while pool.stats().devices[0].busy == 0:
             pass
+        ortmulti.load(_models.matmul(), "cpu")  # whose exit handler comes first
         """,
         backend,
     )

@@ -78,10 +78,10 @@ class Pool(Closing):
             self._engine: Engine = core
             self._backend = None
             self._sessions = sessions
+            _live.add(self)
+            _runtime.before_shut_down(_close_all)
         else:
-            self._engine = self._backend = sessions
-        _live.add(self)
-        _runtime.before_shut_down(_close_all)
+            self._engine = self._backend = sessions  # which closes itself when the interpreter ends
 
     @property
     def sessions(self) -> Sessions:

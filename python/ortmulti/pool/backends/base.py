@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import atexit
 import contextlib
 import logging
 import threading
@@ -11,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from ortmulti import _runtime
 from ortmulti.errors import ClosedError, InvalidArgument
 from ortmulti.options import RunOptions
 from ortmulti.pool.backends import batches
@@ -50,8 +50,9 @@ class BackendEngine(abc.ABC):
         self._start = threading.Lock()
         self._last_seconds = float("inf")  # of the last run that `run` was asked for
         _open.add(dispatcher)
-        _runtime.before_shut_down(_close_open)
-        _runtime.close_at_exit()
+        # As the last one registered it is the first that runs: before onnxruntime's sessions on GPUs are freed.
+        atexit.unregister(_close_open)
+        atexit.register(_close_open)
 
     def __del__(self) -> None:
         dispatcher = self._dispatcher
