@@ -9,10 +9,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, Error, ForkError, QueueFull
+from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, Error, ForkError
 from ortmulti.pool.backends.deadlines import Timers
 from ortmulti.pool.backends.groups import Group, Groups
 from ortmulti.pool.backends.requests import Request, Run, Worker
+from ortmulti.pool.backends.room import Room
 from ortmulti.pool.backends.waiting import Waiting
 
 __all__ = ["Dispatcher"]
@@ -32,14 +33,12 @@ class Dispatcher:
     def __init__(self, max_waiting: int | None, waiting: Waiting) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
         self._settled = threading.Condition(self._lock)
-        self._max_waiting = max_waiting
         self._waiting = waiting
         self._groups = Groups()
         self._workers: list[Worker] = []
         self._timers = Timers(self._lock, self._due)
-        self._rejected = 0
+        self._room = Room(self._lock, max_waiting, lambda: len(waiting) + self._groups.staged())
         self._cancelled_waiting = 0
         self._failed_waiting = 0
         self._closing = False
@@ -95,9 +94,10 @@ class Dispatcher:
                     if request.deadline is not None and request.deadline <= time.monotonic_ns():
                         raise DeadlineExceeded("the request's deadline passed before there was room for it")
                     worker = self._groups.choose(request) if request.key is None else None
-                    if not limited or (worker is not None and not worker.runs) or not self._full():
+                    if not limited or (worker is not None and not worker.runs) or not self._room.is_full():
                         break
-                    self._wait_for_room(request, give_up)
+                    self._room.wait(request, give_up)
+                    self._check_accepted(request)
                 if request.deadline is not None:
                     self._timers.add(request.deadline, request)
                 if worker is not None:
@@ -255,7 +255,7 @@ class Dispatcher:
                     for group in self._groups
                 ],
                 "waiting": self._waiting.of(""),
-                "rejected": self._rejected,
+                "rejected": self._room.rejected,
                 "cancelled_waiting": self._cancelled_waiting,
                 "failed_waiting": self._failed_waiting,
             }
@@ -279,7 +279,7 @@ class Dispatcher:
                 return
             with self._lock:
                 self._closing = True
-                self._room.notify_all()
+                self._room.note()
                 if cancel_waiting:
                     self._end_all(begun=False)
                 self._waiting.hurry = True
@@ -301,21 +301,6 @@ class Dispatcher:
             raise ClosedError("the pool is closed")
         self._groups.check(request)
 
-    def _full(self) -> bool:
-        if self._max_waiting is None:
-            return False
-        return len(self._waiting) + self._groups.staged() >= self._max_waiting
-
-    def _wait_for_room(self, request: Request, give_up: float | None) -> None:
-        left = None if give_up is None else give_up - time.monotonic()
-        if left is not None and left <= 0:
-            self._rejected += 1
-            waiting = len(self._waiting) + self._groups.staged()
-            raise QueueFull(f"the pool's queue is full: {waiting} requests wait")
-        until_deadline = None if request.deadline is None else (request.deadline - time.monotonic_ns()) / 1e9
-        self._room.wait(min(one for one in (left, until_deadline, 1e6) if one is not None))
-        self._check_accepted(request)
-
     def _give(self, worker: Worker, requests: list[Request]) -> None:
         run = Run(requests, worker)
         worker.runs.append(run)
@@ -329,8 +314,7 @@ class Dispatcher:
             if not requests:
                 break
             self._give(worker, requests)
-        if self._max_waiting is not None:
-            self._room.notify_all()
+        self._room.note()
         self._note_settled()
 
     def _give_out(self) -> None:
@@ -369,8 +353,7 @@ class Dispatcher:
         self._conclude(request)
         if run is not None and run in run.worker.runs and not run.wanted:
             run.worker.end_early(run)
-        if self._max_waiting is not None:
-            self._room.notify_all()
+        self._room.note()
         self._note_settled()
 
     def _due(self, request: Request | None) -> None:
@@ -396,7 +379,7 @@ class Dispatcher:
             self._failed_waiting += 1
             request.error = DeviceError(f"{group.device} was taken out of the pool: {reason}")
             self._conclude(request)
-        self._room.notify_all()
+        self._room.note()
 
     def _end_all(self, begun: bool) -> None:
         """Cancels what has not begun, and with ``begun`` fails what has."""

@@ -76,6 +76,9 @@ class ProcessWorker(Worker):
         self._receiver = threading.Thread(
             target=self._keep, args=[reports], name=f"ortmulti-{order.device}", daemon=True
         )
+
+    def start(self) -> None:
+        """Starts the threads, and so the process; apart from making it, so that an interrupt in this can be undone."""
         self._sender.start()
         self._receiver.start()
 
@@ -119,12 +122,14 @@ class ProcessWorker(Worker):
             if session is not None and session.signature is None:
                 session.kill()
         self._to_send.put(("end", None))
-        self._receiver.join(_PATIENCE if patience is None else patience)
-        if self._receiver.is_alive() and session is not None:
-            session.kill()
-        self._receiver.join()
+        if self._receiver.ident is not None:  # else it was not started, or will find that it is to stop
+            self._receiver.join(_PATIENCE if patience is None else patience)
+            if self._receiver.is_alive() and session is not None:
+                session.kill()
+            self._receiver.join()
         self._to_send.put(None)
-        self._sender.join()
+        if self._sender.ident is not None:
+            self._sender.join()
 
     # --- The thread that starts processes and receives ---
 
@@ -259,6 +264,7 @@ def open_processes(
             worker = ProcessWorker(order, dispatcher, timeline, reports, in_flight)
             workers.append(worker)
             dispatcher.add(worker)
+            worker.start()
         await_reports(reports, len(orders), told)
         return workers[0].signature
     except BaseException:

@@ -58,6 +58,9 @@ class ThreadWorker(Worker):
         self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         arguments = (timeline, reports, one_by_one)
         self._thread = threading.Thread(target=self._work, args=arguments, name=f"ortmulti-{order.device}", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread; apart from making it, so that an interrupt in this can be undone."""
         self._thread.start()
 
     @property
@@ -162,6 +165,7 @@ def open_threads(orders: Sequence[Order], dispatcher: Dispatcher, timeline: Time
         for order in orders:
             one_by_one = locks.get(order.device, contextlib.nullcontext())
             workers.append(ThreadWorker(order, ort, dispatcher, timeline, reports, one_by_one))
+            workers[-1].start()
         await_reports(reports, len(orders), told)
     except BaseException:
         for worker in workers:
