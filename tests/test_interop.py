@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
-from ortmulti import _core, _onnxruntime_weights, interop
+from ortmulti import _core, _onnxruntime_sessions, _onnxruntime_weights, interop
 from ortmulti._shared import Optimize
 from ortmulti.interop import onnxruntime_sessions
 from tests import _fake_driver, _gpus, _models
@@ -370,7 +370,7 @@ def test_memory_given_by_dlpack_lives_as_long_as_the_session(tmp_path: Path) -> 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     weights.add_to(options)
-    session = interop._session_class(onnxruntime)(str(path), options, ["CPUExecutionProvider"], weights)
+    session = _onnxruntime_sessions.session_class(onnxruntime)(str(path), options, ["CPUExecutionProvider"], weights)
     del weights, options
     arrays.clear()
     gc.collect()

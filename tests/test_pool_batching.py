@@ -15,7 +15,9 @@ from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti import Batching
+from ortmulti.pool.engine import BackendName
 from tests import _models
+from tests._backends import on_every_backend
 
 
 def rows() -> bytes:
@@ -47,8 +49,9 @@ def x(count: int, first: float = 0) -> np.ndarray:
     return np.arange(first, first + 3 * count, dtype=np.float32).reshape(count, 3)
 
 
-def test_requests_are_joined_and_split() -> None:
-    with ortmulti.load(rows(), "cpu", batching=Batching(4, max_delay_ms=60_000)) as pool:
+@on_every_backend
+def test_requests_are_joined_and_split(backend: BackendName) -> None:
+    with ortmulti.load(rows(), "cpu", backend=backend, batching=Batching(4, max_delay_ms=60_000)) as pool:
         futures = [pool.submit(None, {"x": x(1, n)}) for n in range(4)]
         for number, future in enumerate(futures):
             y, size = future.result()
@@ -61,23 +64,38 @@ def test_requests_are_joined_and_split() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(2, 8))
-def test_any_sizes_get_their_own_answers(sizes: list[int], max_size: int) -> None:
-    with ortmulti.load(rows(), "cpu", 2, batching=Batching(max_size, max_delay_ms=1)) as pool:
+@pytest.mark.parametrize("backend", ["core", "threads"])
+def test_any_sizes_get_their_own_answers(backend: BackendName, sizes: list[int], max_size: int) -> None:
+    with ortmulti.load(rows(), "cpu", 2, backend=backend, batching=Batching(max_size, max_delay_ms=1)) as pool:
         futures = [pool.submit(["y"], {"x": x(size, number)}) for number, size in enumerate(sizes)]
         for number, (size, future) in enumerate(zip(sizes, futures, strict=True)):
             np.testing.assert_array_equal(future.result()[0], 2 * x(size, number))
 
 
-def test_run_is_joined_too() -> None:
-    with ortmulti.load(rows(), "cpu", batching=Batching(2, max_delay_ms=60_000)) as pool:
+@on_every_backend
+def test_many_batches_on_every_backend(backend: BackendName) -> None:
+    sizes = np.random.default_rng(0).integers(0, 6, 300).tolist()
+    with ortmulti.load(rows(), "cpu", 2, backend=backend, batching=Batching(8, max_delay_ms=0.1)) as pool:
+        futures = [pool.submit(["y"], {"x": x(size, number)}) for number, size in enumerate(sizes)]
+        for number, (size, future) in enumerate(zip(sizes, futures, strict=True)):
+            np.testing.assert_array_equal(future.result(60)[0], 2 * x(size, number))
+        [device] = pool.stats().devices
+        assert device.done == 300
+        assert device.runs < 300
+
+
+@on_every_backend
+def test_run_is_joined_too(backend: BackendName) -> None:
+    with ortmulti.load(rows(), "cpu", backend=backend, batching=Batching(2, max_delay_ms=60_000)) as pool:
         other = pool.submit(None, {"x": x(1)})
         _, size = pool.run(None, {"x": x(1, 5)})
         assert (size == 2).all()
         other.result()
 
 
-def test_wrong_shapes_fail_alone() -> None:
-    with ortmulti.load(rows(), "cpu", batching=Batching(3, max_delay_ms=50)) as pool:
+@on_every_backend
+def test_wrong_shapes_fail_alone(backend: BackendName) -> None:
+    with ortmulti.load(rows(), "cpu", backend=backend, batching=Batching(3, max_delay_ms=50)) as pool:
         good = pool.submit(["y"], {"x": x(1)})
         bad = pool.submit(["y"], {"x": np.zeros((1, 4), np.float32)})
         also_good = pool.submit(["y"], {"x": x(1, 7)})
@@ -130,10 +148,11 @@ def test_requests_whose_outputs_cannot_be_split_are_joined_once() -> None:
     assert records.empty()
 
 
-def test_strings_run_alone() -> None:
-    with ortmulti.load(_models.identity(TensorProto.STRING), "cpu", batching=Batching(4, max_delay_ms=60_000)) as pool:
-        [name] = [value.name for value in pool.sessions[0].get_inputs()]
-        [result] = pool.submit(None, {name: np.array(["a", "b"], object)}).result()
+@on_every_backend
+def test_strings_run_alone(backend: BackendName) -> None:
+    strings = _models.identity(TensorProto.STRING)
+    with ortmulti.load(strings, "cpu", backend=backend, batching=Batching(4, max_delay_ms=60_000)) as pool:
+        [result] = pool.submit(None, {"x": np.array(["a", "b"], object)}).result()
         assert result.tolist() == ["a", "b"]
 
 

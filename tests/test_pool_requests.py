@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import gc
 import threading
 import weakref
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 
 import ortmulti
+from ortmulti.pool.engine import BackendName
 from tests import _models
-from tests._processes import check_child, nothing_leaks
+from tests._backends import BACKENDS, on_every_backend
+from tests._processes import check_child, nothing_leaks, run_child
 
 ENDLESS = _models.endless()
 
@@ -23,20 +26,25 @@ def feed(number: float) -> dict[str, np.ndarray]:
     return {"x": np.full((2, 64), number, np.float32)}
 
 
-@pytest.fixture
-def pool() -> Iterator[ortmulti.Pool]:
-    with ortmulti.load(_models.matmul(), "cpu", 2) as made:
+@pytest.fixture(params=BACKENDS)
+def pool(request: pytest.FixtureRequest) -> Iterator[ortmulti.Pool]:
+    with ortmulti.load(_models.matmul(), "cpu", 2, backend=request.param) as made:
         yield made
 
 
-def answer(pool: ortmulti.Pool, number: float) -> np.ndarray:
-    return pool.sessions[0].run(None, feed(number))[0]
+@functools.cache
+def session() -> ortmulti.InferenceSession:
+    return _models.cpu_session(_models.matmul())
 
 
-@pytest.fixture
-def endless() -> Iterator[ortmulti.Pool]:
+def answer(number: float) -> np.ndarray:
+    return session().run(None, feed(number))[0]
+
+
+@pytest.fixture(params=BACKENDS)
+def endless(request: pytest.FixtureRequest) -> Iterator[ortmulti.Pool]:
     """A pool of one session whose runs do not end by themselves."""
-    with ortmulti.load(ENDLESS, "cpu", max_queue=2) as made:
+    with ortmulti.load(ENDLESS, "cpu", max_queue=2, backend=request.param) as made:
         yield made
         made.close(cancel_pending=True)
 
@@ -54,18 +62,16 @@ def busy(pool: ortmulti.Pool) -> ortmulti.PoolFuture:
 
 
 def test_run_and_submit_give_what_a_session_gives(pool: ortmulti.Pool) -> None:
-    expected = answer(pool, 3)
+    expected = answer(3)
     np.testing.assert_array_equal(pool.run(None, feed(3))[0], expected)
     future = pool.submit(["y"], feed(3))
     np.testing.assert_array_equal(future.result()[0], expected)
     assert isinstance(future, concurrent.futures.Future)
-    np.testing.assert_array_equal(
-        pool.run(["y"], feed(3), ortmulti.RunOptions(), device="cpu", timeout=60)[0], expected
-    )
+    np.testing.assert_array_equal(pool.run(["y"], feed(3), device="cpu", timeout=60)[0], expected)
 
 
 def test_many_threads_get_their_own_answers(pool: ortmulti.Pool) -> None:
-    expected = [answer(pool, number) for number in range(50)]
+    expected = [answer(number) for number in range(50)]
     wrong = []
 
     def ask(first: int) -> None:
@@ -87,7 +93,7 @@ def test_many_threads_get_their_own_answers(pool: ortmulti.Pool) -> None:
 
 
 def test_asyncio_gets_its_answers(pool: ortmulti.Pool) -> None:
-    expected = [answer(pool, number) for number in range(200)]
+    expected = [answer(number) for number in range(200)]
 
     async def ask() -> list[list[np.ndarray]]:
         return await asyncio.gather(*(pool.run_async(None, feed(number)) for number in range(200)))
@@ -107,7 +113,7 @@ def test_map_keeps_the_order_and_looks_ahead_no_further(pool: ortmulti.Pool) -> 
     results = pool.map(feeds(), lookahead=3)
     assert not taken
     for number in range(20):
-        np.testing.assert_array_equal(next(results)[0], answer(pool, number))
+        np.testing.assert_array_equal(next(results)[0], answer(number))
         assert len(taken) <= number + 3
     assert next(results, None) is None
 
@@ -125,7 +131,7 @@ def test_as_completed_gives_each_once_with_its_place(pool: ortmulti.Pool) -> Non
     results = dict(pool.as_completed((feed(number) for number in range(30)), lookahead=4))
     assert sorted(results) == list(range(30))
     for number, future in results.items():
-        np.testing.assert_array_equal(future.result()[0], answer(pool, number))
+        np.testing.assert_array_equal(future.result()[0], answer(number))
 
 
 def test_a_failed_request_fails_alone(pool: ortmulti.Pool) -> None:
@@ -133,7 +139,7 @@ def test_a_failed_request_fails_alone(pool: ortmulti.Pool) -> None:
     bad = pool.submit(None, {"x": np.zeros((2, 2, 2), np.float32)})
     with pytest.raises(ortmulti.InvalidArgument, match="x"):
         bad.result()
-    np.testing.assert_array_equal(good.result()[0], answer(pool, 1))
+    np.testing.assert_array_equal(good.result()[0], answer(1))
     assert pool.stats().devices[0].failed == 1
 
 
@@ -177,14 +183,15 @@ def test_a_full_queue_refuses_waits_or_takes(endless: ortmulti.Pool) -> None:
         future.cancel()
 
 
-def test_run_options_terminate_a_submitted_run(endless: ortmulti.Pool) -> None:
+def test_run_options_terminate_a_submitted_run() -> None:
     options = ortmulti.RunOptions()
-    future = endless.submit(None, endless_feed(), options)
-    while endless.stats().devices[0].busy == 0:
-        pass
-    options.terminate = True
-    with pytest.raises(ortmulti.Error, match="terminate"):
-        future.result()
+    with ortmulti.load(ENDLESS, "cpu") as pool:
+        future = pool.submit(None, endless_feed(), options)
+        while pool.stats().devices[0].busy == 0:
+            pass
+        options.terminate = True
+        with pytest.raises(ortmulti.Error, match="terminate"):
+            future.result()
 
 
 def test_cancelling_a_task_cancels_the_request(endless: ortmulti.Pool) -> None:
@@ -212,9 +219,10 @@ def test_run_async_refuses_when_told_to(endless: ortmulti.Pool) -> None:
     asyncio.run(ask())
 
 
-def test_close_answers_what_was_asked_for() -> None:
-    with ortmulti.load(_models.matmul(), "cpu", 2) as pool:
-        expected = [answer(pool, number) for number in range(200)]
+@on_every_backend
+def test_close_answers_what_was_asked_for(backend: BackendName) -> None:
+    with ortmulti.load(_models.matmul(), "cpu", 2, backend=backend) as pool:
+        expected = [answer(number) for number in range(200)]
         futures = [pool.submit(None, feed(number)) for number in range(200)]
     for future, wanted in zip(futures, expected, strict=True):
         np.testing.assert_array_equal(future.result()[0], wanted)
@@ -244,7 +252,7 @@ def test_arrays_are_held_until_they_are_used_and_no_longer(pool: ortmulti.Pool) 
     seen = weakref.ref(array)
     future = pool.submit(None, {"x": array})
     del array
-    np.testing.assert_array_equal(future.result()[0], answer(pool, 3))
+    np.testing.assert_array_equal(future.result()[0], answer(3))
     pool.close()
     gc.collect()
     assert seen() is None
@@ -257,7 +265,7 @@ def test_a_callback_may_ask_for_more(pool: ortmulti.Pool) -> None:
         second.set_result(pool.run(None, {"x": future.result()[0]}))
 
     pool.submit(None, feed(2)).add_done_callback(more)
-    np.testing.assert_array_equal(second.result()[0], pool.run(None, {"x": answer(pool, 2)})[0])
+    np.testing.assert_array_equal(second.result()[0], pool.run(None, {"x": answer(2)})[0])
 
 
 @pytest.mark.parametrize(
@@ -277,7 +285,7 @@ def test_a_callback_may_ask_for_more(pool: ortmulti.Pool) -> None:
 def test_bad_arguments_are_refused(pool: ortmulti.Pool, arguments: dict[str, object], message: str) -> None:
     with pytest.raises((ortmulti.InvalidArgument, ortmulti.DeviceError), match=message):
         pool.submit(None, feed(0), **arguments)
-    np.testing.assert_array_equal(pool.run(None, feed(1))[0], answer(pool, 1))
+    np.testing.assert_array_equal(pool.run(None, feed(1))[0], answer(1))
 
 
 @pytest.mark.parametrize("call", ["run", "submit"])
@@ -303,29 +311,32 @@ def test_a_queue_of_no_length_is_refused(max_queue: object) -> None:
         ortmulti.load(_models.matmul(), "cpu", max_queue=max_queue)
 
 
-def test_pools_leave_nothing_behind() -> None:
+@on_every_backend
+def test_pools_leave_nothing_behind(backend: BackendName) -> None:
     ortmulti.load(_models.matmul(), "cpu").run(None, feed(0))
-    warm = ortmulti.load(_models.matmul(), "cpu")
+    warm = ortmulti.load(_models.matmul(), "cpu", backend=backend)
     warm.submit(None, feed(0)).result()
     warm.close()
     gc.collect()
     with nothing_leaks():
-        for _ in range(20):
-            pool = ortmulti.load(_models.matmul(), "cpu", 2)
+        for _ in range(3 if backend == "processes" else 20):
+            pool = ortmulti.load(_models.matmul(), "cpu", 2, backend=backend)
             pool.submit(None, feed(0), timeout=60).result()
         del pool
         gc.collect()
 
 
-def test_a_forked_child_gets_an_error() -> None:
+@on_every_backend
+def test_a_forked_child_gets_an_error(backend: BackendName) -> None:
     check_child(
         """
         import os
+        import sys
         import numpy as np
         import ortmulti
         from tests import _models
 
-        pool = ortmulti.load(_models.matmul(), "cpu", 2)
+        pool = ortmulti.load(_models.matmul(), "cpu", 2, backend=sys.argv[1])
         feed = {"x": np.zeros((2, 64), np.float32)}
         pool.submit(None, feed).result()
         child = os.fork()
@@ -340,33 +351,39 @@ def test_a_forked_child_gets_an_error() -> None:
             os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         pool.submit(None, feed).result()
-        """
+        """,
+        backend,
     )
 
 
-def test_the_interpreter_ends_while_a_pool_is_busy() -> None:
+@on_every_backend
+def test_the_interpreter_ends_while_a_pool_is_busy(backend: BackendName) -> None:
     out = check_child(
         """
+        import sys
         import numpy as np
         import ortmulti
         from tests import _models
 
-        pool = ortmulti.load(_models.matmul(512, 4), "cpu", 2)
+        pool = ortmulti.load(_models.matmul(512, 4), "cpu", 2, backend=sys.argv[1])
         x = {"x": np.zeros((64, 512), np.float32)}
         futures = [pool.submit(None, x) for _ in range(500)]
         for future in futures:
             future.add_done_callback(lambda done: print("c" if done.cancelled() else "d", end=""))
-        """
+        """,
+        backend,
     )
     assert len(out.strip()) == 500
     assert set(out.strip()) <= {"c", "d"}
 
 
-def test_ctrl_c_ends_a_run_and_a_wait_for_room() -> None:
-    check_child(
+@on_every_backend
+def test_ctrl_c_ends_a_run_and_a_wait_for_room(backend: BackendName) -> None:
+    child = run_child(
         """
         import logging
         import signal
+        import sys
         import time
         import numpy as np
         import ortmulti
@@ -374,7 +391,7 @@ def test_ctrl_c_ends_a_run_and_a_wait_for_room() -> None:
 
         logging.getLogger("ortmulti.onnxruntime").setLevel(logging.CRITICAL)  # what a run that is ended logs
         x = {"x": np.zeros(1, np.float32), "count": np.array(2**62)}
-        pool = ortmulti.load(_models.endless(), "cpu", max_queue=0)
+        pool = ortmulti.load(_models.endless(), "cpu", max_queue=0, backend=sys.argv[1])
         for call in (pool.run, pool.run, pool.submit):
             if call == pool.submit:
                 future = pool.submit(None, x)
@@ -390,5 +407,9 @@ def test_ctrl_c_ends_a_run_and_a_wait_for_room() -> None:
             assert time.monotonic() - start < 5
         future.cancel()
         pool.close()
-        """
+        """,
+        backend,
     )
+    assert child.returncode == 0, child.stderr
+    if backend == "core":  # onnxruntime's own log goes to the standard error
+        assert child.stderr == ""

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 import ortmulti
+from ortmulti.pool.engine import BackendName
 from tests import _models
+from tests._backends import on_every_backend
 
 X = {"x": np.zeros((2, 64), np.float32)}
 
 
-def test_counts_and_times() -> None:
-    with ortmulti.load(_models.matmul(), "cpu", 2) as pool:
+@on_every_backend
+def test_counts_and_times(backend: BackendName) -> None:
+    with ortmulti.load(_models.matmul(), "cpu", 2, backend=backend) as pool:
         for _ in range(10):
             pool.run(None, X)
         pool.submit(None, X).result()

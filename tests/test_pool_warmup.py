@@ -7,7 +7,9 @@ import pytest
 
 import ortmulti
 from ortmulti import Warmup
+from ortmulti.pool.engine import BackendName
 from tests import _models
+from tests._backends import on_every_backend
 
 MODEL = _models.matmul()
 X = {"x": np.zeros((2, 64), np.float32)}
@@ -17,16 +19,18 @@ def spans(pool: ortmulti.Pool) -> list[str]:
     return [span.device for span in pool.timeline.spans if span.name == "warm up"]
 
 
-def test_every_session_runs_and_says_so() -> None:
-    with ortmulti.load(MODEL, "cpu", 3, warmup=True) as pool:
+@on_every_backend
+def test_every_session_runs_and_says_so(backend: BackendName) -> None:
+    with ortmulti.load(MODEL, "cpu", 3, warmup=True, backend=backend) as pool:
         assert spans(pool) == ["cpu"] * 3
         pool.warmup(Warmup(samples=[X, {"x": np.zeros((5, 64), np.float32)}], runs=2))
         assert len(spans(pool)) == 6
         assert pool.stats().devices[0].runs == 0
-    with ortmulti.load(MODEL, "cpu") as pool:
+    with ortmulti.load(MODEL, "cpu", backend=backend) as pool:
         assert spans(pool) == []
 
 
+@on_every_backend
 @pytest.mark.parametrize(
     ("warmup", "error"),
     [
@@ -37,9 +41,9 @@ def test_every_session_runs_and_says_so() -> None:
         ({"x": 1}, ortmulti.InvalidType),
     ],
 )
-def test_a_warmup_that_fails_fails_the_load(warmup: Warmup, error: type[Exception]) -> None:
+def test_a_warmup_that_fails_fails_the_load(warmup: Warmup, error: type[Exception], backend: BackendName) -> None:
     with pytest.raises(error):
-        ortmulti.load(MODEL, "cpu", warmup=warmup)
+        ortmulti.load(MODEL, "cpu", warmup=warmup, backend=backend)
 
 
 @pytest.mark.parametrize(

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import logging
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ortmulti import _core, _creation, _runtime, errors
+from ortmulti import _core, _creation, _onnxruntime_sessions, _runtime, errors
 from ortmulti import providers as _providers
 from ortmulti._creation import Model
-from ortmulti._model_additions import replacing_weights
 from ortmulti._onnxruntime import import_onnxruntime
 from ortmulti._onnxruntime_weights import NOT_IN_DLPACK, GpuWeights, MappedWeights, NotShared, Source, Weights
 from ortmulti._shared import Optimize
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import (
-    DeviceError,
     Error,
     InvalidArgument,
     InvalidType,
@@ -97,7 +93,7 @@ def onnxruntime_sessions(
     if options is not None and not isinstance(options, SessionOptions):
         raise InvalidType(f"options are an ortmulti.SessionOptions, not {type(options).__name__}")
     if options is not None:
-        _check_additions(options._core)
+        _onnxruntime_sessions.check_additions(options._core)
     _providers.check_cuda_options(provider_options)
     checked = _creation.check_model(model)
     source = checked if isinstance(checked, (str, bytes)) else bytes(checked)
@@ -127,7 +123,9 @@ def onnxruntime_sessions(
         if device in shared:
             path, weights = shared[device][0].path, shared[device][1]
         for _ in range(sessions_per_device):
-            converted = _convert_options(ort, given, device, on_cpu)
+            converted = _onnxruntime_sessions.make_options(
+                ort, _onnxruntime_sessions.read_options(given, device, on_cpu)
+            )
             if weights is not None:
                 converted.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
                 weights.add_to(converted)
@@ -246,54 +244,6 @@ def _refused(wanted: optimized.Wanted, entry: optimized.Entry) -> list[str]:
         session.close()
 
 
-def _check_additions(options: _core.SessionOptions) -> None:
-    methods = replacing_weights(options)
-    if options.custom_op_libraries:
-        # It keeps the one table of functions of the ONNX Runtime that has registered it last; here there are two.
-        methods = ", ".join([*filter(None, [methods]), "register_custom_ops_library"])
-    if methods:
-        raise errors.NotImplemented(f"onnxruntime's sessions cannot be given what {methods} has added to the options")
-
-
-def _convert_options(ort: Any, options: SessionOptions, device: Device, on_cpu: int) -> Any:
-    """onnxruntime's options for one session on ``device``; there are ``on_cpu`` on the CPU altogether."""
-    core, defaults, converted = options._core, _core.SessionOptions(), ort.SessionOptions()
-    converted.graph_optimization_level = ort.GraphOptimizationLevel(core.graph_optimization_level)
-    converted.execution_mode = ort.ExecutionMode(core.execution_mode)
-    for name in (
-        "inter_op_num_threads",
-        "log_verbosity_level",
-        "enable_cpu_mem_arena",
-        "enable_mem_pattern",
-        "enable_profiling",
-        "use_deterministic_compute",
-        "use_per_session_threads",
-        "logid",
-        "optimized_model_filepath",
-        "profile_file_prefix",
-    ):
-        value = getattr(core, name)
-        if value == getattr(defaults, name):
-            continue
-        if not hasattr(converted, name):
-            raise InvalidArgument(f"onnxruntime {ort.__version__} has no session option {name}")
-        setattr(converted, name, value)
-    if core.log_severity_level >= 0:
-        converted.log_severity_level = core.log_severity_level
-    # As the sessions of create_sessions: those on the CPU share the cores, the others need none.
-    threads = core.intra_op_num_threads
-    if threads == 0:
-        threads = max(1, _core.usable_cores() // on_cpu) if device.kind == "cpu" else 1
-    converted.intra_op_num_threads = threads
-    for key, value in core.config_entries.items():
-        converted.add_session_config_entry(key, value)
-    for name, size in core.free_dimensions_by_name:
-        converted.add_free_dimension_override_by_name(name, size)
-    for denotation, size in core.free_dimensions_by_denotation:
-        converted.add_free_dimension_override_by_denotation(denotation, size)
-    return converted
-
-
 def _create(
     ort: Any,
     model: str | bytes,
@@ -303,46 +253,9 @@ def _create(
     weights: Weights | None,
 ) -> Any:
     try:
-        session = _session_class(ort)(model, options, list(providers), weights)
+        return _onnxruntime_sessions.create(ort, model, options, device, providers, weights)
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
         kind = getattr(errors, type(error).__name__, None)
-        if isinstance(kind, type) and issubclass(kind, Error):
+        if isinstance(kind, type) and issubclass(kind, Error) and not isinstance(error, Error):
             raise kind(f"{device}: {error}") from error
         raise
-    # onnxruntime only warns when a provider cannot be used, and leaves the session on the CPU.
-    if providers[0][0] not in session.get_providers():
-        raise DeviceError(f"{device}: onnxruntime could not use {providers[0][0]} and put the session on the CPU")
-    if device.kind == "cuda":
-        _freed_at_exit(session)
-    return session
-
-
-@functools.cache
-def _session_class(ort: Any) -> Any:
-    class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
-        """onnxruntime's, over weights that it keeps."""
-
-        def __init__(self, model: str | bytes, options: Any, providers: list[Any], weights: Weights | None) -> None:
-            # Without its fallback, which would hide why CUDA failed behind a session on the CPU.
-            super().__init__(model, options, providers=providers, enable_fallback=0)
-            self._ortmulti_weights = weights  # set last, and so released after what ONNX Runtime made over them
-
-    InferenceSession.__module__, InferenceSession.__qualname__ = __name__, "InferenceSession"
-    return InferenceSession
-
-
-_on_gpus: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def _freed_at_exit(session: Any) -> None:
-    """Frees the session before the CUDA driver shuts down, if it is still there then: afterwards it would crash."""
-    if not _on_gpus:
-        atexit.unregister(_free_sessions)
-        atexit.register(_free_sessions)
-    _on_gpus.add(session)
-
-
-def _free_sessions() -> None:
-    for session in list(_on_gpus):
-        session._sess = None
-        session._ortmulti_weights = None

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from ortmulti import _core
 from ortmulti.errors import ForkError
+from ortmulti.pool.engine import Engine
 
 __all__ = ["PoolFuture"]
 
@@ -22,11 +22,11 @@ class PoolFuture(Future[list[Any]]):
     forked child `result` and `exception` raise `ForkError` where the answer was not there before the fork.
     """
 
-    def __init__(self, pool: _core.Pool, wrap: Callable[[list[Any]], list[Any]] | None = None) -> None:
+    def __init__(self, pool: Engine, wrap: Callable[[list[Any]], list[Any]] | None = None) -> None:
         super().__init__()
         self._pool = pool
         self._wrap = wrap
-        self._request: _core.PoolRequest | None = None
+        self._request: Any = None
         self._made_after = _forks
 
     def result(self, timeout: float | None = None) -> list[Any]:

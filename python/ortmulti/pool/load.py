@@ -17,6 +17,7 @@ from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import SessionOptions
 from ortmulti.pool.cuda_graph import CudaGraph, max_graphs
+from ortmulti.pool.engine import BackendName, check_arguments
 from ortmulti.pool.loading import Serving
 from ortmulti.pool.members import Members
 from ortmulti.pool.pool import Batching, Pool, check_queue
@@ -74,6 +75,7 @@ def load(
     require: Literal["all", "any"] = "all",
     in_flight: int = 3,
     cuda_graph: CudaGraph | bool = False,
+    backend: BackendName = "core",
 ) -> Pool:
     """Loads one model on several devices: its weights are read once, and the sessions of a device use one copy.
 
@@ -106,6 +108,10 @@ def load(
         in_flight: How many requests a session on a GPU has under way at the same time: all but one of them run, which
             needs memory for each, while the inputs or outputs of one are copied; default 3. With CUDA graphs one runs.
         cuda_graph: Whether runs on GPUs are captured as CUDA graphs, and of how many shapes; default: they are not.
+        backend: Who runs it: ``"core"``; ``"threads"``: sessions of the onnxruntime package, each in a thread of
+            Python's; ``"processes"``: such sessions, each in a process of its own, which is started again when it dies
+            (docs/pool.md). The latter two take none of ``strategy``, ``optimize``, ``serialize``, ``loader``, ``wait``,
+            ``require`` and ``cuda_graph``; ``in_flight`` is for processes, one of whose requests runs.
 
     Returns:
         The pool.
@@ -125,6 +131,36 @@ def load(
     for name, value, values in (("wait", wait, ("all", "first", "none")), ("require", require, ("all", "any"))):
         if value not in values:
             raise InvalidArgument(f"{name} is {', '.join(map(repr, values[:-1]))} or {values[-1]!r}, not {value!r}")
+    check_arguments(
+        backend,
+        {
+            "strategy": (strategy, "shared"),
+            "optimize": (optimize, "auto"),
+            "serialize": (serialize, None),
+            "loader": (loader, None),
+            "wait": (wait, "all"),
+            "require": (require, "all"),
+            "cuda_graph": (cuda_graph, False),
+        },
+    )
+    warm = None if warmup is False else Warmup() if warmup is True else warmup
+    if backend != "core":
+        from ortmulti.pool.backends import open_backend
+        from ortmulti.pool.backends.members import BackendMembers
+
+        engine = open_backend(
+            backend,
+            model,
+            devices,
+            sessions_per_device,
+            options,
+            provider_options,
+            progress=progress,
+            max_queue=max_queue,
+            batching=batching,
+            in_flight=in_flight,
+        )
+        return _warm(Pool(BackendMembers(backend, engine)), warm)
     named = name_devices(devices)
     _creation.check_arguments(serialize, None)
     provider_options = _graph_options(graphs, named, provider_options)
@@ -147,10 +183,19 @@ def load(
     if named is not None and provider_options and not any(device.kind == "cuda" for device in named):
         raise InvalidArgument("provider_options are the CUDA provider's, and no device is a GPU")
     joined = None if batching is None else (batching.max_size, batching.max_delay_ms / 1000, batching.axis)
-    warm = None if warmup is False else Warmup() if warmup is True else warmup
     members = Members(request, partial(_core.Pool, max_queue, joined), warm, Serving(in_flight, graphs))
     pool = Pool(members)
     members.start(wait, keep_going=require == "any")
+    return pool
+
+
+def _warm(pool: Pool, warmup: Warmup | None) -> Pool:
+    if warmup is not None:
+        try:
+            pool.warmup(warmup)
+        except BaseException:
+            pool.close()
+            raise
     return pool
 
 

@@ -10,21 +10,21 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from ortmulti import _core, _creation, _runtime, _shared, _visible_gpus
-from ortmulti.devices import Device, name_devices, parse_devices
+from ortmulti import _callbacks, _core, _creation, _runtime, _shared, _visible_gpus
+from ortmulti.devices import name_devices, parse_devices
 from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkError, InvalidArgument, OutOfMemory
+from ortmulti.pool.engine import Devices
 from ortmulti.pool.loading import Loading, Serving, Staged, Warming
-from ortmulti.pool.warmup import Warmup
+from ortmulti.pool.warmup import Warmup, warm_up
 from ortmulti.session import InferenceSession, Sessions
 from ortmulti.timeline import Timeline
 
 __all__ = ["Members"]
 
 LOGGER = logging.getLogger("ortmulti")
-
-Devices = str | int | Device | Iterable[str | int | Device]
 
 
 class Members:
@@ -58,15 +58,62 @@ class Members:
         self._placed: dict[int, InferenceSession] = {}  # by the place that was asked for
         self._said: set[str] = set()
         self._closed = False
-        self.core = make_core()
+        self._core = make_core()
         self.error: BaseException | None = None
         """How the load failed."""
-        self.timeline = Timeline()
-        self.sessions = Sessions((), self.timeline)
-        self.model = _core_description(request.model)
+        self._timeline = Timeline()
+        self._sessions = Sessions((), self._timeline)
+        self._model = _core_description(request.model)
         _live.add(self)
         _runtime.before_shut_down(_close_all)
         _runtime.close_at_exit()
+
+    @property
+    def core(self) -> _core.Pool:
+        """The core's pool of the present model."""
+        return self._core
+
+    @property
+    def sessions(self) -> Sessions:
+        """As `Pool.sessions`."""
+        if self.serving.max_graphs:
+            raise InvalidArgument("the sessions of a pool with CUDA graphs are run by the pool alone")
+        return self._sessions
+
+    @property
+    def devices(self) -> list[str]:
+        """As `Pool.devices`."""
+        return self._sessions.devices
+
+    @property
+    def timeline(self) -> Timeline:
+        """What loading the present model spent its time on."""
+        return self._timeline
+
+    @property
+    def model(self) -> str:
+        """The present model, for messages."""
+        return self._model
+
+    def extras(self, on_device: bool, trace: bool) -> dict[str, Any]:
+        """Of the core's run and submit."""
+        if not (on_device or trace):
+            return {}
+        return {"outputs_on_device": on_device, "timeline": self._timeline._core if trace else None}
+
+    def before_submit(self) -> None:
+        """Starts the thread that delivers answers."""
+        if not _callbacks.start():
+            raise ClosedError("the interpreter is ending: nobody would be told of the answer")
+
+    def warm_up(self, warmup: Warmup) -> None:
+        """As `Pool.warmup`."""
+        warm_up(self._core, self._sessions[0], warmup, self._timeline, self.serving.warm_up_runs)
+
+    def closed(self) -> bool:
+        """As `Pool.closed`."""
+        sessions = self._sessions
+        return self._core.closed() or (len(sessions) > 0 and all(session.closed for session in sessions))
 
     # The first load.
 
@@ -74,11 +121,11 @@ class Members:
         """Begins to load; returns when as many are ready as `load` says. Nothing is left after an error."""
         named = name_devices(self._request.devices)
         if named is None:
-            self.core.set_opening(True)
+            self._core.set_opening(True)
         else:
             per_device = self._request.sessions_per_device
             self._expect([str(device) for device in named for _ in range(per_device)])
-        loading = Loading(self._request, self, self.timeline, self._warmup, keep_going, self.serving.warm_up_runs)
+        loading = Loading(self._request, self, self._timeline, self._warmup, keep_going, self.serving.warm_up_runs)
         self._loads.add(loading)
         if wait == "all":
             self._load(loading)
@@ -107,7 +154,7 @@ class Members:
                 self._loads.discard(loading)
                 self._condition.notify_all()
             if self.error is error:
-                self.core.fail(error)
+                self._core.fail(error)
             self.close(cancel_pending=True)
             raise
         with self._condition:
@@ -119,7 +166,7 @@ class Members:
             self._load(loading)
         except BaseException as error:
             if self.error is error:
-                LOGGER.error("the pool of %s was closed, since loading it failed: %s", self.model, error)
+                LOGGER.error("the pool of %s was closed, since loading it failed: %s", self._model, error)
 
     def targets(self, devices: Sequence[str]) -> None:
         _visible_gpus.hint(name_devices(devices) or ())
@@ -127,16 +174,16 @@ class Members:
             if self._targets is None:
                 with contextlib.suppress(ClosedError):
                     self._expect(devices)
-                self.core.set_opening(False)
+                self._core.set_opening(False)
 
     def _expect(self, devices: Sequence[str]) -> None:
         self._targets = list(devices)
         for device, count in Counter(devices).items():
-            self.core.expect(device, count)
+            self._core.expect(device, count)
 
     def ready(self, index: int, session: InferenceSession, warming: Warming) -> None:
         try:
-            self._add(self.core, session, self.timeline, warming)
+            self._add(self._core, session, self._timeline, warming)
         except (ClosedError, DeviceError):
             state, _ = self.states().get(session.device, ("", ""))
             if not (self._closed or state == "removed"):
@@ -162,20 +209,20 @@ class Members:
     def failed(self, index: int, error: BaseException) -> None:
         assert self._targets is not None
         device = self._targets[index]
-        self.core.not_coming(device, 1, error)
+        self._core.not_coming(device, 1, error)
         with self._condition:
             said = device in self._said
             self._said.add(device)
             self._condition.notify_all()
         if not said:
-            LOGGER.warning("the pool of %s goes on without a session on %s: %s", self.model, device, error)
+            LOGGER.warning("the pool of %s goes on without a session on %s: %s", self._model, device, error)
 
     def _place(self, sessions: dict[int, InferenceSession]) -> None:
         self._placed.update(sessions)
         self._show()
 
     def _show(self) -> None:
-        self.sessions = Sessions([session for _, session in sorted(self._placed.items())], self.timeline)
+        self._sessions = Sessions([session for _, session in sorted(self._placed.items())], self._timeline)
         self._condition.notify_all()
 
     @property
@@ -188,7 +235,7 @@ class Members:
 
     def states(self) -> dict[str, tuple[str, str]]:
         """Each device's state, and why it failed or broke."""
-        return {device["device"]: (device["state"], device["broken"]) for device in self.core.stats()["devices"]}
+        return {device["device"]: (device["state"], device["broken"]) for device in self._core.stats()["devices"]}
 
     def wait_ready(self, timeout: float | None, devices: Devices | None) -> list[str]:
         """As `Pool.wait_ready`."""
@@ -248,19 +295,19 @@ class Members:
                     self._remove(device)
             counts = Counter(names)
             for device, count in counts.items():
-                self.core.expect(device, count)
-            staged = Staged(lambda session, warming: self._add(self.core, session, self.timeline, warming))
+                self._core.expect(device, count)
+            staged = Staged(lambda session, warming: self._add(self._core, session, self._timeline, warming))
             try:
-                self._run(self._loading(self._with(devices=named), staged, self.timeline, self._warmup))
+                self._run(self._loading(self._with(devices=named), staged, self._timeline, self._warmup))
                 with self._condition:
                     self._raise_if_over()
                     first = max(self._placed, default=0) + 1 + len(self._targets or ())
                     self._place(dict(enumerate(staged.take(), first)))
             except BaseException as error:
                 for device, count in counts.items():
-                    self.core.not_coming(device, count, error)
+                    self._core.not_coming(device, count, error)
                 for device in dict.fromkeys(session.device for session in staged.take()):
-                    self.core.remove(device)
+                    self._core.remove(device)
                 staged.close()
                 raise
 
@@ -284,7 +331,7 @@ class Members:
                 self._remove(device)
 
     def _remove(self, device: str) -> None:
-        self.core.remove(device)
+        self._core.remove(device)
         with self._condition:
             gone = {place: session for place, session in self._placed.items() if session.device == device}
             for place in gone:
@@ -299,7 +346,7 @@ class Members:
             with self._condition:
                 self._condition.wait_for(lambda: not self._loads or self.error or self._closed)
                 self._raise_if_over()
-                devices = [session.device for session in self.sessions]
+                devices = [session.device for session in self._sessions]
             if not devices:
                 raise DeviceError("the pool has no device left on which the model could be replaced")
             timeline, core = Timeline(), self._make_core()
@@ -314,16 +361,16 @@ class Members:
                     self._run(self._loading(request, staged, timeline, warmup))
                 except OutOfMemory as error:
                     raise OutOfMemory(
-                        f"{error}; the sessions of {self.model} stay until those of the new model are there, so that "
+                        f"{error}; the sessions of {self._model} stay until those of the new model are there, so that "
                         "both must fit"
                     ) from error
-                core.continue_from(self.core)
+                core.continue_from(self._core)
                 sessions = staged.take()
                 with self._condition:
                     self._raise_if_over()
-                    old, old_sessions = self.core, list(self._placed.values())
+                    old, old_sessions = self._core, list(self._placed.values())
                     self._retiring.append(old)
-                    self.core, self.timeline, self.model = core, timeline, _core_description(model)
+                    self._core, self._timeline, self._model = core, timeline, _core_description(model)
                     self._request = self._with(model=model)
                     self._placed = {}
                     self._place(dict(enumerate(sessions)))
@@ -370,13 +417,13 @@ class Members:
     def close(self, cancel_pending: bool) -> None:
         """Ends the loads, then as `Pool.close`."""
         if os.getpid() != self._process:  # nothing of it works there, and a lock may be held for ever
-            self.core.close(cancel_pending)
-            self.sessions.close()
+            self._core.close(cancel_pending)
+            self._sessions.close()
             return
         with self._condition:
             self._closed = True
             loads = list(self._loads)
-            cores = [*self._retiring, self.core]
+            cores = [*self._retiring, self._core]
             self._condition.notify_all()
         for loading in loads:
             loading.cancel()
@@ -387,7 +434,7 @@ class Members:
         if self._thread is not None and self._thread is not threading.current_thread():
             with contextlib.suppress(RuntimeError):  # it could not be started
                 self._thread.join()
-        self.sessions.close()
+        self._sessions.close()
 
     def abandon(self) -> None:
         """Has what is still loading end soon, for a pool that nobody has any more."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ortmulti._creation import Model, check_model
 from ortmulti.devices import Device
 from ortmulti.errors import InvalidArgument, InvalidType
-from ortmulti.pool.members import Members
+from ortmulti.pool.engine import PoolMembers
 from ortmulti.pool.warmup import Warmup
 
 __all__ = ["Membership"]
@@ -16,7 +16,7 @@ __all__ = ["Membership"]
 class Membership:
     """Readiness and changes of a pool's devices and model, which `Pool` has."""
 
-    _members: Members
+    _members: PoolMembers
 
     @property
     def ready(self) -> list[str]:

@@ -8,19 +8,18 @@ from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
-from ortmulti import _callbacks, _core
 from ortmulti._closing import Closing
 from ortmulti._foreign_options import to_run_options
 from ortmulti.devices import Device, name_devices
 from ortmulti.errors import ClosedError, InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
+from ortmulti.pool.engine import Engine, PoolMembers
 from ortmulti.pool.futures import PoolFuture
-from ortmulti.pool.members import Members
 from ortmulti.pool.membership import Membership
 from ortmulti.pool.stats import PoolStats
-from ortmulti.pool.warmup import Warmup, warm_up
+from ortmulti.pool.warmup import Warmup
 from ortmulti.session import Sessions
 from ortmulti.timeline import Timeline
 from ortmulti.values import OrtValue
@@ -28,7 +27,6 @@ from ortmulti.values import OrtValue
 __all__ = ["Batching", "Pool"]
 
 Outputs = Literal["numpy", "device"]
-_CoreTimeline: TypeAlias = _core.Timeline
 
 
 @dataclass(frozen=True)
@@ -69,35 +67,31 @@ class Pool(Membership, Closing):
     change until their request is answered. A context manager: the end of the ``with`` block closes it.
     """
 
-    def __init__(self, members: Members) -> None:
+    def __init__(self, members: PoolMembers) -> None:
         self._members = members
         self._start = time.monotonic()
         weakref.finalize(self, members.abandon).atexit = False
 
     @property
-    def _core(self) -> _core.Pool:
+    def _core(self) -> Engine:
         return self._members.core
-
-    @property
-    def _sessions(self) -> Sessions:
-        return self._members.sessions
 
     @property
     def sessions(self) -> Sessions:
         """The sessions that are there by now, those of the first device first. After `close` using one raises
-        `ClosedError`.
+        `ClosedError`. With ``backend="threads"`` they are onnxruntime's, of which a closed pool has none.
 
         Raises:
             InvalidArgument: The pool captures CUDA graphs: other runs would use the memory that these refer to.
+            NotImplemented: With ``backend="processes"``, whose sessions are in other processes.
         """
-        if self._members.serving.max_graphs:
-            raise InvalidArgument("the sessions of a pool with CUDA graphs are run by the pool alone")
-        return self._sessions
+        sessions: Sessions = self._members.sessions
+        return sessions
 
     @property
     def devices(self) -> list[str]:
-        """The device of each of `sessions`."""
-        return self._sessions.devices
+        """The device of each session that is there by now."""
+        return self._members.devices
 
     @property
     def timeline(self) -> Timeline:
@@ -144,8 +138,7 @@ class Pool(Membership, Closing):
                 to_run_options(run_options),
                 _name(device),
                 _timeout(timeout),
-                on_device,
-                self._spans(trace),
+                **self._members.extras(on_device, trace),
             )
         except ClosedError:
             if core is self._core:
@@ -299,7 +292,7 @@ class Pool(Membership, Closing):
         if warmup is not None and not isinstance(warmup, Warmup):
             raise InvalidType(f"warmup is an ortmulti.Warmup, not {warmup!r}")
         self.wait_ready()
-        warm_up(self._core, self._sessions[0], warmup or Warmup(), self.timeline, self._members.serving.warm_up_runs)
+        self._members.warm_up(warmup or Warmup())
 
     def stats(self) -> PoolStats:
         """What the requests waited for and how long they took, since the pool was made; also after `close`."""
@@ -319,8 +312,7 @@ class Pool(Membership, Closing):
     @property
     def closed(self) -> bool:
         """Whether `close` was called, or all of its sessions are closed."""
-        sessions = self._sessions
-        return self._core.closed() or (len(sessions) > 0 and all(session.closed for session in sessions))
+        return self._members.closed()
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
@@ -339,8 +331,8 @@ class Pool(Membership, Closing):
         trace: bool = False,
     ) -> PoolFuture:
         on_device = _on_device(outputs)
-        if not _callbacks.start():
-            raise ClosedError("the interpreter is ending: nobody would be told of the answer")
+        extras = self._members.extras(on_device, trace)
+        self._members.before_submit()
         core = self._core
         future = PoolFuture(core, _to_values if on_device else None)
         try:
@@ -354,17 +346,13 @@ class Pool(Membership, Closing):
                 _timeout(timeout),
                 wait,
                 limited,
-                on_device,
-                self._spans(trace),
+                **extras,
             )
         except ClosedError:
             if core is self._core:
                 raise
             return self._submit(output_names, input_feed, run_options, device, timeout, wait, limited, outputs, trace)
         return future
-
-    def _spans(self, trace: bool) -> _CoreTimeline | None:
-        return self.timeline._core if trace else None
 
     def _lookahead(self, lookahead: int | None) -> int:
         if lookahead is None:

@@ -37,6 +37,10 @@ class Latency:
         return self.sum / self.count if self.count else 0.0
 
 
+# Of what a backend does not do.
+_NEVER: dict[str, Any] = {"count": 0, "sum": 0.0, "max": 0.0, "p50": 0.0, "p95": 0.0, "p99": 0.0, "p999": 0.0}
+
+
 @dataclass(frozen=True)
 class DeviceStats:
     """One device's part of a pool's work, since the pool was made.
@@ -58,6 +62,7 @@ class DeviceStats:
             of it came; ``"broken"``: it was taken out, since every run failed; ``"removed"``.
         memory_used, memory_total: Of a GPU's memory, in bytes: what all processes use, and all of it; None on the CPU,
             and where it cannot be asked.
+        restarts: How often a worker's process was started again, with ``backend="processes"``.
     """
 
     device: str
@@ -77,6 +82,7 @@ class DeviceStats:
     state: str = "ready"
     memory_used: int | None = None
     memory_total: int | None = None
+    restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ class PoolStats:
         times = ("queue", "copy", "run", "whole")
         devices = []
         for device in core["devices"]:
-            latencies: dict[str, Any] = {name: Latency(**device[name]) for name in times}
+            latencies: dict[str, Any] = {name: Latency(**device.get(name, _NEVER)) for name in times}
             memory = _memory(device["device"]) if device.get("state") != "broken" else {}
             devices.append(DeviceStats(**{**device, **latencies, **memory}))
         return cls(**{**core, "devices": devices}, seconds=seconds)
@@ -167,6 +173,9 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
     yield from metric("requests_retried_total", "counter", "Requests given to another device, since one broke.")
     for device in stats.devices:
         yield sample("requests_retried_total", device.retried, device=device.device)
+    yield from metric("worker_restarts_total", "counter", "Workers' processes that were started again.")
+    for device in stats.devices:
+        yield sample("worker_restarts_total", device.restarts, device=device.device)
     yield from metric("waiting", "gauge", "Requests that wait; without device: for any.")
     yield sample("waiting", stats.waiting)
     for device in stats.devices:

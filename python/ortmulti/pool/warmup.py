@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ortmulti import _core
 from ortmulti._checks import integer
@@ -13,6 +13,10 @@ from ortmulti.session import InferenceSession
 from ortmulti.timeline import Timeline
 
 __all__ = ["Warmup"]
+
+
+class _HasInputs(Protocol):
+    def get_inputs(self) -> Sequence[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Warmup:
             if not all(isinstance(one, Mapping) for one in _several(value)):
                 raise InvalidType(f"{name} is a dict, or several, not {value!r}")
 
-    def feeds(self, session: InferenceSession) -> list[Mapping[str, Any]]:
+    def feeds(self, session: _HasInputs) -> list[Mapping[str, Any]]:
         """The inputs of each run, in their order; the caller checks that the session takes them."""
         if self.samples is not None:
             return _several(self.samples)

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, ClassVar
 
+from ortmulti._exit_text import exit_text
 from ortmulti.errors import Error
 
 from ._onnxruntime import run_session, timed_creation, timed_import
@@ -112,21 +113,11 @@ class Processes(Strategy):
             error, answer = worker.connection.recv()
         except (EOFError, ConnectionResetError):
             worker.process.join(_PATIENCE_SECONDS)
-            how = _exit_text(worker.process.exitcode)
+            how = exit_text(worker.process.exitcode)
             raise StrategyError(f"{worker.name}: the process {how} during {doing}") from None
         if error is not None:
             raise StrategyError(error)
         return answer
-
-
-def _exit_text(code: int | None) -> str:
-    if code is None:
-        return "closed its pipe"
-    if code < 0:
-        with contextlib.suppress(ValueError):
-            return f"was ended by signal {-code} ({signal.Signals(-code).name})"
-        return f"was ended by signal {-code}"
-    return f"ended with exit code {code}"
 
 
 def _serve(connection: Connection, device: str, settings: SessionSettings) -> None:

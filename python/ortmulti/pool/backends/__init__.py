@@ -1,0 +1,67 @@
+"""Pools over the onnxruntime package: its sessions in threads of this process, or in processes of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from ortmulti.devices import Device
+from ortmulti.options import SessionOptions
+from ortmulti.progress import LoadProgress, OnLoadProgress
+from ortmulti.timeline import Timeline
+
+if TYPE_CHECKING:
+    from ortmulti._creation import Model
+    from ortmulti.pool.engine import Backend
+    from ortmulti.pool.pool import Batching
+
+__all__ = ["open_backend"]
+
+
+def open_backend(
+    backend: Literal["threads", "processes"],
+    model: Model,
+    devices: str | int | Device | Iterable[str | int | Device],
+    sessions_per_device: int,
+    options: SessionOptions | None,
+    provider_options: Mapping[str, Any] | None,
+    *,
+    progress: OnLoadProgress | None,
+    max_queue: int | None,
+    batching: Batching | None,
+    in_flight: int = 2,
+) -> Backend:
+    """The sessions of one model, ready, behind one queue; arguments as for `load`.
+
+    Args:
+        in_flight: For processes: how many requests a worker has at a time, one of which runs.
+
+    Raises:
+        As `load`; LibraryError also where the onnxruntime package cannot be imported.
+    """
+    from ortmulti.pool.backends.dispatch import Dispatcher
+    from ortmulti.pool.backends.orders import make_orders
+    from ortmulti.pool.backends.waiting import Waiting
+
+    start = time.monotonic()
+    orders = make_orders(
+        model, devices, sessions_per_device, options, provider_options, 0 if batching is None else batching.axis
+    )
+    waiting = Waiting() if batching is None else Waiting(batching.max_size, int(batching.max_delay_ms * 1e6))
+    dispatcher = Dispatcher(max_queue, waiting)
+    timeline = Timeline()
+
+    def told(ready: int, total: int, device: str) -> None:
+        if progress is not None:
+            progress(LoadProgress(0, 0, time.monotonic() - start, ready, total, device))
+
+    if backend == "threads":
+        from ortmulti.pool.backends.threads import ThreadsEngine, open_threads
+
+        signature = open_threads(orders, dispatcher, timeline, told)
+        return ThreadsEngine(backend, dispatcher, signature, timeline, batching)
+    from ortmulti.pool.backends.processes import ProcessesEngine, open_processes
+
+    signature = open_processes(orders, dispatcher, timeline, told, in_flight)
+    return ProcessesEngine(backend, dispatcher, signature, timeline, batching)

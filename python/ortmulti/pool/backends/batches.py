@@ -1,0 +1,60 @@
+"""Several requests as one run, joined and split in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortmulti.errors import InvalidArgument
+from ortmulti.pool.backends.requests import Request
+
+if TYPE_CHECKING:
+    from ortmulti.pool.pool import Batching
+
+__all__ = ["join", "mark", "split"]
+
+
+def mark(request: Request, batching: Batching) -> None:
+    """Sets what says which requests may run together with this one: names, types and dimensions but for the axis's."""
+    axis = batching.axis
+    sizes = set()
+    kind: list[object] = [tuple(request.names)]
+    for name, value in (request.feed or {}).items():
+        if not isinstance(value, np.ndarray) or value.dtype.hasobject or value.ndim <= axis:
+            return
+        sizes.add(value.shape[axis])
+        kind.append((name, value.dtype, value.shape[:axis], value.shape[axis + 1 :]))
+    if len(sizes) == 1 and 0 not in sizes:
+        [request.size] = sizes
+        request.key = tuple(kind)
+
+
+def join(requests: Sequence[Request], axis: int) -> Mapping[str, Any]:
+    """One feed of several requests of the same kind: their inputs one after another along the axis."""
+    feeds = [request.feed or {} for request in requests]
+    if len(feeds) == 1:
+        return feeds[0]
+    return {name: np.concatenate([feed[name] for feed in feeds], axis) for name in feeds[0]}
+
+
+def split(outputs: Sequence[Any], requests: Sequence[Request], axis: int) -> list[list[Any]]:
+    """Each request's part of the outputs, copied.
+
+    Raises:
+        InvalidArgument: An output has not the inputs' size along the axis.
+    """
+    if len(requests) == 1:
+        return [list(outputs)]
+    ends = np.cumsum([request.size for request in requests])
+    parts: list[list[Any]] = [[] for _ in requests]
+    for name, output in zip(requests[0].names, outputs, strict=True):
+        if not isinstance(output, np.ndarray) or output.ndim <= axis or output.shape[axis] != ends[-1]:
+            raise InvalidArgument(
+                f"output {name!r} of a batch of {ends[-1]} cannot be split along dimension {axis}: it has another size "
+                "there; load the model without batching, or ask for other outputs"
+            )
+        for part, piece in zip(parts, np.split(output, ends[:-1], axis), strict=True):
+            part.append(piece.copy())
+    return parts

@@ -1,0 +1,97 @@
+"""Messages between a pool and its workers: short ones, with the memory that they speak of as file descriptors."""
+
+from __future__ import annotations
+
+import array
+import os
+import pickle
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["Channel"]
+
+_LENGTH = struct.Struct("<Q")
+_CHUNK = 1 << 16
+_MOST_DESCRIPTORS = 16
+
+
+class Channel:
+    """One end of a pair of sockets. Any thread may send, and one receives.
+
+    What is received is unpickled: both ends are the same user's processes, and nobody else has the pair.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._sending = threading.Lock()
+        self._received = bytearray()
+        self._descriptors: deque[int] = deque()
+
+    def send(self, message: object, descriptors: Sequence[int] = ()) -> None:
+        """Sends a message, and duplicates of open files, which the other end takes in this order.
+
+        Raises:
+            OSError: The other end is gone.
+        """
+        body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        frame = _LENGTH.pack(len(body)) + body
+        with self._sending:
+            if descriptors:
+                sent = socket.send_fds(self._socket, [frame], list(descriptors))
+                frame = frame[sent:]
+            if frame:
+                self._socket.sendall(frame)
+
+    def receive(self) -> Any:
+        """The next message.
+
+        Raises:
+            EOFError: The other end is gone.
+        """
+        while True:
+            if len(self._received) >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(self._received)
+                end = _LENGTH.size + length
+                if len(self._received) >= end:
+                    message = pickle.loads(memoryview(self._received)[_LENGTH.size : end].toreadonly())
+                    del self._received[:end]
+                    return message
+            self._receive_more()
+
+    def take_descriptor(self) -> int:
+        """The next file that came with a message; the caller closes it."""
+        return self._descriptors.popleft()
+
+    def shut_down(self) -> None:
+        """Ends both directions: who receives, here or there, gets EOFError; also where the process was forked."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # the other end is gone
+
+    def close(self) -> None:
+        """Closes this end and what nobody has taken; by the thread that receives."""
+        self.shut_down()
+        with self._sending:  # which may still be about to use the descriptor's number
+            self._socket.close()
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+
+    def _receive_more(self) -> None:
+        space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array.array("i").itemsize)
+        try:
+            data, ancillary, _flags, _address = self._socket.recvmsg(_CHUNK, space, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:
+            raise EOFError from None
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                found = array.array("i")
+                found.frombytes(content[: len(content) - len(content) % found.itemsize])
+                self._descriptors.extend(found)
+        if not data:
+            raise EOFError
+        self._received += data

@@ -1,0 +1,62 @@
+"""onnxruntime's exceptions as those that the core raises."""
+
+from __future__ import annotations
+
+import re
+
+from ortmulti import _core, errors
+from ortmulti.errors import Error
+
+__all__ = ["error_of", "kind_of", "translate", "why_broken"]
+
+_PREFIX = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
+# ONNX Runtime has no code for exhausted memory: its allocators say so in words.
+_MEMORY = (
+    "Failed to allocate memory",
+    "out of memory",
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    "cudaErrorMemoryAllocation",
+    "std::bad_alloc",
+    "bad allocation",
+    "Available memory of",
+)
+
+
+def kind_of(error: BaseException) -> str:
+    """The name of the class in `ortmulti.errors` for an exception of onnxruntime's, or of ours."""
+    if isinstance(error, Error):
+        return type(error).__name__
+    text = str(error)
+    if isinstance(error, MemoryError) or any(phrase in text for phrase in _MEMORY):
+        return "OutOfMemory"
+    name = type(error).__name__
+    found = getattr(errors, name, None)
+    if isinstance(found, type) and issubclass(found, Error):
+        return name
+    return {"ValueError": "InvalidArgument", "TypeError": "InvalidType"}.get(name, "RuntimeException")
+
+
+def translate(error: BaseException, context: str) -> tuple[str, str]:
+    """The class's name and the text of an exception; of ours the text as it is, else behind the context."""
+    text = str(error)
+    if not isinstance(error, Error):
+        text = f"{context}: {_PREFIX.sub('', text, count=1)}"
+    return kind_of(error), text
+
+
+def error_of(kind: str, text: str) -> Error:
+    """The exception of such a class."""
+    found = getattr(errors, kind, errors.RuntimeException)
+    error: Error = found(text)
+    return error
+
+
+def why_broken(device: str) -> str:
+    """Why a GPU cannot be used any more by this process after a run has failed, as the driver says; else empty."""
+    if not device.startswith("cuda:"):
+        return ""
+    try:
+        _core.cuda_memory(int(device.removeprefix("cuda:")))
+    except Error as error:
+        return str(error)
+    return ""

@@ -1,0 +1,140 @@
+"""What a model takes and gives, and whether a request fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.values import OrtValue
+
+__all__ = ["Declared", "Signature"]
+
+_DTYPES = {
+    "float": np.float32,
+    "double": np.float64,
+    "float16": np.float16,
+    "bool": np.bool_,
+    **{name: getattr(np, name) for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")},
+}
+_STRINGS = "tensor(string)"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """An input or output; attributes as `NodeArg`'s."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a session takes and gives.
+
+    Attributes:
+        model: The model, for messages.
+        inputs, outputs, overridable: As `InferenceSession.get_inputs` and so on.
+    """
+
+    model: str
+    inputs: list[Declared]
+    outputs: list[Declared]
+    overridable: list[Declared]
+
+    @classmethod
+    def of(cls, model: str, session: Any) -> Signature:
+        """Of a session of onnxruntime's."""
+        inputs, outputs, overridable = (
+            [Declared(each.name, each.type, list(each.shape)) for each in of_kind()]
+            for of_kind in (session.get_inputs, session.get_outputs, session.get_overridable_initializers)
+        )
+        return cls(model, inputs, outputs, overridable)
+
+    def get_inputs(self) -> list[Declared]:
+        """As `InferenceSession.get_inputs`."""
+        return self.inputs
+
+    def check(self, output_names: object, input_feed: object) -> tuple[list[str], dict[str, Any]]:
+        """The names and the inputs of a run as onnxruntime takes them; tensors as arrays of the declared dtype.
+
+        Raises:
+            InvalidArgument: An unknown or missing name.
+            InvalidType: A value of another type.
+        """
+        if not isinstance(input_feed, Mapping):
+            raise InvalidType(
+                f"input_feed must be a dict of the inputs' names and values, not {type(input_feed).__name__}"
+            )
+        known = {each.name: each for each in (*self.overridable, *self.inputs)}
+        feed = {}
+        for name, value in input_feed.items():
+            if not isinstance(name, str):
+                raise InvalidType(f"the name of an input must be a str, not {type(name).__name__}")
+            if name not in known:
+                raise InvalidArgument(f"unknown input '{name}': {self.model} has {_names(self.inputs)}")
+            feed[name] = _convert(known[name], value)
+        missing = [each for each in self.inputs if each.name not in feed and not each.type.startswith("optional(")]
+        if missing:
+            raise InvalidArgument(f"missing input {_names(missing)}: {self.model} needs {_names(self.inputs)}")
+        return self._outputs(output_names), feed
+
+    def _outputs(self, names: object) -> list[str]:
+        known = [each.name for each in self.outputs]
+        if names is None:
+            return known
+        if isinstance(names, str) or not isinstance(names, Sequence):
+            raise InvalidType("output_names must be a sequence of str, or None for all outputs")
+        for name in names:
+            if not isinstance(name, str):
+                raise InvalidType(f"the name of an output must be a str, not {type(name).__name__}")
+            if name not in known:
+                raise InvalidArgument(f"unknown output '{name}': {self.model} has {_names(self.outputs)}")
+        return list(names) or known
+
+
+def _names(declared: Sequence[Declared]) -> str:
+    return ", ".join(f"'{each.name}'" for each in declared) or "none"
+
+
+def _convert(declared: Declared, value: Any) -> Any:
+    if isinstance(value, OrtValue):
+        value = value.numpy()
+    if not declared.type.startswith("tensor("):
+        return value
+    if value is None:
+        raise InvalidType(f"input '{declared.name}' is None; {declared.type} takes an array")
+    strings = declared.type == _STRINGS
+    dtype = np.dtype(object) if strings else _dtype(declared)
+    if not isinstance(value, np.ndarray):
+        try:
+            value = np.asarray(value, dtype=dtype)
+        except (ValueError, TypeError) as error:
+            raise InvalidType(
+                f"input '{declared.name}' is {declared.type} and NumPy cannot make such an array from "
+                f"{type(value).__name__}: {error}"
+            ) from error
+    if strings:
+        if value.dtype.kind not in "USOT":
+            raise _refused(declared, value, "str, bytes or object")
+        return value
+    if dtype is None:
+        return value  # onnxruntime says whether it takes it
+    if value.dtype.newbyteorder("=") != dtype:
+        raise _refused(declared, value, str(dtype))
+    return np.require(value, dtype, ["C", "A"])
+
+
+def _dtype(declared: Declared) -> np.dtype[Any] | None:
+    found = _DTYPES.get(declared.type.removeprefix("tensor(").removesuffix(")"))
+    return None if found is None else np.dtype(found)
+
+
+def _refused(declared: Declared, value: np.ndarray[Any, Any], dtype: str) -> InvalidType:
+    return InvalidType(
+        f"input '{declared.name}' is {declared.type}, which takes an array of dtype {dtype}; got dtype {value.dtype}"
+    )
