@@ -221,3 +221,4 @@ def _deliver(dispatcher: Dispatcher) -> None:
         except BaseException:
             LOGGER.exception("a future could not be told its result")
         del request, answer, future, complete, outputs, error
+    dispatcher.deliveries.put(None)  # for another such thread, as an interrupt in starting one may leave

@@ -81,7 +81,7 @@ class Timers:
     def stop(self) -> threading.Thread | None:
         """Ends the thread, which is returned, to be joined without the lock."""
         self._stopped = True
-        self._changed.notify()
+        self._changed.notify_all()
         return self._thread
 
     def _keep(self) -> None:
