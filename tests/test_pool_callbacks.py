@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import ortmulti
+from ortmulti.pool import PoolFuture
 from tests import _models
 from tests._pools import HANG, check_row, outcomes, row, rows
 from tests._processes import check_child
@@ -67,6 +68,16 @@ def test_callbacks_may_ask_again_and_again(pool: ortmulti.Pool) -> None:
     pool.submit(None, row(0)).add_done_callback(more)
     assert done.wait(HANG)
     assert answers == [10 * (i % 8) for i in range(300)]
+
+
+def test_outputs_that_cannot_be_given_fail_the_request(pool: ortmulti.Pool) -> None:
+    def fail(outputs: list[object]) -> list[object]:
+        raise ortmulti.InvalidType(f"not {outputs!r}")
+
+    future = PoolFuture(pool._core, fail)
+    future._complete(["these"], None, False)
+    with pytest.raises(ortmulti.InvalidType, match=r"not \['these'\]"):
+        future.result(0)
 
 
 @pytest.mark.usefixtures("silent")

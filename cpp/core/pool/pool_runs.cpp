@@ -169,6 +169,7 @@ std::exception_ptr Pool::run_joint(Worker& worker, const Requests& batch, Lock& 
       request->waiting_for_session = joint->waiting_for_session;
     }
   }
+  joint.reset();  // much memory, which others need not wait for
   lock.lock();
   if (unsplit) {
     keep_apart(batch.front()->batch_key_, error);

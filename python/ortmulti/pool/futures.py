@@ -57,11 +57,17 @@ class PoolFuture(Future[list[Any]]):
     def _complete(self, results: list[Any], exception: BaseException | None, cancelled: bool) -> None:
         if cancelled:
             super().cancel()
-        if self.set_running_or_notify_cancel():
-            if exception is None:
-                self.set_result(results if self._wrap is None else self._wrap(results))
-            else:
-                self.set_exception(exception)
+        if not self.set_running_or_notify_cancel():
+            return
+        if exception is None and self._wrap is not None:
+            try:
+                results = self._wrap(results)
+            except Exception as failure:  # else nobody would ever be told
+                exception = failure
+        if exception is None:
+            self.set_result(results)
+        else:
+            self.set_exception(exception)
 
 
 def _after_fork_in_child() -> None:
