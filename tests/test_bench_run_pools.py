@@ -21,8 +21,6 @@ from ortmulti.compare.running.processor_time import ProcessorTime
 from tests._processes import nothing_leaks
 from tests.test_cli import PNG, run
 
-MISSING = {"raises": TypeError, "strict": False, "reason": "this release's load() does not take the argument yet"}
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -210,12 +208,12 @@ def spec(model: Path, tmp_path: Path, variant: str = "core", **changes: Any) -> 
         ("core", {}),
         ("core", {"inputs": "device"}),
         ("core", {"load": running.parse_rate("100").as_json(), "inputs": "device"}),
-        pytest.param("core", {"inputs": "device", "outputs": "device"}, marks=pytest.mark.xfail(**MISSING)),
-        pytest.param("core+in_flight=1", {}, marks=pytest.mark.xfail(**MISSING)),
-        pytest.param("threads", {}, marks=pytest.mark.xfail(**MISSING)),
-        pytest.param("threads", {"load": running.parse_rate("100").as_json()}, marks=pytest.mark.xfail(**MISSING)),
-        pytest.param("processes", {}, marks=pytest.mark.xfail(**MISSING)),
-        pytest.param("processes", {"load": running.parse_rate("100").as_json()}, marks=pytest.mark.xfail(**MISSING)),
+        ("core", {"inputs": "device", "outputs": "device"}),
+        ("core+in_flight=1", {}),
+        ("threads", {}),
+        ("threads", {"load": running.parse_rate("100").as_json()}),
+        ("processes", {}),
+        ("processes", {"load": running.parse_rate("100").as_json()}),
     ],
 )
 def test_worker(variant: str, changes: dict[str, Any], model: Path, tmp_path: Path) -> None:
@@ -294,7 +292,6 @@ def test_failures_end_with_status_1_after_the_table(model: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(raises=TypeError, strict=False, reason=MISSING["reason"])
 def test_demo_compares_the_backends(model: Path, tmp_path: Path) -> None:
     ortmulti.load(model, "cpu", backend="threads").close()  # type: ignore[call-arg]
     shown = run("bench", "run", "--demo", "--devices", "cpu*2", "--out", "here", cwd=tmp_path)

@@ -13,8 +13,6 @@ from ortmulti.compare.devices import device_sets, parse_devices
 
 pytestmark = pytest.mark.gpu
 
-NOT_YET = pytest.mark.xfail(strict=False, reason="load() or run() may not take the argument yet")
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -53,12 +51,10 @@ def test_inputs_on_the_device(model: Path) -> None:
     check(bench(model, "core", inputs="device"))
 
 
-@NOT_YET
 def test_inputs_and_outputs_on_the_device(model: Path) -> None:
     check(bench(model, "core", inputs="device", outputs="device"))
 
 
-@NOT_YET
 @pytest.mark.parametrize("variant", ["core+graph", "core+in_flight=1", "threads", "processes"])
 def test_variants(variant: str, model: Path) -> None:
     check(bench(model, variant))
