@@ -15,6 +15,7 @@ import ortmulti
 from ortmulti import CudaGraph, Warmup, _core
 from ortmulti.models.inputs import sample_inputs
 from tests import _models
+from tests._gpus import needs_gpus
 
 pytestmark = pytest.mark.gpu
 
@@ -230,3 +231,16 @@ def test_memory_comes_back() -> None:
     for _ in range(10):
         cycle()
     assert used() - before < 32 << 20
+
+
+def test_requests_run_where_their_inputs_lie() -> None:
+    needs_gpus(2)
+    with ortmulti.load(MODEL, ["cuda:0", "cuda:1"]) as pool:
+        for number in range(10):
+            x = ortmulti.OrtValue.ortvalue_from_numpy(feed(number)["x"], "cuda", 1)
+            [y] = pool.run(None, {"x": x}, outputs="device")
+            assert y._core.device() == "cuda:1"
+            other = pool.run(None, {"x": x}, device="cuda:0", outputs="device")[0]
+            assert other._core.device() == "cuda:0"
+            np.testing.assert_array_equal(y.numpy(), other.numpy())
+        assert [device.done for device in pool.stats().devices] == [10, 10]

@@ -5,6 +5,7 @@
 #include "bindings/errors.hpp"
 #include "bindings/run_options.hpp"
 #include "core/completions.hpp"
+#include "core/error.hpp"
 
 namespace py = pybind11;
 
@@ -60,11 +61,14 @@ py::list PoolRequest::take_results() {
   if (error) {
     std::rethrow_exception(error);
   }
-  const RunRequest& values = python_->values.value();  // of a request that ran
-  if (!outputs_on_device) {
-    return values.to_python(std::move(outputs));
+  const auto& values = python_->values;
+  if (!values) {
+    throw Error(ErrorKind::fail, "the request did not run");
   }
-  return values.to_values(std::move(outputs), std::move(output_owners));
+  if (!outputs_on_device) {
+    return values->to_python(std::move(outputs));
+  }
+  return values->to_values(std::move(outputs), std::move(output_owners));
 }
 
 void PoolRequest::make_endable() {

@@ -21,6 +21,7 @@
 #include "bindings/registrations.hpp"
 #include "core/error.hpp"
 #include "core/pool/pool.hpp"
+#include "core/pool/request_tensors.hpp"
 #include "core/timeline.hpp"
 
 namespace py = pybind11;
@@ -231,6 +232,12 @@ class PythonPool {
     }
     request->outputs_on_device = outputs_on_device;
     request->timeline = std::move(timeline);
+    if (!request->device) {
+      // Where the inputs lie they need not be copied.
+      if (const auto there = device_of_inputs(*request); there && pool_->serves(*there)) {
+        request->device = there;
+      }
+    }
     return request;
   }
 

@@ -108,6 +108,9 @@ class Pool {
 
   PoolStats stats();
 
+  /// Whether a session on the device takes requests.
+  bool serves(const Device& device) const;
+
   /// What it runs requests with, to be warmed up; none after close().
   std::vector<std::shared_ptr<Runner>> runners() const;
 

@@ -52,6 +52,13 @@ void add_to(PoolStats& total, const PoolStats& more) {
 
 }  // namespace
 
+bool Pool::serves(const Device& device) const {
+  check_process();
+  const Lock lock(mutex_);
+  return std::any_of(groups_.begin(), groups_.end(),
+                     [&device](const auto& group) { return group->device == device && usable(*group); });
+}
+
 bool Pool::usable(const Group& group) {
   return group.broken.empty() && !group.removed && (!group.workers.empty() || group.expected > 0);
 }

@@ -42,6 +42,24 @@ std::optional<std::vector<RequestTensor>> tensors_of(const Request& request, con
   return tensors;
 }
 
+std::optional<Device> device_of_inputs(const Request& request) {
+  std::optional<Device> found;
+  for (std::size_t i = 0; i < request.inputs.size(); ++i) {
+    const Ort::Value& value = request.inputs.values()[i];
+    if (value == nullptr || !value.HasValue() || !value.IsTensor()) {
+      continue;
+    }
+    const Device device = device_of(value);
+    if (device.is_cuda() && found && *found != device) {
+      return std::nullopt;
+    }
+    if (device.is_cuda()) {
+      found = device;
+    }
+  }
+  return found;
+}
+
 std::string shapes_key(const std::vector<RequestTensor>& inputs) {
   std::string key;
   for (const RequestTensor& input : inputs) {

@@ -29,6 +29,9 @@ struct RequestTensor {
 /// The request's inputs; nothing where one is no tensor of elements of a fixed size.
 std::optional<std::vector<RequestTensor>> tensors_of(const Request& request, const GpuSession& session);
 
+/// The GPU on which inputs lie, if it is one.
+std::optional<Device> device_of_inputs(const Request& request);
+
 /// By which inputs of the same names, types and shapes are known.
 std::string shapes_key(const std::vector<RequestTensor>& inputs);
 

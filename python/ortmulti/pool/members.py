@@ -151,10 +151,9 @@ class Members:
             with self._condition:
                 if not self._closed:
                     self.error = error
+                    self._core.fail(error)  # before anybody who waits here is told
                 self._loads.discard(loading)
                 self._condition.notify_all()
-            if self.error is error:
-                self._core.fail(error)
             self.close(cancel_pending=True)
             raise
         with self._condition:
