@@ -293,7 +293,7 @@ def test_failures_end_with_status_1_after_the_table(model: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_demo_compares_the_backends(model: Path, tmp_path: Path) -> None:
-    ortmulti.load(model, "cpu", backend="threads").close()  # type: ignore[call-arg]
+    ortmulti.load(model, "cpu", backend="threads").close()
     shown = run("bench", "run", "--demo", "--devices", "cpu*2", "--out", "here", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     document = results.load(tmp_path / "here/run.json")
