@@ -48,6 +48,7 @@ std::vector<std::shared_ptr<Runner>> make_runners(const std::shared_ptr<Session>
   }
   const auto shared = std::make_shared<GpuSession>(session, GpuSession::Options{max_graphs != 0, runs_at_once});
   std::vector<std::shared_ptr<Runner>> runners;
+  runners.reserve(static_cast<std::size_t>(in_flight));
   for (int i = 0; i < in_flight; ++i) {
     runners.push_back(std::make_shared<GpuRunner>(shared, max_graphs));
   }

@@ -15,7 +15,7 @@ namespace {
 constexpr int most = 3;  // with whoever asks four, beyond which the memory is what limits a copy
 
 // Of a forked child, which has none of its parent's threads, and may have its locks.
-std::atomic<CopyHelpers*> helpers{nullptr};
+std::atomic<CopyHelpers*> the_helpers{nullptr};
 
 }  // namespace
 
@@ -60,12 +60,12 @@ struct CopyHelpers::Job {
 CopyHelpers& CopyHelpers::instance() {
   static const bool watched = [] {
     // Never freed: its threads wait for work up to the process's end.
-    helpers.store(new CopyHelpers());                            // NOLINT(cppcoreguidelines-owning-memory)
-    on_fork_in_child([] { helpers.store(new CopyHelpers()); });  // NOLINT(cppcoreguidelines-owning-memory)
+    the_helpers.store(new CopyHelpers());                            // NOLINT(cppcoreguidelines-owning-memory)
+    on_fork_in_child([] { the_helpers.store(new CopyHelpers()); });  // NOLINT(cppcoreguidelines-owning-memory)
     return true;
   }();
   static_cast<void>(watched);
-  return *helpers.load();
+  return *the_helpers.load();
 }
 
 int CopyHelpers::count() {
@@ -73,13 +73,13 @@ int CopyHelpers::count() {
   return count;
 }
 
-void CopyHelpers::share(int wanted, const std::function<void(int)>& part) {
+void CopyHelpers::share(int helpers, const std::function<void(int)>& part) {
   const auto job = std::make_shared<Job>();
   job->part = &part;
   {
     const std::lock_guard lock(mutex_);
     start();
-    for (int i = 0; i < wanted; ++i) {
+    for (int i = 0; i < helpers; ++i) {
       jobs_.push_back(job);
       offered_.notify_one();
     }

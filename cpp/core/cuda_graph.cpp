@@ -87,7 +87,7 @@ void CudaGraph::check_nodes(CUgraph graph) const {
     startup_.check(driver.graph_node_get_type(node, &type), capturing);
     bool on_host = type == CU_GRAPH_NODE_TYPE_HOST;
     if (type == CU_GRAPH_NODE_TYPE_MEMCPY) {
-      CUDA_MEMCPY3D copy{};
+      CUDA_MEMCPY3D copy;  // NOLINT(cppcoreguidelines-pro-type-member-init): the driver fills it in
       startup_.check(driver.graph_memcpy_node_get_params(node, &copy), capturing);
       on_host = !on_device(driver, copy.srcMemoryType, copy.srcHost, copy.srcDevice) ||
                 !on_device(driver, copy.dstMemoryType, copy.dstHost, copy.dstDevice);

@@ -47,7 +47,7 @@ class StagedCopies {
   const CudaDriver& driver_;
   PinnedBuffers buffers_;
   CUstream stream_ = nullptr;
-  std::array<CUevent, 2 * parts> copied_{};  // from or to each buffer, the last time
+  std::array<CUevent, static_cast<std::size_t>(parts) * 2> copied_{};  // from or to each buffer, the last time
 };
 
 }  // namespace ortmulti

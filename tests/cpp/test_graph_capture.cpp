@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 template <typename Function>
 std::future<void> in_thread(Function function) {
   std::promise<void> begun;
-  auto waits = begun.get_future();
+  const auto waits = begun.get_future();
   auto result = std::async(std::launch::async, [begun = std::move(begun), function = std::move(function)]() mutable {
     begun.set_value();
     function();
@@ -38,7 +38,9 @@ TEST(GraphCapture, UsesGoOnSideBySide) {
 TEST(GraphCapture, ACaptureKeepsOtherThreadsWaiting) {
   auto sole = SoleUse::try_begin();
   ASSERT_TRUE(sole);
-  { const CudaUse within; }  // of the same thread
+  {
+    const CudaUse within;
+  }  // of the same thread
   const auto brief = in_thread([] { const CudaUse use; });
   const auto lasting = in_thread([] { const CudaUse use(Device::cuda(1), CudaUse::Kind::lasting); });
   in_thread([] { const CudaUse cpu(Device::cpu()); }).get();

@@ -98,7 +98,7 @@ GpuRunner::GpuRunner(std::shared_ptr<GpuSession> session, std::size_t max_graphs
     capturing_ = Ort::RunOptions();
     capturing_.AddConfigEntry(graph_id, no_graph);
     capturing_.AddConfigEntry("disable_synchronize_execution_providers", "1");
-    graphs_.emplace(shared_, max_graphs);
+    graphs_ = std::make_unique<CapturedGraphs>(shared_, max_graphs);
   }
   binding_ = shared_->session()->make_binding(shared_->session()->lock_for_use());
 }
@@ -190,6 +190,7 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
   // With its turn, until the outputs are out of the memory that a graph would overwrite.
   graphs_->learn(key, outputs);
   std::vector<Ort::Value> wanted;
+  wanted.reserve(request.output_names.size());
   for (const char* name : request.output_names) {
     wanted.push_back(std::move(outputs.at(output_index(session, name))));
   }
@@ -259,6 +260,7 @@ void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph
     copies_->wait();
   }
   std::vector<Ort::Value> outputs;
+  outputs.reserve(request.output_names.size());
   for (const char* name : request.output_names) {
     Ort::Value& fixed = graph.outputs.at(output_index(session, name));
     const auto info = fixed.GetTensorTypeAndShapeInfo();

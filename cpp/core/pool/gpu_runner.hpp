@@ -55,7 +55,7 @@ class GpuRunner : public SessionRunner {
   Ort::IoBinding binding_{nullptr};
   Ort::RunOptions ordinary_{nullptr};  // of runs beside the captured ones
   Ort::RunOptions capturing_{nullptr};
-  std::optional<CapturedGraphs> graphs_;
+  std::unique_ptr<CapturedGraphs> graphs_;  // null: it captures none
 };
 
 }  // namespace ortmulti
