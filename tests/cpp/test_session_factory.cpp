@@ -241,7 +241,7 @@ TEST_F(Factory, WhereAllFailThatIsThrownThoughTheyKeepGoing) {
 TEST_F(Factory, WhatWasGivenAwayIsNotClosedByAnothersFailure) {
   CreationRequest request = request_for("add", 2);
   request.serialize = Serialize::all;
-  auto creation = Creation::start(runtime(), request);
+  const auto creation = Creation::start(runtime(), request);
   wait_for_all(*creation);
   const auto first = creation->take(0);
   creation->cancel();
