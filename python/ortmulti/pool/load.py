@@ -16,11 +16,12 @@ from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import SessionOptions
+from ortmulti.pool.batching import Batching, check_queue
 from ortmulti.pool.cuda_graph import CudaGraph, max_graphs
 from ortmulti.pool.engine import BackendName, check_arguments
 from ortmulti.pool.loading import Serving
 from ortmulti.pool.members import Members
-from ortmulti.pool.pool import Batching, Pool, check_queue
+from ortmulti.pool.pool import Pool
 from ortmulti.pool.warmup import Warmup
 from ortmulti.progress import LoadProgress, OnLoadProgress
 from ortmulti.session import make_request

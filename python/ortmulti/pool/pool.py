@@ -7,7 +7,6 @@ import weakref
 from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ortmulti._closing import Closing
@@ -15,6 +14,7 @@ from ortmulti._foreign_options import to_run_options
 from ortmulti.devices import Device, name_devices
 from ortmulti.errors import ClosedError, InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
+from ortmulti.pool.batching import Batching, check_int, check_seconds
 from ortmulti.pool.engine import Engine, PoolMembers
 from ortmulti.pool.futures import PoolFuture
 from ortmulti.pool.membership import Membership
@@ -27,36 +27,6 @@ from ortmulti.values import OrtValue
 __all__ = ["Batching", "Pool"]
 
 Outputs = Literal["numpy", "device"]
-
-
-@dataclass(frozen=True)
-class Batching:
-    """How a pool joins requests into one run.
-
-    Requests are joined whose inputs have the same names and types, and the same dimensions but for ``axis``'s; each
-    gets its part of the outputs. What cannot be joined, such as a request with ``run_options`` or without inputs, runs
-    alone. If a joint run fails, each of its requests is run alone, so that only those to blame fail. The model must
-    treat the parts of a batch independently, and its outputs must have ``axis`` too: if one has not, the requests are
-    run alone, those like them are not joined any more, and a warning (logger ``ortmulti``) and `PoolStats` say so.
-
-    Attributes:
-        max_size: The largest size of a joint run along ``axis``; 2 or more.
-        max_delay_ms: How long the first request of a joint run waits for others, in milliseconds; default 0: only what
-            waits already is joined.
-        axis: The dimension of all inputs and outputs along which they are joined; default 0.
-
-    Raises:
-        InvalidArgument, InvalidType: A value that cannot be.
-    """
-
-    max_size: int
-    max_delay_ms: float = 0.0
-    axis: int = 0
-
-    def __post_init__(self) -> None:
-        _check_int("max_size", self.max_size, 2)
-        _check_int("axis", self.axis, 0)
-        _check_seconds("max_delay_ms", self.max_delay_ms)
 
 
 class Pool(Membership, Closing):
@@ -357,7 +327,7 @@ class Pool(Membership, Closing):
     def _lookahead(self, lookahead: int | None) -> int:
         if lookahead is None:
             return 2 * self._members.expected
-        _check_int("lookahead", lookahead, 1)
+        check_int("lookahead", lookahead, 1)
         return lookahead
 
 
@@ -367,31 +337,9 @@ def _done(pending: dict[PoolFuture, int]) -> Iterator[tuple[int, PoolFuture]]:
         yield pending.pop(future), future
 
 
-def check_queue(max_queue: object, batching: object) -> None:
-    """Raises InvalidArgument or InvalidType for what cannot be."""
-    if max_queue is not None:
-        _check_int("max_queue", max_queue, 0)
-    if batching is not None and not isinstance(batching, Batching):
-        raise InvalidType(f"batching is an ortmulti.Batching, not {batching!r}")
-
-
-def _check_int(name: str, value: object, minimum: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidType(f"{name} is an int, not {value!r}")
-    if not minimum <= value < 2**63:
-        raise InvalidArgument(f"{name} is {minimum} or more, not {value}")
-
-
-def _check_seconds(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidType(f"{name} is a number, not {value!r}")
-    if not 0 <= value < float("inf"):
-        raise InvalidArgument(f"{name} is 0 or more, not {value}")
-
-
 def _timeout(timeout: float | None) -> float | None:
     if timeout is not None:
-        _check_seconds("timeout", timeout)
+        check_seconds("timeout", timeout)
     return timeout
 
 
@@ -412,7 +360,7 @@ def _wait(when_full: str | float) -> float | None:
         return 0.0
     if isinstance(when_full, str):
         raise InvalidArgument(f"when_full is 'block', 'reject' or a number of seconds, not {when_full!r}")
-    _check_seconds("when_full", when_full)
+    check_seconds("when_full", when_full)
     return when_full
 
 

@@ -13,8 +13,8 @@ from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:
     from ortmulti._creation import Model
+    from ortmulti.pool.batching import Batching
     from ortmulti.pool.engine import Backend
-    from ortmulti.pool.pool import Batching
 
 __all__ = ["open_backend"]
 

@@ -22,7 +22,7 @@ from ortmulti.pool.warmup import Warmup
 from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:
-    from ortmulti.pool.pool import Batching
+    from ortmulti.pool.batching import Batching
 
 __all__ = ["BackendEngine"]
 

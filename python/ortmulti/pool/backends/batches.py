@@ -11,7 +11,7 @@ from ortmulti.errors import InvalidArgument
 from ortmulti.pool.backends.requests import Request
 
 if TYPE_CHECKING:
-    from ortmulti.pool.pool import Batching
+    from ortmulti.pool.batching import Batching
 
 __all__ = ["join", "mark", "split"]
 
