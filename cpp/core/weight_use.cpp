@@ -93,6 +93,10 @@ Watches& all_watches() {
   return *watches.load();
 }
 
+// When the library is loaded: a child that is forked while another thread makes them would wait for that thread for
+// ever. NOLINTNEXTLINE(bugprone-throwing-static-initialization,cert-err58-cpp): without memory the process ends there
+[[maybe_unused]] const bool made_at_load = (static_cast<void>(all_watches()), true);
+
 std::uint64_t next_number() {
   static std::atomic<std::uint64_t> numbers{0};
   return numbers.fetch_add(1, std::memory_order_relaxed);
