@@ -120,6 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="all", help="one device (default: the first)")
     parser.add_argument("--max-size", type=int, default=32, help="of a batch (default: 32)")
     parser.add_argument("--max-delay-ms", type=float, default=5.0, help="default: 5")
+    parser.add_argument("--sizes", help="the sizes that runs have, such as 8,16,32 (default: any)")
     parser.add_argument("--times", type=float, default=TIMES, help=f"the load's rate (default: {TIMES:g})")
     parser.add_argument("--rounds", type=int, default=5, help="default: 5")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each load (default: 3)")
@@ -128,7 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="where to write the result")
     args = parser.parse_args(arguments)
     device = parse_devices(args.device)[0]
-    batching = Batching(args.max_size, max_delay_ms=args.max_delay_ms)
+    sizes = tuple(map(int, args.sizes.split(","))) if args.sizes else ()
+    batching = Batching(args.max_size, max_delay_ms=args.max_delay_ms, sizes=sizes)
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as name:
         model = args.model or models.make("matmul", Path(name), megabytes=args.megabytes)
         rounds = measure(model, device, batching, args.times, args.rounds, args.seconds, args.sequence)
@@ -145,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = {
             "model": model.stem,
             "device": device,
-            "batching": {"max_size": args.max_size, "max_delay_ms": args.max_delay_ms},
+            "batching": {"max_size": args.max_size, "max_delay_ms": args.max_delay_ms, "sizes": sizes},
             "times": args.times,
             "summary": summary,
             "rounds": rounds,

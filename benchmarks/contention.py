@@ -5,6 +5,9 @@ launching them, for which all threads of a process go through the same locks of 
 backend; with them the core's, which launches one graph instead.
 
     python benchmarks/contention.py --json contention.json
+    python benchmarks/contention.py --from contention.json
+
+It is what a thread in NVIDIA's forum asks, whose figures are printed beside these, with whether its claims hold.
 
 Exit status 1 if a measurement failed; if with graphs N devices answer less than --least-scaling times N times what one
 does; or if without graphs another backend answers more on all devices than the core, beyond the confidence interval.
@@ -21,6 +24,7 @@ from typing import Any
 from ortmulti import models
 from ortmulti.compare import results, running
 from ortmulti.compare.devices import describe, device_sets, parse_counts, parse_devices
+from ortmulti.compare.published import of_results
 from ortmulti.compare.running import tables
 
 LEAST_SCALING = 0.90
@@ -49,14 +53,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--devices", default="all", help="as `ortmulti bench run` takes them (default: all)")
     parser.add_argument("--counts", help="numbers of devices, such as 1,8 (default: 1, 2, 4, ... and all)")
     parser.add_argument("--variants", help="default: core, threads, processes and, on GPUs, core+graph")
-    parser.add_argument("--repeat", type=int, default=6, help="rounds (default: 6)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a measurement (default: 2)")
+    parser.add_argument("--repeat", type=int, help="rounds (default: 6, with --quick 1)")
+    parser.add_argument("--seconds", type=float, help="of a measurement (default: 2, with --quick 0.1)")
+    parser.add_argument("--quick", action="store_true", help="one short round: whether everything works")
     parser.add_argument("--in-flight", type=int, default=4, help="requests for each session (default: 4)")
     parser.add_argument("--budget", type=float, help="seconds for all rounds (default: any number)")
     parser.add_argument("--models", type=Path, default=Path("models"), help="the model's folder (default: models)")
     parser.add_argument("--least-scaling", type=float, default=LEAST_SCALING, help=f"default: {LEAST_SCALING}")
+    parser.add_argument("--from", type=Path, dest="result", help="show this result instead of measuring")
     parser.add_argument("--json", type=Path, help="where to write the result")
     args = parser.parse_args(arguments)
+    document = results.load(args.result) if args.result else measure(args)
+    of_results.show(document, tables.markdown, of_results.kernels, args.json)
+    texts = missed(document, args.least_scaling)
+    for text in texts:
+        print(f"missed: {text}")
+    return int(bool(texts))
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """The result, of kind "run"."""
     available = parse_devices(args.devices)
     on_gpus = "cpu" not in available
     names = args.variants or ",".join([*BACKENDS, *([GRAPH] if on_gpus else [])])
@@ -66,19 +82,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         device_sets=device_sets(available, counts),
         variants=[running.parse_variant(name) for name in names.split(",")],
         closed=running.closed(args.in_flight),
-        repeat=args.repeat,
-        seconds=args.seconds,
+        repeat=args.repeat or (1 if args.quick else 6),
+        seconds=args.seconds or (0.1 if args.quick else 2.0),
         budget=args.budget,
     )
     document = running.bench(plan)
     document["command"][0] = "benchmarks/contention.py"
-    print(tables.markdown(document))
-    if args.json:
-        results.save(document, args.json)
-    texts = missed(document, args.least_scaling)
-    for text in texts:
-        print(f"missed: {text}")
-    return int(bool(texts))
+    return document
 
 
 if __name__ == "__main__":

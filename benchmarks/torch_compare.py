@@ -6,6 +6,9 @@ as a CUDA graph, torch.compile, cuDNN's algorithms searched; ortmulti: a pool an
 in turns in one process a setting. The ratio is of the fastest of each, within the rounds.
 
     python benchmarks/torch_compare.py --json torch.json
+    python benchmarks/torch_compare.py --from torch.json
+
+An article's figures for the same network are printed beside these, with whether its claims hold.
 
 Exit status 1 if a setting failed or is left out, an output is not PyTorch's, or a ratio is above --most-ratio.
 """
@@ -20,9 +23,11 @@ from typing import Any
 
 from ortmulti.compare import pytorch, results
 from ortmulti.compare.devices import parse_devices
+from ortmulti.compare.published import of_results
 from ortmulti.compare.pytorch import tables
 
 MOST_RATIO = 1.03
+QUICK_ROUNDS = 2
 
 
 def missed(document: Mapping[str, Any], most_ratio: float) -> list[str]:
@@ -41,19 +46,31 @@ def names(text: str) -> tuple[str, ...]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="all", help="one device (default: the first)")
+    parser.add_argument("--device", "--devices", default="all", help="one device (default: the first)")
     parser.add_argument("--precisions", type=names, help="some of fp32, tf32, fp16 (default: all; on the CPU fp32)")
     parser.add_argument("--batches", type=lambda text: tuple(map(int, text.split(","))), default=(1, 32))
     parser.add_argument("--places", type=names, default=pytorch.PLACES, help="some of host, device (default: both)")
     parser.add_argument("--compile", type=names, default=("default", "reduce-overhead"), help="torch.compile's modes")
-    parser.add_argument("--rounds", type=int, default=pytorch.ROUNDS, help=f"default: {pytorch.ROUNDS}")
-    parser.add_argument("--block-seconds", type=float, default=0.2, help="of each way in a round (default: 0.2)")
+    parser.add_argument("--rounds", type=int, help=f"default: {pytorch.ROUNDS}, with --quick {QUICK_ROUNDS}")
+    parser.add_argument("--block-seconds", type=float, help="of each way in a round (default: 0.2, with --quick 0.02)")
+    parser.add_argument("--quick", action="store_true", help="few short rounds: whether everything works")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for a setting (default: 600)")
     parser.add_argument("--budget", type=float, help="seconds for all settings (default: any number)")
     parser.add_argument("--models", type=Path, default=Path("models"), help="the models' folder (default: models)")
     parser.add_argument("--most-ratio", type=float, default=MOST_RATIO, help=f"default: {MOST_RATIO}")
+    parser.add_argument("--from", type=Path, dest="result", help="show this result instead of measuring")
     parser.add_argument("--json", type=Path, help="where to write the result")
     args = parser.parse_args(arguments)
+    document = results.load(args.result) if args.result else measure(args)
+    of_results.show(document, tables.markdown, of_results.pytorch, args.json)
+    texts = missed(document, args.most_ratio)
+    for text in texts:
+        print(f"missed: {text}")
+    return int(bool(texts))
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """The result, of kind "torch"."""
     device = parse_devices(args.device)[0]
     plan = pytorch.TorchPlan(
         device,
@@ -61,20 +78,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         batches=args.batches,
         places=args.places,
         compile_modes=args.compile,
-        rounds=args.rounds,
-        block_seconds=args.block_seconds,
+        rounds=args.rounds or (QUICK_ROUNDS if args.quick else pytorch.ROUNDS),
+        block_seconds=args.block_seconds or (0.02 if args.quick else 0.2),
         timeout=args.timeout,
         budget=args.budget,
     )
     document = pytorch.bench(plan, args.models, lambda _done, _total, text: print(text, file=sys.stderr))
     document["command"][0] = "benchmarks/torch_compare.py"
-    print(tables.markdown(document))
-    if args.json:
-        results.save(document, args.json)
-    texts = missed(document, args.most_ratio)
-    for text in texts:
-        print(f"missed: {text}")
-    return int(bool(texts))
+    return document
 
 
 if __name__ == "__main__":

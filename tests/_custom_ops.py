@@ -31,13 +31,14 @@ def _headers() -> str:
     pytest.skip("needs ONNX Runtime's headers: set ONNXRUNTIME_INCLUDE_DIR")
 
 
-def build_library(folder: Path) -> Path:
-    """Compiles the library into ``folder``."""
+def build_library(folder: Path, **definitions: int) -> Path:
+    """Compiles the library into ``folder``, with the source's macros defined so."""
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("needs a C++ compiler")
     library = folder / "libcustom_ops.so"
     flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-DORT_API_MANUAL_INIT"]
+    flags += [f"-D{name}={value}" for name, value in definitions.items()]
     source = ROOT / "tests" / "cpp" / "custom_ops.cpp"
     subprocess.run([compiler, *flags, f"-isystem{_headers()}", str(source), "-o", str(library)], check=True)
     return library

@@ -61,6 +61,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("models", "make"), ["--layers", "--output", "--json"]),
         (("models", "list"), ["--json"]),
         (("devices",), ["--json"]),
+        (("diagnose",), ["--devices", "--ways", "--quick", "--input", "--json", "--html", "--plot"]),
         (("optimize",), ["--device", "--list", "--clear", "--content", "--compare", "--json"]),
     ],
 )

@@ -420,12 +420,13 @@ def test_impossible_benches_are_refused(changes: dict[str, Any], model: Path) ->
 
 
 def test_results_keep_no_folders_and_tell_models_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["/usr/bin/ortmulti", "bench", "/home/a/m.onnx", "--json", "/home/a/out.json"])
+    arguments = ["bench", "/home/a/m.onnx", "--json", "/home/a/out.json", "1.30.0=/home/a/b", "/home/c=/home/d"]
+    monkeypatch.setattr("sys.argv", ["/usr/bin/ortmulti", *arguments])
     paths = ["/home/a/m.onnx", "/home/b/m.onnx", "/home/b/n.onnx"]
     document = results.document(
         "create", models=[{"path": path, "name": "m"} for path in paths], rows=[{"model": path} for path in paths]
     )
-    assert document["command"] == ["ortmulti", "bench", "a/m.onnx", "--json", "out.json"]
+    assert document["command"] == ["ortmulti", "bench", "a/m.onnx", "--json", "out.json", "1.30.0=b", "d"]
     assert [model["path"] for model in document["models"]] == ["a/m.onnx", "b/m.onnx", "b/n.onnx"]
     assert [row["model"] for row in document["rows"]] == ["a/m.onnx", "b/m.onnx", "b/n.onnx"]
     assert "/home" not in json.dumps(document)

@@ -12,7 +12,7 @@ from tests._processes import ROOT, run_child
 
 SNIPPETS = [
     pytest.param(code, id=f"{document}-{number}")
-    for document in ("docs/loading.md", "docs/switching.md")
+    for document in ("docs/loading.md", "docs/switching.md", "docs/threads-and-memory.md")
     for number, code in enumerate(re.findall(r"(?ms)^```python\n(.*?)^```", (ROOT / document).read_text("utf-8")), 1)
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -93,13 +94,17 @@ def run_wrong(session_options: ortmulti.SessionOptions) -> None:
 
 
 def test_records_say_where_they_come_from(log: Collector) -> None:
+    begin = time.monotonic_ns()
     _models.cpu_session(warning_model(), options(-1, "this session"))
+    end = time.monotonic_ns()
     record: Any = log.wait_for(lambda record: "overridable" in record.getMessage())
     assert record.name == "ortmulti.onnxruntime"
     assert record.levelname == "WARNING"
     assert record.ort_logger == "this session"
     assert ".cc" in record.ort_location
     assert record.ort_category
+    assert begin <= record.ort_time_ns <= end
+    assert record.ort_thread > 0
 
 
 def test_text_is_kept_as_it_is(log: Collector) -> None:

@@ -153,9 +153,8 @@ def test_the_longest_config_entry_of_every_release_reaches_onnxruntime() -> None
 
 def test_a_config_entry_arrives() -> None:
     options = ortmulti.SessionOptions()
-    options.add_session_config_entry("session.intra_op_thread_affinities", "nonsense")
-    options.intra_op_num_threads = 2
-    with pytest.raises(ortmulti.Error, match="nonsense"):
+    options.add_session_config_entry("session.load_model_format", "ORT")
+    with pytest.raises(ortmulti.Error, match="ORT"):
         _models.cpu_session(_models.matmul(), options)
 
 
@@ -260,9 +259,9 @@ def test_run_options() -> None:
 
 def test_a_run_config_entry_arrives() -> None:
     options = ortmulti.RunOptions()
-    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "nonsense")
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:7")
     session = _models.cpu_session(_models.one_node("Neg"))
-    with pytest.raises(ortmulti.Error, match="nonsense"):
+    with pytest.raises(ortmulti.Error, match="cpu:7"):
         session.run(None, {"x": np.ones(2, np.float32)}, options)
 
 

@@ -107,6 +107,7 @@ WHEEL = {
     "ortmulti/_core.pyi": b"",
     "ortmulti/_core.cpython-314t-x86_64-linux-gnu.so": b"\x7fELF",
     "ortmulti/py.typed": b"",
+    **{f"{check_wheel.PAGE}{name}": b"" for name in check_wheel.PAGE_FILES},
     "ortmulti-1.2.3.dist-info/METADATA": b"Name: ortmulti\n",
     "ortmulti-1.2.3.dist-info/licenses/LICENSE": b"",
 }
@@ -138,6 +139,8 @@ def write_archive(path: Path, files: Mapping[str, bytes]) -> Path:
         ({"tests/test_a.py": b""}, "does not belong here: tests/test_a.py"),
         ({"ortmulti/_other.so": b""}, "one extension module is expected"),
         ({"ortmulti/_core.pyi": None}, "type information is missing"),
+        ({f"{check_wheel.PAGE}page.css": None}, f"is missing: {check_wheel.PAGE}page.css"),
+        ({"ortmulti/page.html": b""}, "does not belong here: ortmulti/page.html"),
         ({"ortmulti-1.2.3.dist-info/licenses/LICENSE": None}, "the license is missing"),
         ({"ortmulti/a.py": f"'{ROOT}/cpp'".encode()}, f"ortmulti/a.py names {ROOT}"),
         ({"ortmulti/a.py": os.urandom(check_wheel.LIMIT)}, "more than 5000000"),
@@ -183,6 +186,13 @@ def test_the_sdist_of_these_sources(tmp_path: Path, capsys: pytest.CaptureFixtur
     names = {name for name, _ in check_wheel.read_sdist(path)}
     for folder, pattern in (("cpp", "*.?pp"), ("python", "*.py"), ("tests", "*.py"), ("tests/cpp", "*.?pp")):
         assert {str(file.relative_to(ROOT)) for file in (ROOT / folder).rglob(pattern)} <= names
+
+
+def test_the_page_s_files_are_those_that_a_wheel_needs() -> None:
+    folder = ROOT / "python" / check_wheel.PAGE
+    assert {file.name for file in folder.iterdir() if file.suffix in (".html", ".css", ".js")} == set(
+        check_wheel.PAGE_FILES
+    )
 
 
 def test_the_smoke_test_runs_the_model_that_it_describes() -> None:

@@ -149,6 +149,32 @@ def test_requests_whose_outputs_cannot_be_split_are_joined_once() -> None:
 
 
 @on_every_backend
+def test_runs_are_padded_to_given_sizes(backend: BackendName) -> None:
+    batching = Batching(4, max_delay_ms=60_000, sizes=[2, 4])
+    with ortmulti.load(rows(), "cpu", backend=backend, batching=batching) as pool:
+        futures = [pool.submit(None, {"x": x(count, count)}) for count in (1, 3)]
+        for count, future in zip((1, 3), futures, strict=True):
+            y, size = future.result()
+            np.testing.assert_array_equal(y, 2 * x(count, count))
+            assert size.shape == (count, 3)
+            assert (size == 4).all()
+    with ortmulti.load(rows(), "cpu", backend=backend, batching=Batching(4, sizes=(2, 4))) as pool:
+        for count, run in ((1, 2), (2, 2), (3, 4), (4, 4), (5, 5)):
+            y, size = pool.submit(None, {"x": x(count)}).result()
+            np.testing.assert_array_equal(y, 2 * x(count))
+            assert (size == run).all()
+
+
+@on_every_backend
+def test_what_cannot_be_split_is_not_padded(backend: BackendName) -> None:
+    with ortmulti.load(without_rows(), "cpu", backend=backend, batching=Batching(4, sizes=[4])) as pool:
+        for number in range(3):
+            total, y = pool.submit(None, {"x": x(1, number)}).result()
+            np.testing.assert_array_equal(y, 2 * x(1, number))
+            np.testing.assert_array_equal(total, x(1, number).sum())
+
+
+@on_every_backend
 def test_strings_run_alone(backend: BackendName) -> None:
     strings = _models.identity(TensorProto.STRING)
     with ortmulti.load(strings, "cpu", backend=backend, batching=Batching(4, max_delay_ms=60_000)) as pool:
@@ -164,6 +190,11 @@ def test_strings_run_alone(backend: BackendName) -> None:
         ({"max_size": 4, "max_delay_ms": -1}, "max_delay_ms"),
         ({"max_size": 4, "max_delay_ms": "1"}, "max_delay_ms"),
         ({"max_size": 4, "axis": -1}, "axis"),
+        ({"max_size": 4, "sizes": [2]}, "sizes"),
+        ({"max_size": 4, "sizes": [4, 2]}, "sizes"),
+        ({"max_size": 4, "sizes": [0, 4]}, "sizes"),
+        ({"max_size": 4, "sizes": 4}, "sizes"),
+        ({"max_size": 4, "sizes": "4"}, "sizes"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: dict[str, object], message: str) -> None:

@@ -18,7 +18,13 @@ ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 5_000_000
 """Bytes of a wheel."""
 
-WHEEL = re.compile(r"ortmulti/[\w./-]+\.(py|pyi|so)|ortmulti/py\.typed|ortmulti-[\w.]+\.dist-info/.+")
+PAGE = "ortmulti/diagnose/report/html/"
+PAGE_FILES = ("page.html", "page.css", "layout.js", "drawing.js", "timeline.js", "start.js")
+"""What the page of a diagnosis is made of, beside its modules."""
+
+WHEEL = re.compile(
+    rf"ortmulti/[\w./-]+\.(py|pyi|so)|ortmulti/py\.typed|{PAGE}\w+\.(html|css|js)|ortmulti-[\w.]+\.dist-info/.+"
+)
 NEEDED_IN_SDIST = (
     "CHANGELOG.md",
     "CMakeLists.txt",
@@ -32,6 +38,7 @@ NEEDED_IN_SDIST = (
     "cpp/core/CMakeLists.txt",
     "docs/architecture.md",
     "pyproject.toml",
+    *(f"python/{PAGE}{name}" for name in PAGE_FILES),
     "python/ortmulti/py.typed",
     "tests/conftest.py",
     "tests/cpp/CMakeLists.txt",
@@ -80,6 +87,7 @@ def check_wheel(names: set[str]) -> Iterator[str]:
         yield f"one extension module is expected, not {extensions}"
     if "ortmulti/py.typed" not in names or "ortmulti/_core.pyi" not in names:
         yield "type information is missing"
+    yield from (f"is missing: {PAGE}{name}" for name in PAGE_FILES if f"{PAGE}{name}" not in names)
     if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
         yield "the license is missing"
 

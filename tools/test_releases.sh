@@ -24,44 +24,17 @@ if [[ ${#releases[@]} -eq 0 ]]; then
     done
   done
 fi
-has_gpu=
-if [[ -e /dev/nvidiactl ]] || command -v nvidia-smi >/dev/null; then
-  has_gpu=1
-fi
 
 # Unpacks release $1 and prints its folder. Only what belongs to it: numpy and the like stay those of the environment.
 unpack() {
-  local release=$1 dir
+  local release=$1
   [[ $release == *==* ]] || release=$release==$(newest "$release")
-  dir=$root/${release/==/-}
-  if [[ ! -e $dir/.complete ]]; then
-    rm -rf "$dir"
-    "$python" -m pip install -q --no-deps --target "$dir" "$release" >&2
-    if [[ -n $has_gpu && $release == onnxruntime-gpu==* ]]; then
-      cuda_requirements "$dir" | "$python" -m pip install -q --target "$dir" -r /dev/stdin >&2
-    fi
-    touch "$dir/.complete"
-  fi
-  echo "$dir"
+  "$python" -m ortmulti.compare.published.releases "$release"
 }
 
 newest() {
   "$python" -m pip install -q --no-deps --dry-run --ignore-installed --report - "$1" 2>/dev/null |
     "$python" -c 'import json, sys; print(json.load(sys.stdin)["install"][0]["metadata"]["version"])'
-}
-
-# The CUDA libraries that the release's extras [cuda,cudnn] ask for; releases differ in CUDA's major version.
-cuda_requirements() {
-  "$python" - "$1" <<'PYTHON'
-import importlib.metadata
-import sys
-
-(distribution,) = importlib.metadata.distributions(path=[sys.argv[1]])
-for requirement in distribution.requires or ():
-    name, _, condition = requirement.partition(";")
-    if "extra" in condition and "nvidia" in name:
-        print(name.strip())
-PYTHON
 }
 
 mkdir -p "$root"

@@ -1,9 +1,7 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
-#include <optional>
 #include <string>
-#include <utility>
 
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
@@ -40,7 +38,7 @@ py::tuple take_log(int timeout_ms) {
           PyUnicode_DecodeUTF8(utf8.data(), static_cast<Py_ssize_t>(utf8.size()), "replace"));
     };
     list.append(py::make_tuple(record.severity, text(record.category), text(record.logger), text(record.location),
-                               text(record.message)));
+                               text(record.message), record.time_ns, record.thread));
   }
   return py::make_tuple(list, dropped, closed);
 }
@@ -59,15 +57,10 @@ void register_library(py::module_& module) {
   module.def("is_library_open", &OnnxRuntime::is_open);
   module.def("start_environment", [] { OnnxRuntime::get().env(); }, py::call_guard<ReleaseGil>());
   module.def("has_environment", [] { return OnnxRuntime::is_open() && OnnxRuntime::get().has_env(); });
+  module.def("set_arenas", &OnnxRuntime::set_arenas, py::arg("arenas"), py::call_guard<ReleaseGil>());
   module.def(
-      "set_global_thread_pools",
-      [](int intra_op_num_threads, int inter_op_num_threads, std::optional<bool> allow_spinning,
-         std::string intra_op_affinity, bool denormal_as_zero) {
-        OnnxRuntime::set_global_thread_pools({intra_op_num_threads, inter_op_num_threads, allow_spinning,
-                                              std::move(intra_op_affinity), denormal_as_zero});
-      },
-      py::arg("intra_op_num_threads"), py::arg("inter_op_num_threads"), py::arg("allow_spinning"),
-      py::arg("intra_op_affinity"), py::arg("denormal_as_zero"), py::call_guard<ReleaseGil>());
+      "has_arena", [](const std::string& device) { return OnnxRuntime::has_arena(parse_device(device)); },
+      py::arg("device"), py::call_guard<ReleaseGil>());
   module.def("set_log_severity", &OnnxRuntime::set_log_severity, py::arg("severity"), py::call_guard<ReleaseGil>());
   module.def("set_telemetry", &OnnxRuntime::set_telemetry, py::arg("enabled"), py::call_guard<ReleaseGil>());
   module.def("build_info", [] { return OnnxRuntime::get().build_info(); });

@@ -82,6 +82,7 @@ void register_options(py::module_& module) {
       .def_readwrite("enable_profiling", &SessionOptions::enable_profiling)
       .def_readwrite("use_deterministic_compute", &SessionOptions::use_deterministic_compute)
       .def_readwrite("use_per_session_threads", &SessionOptions::use_per_session_threads)
+      .def_readwrite("threads", &SessionOptions::threads)
       .def_readwrite("logid", &SessionOptions::logid)
       .def_readwrite("optimized_model_filepath", &SessionOptions::optimized_model_filepath)
       .def_readwrite("profile_file_prefix", &SessionOptions::profile_file_prefix)

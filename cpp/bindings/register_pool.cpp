@@ -42,8 +42,8 @@ Request::Clock::time_point after(double seconds) {
          std::chrono::duration_cast<Request::Clock::duration>(std::chrono::duration<double>(std::min(seconds, most)));
 }
 
-// (max_size, max_delay in seconds, axis)
-using BatchingArgument = std::tuple<std::size_t, double, std::size_t>;
+// (max_size, max_delay in seconds, axis, sizes)
+using BatchingArgument = std::tuple<std::size_t, double, std::size_t, std::vector<std::size_t>>;
 
 class PythonPool {
  public:
@@ -51,10 +51,10 @@ class PythonPool {
     Pool::Options options;
     options.max_waiting = max_waiting;
     if (batching) {
-      const auto& [max_size, max_delay, axis] = *batching;
+      const auto& [max_size, max_delay, axis, sizes] = *batching;
       options.batching = {
           max_size, std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(max_delay)),
-          axis};
+          axis, sizes};
     }
     pool_ = Pool::make(options);
   }
@@ -82,6 +82,9 @@ class PythonPool {
     }
     for (const auto& runner : runners) {
       pool_->add(runner);
+    }
+    if (session.session->device().is_cuda()) {
+      has_gpus_.store(true);
     }
   }
 
@@ -232,7 +235,7 @@ class PythonPool {
     }
     request->outputs_on_device = outputs_on_device;
     request->timeline = std::move(timeline);
-    if (!request->device) {
+    if (has_gpus_.load() && !request->device) {
       // Where the inputs lie they need not be copied.
       if (const auto there = device_of_inputs(*request); there && pool_->serves(*there)) {
         request->device = there;
@@ -260,6 +263,7 @@ class PythonPool {
   }
 
   std::shared_ptr<Pool> pool_;
+  std::atomic<bool> has_gpus_{false};  // or had
   std::mutex session_mutex_;
   std::shared_ptr<Session> session_;  // the first that came, which says what inputs and outputs there are
   std::atomic<std::int64_t> last_run_ns_{std::numeric_limits<std::int64_t>::max()};
@@ -329,6 +333,11 @@ py::dict to_dict(const PoolStats& stats) {
 }  // namespace
 
 void register_pool(py::module_& module) {
+  py::class_<LatencyHistogram>(module, "LatencyHistogram")
+      .def(py::init<>())
+      .def("record", &LatencyHistogram::record, py::arg("nanoseconds"))
+      .def("quantile", &LatencyHistogram::quantile_ns, py::arg("q"))
+      .def("to_dict", [](const LatencyHistogram& self) { return to_dict(self); });
   const py::class_<std::weak_ptr<PoolRequest>> request(module, "PoolRequest");
   module.attr("own_compute_stream") = Session::own_compute_stream;
   py::class_<PythonPool>(module, "Pool")

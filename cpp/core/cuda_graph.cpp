@@ -29,7 +29,8 @@ bool on_device(const CudaDriver& driver, CUmemorytype type, const void* host, CU
 CudaStream::CudaStream(CudaStartup& startup, int device)
     : startup_(startup), device_(device), generation_(fork_generation()) {
   const CudaUse use;
-  startup.check(startup.driver().stream_create(&stream_, CU_STREAM_NON_BLOCKING), "creating a stream");
+  startup.check(startup.driver().stream_create(&stream_, CU_STREAM_NON_BLOCKING),
+                "creating a stream on " + to_string(Device::cuda(device)));
 }
 
 CudaStream::~CudaStream() {

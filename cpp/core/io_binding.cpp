@@ -14,11 +14,6 @@
 namespace ortmulti {
 namespace {
 
-Ort::MemoryInfo memory_info(const Device& device) {
-  return device.is_cuda() ? Ort::MemoryInfo("Cuda", OrtDeviceAllocator, device.index, OrtMemTypeDefault)
-                          : Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
-}
-
 bool is_optional(const ValueInfo& declared) { return declared.type.rfind("optional(", 0) == 0; }
 
 // ONNX Runtime waits for the device that is current in the calling thread, whichever that is.

@@ -16,6 +16,8 @@ struct LogRecord {
   std::string logger;    ///< The session's logid.
   std::string location;  ///< File, line and function inside ONNX Runtime.
   std::string message;
+  std::int64_t time_ns = 0;  ///< When it was said, on the steady clock.
+  std::int64_t thread = 0;   ///< Who said it: the kernel's number of the thread.
 };
 
 /// ONNX Runtime's log on its way to whoever reads it. Writers never wait for the reader: when it falls behind, the

@@ -21,7 +21,6 @@ static_assert(memory_info_for_inputs_at == offsetof(OrtApi, SessionGetMemoryInfo
 static_assert(memory_info_for_outputs_at == offsetof(OrtApi, SessionGetMemoryInfoForOutputs) / sizeof(void*));
 #endif
 constexpr int memory_info_since = 23;
-constexpr int release_captured_graph_since = 27;
 
 constexpr std::size_t release_captured_graph_at = last_of_1_21 + 137;
 #if ORT_API_VERSION >= 27
@@ -53,11 +52,8 @@ Function function_at(std::size_t place, int minor, const std::string& what) {
 
 }  // namespace
 
-bool have_release_captured_graph() { return minor_of(OnnxRuntime::get().version()) >= release_captured_graph_since; }
-
 ReleaseCapturedGraph session_release_captured_graph() {
-  return function_at<ReleaseCapturedGraph>(release_captured_graph_at, release_captured_graph_since,
-                                           "releasing a captured graph");
+  return function_at<ReleaseCapturedGraph>(release_captured_graph_at, 27, "releasing a captured graph");
 }
 
 bool have_memory_info_of_values() { return minor_of(OnnxRuntime::get().version()) >= memory_info_since; }

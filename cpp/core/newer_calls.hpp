@@ -11,7 +11,6 @@ namespace ortmulti::newer_calls {
 /// opened release does not have it.
 
 using ReleaseCapturedGraph = OrtStatusPtr(ORT_API_CALL*)(OrtSession* session, int annotation_id);
-bool have_release_captured_graph();
 ReleaseCapturedGraph session_release_captured_graph();  ///< 1.27
 
 using MemoryInfoOfValues = OrtStatusPtr(ORT_API_CALL*)(const OrtSession* session, const OrtMemoryInfo** infos,

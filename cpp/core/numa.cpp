@@ -6,6 +6,7 @@
 #include <charconv>
 #include <iterator>
 #include <string_view>
+#include <thread>
 
 #include "core/cores.hpp"
 #include "core/small_file.hpp"
@@ -70,12 +71,29 @@ std::vector<int> cpus_near(const std::string& pci_bus_id, const std::string& sys
   if (node < 0) {  // -1 where the firmware does not say
     return {};
   }
+  return cpus_of_node(node, sysfs);
+}
+
+std::vector<int> cpus_of_node(int node, const std::string& sysfs) {
   const std::vector<int> there =
       numbers(one_word(sysfs + "/devices/system/node/node" + std::to_string(node) + "/cpulist"));
   const std::vector<int> allowed = affinity();
   std::vector<int> result;
   std::set_intersection(there.begin(), there.end(), allowed.begin(), allowed.end(), std::back_inserter(result));
   return result;
+}
+
+std::vector<int> refused_cpus(const std::vector<int>& cpus) {
+  std::vector<int> refused;
+  // The kernel knows: a thread may bind itself to CPUs that its creator is not bound to, but not beyond a cpuset.
+  std::thread([&] {
+    for (const int cpu : cpus) {
+      if (cpu < 0 || cpu >= max_cpus || !stay_on({cpu})) {
+        refused.push_back(cpu);
+      }
+    }
+  }).join();
+  return refused;
 }
 
 bool stay_on(const std::vector<int>& cpus) {

@@ -11,6 +11,7 @@
 
 #include "core/error.hpp"
 #include "core/process_fork.hpp"
+#include "core/timeline.hpp"
 #include "core/weight_use.hpp"
 
 namespace ortmulti {
@@ -33,6 +34,8 @@ void ORT_API_CALL enqueue(void* /*unused*/, OrtLoggingLevel severity, const char
   const auto text = [](const char* pointer) { return std::string(pointer == nullptr ? "" : pointer); };
   try {
     LogRecord record{static_cast<int>(severity), text(category), text(logger), text(location), text(message)};
+    record.time_ns = steady_now_ns();
+    record.thread = this_thread();
     if (pass_on(record)) {
       onnxruntime_log().push(std::move(record));
     }
@@ -118,7 +121,7 @@ const Ort::Env& OnnxRuntime::env() {
   const std::lock_guard lock(environment_mutex);
   if (!has_env()) {
     try {
-      auto made = std::make_unique<Ort::Env>(make_environment(environment_settings, enqueue));
+      auto made = std::make_unique<Ort::Env>(make_environment(environment_settings, enqueue, pool_threads_));
       has_thread_pools_ = environment_settings.thread_pools.has_value();
       generation_ = fork_generation();
       env_.store(made.release());
@@ -137,6 +140,36 @@ void OnnxRuntime::set_global_thread_pools(const GlobalThreadPools& pools) {
                                      " global thread pools: set them before the first session, value or RunOptions");
   }
   environment_settings.thread_pools = pools;
+}
+
+void OnnxRuntime::set_arenas(std::map<std::string, ArenaConfig> arenas) {
+  const std::lock_guard lock(environment_mutex);
+  if (const OnnxRuntime* runtime = opened.load(); runtime != nullptr && runtime->has_env()) {
+    throw Error(ErrorKind::fail,
+                "ONNX Runtime's environment is there already: configure arenas before the first session, value or "
+                "RunOptions");
+  }
+  environment_settings.arenas = std::move(arenas);
+}
+
+bool OnnxRuntime::has_arena(const Device& device) {
+  const std::lock_guard lock(environment_mutex);
+  return arena_of(environment_settings, device) != nullptr;
+}
+
+void OnnxRuntime::share_arena(const Device& device) {
+  static_cast<void>(env());
+  const std::lock_guard lock(environment_mutex);
+  if (environment_settings.arenas.empty()) {
+    throw Error(ErrorKind::invalid_argument,
+                "session.use_env_allocators is 1, and no arena is shared: call configure(arena=...) before the first "
+                "session, value or RunOptions");
+  }
+  const ArenaConfig* config = device.is_cuda() ? arena_of(environment_settings, device) : nullptr;
+  if (config != nullptr && shared_arenas_.count(to_string(device)) == 0) {
+    register_arena(*env_.load(), device, *config);
+    shared_arenas_.insert(to_string(device));
+  }
 }
 
 void OnnxRuntime::set_log_severity(int severity) {

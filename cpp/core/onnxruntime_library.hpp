@@ -3,7 +3,9 @@
 #include <onnxruntime_cxx_api.h>
 
 #include <atomic>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,10 +44,18 @@ class OnnxRuntime {
 
   /// Throws Error with ErrorKind::fail once the environment is there.
   static void set_global_thread_pools(const GlobalThreadPools& pools);
+  /// The arenas that sessions share which use the environment's allocators, by their devices; see EnvironmentSettings.
+  /// Throws as set_global_thread_pools().
+  static void set_arenas(std::map<std::string, ArenaConfig> arenas);
+  /// Whether the sessions of a device share an arena, or will.
+  static bool has_arena(const Device& device);
   static void set_log_severity(int severity);
   static void set_telemetry(bool enabled);
   /// Makes the environment, and throws Error where sessions in this process cannot use global thread pools.
   void check_global_thread_pools();
+  /// Makes the arena that the device's sessions share, unless it is there or none was asked for. The device's context
+  /// is the calling thread's, and its libraries are open. Throws Ort::Exception, and Error where no device has one.
+  void share_arena(const Device& device);
 
   OnnxRuntime(const OnnxRuntime&) = delete;
   OnnxRuntime& operator=(const OnnxRuntime&) = delete;
@@ -59,6 +69,8 @@ class OnnxRuntime {
   std::atomic<Ort::Env*> env_{nullptr};
   bool has_thread_pools_ = false;  // these two are set before `env_`
   unsigned generation_ = 0;
+  std::shared_ptr<ThreadGroup> pool_threads_;  // of the global pools
+  std::set<std::string> shared_arenas_;        // of GPUs; under the environment's lock
 };
 
 }  // namespace ortmulti

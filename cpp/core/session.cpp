@@ -81,6 +81,12 @@ std::vector<Provider> with_compute_stream(std::vector<Provider> providers, const
   return providers;
 }
 
+std::shared_ptr<ThreadGroup> start_threads(const ThreadSettings& settings, const Device& device, int count) {
+  const bool near_gpu = settings.near_device && device.is_cuda();
+  const std::string gpu = near_gpu ? CudaStartup::instance().describe(device.index).pci_bus_id : std::string();
+  return ThreadGroup::start(settings, to_string(device), cpus_for(settings, gpu), count);
+}
+
 Ort::Session open_session(OnnxRuntime& runtime, const ModelSource& model, const Ort::SessionOptions& options) {
   if (model.in_memory) {
     return Ort::Session(runtime.env(), model.bytes, model.size, options);
@@ -139,9 +145,19 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   auto opened = std::make_shared<Opened>();
   opened->additions = options.additions;
   Ort::SessionOptions ort_options{nullptr};
+  std::shared_ptr<ThreadGroup> threads;
   make_part(opened, context, device, [&] {
     const ScopedSpan span(timeline, "prepare session", name);
     ort_options = to_onnxruntime(options, with_compute_stream(description->providers, device, opened->compute_stream));
+    if (uses_environment_allocators(options)) {
+      runtime.share_arena(device);
+    }
+    if (options.threads) {
+      threads = start_threads(*options.threads, device, pool_threads(options));
+      threads->apply_to(ort_options);
+      opened->threads = threads;
+      description->threads = threads;
+    }
   });
   if (uses_bytes_in_place(options)) {
     opened->model_bytes = model.owner;
@@ -163,6 +179,9 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
       const CudaUse use(device, CudaUse::Kind::lasting);
       const CaptureGuard guard(device, CaptureGuard::Work::waits_for_device);
       opened->session = open_session(runtime, model, ort_options);
+    }
+    if (threads) {
+      threads->dismiss_spare();
     }
     read_declarations(opened->session, *description);
     if (watch) {

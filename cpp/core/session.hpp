@@ -102,6 +102,8 @@ class Session {
   const ValueInfo& output(std::string_view name) const;
   /// Throws Error unless every input that is not optional is among these names.
   void check_complete(const std::vector<const char*>& fed) const;
+  /// The threads of its pools, where they were made as SessionOptions::threads say; else null.
+  const std::shared_ptr<const ThreadGroup>& threads() const noexcept { return description_->threads; }
   /// What became of the weights that the creation was given.
   const WeightUse& weight_use() const noexcept { return description_->weight_use; }
 
@@ -164,6 +166,7 @@ class Session {
     std::vector<ValueInfo> overridable_initializers;
     Metadata metadata;
     WeightUse weight_use;
+    std::shared_ptr<const ThreadGroup> threads;
     unsigned generation = 0;
   };
   // What is freed with the last handle, ONNX Runtime's session before what it uses in place.
@@ -172,6 +175,7 @@ class Session {
     ModelAdditions additions;
     std::shared_ptr<const WeightStore> weights;
     std::unique_ptr<const CudaStream> compute_stream;
+    std::shared_ptr<const ThreadGroup> threads;
     Ort::RunOptions run_options{nullptr};  // of runs that come without any
     Ort::Session session{nullptr};
     std::atomic<std::uint64_t> last_shapes{0};  // of the last run that succeeded

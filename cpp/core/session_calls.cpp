@@ -7,6 +7,7 @@
 #include "core/error.hpp"
 #include "core/newer_calls.hpp"
 #include "core/session.hpp"
+#include "core/value.hpp"
 
 namespace ortmulti {
 
@@ -46,9 +47,7 @@ std::optional<Session::Placement> Session::placement() {
     std::vector<bool> result;
     result.reserve(count);
     for (const OrtMemoryInfo* info : infos) {
-      const Ort::ConstMemoryInfo memory(info);
-      result.push_back(info != nullptr && memory.GetDeviceType() == OrtMemoryInfoDeviceType_GPU &&
-                       memory.GetMemoryType() == OrtMemTypeDefault);
+      result.push_back(info != nullptr && device_of(Ort::ConstMemoryInfo(info)).is_cuda());
     }
     return result;
   };

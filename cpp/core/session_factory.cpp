@@ -93,6 +93,9 @@ std::shared_ptr<Creation> Creation::start(OnnxRuntime& runtime, CreationRequest 
   if (!request.options.use_per_session_threads) {
     runtime.check_global_thread_pools();
   }
+  if (request.options.threads) {
+    static_cast<void>(cpus_for(*request.options.threads));  // throws for what cannot be
+  }
   auto creation = std::make_shared<Creation>(runtime, std::move(request));
   try {
     creation->start_threads();
@@ -154,6 +157,11 @@ SessionOptions Creation::options_for(const Device& device) const {
   } else if (options.intra_op_num_threads == 0) {
     const auto beside = request_.one_session_on_cpu ? 1 : std::count(devices_.begin(), devices_.end(), Device::cpu());
     options.intra_op_num_threads = threads_per_session(static_cast<int>(beside));
+  }
+  if (options.threads) {  // as many as ONNX Runtime would make: they are there before it asks for them
+    for (int* number : {&options.intra_op_num_threads, &options.inter_op_num_threads}) {
+      *number = *number == 0 ? usable_cores() : *number;
+    }
   }
   return options;
 }

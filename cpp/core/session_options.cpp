@@ -1,5 +1,6 @@
 #include "core/session_options.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <unordered_map>
 
@@ -75,6 +76,16 @@ void append(Ort::SessionOptions& target, const Provider& provider) {
 }
 
 }  // namespace
+
+bool uses_environment_allocators(const SessionOptions& options) {
+  const auto entry = options.config_entries.find("session.use_env_allocators");
+  return entry != options.config_entries.end() && entry->second == "1";
+}
+
+int pool_threads(const SessionOptions& options) {
+  const int inter = options.execution_mode == ORT_PARALLEL ? options.inter_op_num_threads : 1;
+  return std::max(0, options.intra_op_num_threads - 1) + std::max(0, inter - 1);
+}
 
 Ort::SessionOptions to_onnxruntime(const SessionOptions& options, const std::vector<Provider>& providers) {
   Ort::SessionOptions target;

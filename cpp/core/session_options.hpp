@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/model_additions.hpp"
+#include "core/thread_group.hpp"
 
 namespace ortmulti {
 
@@ -25,6 +27,7 @@ struct SessionOptions {
   bool enable_profiling = false;
   bool use_deterministic_compute = false;
   bool use_per_session_threads = true;
+  std::optional<ThreadSettings> threads;  ///< How the pools' threads are made; nothing: by ONNX Runtime.
   std::string logid;
   std::string optimized_model_filepath;
   std::string profile_file_prefix = "onnxruntime_profile_";
@@ -33,6 +36,12 @@ struct SessionOptions {
   std::vector<std::pair<std::string, std::int64_t>> free_dimensions_by_denotation;
   ModelAdditions additions;
 };
+
+/// Whether the session uses the allocators that the environment has, in place of its own.
+bool uses_environment_allocators(const SessionOptions& options);
+
+/// The threads that the session's pools have besides the calling one; 0 where ONNX Runtime is to find their number.
+int pool_threads(const SessionOptions& options);
 
 /// One execution provider and its options, as onnxruntime names them.
 struct Provider {

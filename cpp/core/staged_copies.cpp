@@ -16,10 +16,13 @@ CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdevicept
 }  // namespace
 
 StagedCopies::StagedCopies(CudaStartup& startup, int device)
-    : startup_(startup), device_(device), driver_(startup.driver()), buffers_(chunk, 2 * parts) {
+    : startup_(startup),
+      device_(device),
+      driver_(startup.driver()),
+      buffers_(chunk, 2 * parts),
+      stream_(startup, device) {
   try {
     buffers_.pin(startup, to_string(Device::cuda(device)));
-    check(driver_.stream_create(&stream_, CU_STREAM_NON_BLOCKING));
     for (CUevent& event : copied_) {
       check(driver_.event_create(&event, CU_EVENT_DISABLE_TIMING));
     }
@@ -37,10 +40,7 @@ void StagedCopies::free() noexcept {
       static_cast<void>(driver_.event_destroy(event));
     }
   }
-  if (stream_ != nullptr) {
-    static_cast<void>(driver_.stream_synchronize(stream_));
-    static_cast<void>(driver_.stream_destroy(stream_));
-  }
+  static_cast<void>(driver_.stream_synchronize(stream_.get()));  // before the buffers are unpinned
 }
 
 void StagedCopies::check(CUresult result) const {
@@ -95,8 +95,9 @@ void StagedCopies::send(Transfer& transfer, int part) {
     CUevent copied = copied_.at(static_cast<std::size_t>(index));
     check(driver_.event_synchronize(copied));  // one that was never recorded counts as reached
     std::memcpy(buffers_[index], transfer.source + piece.at, piece.size);
-    check(driver_.memcpy_htod_async(address_of(transfer.target) + piece.at, buffers_[index], piece.size, stream_));
-    check(driver_.event_record(copied, stream_));
+    check(
+        driver_.memcpy_htod_async(address_of(transfer.target) + piece.at, buffers_[index], piece.size, stream_.get()));
+    check(driver_.event_record(copied, stream_.get()));
   }
 }
 
@@ -109,8 +110,9 @@ void StagedCopies::fetch(Transfer& transfer, int part) {
   Transfer::Piece before;
   // All copies are on one stream, so that a buffer is written to only after what was sent from it before.
   for (auto piece = transfer.next(); piece.size != 0; piece = transfer.next(), index ^= 1) {
-    check(driver_.memcpy_dtoh_async(buffers_[index], address_of(transfer.source) + piece.at, piece.size, stream_));
-    check(driver_.event_record(copied_.at(static_cast<std::size_t>(index)), stream_));
+    check(
+        driver_.memcpy_dtoh_async(buffers_[index], address_of(transfer.source) + piece.at, piece.size, stream_.get()));
+    check(driver_.event_record(copied_.at(static_cast<std::size_t>(index)), stream_.get()));
     if (before.size != 0) {
       take(before, index ^ 1);
     }
@@ -128,9 +130,9 @@ void StagedCopies::from_device(void* target, int source_device, const void* sour
     there = startup_.make_current(source_device);
     static_cast<void>(startup_.make_current(device_));
   }
-  check(driver_.memcpy_peer_async(address_of(target), here, address_of(source), there, bytes, stream_));
+  check(driver_.memcpy_peer_async(address_of(target), here, address_of(source), there, bytes, stream_.get()));
 }
 
-void StagedCopies::wait() { check(driver_.stream_synchronize(stream_)); }
+void StagedCopies::wait() { check(driver_.stream_synchronize(stream_.get())); }
 
 }  // namespace ortmulti

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 
+#include "core/cuda_graph.hpp"
 #include "core/cuda_startup.hpp"
 #include "core/pinned_buffers.hpp"
 
@@ -27,7 +28,7 @@ class StagedCopies {
   /// From this GPU's memory or another one's; done after wait().
   void from_device(void* target, int source_device, const void* source, std::size_t bytes);
   void wait();
-  CUstream stream() const noexcept { return stream_; }
+  CUstream stream() const noexcept { return stream_.get(); }
 
  private:
   static constexpr std::size_t chunk = 1U << 20U;
@@ -46,7 +47,7 @@ class StagedCopies {
   int device_;
   const CudaDriver& driver_;
   PinnedBuffers buffers_;
-  CUstream stream_ = nullptr;
+  CudaStream stream_;
   std::array<CUevent, static_cast<std::size_t>(parts) * 2> copied_{};  // from or to each buffer, the last time
 };
 

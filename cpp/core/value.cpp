@@ -91,6 +91,23 @@ std::size_t tensor_bytes(ONNXTensorElementDataType type, const std::vector<std::
   return (all_bits + 7) / 8;
 }
 
+std::size_t tensor_bytes(const Ort::Value& tensor) {
+  const auto info = tensor.GetTensorTypeAndShapeInfo();
+  return tensor_bytes(info.GetElementType(), info.GetShape());
+}
+
+Ort::MemoryInfo memory_info(const Device& device) {
+  return device.is_cuda() ? Ort::MemoryInfo("Cuda", OrtDeviceAllocator, device.index, OrtMemTypeDefault)
+                          : Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
+}
+
+Device device_of(const Ort::ConstMemoryInfo& memory) {
+  if (memory.GetDeviceType() != OrtMemoryInfoDeviceType_GPU || memory.GetMemoryType() != OrtMemTypeDefault) {
+    return Device::cpu();
+  }
+  return Device::cuda(memory.GetDeviceId());
+}
+
 std::shared_ptr<Value> Value::over(void* data, ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape,
                                    const Device& device, std::shared_ptr<const void> owner, bool writable) {
   const std::size_t bytes = tensor_bytes(type, shape);
@@ -163,19 +180,9 @@ std::vector<std::int64_t> Value::shape() const { return tensor().GetTensorTypeAn
 
 ONNXTensorElementDataType Value::element_type() const { return tensor().GetTensorTypeAndShapeInfo().GetElementType(); }
 
-std::size_t Value::bytes() const {
-  const auto info = tensor().GetTensorTypeAndShapeInfo();
-  return tensor_bytes(info.GetElementType(), info.GetShape());
-}
+std::size_t Value::bytes() const { return tensor_bytes(tensor()); }
 
-Device Value::device() const {
-  const auto memory = tensor().GetTensorMemoryInfo();
-  // Pinned memory is the CPU's, and releases of ONNX Runtime differ in which device they name.
-  if (memory.GetDeviceType() != OrtMemoryInfoDeviceType_GPU || memory.GetMemoryType() != OrtMemTypeDefault) {
-    return Device::cpu();
-  }
-  return Device::cuda(memory.GetDeviceId());
-}
+Device Value::device() const { return device_of(tensor().GetTensorMemoryInfo()); }
 
 void* Value::data() const {
   if (holds_strings(element_type())) {

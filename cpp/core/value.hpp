@@ -17,6 +17,14 @@ namespace ortmulti {
 /// for more bytes than there are addresses, and for a type that has no elements of a fixed size.
 std::size_t tensor_bytes(ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape);
 
+/// As above, of a tensor that is there.
+std::size_t tensor_bytes(const Ort::Value& tensor);
+
+/// The memory of a device, as ONNX Runtime names it.
+Ort::MemoryInfo memory_info(const Device& device);
+/// Whose memory it is. Pinned memory is the CPU's, and releases of ONNX Runtime differ in which device they name.
+Device device_of(const Ort::ConstMemoryInfo& memory);
+
 /// One of ONNX Runtime's values, with what its memory belongs to. It may be used from several threads; who writes to
 /// its memory meanwhile is the callers' affair, as with arrays.
 class Value {

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from ortmulti._optimize import OptimizedModel, optimize
     from ortmulti._prewarm import prewarm
     from ortmulti._runtime import get_available_providers
+    from ortmulti.arena import ArenaConfig
     from ortmulti.devices import Device, parse_devices
+    from ortmulti.diagnose.diagnosis import diagnose_model
     from ortmulti.errors import (
         ClosedError,
         DeadlineExceeded,
@@ -74,11 +76,15 @@ if TYPE_CHECKING:
     from ortmulti.pool.load import load
     from ortmulti.progress import LoadProgress
     from ortmulti.session import InferenceSession, Sessions, create_sessions
+    from ortmulti.threads import ThreadCounts, Threads, thread_counts
     from ortmulti.timeline import Span, Timeline
+    from ortmulti.tuning.tune import TuneResult, TuningInterrupted, tune
+    from ortmulti.tuning.tuning_file import Tuning, TuningWarning
     from ortmulti.values import OrtValue, copy_tensors
 
 __all__ = [
     "AdapterFormat",
+    "ArenaConfig",
     "Batching",
     "ClosedError",
     "CudaGraph",
@@ -134,13 +140,20 @@ __all__ = [
     "SessionOptions",
     "Sessions",
     "Span",
+    "ThreadCounts",
+    "Threads",
     "Timeline",
+    "TuneResult",
+    "Tuning",
+    "TuningInterrupted",
+    "TuningWarning",
     "Warmup",
     "WeightsError",
     "__version__",
     "configure",
     "copy_tensors",
     "create_sessions",
+    "diagnose_model",
     "disable_telemetry_events",
     "enable_telemetry_events",
     "get_all_providers",
@@ -159,6 +172,8 @@ __all__ = [
     "set_default_logger_verbosity",
     "set_global_thread_pool_sizes",
     "set_seed",
+    "thread_counts",
+    "tune",
 ]
 
 # Which module defines which names: a module is imported when one of them is first used, so that `import ortmulti` takes
@@ -185,7 +200,9 @@ _NAMES = {
     "_optimize": ("OptimizedModel", "optimize"),
     "_prewarm": ("prewarm",),
     "_runtime": ("get_available_providers",),
+    "arena": ("ArenaConfig",),
     "devices": ("Device", "parse_devices"),
+    "diagnose.diagnosis": ("diagnose_model",),
     "errors": (
         "ClosedError",
         "DeadlineExceeded",
@@ -225,13 +242,19 @@ _NAMES = {
     "pool.load": ("load",),
     "progress": ("LoadProgress",),
     "session": ("InferenceSession", "Sessions", "create_sessions"),
+    "threads": ("ThreadCounts", "Threads", "thread_counts"),
     "timeline": ("Span", "Timeline"),
+    "tuning.tune": ("TuneResult", "TuningInterrupted", "tune"),
+    "tuning.tuning_file": ("Tuning", "TuningWarning"),
     "values": ("OrtValue", "copy_tensors"),
 }
 
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 # Those that can be reached as attributes without being imported by themselves.
-_MODULES = frozenset({*_NAMES, "provider_options", "providers"} - {"pool.load"})
+_MODULES = frozenset(
+    {*_NAMES, "diagnose", "provider_options", "providers"}
+    - {"diagnose.diagnosis", "pool.load", "tuning.tune", "tuning.tuning_file"}
+)
 
 if not TYPE_CHECKING:  # for whom every name would exist then
 

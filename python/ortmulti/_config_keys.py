@@ -1,8 +1,10 @@
 """The configuration keys that ONNX Runtime's releases know, by the release in which each was found first.
 
-They are what the headers of 1.21 and 1.23 name, and what the libraries of 1.22.1, 1.23.2, 1.24.4, 1.27.0, 1.29.0,
-1.30.0 and 1.31.1 have beyond them; those of a release between these are found under the next one. Names that a provider
-or a library of custom operators makes up are not among them.
+They are what the headers of 1.21 and 1.23 name, and what the texts of libonnxruntime in the wheels of 1.21.1, 1.22.1,
+1.23.2, 1.24.1, 1.24.4, 1.25.0, 1.25.1, 1.26.0, 1.27.0, 1.28.0, 1.29.0, 1.30.0 and 1.31.1 have beyond them
+(`strings -n 6 libonnxruntime.so.1.26.0`). Compilers put short texts into instructions; mlas.disable_kleidiai and
+session.prepack.enable_parallel are under the release that has their parts first. Names that a provider or a library of
+custom operators makes up are not among them.
 """
 
 from __future__ import annotations
@@ -66,21 +68,25 @@ SESSION = {
         "session.enable_dq_matmulnbits_fusion",
         "session.record_ep_graph_assignment_info",
     ),
-    "1.27": (
+    "1.25": (
         "mlas.disable_kleidiai",
-        "optimization.constant_folding_max_output_size_in_bytes",
-        "session.compile_only",
+        "session.layer_assignment_settings",
+        "session.qdq_matmulnbits_block_size",
+    ),
+    "1.26": (
         "session.disable_qdq_constant_folding",
         "session.inter_op.spin_backoff_max",
         "session.inter_op.spin_duration_us",
         "session.intra_op.spin_backoff_max",
         "session.intra_op.spin_duration_us",
-        "session.layer_assignment_settings",
-        "session.qdq_matmulnbits_block_size",
         "session.use_memory_mapped_ort_model",
     ),
-    "1.29": (
-        "ep.enable_weightless",
+    "1.27": (
+        "optimization.constant_folding_max_output_size_in_bytes",
+        "session.compile_only",
+        "session.prepack.enable_parallel",
+    ),
+    "1.28": (
         "mlas.kleidiai.conv_igemm_max_work",
         "session.enable_cpu_mem_arena",
         "session.enable_mem_pattern",
@@ -92,11 +98,14 @@ SESSION = {
         "session.log_id",
         "session.log_severity_level",
         "session.log_verbosity_level",
-        "session.max_shape_override",
         "session.name_based_layer_assignment",
         "session.optimized_model_filepath",
         "session.use_deterministic_compute",
         "session.use_per_session_threads",
+    ),
+    "1.29": (
+        "ep.enable_weightless",
+        "session.max_shape_override",
     ),
     "1.30": (
         "mlas.nchwc_pointwise_conv_max_input_channel_batch",
@@ -116,7 +125,6 @@ SESSION = {
         "session.moe_expert_counter_alpha",
         "session.moe_expert_counter_beta",
         "session.moe_expert_counter_state_file",
-        "session.prepack.enable_parallel",
         "session.strict_workspace_verification",
         "session.use_external_initializer_file_buffers_directly",
     ),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
-from ortmulti import _core, _logging, _runtime
+from ortmulti import _config_entries, _core, _logging, _runtime
 from ortmulti import providers as _providers
 from ortmulti.devices import Device
 from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
@@ -51,6 +51,7 @@ def core_options(options: SessionOptions | None) -> _core.SessionOptions:
         return _core.SessionOptions()
     if not isinstance(options, SessionOptions):
         raise InvalidType(f"session options are an ortmulti.SessionOptions, not {type(options).__name__}")
+    _config_entries.check_options(options._core, _providers.loaded_release)
     return options._core
 
 
@@ -135,6 +136,8 @@ def create(
         one_session_on_cpu: Whether those on the CPU are handles of one ONNX Runtime session.
         listener: Who gets the sessions, of which then none is returned.
     """
+    for session in sessions:
+        _config_entries.check_providers(options, session)
     _runtime.ensure_open()
     try:
         return _core.create_sessions(

@@ -1,14 +1,17 @@
-"""What ONNX Runtime fixes when its environment is made, or keeps there: global thread pools, log level, telemetry."""
+"""What ONNX Runtime fixes when its environment is made, or keeps there: thread pools, arenas, log level, telemetry."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import SupportsInt
 
-from ortmulti import _core, errors
+from ortmulti import _affinity, _core, errors
 from ortmulti._checks import boolean, integer, text
+from ortmulti.arena import ArenaConfig
+from ortmulti.arena import to_core as arenas_to_core
 from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.threads import Threads
 
 __all__ = [
     "GlobalThreadPools",
@@ -21,9 +24,6 @@ __all__ = [
     "set_seed",
 ]
 
-# "1,2;3-4": logical processors from 1 on, or ranges of them, for each thread.
-_AFFINITY = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*(;\d+(-\d+)?(,\d+(-\d+)?)*)*")
-
 
 @dataclass(frozen=True)
 class GlobalThreadPools:
@@ -34,11 +34,13 @@ class GlobalThreadPools:
             cores (affinity and control group respected).
         inter_op_num_threads: Threads across nodes with ``ORT_PARALLEL``; default 0, as above.
         allow_spinning: Whether threads without work wait actively for a while; default None: ONNX Runtime's default,
-            True.
+            True. How long, ONNX Runtime's C interface sets for sessions with threads of their own alone (config entries
+            ``session.intra_op.spin_duration_us`` and ``spin_backoff_max``, up to 1.31).
         intra_op_thread_affinities: The logical processors, counted from 1, of each intra-op thread but the calling one,
             in ONNX Runtime's form ``"1,2;3-4"``; default empty: threads are not bound. ``intra_op_num_threads`` must be
             set to one more than there are of them.
         set_denormal_as_zero: Whether the threads take denormal numbers for zero; default False.
+        threads: How the threads are made, as `Threads` say, which then also bind them; default None: by ONNX Runtime.
 
     Raises:
         InvalidArgument, InvalidType: A value that cannot be.
@@ -49,6 +51,7 @@ class GlobalThreadPools:
     allow_spinning: bool | None = None
     intra_op_thread_affinities: str = ""
     set_denormal_as_zero: bool = False
+    threads: Threads | None = None
 
     def __post_init__(self) -> None:
         integer("intra_op_num_threads", self.intra_op_num_threads, minimum=0)
@@ -57,45 +60,64 @@ class GlobalThreadPools:
             boolean("allow_spinning", self.allow_spinning)
         boolean("set_denormal_as_zero", self.set_denormal_as_zero)
         affinities = text("intra_op_thread_affinities", self.intra_op_thread_affinities)
-        if not affinities:
+        if affinities:
+            _affinity.check("intra_op_thread_affinities", affinities, self.intra_op_num_threads)
+        if self.threads is None:
             return
-        if not _AFFINITY.fullmatch(affinities):
+        if not isinstance(self.threads, Threads):
+            raise InvalidType(f"threads are an ortmulti.Threads or None, not {self.threads!r}")
+        if self.threads.numa_node == "near":
+            raise InvalidArgument("the global thread pools belong to no GPU: numa_node is a node's number, or None")
+        if affinities:
             raise InvalidArgument(
-                f"intra_op_thread_affinities is of the form '1,2;3-4': the processors of each thread, not "
-                f"{affinities!r}"
-            )
-        threads = len(affinities.split(";")) + 1
-        if self.intra_op_num_threads != threads:
-            raise InvalidArgument(
-                f"intra_op_thread_affinities is for {threads - 1} threads besides the calling one: "
-                f"intra_op_num_threads is {threads} with it, not {self.intra_op_num_threads}"
+                "intra_op_thread_affinities binds threads that ONNX Runtime makes itself, and threads has the core "
+                "make them: give their CPUs in ortmulti.Threads"
             )
 
 
-def configure(*, global_thread_pools: GlobalThreadPools) -> None:
+def configure(
+    *,
+    global_thread_pools: GlobalThreadPools | None = None,
+    arena: ArenaConfig | Mapping[str, ArenaConfig] | None = None,
+) -> None:
     """Sets what ONNX Runtime fixes when its environment is made.
 
-    That is done by the first session, value, `RunOptions` or library of custom operators of the process. Sessions have
-    threads of their own even so, unless their options have ``use_per_session_threads = False``. The pools stay until
-    the process ends. A forked child does not have their threads: sessions that use them raise `ForkError` there.
+    That is done by the first session, value, `RunOptions` or library of custom operators of the process. Calling it
+    again before replaces what is given again; None leaves it as it is.
 
     Args:
-        global_thread_pools: Thread pools for the sessions that have none of their own. Calling it again before the
-            environment is made replaces them.
+        global_thread_pools: Thread pools for the sessions that have none of their own, which are those with
+            ``use_per_session_threads = False``. They stay until the process ends. A forked child does not have their
+            threads: sessions that use them raise `ForkError` there.
+        arena: An arena that the sessions of a device have together: those with the config entry
+            ``session.use_env_allocators`` set to ``"1"``. One configuration: for every device, each with an arena of
+            its own; a dict: for the devices that it names (``"cpu"``, ``"cuda:0"``). The CPU's is made with the
+            environment, a GPU's by the first such session there. They stay until the process ends, and closing a
+            session returns its memory to them; the run option ``memory.enable_memory_arena_shrinkage`` returns what is
+            free to the system.
 
     Raises:
         Fail: The environment is there already.
-        InvalidType: No `GlobalThreadPools`.
+        InvalidType: No `GlobalThreadPools`, no `ArenaConfig`.
+        InvalidArgument: Nothing was given, or a device that is none.
     """
-    if not isinstance(global_thread_pools, GlobalThreadPools):
+    if global_thread_pools is None and arena is None:
+        raise InvalidArgument("configure was given nothing: global_thread_pools, arena, or both")
+    if global_thread_pools is not None and not isinstance(global_thread_pools, GlobalThreadPools):
         raise InvalidType(f"global_thread_pools is an ortmulti.GlobalThreadPools, not {global_thread_pools!r}")
-    _core.set_global_thread_pools(
-        int(global_thread_pools.intra_op_num_threads),
-        int(global_thread_pools.inter_op_num_threads),
-        global_thread_pools.allow_spinning,
-        global_thread_pools.intra_op_thread_affinities,
-        global_thread_pools.set_denormal_as_zero,
-    )
+    arenas = None if arena is None else arenas_to_core(arena)
+    if global_thread_pools is not None:
+        threads = global_thread_pools.threads
+        _core.set_global_thread_pools(
+            int(global_thread_pools.intra_op_num_threads),
+            int(global_thread_pools.inter_op_num_threads),
+            global_thread_pools.allow_spinning,
+            global_thread_pools.intra_op_thread_affinities,
+            global_thread_pools.set_denormal_as_zero,
+            None if threads is None else threads._to_core(),
+        )
+    if arenas is not None:
+        _core.set_arenas(arenas)
 
 
 def set_global_thread_pool_sizes(intra_op_num_threads: SupportsInt = 0, inter_op_num_threads: SupportsInt = 0) -> None:

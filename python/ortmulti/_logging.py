@@ -29,15 +29,21 @@ _thread: threading.Thread | None = None
 _lock = threading.Lock()
 
 
-def _emit(records: list[tuple[int, str, str, str, str]], dropped: int) -> None:
+def _emit(records: list[tuple[int, str, str, str, str, int, int]], dropped: int) -> None:
     if dropped:
         LOGGER.warning("%d of ONNX Runtime's log records were dropped: more came than could be emitted", dropped)
-    for severity, category, logger, location, message in records:
+    for severity, category, logger, location, message, time_ns, thread in records:
         level = _LEVELS[min(max(severity, 0), len(_LEVELS) - 1)]
         if category == _CORE:
             logging.getLogger(_CORE).log(level, "%s", message)
         elif LOGGER.isEnabledFor(level):
-            extra: dict[str, Any] = {"ort_category": category, "ort_logger": logger, "ort_location": location}
+            extra: dict[str, Any] = {
+                "ort_category": category,
+                "ort_logger": logger,
+                "ort_location": location,
+                "ort_time_ns": time_ns,  # of time.monotonic_ns's clock
+                "ort_thread": thread,  # as threading.get_native_id gives it
+            }
             LOGGER.log(level, "%s", message, extra=extra)
 
 

@@ -33,6 +33,10 @@ _NAMES = (
 
 def check_additions(options: _core.SessionOptions) -> None:
     """Raises `NotImplemented` for what onnxruntime's sessions cannot be given of ours."""
+    if options.threads is not None:
+        raise errors.NotImplemented(
+            "onnxruntime's sessions make their threads themselves: they cannot be given SessionOptions.threads"
+        )
     methods = replacing_weights(options)
     if options.custom_op_libraries:
         # It keeps the one table of functions of the ONNX Runtime that has registered it last; here there are two.

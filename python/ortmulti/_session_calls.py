@@ -11,6 +11,7 @@ from ortmulti import providers as _providers
 from ortmulti._foreign_options import to_run_options
 from ortmulti.errors import ClosedError, Fail, InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
+from ortmulti.threads import ThreadCounts
 
 LOGGER = logging.getLogger("ortmulti")
 
@@ -52,6 +53,12 @@ class SessionCalls:
             raise InvalidType(f"callback is called with the results; {callback!r} cannot be")
         _callbacks.start()
         _core.run_async(self._core, output_names, input_feed, callback, user_data, to_run_options(run_options))
+
+    @property
+    def thread_counts(self) -> ThreadCounts | None:
+        """The threads of the session's pools, where `SessionOptions.threads` has ortmulti make them; else None."""
+        counts = _core.thread_counts_of(self._core)
+        return None if counts is None else ThreadCounts._from_core(counts)
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
         """Changes options of the execution providers while the session is there.

@@ -48,7 +48,7 @@ def describe() -> dict[str, Any]:
             "version": platform.python_version(),
             "gil": getattr(sys, "_is_gil_enabled", lambda: True)(),
         },
-        "releases": _describe_releases(),
+        "releases": describe_releases(),
         "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
     }
 
@@ -95,6 +95,14 @@ def describe_memory(root: Path = Path("/")) -> dict[str, int | None]:
     # Version 1 writes "no limit" as a number near 2**63.
     real = [limit for limit in limits if limit is not None and limit < 1 << 60]
     return {"total": int(match[1]) * 1024 if match else None, "cgroup_limit": min(real, default=None)}
+
+
+def available_memory() -> int:
+    """Bytes of main memory that this process can still have: what the kernel calls available, within the cgroup."""
+    match = re.search(r"(?m)^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    available = int(match[1]) * 1024 if match else 0
+    limit = describe_memory()["cgroup_limit"]
+    return available if limit is None else min(available, limit)
 
 
 def cgroup_cores(root: Path = Path("/")) -> float | None:
@@ -162,7 +170,8 @@ def _describe_gpus() -> tuple[dict[str, Any] | None, list[dict[str, Any]] | None
     return driver, gpus
 
 
-def _describe_releases() -> dict[str, str | None]:
+def describe_releases() -> dict[str, str | None]:
+    """The releases of ortmulti, onnxruntime (``onnxruntime_distribution`` is what it is installed as) and NumPy."""
     try:
         runtime = find_onnxruntime()
         onnxruntime, distribution = runtime.version or None, runtime.distribution or None

@@ -47,6 +47,31 @@ class Gpu:
     pcie_width_max: int | None
 
 
+@dataclass(frozen=True)
+class GpuActivity:
+    """What a GPU is doing now. What cannot be found out is None.
+
+    Attributes:
+        clock: of its multiprocessors, MHz; it falls while the GPU is idle.
+        clock_max: the highest one, MHz.
+        clock_limit: the highest one that its settings allow (``nvidia-smi -lgc``, ``-ac``), MHz.
+        slowed_by: what holds the clock down beside idleness: "power", "heat", "hardware".
+        utilization: percent of the last moment in which a kernel ran.
+        processes: the ids of the processes that compute on it, as NVML sees them.
+    """
+
+    clock: int | None
+    clock_max: int | None
+    clock_limit: int | None
+    slowed_by: tuple[str, ...]
+    utilization: int | None
+    processes: tuple[int, ...]
+
+
+# NVML's reasons for a lower clock, as its documentation numbers them.
+_SLOWED_BY = {"power": 0x4 | 0x80, "heat": 0x20 | 0x40, "hardware": 0x8}
+
+
 def pci_address(text: str) -> tuple[int, int, int, int]:
     """A PCI address as numbers: CUDA writes "0000:1B:00.0" and NVML "00000000:1B:00.0" for the same device.
 
@@ -135,6 +160,26 @@ class Nvml(Closing):
         handle = self._handle(uuid, pci_bus_id)
         memory = None if handle is None else self._memory(handle)
         return None if memory is None else int(memory.used)
+
+    def activity(self, uuid: str | None = None, pci_bus_id: str | None = None) -> GpuActivity | None:
+        """What a GPU is doing now; arguments and None as for `gpu`."""
+        handle = self._handle(uuid, pci_bus_id)
+        if handle is None:
+            return None
+        library = self._library
+        multiprocessors = getattr(library, "NVML_CLOCK_SM", 1)
+        application = self._ask(library.nvmlDeviceGetApplicationsClock, handle, multiprocessors)
+        reasons = self._ask(library.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
+        utilization = self._ask(library.nvmlDeviceGetUtilizationRates, handle)
+        processes = self._ask(library.nvmlDeviceGetComputeRunningProcesses, handle) or []
+        return GpuActivity(
+            clock=self._ask(library.nvmlDeviceGetClockInfo, handle, multiprocessors),
+            clock_max=self._ask(library.nvmlDeviceGetMaxClockInfo, handle, multiprocessors),
+            clock_limit=application,
+            slowed_by=tuple(name for name, bits in _SLOWED_BY.items() if reasons & bits),
+            utilization=None if utilization is None else int(utilization.gpu),
+            processes=tuple(int(process.pid) for process in processes),
+        )
 
     def _handle(self, uuid: str | None, pci_bus_id: str | None) -> Any:
         if uuid is not None:

@@ -6,13 +6,14 @@ import os
 from enum import IntEnum
 from typing import SupportsInt
 
-from ortmulti import _core, _runtime, errors
+from ortmulti import _config_entries, _core, _runtime, errors
 from ortmulti._checks import boolean as _boolean
 from ortmulti._checks import integer as _integer
 from ortmulti._checks import member as _member
 from ortmulti._checks import text as _text
 from ortmulti._model_additions import ModelAdditions
-from ortmulti.errors import InvalidArgument
+from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.threads import Threads
 
 __all__ = ["ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions"]
 
@@ -69,6 +70,8 @@ class SessionOptions(ModelAdditions):
         use_deterministic_compute: Prefer kernels that give the same bits each time; default False.
         use_per_session_threads: Whether each session has threads of its own; default True. With False they run on the
             global thread pools that `configure` or `set_global_thread_pool_sizes` has asked for.
+        threads: How the threads of the session's own pools are made, as `Threads` say; default None: by ONNX Runtime.
+            On a GPU there are some only where ``intra_op_num_threads`` is set.
 
     Setting one raises `InvalidArgument` or `InvalidType` at once for what cannot be, and AttributeError for a name that
     is no option.
@@ -213,17 +216,33 @@ class SessionOptions(ModelAdditions):
     def use_per_session_threads(self, value: bool) -> None:
         self._core.use_per_session_threads = _boolean("use_per_session_threads", value)
 
+    @property
+    def threads(self) -> Threads | None:
+        core = self._core.threads
+        return None if core is None else Threads._from_core(core)
+
+    @threads.setter
+    def threads(self, value: Threads | None) -> None:
+        if value is not None and not isinstance(value, Threads):
+            raise InvalidType(f"threads are an ortmulti.Threads or None, not {value!r}")
+        self._core.threads = None if value is None else value._to_core()
+
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Sets a configuration entry, such as ``session.intra_op.allow_spinning``; the last value counts.
 
+        Keys that ONNX Runtime does not define pass: providers and custom operators have their own.
+
         Raises:
-            InvalidArgument: ``key`` is empty or longer than 1,024 characters, or ``value`` than 8,192.
+            InvalidArgument: ``key`` is empty or longer than 1,024 characters, or ``value`` than 8,192; or ONNX Runtime
+                defines the key, and ``value`` is none of its values. Where the release that is used does not know the
+                key yet, creating a session is one that says from which release on there is such a key.
         """
         key, value = _text("the key of a config entry", key), _text("the value of a config entry", value)
         if not 0 < len(key) <= _MAX_KEY:
             raise InvalidArgument(f"the key of a config entry has 1 to {_MAX_KEY} characters, not {len(key)}")
         if len(value) > _MAX_VALUE:
             raise InvalidArgument(f"the value of config entry {key!r} has at most {_MAX_VALUE} characters")
+        _config_entries.check_session_entry(key, value)
         self._core.config_entries = {**self._core.config_entries, key: value}
 
     def get_session_config_entry(self, key: str) -> str:
@@ -267,6 +286,19 @@ class RunOptions(_core.RunOptions):
     def __init__(self) -> None:
         _runtime.ensure_open()
         super().__init__()
+
+    def add_run_config_entry(self, key: str, value: str) -> None:
+        """Sets a configuration entry, such as ``memory.enable_memory_arena_shrinkage``; the last value counts.
+
+        Keys that ONNX Runtime does not define pass.
+
+        Raises:
+            InvalidArgument: ONNX Runtime defines the key, and ``value`` is none of its values.
+            InvalidType: No str.
+        """
+        key, value = _text("the key of a config entry", key), _text("the value of a config entry", value)
+        _config_entries.check_run_entry(key, value)
+        super().add_run_config_entry(key, value)
 
     @property
     def only_execute_path_to_fetches(self) -> bool:

@@ -10,7 +10,18 @@ from ortmulti.devices import Device, check_devices_exist
 from ortmulti.errors import DeviceError, InvalidArgument, InvalidType, LibraryError
 from ortmulti.provider_options import CPU, CUDA
 
-__all__ = ["CPU", "CUDA", "TENSORRT", "Provider", "check_cuda_options", "check_usable", "for_device", "normalize"]
+__all__ = [
+    "CPU",
+    "CUDA",
+    "TENSORRT",
+    "Provider",
+    "check_cuda_options",
+    "check_usable",
+    "for_device",
+    "kind_of",
+    "normalize",
+    "preferred",
+]
 
 TENSORRT = "TensorrtExecutionProvider"
 
@@ -42,7 +53,7 @@ def normalize(
         if options_of_each is not None:
             raise InvalidArgument("provider_options needs providers, of the same length")
         _runtime.ensure_open()  # which the CUDA provider's library needs, to be opened while CUDA starts
-        return [(CUDA, {})] if CUDA in _runtime.get_available_providers() and _cuda.device_count() else [(CPU, {})]
+        return preferred()
     if isinstance(providers, str) or not isinstance(providers, Sequence):
         raise InvalidType(f"providers is a sequence of names or of (name, options), not {providers!r}")
     if options_of_each is not None:
@@ -65,7 +76,7 @@ def normalize(
         name, options = pair
         if name in checked:
             raise InvalidArgument(f"provider {name} is named twice")
-        checked[name] = provider_options.check(name, options, _release)
+        checked[name] = provider_options.check(name, options, loaded_release)
     available = _runtime.get_available_providers()
     for name in checked:
         if name not in available:
@@ -86,10 +97,10 @@ def check_cuda_options(options: object) -> None:
         raise InvalidType(f"provider_options is a dict of the CUDA provider's options, not {options!r}")
     if "device_id" in options:
         raise InvalidArgument("provider_options has a device_id: the devices argument says which devices to use")
-    provider_options.check(CUDA, options, _release)
+    provider_options.check(CUDA, options, loaded_release)
 
 
-def _release() -> str:
+def loaded_release() -> str:
     """The release of the ONNX Runtime that is open, or will be."""
     return _core.onnxruntime_version() if _core.is_library_open() else _libraries.find_onnxruntime().version
 
@@ -114,6 +125,17 @@ def for_device(device: Device, options: Mapping[str, Any] | None) -> list[Provid
     if device.kind == "cpu":
         return [(CPU, {})]
     return normalize([(CUDA, {"device_id": device.index, **(options or {})})], None)
+
+
+def preferred() -> list[Provider]:
+    """What a session gets that asks for no provider: CUDA where the installed distribution and this machine have it."""
+    return [(CUDA, {})] if CUDA in _runtime.get_available_providers() and _cuda.device_count() else [(CPU, {})]
+
+
+def kind_of(providers: Sequence[Provider]) -> str:
+    """The kind of device of the preferred one: ``"cpu"``, ``"cuda"``, or a provider's name."""
+    name = providers[0][0] if providers else CPU
+    return {CPU: "cpu", CUDA: "cuda"}.get(name, name)
 
 
 def check_usable(providers: Sequence[Provider]) -> None:

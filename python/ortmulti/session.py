@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import RunOptions, SessionOptions
 from ortmulti.timeline import Timeline
+
+if TYPE_CHECKING:
+    from ortmulti.tuning.tuning_file import Tuning
 
 __all__ = ["InferenceSession", "Sessions", "create_sessions"]
 
@@ -42,6 +46,8 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
             GPU where the installed ONNX Runtime and the machine have it, else the CPU. Nodes that a provider does not
             have run on the CPU, as in onnxruntime.
         provider_options: Options of each provider, where ``providers`` holds names alone.
+        tuning: Settings that `tune` found for this model, or their file; what ``sess_options`` and the providers'
+            options set wins, and arguments of `load` among them are left aside.
         **kwargs: ``disabled_optimizers``: names of graph optimizers to leave out; default None: none. onnxruntime's
             ``enable_fallback`` and ``read_config_from_model`` can only be False.
 
@@ -53,6 +59,9 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         LibraryError: No ONNX Runtime, or a CUDA library that a provider needs is missing.
         DeviceError: The GPU does not exist or cannot be used.
         OutOfMemory: The device has not enough free memory.
+
+    Warns:
+        TuningWarning: ``tuning`` was measured on another machine or with other releases.
     """
 
     _model_path: str | None = None  # optimum looks for a model's other files by it
@@ -63,11 +72,18 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         sess_options: SessionOptions | None = None,
         providers: Sequence[str | tuple[str, Mapping[Any, Any]]] | None = None,
         provider_options: Sequence[Mapping[Any, Any]] | None = None,
+        *,
+        tuning: str | os.PathLike[str] | Tuning | None = None,
         **kwargs: Any,
     ) -> None:
         model = _creation.check_model(path_or_bytes)
         given = to_session_options(sess_options)
         options = _session_arguments.apply(given, kwargs)
+        if tuning is not None:
+            from ortmulti.tuning.tuning_file import use_for_session
+
+            given, providers = use_for_session(tuning, model, options, providers, provider_options)
+            options, provider_options = given, None
         normalized = _providers.normalize(providers, provider_options)
         [core], timeline = _creation.create_native(model, [normalized], options)
         self._adopt(core, timeline, given)
@@ -238,6 +254,7 @@ def create_sessions(
     strategy: Strategy = "shared",
     optimize: Optimize = "auto",
     loader: LoaderOptions | None = None,
+    tuning: str | os.PathLike[str] | Tuning | None = None,
 ) -> Sessions:
     """Creates sessions of one model on several devices at the same time, each in a C++ thread of its own.
 
@@ -260,6 +277,7 @@ def create_sessions(
             the cache, or made and put there. ``"offline"``: taken from the cache, or else an error. ``"never"``: the
             model is loaded as it is, with graph optimizations off.
         loader: How the weights are read; default: as suits the machine.
+        tuning: As for `InferenceSession`; it does not change how many sessions there are.
 
     Returns:
         The sessions, those of the first device first.
@@ -273,6 +291,14 @@ def create_sessions(
     _creation.check_arguments(serialize, progress)
     options = to_session_options(options)
     callbacks = _creation.Callbacks(progress)
+    if tuning is not None:
+        from ortmulti.devices import name_devices, parse_devices
+        from ortmulti.tuning.tuning_file import use
+
+        asked = parse_devices("all") if devices == "all" else name_devices(devices) or []
+        kinds = [device.kind for device in asked]
+        tuned = use(tuning, _creation.check_model(model), kinds, options, provider_options)
+        options, provider_options = tuned.options, tuned.provider_options or None
     request = make_request(
         model, devices, sessions_per_device, options, provider_options, serialize, strategy, optimize, loader, callbacks
     )

@@ -1,10 +1,21 @@
 // A library of custom operators for tests, in the domain "ortmulti.tests": Scale multiplies a tensor of float by its
-// attribute "factor". ORT_API_MANUAL_INIT is defined where it is compiled.
+// attribute "factor". ORT_API_MANUAL_INIT is defined where it is compiled, and for tests of delays how many
+// milliseconds the creation of a kernel (CREATION_MS) and the first run (FIRST_RUN_MS) sleep.
 #include <onnxruntime_cxx_api.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
+#include <thread>
 #include <vector>
+
+#ifndef CREATION_MS
+#define CREATION_MS 0
+#endif
+#ifndef FIRST_RUN_MS
+#define FIRST_RUN_MS 0
+#endif
 
 // The names are ONNX Runtime's.
 // NOLINTBEGIN(readability-identifier-naming)
@@ -12,9 +23,12 @@
 namespace {
 
 struct ScaleKernel {
-  explicit ScaleKernel(const OrtKernelInfo* info) : factor(Ort::ConstKernelInfo(info).GetAttribute<float>("factor")) {}
+  explicit ScaleKernel(const OrtKernelInfo* info) : factor(Ort::ConstKernelInfo(info).GetAttribute<float>("factor")) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(CREATION_MS));
+  }
 
-  void Compute(OrtKernelContext* given) const {
+  void Compute(OrtKernelContext* given) {
+    std::call_once(first_run, [] { std::this_thread::sleep_for(std::chrono::milliseconds(FIRST_RUN_MS)); });
     const Ort::KernelContext context(given);
     const Ort::ConstValue input = context.GetInput(0);
     const std::vector<std::int64_t> shape = input.GetTensorTypeAndShapeInfo().GetShape();
@@ -27,6 +41,7 @@ struct ScaleKernel {
   }
 
   float factor;
+  std::once_flag first_run;
 };
 
 struct Scale : Ort::CustomOpBase<Scale, ScaleKernel> {

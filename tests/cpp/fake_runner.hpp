@@ -5,12 +5,14 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/error.hpp"
 #include "core/pool/pool.hpp"
+#include "test_support.hpp"
 
 namespace ortmulti::tests {
 
@@ -129,5 +131,26 @@ inline std::string text_of(const Request& request) {
     return error.what();
   }
 }
+
+/// A pool of such runners. Values and options are ONNX Runtime's.
+class PoolWithFakes : public RealSessions {
+ protected:
+  std::shared_ptr<FakeRunner> add(const Device& device) {
+    auto runner = std::make_shared<FakeRunner>(device);
+    pool->add(runner);
+    return runner;
+  }
+  std::shared_ptr<Request> submit(const std::optional<Device>& device = {}) {
+    auto request = answers.request();
+    request->device = device;
+    request->own_run_options.emplace();
+    request->run_options = &*request->own_run_options;
+    EXPECT_TRUE(pool->submit(request, std::nullopt));
+    return request;
+  }
+
+  Answers answers;
+  std::shared_ptr<Pool> pool = Pool::make({});
+};
 
 }  // namespace ortmulti::tests

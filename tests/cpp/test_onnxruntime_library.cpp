@@ -155,7 +155,7 @@ TEST_F(Environment, IsNotMadeByOpeningTheLibrary) {
       {
         bool good = !runtime().has_env() && !runtime().available_providers().empty();
         OnnxRuntime::set_global_thread_pools(pools(2));
-        OnnxRuntime::set_global_thread_pools({6, 1, false, "", true});  // the last one counts
+        OnnxRuntime::set_global_thread_pools({6, 1, false, "", true, {}});  // the last one counts
         good = good && !runtime().has_env();
         const std::size_t before = thread_count();
         runtime().env();

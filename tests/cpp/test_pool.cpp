@@ -17,25 +17,7 @@ using std::chrono::hours;
 using std::chrono::milliseconds;
 using Outcome = Request::Outcome;
 
-class PoolTest : public RealSessions {  // values and options are ONNX Runtime's
- protected:
-  std::shared_ptr<FakeRunner> add(const Device& device) {
-    auto runner = std::make_shared<FakeRunner>(device);
-    pool->add(runner);
-    return runner;
-  }
-  std::shared_ptr<Request> submit(const std::optional<Device>& device = {}) {
-    auto request = answers.request();
-    request->device = device;
-    request->own_run_options.emplace();
-    request->run_options = &*request->own_run_options;
-    EXPECT_TRUE(pool->submit(request, std::nullopt));
-    return request;
-  }
-
-  Answers answers;
-  std::shared_ptr<Pool> pool = Pool::make({});
-};
+class PoolTest : public PoolWithFakes {};
 
 TEST_F(PoolTest, AnswersWhatWasAskedFor) {
   const auto runner = add(Device::cpu());

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -81,7 +82,7 @@ class BatchTest : public RealSessions {
 };
 
 TEST_F(BatchTest, WhatWaitsRunsTogether) {
-  make({8, milliseconds(0), 0});
+  make({8, milliseconds(0), 0, {}});
   runner->hold();
   const auto first = submit({1, 3});
   runner->wait_for_runs(1);
@@ -101,8 +102,90 @@ TEST_F(BatchTest, WhatWaitsRunsTogether) {
   }
 }
 
+TEST_F(BatchTest, OneBatchFormsAtATime) {
+  constexpr std::size_t rounds = 200;
+  Pool::Options options;
+  options.batching = {4, milliseconds(200), 0, {}};
+  pool = Pool::make(options);
+  std::atomic<std::size_t> runs{0};
+  for (int i = 0; i < 3; ++i) {
+    const auto one = std::make_shared<FakeRunner>(Device::cpu());
+    one->action = [&runs](Request& request) {
+      twice(request);
+      ++runs;
+    };
+    pool->add(one);
+  }
+  for (std::size_t round = 1; round <= rounds; ++round) {
+    for (int i = 0; i < 4; ++i) {
+      submit({1, 2}, static_cast<float>(i));
+    }
+    answers.wait_for(4 * round);
+  }
+  EXPECT_EQ(runs.load(), rounds);
+}
+
+TEST_F(BatchTest, WhatIsCancelledBeforeItsBatchBeganLeavesTheSessionIdle) {
+  make({2, hours(1), 0, {}});
+  for (int i = 0; i < 200; ++i) {
+    const auto request = submit({1, 2});
+    EXPECT_TRUE(pool->cancel(request));
+    EXPECT_EQ(request->outcome, Outcome::cancelled);
+  }
+  EXPECT_TRUE(sizes.empty());
+  const auto first = submit({1, 2});
+  const auto second = submit({1, 2});
+  answers.wait_for(202);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{2}));
+  EXPECT_EQ(pool->stats().devices[0].cancelled + pool->stats().cancelled_waiting, 200U);
+}
+
+TEST_F(BatchTest, IsPaddedToTheNextSize) {
+  make({8, milliseconds(0), 0, {2, 4, 8}});
+  runner->hold();
+  const auto first = submit({1, 3}, 5);
+  runner->wait_for_runs(1);
+  const auto second = submit({1, 3}, 10);
+  const auto third = submit({2, 3}, 20);
+  runner->release();
+  answers.wait_for(3);
+  const auto alone = submit({8, 3}, 30);
+  answers.wait_for(4);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{2, 4, 8}));
+  for (const auto& request : {first, second, third, alone}) {
+    ASSERT_EQ(request->outcome, Outcome::done);
+    EXPECT_EQ(shape_of(request->outputs[0]), shape_of(request->inputs.values()[0]));
+    EXPECT_EQ(numbers(request->outputs[0]), doubled(numbers(request->inputs.values()[0])));
+  }
+}
+
+TEST_F(BatchTest, IsPaddedWithItsLastRow) {
+  for (const std::size_t axis : {0U, 1U}) {
+    const Shape shape = axis == 0 ? Shape{1, 2} : Shape{2, 1};
+    const auto joint = join({request_of(shape, 1), request_of(shape, 5)}, {4, milliseconds(0), axis, {4}});
+    const std::vector<float> values = numbers(joint->inputs.values()[0]);
+    EXPECT_EQ(values,
+              axis == 0 ? (std::vector<float>{1, 2, 5, 6, 5, 6, 5, 6}) : (std::vector<float>{1, 5, 5, 5, 2, 6, 6, 6}));
+  }
+}
+
+TEST_F(BatchTest, WhatFailsPaddedRunsAsItIs) {
+  make({4, milliseconds(0), 0, {4}});
+  runner->action = [this](Request& request) {
+    sizes.push_back(shape_of(request.inputs.values()[0])[0]);
+    if (sizes.back() == 4) {
+      throw Error(ErrorKind::fail, "too large");
+    }
+    twice(request);
+  };
+  const auto request = submit({3, 2}, 1);
+  answers.wait_for(1);
+  EXPECT_EQ(request->outcome, Outcome::done);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{4, 3}));
+}
+
 TEST_F(BatchTest, WaitsForMoreUntilItIsFull) {
-  make({3, hours(1), 0});
+  make({3, hours(1), 0, {}});
   const std::vector<std::shared_ptr<Request>> requests{submit({1, 2}, 1), submit({1, 2}, 2), submit({1, 2}, 3)};
   answers.wait_for(3);
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{3}));
@@ -114,14 +197,14 @@ TEST_F(BatchTest, WaitsForMoreUntilItIsFull) {
 }
 
 TEST_F(BatchTest, WaitsNoLongerThanTheDelay) {
-  make({100, milliseconds(20), 0});
+  make({100, milliseconds(20), 0, {}});
   const auto request = submit({1, 2});
   answers.wait_for(1);
   EXPECT_GE(request->started - request->asked, milliseconds(20));
 }
 
 TEST_F(BatchTest, OtherShapesRunApart) {
-  make({8, milliseconds(0), 0});
+  make({8, milliseconds(0), 0, {}});
   runner->hold();
   submit({1, 3});
   runner->wait_for_runs(1);
@@ -135,7 +218,7 @@ TEST_F(BatchTest, OtherShapesRunApart) {
 }
 
 TEST_F(BatchTest, AnotherAxis) {
-  make({8, hours(1), 1});
+  make({8, hours(1), 1, {}});
   runner->action = [](Request& request) { twice(request); };
   const auto one = submit({2, 5, 2}, 0);
   const auto other = submit({2, 3, 2}, 100);
@@ -148,7 +231,7 @@ TEST_F(BatchTest, AnotherAxis) {
 }
 
 TEST_F(BatchTest, WhatCannotBeBatchedRunsAlone) {
-  make({4, hours(1), 0});
+  make({4, hours(1), 0, {}});
   runner->action = [](Request&) {};
   const auto scalar = submit({});
   const auto empty = submit({0, 3});
@@ -163,7 +246,7 @@ TEST_F(BatchTest, WhatCannotBeBatchedRunsAlone) {
 }
 
 TEST_F(BatchTest, ABadRequestFailsAlone) {
-  make({3, hours(1), 0});
+  make({3, hours(1), 0, {}});
   runner->action = [](Request& request) {
     for (const float value : numbers(request.inputs.values()[0])) {
       if (value == 13) {
@@ -183,7 +266,7 @@ TEST_F(BatchTest, ABadRequestFailsAlone) {
 }
 
 TEST_F(BatchTest, AnOutputWithoutTheAxisIsRunApart) {
-  make({2, hours(1), 0});
+  make({2, hours(1), 0, {}});
   runner->action = [](Request& request) {
     request.outputs.push_back(tensor({1}, numbers(request.inputs.values()[0])[0]));
   };
@@ -215,7 +298,7 @@ TEST_F(BatchTest, AnOutputWithoutTheAxisIsRunApart) {
 }
 
 TEST_F(BatchTest, ARunThatFailsIsNoReasonToKeepRequestsApart) {
-  make({2, hours(1), 0});
+  make({2, hours(1), 0, {}});
   const auto fine = runner->action;
   runner->action = [](Request&) { throw Error(ErrorKind::invalid_argument, "not now"); };
   submit({1, 1});
@@ -231,7 +314,7 @@ TEST_F(BatchTest, ARunThatFailsIsNoReasonToKeepRequestsApart) {
 }
 
 TEST_F(BatchTest, CancelledMembersLeaveTheOthersAlone) {
-  make({3, hours(1), 0});
+  make({3, hours(1), 0, {}});
   const auto kept = submit({1, 1}, 5);
   const auto cancelled = submit({1, 1}, 6);
   EXPECT_TRUE(pool->cancel(cancelled));
@@ -247,7 +330,7 @@ TEST_F(BatchTest, CancelledMembersLeaveTheOthersAlone) {
 }
 
 TEST_F(BatchTest, ABatchMayLoseAllOfItsRequests) {
-  make({3, hours(1), 0});
+  make({3, hours(1), 0, {}});
   EXPECT_TRUE(pool->cancel(submit({1, 1}, 5)));
   const auto late = request_of({1, 1}, 6);
   late->deadline = Pool::Clock::now() + milliseconds(20);
@@ -262,7 +345,7 @@ TEST_F(BatchTest, ABatchMayLoseAllOfItsRequests) {
 }
 
 TEST_F(BatchTest, ARunEndsWhenNobodyWantsAnyOfItsRequests) {
-  make({2, hours(1), 0});
+  make({2, hours(1), 0, {}});
   runner->hold();
   const auto one = submit({1, 1});
   const auto two = submit({1, 1});
@@ -276,7 +359,7 @@ TEST_F(BatchTest, ARunEndsWhenNobodyWantsAnyOfItsRequests) {
 }
 
 TEST_F(BatchTest, CloseDoesNotWaitForMore) {
-  make({8, hours(1), 0});
+  make({8, hours(1), 0, {}});
   const auto request = submit({1, 1}, 4);
   pool->close(false);
   EXPECT_EQ(numbers(request->outputs[0]), std::vector<float>{8});

@@ -19,28 +19,12 @@ using Outcome = Request::Outcome;
 
 Pool::Clock::time_point far() { return Pool::Clock::now() + hours(1); }
 
-class PoolMembers : public RealSessions {  // values and options are ONNX Runtime's
+class PoolMembers : public PoolWithFakes {
  protected:
-  std::shared_ptr<FakeRunner> add(const Device& device) {
-    auto runner = std::make_shared<FakeRunner>(device);
-    pool->add(runner);
-    return runner;
-  }
-  std::shared_ptr<Request> submit(const std::optional<Device>& device = {}) {
-    auto request = answers.request();
-    request->device = device;
-    request->own_run_options.emplace();
-    request->run_options = &*request->own_run_options;
-    EXPECT_TRUE(pool->submit(request, std::nullopt));
-    return request;
-  }
   DeviceState state(std::size_t index) { return pool->stats().devices.at(index).state; }
   static std::exception_ptr error(const std::string& text) {
     return std::make_exception_ptr(Error(ErrorKind::out_of_memory, text));
   }
-
-  Answers answers;
-  std::shared_ptr<Pool> pool = Pool::make({});
 };
 
 TEST_F(PoolMembers, RequestsWaitForASessionThatIsOnItsWay) {
@@ -239,7 +223,7 @@ TEST_F(PoolMembers, ARemovedDeviceIsDrainedAndFreed) {
 }
 
 TEST_F(PoolMembers, ABatchThatWaitsForMoreIsRunWhenItsDeviceIsRemoved) {
-  pool = Pool::make({{}, {8, hours(1), 0}});
+  pool = Pool::make({{}, {8, hours(1), 0, {}}});
   add(Device::cuda(0));
   add(Device::cuda(1));
   std::vector<float> data(4);

@@ -150,7 +150,7 @@ TEST_P(Stress, EveryRequestIsConcludedOnce) {
     options.max_waiting = static_cast<std::size_t>(below(random, 20));
   }
   if (below(random, 2) == 0) {
-    options.batching = {8, microseconds(below(random, 1000)), 0};
+    options.batching = {8, microseconds(below(random, 1000)), 0, {}};
   }
   pool = Pool::make(options);
   for (int i = 0; i < 4; ++i) {

@@ -1,5 +1,6 @@
 #include "core/pool/batch.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -65,6 +66,11 @@ bool has_whole_bytes(const Tensor& tensor) {
 
 }  // namespace
 
+std::size_t Batching::padded(std::size_t size) const noexcept {
+  const auto next = std::lower_bound(sizes.begin(), sizes.end(), size);
+  return next == sizes.end() ? size : *next;
+}
+
 std::size_t batch_size(const Request& request, std::size_t axis) {
   std::size_t size = 0;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
@@ -101,7 +107,8 @@ std::string batch_key(const Request& request, std::size_t axis) {
   return key;
 }
 
-std::shared_ptr<Request> join(const std::vector<std::shared_ptr<Request>>& requests, std::size_t axis) {
+std::shared_ptr<Request> join(const std::vector<std::shared_ptr<Request>>& requests, const Batching& batching) {
+  const std::size_t axis = batching.axis;
   auto joint = like(*requests.front());
   for (std::size_t i = 0; i < requests.front()->inputs.size(); ++i) {
     Tensor whole{};
@@ -110,6 +117,8 @@ std::shared_ptr<Request> join(const std::vector<std::shared_ptr<Request>>& reque
     for (const auto& request : requests) {
       whole.shape[axis] += request->inputs.values()[i].GetTensorTypeAndShapeInfo().GetShape()[axis];
     }
+    const auto size = static_cast<std::size_t>(whole.shape[axis]);
+    whole.shape[axis] = static_cast<std::int64_t>(batching.padded(size));
     Ort::Value value = new_tensor(whole);
     const Layout target(whole, axis);
     auto* to = static_cast<std::byte*>(value.GetTensorMutableRawData());
@@ -125,6 +134,13 @@ std::shared_ptr<Request> join(const std::vector<std::shared_ptr<Request>>& reque
       }
       offset += row;
     }
+    // Values that occur, as the model may not take others.
+    for (std::size_t r = 0; r < target.before; ++r) {
+      std::byte* const begin = to + r * target.along * target.bytes_behind;
+      for (std::size_t pad = size; pad < target.along; ++pad) {
+        std::memcpy(begin + pad * target.bytes_behind, begin + (size - 1) * target.bytes_behind, target.bytes_behind);
+      }
+    }
     joint->inputs.add(requests.front()->inputs.names()[i], std::move(value));
   }
   return joint;
@@ -137,6 +153,7 @@ void split(Request& joint, const std::vector<std::shared_ptr<Request>>& requests
     sizes.push_back(batch_size(*request, axis));
     whole_size += sizes.back();
   }
+  whole_size = std::max(whole_size, batch_size(joint, axis));  // where it was padded
   std::vector<std::vector<Ort::Value>> parts(requests.size());
   for (std::size_t o = 0; o < joint.outputs.size(); ++o) {
     Tensor whole{};

@@ -46,7 +46,7 @@ CapturedGraph CapturedGraphs::make(const std::string& key, const std::vector<Req
   graph.memory = std::make_unique<const CudaMemory>(CudaStartup::instance(), session.device().index, bytes,
                                                     "inputs and outputs of a CUDA graph take");
   graph.binding = session.make_binding(open);
-  const Ort::MemoryInfo memory("Cuda", OrtDeviceAllocator, session.device().index, OrtMemTypeDefault);
+  const Ort::MemoryInfo memory = memory_info(session.device());
   CUdeviceptr next = graph.memory->address();
   const auto place = [&](ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape) {
     auto* const at = reinterpret_cast<void*>(next);  // NOLINT(performance-no-int-to-ptr): the driver's are numbers

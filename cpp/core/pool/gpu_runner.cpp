@@ -16,22 +16,8 @@ namespace {
 
 using Clock = Request::Clock;
 
-Ort::MemoryInfo memory_of(const Device& device) {
-  return device.is_cuda() ? Ort::MemoryInfo("Cuda", OrtDeviceAllocator, device.index, OrtMemTypeDefault)
-                          : Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
-}
-
 bool is_on_gpu(const Ort::Value& value) {
-  if (value == nullptr || !value.HasValue() || !value.IsTensor()) {
-    return false;
-  }
-  const auto memory = value.GetTensorMemoryInfo();
-  return memory.GetDeviceType() == OrtMemoryInfoDeviceType_GPU && memory.GetMemoryType() == OrtMemTypeDefault;
-}
-
-std::size_t bytes_of(const Ort::Value& value) {
-  const auto info = value.GetTensorTypeAndShapeInfo();
-  return tensor_bytes(info.GetElementType(), info.GetShape());
+  return value != nullptr && value.HasValue() && value.IsTensor() && device_of(value.GetTensorMemoryInfo()).is_cuda();
 }
 
 // A run with this one captures nothing by itself.
@@ -163,7 +149,7 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
     }
   }
   for (const char* name : names) {
-    binding_.BindOutput(name, memory_of(shared_->writes_on_device(name) ? device() : Device::cpu()));
+    binding_.BindOutput(name, memory_info(shared_->writes_on_device(name) ? device() : Device::cpu()));
   }
   if (graphs_ && request.own_run_options) {
     request.own_run_options->AddConfigEntry(graph_id, no_graph);
@@ -265,8 +251,8 @@ void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph
     Ort::Value& fixed = graph.outputs.at(output_index(session, name));
     const auto info = fixed.GetTensorTypeAndShapeInfo();
     const std::vector<std::int64_t> shape = info.GetShape();
-    outputs.push_back(Ort::Value::CreateTensor(memory_of(device()), fixed.GetTensorMutableRawData(), bytes_of(fixed),
-                                               shape.data(), shape.size(), info.GetElementType()));
+    outputs.push_back(Ort::Value::CreateTensor(memory_info(device()), fixed.GetTensorMutableRawData(),
+                                               tensor_bytes(fixed), shape.data(), shape.size(), info.GetElementType()));
   }
   answer(request, std::move(outputs), true);
 }
@@ -291,7 +277,7 @@ void GpuRunner::bind_inputs(const Tensors& inputs) {
     auto* const at = reinterpret_cast<void*>(next);  // NOLINT(performance-no-int-to-ptr): the driver's are numbers
     next += aligned(input.bytes);
     copy_in(at, input);
-    binding_.BindInput(input.name, Ort::Value::CreateTensor(memory_of(device()), at, input.bytes, input.shape.data(),
+    binding_.BindInput(input.name, Ort::Value::CreateTensor(memory_info(device()), at, input.bytes, input.shape.data(),
                                                             input.shape.size(), input.type));
   }
   if (bytes != 0) {
@@ -326,7 +312,7 @@ void GpuRunner::answer(Request& request, std::vector<Ort::Value> outputs, bool c
     if (!request.outputs_on_device) {
       outputs[i] = to_host(outputs[i]);
     } else if (copy_on_device || lies_in_staged(outputs[i].GetTensorRawData())) {
-      const auto memory = shared_->allocate(bytes_of(outputs[i]));
+      const auto memory = shared_->allocate(tensor_bytes(outputs[i]));
       outputs[i] = copy_to(*memory, outputs[i]);
       request.output_owners[i] = memory;
     }
@@ -339,20 +325,20 @@ Ort::Value GpuRunner::to_host(const Ort::Value& value) {
   const auto info = value.GetTensorTypeAndShapeInfo();
   const std::vector<std::int64_t> shape = info.GetShape();
   Ort::Value copy = Ort::Value::CreateTensor(cpu, shape.data(), shape.size(), info.GetElementType());
-  copies_->to_host(copy.GetTensorMutableRawData(), value.GetTensorRawData(), bytes_of(value));
+  copies_->to_host(copy.GetTensorMutableRawData(), value.GetTensorRawData(), tensor_bytes(value));
   return copy;
 }
 
 Ort::Value GpuRunner::copy_to(const CudaMemory& memory, const Ort::Value& value) {
   auto* const at = reinterpret_cast<void*>(memory.address());  // NOLINT(performance-no-int-to-ptr): the driver's
-  const std::size_t bytes = bytes_of(value);
+  const std::size_t bytes = tensor_bytes(value);
   if (bytes != 0) {
     copies_->from_device(at, device().index, value.GetTensorRawData(), bytes);
     copies_->wait();
   }
   const auto info = value.GetTensorTypeAndShapeInfo();
   const std::vector<std::int64_t> shape = info.GetShape();
-  return Ort::Value::CreateTensor(memory_of(device()), at, bytes, shape.data(), shape.size(), info.GetElementType());
+  return Ort::Value::CreateTensor(memory_info(device()), at, bytes, shape.data(), shape.size(), info.GetElementType());
 }
 
 }  // namespace ortmulti

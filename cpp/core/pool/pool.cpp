@@ -19,6 +19,8 @@ std::shared_ptr<Pool> Pool::make(const Options& options) {
   });
 }
 
+// make() still has its own.
+// NOLINTNEXTLINE(modernize-pass-by-value)
 Pool::Pool(const Options& options) : options_(options), generation_(fork_generation()) {}
 
 Pool::~Pool() { close(true); }

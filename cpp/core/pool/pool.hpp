@@ -147,6 +147,9 @@ class Pool {
   bool full() const;
   Queue& queue_of(const Request& request);
   static void assign(Worker& worker, const std::shared_ptr<Request>& request);
+  /// Whether others may join what the worker was given.
+  bool may_grow(const Worker& worker) const;
+  bool needs_padding(const Request& request) const;
   void give(Worker& worker, const std::shared_ptr<Request>& request);
   void enqueue(const std::shared_ptr<Request>& request);
   std::shared_ptr<Request> unqueue(Request& request);

@@ -42,6 +42,7 @@ struct Pool::Worker {
   const void* session = nullptr;  // the runner's, to be counted
   bool busy = false;
   bool stopping = false;
+  bool given = false;         // something to run, which may have been taken back
   bool forming = false;       // its batch may grow
   Requests batch;             // what it has to run
   std::size_t batched = 0;    // the size of that

@@ -51,6 +51,8 @@ void Pool::give(Worker& worker, const std::shared_ptr<Request>& request) {
   }
   assign(worker, request);
   worker.batched = request->batch_size_;
+  worker.given = true;
+  worker.forming = may_grow(worker);  // from now on, not from when its thread wakes up: others would begin batches too
   worker.wake.notify_one();
 }
 

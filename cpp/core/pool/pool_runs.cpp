@@ -15,10 +15,11 @@ std::int64_t to_ns(Request::Clock::time_point time) {
 void Pool::work(Worker& worker) {
   Lock lock(mutex_);
   for (;;) {
-    worker.wake.wait(lock, [&worker] { return !worker.batch.empty() || worker.stopping; });
-    if (worker.batch.empty()) {
+    worker.wake.wait(lock, [&worker] { return worker.given || worker.stopping; });
+    if (!worker.given) {
       return;
     }
+    worker.given = false;
     run_batch(worker, lock);
     hand_over(worker);
   }
@@ -44,37 +45,47 @@ bool Pool::join_forming(const std::shared_ptr<Request>& request) {
   return false;
 }
 
+bool Pool::may_grow(const Worker& worker) const {
+  if (!options_.batching.enabled() || worker.batched >= options_.batching.max_size) {
+    return false;
+  }
+  const Request& first = *worker.batch.front();
+  return !first.batch_key_.empty() && apart_.count(first.batch_key_) == 0;
+}
+
+bool Pool::needs_padding(const Request& request) const {
+  return !request.batch_key_.empty() && options_.batching.padded(request.batch_size_) != request.batch_size_ &&
+         apart_.count(request.batch_key_) == 0;
+}
+
 void Pool::gather(Worker& worker, Lock& lock) {
   const std::size_t most = options_.batching.max_size;
-  const std::shared_ptr<Request> first = worker.batch.front();
-  if (first->batch_key_.empty() || apart_.count(first->batch_key_) != 0 || worker.batched >= most || first->unwanted_ ||
-      first->expired_) {
-    return;
-  }
+  // No reference to the request: if it is taken back meanwhile, it would be freed here, under the lock.
+  const std::string key = worker.batch.front()->batch_key_;
+  const Clock::time_point until = worker.batch.front()->asked + options_.batching.max_delay;
   for (Queue* queue : {&worker.group->waiting, &anywhere_}) {
     std::size_t looked_at = 0;  // requests of other shapes could be many
     for (auto next = queue->begin(); next != queue->end() && worker.batched < most && looked_at < 4 * most;
          ++looked_at) {
       Request& request = **next++;
-      if (request.batch_key_ == first->batch_key_ && worker.batched + request.batch_size_ <= most) {
+      if (request.batch_key_ == key && worker.batched + request.batch_size_ <= most) {
         worker.batched += request.batch_size_;
         assign(worker, unqueue(request));
       }
     }
   }
-  if (worker.batched < most && options_.batching.max_delay.count() > 0 && !closing_) {
-    worker.forming = true;
-    worker.wake.wait_until(lock, first->asked + options_.batching.max_delay, [&] {
+  if (options_.batching.max_delay.count() > 0) {
+    worker.wake.wait_until(lock, until, [&] {
       return worker.batched >= most || worker.batch.empty() || closing_ || !usable(*worker.group);
     });
-    worker.forming = false;
   }
 }
 
 void Pool::run_batch(Worker& worker, Lock& lock) {
-  if (options_.batching.enabled()) {
+  if (worker.forming && !worker.batch.empty()) {
     gather(worker, lock);
   }
+  worker.forming = false;
   Requests all = std::move(worker.batch);
   worker.batch.clear();
   Requests finished;
@@ -88,7 +99,7 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
     }
   }
   worker.batch = batch;
-  if (batch.size() == 1) {
+  if (batch.size() == 1 && !needs_padding(*batch.front())) {
     std::exception_ptr error = run_one(worker, *batch.front(), lock);
     conclude(worker, batch.front(), std::move(error), finished);
   } else if (!batch.empty()) {
@@ -140,7 +151,7 @@ std::exception_ptr Pool::run_joint(Worker& worker, const Requests& batch, Lock& 
   std::shared_ptr<Request> joint;
   const Clock::time_point started = Clock::now();
   try {
-    joint = join(batch, options_.batching.axis);
+    joint = join(batch, options_.batching);
   } catch (...) {
     error = std::current_exception();
   }

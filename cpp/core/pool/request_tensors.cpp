@@ -3,18 +3,6 @@
 #include "core/value.hpp"
 
 namespace ortmulti {
-namespace {
-
-Device device_of(const Ort::Value& value) {
-  const auto memory = value.GetTensorMemoryInfo();
-  if (memory.GetDeviceType() != OrtMemoryInfoDeviceType_GPU || memory.GetMemoryType() != OrtMemTypeDefault) {
-    return Device::cpu();
-  }
-  return Device::cuda(memory.GetDeviceId());
-}
-
-}  // namespace
-
 std::optional<std::vector<RequestTensor>> tensors_of(const Request& request, const GpuSession& session) {
   std::vector<RequestTensor> tensors;
   tensors.reserve(request.inputs.size());
@@ -33,7 +21,7 @@ std::optional<std::vector<RequestTensor>> tensors_of(const Request& request, con
     tensor.shape = info.GetShape();
     tensor.bytes = tensor_bytes(tensor.type, tensor.shape);
     tensor.data = value.GetTensorRawData();
-    tensor.device = device_of(value);
+    tensor.device = device_of(value.GetTensorMemoryInfo());
     tensor.value = &value;
     tensor.to_copy = tensor.device != session.session()->device() && tensor.bytes != 0 &&
                      session.reads_on_device(tensor.name, tensor.bytes);
@@ -49,7 +37,7 @@ std::optional<Device> device_of_inputs(const Request& request) {
     if (value == nullptr || !value.HasValue() || !value.IsTensor()) {
       continue;
     }
-    const Device device = device_of(value);
+    const Device device = device_of(value.GetTensorMemoryInfo());
     if (device.is_cuda() && found && *found != device) {
       return std::nullopt;
     }

@@ -14,8 +14,10 @@ from ortmulti.errors import Error
 from . import bench, models
 from .bench_run import bench_run
 from .devices import devices_command
+from .diagnose import diagnose_command
 from .optimize import optimize_command
 from .output import stderr
+from .tune import tune_command
 
 app = typer.Typer(
     name="ortmulti",
@@ -25,7 +27,9 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("devices")(devices_command)
+app.command("diagnose")(diagnose_command)
 app.command("optimize")(optimize_command)
+app.command("tune")(tune_command)
 bench.app.command("run")(bench_run)
 app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +25,12 @@ JsonFile = Annotated[
 _Repeat = Annotated[
     int | None,
     typer.Option(help="Measurements of each case, every one in a process of its own (default: 5, with --demo 3)."),
+]
+ProviderOptions = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the CUDA provider; may be repeated.")
+]
+ConfigEntries = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="A session configuration entry; may be repeated.")
 ]
 Timeout = Annotated[float, typer.Option(help="Seconds that one measurement may take.")]
 
@@ -229,22 +235,38 @@ def _show_creation(document: Mapping[str, Any], json: Path | None) -> None:
     console.print(tables.notes(document), markup=False)
 
 
-def _write_files(document: dict[str, Any], json: Path | None, plot: Path | None, markdown: Path | None) -> None:
+def write_files(
+    document: dict[str, Any],
+    json: Path | None,
+    plot: Path | None,
+    markdown: Path | None,
+    *,
+    table: Callable[[dict[str, Any]], str],
+    save_plot: Callable[[dict[str, Any], Path], None],
+) -> None:
+    """Writes what was asked for, and says where; a plot only of what was measured."""
     written = []
     if json is not None and str(json) != "-":
         results.save(document, json)
         written.append(("result", json))
     if markdown is not None:
-        text = tables.markdown(document)
+        text = table(document)
         results.write_atomically(markdown, lambda file: file.write_text(text))
         written.append(("table", markdown))
     if plot is not None and any(row["measured"] for row in document["rows"]):
-        from ortmulti.compare.plots import save_creation_plot
-
-        save_creation_plot(document, plot)
+        save_plot(document, plot)
         written.append(("plot", plot))
     for what, path in written:
         stderr().print(f"{what}: {path}", markup=False)
+
+
+def _write_files(document: dict[str, Any], json: Path | None, plot: Path | None, markdown: Path | None) -> None:
+    def save_plot(document: dict[str, Any], path: Path) -> None:
+        from ortmulti.compare.plots import save_creation_plot
+
+        save_creation_plot(document, path)
+
+    write_files(document, json, plot, markdown, table=tables.markdown, save_plot=save_plot)
 
 
 def end_with(failed: Sequence[str]) -> None:

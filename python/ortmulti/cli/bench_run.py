@@ -8,16 +8,26 @@ from typing import Annotated, Any
 
 import typer
 
-from ortmulti.compare import devices, pytorch, results, running
+from ortmulti.compare import devices, pytorch, running
 from ortmulti.compare.devices import describe
 from ortmulti.compare.running import plots, tables
 from ortmulti.compare.running.model_names import make_models
 from ortmulti.errors import InvalidArgument
 
 from . import demo as demonstration
-from .bench import DEVICES_HELP, JsonFile, Timeout, end_with, options_by_owner, require_matplotlib
+from .bench import (
+    DEVICES_HELP,
+    ConfigEntries,
+    JsonFile,
+    ProviderOptions,
+    Timeout,
+    end_with,
+    options_by_owner,
+    require_matplotlib,
+    write_files,
+)
 from .bench_torch import compare_with_torch
-from .output import bytes_written, print_json, stderr, stdout, steps
+from .output import bytes_written, print_json, stdout, steps
 
 _File = Path | None
 
@@ -70,12 +80,8 @@ def bench_run(
     threads: Annotated[
         int | None, typer.Option(help="CPU threads of each session (default: as the pools choose).")
     ] = None,
-    provider_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the CUDA provider; may be repeated.")
-    ] = None,
-    config: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A session configuration entry; may be repeated.")
-    ] = None,
+    provider_option: ProviderOptions = None,
+    config: ConfigEntries = None,
     folder: Annotated[Path, typer.Option("--models", help="The folder for generated models.")] = Path("models"),
     timeout: Timeout = 600.0,
     budget: Annotated[
@@ -166,7 +172,7 @@ def bench_run(
     with steps() as step:
         document = running.bench(plan, lambda progress: step(progress.done, progress.total, _text(progress)))
     show(document, json)
-    write_files(document, json, plot, markdown)
+    write_files(document, json, plot, markdown, table=tables.markdown, save_plot=plots.save_run_plot)
     end_with(running.failures(document))
 
 
@@ -180,23 +186,6 @@ def show(document: Mapping[str, Any], json: Path | None) -> None:
         console.print(table)
         console.print()
     console.print(tables.NOTES, markup=False)
-
-
-def write_files(document: dict[str, Any], json: Path | None, plot: Path | None, markdown: Path | None) -> None:
-    """Writes what was asked for, and says where."""
-    written = []
-    if json is not None and str(json) != "-":
-        results.save(document, json)
-        written.append(("result", json))
-    if markdown is not None:
-        text = tables.markdown(document)
-        results.write_atomically(markdown, lambda file: file.write_text(text))
-        written.append(("table", markdown))
-    if plot is not None and any(row["measured"] for row in document["rows"]):
-        plots.save_run_plot(document, plot)
-        written.append(("plot", plot))
-    for what, path in written:
-        stderr().print(f"{what}: {path}", markup=False)
 
 
 def _counts(text: str | None, available: int) -> tuple[int, ...]:

@@ -5,12 +5,12 @@ The former's models are as large as the machine's memory, disk and patience allo
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from ortmulti import _core, machine, models
+from ortmulti import _core, models
+from ortmulti.machine import available_memory
 
 from .output import bytes_written
 
@@ -67,14 +67,6 @@ def choose_layers(folder: Path, device_sets: Sequence[tuple[str, ...]]) -> int:
 
     most = _CPU_LAYERS if on_cpu else _ALL_LAYERS
     return next((layers for layers in range(most, 1, -1) if fits(layers)), 1)
-
-
-def available_memory() -> int:
-    """Bytes of main memory that this process can still have: what the kernel calls available, within the cgroup."""
-    match = re.search(r"(?m)^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-    available = int(match[1]) * 1024 if match else 0
-    limit = machine.describe_memory()["cgroup_limit"]
-    return available if limit is None else min(available, limit)
 
 
 def _free_disk(folder: Path) -> int:

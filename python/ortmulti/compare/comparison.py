@@ -117,13 +117,7 @@ def _prepare(model: Path, folder: Path) -> _Model:
     folder.mkdir()
     feeds, cache = folder / "feeds.npz", folder / "cache"
     np.savez(feeds, **sample_inputs(model))  # type: ignore[arg-type]  # mypy sees savez's other parameter
-    facts = {
-        "name": model.stem,
-        "path": str(model),
-        "bytes": model.stat().st_size,
-        "external_bytes": sum(file.stat().st_size for file in external),
-    }
-    return _Model((model, *external), feeds, cache, facts)
+    return _Model((model, *external), feeds, cache, results.model_facts(model, external))
 
 
 def _uncounted(plan: Plan) -> list[Case]:

@@ -22,13 +22,22 @@ def parse_devices(text: str) -> tuple[str, ...]:
     if text.strip() == "all":
         found = tuple(str(device) for device in devices.parse_devices("all"))
         return found if found != ("cpu",) else ("cpu", "cpu")
+    return tuple(str(device) for device in devices.parse_devices(repeated(text)))
+
+
+def repeated(text: str) -> list[str]:
+    """The items of a list of devices, those with a star as often as it says; whether they are devices is not checked.
+
+    Raises:
+        InvalidArgument: what is behind a star is no number.
+    """
     names: list[str] = []
     for item in text.split(","):
         name, star, times = item.strip().partition("*")
         if star and (not times.isdecimal() or int(times) < 1):
             raise InvalidArgument(f"{item.strip()!r}: after the * comes the number of sessions, as in cpu*2")
         names += [name] * int(times or 1)
-    return tuple(str(device) for device in devices.parse_devices(names))
+    return names
 
 
 def parse_counts(text: str) -> tuple[int, ...]:

@@ -88,14 +88,15 @@ def run(
         if timed_out:
             raise MeasurementError(f"took longer than {timeout:g} seconds and was ended", stderr)
         if not result_file.exists():
-            raise MeasurementError(_death_text(process.returncode, stderr), stderr)
+            raise MeasurementError(death_text(process.returncode, stderr), stderr)
         result: dict[str, Any] = json.loads(result_file.read_text())
         if "error" in result:
             raise MeasurementError(result["error"], stderr)
         return result
 
 
-def _death_text(code: int, stderr: str) -> str:
+def death_text(code: int, stderr: str) -> str:
+    """How a process has ended that gave no result, from its return code and what it wrote."""
     how = f"ended by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended with exit code {code}"
     lines = stderr.strip().splitlines()
     return f"the measuring process {how} without a result" + (f"; its last line: {lines[-1]}" if lines else "")

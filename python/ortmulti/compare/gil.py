@@ -6,6 +6,7 @@ interpreter's switch interval late has waited for the GIL (or for a core), and i
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import sys
 import threading
@@ -28,10 +29,18 @@ BEAT_SECONDS = 0.001
 
 @dataclass(frozen=True)
 class Delay:
-    """The lateness of the beats during a stretch of time, in seconds: all of it, and the largest."""
+    """The lateness of the beats during a stretch of time, in seconds.
+
+    Attributes:
+        total: all of it.
+        largest: the latest beat's.
+        for_core: for how long the heartbeat thread could have gone on, and no core was free; 0 where the kernel does
+            not tell.
+    """
 
     total: float
     largest: float
+    for_core: float = 0.0
 
 
 def delay(beats: Sequence[float], begin: float, end: float, tolerance: float) -> Delay:
@@ -76,25 +85,39 @@ def beside(work: Callable[[], object], tolerance: float | None = None) -> tuple[
     thread.start()
     try:
         running.wait()
+        waited = _waited_for_core(thread)
         begin = time.perf_counter()
         work()
         end = time.perf_counter()
+        waited = _waited_for_core(thread) - waited
     finally:
         stop.set()
         thread.join()
-    return end - begin, delay(beats, begin, end, sys.getswitchinterval() if tolerance is None else tolerance)
+    late = delay(beats, begin, end, sys.getswitchinterval() if tolerance is None else tolerance)
+    return end - begin, dataclasses.replace(late, for_core=waited)
+
+
+def _waited_for_core(thread: threading.Thread) -> float:
+    try:
+        fields = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()
+    except OSError:
+        return 0.0
+    return int(fields[1]) / 1e9
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
     """One measurement, in a process of its own.
 
     Args:
-        spec: "library" (one of `LIBRARIES`), "model" (path), "device" and "threads" (see `SessionSettings`).
+        spec: "library" (one of `LIBRARIES`), "model" (path), "device" and "threads" (see `SessionSettings`); perhaps
+            "settings", further fields of `SessionSettings`.
 
     Returns:
-        "creation", "delay" and "largest" in seconds, and the shares of the latter two in the creation.
+        "creation", "delay" and "largest" in seconds, and the shares of the latter two in the creation; and "for_core",
+        the seconds for which the heartbeat waited for a core, most of which the delay holds too.
     """
-    create, release = _creator(spec["library"], Path(spec["model"]), spec["device"], spec["threads"])
+    settings = SessionSettings(**{**spec.get("settings", {}), "intra_op_num_threads": spec["threads"]})
+    create, release = _creator(spec["library"], Path(spec["model"]), spec["device"], settings)
     created: list[Any] = []
     creation, lateness = beside(lambda: created.append(create()))
     return {
@@ -104,12 +127,12 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         "largest": lateness.largest,
         "delay_share": lateness.total / creation,
         "largest_share": lateness.largest / creation,
+        "for_core": lateness.for_core,
     }
 
 
-def _creator(library: str, model: Path, device: str, threads: int) -> tuple[Callable[[], Any], str]:
+def _creator(library: str, model: Path, device: str, settings: SessionSettings) -> tuple[Callable[[], Any], str]:
     """The creation to measure, and the release of ONNX Runtime under it."""
-    settings = SessionSettings(intra_op_num_threads=threads)
     if library == "onnxruntime":
         from ortmulti.strategies._onnxruntime import create_session, import_onnxruntime
 
@@ -181,17 +204,10 @@ def bench(
             measurements.append({**spec, "devices": [device], "strategy": library, **result})
     if progress is not None:
         progress(len(order), len(order), "")
-    size = sum(file.stat().st_size for file in files)
-    facts = {
-        "name": model.stem,
-        "path": str(model),
-        "bytes": model.stat().st_size,
-        "external_bytes": size - model.stat().st_size,
-    }
     return results.document(
         "gil",
         settings={"repeat": repeat, "page_cache": "warm", "device": device, "intra_op_num_threads": threads},
-        models=[facts],
+        models=[results.model_facts(model, files[1:])],
         measurements=measurements,
         rows=[_row(library, measurements) for library in libraries],
     )

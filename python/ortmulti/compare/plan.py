@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ortmulti.errors import InvalidArgument
 from ortmulti.strategies import SessionSettings, check_name, names
@@ -87,7 +87,7 @@ class Plan:
     def settings(self, devices: tuple[str, ...], strategy: str) -> SessionSettings:
         """The session options of a case: the same for every strategy, but for what was asked for one of them."""
         own = self.strategy_options.get(strategy, Options())
-        options = {
+        options: dict[str, Any] = {
             "provider_options": {**self.options.provider, **own.provider},
             "config_entries": {**self.options.config_entries, **own.config_entries},
         }

@@ -19,6 +19,21 @@ from ortmulti.errors import InvalidArgument, NoSuchFile
 SCHEMA_VERSION = 2
 
 
+def model_facts(model: Path, external: Sequence[Path]) -> dict[str, Any]:
+    """What a result says of a model.
+
+    Args:
+        model: the .onnx file.
+        external: the files of weights that it names.
+    """
+    return {
+        "name": model.stem,
+        "path": str(model),
+        "bytes": model.stat().st_size,
+        "external_bytes": sum(file.stat().st_size for file in external),
+    }
+
+
 def document(kind: str, **content: Any) -> dict[str, Any]:
     """A result with what belongs to every one of them.
 
@@ -61,7 +76,10 @@ def _without_folders(value: Any, key: str, short: Mapping[str, str]) -> Any:
     if isinstance(value, (list, tuple)):
         return [_without_folders(item, key, short) for item in value]
     if isinstance(value, str) and key in ("command", "path", "model"):
-        return short.get(value) or (Path(value).name if value.startswith("/") else value)
+        if value in short or value.startswith("/"):
+            return short.get(value, Path(value).name)
+        name, equals, path = value.partition("=")  # an option with its value: VERSION=FOLDER, --json=FILE
+        return f"{name}{equals}{Path(path).name}" if path.startswith("/") else value
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ortmulti.errors import InvalidArgument, InvalidType
@@ -24,6 +25,10 @@ class Batching:
         max_delay_ms: How long the first request of a joint run waits for others, in milliseconds; default 0: only what
             waits already is joined.
         axis: The dimension of all inputs and outputs along which they are joined; default 0.
+        sizes: The sizes that runs have along ``axis``, ascending, the last one ``max_size``: what is smaller is padded
+            to the next one with copies of its last row, whose outputs are dropped. Default empty: any size. For models
+            whose runs cost more whenever the shape changes, such as convolutions on GPUs, for which cuDNN makes new
+            plans then.
 
     Raises:
         InvalidArgument, InvalidType: A value that cannot be.
@@ -32,11 +37,25 @@ class Batching:
     max_size: int
     max_delay_ms: float = 0.0
     axis: int = 0
+    sizes: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         check_int("max_size", self.max_size, 2)
         check_int("axis", self.axis, 0)
         check_seconds("max_delay_ms", self.max_delay_ms)
+        given: object = self.sizes
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise InvalidType(f"sizes is a sequence of ints, not {given!r}")
+        sizes = tuple(given)
+        for size in sizes:
+            check_int("each of sizes", size, 1)
+        if sizes and (list(sizes) != sorted(set(sizes)) or sizes[-1] != self.max_size):
+            raise InvalidArgument(f"sizes ascend, and the last one is max_size, {self.max_size}; not {sizes}")
+        object.__setattr__(self, "sizes", sizes)
+
+    def padded(self, size: int) -> int:
+        """The size with which requests of this size together run."""
+        return next((larger for larger in self.sizes if larger >= size), size)
 
 
 def check_queue(max_queue: object, batching: object) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ortmulti import _core, _creation
 from ortmulti._checks import integer
@@ -25,6 +26,9 @@ from ortmulti.pool.pool import Pool
 from ortmulti.pool.warmup import Warmup
 from ortmulti.progress import LoadProgress, OnLoadProgress
 from ortmulti.session import make_request
+
+if TYPE_CHECKING:
+    from ortmulti.tuning.tuning_file import Tuning
 
 __all__ = ["load"]
 
@@ -77,6 +81,7 @@ def load(
     in_flight: int = 3,
     cuda_graph: CudaGraph | bool = False,
     backend: BackendName = "core",
+    tuning: str | os.PathLike[str] | Tuning | None = None,
 ) -> Pool:
     """Loads one model on several devices: its weights are read once, and the sessions of a device use one copy.
 
@@ -113,12 +118,19 @@ def load(
             Python's; ``"processes"``: such sessions, each in a process of its own, which is started again when it dies
             (docs/pool.md). The latter two take none of ``strategy``, ``optimize``, ``serialize``, ``loader``, ``wait``,
             ``require`` and ``cuda_graph``; ``in_flight`` is for processes, one of whose requests runs.
+        tuning: Settings that `tune` found for this model, or their file. What ``options`` and ``provider_options`` set,
+            and ``sessions_per_device``, ``in_flight`` and ``cuda_graph`` where they are not the default, wins. Other
+            backends than the core take its options of sessions and of the provider alone.
 
     Returns:
         The pool.
 
     Raises:
         As `create_sessions`. After an error nothing of the load is left.
+        NoSuchFile, InvalidArgument: ``tuning`` cannot be read, or is for another model.
+
+    Warns:
+        TuningWarning: ``tuning`` was measured on another machine or with other releases.
     """
     start = time.monotonic()
     options = to_session_options(options)
@@ -126,6 +138,16 @@ def load(
         raise InvalidType(f"progress is a function of a LoadProgress, not {progress!r}")
     check_queue(max_queue, batching)
     integer("in_flight", in_flight, 1)
+    if tuning is not None:
+        from ortmulti.tuning.tuning_file import use
+
+        asked = parse_devices("all") if devices == "all" else name_devices(devices) or []
+        arguments = {"sessions_per_device": sessions_per_device, "in_flight": in_flight, "cuda_graph": cuda_graph}
+        kinds = [device.kind for device in asked]
+        tuned = use(tuning, _creation.check_model(model), kinds, options, provider_options, arguments)
+        options, provider_options = tuned.options, tuned.provider_options or None
+        if backend == "core":
+            sessions_per_device, in_flight, cuda_graph = (tuned.load[name] for name in arguments)
     graphs = max_graphs(cuda_graph)
     if not isinstance(warmup, bool | Warmup):
         raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
@@ -183,7 +205,11 @@ def load(
     )
     if named is not None and provider_options and not any(device.kind == "cuda" for device in named):
         raise InvalidArgument("provider_options are the CUDA provider's, and no device is a GPU")
-    joined = None if batching is None else (batching.max_size, batching.max_delay_ms / 1000, batching.axis)
+    joined = (
+        None
+        if batching is None
+        else (batching.max_size, batching.max_delay_ms / 1000, batching.axis, list(batching.sizes))
+    )
     members = Members(request, partial(_core.Pool, max_queue, joined), warm, Serving(in_flight, graphs))
     pool = Pool(members)
     members.start(wait, keep_going=require == "any")
@@ -211,7 +237,5 @@ def _graph_options(
         return provider_options
     asked = parse_devices("all") if named is None else named
     if any(device.kind != "cuda" for device in asked):
-        raise InvalidArgument(
-            "cuda_graph is for GPUs; the devices are " + ", ".join(map(str, named or parse_devices("all")))
-        )
+        raise InvalidArgument(f"cuda_graph is for GPUs; the devices are {', '.join(map(str, asked))}")
     return {**given, "enable_cuda_graph": "1", "user_compute_stream": _core.own_compute_stream}

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from ortmulti._creation import Model, check_model
 from ortmulti.devices import Device
-from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.errors import InvalidType
+from ortmulti.pool.batching import check_seconds
 from ortmulti.pool.engine import PoolMembers
 from ortmulti.pool.warmup import Warmup
 
@@ -20,7 +21,7 @@ class Membership:
 
     @property
     def ready(self) -> list[str]:
-        """The devices that take requests now."""
+        """The devices that take requests now, in the order in which they came."""
         return [device for device, (state, _) in self._members.states().items() if state == "ready"]
 
     def wait_ready(
@@ -40,7 +41,7 @@ class Membership:
             ClosedError: The pool was closed. If its load failed, the error of that is raised.
         """
         if timeout is not None:
-            _check_timeout(timeout)
+            check_seconds("timeout", timeout)
         return self._members.wait_ready(timeout, devices)
 
     def add_devices(self, devices: str | int | Device | Iterable[str | int | Device]) -> None:
@@ -88,10 +89,3 @@ class Membership:
         if warmup is not None and not isinstance(warmup, bool | Warmup):
             raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
         self._members.replace_model(check_model(model), warmup)
-
-
-def _check_timeout(timeout: object) -> None:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise InvalidType(f"timeout is a number, not {timeout!r}")
-    if not 0 <= timeout < float("inf"):
-        raise InvalidArgument(f"timeout is 0 or more, not {timeout}")

@@ -10,6 +10,7 @@ from typing import Any
 from ortmulti import _onnxruntime
 
 from .base import Array, SessionSettings, StrategyError
+from .watching import watcher
 
 _CUDA_PROVIDER = "CUDAExecutionProvider"
 
@@ -26,9 +27,12 @@ def import_onnxruntime(devices: Sequence[str]) -> Any:
     Raises:
         LibraryError: onnxruntime cannot be imported.
     """
-    onnxruntime = _onnxruntime.import_onnxruntime()
+    with watcher().opening("import onnxruntime"):
+        onnxruntime = _onnxruntime.import_onnxruntime()
+    watcher().opened(onnxruntime)
     if any(device.startswith("cuda") for device in devices) and hasattr(onnxruntime, "preload_dlls"):
-        onnxruntime.preload_dlls()
+        with watcher().opening("open CUDA libraries"):
+            onnxruntime.preload_dlls()
     return onnxruntime
 
 
@@ -49,13 +53,17 @@ def create_session(onnxruntime: Any, model: Path, device: str, settings: Session
     options.intra_op_num_threads = settings.intra_op_num_threads
     for key, value in settings.config_entries.items():
         options.add_session_config_entry(key, value)
+    for library in settings.custom_op_libraries:
+        with watcher().opening("open custom operators"):
+            options.register_custom_ops_library(library)
     providers: list[Any] = ["CPUExecutionProvider"]
     if device.startswith("cuda:"):
         cuda_options = {"device_id": device.removeprefix("cuda:"), **settings.provider_options}
         providers.insert(0, (_CUDA_PROVIDER, cuda_options))
     try:
         # Without its fallback, which would hide why CUDA failed (no memory, say) behind a session on the CPU.
-        session = onnxruntime.InferenceSession(str(model), options, providers=providers, enable_fallback=0)
+        with watcher().creating(options, device):
+            session = onnxruntime.InferenceSession(str(model), options, providers=providers, enable_fallback=0)
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
         raise StrategyError(f"{device}: creating the session failed: {type(error).__name__}: {error}") from error
     # onnxruntime only warns when a provider cannot be used, and leaves the session on the CPU.
@@ -64,6 +72,7 @@ def create_session(onnxruntime: Any, model: Path, device: str, settings: Session
             f"{device}: onnxruntime {onnxruntime.__version__} could not use the CUDA provider and put the session on "
             f"the CPU; its build offers {', '.join(onnxruntime.get_available_providers())}"
         )
+    watcher().created([session], [device])
     return session
 
 
@@ -77,6 +86,7 @@ def timed_creation(onnxruntime: Any, model: Path, device: str, settings: Session
 def run_session(run: Callable[..., list[Any]], device: str, feeds: Mapping[str, Array]) -> list[Array]:
     """Runs all outputs of a session by its bound `run`, so that a failure names the device."""
     try:
-        return run(None, dict(feeds))
+        with watcher().running(getattr(run, "__self__", None)):
+            return run(None, dict(feeds))
     except Exception as error:
         raise StrategyError(f"{device}: the first run failed: {type(error).__name__}: {error}") from error

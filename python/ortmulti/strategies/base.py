@@ -32,11 +32,13 @@ class SessionSettings:
             default, all cores for each session.
         provider_options: options of the CUDA provider, besides the device.
         config_entries: session configuration entries, such as "session.use_env_allocators".
+        custom_op_libraries: paths of shared libraries with custom operators.
     """
 
     intra_op_num_threads: int = 0
     provider_options: Mapping[str, str] = field(default_factory=dict)
     config_entries: Mapping[str, str] = field(default_factory=dict)
+    custom_op_libraries: Sequence[str] = ()
 
     @classmethod
     def side_by_side(cls, devices: Sequence[str], cores: int, **others: Any) -> SessionSettings:

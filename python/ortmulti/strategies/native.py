@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from ._onnxruntime import run_session
 from ._timeline import describe, session_seconds
 from .base import Array, Creation, FirstRun, Strategy
+from .watching import watcher
 
 
 class Native(Strategy):
@@ -29,15 +30,21 @@ class Native(Strategy):
 
     def create(self) -> Creation:
         """As `Strategy.create`. Details: what `ortmulti.strategies._timeline.describe` takes from the timeline."""
-        import ortmulti
+        with watcher().importing("import ortmulti's sessions"):
+            import ortmulti
 
-        options = ortmulti.SessionOptions()
+            options, create_sessions = ortmulti.SessionOptions(), ortmulti.create_sessions
         options.intra_op_num_threads = self.settings.intra_op_num_threads
         for key, value in self.settings.config_entries.items():
             options.add_session_config_entry(key, value)
+        for library in self.settings.custom_op_libraries:
+            # Needs ONNX Runtime itself, and opens it.
+            with watcher().opening("open custom operators"):
+                options.register_custom_ops_library(library)
+        watcher().options(options)
         on_cuda = any(device != "cpu" for device in self.devices)
         begin = time.monotonic_ns()
-        sessions = ortmulti.create_sessions(
+        sessions = create_sessions(
             self.model,
             list(self.devices),
             options=options,
@@ -49,6 +56,7 @@ class Native(Strategy):
             self._sessions.close()
         self._sessions = sessions
         timeline = sessions.timeline
+        watcher().created(list(sessions), self.devices, timeline)
         own = session_seconds(timeline.spans, self.devices)
         return Creation((end - begin) / 1e9, own, describe(timeline, begin, end))
 

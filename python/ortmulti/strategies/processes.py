@@ -7,7 +7,7 @@ import multiprocessing
 import multiprocessing.connection
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -18,6 +18,7 @@ from ortmulti.errors import Error
 
 from ._onnxruntime import run_session, timed_creation, timed_import
 from .base import Array, Creation, FirstRun, SessionSettings, Strategy, StrategyError, make_contexts
+from .watching import Watcher, watch
 
 # Once asked to end, a worker only has to free its session; past this it is ended by signals.
 _PATIENCE_SECONDS = 10.0
@@ -38,6 +39,8 @@ class Processes(Strategy):
     """
 
     name: ClassVar[str] = "processes"
+    watcher: Callable[[int], Watcher] | None = None
+    """Makes the watcher of each worker, from its number; it is called there, so that it has to be picklable."""
     _workers: tuple[_Worker, ...] = ()
 
     def start(self) -> float:
@@ -46,7 +49,10 @@ class Processes(Strategy):
         for number, device in enumerate(self.devices, 1):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_serve, args=(theirs, device, self.settings), name=f"session-{device}", daemon=True
+                target=_serve,
+                args=(theirs, device, self.settings, number - 1, self.watcher),
+                name=f"session-{device}",
+                daemon=True,
             )
             process.start()
             theirs.close()  # so that the worker's end is the only one, and its death is the pipe's end
@@ -120,8 +126,16 @@ class Processes(Strategy):
         return answer
 
 
-def _serve(connection: Connection, device: str, settings: SessionSettings) -> None:
+def _serve(
+    connection: Connection,
+    device: str,
+    settings: SessionSettings,
+    number: int,
+    make_watcher: Callable[[int], Watcher] | None,
+) -> None:
     """A worker's main function: answers each request with (error text or None, answer)."""
+    if make_watcher is not None:
+        watch(make_watcher(number))
     # Ctrl-C reaches the whole process group; the parent decides, and closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     session: Any = None

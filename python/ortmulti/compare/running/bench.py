@@ -97,13 +97,7 @@ def failures(document: Mapping[str, Any]) -> list[str]:
 def _facts(model: Path) -> dict[str, Any]:
     if not model.is_file():
         raise NoSuchFile(f"model {model} does not exist")
-    external = page_cache.external_files(model)
-    return {
-        "name": model.stem,
-        "path": str(model),
-        "bytes": model.stat().st_size,
-        "external_bytes": sum(file.stat().st_size for file in external),
-    }
+    return results.model_facts(model, page_cache.external_files(model))
 
 
 def _save_feeds(model: Path, batch: int, sequence: int, path: Path) -> Path:

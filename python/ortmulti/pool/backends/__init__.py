@@ -45,9 +45,7 @@ def open_backend(
     from ortmulti.pool.backends.waiting import Waiting
 
     start = time.monotonic()
-    orders = make_orders(
-        model, devices, sessions_per_device, options, provider_options, 0 if batching is None else batching.axis
-    )
+    orders = make_orders(model, devices, sessions_per_device, options, provider_options, batching)
     waiting = Waiting() if batching is None else Waiting(batching.max_size, int(batching.max_delay_ms * 1e6))
     dispatcher = Dispatcher(max_queue, waiting)
     timeline = Timeline()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortmulti.errors import InvalidArgument
-from ortmulti.pool.backends.requests import Request
+from ortmulti.pool.backends.requests import Request, Run
 
 if TYPE_CHECKING:
     from ortmulti.pool.batching import Batching
@@ -31,23 +31,39 @@ def mark(request: Request, batching: Batching) -> None:
         request.key = tuple(kind)
 
 
-def join(requests: Sequence[Request], axis: int) -> Mapping[str, Any]:
-    """One feed of several requests of the same kind: their inputs one after another along the axis."""
-    feeds = [request.feed or {} for request in requests]
-    if len(feeds) == 1:
+def join(run: Run, batching: Batching | None) -> Mapping[str, Any]:
+    """One feed of several requests of the same kind: their inputs one after another along the axis, padded."""
+    feeds = [request.feed or {} for request in run.requests]
+    missing = _padding(run.requests, batching)
+    run.padded = missing > 0
+    if batching is None or (len(feeds) == 1 and not missing):
         return feeds[0]
-    return {name: np.concatenate([feed[name] for feed in feeds], axis) for name in feeds[0]}
+    axis = batching.axis
+    joint = {}
+    for name, last in feeds[-1].items():
+        row = np.take(last, [-1], axis)
+        joint[name] = np.concatenate([*(feed[name] for feed in feeds), *[row] * missing], axis)
+    return joint
 
 
-def split(outputs: Sequence[Any], requests: Sequence[Request], axis: int) -> list[list[Any]]:
+def _padding(requests: Sequence[Request], batching: Batching | None) -> int:
+    if batching is None or requests[0].key is None:
+        return 0
+    size = sum(request.size for request in requests)
+    return batching.padded(size) - size
+
+
+def split(outputs: Sequence[Any], requests: Sequence[Request], batching: Batching | None) -> list[list[Any]]:
     """Each request's part of the outputs, copied.
 
     Raises:
         InvalidArgument: An output has not the inputs' size along the axis.
     """
-    if len(requests) == 1:
+    missing = _padding(requests, batching)
+    if batching is None or (len(requests) == 1 and not missing):
         return [list(outputs)]
-    ends = np.cumsum([request.size for request in requests])
+    axis = batching.axis
+    ends = np.cumsum([*(request.size for request in requests), missing])
     parts: list[list[Any]] = [[] for _ in requests]
     for name, output in zip(requests[0].names, outputs, strict=True):
         if not isinstance(output, np.ndarray) or output.ndim <= axis or output.shape[axis] != ends[-1]:
@@ -55,6 +71,6 @@ def split(outputs: Sequence[Any], requests: Sequence[Request], axis: int) -> lis
                 f"output {name!r} of a batch of {ends[-1]} cannot be split along dimension {axis}: it has another size "
                 "there; load the model without batching, or ask for other outputs"
             )
-        for part, piece in zip(parts, np.split(output, ends[:-1], axis), strict=True):
+        for part, piece in zip(parts, np.split(output, ends[:-1], axis)[: len(parts)], strict=True):
             part.append(piece.copy())
     return parts

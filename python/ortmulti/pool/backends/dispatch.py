@@ -181,7 +181,7 @@ class Dispatcher:
                 if request.concluded:
                     continue
                 if isinstance(answer, BaseException):
-                    if len(run.requests) > 1 and not group.broken:
+                    if (len(run.requests) > 1 or run.padded) and not group.broken:
                         self._waiting.put_back(request)  # which of them made it fail is found by running each alone
                     elif not (others_broke_it and self._retry(group, request)):
                         self._fail(group, request, answer, started, ended)

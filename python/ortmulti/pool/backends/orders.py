@@ -18,6 +18,7 @@ from ortmulti.options import SessionOptions
 
 if TYPE_CHECKING:
     from ortmulti.pool.backends.requests import Worker
+    from ortmulti.pool.batching import Batching
 
 __all__ = ["Order", "Reports", "Told", "await_reports", "make_orders"]
 
@@ -36,7 +37,7 @@ class Order:
         device: ``"cpu"`` or ``"cuda:N"``.
         providers: onnxruntime's providers and their options.
         options: What `make_options` takes.
-        axis: Along which batches are joined.
+        batching: How requests are joined, if they are.
     """
 
     model: str | bytes
@@ -44,7 +45,7 @@ class Order:
     device: str
     providers: Sequence[_providers.Provider]
     options: dict[str, Any]
-    axis: int
+    batching: Batching | None
 
 
 def make_orders(
@@ -53,7 +54,7 @@ def make_orders(
     sessions_per_device: int,
     options: SessionOptions | None,
     provider_options: Mapping[str, Any] | None,
-    axis: int,
+    batching: Batching | None,
 ) -> list[Order]:
     """One for each session, those of the first device first; arguments as for `load`.
 
@@ -84,7 +85,7 @@ def make_orders(
             str(device),
             wanted[device],
             _onnxruntime_sessions.read_options(given, device, on_cpu),
-            axis,
+            batching,
         )
         for device in targets
         for _ in range(sessions_per_device)

@@ -219,7 +219,7 @@ class ProcessWorker(Worker):
             self._answered(run, answer, started, ended)
 
         try:
-            session.send(number, run.requests[0].names, batches.join(run.requests, self._order.axis), answered, filled)
+            session.send(number, run.requests[0].names, batches.join(run, self._order.batching), answered, filled)
         except Exception as problem:
             now = time.monotonic_ns()
             self._answered(run, errors.Fail(f"{self.device}: the request cannot be sent: {problem}"), now, now)
@@ -237,7 +237,7 @@ class ProcessWorker(Worker):
         answers: list[list[Any] | BaseException]
         try:
             if isinstance(answer, list):
-                answers = [*batches.split(answer, run.requests, self._order.axis)]
+                answers = [*batches.split(answer, run.requests, self._order.batching)]
             else:
                 answers = [answer or Error("the request was cancelled")] * len(run.requests)
         except Error as problem:

@@ -96,15 +96,17 @@ class Run:
         worker: Who does it.
         taken: Whether a thread has begun with it.
         slot: What the worker knows it by.
+        padded: Whether it has more rows than the requests.
     """
 
-    __slots__ = ("requests", "slot", "taken", "worker")
+    __slots__ = ("padded", "requests", "slot", "taken", "worker")
 
     def __init__(self, requests: list[Request], worker: Worker) -> None:
         self.requests = requests
         self.worker = worker
         self.taken = False
         self.slot: Any = None
+        self.padded = False
         for request in requests:
             request.run = self
 

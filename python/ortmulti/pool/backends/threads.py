@@ -53,7 +53,7 @@ class ThreadWorker(Worker):
         self._ort = ort
         self._order: Order | None = order
         self._model_text = order.text
-        self._axis = order.axis
+        self._batching = order.batching
         self._dispatcher = dispatcher
         self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         arguments = (timeline, reports, one_by_one)
@@ -102,10 +102,10 @@ class ThreadWorker(Worker):
         broken = ""
         started = time.monotonic_ns()
         try:
-            feed = batches.join(run.requests, self._axis)
+            feed = batches.join(run, self._batching)
             outputs = self.session.run(run.requests[0].names, feed, run.slot)
             del feed
-            answers = [*batches.split(outputs, run.requests, self._axis)]
+            answers = [*batches.split(outputs, run.requests, self._batching)]
         except Exception as error:
             answers = [error_of(*translate(error, self._context("running")))] * len(run.requests)
             broken = why_broken(self.device)

@@ -1,0 +1,99 @@
+"""The arenas that sessions share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ortmulti import _core
+from ortmulti._checks import text
+from ortmulti.errors import InvalidArgument, InvalidType
+
+__all__ = ["ArenaConfig"]
+
+_STRATEGIES = ("kNextPowerOfTwo", "kSameAsRequested")
+# ONNX Runtime has the first ones as 32-bit numbers.
+_LARGEST = {
+    "max_mem": 2**63 - 1,
+    "initial_chunk_size_bytes": 2**31 - 1,
+    "max_dead_bytes_per_chunk": 2**31 - 1,
+    "initial_growth_chunk_size_bytes": 2**31 - 1,
+    "max_power_of_two_extend_bytes": 2**63 - 1,
+}
+_OF_POWERS_OF_TWO = ("initial_chunk_size_bytes", "initial_growth_chunk_size_bytes", "max_power_of_two_extend_bytes")
+
+
+@dataclass(frozen=True)
+class ArenaConfig:
+    """How an arena grows that sessions share, with ONNX Runtime's names; see `ortmulti.configure`.
+
+    Attributes:
+        max_mem: Bytes that it has at most; more is an error of the run or creation that asks. Default 0: no limit.
+        arena_extend_strategy: ``"kNextPowerOfTwo"``: it grows by regions that double; ``"kSameAsRequested"``: by what
+            is asked for. Default None: ONNX Runtime's, the former.
+        initial_chunk_size_bytes: Bytes of the first region. Default None: ONNX Runtime's, 1 MiB.
+        max_dead_bytes_per_chunk: Bytes that a chunk may have more than was asked for before it is split. Default None:
+            ONNX Runtime's, 128 MiB.
+        initial_growth_chunk_size_bytes: Bytes of the first region after a shrinkage. Default None: ONNX Runtime's,
+            2 MiB.
+        max_power_of_two_extend_bytes: Bytes by which it grows at most at once, unless more is asked for. Default None:
+            ONNX Runtime's, 1 GiB.
+
+    Raises:
+        InvalidArgument, InvalidType: A value that cannot be, a first region beyond ``max_mem``, or sizes of regions for
+            an arena that grows by what is asked for.
+    """
+
+    max_mem: int = 0
+    arena_extend_strategy: Literal["kNextPowerOfTwo", "kSameAsRequested"] | None = None
+    initial_chunk_size_bytes: int | None = None
+    max_dead_bytes_per_chunk: int | None = None
+    initial_growth_chunk_size_bytes: int | None = None
+    max_power_of_two_extend_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, largest in _LARGEST.items():
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InvalidType(f"{name} is an int, not {value!r}")
+            least = 0 if name == "max_mem" else 1
+            if not least <= value <= largest:
+                raise InvalidArgument(f"{name} is {least} to {largest} bytes, not {value}")
+        strategy = self.arena_extend_strategy
+        if strategy is not None and text("arena_extend_strategy", strategy) not in _STRATEGIES:
+            raise InvalidArgument(f"arena_extend_strategy is {' or '.join(map(repr, _STRATEGIES))}, not {strategy!r}")
+        given = [name for name in _OF_POWERS_OF_TWO if getattr(self, name) is not None]
+        if strategy == "kSameAsRequested" and given:
+            raise InvalidArgument(f"{', '.join(given)}: with kSameAsRequested the arena grows by what is asked for")
+        if self.max_mem and (self.initial_chunk_size_bytes or 0) > self.max_mem:
+            raise InvalidArgument(
+                f"initial_chunk_size_bytes is {self.initial_chunk_size_bytes}, and max_mem {self.max_mem} is less"
+            )
+
+    def _to_core(self) -> dict[str, int]:
+        result = {name: getattr(self, name) for name in _LARGEST}
+        if self.arena_extend_strategy is not None:
+            result["arena_extend_strategy"] = _STRATEGIES.index(self.arena_extend_strategy)
+        return {name: value for name, value in result.items() if value is not None}
+
+
+def to_core(arena: object) -> dict[str, dict[str, int]]:
+    """The argument ``arena`` of `ortmulti.configure` as the core takes it, by device; ``""``: every device.
+
+    Raises:
+        InvalidArgument, InvalidType: No configuration, or a device that is none.
+    """
+    if isinstance(arena, ArenaConfig):
+        return {"": arena._to_core()}
+    if not isinstance(arena, Mapping) or not all(isinstance(each, ArenaConfig) for each in arena.values()):
+        raise InvalidType(f"arena is an ortmulti.ArenaConfig, or a dict of them by device, not {arena!r}")
+    if not arena:
+        raise InvalidArgument("arena names no device")
+    found = {}
+    for device, config in arena.items():
+        kind, index = _core.parse_device(text("a device", device))
+        found["cpu" if kind == "cpu" else f"cuda:{index}"] = config._to_core()
+    return found

@@ -1,0 +1,68 @@
+"""Diagnoses without the measuring: documents of runs that were made up, and what runs experiments alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ortmulti.diagnose.bench import Bench
+from ortmulti.diagnose.conclusions import conclude
+from ortmulti.diagnose.plan import DiagnosisPlan
+from tests import _models
+
+GPUS = ("cuda:0", "cuda:1")
+
+
+def run(way: str, ready: float, devices: tuple[str, ...] = GPUS, **fields: Any) -> dict[str, Any]:
+    """An account of a start whose creation begins after 0.1 s."""
+    causes = {"interpreter": 0.02, "imports": 0.08, **fields.pop("causes", {})}
+    return {
+        "id": "",
+        "experiment": "account",
+        "way": way,
+        "devices": list(devices),
+        "cache": "warm",
+        "settings": {},
+        "ready": 0.1 + ready,
+        "wall": 0.2 + ready,
+        "first_answers": [],
+        "spans": [],
+        "causes": causes,
+        "explained": 1.0,
+        **fields,
+    }
+
+
+def experiment(name: str, measured: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    return {**run("native", 0.0), "experiment": name, "measured": dict(measured), **fields}
+
+
+def document(*runs: dict[str, Any], devices: tuple[str, ...] = GPUS, **fields: Any) -> dict[str, Any]:
+    """A document with these runs, from which nothing has been concluded yet."""
+    return {
+        "runs": list(runs),
+        "settings": {
+            "devices": list(devices),
+            "ways": ["sequential", "threads", "processes", "native", "shared"],
+            "session": {},
+            "visible_gpus": fields.pop("visible", None),
+        },
+        "surroundings": fields.pop("surroundings", {}),
+        "machine": {"environment": fields.pop("environment", {})},
+        "releases": {"onnxruntime": fields.pop("release", "1.31.1")},
+        "models": [{"name": "model", "path": "model.onnx", "bytes": 10**6, "external_bytes": 10**9}],
+        "partial": None,
+    }
+
+
+def found(of: dict[str, Any]) -> list[str]:
+    return [finding.id for finding in conclude(of)]
+
+
+def bench_of(folder: Path) -> Bench:
+    model = folder / "model.onnx"
+    model.write_bytes(_models.identity())
+    plan = DiagnosisPlan(model, GPUS, quick=True)
+    nothing = folder / "nothing"
+    return Bench(plan, GPUS, 2, (model,), nothing, nothing, lambda *_: None, lambda: None)

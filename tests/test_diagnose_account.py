@@ -1,0 +1,204 @@
+"""Every millisecond of a process has a cause, and a delay that was planted is found under the right one."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ortmulti import models
+from ortmulti.diagnose.account import account
+from ortmulti.diagnose.causes import CAUSES
+from ortmulti.errors import InvalidArgument, NoSuchFile
+from ortmulti.strategies import SessionSettings, names
+from tests import _custom_ops
+
+ONE_THREAD = SessionSettings(intra_op_num_threads=1)
+# Against what else a loaded machine does to a process meanwhile.
+DELAY = 0.8
+X = {"x": np.ones(3, np.float32)}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With weights in a file of their own."""
+    return models.make("matmul", tmp_path_factory.mktemp("matmul"), megabytes=16)
+
+
+@pytest.fixture(scope="module")
+def usual(model: Path) -> dict[str, Any]:
+    """A run without any planted delay."""
+    return account(model, "sequential", ["cpu"], settings=ONE_THREAD)
+
+
+def _compile(source: str, library: Path) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    flags = ("-shared", "-fPIC", "-O1", "-Wall", "-Werror")
+    path = Path(__file__).with_name(source)
+    subprocess.run([compiler, *flags, "-o", str(library), str(path), "-ldl", "-lpthread"], check=True)
+    return library
+
+
+@pytest.fixture(scope="module")
+def slow_reader(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    library = _compile("slow_reader.c", tmp_path_factory.mktemp("reader") / "libslow_reader.so")
+    return {"LD_PRELOAD": str(library), "SLOW_READER_MS": str(int(DELAY * 1000))}
+
+
+@pytest.fixture(scope="module")
+def slow_driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Of cuInit and contexts with a delay each."""
+    folder = tmp_path_factory.mktemp("driver")
+    _compile("slow_driver.c", folder / "libcuda.so.1")
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")]))
+    return {"LD_LIBRARY_PATH": path, "INIT_MS": str(int(DELAY * 1000)), "CONTEXT_MS": "500"}
+
+
+def _check(run: dict[str, Any]) -> None:
+    """What holds of every run that was watched."""
+    assert sum(run["causes"].values()) == pytest.approx(run["wall"])
+    assert set(run["causes"]) <= set(CAUSES)
+    for span in run["spans"]:
+        assert span["cause"] in CAUSES
+        assert 0 <= span["start"] < span["end"] <= run["wall"] + 60
+        assert span["cpu"] is None or span["cpu"] >= 0
+    by_thread: dict[int, float] = {}
+    for span in run["spans"]:
+        assert span["start"] >= by_thread.get(span["thread"], 0) - 1e-9  # one cause at a time
+        by_thread[span["thread"]] = span["end"]
+
+
+def _recovered(run: dict[str, Any], usual: dict[str, Any], cause: str) -> float:
+    found: float = run["causes"].get(cause, 0.0) - usual["causes"].get(cause, 0.0)
+    return found
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("way", names())
+def test_nearly_all_of_every_way_is_explained(model: Path, way: str, count: int) -> None:
+    run = account(model, way, ["cpu"] * count, settings=ONE_THREAD)
+    assert "error" not in run, run
+    _check(run)
+    assert run["explained"] >= 0.95, run["causes"]
+    assert run["explained"] == pytest.approx(1 - run["causes"].get("unexplained", 0) / run["wall"])
+    assert len(run["first_answers"]) == count
+    assert 0 < run["ready"] < max(run["first_answers"]) <= run["wall"]
+    assert {span["session"] for span in run["spans"]} >= set(range(1 if way == "shared" else count))
+    assert ("processes" in run["causes"]) == (way == "processes")
+
+
+def test_a_plain_run_is_not_watched(model: Path) -> None:
+    run = account(model, "sequential", ["cpu"], settings=ONE_THREAD, instrumented=False)
+    assert "error" not in run
+    assert 0 < run["ready"] < run["wall"]
+    assert {span["session"] for span in run["spans"]} == {None}
+    assert run["onnxruntime"] is None  # nobody looked
+    assert run["first_answers"] == []
+
+
+def test_a_slow_start_of_the_interpreter(model: Path, usual: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import time\ntime.sleep({DELAY})\n")
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    run = account(model, "sequential", ["cpu"], settings=ONE_THREAD, environment={"PYTHONPATH": path})
+    assert _recovered(run, usual, "interpreter") == pytest.approx(DELAY, rel=0.1)
+
+
+@pytest.mark.parametrize("way", ["sequential", "shared"])
+@pytest.mark.parametrize(("ending", "cause"), [(".onnx", "read model"), (".data", "read weights")])
+def test_a_slow_reader(
+    model: Path, usual: dict[str, Any], slow_reader: dict[str, str], way: str, ending: str, cause: str
+) -> None:
+    environment = {**slow_reader, "SLOW_READER_FILE": ending}
+    run = account(model, way, ["cpu"], settings=ONE_THREAD, environment=environment)
+    assert _recovered(run, usual, cause) == pytest.approx(DELAY, rel=0.1)
+
+
+def test_a_slow_driver_by_itself(model: Path, slow_driver: dict[str, str]) -> None:
+    devices = ["cuda:0", "cuda:1", "cuda:1"]
+    run = account(model, "sequential", devices, environment=slow_driver, stop_after="contexts")
+    assert "error" not in run
+    _check(run)
+    assert run["causes"]["cuInit"] == pytest.approx(DELAY, rel=0.1)
+    assert run["causes"]["context"] == pytest.approx(2 * 0.5, rel=0.1)
+    contexts = [span["device"] for span in run["spans"] if span["cause"] == "context"]
+    assert contexts == ["cuda:0", "cuda:1"]
+
+
+def test_what_came_before_a_failure_is_kept(model: Path, slow_driver: dict[str, str]) -> None:
+    """Without a CUDA provider, but with a driver: the failure comes after the context."""
+    run = account(model, "sequential", ["cpu", "cuda:2"], settings=ONE_THREAD, environment=slow_driver)
+    if "error" not in run or "could not use the CUDA provider" not in run["error"]:
+        pytest.skip("onnxruntime-gpu reacts differently to a driver that is none")
+    _check(run)
+    assert run["error"].startswith("cuda:2: ")
+    assert "ready" not in run
+    assert run["first_answers"] == []
+    assert run["causes"]["cuInit"] == pytest.approx(DELAY, rel=0.1)
+    [context] = [span for span in run["spans"] if span["cause"] == "context"]
+    assert (context["device"], context["session"]) == ("cuda:2", 1)
+
+
+@pytest.mark.parametrize("way", ["sequential", "native"])
+@pytest.mark.parametrize(("where", "cause"), [("CREATION_MS", "wait"), ("FIRST_RUN_MS", "first use")])
+def test_a_custom_operator_that_sleeps(usual: dict[str, Any], tmp_path: Path, way: str, where: str, cause: str) -> None:
+    library = _custom_ops.build_library(tmp_path, **{where: int(DELAY * 1000)})
+    path = tmp_path / "scaled.onnx"
+    path.write_bytes(_custom_ops.scaled())
+    settings = SessionSettings(intra_op_num_threads=1, custom_op_libraries=[str(library)])
+    run = account(path, way, ["cpu"], settings=settings, feeds=X)
+    _check(run)
+    assert _recovered(run, usual, cause) == pytest.approx(DELAY, rel=0.1)
+    [longest] = sorted(run["spans"], key=lambda span: span["start"] - span["end"])[:1]
+    assert longest["cause"] == cause
+    assert longest["cpu"] < 0.2 * DELAY  # it slept
+
+
+def test_a_process_that_dies_leaves_what_it_did(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys, threading, time\n"
+        "def die():\n"
+        "    while 'onnxruntime' not in sys.modules:\n"
+        "        time.sleep(0.01)\n"
+        "    os.abort()\n"
+        "threading.Thread(target=die, daemon=True).start()\n"
+    )
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    run = account(model, "sequential", ["cpu"], settings=ONE_THREAD, environment={"PYTHONPATH": path})
+    assert "signal 6" in run["error"]
+    _check(run)
+    assert run["causes"]["imports"] > 0
+    assert math.isfinite(run["wall"])
+
+
+@pytest.mark.parametrize("way", ["processes", "native"])
+def test_a_process_that_takes_too_long_leaves_what_it_did(model: Path, slow_reader: dict[str, str], way: str) -> None:
+    environment = {**slow_reader, "SLOW_READER_FILE": ".onnx", "SLOW_READER_MS": "60000"}
+    devices = ["cpu", "cpu"] if way == "processes" else ["cpu"]
+    run = account(model, way, devices, settings=ONE_THREAD, environment=environment, timeout=6)
+    assert run["error"] == "took longer than 6 seconds and was ended"
+    _check(run)
+    assert run["wall"] == pytest.approx(6, rel=0.1)
+    assert run["causes"]["read model"] > 0.5
+    assert {span["session"] for span in run["spans"] if span["cause"] == "read model"} == set(range(len(devices)))
+
+
+def test_bad_input_is_refused(model: Path, tmp_path: Path) -> None:
+    hot: Any = "hot"
+    with pytest.raises(InvalidArgument, match="unknown strategy 'fast'"):
+        account(model, "fast", ["cpu"])
+    with pytest.raises(InvalidArgument, match="'hot'"):
+        account(model, "native", ["cpu"], cache=hot)
+    with pytest.raises(InvalidArgument, match="some device"):
+        account(model, "native", [])
+    with pytest.raises(NoSuchFile, match=r"absent\.onnx"):
+        account(tmp_path / "absent.onnx", "native", ["cpu"])
+    run = account(model, "native", ["gpu7"])
+    assert "'gpu7' is no device" in run["error"]

@@ -1,0 +1,56 @@
+"""Accounts of processes that use GPUs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ortmulti import models
+from ortmulti.diagnose.account import account
+from ortmulti.strategies import SessionSettings, names
+
+pytestmark = pytest.mark.gpu
+
+ONE_THREAD = SessionSettings(intra_op_num_threads=1)
+FIRST_USE = ("handles", "algorithm search", "load kernels")
+
+
+@pytest.fixture(scope="module")
+def gpus() -> list[str]:
+    """All of them, counted by another process: this one is not to start the driver."""
+    code = "from ortmulti import _core; print(_core.cuda_device_count())"
+    counted = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return [f"cuda:{index}" for index in range(int(counted.stdout))]
+
+
+@pytest.fixture(scope="module")
+def resnet50(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.make("resnet50", tmp_path_factory.mktemp("resnet50"))
+
+
+@pytest.mark.parametrize("every", [False, True], ids=["one", "all"])
+@pytest.mark.parametrize("way", names())
+def test_nearly_all_of_every_way_is_explained(resnet50: Path, gpus: list[str], way: str, every: bool) -> None:
+    devices = gpus if every else gpus[:1]
+    # The first account of ortmulti's sessions optimizes the model, the second finds it.
+    for _ in range(2 if way == "shared" else 1):
+        run = account(resnet50, way, devices, settings=ONE_THREAD)
+    assert "error" not in run, run
+    assert sum(run["causes"].values()) == pytest.approx(run["wall"])
+    assert run["explained"] >= 0.95, run["causes"]
+    assert len(run["first_answers"]) == len(devices)
+    for cause in ("cuInit", "context", "libraries"):
+        assert run["causes"].get(cause, 0) > 0, run["causes"]
+    contexts = {span["device"] for span in run["spans"] if span["cause"] == "context"}
+    assert contexts == set(devices)
+    assert any(span["cause"] == "algorithm search" for span in run["spans"])
+    assert sum(run["causes"].get(cause, 0) for cause in FIRST_USE) > 0
+
+
+def test_the_contexts_alone(resnet50: Path, gpus: list[str]) -> None:
+    run = account(resnet50, "native", gpus, stop_after="contexts")
+    assert "error" not in run, run
+    assert [span["device"] for span in run["spans"] if span["cause"] == "context"] == gpus
