@@ -16,8 +16,10 @@ std::string bytes(int field, const std::string& content) {
   return std::string{static_cast<char>((field << 3) | 2), static_cast<char>(content.size())} + content;
 }
 
+}  // namespace
+
 // "empty" = SequenceEmpty(), whose element types have the same numbers in ONNX's files and in ONNX Runtime.
-std::string model_of(ONNXTensorElementDataType element_type) {
+std::string empty_sequence_model(ONNXTensorElementDataType element_type) {
   constexpr int ir_version = 8;
   constexpr int opset = 11;
   constexpr int integer_attribute = 2;
@@ -30,16 +32,18 @@ std::string model_of(ONNXTensorElementDataType element_type) {
   return number(1, ir_version) + bytes(7, graph) + bytes(8, number(2, opset));
 }
 
-}  // namespace
+Ort::SessionOptions small_session_options() {
+  Ort::SessionOptions options;
+  options.SetIntraOpNumThreads(1);
+  options.SetInterOpNumThreads(1);
+  options.DisableCpuMemArena();
+  return options;
+}
 
 Ort::Value make_empty_sequence(OnnxRuntime& runtime, ONNXTensorElementDataType element_type) {
   try {
-    const std::string model = model_of(element_type);
-    Ort::SessionOptions options;
-    options.SetIntraOpNumThreads(1);
-    options.SetInterOpNumThreads(1);
-    options.DisableCpuMemArena();
-    Ort::Session session(runtime.env(), model.data(), model.size(), options);
+    const std::string model = empty_sequence_model(element_type);
+    Ort::Session session(runtime.env(), model.data(), model.size(), small_session_options());
     const char* const name = "empty";
     Ort::Value value{nullptr};
     session.Run(Ort::RunOptions{nullptr}, nullptr, nullptr, 0, &name, &value, 1);

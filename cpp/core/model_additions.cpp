@@ -2,7 +2,11 @@
 
 #include <sys/stat.h>
 
+#include <mutex>
+
+#include "core/empty_sequence.hpp"
 #include "core/error.hpp"
+#include "core/onnxruntime_library.hpp"
 
 namespace ortmulti {
 
@@ -25,9 +29,25 @@ std::shared_ptr<const CustomOpLibrary> CustomOpLibrary::open(const std::string& 
   }
 }
 
+void CustomOpLibrary::add_to(Ort::SessionOptions& options) const {
+  static std::mutex mutex;
+  {
+    const std::lock_guard lock(mutex);
+    if (!domains_known_) {
+      // A session alone does it, whatever its model.
+      const std::string model = empty_sequence_model(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+      Ort::SessionOptions small = small_session_options();
+      small.RegisterCustomOpsLibrary(path_.c_str());
+      const Ort::Session session(OnnxRuntime::get().env(), model.data(), model.size(), small);
+      domains_known_ = true;
+    }
+  }
+  options.RegisterCustomOpsLibrary(path_.c_str());
+}
+
 void ModelAdditions::add_to(Ort::SessionOptions& options) const {
   for (const auto& library : custom_op_libraries) {
-    options.RegisterCustomOpsLibrary(library->path().c_str());
+    library->add_to(options);
   }
   for (const auto& [name, value] : initializers) {
     options.AddInitializer(name.c_str(), *value);

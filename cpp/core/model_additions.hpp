@@ -23,6 +23,11 @@ class CustomOpLibrary {
   std::uint64_t inode() const noexcept { return inode_; }
   std::int64_t mtime_ns() const noexcept { return mtime_ns_; }  ///< Nanoseconds since 1970.
 
+  /// Registers the operators with options of a session. The first call also makes their domains known to ONNX Runtime,
+  /// with no other library's beside it: it looks a domain up and adds it in two steps, so that of two sessions that
+  /// are first to use one at the same time, one fails (up to 1.31 at least). Throws Ort::Exception and Error.
+  void add_to(Ort::SessionOptions& options) const;
+
  private:
   explicit CustomOpLibrary(const std::string& path);
 
@@ -30,7 +35,8 @@ class CustomOpLibrary {
   std::uint64_t size_ = 0;
   std::uint64_t inode_ = 0;
   std::int64_t mtime_ns_ = 0;
-  Ort::SessionOptions holder_;  // by ONNX Runtime's rules the library is loaded as long as this is there
+  mutable bool domains_known_ = false;  // under the lock of add_to()
+  Ort::SessionOptions holder_;          // by ONNX Runtime's rules the library is loaded as long as this is there
 };
 
 /// What options add to a model, in memory that ONNX Runtime may use in place: to be held until its session is freed.

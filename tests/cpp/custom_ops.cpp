@@ -1,8 +1,10 @@
 // A library of custom operators for tests, in the domain "ortmulti.tests": Scale multiplies a tensor of float by its
 // attribute "factor". ORT_API_MANUAL_INIT is defined where it is compiled, and for tests of delays how many
-// milliseconds the creation of a kernel (CREATION_MS) and the first run (FIRST_RUN_MS) sleep.
+// milliseconds the creation of a kernel (CREATION_MS), the first run (FIRST_RUN_MS) and the first session's look at
+// the operators (FIRST_LOOK_MS) sleep.
 #include <onnxruntime_cxx_api.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -16,11 +18,18 @@
 #ifndef FIRST_RUN_MS
 #define FIRST_RUN_MS 0
 #endif
+#ifndef FIRST_LOOK_MS
+#define FIRST_LOOK_MS 0
+#endif
 
 // The names are ONNX Runtime's.
 // NOLINTBEGIN(readability-identifier-naming)
 
 namespace {
+
+std::atomic<bool> first_look_began{false};
+std::atomic<bool> first_look_ended{false};
+std::atomic<int> looks_beside_the_first{0};
 
 struct ScaleKernel {
   explicit ScaleKernel(const OrtKernelInfo* info) : factor(Ort::ConstKernelInfo(info).GetAttribute<float>("factor")) {
@@ -49,7 +58,15 @@ struct Scale : Ort::CustomOpBase<Scale, ScaleKernel> {
   const char* GetName() const { return "Scale"; }
   std::size_t GetInputTypeCount() const { return 1; }
   ONNXTensorElementDataType GetInputType(std::size_t /*index*/) const { return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; }
-  std::size_t GetOutputTypeCount() const { return 1; }
+  std::size_t GetOutputTypeCount() const {
+    if (!first_look_began.exchange(true)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(FIRST_LOOK_MS));
+      first_look_ended.store(true);
+    } else if (!first_look_ended.load()) {
+      ++looks_beside_the_first;
+    }
+    return 1;
+  }
   ONNXTensorElementDataType GetOutputType(std::size_t /*index*/) const { return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; }
 };
 
@@ -72,5 +89,8 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
   }
   return nullptr;
 }
+
+// How often other sessions looked at the operators while the first one did.
+extern "C" __attribute__((visibility("default"))) int looks_beside_first() { return looks_beside_the_first.load(); }
 
 // NOLINTEND(readability-identifier-naming)
