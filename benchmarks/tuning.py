@@ -41,9 +41,23 @@ from ortmulti.tuning.space import DEFAULTS, Choice, Configuration
 
 _SETTINGS = {
     "latency": ["graph_optimization_level", "threads", "spinning", "enable_mem_pattern", "enable_cpu_mem_arena"],
-    "throughput": ["threads", "spinning", "enable_mem_pattern", "enable_cpu_mem_arena"],
+    "throughput": [
+        "threads",
+        "spinning",
+        "thread_affinity",
+        "global_thread_pools",
+        "enable_mem_pattern",
+        "enable_cpu_mem_arena",
+    ],
     "creation": ["graph_optimization_level", "prepacking", "threads", "enable_mem_pattern", "enable_cpu_mem_arena"],
-    "memory": ["graph_optimization_level", "prepacking", "threads", "enable_mem_pattern", "enable_cpu_mem_arena"],
+    "memory": [
+        "graph_optimization_level",
+        "prepacking",
+        "threads",
+        "global_thread_pools",
+        "enable_mem_pattern",
+        "enable_cpu_mem_arena",
+    ],
 }
 _PAIRS = 15
 _BLOCK_SECONDS = {"latency": 0.05, "throughput": 0.15}

@@ -103,9 +103,8 @@ TEST_F(Additions, TheFirstSessionOfALibraryRegistersItAlone) {
   std::vector<std::future<std::vector<float>>> outputs;
   outputs.reserve(sessions);
   for (int i = 0; i < sessions; ++i) {
-    outputs.push_back(std::async(std::launch::async, [&options] {
-      return run(*make_session("scaled", options), {{"x", {1, 2}, {2}}}, "y");
-    }));
+    outputs.push_back(std::async(
+        std::launch::async, [&options] { return run(*make_session("scaled", options), {{"x", {1, 2}, {2}}}, "y"); }));
   }
   for (auto& output : outputs) {
     EXPECT_EQ(output.get(), (std::vector<float>{3, 6}));

@@ -211,13 +211,16 @@ class Search:
         if len(winners) < 2:
             # Measured against the best already.
             return next((change.made_to(best) for change in winners.values()), best)
-        combination, combinations = best, []
-        for change in list(winners.values())[:_MOST_WINNERS]:
+        first, *others = list(winners.values())[:_MOST_WINNERS]
+        alone = combination = first.made_to(best)
+        combinations = []
+        for change in others:
             combination = change.made_to(combination)
             combinations.append(combination)
         trials = self._against(best, combinations, "combinations")
         if trials is None:
             return DEFAULTS
+        trials += [trial for trial in singles if trial.configuration == alone]
         better = [trial for trial in trials if trial.median <= 1 - self._minimum_gain and trial.interval.low < 1]
         return min(better, key=lambda one: one.median).configuration if better else best
 
