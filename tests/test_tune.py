@@ -277,11 +277,9 @@ def test_wrong_arguments_are_errors_before_anything_is_measured(
 
 
 def test_inputs_that_are_no_archive_are_an_error(tiny: Path, tmp_path: Path) -> None:
-    (tmp_path / "text.npz").write_text("no archive")
     np.save(tmp_path / "one.npy", np.zeros(3))
-    for name in ("text.npz", "one.npy"):
-        with pytest.raises(InvalidArgument, match=r"is no \.npz file"):
-            ortmulti.tune(tiny, devices="cpu", inputs=tmp_path / name)
+    with pytest.raises(InvalidArgument, match=r"is no \.npz file.*one array without a name"):
+        ortmulti.tune(tiny, devices="cpu", inputs=tmp_path / "one.npy")
 
 
 def test_a_model_that_cannot_run_is_an_error(tiny: Path, tmp_path: Path) -> None:

@@ -71,6 +71,11 @@ _SHRINKAGE_FORM = re.compile(r"(?:(?:cpu|gpu):[0-9]{1,9}(?:;(?:cpu|gpu):[0-9]{1,
 _RELEASE_OF = {key: release for release, keys in _config_keys.SESSION.items() for key in keys}
 
 
+def first_release(key: str) -> str:
+    """The first release, such as ``"1.26"``, whose sessions know a key of theirs; empty where the key is unknown."""
+    return _RELEASE_OF.get(key, "")
+
+
 def check_session_entry(key: str, value: str) -> None:
     """Raises InvalidArgument where a key of session options that ONNX Runtime defines cannot have this value."""
     _check_value(key, value)
@@ -148,7 +153,7 @@ def check_providers(options: _core.SessionOptions, providers: Sequence[tuple[str
 
 
 def _check_release(entries: Mapping[str, str], release: Callable[[], str]) -> None:
-    newer = {key: since for key in entries if (since := release_of(_RELEASE_OF.get(key, ""))) > OLDEST}
+    newer = {key: since for key in entries if (since := release_of(first_release(key))) > OLDEST}
     if not newer:
         return
     loaded = release()

@@ -147,6 +147,8 @@ class Pool {
   bool full() const;
   Queue& queue_of(const Request& request);
   static void assign(Worker& worker, const std::shared_ptr<Request>& request);
+  /// Whether it may be part of a joint run.
+  bool joins_others(const Request& request) const;
   /// Whether others may join what the worker was given.
   bool may_grow(const Worker& worker) const;
   bool needs_padding(const Request& request) const;

@@ -45,17 +45,17 @@ bool Pool::join_forming(const std::shared_ptr<Request>& request) {
   return false;
 }
 
+bool Pool::joins_others(const Request& request) const {
+  return !request.batch_key_.empty() && apart_.count(request.batch_key_) == 0;
+}
+
 bool Pool::may_grow(const Worker& worker) const {
-  if (!options_.batching.enabled() || worker.batched >= options_.batching.max_size) {
-    return false;
-  }
-  const Request& first = *worker.batch.front();
-  return !first.batch_key_.empty() && apart_.count(first.batch_key_) == 0;
+  return options_.batching.enabled() && worker.batched < options_.batching.max_size &&
+         joins_others(*worker.batch.front());
 }
 
 bool Pool::needs_padding(const Request& request) const {
-  return !request.batch_key_.empty() && options_.batching.padded(request.batch_size_) != request.batch_size_ &&
-         apart_.count(request.batch_key_) == 0;
+  return options_.batching.padded(request.batch_size_) != request.batch_size_ && joins_others(request);
 }
 
 void Pool::gather(Worker& worker, Lock& lock) {

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ortmulti import strategies
+from ortmulti._array_file import read_arrays
 from ortmulti.compare import devices as device_names
 from ortmulti.compare import results
 from ortmulti.errors import InvalidArgument, NoSuchFile
@@ -101,7 +102,7 @@ def diagnose_command(
             quick=quick,
             batch=batch,
             sequence=sequence,
-            inputs=_load_inputs(inputs),
+            inputs=None if inputs is None else read_arrays(inputs),
             settings={name: value for name, value in settings.items() if value or name == "intra_op_num_threads"},
             timeout=timeout,
             progress=step,
@@ -111,20 +112,6 @@ def diagnose_command(
         raise typer.Exit(_INTERRUPTED)
     if document["partial"]:
         raise typer.Exit(1)
-
-
-def _load_inputs(file: Path | None) -> dict[str, Any] | None:
-    if file is None:
-        return None
-    import numpy as np
-
-    if not file.is_file():
-        raise NoSuchFile(f"the file of inputs {file} does not exist")
-    try:
-        with np.load(file) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, AttributeError) as error:
-        raise InvalidArgument(f"{file} is no .npz file with an array for each input: {error}") from error
 
 
 def _report(document: dict[str, Any], json: Path | None, html: Path | None, plot: Path | None) -> None:

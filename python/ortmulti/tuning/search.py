@@ -70,8 +70,8 @@ class Search:
 
     Each choice alone is tried against the defaults; those that are surely worse, and after each rung the worse half of
     those that promise nothing, leave. The winners are combined, and the combinations are tried the same way. That is
-    repeated from the best combination, whose neighbours are tried against it, as long as something is better. What of
-    it gives nothing is removed. At last it is measured in turns with the defaults: it is better only if the confidence
+    repeated from the best combination as long as something is better, with those of its neighbours that cost no more
+    when they were tried last. Then others are drawn at random. What of the best gives nothing is removed. At last it is measured in turns with the defaults: it is better only if the confidence
     interval of the median of the ratios excludes none.
 
     Args:
@@ -105,6 +105,8 @@ class Search:
         self._contest = Contest(sampler, clock, self._random, self._tell)
         self._begin = clock()
         self._best = DEFAULTS  # so far, before it is confirmed
+        self._ratios: dict[Change, float] = {}  # what each change made of the cost when it was tried last
+        self._around: tuple[Configuration, dict[Configuration, Trial]] = DEFAULTS, {}  # what was last stepped from
         self.outcome = Outcome(rejected=self._contest.rejected)
 
     def run(self) -> Outcome:
@@ -192,12 +194,15 @@ class Search:
         stage = "around the best" if number else "each setting alone"
         changes = [Change(choice.setting, choice) for choice in self._space.choices if choice not in hopeless]
         changes += [Change(choice.setting, None) for choice in best.choices]
+        changes = [change for change in changes if self._ratios.get(change, 0.0) <= 1 + self._minimum_gain]
         neighbours = {change.made_to(best): change for change in changes}
         for known in (best, DEFAULTS):
             neighbours.pop(known, None)
         singles = self._against(best, list(neighbours), stage)
         if singles is None:
             return DEFAULTS
+        self._around = best, {trial.configuration: trial for trial in singles}
+        self._ratios |= {neighbours[trial.configuration]: trial.median for trial in singles}
         hopeless |= {
             change.choice
             for trial in singles
@@ -287,10 +292,18 @@ class Search:
         """Of each choice of `best`: what is left without it, measured against all of it; nothing for one alone."""
         if len(best.choices) < 2:
             return {}
-        trials = {choice: Trial(best.without(choice.setting)) for choice in best.choices}
-        rungs = self._effort.rungs[-1:]
-        with contextlib.suppress(RejectedError):  # which the confirmation finds, too
-            self._contest.hold(best, list(trials.values()), rungs, "what each setting gives", halve=False)
+        reference, neighbours = self._around
+        enough = self._effort.rungs[-2:][0]
+        trials = {}
+        for choice in best.choices:
+            without = best.without(choice.setting)
+            trial = neighbours.get(without) if reference == best else None
+            trials[choice] = trial if trial is not None and len(trial.ratios) >= enough else Trial(without)
+        unknown = [trial for trial in trials.values() if not trial.ratios]
+        if unknown:
+            with contextlib.suppress(RejectedError):  # which the confirmation finds, too
+                rungs = self._effort.rungs[-1:]
+                self._contest.hold(best, unknown, rungs, "what each setting gives", halve=False)
         return trials
 
     def _is_as_good(self, configuration: Configuration, best: Configuration) -> bool:

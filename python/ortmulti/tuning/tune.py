@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ortmulti import _core, _creation
+from ortmulti._array_file import read_arrays
 from ortmulti.devices import Device, parse_devices
-from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
+from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.tuning.bench import Bench, Job
 from ortmulti.tuning.contest import Effort
 from ortmulti.tuning.holds_for import describe_machine, describe_model
@@ -269,14 +270,5 @@ def _feeds(inputs: object, folder: Path) -> Path | None:
         return path
     if not isinstance(inputs, (str, os.PathLike)):
         raise InvalidType(f"inputs is the path of an .npz file or a dict of arrays, not {inputs!r}")
-    path = Path(inputs)
-    try:
-        archive = np.load(path)
-    except OSError as error:
-        raise NoSuchFile(f"the inputs '{path}' cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise InvalidArgument(f"'{path}' is no .npz file: {error}") from error
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise InvalidArgument(f"'{path}' is no .npz file: it holds one array without a name")
-    archive.close()
-    return path.absolute()
+    read_arrays(Path(inputs))
+    return Path(inputs).absolute()

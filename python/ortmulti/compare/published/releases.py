@@ -22,10 +22,6 @@ from ortmulti.errors import InvalidArgument, LibraryError
 FOLDER = Path("build/releases")
 
 
-SPIN_DURATION_SINCE = (1, 26)
-"""From this release on there are session.intra_op.spin_duration_us and spin_backoff_max."""
-
-
 @dataclass(frozen=True)
 class Release:
     """A release that can be measured.

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from ortmulti import machine, models
+from ortmulti._config_entries import first_release
+from ortmulti._libraries import release_of
 
-from .releases import SPIN_DURATION_SINCE, Release
+from .releases import Release
 from .rounds import Case
 
 WORKER = "ortmulti.compare.published.threads_worker"
@@ -100,10 +102,11 @@ def cases(
         spinning: of how many of the models the settings of spinning are measured; None: of all.
     """
     first, branches = paths[:2]
+    since = first_release("session.intra_op.spin_duration_us")
     old = {
-        release.name: f"there is no spin_duration_us before {'.'.join(map(str, SPIN_DURATION_SINCE))}"
+        release.name: f"there is no spin_duration_us before {since}"
         for release in releases
-        if release.numbers < SPIN_DURATION_SINCE
+        if release.numbers < release_of(since)
     }
     found = []
 
