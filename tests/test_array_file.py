@@ -33,6 +33,11 @@ def _damaged(path: Path) -> None:
     path.write_bytes(content)
 
 
+def _one_array(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+
+
 @pytest.mark.parametrize(
     "write",
     [
@@ -40,7 +45,7 @@ def _damaged(path: Path) -> None:
         lambda path: path.write_bytes(b""),
         _truncated,
         _damaged,
-        lambda path: np.save(path.open("wb"), np.zeros(3)),
+        _one_array,
         lambda path: np.savez(path, x=np.array([{}], object)),
     ],
     ids=["text", "empty", "truncated", "damaged", "one array", "objects"],

@@ -20,10 +20,10 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
         InvalidArgument: it is no such file, is damaged, or holds Python objects.
     """
     try:
-        content = np.load(path)
-        if isinstance(content, np.lib.npyio.NpzFile):
-            with content as archive:
-                return {name: archive[name] for name in archive.files}
+        with path.open("rb") as file:  # np.load would leave it open where it fails
+            content = np.load(file)
+            if isinstance(content, np.lib.npyio.NpzFile):
+                return {name: content[name] for name in content.files}
         reason = "it holds one array without a name"
     except OSError as error:
         raise NoSuchFile(f"the inputs '{path}' cannot be read: {error.strerror or error}") from error

@@ -71,8 +71,9 @@ class Search:
     Each choice alone is tried against the defaults; those that are surely worse, and after each rung the worse half of
     those that promise nothing, leave. The winners are combined, and the combinations are tried the same way. That is
     repeated from the best combination as long as something is better, with those of its neighbours that cost no more
-    when they were tried last. Then others are drawn at random. What of the best gives nothing is removed. At last it is measured in turns with the defaults: it is better only if the confidence
-    interval of the median of the ratios excludes none.
+    when they were tried last. Then others are drawn at random. What of the best gives nothing is removed. At last it is
+    measured in turns with the defaults: it is better only if the confidence interval of the median of the ratios
+    excludes none.
 
     Args:
         space: What there is to try.
