@@ -138,9 +138,8 @@ def _in_turns(model: Path, objective: Any, first: Configuration, second: Configu
     return interval
 
 
-def measure(objective: Any, settings: list[str], folder: Path) -> dict[str, Any]:
+def measure(objective: Any, settings: list[str], model: Path, folder: Path) -> dict[str, Any]:
     """Both ways, and their bests against each other."""
-    model = _MODELS[objective](folder)
     found: dict[str, Any] = {"objective": objective, "model": model.stem, "settings": settings}
     for name, exhaustive in (("search", False), ("grid", True)):
         begin = time.monotonic()
@@ -168,6 +167,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--for", dest="objectives", default="latency,creation,memory", help="objectives")
     parser.add_argument("--settings", help="the settings of both, instead of this script's; for all objectives")
+    parser.add_argument("--model", type=Path, help="a model instead of this script's; for all objectives")
     parser.add_argument("--most-loss", type=float, default=0.02, help="part of the grid's best cost (default: 0.02)")
     parser.add_argument("--most-time", type=float, default=0.1, help="part of the grid's time (default: 0.1)")
     parser.add_argument("--json", type=Path, help="write the result here")
@@ -176,7 +176,8 @@ def main() -> int:
     for objective in arguments.objectives.split(","):
         settings = arguments.settings.split(",") if arguments.settings else _SETTINGS[objective]
         with tempfile.TemporaryDirectory() as folder:
-            found = measure(objective, settings, Path(folder))
+            model = arguments.model or _MODELS[objective](Path(folder))
+            found = measure(objective, settings, model, Path(folder))
         results.append(found)
         ratio = found["ratio"]
         print(f"{objective} ({found['model']}), {found['configurations']} configurations of {', '.join(settings)}:")
