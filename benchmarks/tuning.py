@@ -33,7 +33,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
-from ortmulti import models
+from ortmulti import machine, models
 from ortmulti.compare.summary import Interval
 from ortmulti.tuning.bench import Bench, Job
 from ortmulti.tuning.options import describe
@@ -190,7 +190,8 @@ def main() -> int:
             f"the grid's, in {found['time']:.3f} of its time"
         )
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+        report = {"objectives": results, "machine": machine.describe()}
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     good = all(one["ratio"]["low"] <= 1 + arguments.most_loss and one["time"] <= arguments.most_time for one in results)
     return 0 if good else 1
 
