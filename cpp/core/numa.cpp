@@ -96,7 +96,7 @@ std::vector<int> refused_cpus(const std::vector<int>& cpus) {
   return refused;
 }
 
-bool stay_on(const std::vector<int>& cpus) {
+bool stay_on(const std::vector<int>& cpus, pthread_t thread) {
   if (cpus.empty()) {
     return false;
   }
@@ -110,7 +110,7 @@ bool stay_on(const std::vector<int>& cpus) {
   for (const int cpu : cpus) {
     CPU_SET_S(cpu, bytes, set);
   }
-  const bool bound = sched_setaffinity(0, bytes, set) == 0;
+  const bool bound = pthread_setaffinity_np(thread, bytes, set) == 0;
   CPU_FREE(set);
   return bound;
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <pthread.h>
+
 #include <string>
 #include <vector>
 
@@ -15,7 +17,8 @@ std::vector<int> cpus_of_node(int node, const std::string& sysfs = "/sys");
 /// Those of these CPUs on which no thread of this process can run, whatever the calling one is bound to.
 std::vector<int> refused_cpus(const std::vector<int>& cpus);
 
-/// Binds the calling thread to these CPUs, so that memory that it touches first is theirs; false where that is refused.
-bool stay_on(const std::vector<int>& cpus);
+/// Binds a thread, by default the calling one, to these CPUs, so that memory that it touches first is theirs; false
+/// where that is refused.
+bool stay_on(const std::vector<int>& cpus, pthread_t thread = pthread_self());
 
 }  // namespace ortmulti

@@ -129,10 +129,9 @@ ThreadGroup::~ThreadGroup() { dismiss_spare(); }
 std::unique_ptr<ThreadGroup::Worker> ThreadGroup::start_worker() {
   auto worker = std::make_unique<Worker>();
   worker->counters = counters_;
+  const std::string name = thread_name(name_prefix_, owner_, started_ + 1);
   worker->thread = std::thread(
-      [name = thread_name(name_prefix_, owner_, started_ + 1), cpus = cpus_](std::future<Work> given) {
-        pthread_setname_np(pthread_self(), name.c_str());
-        static_cast<void>(stay_on(cpus));  // CPUs may be taken from the process after they were checked
+      [](std::future<Work> given) {
         const Work work = given.get();
         if (work.function != nullptr) {
           work.function(work.parameter);  // ONNX Runtime's, which throws nothing
@@ -140,6 +139,10 @@ std::unique_ptr<ThreadGroup::Worker> ThreadGroup::start_worker() {
       },
       worker->work.get_future());
   ++started_;
+  // From here, so that it holds before the thread has run.
+  const pthread_t thread = worker->thread.native_handle();
+  pthread_setname_np(thread, name.c_str());
+  static_cast<void>(stay_on(cpus_, thread));  // CPUs may be taken from the process after they were checked
   return worker;
 }
 

@@ -106,6 +106,22 @@ TEST(ThreadsOfAGroup, ThatWereNotAskedForEnd) {
   EXPECT_TRUE(threads_become(before));
 }
 
+// Before any of them has run: they are bound to the one CPU that this thread keeps busy.
+TEST(ThreadsOfAGroup, HaveTheirNamesAndCpusFromTheStart) {
+  const int cpu = affinity().front();
+  std::thread([cpu] {
+    ASSERT_TRUE(stay_on({cpu}));
+    ThreadSettings settings;
+    settings.name_prefix = "early";
+    const auto group = ThreadGroup::start(settings, "cpu", {cpu}, 4);
+    std::map<std::string, std::vector<int>> expected;
+    for (int number = 1; number <= 4; ++number) {
+      expected["early-cpu-" + std::to_string(number)] = {cpu};
+    }
+    EXPECT_EQ(threads_called("early"), expected);
+  }).join();
+}
+
 class ThreadsOfSessions : public RealSessions {};
 
 TEST_F(ThreadsOfSessions, AreNamedBoundCountedAndJoined) {
