@@ -69,23 +69,7 @@ std::size_t open_files() {
   return static_cast<std::size_t>(std::distance(begin(descriptors), end(descriptors)));
 }
 
-std::size_t threads_at_rest() {
-  std::thread([] {}).join();  // with the first one ThreadSanitizer starts its own
-  return thread_count();
-}
-
-bool threads_become(std::size_t count) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (thread_count() > count) {
-    if (std::chrono::steady_clock::now() > limit) {
-      return false;
-    }
-    std::this_thread::yield();
-  }
-  return true;
-}
-
-Loading::Loading() : threads_before_(threads_at_rest()), files_before_(open_files()) {
+Loading::Loading() : threads_before_(thread_count()), files_before_(open_files()) {
   fake.devices = 4;
   restart();
 }

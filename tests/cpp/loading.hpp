@@ -41,10 +41,6 @@ class WeightFiles {
 };
 
 std::size_t open_files();
-/// The threads of this process, with those that come with the first.
-std::size_t threads_at_rest();
-/// Whether as many threads as `count` are left, or fewer: the kernel takes a moment to count one less after its end.
-bool threads_become(std::size_t count);
 
 /// A machine with GPUs in host memory, on which weights are loaded.
 class Loading : public testing::Test {

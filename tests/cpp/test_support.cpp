@@ -3,6 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -157,11 +159,30 @@ std::vector<float> run(Session& session, const std::vector<FloatTensor>& inputs,
 std::vector<float> run_add(Session& session) { return run(session, {{"x", {10, 20, 30}, {1, 3}}}, "sum"); }
 
 std::size_t thread_count() {
-  // ThreadSanitizer has a thread of its own from the first that is started on.
-  static const bool started = (std::thread([] {}).join(), true);
+  // ThreadSanitizer has a thread of its own from the first that is started on. That one is listed for a moment after it
+  // was joined.
+  static const bool started = [] {
+    std::atomic<pid_t> id{0};
+    std::thread([&id] { id.store(gettid()); }).join();
+    while (std::filesystem::exists("/proc/self/task/" + std::to_string(id.load()))) {
+      std::this_thread::yield();
+    }
+    return true;
+  }();
   static_cast<void>(started);
   const std::filesystem::directory_iterator tasks("/proc/self/task");
   return static_cast<std::size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+bool threads_become(std::size_t count) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (thread_count() > count) {
+    if (std::chrono::steady_clock::now() > limit) {
+      return false;
+    }
+    std::this_thread::yield();
+  }
+  return true;
 }
 
 }  // namespace ortmulti::tests

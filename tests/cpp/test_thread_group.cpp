@@ -93,7 +93,7 @@ TEST(ThreadCpus, OfANodeAreThoseThatMayBeUsed) {
 }
 
 TEST(ThreadsOfAGroup, ThatWereNotAskedForEnd) {
-  const std::size_t before = threads_at_rest();
+  const std::size_t before = thread_count();
   {
     const auto group = ThreadGroup::start({}, "cpu", {}, 3);
     EXPECT_EQ(thread_count(), before + 3);
@@ -126,7 +126,7 @@ class ThreadsOfSessions : public RealSessions {};
 
 TEST_F(ThreadsOfSessions, AreNamedBoundCountedAndJoined) {
   runtime().env();  // which has a thread of its own
-  const std::size_t before = threads_at_rest();
+  const std::size_t before = thread_count();
   ThreadSettings settings;
   settings.name_prefix = "unit";
   settings.cpus = {affinity().back()};
@@ -180,7 +180,7 @@ TEST_F(ThreadsOfSessions, AreAsManyAsTheCoresWhereNoNumberIsGiven) {
 
 TEST_F(ThreadsOfSessions, AreJoinedWhenTheCreationFails) {
   runtime().env();
-  const std::size_t before = threads_at_rest();
+  const std::size_t before = thread_count();
   SessionOptions options = with_threads(4, {});
   options.optimized_model_filepath = "/nowhere/optimized.onnx";  // written when the pools are there
   EXPECT_THROW(make_session("add", options), Error);
