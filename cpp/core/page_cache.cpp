@@ -75,11 +75,11 @@ Residency residency_by_mapping(int descriptor, std::uint64_t offset, std::uint64
 }
 
 Residency residency(int descriptor, std::uint64_t offset, std::uint64_t length) {
-  const Residency found = residency_by_reading(descriptor, offset, length);
-  if (found != Residency::unknown) {
-    return found;
+  if (lives_in_memory(descriptor)) {
+    return Residency::resident;
   }
-  return lives_in_memory(descriptor) ? Residency::resident : residency_by_mapping(descriptor, offset, length);
+  const Residency mapped = residency_by_mapping(descriptor, offset, length);
+  return mapped == Residency::unknown ? residency_by_reading(descriptor, offset, length) : mapped;
 }
 
 }  // namespace ortmulti

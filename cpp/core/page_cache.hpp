@@ -8,7 +8,8 @@ namespace ortmulti {
 /// systems and permissions that it does not work with.
 enum class Residency { resident, absent, unknown };
 
-/// By reading one byte in each MiB without waiting. Not supported by every file system.
+/// By reading one byte in each MiB without waiting. Not supported by every file system. The kernel begins to read what
+/// is absent, and a fast disk may have it there before the kernel looks again: then it counts as resident.
 Residency residency_by_reading(int descriptor, std::uint64_t offset, std::uint64_t length);
 
 /// By asking for each page of a mapping. Answered only to those who own the file or may write it.

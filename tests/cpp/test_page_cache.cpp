@@ -21,6 +21,17 @@ class PageCache : public testing::TestWithParam<Way> {
   static Residency ask(const FileInCache& file, std::uint64_t offset, std::uint64_t length) {
     return GetParam().ask(file.descriptor(), offset, length);
   }
+  // Asked again of evicted pages where a fast disk may have brought them while the kernel was asked.
+  static bool calls_absent(const FileInCache& file, std::uint64_t offset, std::uint64_t length) {
+    const int tries = GetParam().ask == residency_by_reading ? 100 : 1;
+    for (int i = 0; i < tries; ++i) {
+      if (ask(file, offset, length) == Residency::absent) {
+        return true;
+      }
+      EXPECT_TRUE(file.evict());
+    }
+    return false;
+  }
   TemporaryFolder folder;
 };
 
@@ -31,8 +42,8 @@ TEST_P(PageCache, KnowsWhatIsInMemory) {
   if (!file.evict()) {
     GTEST_SKIP() << "this file system keeps its pages";
   }
-  EXPECT_EQ(ask(file, 4 * mib + 17, 4096), Residency::absent);
-  EXPECT_EQ(ask(file, 0, 8 * mib), Residency::absent);
+  EXPECT_TRUE(calls_absent(file, 4 * mib + 17, 4096));
+  EXPECT_TRUE(calls_absent(file, 0, 8 * mib));
 }
 
 TEST_P(PageCache, KnowsThatAPartIsMissing) {
@@ -41,7 +52,7 @@ TEST_P(PageCache, KnowsThatAPartIsMissing) {
     GTEST_SKIP() << "this file system keeps its pages";
   }
   EXPECT_EQ(ask(file, 0, 6 * mib), Residency::resident);
-  EXPECT_EQ(ask(file, mib, 6 * mib), Residency::absent);
+  EXPECT_TRUE(calls_absent(file, mib, 6 * mib));
 }
 
 TEST_P(PageCache, NothingIsMissingBeyondTheEnd) {
