@@ -9,6 +9,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 
 import ortmulti
 from ortmulti import LoadProgress, Warmup
-from tests import _models
+from tests import _fake_driver, _models
 from tests._processes import check_child, nothing_leaks, run_child
 
 MODEL = _models.matmul()
@@ -179,6 +180,29 @@ def test_the_first_session_answers_while_the_others_start(gate: Gate) -> None:
         gate.open.set()
         pool.wait_ready()
         assert len(pool.sessions) == 2
+
+
+@pytest.mark.parametrize("require", ["all", "any"])
+def test_gpus_do_not_wait_for_a_first_one_that_failed(tmp_path: Path, require: str) -> None:
+    """The driver is one for tests, for which ONNX Runtime has no sessions here; its contexts are made all the same."""
+    driver = _fake_driver.build(tmp_path)
+    code = """
+        import sys
+        import ortmulti
+        from ortmulti import _core
+        from tests import _models
+
+        try:
+            ortmulti.load(_models.matmul(), ["cuda:2", "cuda:0", "cuda:1"], wait="first", require=sys.argv[1])
+        except ortmulti.Error:
+            pass
+        for device in (0, 1):
+            _core.cuda_memory(device)  # waits for its context
+    """
+    child = run_child(code, require, environment={**driver.environment, "ORTMULTI_CACHE": str(tmp_path / "cache")})
+    assert child.returncode == 0, child.stderr
+    made = [call for call in driver.calls if call.startswith("context")]
+    assert made == ["context 2", "context 0", "context 1"]
 
 
 def test_progress_comes_from_the_thread_that_loads() -> None:

@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include <memory>
 #include <optional>
 
 #include "bindings/gil.hpp"
@@ -73,6 +74,10 @@ void register_device(py::module_& module) {
       "prewarm",
       [](std::optional<std::vector<int>> devices) { CudaStartup::instance().begin_contexts(std::move(devices)); },
       py::arg("devices"), py::call_guard<ReleaseGil>());
+  py::class_<CudaStartup::Hold, std::shared_ptr<CudaStartup::Hold>>(module, "ContextHold")
+      .def(py::init([](int device) { return std::make_shared<CudaStartup::Hold>(CudaStartup::instance(), device); }),
+           py::arg("device"))
+      .def("release", &CudaStartup::Hold::release, py::call_guard<ReleaseGil>());
   module.def(
       "cuda_has_context", [](int device) { return CudaStartup::instance().has_context(device); }, py::arg("device"));
 }

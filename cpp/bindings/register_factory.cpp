@@ -69,7 +69,8 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
                           const std::optional<WeightList>& weights, bool fill,
                           const std::shared_ptr<ReadAhead>& read_ahead, const LoaderArgument& loader,
                           const py::object& load_progress, bool one_session_on_cpu,
-                          const std::shared_ptr<Timeline>& timeline, const ListenerArgument& listener) {
+                          const std::shared_ptr<Timeline>& timeline, const ListenerArgument& listener,
+                          const std::shared_ptr<CudaStartup::Hold>& hold) {
   OnnxRuntime& runtime = OnnxRuntime::get();
   CreationRequest request;
   request.model =
@@ -90,6 +91,7 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
   }
   request.one_session_on_cpu = one_session_on_cpu;
   request.timeline = timeline;
+  request.hold = hold;
   request.keep_going = !std::get<1>(listener).is_none();
   if (weights) {
     SharedWeights& shared = request.weights.emplace();
@@ -171,7 +173,7 @@ void register_factory(py::module_& module) {
              py::arg("fill") = true, py::arg("read_ahead") = py::none(), py::arg("loader") = LoaderArgument{},
              py::arg("load_progress") = py::none(), py::arg("one_session_on_cpu") = false,
              py::arg("timeline") = py::none(),
-             py::arg("listener") = std::make_tuple(py::none(), py::none(), py::none()));
+             py::arg("listener") = std::make_tuple(py::none(), py::none(), py::none()), py::arg("hold") = py::none());
   py::class_<ReadAhead, std::shared_ptr<ReadAhead>>(module, "ReadAhead")
       .def(py::init([](const std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>>& ranges) {
              std::vector<ReadAhead::Range> files;

@@ -1,19 +1,10 @@
 #include "core/completions.hpp"
 
-#include <atomic>
 #include <utility>
 
 #include "core/process_fork.hpp"
 
 namespace ortmulti {
-namespace {
-
-std::atomic<Completions*> queue{nullptr};
-
-// Never freed: sessions that the process's end closes may still push.
-void new_queue() { queue.store(new Completions()); }  // NOLINT(cppcoreguidelines-owning-memory)
-
-}  // namespace
 
 void Completions::push(Completion completion) {
   {
@@ -42,14 +33,6 @@ void Completions::open() {
   closed_ = false;
 }
 
-Completions& completions() {
-  static const bool watched = [] {
-    new_queue();
-    on_fork_in_child(new_queue);  // another thread of the parent may have held the old one's lock
-    return true;
-  }();
-  static_cast<void>(watched);
-  return *queue.load();
-}
+Completions& completions() { return one_of_process<Completions>(); }
 
 }  // namespace ortmulti

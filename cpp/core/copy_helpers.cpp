@@ -1,7 +1,6 @@
 #include "core/copy_helpers.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
 #include <system_error>
 #include <thread>
@@ -13,9 +12,6 @@ namespace ortmulti {
 namespace {
 
 constexpr int most = 3;  // with whoever asks four, beyond which the memory is what limits a copy
-
-// Of a forked child, which has none of its parent's threads, and may have its locks.
-std::atomic<CopyHelpers*> the_helpers{nullptr};
 
 }  // namespace
 
@@ -57,16 +53,7 @@ struct CopyHelpers::Job {
   }
 };
 
-CopyHelpers& CopyHelpers::instance() {
-  static const bool watched = [] {
-    // Never freed: its threads wait for work up to the process's end.
-    the_helpers.store(new CopyHelpers());                            // NOLINT(cppcoreguidelines-owning-memory)
-    on_fork_in_child([] { the_helpers.store(new CopyHelpers()); });  // NOLINT(cppcoreguidelines-owning-memory)
-    return true;
-  }();
-  static_cast<void>(watched);
-  return *the_helpers.load();
-}
+CopyHelpers& CopyHelpers::instance() { return one_of_process<CopyHelpers>(); }
 
 int CopyHelpers::count() {
   static const int count = std::min(most, usable_cores() - 1);

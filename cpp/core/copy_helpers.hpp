@@ -6,6 +6,8 @@
 #include <memory>
 #include <mutex>
 
+#include "core/process_fork.hpp"
+
 namespace ortmulti {
 
 /// A few threads of the process that help with what one thread would take too long for, such as copying many megabytes
@@ -24,6 +26,8 @@ class CopyHelpers {
 
  private:
   struct Job;
+  template <typename T>
+  friend T& one_of_process();
 
   CopyHelpers() = default;
   void start();

@@ -129,6 +129,7 @@ void CudaStartup::join() {
     all_queued_ = false;
     starter.swap(starter_);
   }
+  queue_moves_.notify_all();
   for (std::thread* thread : {&opener, &starter}) {
     if (thread->joinable()) {
       thread->join();
@@ -219,6 +220,7 @@ void CudaStartup::begin_contexts(std::optional<std::vector<int>> devices) {
     all_queued_ = true;
   }
   if (starter_running_ || (queued_.empty() && !all_queued_)) {
+    queue_moves_.notify_all();
     return;
   }
   if (starter_.joinable()) {
@@ -230,18 +232,25 @@ void CudaStartup::begin_contexts(std::optional<std::vector<int>> devices) {
   starter_running_ = true;
 }
 
+std::deque<int>::iterator CudaStartup::next_queued() {
+  return held_for_.empty() ? queued_.begin() : std::find_if(queued_.begin(), queued_.end(), [this](int device) {
+    return held_for_.count(device) != 0;
+  });
+}
+
 void CudaStartup::create_queued_contexts() {
   for (;;) {
     int device = -1;
     bool all = false;
     {
-      const std::lock_guard lock(contexts_mutex_);
+      std::unique_lock lock(contexts_mutex_);
+      queue_moves_.wait(lock, [this] { return all_queued_ || queued_.empty() || next_queued() != queued_.end(); });
       all = std::exchange(all_queued_, false);
       if (!all && queued_.empty()) {
         starter_running_ = false;
         break;
       }
-      device = all ? -1 : queued_.front();
+      device = all ? -1 : *next_queued();
     }
     try {
       if (all) {
@@ -259,13 +268,30 @@ void CudaStartup::create_queued_contexts() {
     }
     if (!all) {
       const std::lock_guard lock(contexts_mutex_);
-      if (!queued_.empty() && queued_.front() == device) {
-        queued_.pop_front();
+      if (const auto done = std::find(queued_.begin(), queued_.end(), device); done != queued_.end()) {
+        queued_.erase(done);
       }
     }
     context_created_.notify_all();
   }
   context_created_.notify_all();
+}
+
+CudaStartup::Hold::Hold(CudaStartup& startup, int device)
+    : startup_(startup), device_(device), generation_(fork_generation()) {
+  const std::lock_guard lock(startup_.contexts_mutex_);
+  startup_.held_for_.insert(device);
+}
+
+void CudaStartup::Hold::release() {
+  if (released_.exchange(true) || generation_ != fork_generation()) {
+    return;
+  }
+  {
+    const std::lock_guard lock(startup_.contexts_mutex_);
+    startup_.held_for_.erase(startup_.held_for_.find(device_));  // one of those for the device
+  }
+  startup_.queue_moves_.notify_all();
 }
 
 CUcontext CudaStartup::create_context(int device, Timeline* timeline) {

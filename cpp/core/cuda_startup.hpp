@@ -44,6 +44,24 @@ class CudaStartup {
   /// object; of all devices without a list. What fails there is reported to whoever asks for it.
   void begin_contexts(std::optional<std::vector<int>> devices);
 
+  /// While one exists, only its device's context is created in the background. For the one that makes contexts keeps
+  /// the driver's lock, so that what is done on the first GPU meanwhile would hardly come on until all are there.
+  class Hold {
+   public:
+    Hold(CudaStartup& startup, int device);
+    ~Hold() { release(); }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+    /// From any thread; the first call does it.
+    void release();
+
+   private:
+    CudaStartup& startup_;
+    const int device_;
+    const unsigned generation_;  // a forked child has none of its parent's
+    std::atomic<bool> released_{false};
+  };
+
   /// Waits for the threads of this object: before the process ends, since they must not outlive it.
   void join();
 
@@ -82,6 +100,8 @@ class CudaStartup {
   void initialize(Timeline* timeline);
   CUdevice handle(int device);
   void create_queued_contexts();
+  /// The next of the queue that may be created. Under contexts_mutex_.
+  std::deque<int>::iterator next_queued();
   CUcontext create_context(int device, Timeline* timeline);
 
   const CudaDriver* driver_;
@@ -105,9 +125,11 @@ class CudaStartup {
   mutable std::mutex contexts_mutex_;
   std::condition_variable context_created_;
   std::map<int, CUcontext> contexts_;
-  std::deque<int> queued_;        // whose contexts the starter creates
-  bool all_queued_ = false;       // it has still to ask how many there are
-  bool starter_running_ = false;  // until it finds nothing more to do
+  std::deque<int> queued_;               // whose contexts the starter creates
+  std::multiset<int> held_for_;          // the holds' devices
+  std::condition_variable queue_moves_;  // for the starter
+  bool all_queued_ = false;              // it has still to ask how many there are
+  bool starter_running_ = false;         // until it finds nothing more to do
   std::atomic<bool> starting_{false};
   std::atomic<unsigned> starting_generation_{0};
   std::thread starter_;

@@ -24,11 +24,6 @@ std::atomic<OnnxRuntime*> opened{nullptr};
 std::mutex environment_mutex;
 EnvironmentSettings environment_settings;
 
-std::atomic<LogQueue*> log_queue{nullptr};
-
-// Never freed: ONNX Runtime may log up to the end of the process.
-void new_log_queue() { log_queue.store(new LogQueue()); }  // NOLINT(cppcoreguidelines-owning-memory)
-
 void ORT_API_CALL enqueue(void* /*unused*/, OrtLoggingLevel severity, const char* category, const char* logger,
                           const char* location, const char* message) {
   const auto text = [](const char* pointer) { return std::string(pointer == nullptr ? "" : pointer); };
@@ -54,15 +49,7 @@ void skip_exit_handlers() { static_cast<void>(on_exit(exit_at_once, nullptr)); }
 
 }  // namespace
 
-LogQueue& onnxruntime_log() {
-  static const bool watched = [] {
-    new_log_queue();
-    on_fork_in_child(new_log_queue);  // another thread of the parent may have held the old one's lock
-    return true;
-  }();
-  static_cast<void>(watched);
-  return *log_queue.load();
-}
+LogQueue& onnxruntime_log() { return one_of_process<LogQueue>(); }
 
 OnnxRuntime::OnnxRuntime(const std::string& path) : path_(path) {
   // Local: the onnxruntime Python package may hold a second copy of the same symbols in this process.

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+
 namespace ortmulti {
 
 /// Counts the forks between the first process and this one: what was started under another number belongs to a
@@ -10,5 +12,20 @@ unsigned fork_generation();
 /// Calls `handler` in every forked child, before fork() returns there. Only a handful of handlers: one a module.
 /// They may not wait for locks, since the thread that held one may not exist in the child.
 void on_fork_in_child(void (*handler)());
+
+/// The process's one `T`, made at the first call. A forked child has a new one: its copy of the parent's may be locked
+/// by a thread that stayed there. Never freed, since it may be needed up to the process's end.
+template <typename T>
+T& one_of_process() {
+  static std::atomic<T*> one{nullptr};
+  static const bool made = [] {
+    constexpr auto make = [] { one.store(new T()); };  // NOLINT(cppcoreguidelines-owning-memory)
+    make();
+    on_fork_in_child(make);
+    return true;
+  }();
+  static_cast<void>(made);
+  return *one.load();
+}
 
 }  // namespace ortmulti

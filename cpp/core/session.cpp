@@ -30,12 +30,6 @@ Error with_device_memory(const Error& error, const Device& device) {
   return Error(error.kind(), message);
 }
 
-// ONNX Runtime copies what it needs of a model's bytes, unless it is told not to.
-bool uses_bytes_in_place(const SessionOptions& options) {
-  const auto entry = options.config_entries.find("session.use_ort_model_bytes_directly");
-  return entry != options.config_entries.end() && entry->second == "1";
-}
-
 // Does a step towards what `made` will hold. An error frees that, and says in what it happened and how much memory
 // there is where a GPU's is exhausted.
 template <typename Made, typename Step>
@@ -149,7 +143,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   make_part(opened, context, device, [&] {
     const ScopedSpan span(timeline, "prepare session", name);
     ort_options = to_onnxruntime(options, with_compute_stream(description->providers, device, opened->compute_stream));
-    if (uses_environment_allocators(options)) {
+    if (is_on(options, "session.use_env_allocators")) {
       runtime.share_arena(device);
     }
     if (options.threads) {
@@ -159,7 +153,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
       description->threads = threads;
     }
   });
-  if (uses_bytes_in_place(options)) {
+  if (is_on(options, "session.use_ort_model_bytes_directly")) {  // else ONNX Runtime copies what it needs of them
     opened->model_bytes = model.owner;
   }
   if (weights) {
@@ -383,20 +377,7 @@ struct Registry {
   std::vector<std::weak_ptr<Session>> sessions;
 };
 
-// Replaced in a forked child, since another thread of the parent may have held its lock.
-std::atomic<Registry*> registry{nullptr};
-
-void new_registry() { registry.store(new Registry()); }  // NOLINT(cppcoreguidelines-owning-memory): needed up to exit
-
-Registry& live_sessions() {
-  static const bool watched = [] {
-    new_registry();
-    on_fork_in_child(new_registry);
-    return true;
-  }();
-  static_cast<void>(watched);
-  return *registry.load();
-}
+Registry& live_sessions() { return one_of_process<Registry>(); }
 
 }  // namespace
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -25,20 +24,7 @@ struct Cancelled {
   std::vector<std::thread> threads;
 };
 
-std::atomic<Cancelled*> cancelled_creations{nullptr};
-
-// Replaced in a forked child, which has none of these threads.
-void new_cancelled() { cancelled_creations.store(new Cancelled()); }  // NOLINT(cppcoreguidelines-owning-memory)
-
-Cancelled& cancelled_threads() {
-  static const bool watched = [] {
-    new_cancelled();
-    on_fork_in_child(new_cancelled);
-    return true;
-  }();
-  static_cast<void>(watched);
-  return *cancelled_creations.load();
-}
+Cancelled& cancelled_threads() { return one_of_process<Cancelled>(); }
 
 }  // namespace
 
@@ -109,8 +95,17 @@ std::shared_ptr<Creation> Creation::start(OnnxRuntime& runtime, CreationRequest 
   return creation;
 }
 
+void Creation::release_hold() {
+  if (request_.hold) {
+    request_.hold->release();
+  }
+}
+
 void Creation::start_threads() {
   const auto self = shared_from_this();
+  if (request_.serialize == Serialize::all) {
+    release_hold();  // one that waits for its context may have the turn
+  }
   if (loader_) {
     CudaStartup::instance().begin_contexts(loader_->devices());
     for (std::size_t i = 0; i < loader_->devices().size(); ++i) {
@@ -289,6 +284,9 @@ void Creation::finish(std::size_t index, std::shared_ptr<Session> session, const
     }
   }
   made[index] = std::move(session);
+  if (error) {
+    release_hold();  // it may be the first one's
+  }
   if (error && loader_) {
     if (request_.keep_going && devices_[index].is_cuda()) {
       loader_->want(loader_->index_of(devices_[index].index));  // its thread may wait for that
@@ -350,6 +348,7 @@ void Creation::cancel() {
     ready.swap(sessions_);
     sessions_.resize(ready.size());
   }
+  release_hold();
   if (loader_) {
     loader_->stop();
   }

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/cuda_startup.hpp"
 #include "core/onnx_index.hpp"
 #include "core/session.hpp"
 #include "core/weight_loader.hpp"
@@ -38,9 +39,10 @@ struct CreationRequest {
   SessionOptions options;
   Serialize serialize = Serialize::automatic;
   std::optional<SharedWeights> weights;
-  bool one_session_on_cpu = false;     ///< The sessions on the CPU are handles of one ONNX Runtime session.
-  bool keep_going = false;             ///< One session's failure is not that of the others.
-  std::shared_ptr<Timeline> timeline;  ///< To add spans to; null: a new one.
+  bool one_session_on_cpu = false;          ///< The sessions on the CPU are handles of one ONNX Runtime session.
+  bool keep_going = false;                  ///< One session's failure is not that of the others.
+  std::shared_ptr<CudaStartup::Hold> hold;  ///< Released where the others must not wait for the first one any more.
+  std::shared_ptr<Timeline> timeline;       ///< To add spans to; null: a new one.
 };
 
 /// N sessions on N threads. The threads own what they need, so that whoever waits may give up: what then is still
@@ -105,6 +107,7 @@ class Creation : public std::enable_shared_from_this<Creation> {
   SessionOptions options_for(const Device& device) const;
   /// The lock under which sessions on the device are created; null where they need not wait.
   std::mutex* turn(const Device& device);
+  void release_hold();
   void join();
   void leave_threads();  ///< To join_cancelled_creations().
 

@@ -77,8 +77,8 @@ void append(Ort::SessionOptions& target, const Provider& provider) {
 
 }  // namespace
 
-bool uses_environment_allocators(const SessionOptions& options) {
-  const auto entry = options.config_entries.find("session.use_env_allocators");
+bool is_on(const SessionOptions& options, const std::string& config_entry) {
+  const auto entry = options.config_entries.find(config_entry);
   return entry != options.config_entries.end() && entry->second == "1";
 }
 

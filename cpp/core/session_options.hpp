@@ -37,8 +37,8 @@ struct SessionOptions {
   ModelAdditions additions;
 };
 
-/// Whether the session uses the allocators that the environment has, in place of its own.
-bool uses_environment_allocators(const SessionOptions& options);
+/// Whether a config entry, one of ONNX Runtime's that are off unless "1", is on.
+bool is_on(const SessionOptions& options, const std::string& config_entry);
 
 /// The threads that the session's pools have besides the calling one; 0 where ONNX Runtime is to find their number.
 int pool_threads(const SessionOptions& options);

@@ -72,26 +72,13 @@ struct ThreadGroup::Worker {
   std::thread thread;
 };
 
-// What ONNX Runtime has of all groups. Replaced in a forked child, which has none of these threads, and whose copy of
-// the lock may be held by a thread that stayed with the parent.
+// What ONNX Runtime has of all groups.
 struct LiveWorkers {
   std::mutex mutex;
   std::map<OrtCustomThreadHandle, std::unique_ptr<ThreadGroup::Worker>> workers;
   std::vector<std::weak_ptr<const ThreadGroup>> groups;
 
-  static LiveWorkers& get() {
-    static const bool watched = [] {
-      renew();
-      on_fork_in_child(renew);
-      return true;
-    }();
-    static_cast<void>(watched);
-    return *live.load();
-  }
-
- private:
-  static void renew() { live.store(new LiveWorkers()); }  // NOLINT(cppcoreguidelines-owning-memory): needed up to exit
-  static inline std::atomic<LiveWorkers*> live{nullptr};
+  static LiveWorkers& get() { return one_of_process<LiveWorkers>(); }
 };
 
 ThreadGroup::ThreadGroup(const ThreadSettings& settings, std::string owner, std::vector<int> cpus)

@@ -78,20 +78,7 @@ struct Watches {
   std::map<std::uint64_t, WeightUseWatch*> by_number;
 };
 
-// Replaced in a forked child: the threads that watched stayed with the parent, and one may have held the lock.
-std::atomic<Watches*> watches{nullptr};
-
-void new_watches() { watches.store(new Watches()); }  // NOLINT(cppcoreguidelines-owning-memory): logged to up to exit
-
-Watches& all_watches() {
-  static const bool watched = [] {
-    new_watches();
-    on_fork_in_child(new_watches);
-    return true;
-  }();
-  static_cast<void>(watched);
-  return *watches.load();
-}
+Watches& all_watches() { return one_of_process<Watches>(); }
 
 // When the library is loaded: a child that is forked while another thread makes them would wait for that thread for
 // ever. NOLINTNEXTLINE(bugprone-throwing-static-initialization,cert-err58-cpp): without memory the process ends there

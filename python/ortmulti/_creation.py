@@ -128,6 +128,7 @@ def create(
     weights: Weights | None = None,
     one_session_on_cpu: bool = False,
     listener: Listener | None = None,
+    hold: _core.ContextHold | None = None,
 ) -> tuple[list[_core.Session], _core.Timeline]:
     """One creation in the core: a session for each list of providers.
 
@@ -135,6 +136,7 @@ def create(
         weights: Weights to use together instead of each session's own.
         one_session_on_cpu: Whether those on the CPU are handles of one ONNX Runtime session.
         listener: Who gets the sessions, of which then none is returned.
+        hold: Has other GPUs wait for one; released where one session fails.
     """
     for session in sessions:
         _config_entries.check_providers(options, session)
@@ -156,6 +158,7 @@ def create(
             listener=(None, None, None)
             if listener is None
             else (listener.ready, listener.failed if listener.keep_going else None, listener.poll),
+            hold=hold,
         )
     finally:
         _logging.flush()

@@ -58,6 +58,7 @@ class Request:
         optimize: Whether the model is optimized before.
         loader: How weights are read.
         listener: Who gets the sessions as they become ready; None: they are returned together.
+        hold: Has the other GPUs' contexts wait for one; released where no session can come before the others.
     """
 
     model: _creation.CheckedModel
@@ -71,6 +72,7 @@ class Request:
     optimize: Optimize = "auto"
     loader: LoaderOptions | None = None
     listener: _creation.Listener | None = None
+    hold: _core.ContextHold | None = None
 
 
 class _Spans:
@@ -133,7 +135,7 @@ class _Load:
             options,
             self.request.serialize,
             self.request.callbacks,
-            **{"listener": self.request.listener, **more},
+            **{"listener": self.request.listener, "hold": self.request.hold, **more},
         )
         return created, Timeline(timeline)
 
@@ -291,6 +293,8 @@ def _over_new_entry(
     from ortmulti import optimized
 
     listener = load.request.listener
+    if load.request.hold is not None:
+        load.request.hold.release()
 
     def create(entry: optimized.Entry) -> tuple[tuple[list[_core.Session], Timeline, Kept | None], set[str]]:
         kept = None if listener is None else Kept(listener)

@@ -249,6 +249,52 @@ TEST_F(Startup, ContextsAreCreatedOnceAndOneAfterAnother) {
   EXPECT_EQ(contexts, (std::vector<int>{0, 1, 2, 3}));
 }
 
+TEST_F(Startup, AHoldLetsOneDeviceComeFirst) {
+  FakeCuda::state().devices = 4;
+  const auto startup = make();
+  CudaStartup::Hold hold(*startup, 2);
+  startup->begin_contexts(std::nullopt);
+  startup->make_current(2);
+  EXPECT_EQ(FakeCuda::state().contexts, std::vector<int>{2});
+  auto last = std::async(std::launch::async, [&] { startup->make_current(3); });
+  hold.release();
+  last.get();
+  EXPECT_EQ(FakeCuda::state().contexts, (std::vector<int>{2, 0, 1, 3}));
+  hold.release();
+  startup->begin_contexts(std::vector<int>{0});  // all are there
+}
+
+TEST_F(Startup, WhatIsQueuedUnderAHoldComesAfterIt) {
+  FakeCuda::state().devices = 3;
+  const auto startup = make();
+  {
+    const CudaStartup::Hold first(*startup, 1);
+    startup->begin_contexts(std::vector<int>{0});
+    {
+      const CudaStartup::Hold second(*startup, 2);
+      startup->begin_contexts(std::vector<int>{1, 2});  // while the starter waits
+      startup->make_current(2);
+      startup->make_current(1);
+    }
+    EXPECT_FALSE(startup->has_context(0)) << "one hold is left";
+  }
+  startup->make_current(0);
+  EXPECT_EQ(FakeCuda::state().contexts.back(), 0);
+}
+
+TEST_F(Startup, AHoldIsForContextsThatAreMadeInTheBackground) {
+  FakeCuda::state().devices = 3;
+  const auto startup = make();
+  const CudaStartup::Hold hold(*startup, 0);
+  startup->begin_contexts(std::vector<int>{1});
+  startup->make_current(2);
+  EXPECT_EQ(FakeCuda::state().contexts, std::vector<int>{2});
+  auto waiting = std::async(std::launch::async, [&] { startup->make_current(1); });
+  startup->join();  // gives up what is queued: who waits for it makes it
+  waiting.get();
+  EXPECT_TRUE(startup->has_context(1));
+}
+
 TEST_F(Startup, NothingIsAwaitedWhereNoLibraryIsToBeOpened) {
   EXPECT_NO_THROW(make()->wait_for_libraries(nullptr));
   const auto startup = make();

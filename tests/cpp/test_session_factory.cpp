@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "core/cores.hpp"
+#include "core/cuda_startup.hpp"
 #include "core/session_factory.hpp"
+#include "fake_cuda.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {
@@ -313,6 +315,60 @@ TEST_F(Factory, OthersDo) {
     }
     EXPECT_TRUE(overlapped);
   }
+}
+
+// A GPU whose context waits for a hold, which a creation gets.
+class FactoryWithHold : public Factory {
+ protected:
+  FactoryWithHold() {
+    FakeCuda::reset();
+    startup.begin_contexts(std::vector<int>{1});
+  }
+  bool held() { return !startup.has_context(1); }
+  void wait_for_context() { startup.make_current(1); }
+
+  CudaDriver driver = FakeCuda::table();
+  CudaStartup startup{&driver, ""};
+  std::shared_ptr<CudaStartup::Hold> hold = std::make_shared<CudaStartup::Hold>(startup, 0);
+};
+
+TEST_F(FactoryWithHold, LeavesItToWhoGivesTheSessionsOn) {
+  CreationRequest request = request_for("add", 2);
+  request.hold = hold;
+  const auto creation = Creation::start(runtime(), request);
+  EXPECT_EQ(creation->take().size(), 2U);
+  EXPECT_TRUE(held());
+}
+
+class WhereOneFails : public FactoryWithHold, public testing::WithParamInterface<bool> {};
+
+TEST_P(WhereOneFails, TheHoldEnds) {
+  CreationRequest request = request_for("add", 2);
+  request.hold = hold;
+  request.keep_going = GetParam();
+  request.sessions[0].insert(request.sessions[0].begin(), unknown_provider());
+  const auto creation = Creation::start(runtime(), request);
+  wait_for_context();
+  wait_for_all(*creation);
+}
+
+INSTANTIATE_TEST_SUITE_P(Others, WhereOneFails, testing::Bool());
+
+TEST_F(FactoryWithHold, EndsItWhereOneMayHaveTheTurnOfAll) {
+  CreationRequest request = request_for("add", 2);
+  request.hold = hold;
+  request.serialize = Serialize::all;
+  const auto creation = Creation::start(runtime(), request);
+  wait_for_context();
+  EXPECT_EQ(creation->take().size(), 2U);
+}
+
+TEST_F(FactoryWithHold, EndsItWhenCancelled) {
+  CreationRequest request = request_for("add", 2);
+  request.hold = hold;
+  const auto creation = Creation::start(runtime(), request);
+  creation->cancel();
+  wait_for_context();
 }
 
 TEST_F(Factory, CancelledAtOnceLeavesNothing) {

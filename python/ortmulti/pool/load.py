@@ -107,6 +107,8 @@ def load(
             True: `Warmup()`. Default: nothing.
         wait: ``"all"``: return when all sessions take requests; ``"first"``: when one does; ``"none"``: at once, when
             the arguments are checked. The others join the pool as they come, and until then requests wait for them.
+            With ``"first"`` and the strategy ``"shared"`` the other GPUs' contexts are begun when the first GPU takes
+            requests, which would hardly come on beside them; all are there the later for it: docs/pool.md.
         require: ``"all"``: if one session fails, the load does: it raises, or once this has returned the pool is closed
             and every request that waits or comes later raises that error. ``"any"``: the pool goes on with the sessions
             that work, and `Pool.stats` and the log say which devices failed and why; if none works the load fails. A

@@ -79,6 +79,8 @@ class Loading:
         warmup: What each session runs before it is handed on; None: nothing.
         keep_going: Whether one session's failure is only its own.
         runs: How often each sample is run, unless ``warmup`` says so.
+        first: The GPU whose session comes first: the others' contexts wait until one session was handed on. None: all
+            contexts are made at once.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Loading:
         warmup: Warmup | None,
         keep_going: bool,
         runs: int = 1,
+        first: int | None = None,
     ) -> None:
         self._request = request
         self._receiver = receiver
@@ -96,6 +99,7 @@ class Loading:
         self._warmup = warmup
         self._keep_going = keep_going
         self._runs = runs
+        self._hold = None if first is None else _core.ContextHold(first)
         self._feeds: list[Mapping[str, Any]] | None = None
         self._feeds_lock = threading.Lock()
         self._warming: list[threading.Thread] = []
@@ -118,7 +122,7 @@ class Loading:
         self.thread = threading.get_ident()
         try:
             try:
-                _shared.create(dataclasses.replace(self._request, listener=self))
+                _shared.create(dataclasses.replace(self._request, listener=self, hold=self._hold))
                 self._join()
             except _Cancelled:
                 pass
@@ -131,6 +135,7 @@ class Loading:
             self._join()
             raise
         finally:
+            self._release()
             self._ended.set()
         if self._error is not None and not (self._keep_going and self._handed_on and not self._cancelled):
             raise self._error
@@ -140,6 +145,7 @@ class Loading:
     def cancel(self) -> None:
         """Ends it soon: what has not begun does not begin, and what is ready and was not handed on is closed."""
         self._cancelled = True
+        self._release()
         if self._end_runs is not None:
             self._end_runs.terminate = True
 
@@ -207,6 +213,12 @@ class Loading:
             else:
                 self._error = error
                 self.cancel()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        if self._hold is not None:
+            self._hold.release()
 
     def _join(self) -> None:
         for thread in self._warming:

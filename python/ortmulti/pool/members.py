@@ -125,7 +125,10 @@ class Members:
         else:
             per_device = self._request.sessions_per_device
             self._expect([str(device) for device in named for _ in range(per_device)])
-        loading = Loading(self._request, self, self._timeline, self._warmup, keep_going, self.serving.warm_up_runs)
+        gpus = [0] if named is None else [device.index for device in named if device.kind == "cuda"]
+        first = gpus[0] if gpus and wait == "first" else None
+        runs = self.serving.warm_up_runs
+        loading = Loading(self._request, self, self._timeline, self._warmup, keep_going, runs, first)
         self._loads.add(loading)
         if wait == "all":
             self._load(loading)
