@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from ortmulti.diagnose.account.events import RawSpan
 from ortmulti.diagnose.account.first_run import Node, Run, read_profile
 from ortmulti.diagnose.account.first_run import split as split_first_run
 from ortmulti.diagnose.account.marks import Mark, Phase, phases
-from ortmulti.diagnose.account.sampler import Sample, ThreadSamples
+from ortmulti.diagnose.account.sampler import Sample, Sampler, ThreadSamples
 from ortmulti.diagnose.account.sweep import Window, attribute, flatten
 
 MS = 1_000_000
@@ -260,16 +262,15 @@ def test_a_profile_is_read_without_nodes_of_sub_graphs(tmp_path: Path) -> None:
     assert read_profile(file) == []
 
 
-def sampled(*stretches: tuple[int, float, int | None]) -> ThreadSamples:
+def sampled(*stretches: tuple[int, float, int | None], timed: bool = False) -> ThreadSamples:
     """A thread for milliseconds at a share of a CPU each, in a system call where it sleeps; every 5 ms a sample."""
     samples = [Sample(0, 0, 0, 0, False, None)]
     for length, share, call in stretches:
         for _ in range(length // 5):
             last = samples[-1]
             faults = last.faults + (call == -1)
-            samples.append(
-                Sample(last.time + 5 * MS, last.on_cpu + int(5 * MS * share), 0, faults, call is not None, call)
-            )
+            on_cpu = last.on_cpu + int(5 * MS * share)
+            samples.append(Sample(last.time + 5 * MS, on_cpu, 0, faults, call is not None, call, timed))
     return ThreadSamples(1, samples)
 
 
@@ -315,12 +316,50 @@ def test_waits_for_the_gil_lie_between_calls_and_at_their_ends() -> None:
         span("read model", 40, 190, thread=3, name="construct", session=1),
         span("set up", 205, 300, thread=3, name="initialize", session=1),
     ]
-    threads = {2: sampled((200, 1, None)), 3: sampled((80, 1, None), (120, 0.1, LOCK), (100, 1, None))}
+    waiting = ((80, 1, None), (120, 0.1, LOCK), (100, 1, None))
+    threads = {2: sampled((200, 1, None)), 3: sampled(*waiting, timed=True)}
     found = {(one.session, one.start // MS, (one.end or 0) // MS) for one in gil.find_waits(spans, threads)}
     # From the import to its first call, from where it has read the model, and until its second call.
     assert found == {(1, 10, 40), (1, 80, 190), (1, 190, 205)}
+    threads[3] = sampled(*waiting)
+    assert len(gil.find_waits(spans, threads)) == 2  # who waits for the GIL asks for it again and again
     threads[3] = sampled((80, 1, None), (120, 0.1, DRIVER), (100, 1, None))
     assert len(gil.find_waits(spans, threads)) == 2  # the driver has no GIL
+
+
+def test_a_lock_and_the_gil_are_told_apart() -> None:
+    program = """
+import ctypes, threading, time
+held = threading.Lock()
+held.acquire()
+lock = threading.Thread(target=held.acquire, daemon=True)
+lock.start()
+def wants_the_gil():
+    end = time.monotonic() + 60
+    while time.monotonic() < end: pass
+thread = threading.Thread(target=wants_the_gil, daemon=True)
+thread.start()
+print(lock.native_id, thread.native_id, flush=True)
+while True: ctypes.PyDLL(None).usleep(100_000)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lock, thread = (int(number) for number in process.stdout.readline().split())
+        sampler = Sampler(process.pid)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if all(len(sleeping(sampler, one)) >= 20 for one in (lock, thread)):
+                break
+        sampler.stop()
+        process.kill()
+    assert off_cpu.sleeps_for_the_gil(sleeping(sampler, thread))
+    assert not off_cpu.sleeps_for_the_gil(sleeping(sampler, lock))
+
+
+def sleeping(sampler: Sampler, thread: int) -> list[Sample]:
+    """The samples that tell in which system call a thread sleeps."""
+    found = sampler.threads.get(thread)
+    return [] if found is None else [sample for sample in list(found.samples) if sample.call is not None]
 
 
 def test_spans_of_the_core_have_their_sessions() -> None:

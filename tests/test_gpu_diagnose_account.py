@@ -42,7 +42,9 @@ def test_nearly_all_of_every_way_is_explained(resnet50: Path, gpus: list[str], w
     assert sum(run["causes"].values()) == pytest.approx(run["wall"])
     assert run["explained"] >= 0.95, run["causes"]
     assert len(run["first_answers"]) == len(devices)
-    for cause in ("cuInit", "context", "libraries"):
+    # All of cuInit may lie beside the libraries' opening, which the first session waits for as well.
+    assert any(span["cause"] == "cuInit" for span in run["spans"]), run["spans"]
+    for cause in ("context", "libraries"):
         assert run["causes"].get(cause, 0) > 0, run["causes"]
     contexts = {span["device"] for span in run["spans"] if span["cause"] == "context"}
     assert contexts == set(devices)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .core_spans import CREATION
 from .events import RawSpan
-from .off_cpu import sleeps_on_a_lock
+from .off_cpu import sleeps_for_the_gil
 from .sampler import ThreadSamples
 
 _CALLS = ("construct", "initialize")
@@ -75,7 +75,7 @@ def _at_end(call: RawSpan, others: Sequence[RawSpan], samples: ThreadSamples | N
     left = call.end - last.time
     if left < _INSIDE_NS or 2 * _overlap(last.time, call.end, others) < left:
         return []
-    if not sleeps_on_a_lock([sample for sample in inside if sample.time > last.time]):
+    if not sleeps_for_the_gil([sample for sample in inside if sample.time > last.time]):
         return []
     return [_wait(call, last.time, call.end)]
 

@@ -32,10 +32,12 @@ _FILES, _LOCK, _DRIVER = {
 }.get(platform.machine(), (set[int](), None, None))
 
 
-def sleeps_on_a_lock(samples: Sequence[Sample]) -> bool:
-    """Whether a thread, where it sleeps, mostly waits for a lock, or nothing is known of it."""
-    calls = [sample.call for sample in samples if sample.asleep and sample.call is not None]
-    return 2 * calls.count(_LOCK) >= len(calls) if _LOCK is not None else True
+def sleeps_for_the_gil(samples: Sequence[Sample]) -> bool:
+    """Whether a thread, where it sleeps, mostly waits for a lock as CPython does for the GIL: for a few milliseconds,
+    again and again. Waits for a lock of the CUDA driver or of ONNX Runtime have no such end. Unknown counts as yes.
+    """
+    known = [sample for sample in samples if sample.asleep and sample.call is not None]
+    return _LOCK is None or 2 * sum(sample.call == _LOCK and sample.timed for sample in known) >= len(known)
 
 
 def split(span: RawSpan, threads: dict[int, ThreadSamples], beside: bool) -> list[RawSpan]:

@@ -17,6 +17,8 @@ _LOOK_FOR_THREADS = 2
 _LOOK_FOR_PROCESSES = 10
 # With very many threads, sampling itself may take this share of a core.
 _SHARE = 0.25
+# Which argument of futex is its time-out.
+_TIMEOUT = 3
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Sample:
         faults: pages that it had to wait for, from a file, so far.
         asleep: whether it sleeps now.
         call: the number of the system call that it sleeps in; -1 where it waits for a page of memory; None: unknown.
+        timed: of a wait for a lock: whether it ends by itself after a time.
     """
 
     time: int
@@ -38,6 +41,7 @@ class Sample:
     faults: int
     asleep: bool
     call: int | None
+    timed: bool = False
 
 
 @dataclass
@@ -116,13 +120,15 @@ class Sampler:
             asleep = fields[0] in "SD"
             thread = self.threads.setdefault(int(folder.name), ThreadSamples(pid))
             before = thread.samples[-1] if thread.samples else None
-            call = None
+            call, timed = None, False
             if asleep and before is not None and on_cpu - before.on_cpu < (now - before.time) / 2:
-                call = _system_call(folder)
-            thread.samples.append(Sample(now, on_cpu, waited, int(fields[9]), asleep, call))
+                call, timed = _system_call(folder)
+            thread.samples.append(Sample(now, on_cpu, waited, int(fields[9]), asleep, call, timed))
 
 
-def _system_call(folder: Path) -> int | None:
+def _system_call(folder: Path) -> tuple[int | None, bool]:
+    """Its number, and whether there is a fourth argument, futex's time-out; None: unknown."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        return int((folder / "syscall").read_text().split()[0])
-    return None
+        number, *arguments = (folder / "syscall").read_text().split()
+        return int(number), len(arguments) > _TIMEOUT and int(arguments[_TIMEOUT], 16) != 0
+    return None, False
