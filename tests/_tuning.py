@@ -11,7 +11,7 @@ from ortmulti.tuning.rejected import RejectedError
 from ortmulti.tuning.search import Outcome, Search
 from ortmulti.tuning.space import DEFAULTS, Configuration, Space, setting
 
-EFFORT = Effort((2, 4, 8), pairs=15, restarts=3, explore=16)
+EFFORT = Effort((2, 4, 8), pairs=18, restarts=6, explore=16)
 
 SPACE = Space(
     (
@@ -43,6 +43,7 @@ class Simulated:
         start: Seconds that the start of a process takes.
         block: Seconds that a measurement takes.
         drift: How much the machine's speed changes each second, as a logarithm.
+        bias: Standard deviation of the logarithm of what a process costs for as long as it lives.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Simulated:
         start: float = 0.5,
         block: float = 0.05,
         drift: float = 0.0,
+        bias: float = 0.0,
     ) -> None:
         self.now = 0.0
         self.measured: list[Configuration] = []
@@ -63,7 +65,8 @@ class Simulated:
         self._start = start
         self._block = block
         self._drift = drift
-        self._alive: set[Configuration] = set()
+        self._bias = bias
+        self._alive: dict[Configuration, float] = {}
 
     def clock(self) -> float:
         return self.now
@@ -71,11 +74,11 @@ class Simulated:
     def prepare(self, configurations: Sequence[Configuration]) -> None:
         for one in configurations:
             if one not in self._alive:
-                self._alive.add(one)
+                self._alive[one] = math.exp(self._random.gauss(0, self._bias)) if self._bias else 1.0
                 self.now += self._start
 
     def release(self, configuration: Configuration) -> None:
-        self._alive.discard(configuration)
+        self._alive.pop(configuration, None)
 
     def sample(self, configuration: Configuration) -> float:
         self.prepare([configuration])
@@ -84,7 +87,7 @@ class Simulated:
         self.now += self._block
         self.measured.append(configuration)
         noise = math.exp(self._random.gauss(0, self._noise) + self._drift * self.now)
-        return self._cost(configuration) * noise
+        return self._cost(configuration) * self._alive[configuration] * noise
 
 
 def search(simulated: Simulated, space: Space = SPACE, budget: float | None = None, seed: int = 0) -> Outcome:

@@ -62,11 +62,13 @@ def test_wrong_answers_are_counted() -> None:
     assert load.wrong == 1
 
 
-def test_first_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("wait", ["none", "first"])
+def test_first_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str], wait: str) -> None:
     model, path = models.make("identity", tmp_path), tmp_path / "first.json"
-    assert first_answers.main([str(model), "--devices", "cpu", "--repeat", "2", "--json", str(path)]) == 0
+    arguments = [str(model), "--devices", "cpu", "--repeat", "2", "--wait", wait, "--json", str(path)]
+    assert first_answers.main(arguments) == 0
     report = json.loads(path.read_text())
-    assert report["devices"] == ["cpu"]
+    assert (report["devices"], report["wait"]) == (["cpu"], wait)
     for each in report["rounds"]:
         for measured in each.values():
             assert measured["returned"] > 0

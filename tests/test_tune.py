@@ -109,7 +109,7 @@ def test_nothing_is_better_where_nothing_is(tmp_path: Path) -> None:
     model = _models.model([node], [("x", TensorProto.FLOAT, shape)], [("y", TensorProto.FLOAT, shape)], [weight])
     path = tmp_path / "product.onnx"
     path.write_bytes(model.SerializeToString())
-    result = ortmulti.tune(path, devices="cpu", only=["graph_optimization_level"], budget=12)
+    result = ortmulti.tune(path, devices="cpu", only=["graph_optimization_level"], budget=60)
     assert result.tuning.settings == {}
     assert result.tuning.gain == {}
     assert result.document["best"] is None

@@ -127,6 +127,8 @@ def test_candidates_depend_on_the_machine() -> None:
     assert {"sessions_per_device", "in_flight"} <= names("throughput", gpu)
     assert "sessions_per_device" not in names("latency", large)
     assert "gpu_mem_limit" in names("memory", gpu)
+    weights = "use_device_allocator_for_initializers"
+    assert [weights in names(objective, old) for objective in OBJECTIVES] == [False, False, True, True]
     affinities = {str(choice) for choice in space("latency", "pool", large).choices if "affinity" in str(choice)}
     assert affinities == {"thread_affinity=cores", "thread_affinity=node:0", "thread_affinity=node:1"}
 

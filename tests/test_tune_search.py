@@ -64,9 +64,9 @@ def test_mostly_finds_what_helps_only_together() -> None:
     assert found >= 10
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.01, 0.1])
-def test_nothing_is_better_where_nothing_is(noise: float) -> None:
-    better = [search(Simulated(lambda _: 1.0, noise, seed), seed=seed).best for seed in range(60)]
+@pytest.mark.parametrize(("noise", "bias"), [(0.0, 0.0), (0.01, 0.0), (0.1, 0.0), (0.01, 0.01), (0.01, 0.03)])
+def test_nothing_is_better_where_nothing_is(noise: float, bias: float) -> None:
+    better = [search(Simulated(lambda _: 1.0, noise, seed, bias=bias), seed=seed).best for seed in range(60)]
     assert sum(one is not None for one in better) <= 4
 
 

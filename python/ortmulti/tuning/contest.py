@@ -15,6 +15,9 @@ from ortmulti.tuning.space import DEFAULTS, Configuration
 
 _REFERENCE_EVERY = 3
 
+_LEAST_FIGURES = 6
+"""Of fewer, no interval between two of them has 95% confidence."""
+
 _PROMISING = 0.95
 """Of the reference's cost: what seems that good does not leave because others seem better."""
 
@@ -47,7 +50,7 @@ class Effort:
     Attributes:
         rungs: After how many samples of each configuration the worse half leaves, ascending.
         pairs: How often the best is measured in turns with the defaults at last.
-        restarts: In how many processes, one after another, that is done.
+        restarts: In how many processes, one after another, that is done; 1: each measurement has its own.
         explore: How many combinations are drawn at random, when no neighbour of the best is better.
         hopeless: Of the reference's cost: a choice that costs more is not tried with others any more.
     """
@@ -139,28 +142,35 @@ class Contest:
     ) -> list[float]:
         """Costs of `configuration` over those of `reference`, measured in turns.
 
+        A process may be faster than another one of the same configuration for as long as it lives, so that what one
+        pair of processes gives is one figure: with ``restarts``, the median of its pairs.
+
         Raises:
-            OutOfTime: The deadline is near, and there are fewer than six pairs.
+            OutOfTime: The deadline is near, and there are fewer than six figures.
             RejectedError: One of the two cannot be used.
         """
+        figures: list[float] = []
         ratios: list[float] = []
         self._tell("confirmation", str(configuration))
         both = (reference, configuration)
         for number in range(pairs):
-            if number and number * restarts // pairs != (number - 1) * restarts // pairs:
-                for one in both:
-                    self._sampler.release(one)
             begin = self._clock()
             self._sampler.prepare(both)
             # Whoever is first may be at a disadvantage, or at an advantage.
             costs = [self._measure(one) for one in (both if number % 2 else both[::-1])]
             first, second = costs if number % 2 else costs[::-1]
             ratios.append(second / first)
+            if restarts == 1 or (number + 1) * restarts // pairs != number * restarts // pairs:
+                figures.append(statistics.median(ratios))
+                ratios.clear()
+                if restarts > 1:
+                    for one in both:
+                        self._sampler.release(one)
             if number + 1 < pairs and self._clock() + (self._clock() - begin) > self.deadline:
-                if len(ratios) < 6:
+                if len(figures) < _LEAST_FIGURES:
                     raise OutOfTime
                 break
-        return ratios
+        return figures
 
     def _round(self, reference: Configuration, trials: Sequence[Trial], stage: str) -> None:
         """One sample of each, with the reference between them."""

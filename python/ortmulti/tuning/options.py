@@ -94,6 +94,12 @@ OPTIONS: Mapping[str, Option] = {
         Option("thread_affinity", "config", str, keys=("session.intra_op_thread_affinities",)),
         Option("disable_prepacking", "config", bool, keys=("session.disable_prepacking",)),
         Option("parallel_prepacking", "config", bool, keys=("session.prepack.enable_parallel",)),
+        Option(
+            "use_device_allocator_for_initializers",
+            "config",
+            bool,
+            keys=("session.use_device_allocator_for_initializers",),
+        ),
         Option("global_thread_pools", "environment", bool),
         Option("sessions_per_device", "load", int, minimum=1),
         Option("in_flight", "load", int, minimum=1),

@@ -156,7 +156,8 @@ class Search:
         found = {}
         for choice in choices:
             try:
-                interval = Interval.of(self._contest.in_turns(best, best.with_choice(choice), pairs))
+                restarts = min(pairs, self._effort.restarts)
+                interval = Interval.of(self._contest.in_turns(best, best.with_choice(choice), pairs, restarts))
             except OutOfTime:
                 break
             except RejectedError:

@@ -88,6 +88,8 @@ def _graph(objective: Objective) -> Iterator[Setting]:
     yield setting("graph_optimization_level", *({"graph_optimization_level": level} for level in levels))
     if objective in _STARTS:
         yield setting("prepacking", {"disable_prepacking": True}, {"parallel_prepacking": True})
+        # An arena that holds weights too grows in larger steps.
+        yield setting("use_device_allocator_for_initializers", {"use_device_allocator_for_initializers": True})
 
 
 def _threads(objective: Objective, through: Through, host: Host) -> Iterator[Setting]:

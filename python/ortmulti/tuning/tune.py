@@ -33,8 +33,8 @@ BUDGET = 120.0
 """Seconds."""
 
 _EFFORT: Mapping[str, Effort] = {
-    "latency": Effort((2, 4, 8), pairs=15, restarts=3, explore=16),
-    "throughput": Effort((2, 4, 8), pairs=15, restarts=3, explore=16),
+    "latency": Effort((2, 4, 8), pairs=18, restarts=6, explore=16),
+    "throughput": Effort((2, 4, 8), pairs=18, restarts=6, explore=16),
     "creation": Effort((1, 3, 6), pairs=9, hopeless=1.02),
     # What a process needs hardly changes from one time to the next.
     "memory": Effort((1, 2), pairs=6, hopeless=1.01),
