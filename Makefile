@@ -56,12 +56,12 @@ help:
 .PHONY: build
 ifeq ($(PYTHON_READY),)
 
-$(VENV)/.packages: pyproject.toml tools/requirements.py
+$(VENV)/.packages: pyproject.toml tools/requirements.py tools/constraints.txt
 	@echo "== Setting up $(VENV) with onnxruntime for the $(RUNTIME)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: set PYTHON=")'
 	@[[ -x $(PY) ]] || $(PYTHON) -m venv $(VENV) || { echo "python3-venv is needed (apt-get install python3-venv)"; exit 1; }
 	$(PY) tools/requirements.py dev $(RUNTIME) >$(VENV)/requirements.txt
-	$(PY) -m pip install -r $(VENV)/requirements.txt
+	$(PY) -m pip install -r $(VENV)/requirements.txt -c tools/constraints.txt
 	@touch $@
 
 # Editable: Python from python/, the extension and the core's tests from $(BUILD), all built once. `build` looks for

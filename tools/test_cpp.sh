@@ -11,5 +11,9 @@ shift
 : "${ORTMULTI_ONNXRUNTIME_LIBRARY:=$("${PY:-python3}" -c 'from ortmulti._libraries import find_onnxruntime as find; print(find().path)')}"
 : "${ORTMULTI_TEST_MODELS:=$PWD/build/test-models}"
 export ORTMULTI_ONNXRUNTIME_LIBRARY ORTMULTI_TEST_MODELS
+[[ -d $ORTMULTI_TEST_MODELS ]] || {
+  echo "there are no models for the tests in $ORTMULTI_TEST_MODELS: make build/test-models" >&2
+  exit 2
+}
 echo "libonnxruntime: $ORTMULTI_ONNXRUNTIME_LIBRARY"
 exec ctest --test-dir "$build" --output-on-failure --no-tests=error "$@"
