@@ -16,6 +16,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
+_PF_EXITING = 4  # of a thread's flags, proc(5); linux/sched.h
+
 # CPython's advice, from 3.12 on, against forks beside threads; ONNX Runtime and CUDA have threads.
 FORKS_AT_EASE = ("-W", "ignore:This process:DeprecationWarning")
 
@@ -38,7 +40,7 @@ def run_child(
     *arguments: object,
     environment: Mapping[str, str | None] | None = None,
     options: tuple[str, ...] = (),
-    timeout: float = 30,
+    timeout: float = 120,
 ) -> subprocess.CompletedProcess[str]:
     """Runs `code` in a new interpreter, which gets `arguments` as sys.argv[1:]; a hang is an error."""
     try:
@@ -63,7 +65,15 @@ def check_child(code: str, *arguments: object, **kwargs: Any) -> str:
 
 
 def threads() -> set[str]:
-    return {entry.name for entry in Path("/proc/self/task").iterdir()}
+    """This process's threads by their numbers. Those past their last instruction, which may be listed for an instant
+    after they were joined, are left out."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+            if not int(fields[6]) & _PF_EXITING:
+                found.add(task.name)
+    return found
 
 
 def files() -> list[str]:
@@ -85,8 +95,7 @@ def nothing_leaks() -> Iterator[None]:
 
     yield
     gc.collect()  # an exception's traceback may still hold what the body used
-    # A joined thread may still be listed for an instant, since the kernel wakes the joiner first; and a thread of a
-    # library's own may just have a file open.
+    # A thread that nobody joins may still be at its end, and one of a library's own may just have a file open.
     deadline = time.monotonic() + 30
     while any(left()) and time.monotonic() < deadline:
         os.sched_yield()

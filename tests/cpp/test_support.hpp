@@ -60,9 +60,9 @@ std::vector<float> run(Session& session, const std::vector<FloatTensor>& inputs,
 std::vector<float> run_add(Session& session);
 inline std::vector<float> sum_of_add() { return {11, 22, 33}; }
 
-/// Threads of this process, with those that come with the first.
+/// Threads of this process, with those that come with the first and without those that have ended or are just ending.
 std::size_t thread_count();
-/// Whether as many threads as `count` are left, or fewer: the kernel takes a moment to count one less after its end.
+/// Whether as many threads as `count` are left, or fewer, after a wait for those that nobody joins.
 bool threads_become(std::size_t count);
 
 /// Tests of real sessions: skipped where there is no ONNX Runtime or no models.
