@@ -11,11 +11,15 @@ from ortmulti import OrtValue
 
 make = OrtValue.ortvalue_from_numpy
 
+# Whether onnxruntime calls bool uint8 in DLPack, and has to be told which uint8 is bool.
+BOOL_IS_UINT8 = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 32)
+
 
 def from_dlpack(value: OrtValue) -> Any:
     """onnxruntime's value over ours, by what every release of it has."""
     native = onnxruntime.capi.onnxruntime_pybind11_state.OrtValue
-    return onnxruntime.OrtValue(native.from_dlpack(value.__dlpack__(), value.data_type() == "tensor(bool)"))
+    is_bool = (value.data_type() == "tensor(bool)",) if BOOL_IS_UINT8 else ()
+    return onnxruntime.OrtValue(native.from_dlpack(value.__dlpack__(), *is_bool))
 
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)

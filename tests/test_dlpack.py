@@ -18,7 +18,7 @@ from onnx import TensorProto
 import ortmulti
 from ortmulti import OrtValue
 from tests import _models
-from tests._bindings import from_dlpack
+from tests._bindings import BOOL_IS_UINT8, from_dlpack
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -61,13 +61,34 @@ def test_onnxruntimes_values_go_in_and_out(array: np.ndarray) -> None:
 @pytest.mark.parametrize("source", [lambda array: array, make, theirs])
 def test_bool_comes_as_bool_and_goes_as_onnxruntimes(source: Any) -> None:
     array = np.array([True, False, True])
+    given = np.uint8 if BOOL_IS_UINT8 else np.bool_
     value = OrtValue.from_dlpack(source(array))
     assert value.data_type() == "tensor(bool)"
     assert value.data_ptr() == array.ctypes.data
-    assert np.from_dlpack(value).dtype == np.uint8
+    assert np.from_dlpack(value).dtype == given
     if hasattr(onnxruntime.OrtValue, "__dlpack__"):
-        assert np.from_dlpack(theirs(array)).dtype == np.uint8
+        assert np.from_dlpack(theirs(array)).dtype == given
     assert from_dlpack(make(array)).data_type() in ("tensor(bool)", "tensor(uint8)")
+
+
+class Given:
+    """A capsule, as the object that gives it."""
+
+    def __init__(self, capsule: object) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: object) -> object:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+@pytest.mark.parametrize(("bool_is_uint8", "dtype"), [(True, np.uint8), (False, np.bool_)])
+def test_bool_goes_by_either_name(bool_is_uint8: bool, dtype: type) -> None:
+    array = np.array([True, False, True])
+    assert np.from_dlpack(Given(make(array)._core.dlpack(bool_is_uint8))).dtype == dtype
+    assert np.from_dlpack(Given(make(array.view(np.uint8))._core.dlpack(bool_is_uint8))).dtype == np.uint8
 
 
 def test_bfloat16_goes_between_the_packages() -> None:

@@ -491,13 +491,15 @@ def test_loaded_weights_are_given_as_capsules(tmp_path: Path, memory_driver: dic
         found = []
         for each in loaded:
             for i, (name, data_type, shape, _, offset, length) in enumerate(weights):
-                capsule = each.dlpack(i)
+                capsule = each.dlpack(i, True)
                 tensor = tensor_in(capsule)
                 assert (tensor.device_type, tensor.device_id) == (2, each.device)
                 assert [tensor.shape[k] for k in range(tensor.ndim)] == list(shape)
                 assert (tensor.strides, tensor.byte_offset, tensor.lanes) == (None, 0, 1)
                 assert ctypes.string_at(tensor.data, length) == content[offset : offset + length], (each.device, name)
                 found.append((data_type, tensor.code, tensor.bits))
+                named = each.dlpack(i, False)
+                assert tensor_in(named).code == (6 if data_type == 9 else tensor.code), name
         assert len(set(found)) == 13
         print(sorted(set(found)))
     """
@@ -532,7 +534,7 @@ def test_the_memory_lives_as_long_as_a_capsule_or_who_took_it(tmp_path: Path, me
         files, weights = eval(sys.argv[1])
         loaded = _core.load_weights(_core.WeightList(files, weights), [0, 1])
         found = [live()]
-        capsule, other = loaded[0].dlpack(0), loaded[0].dlpack(1)
+        capsule, other = loaded[0].dlpack(0, False), loaded[0].dlpack(1, False)
         del loaded
         found.append(live())  # that of the second device is gone
         del capsule
@@ -630,20 +632,25 @@ def test_onnxruntime_takes_weights_that_were_loaded_to_gpus(tmp_path: Path) -> N
         import gc, sys
         import onnxruntime
         import ortmulti
-        from ortmulti import _core
+        from ortmulti import _core, _onnxruntime_values
 
         files, weights = eval(sys.argv[1])
         content = open(files[0][0], "rb").read()
         onnxruntime.preload_dlls()
-        make = onnxruntime.capi._pybind_state.OrtValue.from_dlpack
+        from_dlpack = onnxruntime.capi._pybind_state.OrtValue.from_dlpack
+        uint8 = _onnxruntime_values.bool_is_uint8(onnxruntime.__version__)
+
+        def make(capsule, is_bool):
+            return from_dlpack(capsule, is_bool) if uint8 else from_dlpack(capsule)
+
         loaded = _core.load_weights(_core.WeightList(files, weights), list(range(_core.cuda_device_count())))
         for each in loaded:
             for i, (name, data_type, shape, _, offset, length) in enumerate(weights):
-                value = onnxruntime.OrtValue(make(each.dlpack(i), data_type == 9))
+                value = onnxruntime.OrtValue(make(each.dlpack(i, uint8), data_type == 9))
                 assert (value.device_name(), value.shape()) == ("cuda", shape), name
                 assert value.numpy().tobytes() == content[offset : offset + length], (each.device, name)
         del value
-        capsule = loaded[0].dlpack(0)
+        capsule = loaded[0].dlpack(0, uint8)
         loaded.clear()
         value = onnxruntime.OrtValue(make(capsule, False))
         del capsule, each

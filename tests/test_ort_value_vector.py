@@ -59,7 +59,9 @@ def test_a_vector_is_onnxruntimes() -> None:
     bools = np.array([True, False])
     ours, wanted = vector(make(A), make(bools), make(B)), their_vector(A, bools, B)
     assert len(ours) == len(wanted) == 3
-    assert ours.bool_tensor_indices() == wanted.bool_tensor_indices() == [1]
+    assert ours.bool_tensor_indices() == [1]
+    if hasattr(wanted, "bool_tensor_indices"):
+        assert wanted.bool_tensor_indices() == [1]
     assert [ours.element_type_at(i) for i in range(3)] == [wanted.element_type_at(i) for i in range(3)]
     for value, expected, array in zip(ours, wanted, (A, bools, B), strict=True):
         assert value.data_ptr() == expected.data_ptr() == array.ctypes.data

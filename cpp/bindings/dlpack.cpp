@@ -70,12 +70,12 @@ std::optional<ONNXTensorElementDataType> onnx_type(const DataType& type, bool is
   if (type.lanes != 1) {
     return std::nullopt;
   }
-  if (type.bits == 8 && (type.code == boolean || (is_bool && type.code == unsigned_integer))) {
+  if (is_bool && type.bits == 8 && type.code == unsigned_integer) {
     return ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL;
   }
   for (int i = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; i <= ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16; ++i) {
     const auto candidate = static_cast<ONNXTensorElementDataType>(i);
-    const std::optional<DataType> known = type_of(candidate);
+    const std::optional<DataType> known = type_of(candidate, false);
     if (known && known->code == type.code && known->bits == type.bits) {
       return candidate;
     }
@@ -117,13 +117,14 @@ bool contiguous(const Tensor& tensor) {
 
 }  // namespace
 
-std::optional<DataType> type_of(ONNXTensorElementDataType type) {
+std::optional<DataType> type_of(ONNXTensorElementDataType type, bool bool_is_uint8) {
   switch (type) {
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
       return DataType{floating_point, 32, 1};
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8:
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL:  // for which the protocol had no code at first
       return DataType{unsigned_integer, 8, 1};
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL:
+      return DataType{bool_is_uint8 ? unsigned_integer : boolean, 8, 1};
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8:
       return DataType{signed_integer, 8, 1};
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16:

@@ -19,9 +19,9 @@ struct DataType {
   std::uint16_t lanes;
 };
 
-/// The protocol's type of an element as onnxruntime gives and takes it: bool as uint8, none for strings and for types
-/// of fewer than 16 bits that are no integers.
-std::optional<DataType> type_of(ONNXTensorElementDataType type);
+/// The protocol's type of an element as onnxruntime gives and takes it: none for strings and for types of fewer than 16
+/// bits that are no integers. The protocol had none for bool at first, and onnxruntime before 1.32 calls it uint8.
+std::optional<DataType> type_of(ONNXTensorElementDataType type, bool bool_is_uint8);
 
 /// (device type, device id)
 std::pair<int, int> device_of(const Device& device);

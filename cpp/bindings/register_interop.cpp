@@ -34,9 +34,9 @@ using LoaderArgument = std::tuple<int, std::uint64_t, int>;
 // How long a signal may wait until Python sees it.
 constexpr std::chrono::milliseconds signal_interval{50};
 
-dlpack::DataType element_type(const Weight& weight) {
+dlpack::DataType element_type(const Weight& weight, bool bool_is_uint8) {
   // TensorProto.DataType has the same numbers.
-  const auto type = dlpack::type_of(static_cast<ONNXTensorElementDataType>(weight.data_type));
+  const auto type = dlpack::type_of(static_cast<ONNXTensorElementDataType>(weight.data_type), bool_is_uint8);
   if (!type) {
     throw Error(ErrorKind::not_implemented, "weight '" + weight.name + "' has the type " +
                                                 std::to_string(weight.data_type) +
@@ -63,13 +63,13 @@ struct DeviceWeights {
 
   int device() const { return store->device().index; }
 
-  py::object dlpack(std::size_t index) const {
+  py::object dlpack(std::size_t index, bool bool_is_uint8) const {
     const std::vector<Weight>& weights = store->plan().list.weights;
     if (index >= weights.size()) {
       throw py::index_error("weight " + std::to_string(index) + " of " + std::to_string(weights.size()));
     }
     const Weight& weight = weights[index];
-    const dlpack::DataType type = element_type(weight);
+    const dlpack::DataType type = element_type(weight, bool_is_uint8);
     check_length(weight, type);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's addresses are numbers
     return dlpack::make_capsule(reinterpret_cast<void*>(store->address(index)), store->device(), type, weight.shape,
@@ -181,7 +181,7 @@ std::vector<DeviceWeights> load_weights(const WeightList& weights, const std::ve
 void register_interop(py::module_& module) {
   py::class_<DeviceWeights>(module, "DeviceWeights")
       .def_property_readonly("device", &DeviceWeights::device)
-      .def("dlpack", &DeviceWeights::dlpack, py::arg("index"));
+      .def("dlpack", &DeviceWeights::dlpack, py::arg("index"), py::arg("bool_is_uint8"));
   module.def("load_weights", &load_weights, py::arg("weights"), py::arg("devices"), py::arg("read_ahead") = py::none(),
              py::arg("loader") = LoaderArgument{});
 }

@@ -114,9 +114,9 @@ void update(const PythonValue& self, const py::array& given) {
   value.copy_from(*source.value);
 }
 
-py::object to_dlpack(const PythonValue& self) {
+py::object to_dlpack(const PythonValue& self, bool bool_is_uint8) {
   const Value& value = *self.value;
-  const auto type = dlpack::type_of(value.element_type());
+  const auto type = dlpack::type_of(value.element_type(), bool_is_uint8);
   if (!type) {
     throw Error(ErrorKind::not_implemented, "DLPack has no " + value.type() + " as onnxruntime gives it");
   }
@@ -179,7 +179,7 @@ void register_value(py::module_& module) {
       .def(
           "copy_from", [](const PythonValue& self, const PythonValue& source) { self.value->copy_from(*source.value); },
           py::arg("source"), py::call_guard<ReleaseGil>())
-      .def("dlpack", &to_dlpack)
+      .def("dlpack", &to_dlpack, py::arg("bool_is_uint8"))
       .def("dlpack_device", [](const PythonValue& self) { return dlpack::device_of(self.value->device()); });
 }
 

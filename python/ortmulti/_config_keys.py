@@ -1,7 +1,7 @@
 """The configuration keys that ONNX Runtime's releases know, by the release in which each was found first.
 
 They are what the headers of 1.21 and 1.23 name, and what the texts of libonnxruntime in the wheels of 1.21.1, 1.22.1,
-1.23.2, 1.24.1, 1.24.4, 1.25.0, 1.25.1, 1.26.0, 1.27.0, 1.28.0, 1.29.0, 1.30.0 and 1.31.1 have beyond them
+1.23.2, 1.24.1, 1.24.4, 1.25.0, 1.25.1, 1.26.0, 1.27.0, 1.28.0, 1.29.0, 1.30.0, 1.31.1 and 1.32.0 have beyond them
 (`strings -n 6 libonnxruntime.so.1.26.0`). Compilers put short texts into instructions; mlas.disable_kleidiai and
 session.prepack.enable_parallel are under the release that has their parts first. Names that a provider or a library of
 custom operators makes up are not among them.
@@ -127,6 +127,47 @@ SESSION = {
         "session.moe_expert_counter_state_file",
         "session.strict_workspace_verification",
         "session.use_external_initializer_file_buffers_directly",
+    ),
+    "1.32": (
+        "ep.context_source_model_path",
+        "ep.cpu.qmoe_deferred_scale",
+        "ep.cuda.fpa_intb_dequant_gemm_min_m",
+        "ep.cuda.matmul_nbits_m_chunk_size",
+        "ep.cuda.moe_packed_gpu_experts",
+        "ep.cuda.runtime_fusion.causal_conv_with_state",
+        "ep.cuda.runtime_fusion.unit_swish",
+        "ep.enable_weightless_ep_context_nodes",
+        "ep.enable_weightless_mode",
+        "session.external_data_loader.chunk_bytes",
+        "session.external_data_loader.min_size_bytes",
+        "session.external_data_loader.pinned_memory_bytes",
+        "session.external_data_loader.threads",
+        "session.kernel_dispatch_policy",
+        "session.moe.offload.allow_file_backing",
+        "session.moe.offload.async_max_tokens",
+        "session.moe.offload.budget_group",
+        "session.moe.offload.cpu_execution",
+        "session.moe.offload.cpu_threads",
+        "session.moe.offload.derived_cache_dir",
+        "session.moe.offload.device_expert_bytes",
+        "session.moe.offload.device_working_bytes",
+        "session.moe.offload.gpu_budget_bytes",
+        "session.moe.offload.gpu_device_mem_limit",
+        "session.moe.offload.host_expert_bytes",
+        "session.moe.offload.host_working_bytes",
+        "session.moe.offload.min_expert_weight",
+        "session.moe.offload.mode",
+        "session.moe.offload.node_overrides",
+        "session.moe.offload.pinned_bytes",
+        "session.moe.offload.placement",
+        "session.moe.offload.popularity_file",
+        "session.moe.offload.prefill_wave_experts",
+        "session.moe.offload.reserve_device_bytes",
+        "session.moe.offload.skip_tail_cold_only",
+        "session.moe.offload.skip_zero_cold_doorbell",
+        "session.moe.offload.source_root",
+        "session.moe.offload.tail_substitution_min_rank",
+        "session.moe.offload.tail_substitution_threshold",
     ),
 }
 """Of session options."""

@@ -49,7 +49,7 @@ _PROVIDERS = (
 )
 # The releases in which ONNX Runtime began, or ceased, to list one, from 1.21 on.
 _SINCE = {"NvTensorRTRTX": (1, 22)}
-_UNTIL = {"ROCM": (1, 24), "ArmNN": (1, 25)}
+_UNTIL = {"ROCM": (1, 24), "ArmNN": (1, 25), "ACL": (1, 32), "NvTensorRTRTX": (1, 32)}
 
 
 def get_version_string() -> str:

@@ -5,6 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ortmulti import _core, _runtime, errors
+from ortmulti._libraries import release_of
+
+_BOOL_IN_DLPACK = (1, 32)
+
+
+def bool_is_uint8(version: str) -> bool:
+    """Whether this release of onnxruntime's Python package calls bool uint8 in DLPack, as it did before 1.32."""
+    return release_of(version) < _BOOL_IN_DLPACK
 
 
 def is_one(value: object) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ortmulti import _core
+from ortmulti import _core, _onnxruntime_values
 from ortmulti.errors import WeightsError
 
 # TensorProto.DataType
@@ -75,14 +75,15 @@ class MappedWeights:
 class GpuWeights:
     """The weights for sessions on a GPU, in a store's memory, which is freed after the last value over it.
 
-    The store's ``dlpack(i)`` is a DLPack capsule of its weight ``i``. onnxruntime takes booleans as unsigned bytes.
+    The store's ``dlpack(i, ...)`` is a DLPack capsule of its weight ``i``.
     """
 
     def __init__(self, ort: Any, source: Source, store: Any) -> None:
         self._owner = source.owner
         make = ort.capi._pybind_state.OrtValue.from_dlpack
+        by_hand = _onnxruntime_values.bool_is_uint8(ort.__version__)  # onnxruntime is told then what is a bool
         self._values = {
-            name: ort.OrtValue(make(store.dlpack(index), data_type == _BOOL))
+            name: ort.OrtValue(make(store.dlpack(index, by_hand), *((data_type == _BOOL,) if by_hand else ())))
             for index, (name, data_type, *_) in enumerate(source.weights.weights)
         }
 

@@ -36,7 +36,8 @@ class OrtValueVector:
         Args:
             dlpack_tensor: An `OrtValue`, or onnxruntime's; or a capsule of DLPack that nobody has taken, whose memory
                 is used in place.
-            is_bool_tensor: Whether the elements of a capsule of uint8 are bools; default False.
+            is_bool_tensor: Whether the elements of a capsule of uint8 are bools; default False. Of onnxruntime's own,
+                releases before 1.32 have it.
 
         Raises:
             InvalidType, InvalidArgument, NotImplemented: As `OrtValue.from_dlpack`.
@@ -98,7 +99,7 @@ class OrtValueVector:
         return self[index].to_dlpack()
 
     def bool_tensor_indices(self) -> list[int]:
-        """The indices of the tensors of bool, which DLPack gives away as uint8."""
+        """The indices of the tensors of bool, which ONNX Runtime before 1.32 gives away as uint8."""
         return [index for index, value in enumerate(self._values) if value.has_value() and value.data_type() == _BOOL]
 
     def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
@@ -188,6 +189,8 @@ class OrtValue:
     def __dlpack__(self, *, stream: object = None) -> object:
         """The tensor as a capsule of the DLPack protocol, which keeps this value alive; nothing is copied.
 
+        Bool is uint8 there with ONNX Runtime before 1.32, as onnxruntime's own values are.
+
         Args:
             stream: Not needed: runs, and whatever else writes to values, are done when they return. After a run with
                 ``disable_synchronize_execution_providers``, call `IOBinding.synchronize_outputs` first. Work of the
@@ -199,11 +202,11 @@ class OrtValue:
             NotImplemented: Elements for which the protocol has no type, such as strings.
             BufferError: The value is over a read-only array.
         """
-        return self._core.dlpack()
+        return self._core.dlpack(_bool_is_uint8())
 
     def to_dlpack(self) -> object:
         """As `__dlpack__`, under the name that onnxruntime has in its C namespace."""
-        return self._core.dlpack()
+        return self._core.dlpack(_bool_is_uint8())
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's number of the kind of device, 1 for the CPU and 2 for CUDA, and that of the device."""
@@ -295,6 +298,11 @@ class OrtValue:
             return "<OrtValue, empty>"
         shape = f" {self.shape()} on {self._core.device()}" if self.is_tensor() else ""
         return f"<OrtValue {self.data_type()}{shape}>"
+
+
+@functools.cache
+def _bool_is_uint8() -> bool:
+    return _onnxruntime_values.bool_is_uint8(_core.onnxruntime_version())
 
 
 def _is_bool(data: object) -> bool:
