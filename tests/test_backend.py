@@ -33,7 +33,7 @@ PROVIDERS["GPU"] = PROVIDERS["CUDA"]  # as onnxruntime calls its default device
 # Those whose models and data come with the package; "Real" is downloaded.
 KINDS = ["Node", "Simple", "PyTorchConverted", "PyTorchOperator"]
 # What the onnx package's tests call a type that NumPy has not, and onnxruntime's run neither takes nor returns.
-SMALL = "BFLOAT16|FLOAT8E4M3FN|FLOAT8E4M3FNUZ|FLOAT8E5M2|FLOAT8E5M2FNUZ|U?INT4|U?INT2"
+SMALL = "BFLOAT16|FLOAT8E4M3FN|FLOAT8E4M3FNUZ|FLOAT8E5M2|FLOAT8E5M2FNUZ|FLOAT8E8M0|U?INT4|U?INT2"
 
 
 class Difference(NamedTuple):
@@ -54,7 +54,7 @@ DIFFERENCES = [
         "ortmulti takes arrays of ml_dtypes; the result comes as uint8, as onnxruntime returns this type elsewhere",
     ),
     Difference(
-        rf"test_castlike_(no_saturate_)?(({SMALL})_to_\w+|\w+_to_({SMALL})(_expanded)?)",
+        rf"test_cast(like)?_(no_saturate_|e8m0_)?(({SMALL})_to_\w+|\w+_to_({SMALL})(_expanded)?)",
         "RuntimeError",
         "passed",
         "ortmulti takes and returns arrays of ml_dtypes",
@@ -82,6 +82,12 @@ DIFFERENCES = [
         "RuntimeError",
         "Fail",
         "ortmulti takes arrays of ml_dtypes; the provider's kernel refuses the node",
+    ),
+    Difference(
+        r"test_\w+_bfloat16(_\w+)?",
+        "RuntimeError",
+        "passed",
+        "ortmulti takes and returns arrays of ml_dtypes",
     ),
     Difference(
         r"test_attention_\w+_bf16",
@@ -208,7 +214,8 @@ def sources(tmp_path: Path) -> dict[str, Any]:
 def test_names_parameters_and_defaults_are_onnxruntimes(module: str) -> None:
     theirs = importlib.import_module(f"onnxruntime.backend.{module}")
     ours = importlib.import_module(f"ortmulti.backend.{module}")
-    classes = [name for name, item in vars(theirs).items() if getattr(item, "__module__", "") == theirs.__name__]
+    public = {name: item for name, item in vars(theirs).items() if not name.startswith("_")}
+    classes = [name for name, item in public.items() if getattr(item, "__module__", "") == theirs.__name__]
     assert any(inspect.isclass(getattr(ours, name)) for name in classes)
     for name in classes:
         item = getattr(theirs, name)
@@ -308,6 +315,15 @@ def test_operator_sets_that_are_not_released_are_skipped(monkeypatch: pytest.Mon
     monkeypatch.setattr(OnnxRuntimeBackend, "allowReleasedOpsetsOnly", False)
     assert OnnxRuntimeBackend.is_opset_supported(model) == (True, "")
     assert len(ortmulti.backend.run(model, X, "CPU")) == 1
+
+
+@pytest.mark.parametrize(("released_only", "entry"), [(True, "1"), (False, "0")])
+def test_onnxruntimes_own_check_of_operator_sets_follows(
+    released_only: bool, entry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OnnxRuntimeBackend, "allowReleasedOpsetsOnly", released_only)
+    options = ortmulti.backend.prepare(MODEL, "CPU")._session.get_session_options()
+    assert options.get_session_config_entry("session.allow_released_opsets_only") == entry
 
 
 def test_nodes_are_not_run_alone() -> None:

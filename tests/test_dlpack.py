@@ -101,6 +101,28 @@ def test_bfloat16_goes_between_the_packages() -> None:
     assert (back.data_type(), back.data_ptr()) == ("tensor(bfloat16)", bits.ctypes.data)
 
 
+SMALL_TYPES = ["FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "UINT4", "INT4"]
+
+
+@pytest.mark.parametrize("name", SMALL_TYPES)
+def test_small_types_are_given_and_taken(name: str) -> None:
+    kind = TensorProto.DataType.Value(name)
+    value = OrtValue.ortvalue_from_shape_and_type([3], kind)
+    taken = OrtValue.from_dlpack(value.__dlpack__())
+    assert (taken.element_type(), taken.shape(), taken.data_ptr()) == (kind, [3], value.data_ptr())
+
+
+@pytest.mark.skipif(BOOL_IS_UINT8, reason="onnxruntime 1.32 was the first to give and take them")
+@pytest.mark.parametrize("name", SMALL_TYPES)
+def test_small_types_go_between_the_packages(name: str) -> None:
+    kind = TensorProto.DataType.Value(name)
+    native = onnxruntime.OrtValue.ortvalue_from_shape_and_type([3], kind)
+    value = OrtValue.from_dlpack(native)
+    assert (value.element_type(), value.data_ptr()) == (kind, native.data_ptr())
+    back = from_dlpack(OrtValue.ortvalue_from_shape_and_type([3], kind))
+    assert (back.element_type(), back.shape()) == (kind, [3])
+
+
 def test_who_takes_an_array_keeps_it() -> None:
     array = np.arange(1000.0)
     watched = weakref.ref(array)
@@ -284,9 +306,8 @@ def test_bad_sources_are_refused() -> None:
         OrtValue.from_dlpack(frozen)
     with pytest.raises(BufferError, match="read-only"):
         make(frozen).__dlpack__()
-    for value in (make(np.array(["text"])), OrtValue.ortvalue_from_shape_and_type([1], TensorProto.FLOAT8E5M2)):
-        with pytest.raises(ortmulti.NotImplemented):
-            value.__dlpack__()
+    with pytest.raises(ortmulti.NotImplemented):
+        make(np.array(["text"])).__dlpack__()
     assert make(array).__dlpack_device__() == (1, 0)
 
 

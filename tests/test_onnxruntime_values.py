@@ -18,7 +18,7 @@ from onnx import TensorProto
 import ortmulti
 from ortmulti import OrtValue
 from tests import _models, _values
-from tests._bindings import A, B, from_dlpack, make
+from tests._bindings import BOOL_IS_UINT8, A, B, from_dlpack, make
 from tests._processes import check_child
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -210,12 +210,15 @@ def of_type(number: int) -> Callable[[], Any]:
     return lambda: onnxruntime.OrtValue.ortvalue_from_shape_and_type([2], number)
 
 
+SMALL_TYPES = {
+    "float8": (of_type(TensorProto.FLOAT8E4M3FN), r"tensor\(float8e4m3fn\)"),
+    "int4": (of_type(TensorProto.INT4), r"tensor\(int4\)"),
+}
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "sequence": (their_sequence, r"seq\(tensor\(float\)\)"),
     "strings": (their_strings, r"tensor\(string\)"),
     "empty": (their_empty, "empty"),
-    "float8": (of_type(TensorProto.FLOAT8E4M3FN), r"tensor\(float8e4m3fn\)"),
-    "int4": (of_type(TensorProto.INT4), r"tensor\(int4\)"),
+    **(SMALL_TYPES if BOOL_IS_UINT8 else {}),
 }
 
 

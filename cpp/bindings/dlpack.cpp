@@ -1,5 +1,6 @@
 #include "bindings/dlpack.hpp"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -42,6 +43,10 @@ constexpr std::uint8_t unsigned_integer = 1;
 constexpr std::uint8_t floating_point = 2;
 constexpr std::uint8_t bfloat = 4;
 constexpr std::uint8_t boolean = 6;
+constexpr std::uint8_t float8_e4m3fn = 10;
+constexpr std::uint8_t float8_e4m3fnuz = 11;
+constexpr std::uint8_t float8_e5m2 = 12;
+constexpr std::uint8_t float8_e5m2fnuz = 13;
 
 constexpr const char* capsule_name = "dltensor";
 constexpr const char* taken_name = "used_dltensor";  // once someone has taken the tensor
@@ -73,7 +78,7 @@ std::optional<ONNXTensorElementDataType> onnx_type(const DataType& type, bool is
   if (is_bool && type.bits == 8 && type.code == unsigned_integer) {
     return ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL;
   }
-  for (int i = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; i <= ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16; ++i) {
+  for (int i = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; i <= ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4; ++i) {
     const auto candidate = static_cast<ONNXTensorElementDataType>(i);
     const std::optional<DataType> known = type_of(candidate, false);
     if (known && known->code == type.code && known->bits == type.bits) {
@@ -145,6 +150,18 @@ std::optional<DataType> type_of(ONNXTensorElementDataType type, bool bool_is_uin
       return DataType{unsigned_integer, 64, 1};
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16:
       return DataType{bfloat, 16, 1};
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN:
+      return DataType{float8_e4m3fn, 8, 1};
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ:
+      return DataType{float8_e4m3fnuz, 8, 1};
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2:
+      return DataType{float8_e5m2, 8, 1};
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ:
+      return DataType{float8_e5m2fnuz, 8, 1};
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT4:  // packed, two to a byte
+      return DataType{unsigned_integer, 4, 1};
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4:
+      return DataType{signed_integer, 4, 1};
     default:
       return std::nullopt;
   }
@@ -199,7 +216,7 @@ std::shared_ptr<const Value> take(py::handle capsule, bool is_bool, py::object s
   }
   const std::vector<std::int64_t> shape(tensor.shape, tensor.shape + tensor.ndim);
   void* const data = tensor.data == nullptr ? nullptr : static_cast<char*>(tensor.data) + tensor.byte_offset;
-  if (reinterpret_cast<std::uintptr_t>(data) % (tensor.dtype.bits / 8U) != 0) {
+  if (reinterpret_cast<std::uintptr_t>(data) % std::max(tensor.dtype.bits / 8U, 1U) != 0) {
     throw Error(ErrorKind::invalid_argument, "the tensor is not aligned to its elements; copy it first");
   }
   // Made before the tensor is taken, since it may refuse it.

@@ -19,8 +19,8 @@ struct DataType {
   std::uint16_t lanes;
 };
 
-/// The protocol's type of an element as onnxruntime gives and takes it: none for strings and for types of fewer than 16
-/// bits that are no integers. The protocol had none for bool at first, and onnxruntime before 1.32 calls it uint8.
+/// The protocol's type of an element as onnxruntime gives and takes it; none for strings and the like. The protocol had
+/// none for bool at first, and onnxruntime before 1.32 calls it uint8. That knows floats of 8 and integers of 4 bits too.
 std::optional<DataType> type_of(ONNXTensorElementDataType type, bool bool_is_uint8);
 
 /// (device type, device id)

@@ -47,12 +47,12 @@ dlpack::DataType element_type(const Weight& weight, bool bool_is_uint8) {
 
 // Whoever uses the tensor goes as far as its shape says.
 void check_length(const Weight& weight, const dlpack::DataType& type) {
-  std::uint64_t bytes = type.bits / 8U;
+  std::uint64_t bits = type.bits;
   bool fits = true;
   for (const std::int64_t size : weight.shape) {
-    fits = fits && size >= 0 && !__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes);
+    fits = fits && size >= 0 && !__builtin_mul_overflow(bits, static_cast<std::uint64_t>(size), &bits);
   }
-  if (!fits || bytes != weight.length) {
+  if (!fits || bits / 8 + (bits % 8 == 0 ? 0 : 1) != weight.length) {
     throw Error(ErrorKind::invalid_argument, "weight '" + weight.name + "' has " + std::to_string(weight.length) +
                                                  " bytes, which is not what its shape and type take");
   }

@@ -7,12 +7,17 @@ from typing import Any
 from ortmulti import _core, _runtime, errors
 from ortmulti._libraries import release_of
 
-_BOOL_IN_DLPACK = (1, 32)
+_ALL_TYPES = (1, 32)
 
 
 def bool_is_uint8(version: str) -> bool:
     """Whether this release of onnxruntime's Python package calls bool uint8 in DLPack, as it did before 1.32."""
-    return release_of(version) < _BOOL_IN_DLPACK
+    return release_of(version) < _ALL_TYPES
+
+
+def takes_small_types(version: str) -> bool:
+    """Whether this release of onnxruntime's Python package takes floats of 8 and integers of 4 bits by DLPack."""
+    return release_of(version) >= _ALL_TYPES
 
 
 def is_one(value: object) -> bool:

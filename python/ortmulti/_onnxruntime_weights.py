@@ -16,9 +16,9 @@ from ortmulti.errors import WeightsError
 
 # TensorProto.DataType
 _BOOL = 9
-_INT4 = (21, 22)  # two elements a byte, which neither NumPy's nor DLPack's shapes can say
+_INT4 = (21, 22)  # two elements a byte, which NumPy's shapes cannot say
 _FLOAT8 = (17, 18, 19, 20)
-NOT_IN_DLPACK = (*_INT4, *_FLOAT8)
+SMALL_TYPES = (*_INT4, *_FLOAT8)
 
 
 class NotShared(Exception):  # noqa: N818  (not a failure)

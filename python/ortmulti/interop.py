@@ -8,11 +8,11 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ortmulti import _core, _creation, _onnxruntime_sessions, _runtime, errors
+from ortmulti import _core, _creation, _onnxruntime_sessions, _onnxruntime_values, _runtime, errors
 from ortmulti import providers as _providers
 from ortmulti._creation import Model
 from ortmulti._onnxruntime import import_onnxruntime
-from ortmulti._onnxruntime_weights import NOT_IN_DLPACK, GpuWeights, MappedWeights, NotShared, Source, Weights
+from ortmulti._onnxruntime_weights import SMALL_TYPES, GpuWeights, MappedWeights, NotShared, Source, Weights
 from ortmulti._shared import Optimize
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import (
@@ -163,8 +163,10 @@ def _shared(
         weights = MappedWeights(ort, source)
         return dict.fromkeys(devices, (source, weights))
     for name, data_type, *_ in source.weights.weights:
-        if data_type in NOT_IN_DLPACK:
-            raise NotShared(f"{name!r} has the type {data_type}, which onnxruntime does not take by DLPack")
+        if data_type in SMALL_TYPES and not _onnxruntime_values.takes_small_types(ort.__version__):
+            raise NotShared(
+                f"{name!r} has the type {data_type}, which onnxruntime {ort.__version__} does not take by DLPack"
+            )
     if not hasattr(ort.capi._pybind_state.OrtValue, "from_dlpack"):
         raise errors.NotImplemented(
             f"this onnxruntime {ort.__version__} was built without DLPack, by which it takes memory of a GPU; the "

@@ -48,6 +48,8 @@ _SESSION_OPTIONS = frozenset(
     }
 )
 
+_RELEASED_ONLY = "session.allow_released_opsets_only"
+
 Providers = list[str | tuple[str, dict[str, int]]]
 
 
@@ -130,6 +132,8 @@ class OnnxRuntimeBackend(Backend):
                 raise unittest.SkipTest(why_not)
             model = content
         options = SessionOptions()
+        # ONNX Runtime has a check of its own, by what it knows.
+        options.add_session_config_entry(_RELEASED_ONLY, "1" if cls.allowReleasedOpsetsOnly else "0")
         _options.apply(options, kwargs, _SESSION_OPTIONS)
         return OnnxRuntimeBackendRep(InferenceSession(model, options, cls._providers(device)))
 
