@@ -46,6 +46,8 @@ class Browser:
         wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}}
         answer = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self._address += f"/session/{answer['sessionId']}"
+        # Its own first page still loads, and asks for what it needs.
+        self._ask("POST", "/url", {"url": "about:blank"})
 
     def _ask(self, method: str, path: str, content: Any = None) -> Any:
         data = None if content is None else json.dumps(content).encode()
