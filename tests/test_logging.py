@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
+from ortmulti import _logging
 from tests import _models
 from tests._processes import check_child, run_child
 
@@ -229,3 +230,124 @@ def test_more_records_than_can_be_kept_are_counted_and_nobody_waits() -> None:
         _models.matmul(8).hex(),
     )
     assert printed.strip() == "True"
+
+
+class Slow(logging.Handler):
+    """Has the emitting thread wait in its first record, and notes whether `flushed` was set meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.flushed = threading.Event(), threading.Event()
+        self.early: bool | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.early is None and threading.current_thread().name == "ortmulti-log":
+            self.entered.set()
+            self.early = self.flushed.wait(0.5)
+
+
+def test_what_another_thread_emits_has_come_when_a_session_is_there() -> None:
+    slow = Slow()
+    session = _models.cpu_session(_models.matmul())
+    verbose = ortmulti.RunOptions()
+    verbose.log_severity_level = 0
+    ortmulti.set_default_logger_severity(0)
+    level = LOGGER.level
+    LOGGER.addHandler(slow)
+    LOGGER.setLevel(logging.DEBUG)
+    try:
+        session.run(None, {"x": np.ones((1, 64), np.float32)}, verbose)
+        assert slow.entered.wait(60)
+        _models.cpu_session(_models.matmul()).close()
+        slow.flushed.set()
+        assert slow.early is False
+    finally:
+        ortmulti.set_default_logger_severity(2)
+        LOGGER.removeHandler(slow)
+        LOGGER.setLevel(level)
+
+
+# --- A callback -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def said() -> Iterator[list[tuple[Any, ...]]]:
+    """What the callback was given; afterwards there is none."""
+    messages: list[tuple[Any, ...]] = []
+    ortmulti.set_default_logger_callback(lambda *message: messages.append(message))
+    yield messages
+    ortmulti.set_default_logger_callback(None)
+
+
+def of(messages: list[tuple[Any, ...]], logid: str) -> list[tuple[Any, ...]]:
+    """This session's, when all that was logged is emitted."""
+    _logging.flush()
+    return [message for message in messages if message[2] == logid]
+
+
+def test_a_callback_gets_what_the_logger_would(said: list[tuple[Any, ...]], log: Collector) -> None:
+    _models.cpu_session(warning_model(), options(2, "called")).close()
+    [(severity, category, _, location, message)] = of(said, "called")
+    assert (severity, category) == (2, "onnxruntime")
+    assert "overridable" in message
+    assert ".cc:" in location
+    assert log.records == []
+    ortmulti.set_default_logger_callback(None)
+    _models.cpu_session(warning_model(), options(2, "logged")).close()
+    log.wait_for(lambda record: record.ort_logger == "logged" and record.getMessage() == message)
+    assert of(said, "logged") == []
+
+
+def test_a_callback_that_raises_loses_nothing(log: Collector, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    ortmulti.set_default_logger_callback(fail)
+    try:
+        _models.cpu_session(warning_model(), options(2, "raised")).close()
+        _logging.flush()
+    finally:
+        ortmulti.set_default_logger_callback(None)
+    log.wait_for(lambda record: record.ort_logger == "raised" and "overridable" in record.getMessage())
+    [told] = {record.exc_info[0] for record in caplog.records if record.exc_info}
+    assert told is ZeroDivisionError
+
+
+def test_a_callback_may_create_sessions(said: list[tuple[Any, ...]]) -> None:
+    def create(severity: int, category: str, logid: str, location: str, message: str) -> None:
+        said.append((severity, category, logid, location, message))
+        if logid == "outer":
+            _models.cpu_session(warning_model(), options(2, "inner")).close()
+
+    ortmulti.set_default_logger_callback(create)
+    _models.cpu_session(warning_model(), options(2, "outer")).close()
+    assert len(of(said, "inner")) == len(of(said, "outer")) == 1
+
+
+@pytest.mark.parametrize(
+    ("callback", "severity"), [(3, 2), ("print", 2), (print, 5), (print, -1), (None, 9), (print, "x")]
+)
+def test_callbacks_and_severities_that_cannot_be(callback: Any, severity: Any) -> None:
+    with pytest.raises(ortmulti.InvalidArgument):
+        ortmulti.set_default_logger_callback(callback, severity)
+
+
+def test_the_severity_of_a_callback_is_the_default_one() -> None:
+    printed = check_child(
+        """
+        import sys
+        import ortmulti
+        from ortmulti import _logging
+
+        def count(severity):
+            said = []
+            ortmulti.set_default_logger_callback(lambda *message: said.append(message[0]), severity)
+            ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]), providers=["CPUExecutionProvider"]).close()
+            _logging.flush()
+            return sorted(set(said))
+
+        print(count(0), count(1), count(2), count(3))
+        """,
+        warning_model().hex(),
+    )
+    assert printed.strip() == "[0, 1, 2] [1, 2] [2] []"

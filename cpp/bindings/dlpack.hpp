@@ -20,7 +20,8 @@ struct DataType {
 };
 
 /// The protocol's type of an element as onnxruntime gives and takes it; none for strings and the like. The protocol had
-/// none for bool at first, and onnxruntime before 1.32 calls it uint8. That knows floats of 8 and integers of 4 bits too.
+/// none for bool at first, and onnxruntime before 1.32 calls it uint8; nor does that know floats of 8 or integers of 4
+/// bits.
 std::optional<DataType> type_of(ONNXTensorElementDataType type, bool bool_is_uint8);
 
 /// (device type, device id)

@@ -21,14 +21,14 @@ void open_library(const std::string& path) {
   OnnxRuntime::open(path);
 }
 
-py::tuple take_log(int timeout_ms) {
+py::tuple take_log() {
   std::vector<LogRecord> records;
   std::uint64_t dropped = 0;
   bool closed = false;
   {
-    const ReleaseGil nogil;  // no Python object is touched while waiting
+    const ReleaseGil nogil;  // who holds the queue's lock may wait for the GIL
     LogQueue& log = onnxruntime_log();
-    records = log.take(std::chrono::milliseconds(timeout_ms), dropped);
+    records = log.take(std::chrono::milliseconds(0), dropped);
     closed = log.closed();
   }
   py::list list;
@@ -68,7 +68,10 @@ void register_library(py::module_& module) {
   module.def("onnxruntime_path", [] { return OnnxRuntime::get().path(); });
   module.def("available_providers", [] { return OnnxRuntime::get().available_providers(); });
   module.def("usable_cores", &usable_cores);
-  module.def("take_log", &take_log, py::arg("timeout_ms"));
+  module.def(
+      "wait_for_log", [](int timeout_ms) { onnxruntime_log().wait(std::chrono::milliseconds(timeout_ms)); },
+      py::arg("timeout_ms"), py::call_guard<ReleaseGil>());
+  module.def("take_log", &take_log);
   module.def("close_log", [] { onnxruntime_log().close(); });
   module.def("shut_down", &shut_down);
 }

@@ -17,6 +17,11 @@ void LogQueue::push(LogRecord record) {
   filled_.notify_one();
 }
 
+void LogQueue::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  filled_.wait_for(lock, timeout, [this] { return closed_ || !records_.empty(); });
+}
+
 std::vector<LogRecord> LogQueue::take(std::chrono::milliseconds timeout, std::uint64_t& dropped) {
   std::unique_lock lock(mutex_);
   filled_.wait_for(lock, timeout, [this] { return closed_ || !records_.empty(); });

@@ -28,6 +28,9 @@ class LogQueue {
 
   void push(LogRecord record);
 
+  /// Waits at most `timeout` for a record, and not when closed.
+  void wait(std::chrono::milliseconds timeout);
+
   /// Takes all records, the number of dropped ones into `dropped`. Waits at most `timeout` for a first one; returns
   /// at once when closed.
   std::vector<LogRecord> take(std::chrono::milliseconds timeout, std::uint64_t& dropped);

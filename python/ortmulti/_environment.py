@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import SupportsInt
 
-from ortmulti import _affinity, _core, errors
+from ortmulti import _affinity, _core, _logging, errors
 from ortmulti._checks import boolean, integer, text
 from ortmulti.arena import ArenaConfig
 from ortmulti.arena import to_core as arenas_to_core
@@ -18,6 +18,7 @@ __all__ = [
     "configure",
     "disable_telemetry_events",
     "enable_telemetry_events",
+    "set_default_logger_callback",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
     "set_global_thread_pool_sizes",
@@ -145,10 +146,39 @@ def set_default_logger_severity(severity: SupportsInt) -> None:
     Raises:
         InvalidArgument, InvalidType: Another number, or none.
     """
-    level = integer("the default log severity", severity, minimum=0)
+    _core.set_log_severity(_severity(severity))
+
+
+def set_default_logger_callback(
+    callback: Callable[[int, str, str, str, str], object] | None, severity: SupportsInt = 2
+) -> None:
+    """Has a function get what ONNX Runtime logs, instead of Python's logger ``ortmulti.onnxruntime``.
+
+    It is called by a thread of ortmulti's, or by the thread that has just created a session, one message after the
+    other; never by ONNX Runtime's threads. If it raises, the exception goes to the logger ``ortmulti`` and the message
+    to the logger that it would have gone to. In a forked child it goes on.
+
+    Args:
+        callback: Called with the severity (0 verbose to 4 fatal), the category, the logid, where in ONNX Runtime's code
+            the message comes from, and the message. None: the logger gets them again, and the severity stays.
+        severity: As of `set_default_logger_severity`; default 2: warnings and worse.
+
+    Raises:
+        InvalidArgument, InvalidType: Nothing that can be called, another number, or none.
+    """
+    if callback is not None and not callable(callback):
+        raise InvalidType(f"callback is a function of five arguments, or None, not {callback!r}")
+    level = _severity(severity)
+    _logging.set_callback(callback)
+    if callback is not None:
+        _core.set_log_severity(level)
+
+
+def _severity(value: SupportsInt) -> int:
+    level = integer("the default log severity", value, minimum=0)
     if level > 4:
         raise InvalidArgument(f"the default log severity is 0 to 4, not {level}")
-    _core.set_log_severity(level)
+    return level
 
 
 def set_default_logger_verbosity(verbosity: SupportsInt) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from ortmulti import _core
@@ -25,6 +26,17 @@ _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.
 # Only a bound on how long the thread may stay in one wait; a record or the end wakes it at once.
 _WAIT_MS = 60_000
 
+# Gets severity, category, logger, location and message of each record, instead of LOGGER.
+Callback = Callable[[int, str, str, str, str], object]
+
+# Who takes records holds it until they are emitted, so that they come in their order, and that they have come when
+# `flush` returns. A handler or callback may itself create sessions.
+_emitting = threading.RLock()
+
+# How long `flush` waits for another thread's handler, which may wait for what this thread holds.
+_PATIENCE_S = 5.0
+
+_callback: Callback | None = None
 _thread: threading.Thread | None = None
 _lock = threading.Lock()
 
@@ -36,6 +48,8 @@ def _emit(records: list[tuple[int, str, str, str, str, int, int]], dropped: int)
         level = _LEVELS[min(max(severity, 0), len(_LEVELS) - 1)]
         if category == _CORE:
             logging.getLogger(_CORE).log(level, "%s", message)
+        elif _called_back(severity, category, logger, location, message):
+            pass
         elif LOGGER.isEnabledFor(level):
             extra: dict[str, Any] = {
                 "ort_category": category,
@@ -47,17 +61,42 @@ def _emit(records: list[tuple[int, str, str, str, str, int, int]], dropped: int)
             LOGGER.log(level, "%s", message, extra=extra)
 
 
+def _called_back(*record: Any) -> bool:
+    callback = _callback
+    if callback is None:
+        return False
+    try:
+        callback(*record)
+    except Exception:
+        logging.getLogger(_CORE).exception("the callback of set_default_logger_callback raised")
+        return False
+    return True
+
+
+def set_callback(callback: Callback | None) -> None:
+    """Who gets ONNX Runtime's records from now on; None: the logger. What waits goes to who had it before."""
+    global _callback
+    flush()
+    _callback = callback
+
+
 def flush() -> None:
-    """Emits the records that wait, in the calling thread."""
-    records, dropped, _ = _core.take_log(0)
-    if records or dropped:
+    """Returns when the records so far are emitted: in the calling thread, unless another one is at it."""
+    if not _emitting.acquire(timeout=_PATIENCE_S):
+        return
+    try:
+        records, dropped, _ = _core.take_log()
         _emit(records, dropped)
+    finally:
+        _emitting.release()
 
 
 def _emit_until_closed() -> None:
     while True:
-        records, dropped, closed = _core.take_log(_WAIT_MS)
-        _emit(records, dropped)
+        _core.wait_for_log(_WAIT_MS)
+        with _emitting:
+            records, dropped, closed = _core.take_log()
+            _emit(records, dropped)
         if closed:
             return
 
@@ -84,8 +123,8 @@ def stop() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _thread, _lock
-    _lock = threading.Lock()
+    global _thread, _lock, _emitting
+    _lock, _emitting = threading.Lock(), threading.RLock()
     _thread = None  # it stayed with the parent; the next use starts another
 
 

@@ -34,6 +34,7 @@ _CLASSES = (
 _FUNCTIONS = (
     "disable_telemetry_events",
     "enable_telemetry_events",
+    "set_default_logger_callback",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
     "set_global_thread_pool_sizes",

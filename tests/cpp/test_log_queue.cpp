@@ -63,6 +63,20 @@ TEST(LogQueue, WakesTheReaderForARecord) {
   EXPECT_EQ(taken[0].message, "hello");
 }
 
+TEST(LogQueue, WaitingTakesNothing) {
+  LogQueue queue;
+  auto waiting = std::async(std::launch::async, [&queue] { queue.wait(hours(1)); });
+  queue.push(record("hello"));
+  waiting.get();
+  queue.wait(hours(1));
+  std::uint64_t dropped = 0;
+  EXPECT_EQ(queue.take(milliseconds(0), dropped).size(), 1U);
+  queue.wait(milliseconds(0));
+  auto for_good = std::async(std::launch::async, [&queue] { queue.wait(hours(1)); });
+  queue.close();
+  for_good.get();
+}
+
 TEST(LogQueue, ClosingWakesTheReaderForGood) {
   LogQueue queue;
   EXPECT_FALSE(queue.closed());
