@@ -8,11 +8,12 @@ import numpy as np
 import onnxruntime
 
 from ortmulti import OrtValue
+from ortmulti._libraries import release_of
 
 make = OrtValue.ortvalue_from_numpy
 
 # Whether onnxruntime calls bool uint8 in DLPack, and has to be told which uint8 is bool.
-BOOL_IS_UINT8 = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 32)
+BOOL_IS_UINT8 = release_of(onnxruntime.__version__) < (1, 32)
 
 
 def from_dlpack(value: OrtValue) -> Any:

@@ -145,14 +145,12 @@ def warm(files: Sequence[Path]) -> float:
     What the kernel takes meanwhile, as one that reclaims memory ahead of need does, is read again, a few times.
     """
     buffer = bytearray(_CHUNK_BYTES)
-    share = resident_share(files)
     for _ in range(_READINGS):
-        if share == 1.0:
+        missing = [file for file in files if resident_share([file]) < 1.0]
+        if not missing:
             break
-        for file in files:
-            if resident_share([file]) < 1.0:
-                with file.open("rb", buffering=0) as stream:
-                    while stream.readinto(buffer):
-                        pass
-        share = resident_share(files)
-    return share
+        for file in missing:
+            with file.open("rb", buffering=0) as stream:
+                while stream.readinto(buffer):
+                    pass
+    return resident_share(files)
