@@ -67,6 +67,17 @@ struct ThreadGroup::Counters {
 };
 
 struct ThreadGroup::Worker {
+  Worker() = default;
+  // Ends the thread if it was never given work.
+  ~Worker() {
+    if (thread.joinable()) {
+      work.set_value({});
+      thread.join();
+    }
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
   std::promise<Work> work;
   std::shared_ptr<Counters> counters;
   std::thread thread;
@@ -134,14 +145,10 @@ std::unique_ptr<ThreadGroup::Worker> ThreadGroup::start_worker() {
 }
 
 void ThreadGroup::dismiss_spare() noexcept {
-  std::vector<std::unique_ptr<Worker>> spare;
+  std::vector<std::unique_ptr<Worker>> spare;  // which end without the lock
   {
     const std::lock_guard lock(mutex_);
     spare.swap(spare_);
-  }
-  for (const auto& worker : spare) {
-    worker->work.set_value({});
-    worker->thread.join();
   }
 }
 
@@ -150,10 +157,11 @@ OrtCustomThreadHandle ThreadGroup::give(OrtThreadWorkerFn work, void* parameter)
   {
     const std::lock_guard lock(mutex_);
     if (spare_.empty()) {  // where ONNX Runtime was to find the number of threads
-      spare_.push_back(start_worker());
+      worker = start_worker();
+    } else {
+      worker = std::move(spare_.back());
+      spare_.pop_back();
     }
-    worker = std::move(spare_.back());
-    spare_.pop_back();
   }
   Worker& given = *worker;
   const auto handle = reinterpret_cast<OrtCustomThreadHandle>(&given);

@@ -128,6 +128,7 @@ class Pool {
   using Lock = std::unique_lock<std::mutex>;
   using Requests = std::vector<std::shared_ptr<Request>>;
   using Queue = std::list<std::shared_ptr<Request>>;
+  using Timers = std::multimap<Clock::time_point, std::weak_ptr<Request>>;
   struct Group;
   struct Worker;
 
@@ -182,7 +183,8 @@ class Pool {
   static void announce(Requests& finished);
 
   void start_timer(const Request& request);
-  void add_timer(const std::shared_ptr<Request>& request);
+  static Timers timer_of(const std::shared_ptr<Request>& request);
+  void add_timer(Request& request, Timers& timer) noexcept;
   void keep_deadlines();
   static std::exception_ptr deadline_error(const Request& request, const std::string& what);
 
@@ -210,7 +212,7 @@ class Pool {
   std::shared_ptr<Pool> before_;  // whose work is counted here, while it is open
   PoolStats done_before_;         // and once it is closed
 
-  std::multimap<Clock::time_point, std::weak_ptr<Request>> timers_;
+  Timers timers_;
   std::condition_variable timers_changed_;
   std::thread timer_;
   bool timer_stops_ = false;

@@ -22,12 +22,20 @@ void Pool::start_timer(const Request& request) {
   }
 }
 
-void Pool::add_timer(const std::shared_ptr<Request>& request) {
-  if (!request->deadline) {
+Pool::Timers Pool::timer_of(const std::shared_ptr<Request>& request) {
+  Timers timer;
+  if (request->deadline) {
+    timer.emplace(*request->deadline, request);
+  }
+  return timer;
+}
+
+void Pool::add_timer(Request& request, Timers& timer) noexcept {
+  if (timer.empty()) {
     return;
   }
-  request->timer_ = timers_.emplace(*request->deadline, request);
-  if (*request->timer_ == timers_.begin()) {
+  request.timer_ = timers_.insert(timer.extract(timer.begin()));
+  if (*request.timer_ == timers_.begin()) {
     timers_changed_.notify_one();
   }
 }
@@ -35,6 +43,7 @@ void Pool::add_timer(const std::shared_ptr<Request>& request) {
 void Pool::keep_deadlines() {
   Lock lock(mutex_);
   Requests finished;
+  finished.reserve(1);
   while (!timer_stops_) {
     if (timers_.empty()) {
       timers_changed_.wait(lock);

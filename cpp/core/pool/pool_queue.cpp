@@ -39,17 +39,17 @@ bool Pool::settled() const {
 }
 
 void Pool::assign(Worker& worker, const std::shared_ptr<Request>& request) {
+  worker.batch.push_back(request);
   request->place_ = Request::Place::running;
   request->worker_ = &worker;
-  worker.batch.push_back(request);
 }
 
 void Pool::give(Worker& worker, const std::shared_ptr<Request>& request) {
+  assign(worker, request);
   if (!worker.busy) {
     worker.busy = true;
     ++worker.group->busy;
   }
-  assign(worker, request);
   worker.batched = request->batch_size_;
   worker.given = true;
   worker.forming = may_grow(worker);  // from now on, not from when its thread wakes up: others would begin batches too
@@ -174,6 +174,7 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
   Lock lock(mutex_);
   check_accepted(*request);
   start_timer(*request);
+  Timers timer = timer_of(request);  // made first: where memory ends nothing has been done yet
   Worker* idle = nullptr;
   bool joined = false;
   for (;;) {
@@ -192,12 +193,12 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
     }
     check_accepted(*request);
   }
-  add_timer(request);
   if (idle != nullptr) {
     give(*idle, request);
   } else if (!joined) {
     enqueue(request);
   }
+  add_timer(*request, timer);
   if (!full()) {
     room_.notify_one();  // what woke this thread may have been for another one too
   }

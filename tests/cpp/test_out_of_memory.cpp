@@ -1,0 +1,148 @@
+// What an allocation that fails leaves behind: nothing. Each allocation fails in turn.
+
+#include <gtest/gtest.h>
+#include <onnxruntime_cxx_api.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/thread_group.hpp"
+#include "failing_allocations.hpp"
+#include "fake_runner.hpp"
+#include "test_support.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+
+// A pool of one session, whose state before a request is the same each time.
+class SubmitWithoutMemory : public RealSessions {
+ protected:
+  struct Case {
+    Answers answers;
+    std::shared_ptr<FakeRunner> runner = std::make_shared<FakeRunner>(Device::cpu());
+    std::shared_ptr<Pool> pool;
+    Case() = default;
+    ~Case() {
+      runner->release();
+      pool->close(true);
+    }
+    Case(const Case&) = delete;
+    Case& operator=(const Case&) = delete;
+  };
+
+  std::shared_ptr<Request> request() {
+    auto made = current->answers.request();
+    made->output_names = {"y"};
+    const std::vector<std::int64_t> shape{1, 3};
+    made->inputs.add("x", Ort::Value::CreateTensor<float>(Ort::AllocatorWithDefaultOptions(), shape.data(), 2));
+    return made;
+  }
+
+  // A request whose submission fails as often as it allocates, before it is accepted. `before`: what the pool has been
+  // given by then.
+  void submit_at_last(const Batching& batching, const std::function<void()>& before, milliseconds timeout = hours(1)) {
+    std::shared_ptr<Request> asked;
+    PoolStats there;
+    const auto prepare = [&] {
+      asked.reset();
+      current.emplace();
+      Pool::Options options;
+      options.batching = batching;
+      current->pool = Pool::make(options);
+      current->pool->add(current->runner);
+      before();
+      there = current->pool->stats();
+      asked = request();
+      asked->deadline = Pool::Clock::now() + timeout;
+    };
+    const int failed = with_each_allocation_failing(
+        prepare, [&] { EXPECT_TRUE(current->pool->submit(asked, std::nullopt)); },
+        [&] {
+          EXPECT_EQ(asked.use_count(), 1) << "the pool has what it refused";
+          const PoolStats stats = current->pool->stats();
+          EXPECT_EQ(stats.waiting, there.waiting);
+          EXPECT_EQ(stats.devices.front().busy, there.devices.front().busy);
+          asked.reset();
+          const auto later = request();  // the deadlines are still kept, and nobody's is that of what was refused
+          later->deadline = Pool::Clock::now() + timeout;
+          EXPECT_TRUE(current->pool->submit(later, std::nullopt));
+          if (timeout < hours(1)) {
+            EXPECT_EQ(kind_of(*current->answers.wait_for(1).front()), ErrorKind::deadline);
+          }
+        });
+    EXPECT_GT(failed, 2);  // the thread that keeps deadlines, the deadline, and the request's place
+  }
+
+  void submit_and_hold() {
+    current->runner->hold();
+    ASSERT_TRUE(current->pool->submit(request(), std::nullopt));
+    current->runner->wait_for_runs(1);
+  }
+
+  std::optional<Case> current;
+};
+
+TEST_F(SubmitWithoutMemory, ToAnIdleSession) {
+  submit_at_last({}, [] {});
+  EXPECT_EQ(current->answers.wait_for(1).front()->outcome, Request::Outcome::done);
+}
+
+TEST_F(SubmitWithoutMemory, ToTheQueue) {
+  submit_at_last({}, [&] { submit_and_hold(); });
+  EXPECT_EQ(current->pool->stats().waiting, 1U);
+  current->runner->release();
+  for (const auto& answered : current->answers.wait_for(2)) {
+    EXPECT_EQ(answered->outcome, Request::Outcome::done);
+  }
+}
+
+TEST_F(SubmitWithoutMemory, ToABatchThatForms) {
+  const auto answer = [](Request& joint) {
+    const std::vector<std::int64_t> shape = joint.inputs.values()[0].GetTensorTypeAndShapeInfo().GetShape();
+    joint.outputs.push_back(
+        Ort::Value::CreateTensor<float>(Ort::AllocatorWithDefaultOptions(), shape.data(), shape.size()));
+  };
+  submit_at_last({3, hours(1), 0, {}}, [&] {
+    current->runner->action = answer;
+    ASSERT_TRUE(current->pool->submit(request(), std::nullopt));
+  });
+  EXPECT_EQ(current->answers.count(), 0U);
+  ASSERT_TRUE(current->pool->submit(request(), std::nullopt));
+  for (const auto& answered : current->answers.wait_for(3)) {
+    EXPECT_EQ(answered->outcome, Request::Outcome::done);
+  }
+  EXPECT_EQ(current->runner->runs().size(), 1U);
+}
+
+// A timer of a request that is gone would end the process when its time comes.
+TEST_F(SubmitWithoutMemory, LeavesNoDeadlineBehind) {
+  submit_at_last({}, [&] { submit_and_hold(); }, milliseconds(5));
+  EXPECT_EQ(kind_of(*current->answers.wait_for(1).front()), ErrorKind::deadline);
+  current->runner->release();
+  EXPECT_EQ(current->answers.wait_for(2).back()->outcome, Request::Outcome::done);
+}
+
+TEST(ThreadsWithoutMemory, NoneIsLeft) {
+  std::shared_ptr<ThreadGroup> group;
+  const int failed = with_each_allocation_failing(
+      [] {},
+      [&] {
+        ThreadSettings settings;
+        settings.name_prefix = "few";
+        group = ThreadGroup::start(settings, "x", {}, 3);
+      },
+      [] {});
+  EXPECT_GT(failed, 3);
+  ASSERT_NE(group, nullptr);
+  EXPECT_EQ(group->counts().created, 0);
+}
+
+}  // namespace
+}  // namespace ortmulti::tests
