@@ -131,10 +131,10 @@ def main() -> int:
                 f"  first finding: {row['first_finding']}",
                 flush=True,
             )
+            if arguments.json is not None:  # after each: what there is by then is kept
+                results.save(results.document("prediction", rows=rows), arguments.json)
     agreed = sum(row["agrees"] for row in rows)
     print(f"{agreed} of {len(rows)} predictions agree")
-    if arguments.json is not None:
-        results.save(results.document("prediction", rows=rows), arguments.json)
     return 0 if agreed == len(rows) else 1
 
 

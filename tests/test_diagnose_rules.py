@@ -120,6 +120,57 @@ def test_processes_that_would_be_the_best() -> None:
     assert "processes" not in found(document(run("sequential", 0.9), processes(0.2)))
 
 
+def from_a_cold_disk(*external: str) -> dict[str, Any]:
+    """10 s from the disk instead of 1 s, which `cat` confirms."""
+    rates = [
+        experiment("disk", {"bytes": 10**9, "seconds": seconds}, cache=cache)
+        for cache, seconds in (("cold", 9.0), ("warm", 0.1))
+    ]
+    starts = (run("sequential", 1.0, GPUS[:1]), run("sequential", 10.0, GPUS[:1], cache="cold"))
+    of = document(*starts, run("sequential", 1.0), *rates)
+    of["models"][0]["path"] = "a model.onnx"
+    of["models"][0]["external"] = list(external)
+    return of
+
+
+@pytest.mark.parametrize(
+    ("external", "command"),
+    [
+        ([], "cat 'a model.onnx' > /dev/null"),
+        (["a model.onnx.data"], "cat 'a model.onnx' 'a model.onnx.data' > /dev/null"),
+        (["weights/1.bin", "2.bin"], "cat 'a model.onnx' weights/1.bin 2.bin > /dev/null"),
+    ],
+)
+def test_a_cold_disks_command_reads_every_file(external: list[str], command: str) -> None:
+    first = conclude(from_a_cold_disk(*external))[0]
+    assert first.id == "cold disk"
+    assert first.seconds == pytest.approx(9.0)
+    assert first.command == command
+
+
+@pytest.mark.parametrize(
+    ("external", "command"),
+    [
+        (["model.onnx.data"], "cp models/model.onnx models/model.onnx.data /dev/shm/"),
+        (["weights/1.bin"], "cd models && cp --parents model.onnx weights/1.bin /dev/shm/"),
+    ],
+)
+def test_a_slow_disks_command_copies_every_file(external: list[str], command: str) -> None:
+    span = {"cause": "read weights", "name": "read", "start": 0.5, "end": 2.5, "cpu": 0.1}
+    span |= {"session": 0, "device": "cuda:0"}
+    slow = run("sequential", 3.0, causes={"read weights": 2.0}, spans=[span])
+    of = document(slow, experiment("disk", {"bytes": 10**9, "seconds": 2.0}, cache="warm"))
+    of["models"][0] |= {"path": "models/model.onnx", "external": external}
+    first = conclude(of)[0]
+    assert (first.id, first.command) == ("slow disk", command)
+
+
+def test_a_document_of_before_names_the_model_alone() -> None:
+    of = from_a_cold_disk()
+    del of["models"][0]["external"]
+    assert conclude(of)[0].command == "cat 'a model.onnx' > /dev/null"
+
+
 def test_a_busy_and_slow_machine_is_noted_and_not_first() -> None:
     gpu = {
         "device": "cuda:0",

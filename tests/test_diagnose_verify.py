@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from ortmulti.diagnose.bench import Bench
 from ortmulti.diagnose.conclusions import conclude
 from ortmulti.diagnose.experiments import series
 from ortmulti.diagnose.verify import verify
-from tests._diagnoses import GPUS, bench_of, document, run
+from tests._diagnoses import GPUS, bench_of, document, experiment, run
 
 
 class LibraryWithoutPersistence:
@@ -175,3 +176,49 @@ def test_a_change_that_helps_stays_the_first(tmp_path: Path, monkeypatch: pytest
     assert first["verified"]["speedup"] == pytest.approx(2.0)
     assert first["verified"]["pairs"] == 2
     assert [one["way"] for one in bench.runs] == ["sequential", "shared", "shared", "sequential"]  # in turns
+
+
+def verified_with(bench: Bench, monkeypatch: pytest.MonkeyPatch, shared: float) -> list[dict[str, Any]]:
+    """The findings where a cold disk costs 9 s for certain, and `shared` may be faster than 2 s."""
+
+    def account(_self: Bench, way: str, devices: tuple[str, ...], **options: Any) -> dict[str, Any]:
+        seconds = {"cold": 10.0, "warm": {"sequential": 2.0, "shared": shared}[way]}[options["cache"]]
+        made = run(way, seconds, devices, experiment="verify", cache=options["cache"])
+        bench.runs.append(made)
+        return made
+
+    monkeypatch.setattr(Bench, "account", account)
+    disk = [
+        experiment("disk", {"bytes": 10**9, "seconds": seconds}, cache=cache)
+        for cache, seconds in (("cold", 9.0), ("warm", 0.1))
+    ]
+    one = GPUS[:1]
+    starts = (run("sequential", 1.0, one), run("sequential", 10.0, one, cache="cold"), run("sequential", 2.0))
+    of = document(*starts, run("shared", 1.0), *disk)
+    verify(of, conclude(of), bench)
+    findings: list[dict[str, Any]] = of["findings"]
+    return findings
+
+
+def longer(bench: Bench, budget: float) -> Bench:
+    """With all repetitions that so many seconds allow."""
+    return dataclasses.replace(bench, plan=dataclasses.replace(bench.plan, quick=False, budget=budget))
+
+
+def test_further_changes_are_run_while_the_budget_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = verified_with(longer(bench_of(tmp_path), 1e6), monkeypatch, shared=1.0)
+    assert (first["id"], second["id"]) == ("cold disk", "strategy")
+    assert first["verified"]["pairs"] == second["verified"]["pairs"] == 6
+    assert second["verified"]["speedup"] == pytest.approx(2.0)
+
+
+def test_a_further_change_that_gains_nothing_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = verified_with(longer(bench_of(tmp_path), 1e6), monkeypatch, shared=2.0)
+    assert (first["id"], second["id"]) == ("cold disk", "strategy")
+    assert second["verified"]["speedup"] == pytest.approx(1.0)
+
+
+def test_without_a_budget_the_first_change_alone_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = verified_with(longer(bench_of(tmp_path), 1e-6), monkeypatch, shared=1.0)
+    assert (first["id"], first["verified"]["pairs"]) == ("cold disk", 3)
+    assert (second["id"], second["verified"]) == ("strategy", None)

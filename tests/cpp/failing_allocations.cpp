@@ -13,9 +13,12 @@ constexpr int never = -1;
 thread_local int until_failure = never;
 
 void* allocate(std::size_t bytes) {
-  if (until_failure > 0 && --until_failure == 0) {
+  if (until_failure == 1) {
     until_failure = never;  // what tells of it may allocate
     throw std::bad_alloc();
+  }
+  if (until_failure != never) {
+    --until_failure;
   }
   // NOLINTNEXTLINE(cppcoreguidelines-no-malloc,cppcoreguidelines-owning-memory): it is what new consists of
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) {

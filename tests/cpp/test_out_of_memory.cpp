@@ -52,7 +52,7 @@ class SubmitWithoutMemory : public RealSessions {
     PoolStats there;
     const auto prepare = [&] {
       asked.reset();
-      current.emplace();
+      current = std::make_unique<Case>();
       Pool::Options options;
       options.batching = batching;
       current->pool = Pool::make(options);
@@ -86,7 +86,7 @@ class SubmitWithoutMemory : public RealSessions {
     current->runner->wait_for_runs(1);
   }
 
-  std::optional<Case> current;
+  std::unique_ptr<Case> current;
 };
 
 TEST_F(SubmitWithoutMemory, ToAnIdleSession) {
@@ -131,14 +131,13 @@ TEST_F(SubmitWithoutMemory, LeavesNoDeadlineBehind) {
 
 TEST(ThreadsWithoutMemory, NoneIsLeft) {
   std::shared_ptr<ThreadGroup> group;
-  const int failed = with_each_allocation_failing(
-      [] {},
-      [&] {
-        ThreadSettings settings;
-        settings.name_prefix = "few";
-        group = ThreadGroup::start(settings, "x", {}, 3);
-      },
-      [] {});
+  const int failed = with_each_allocation_failing([] {},
+                                                  [&] {
+                                                    ThreadSettings settings;
+                                                    settings.name_prefix = "few";
+                                                    group = ThreadGroup::start(settings, "x", {}, 3);
+                                                  },
+                                                  [] {});
   EXPECT_GT(failed, 3);
   ASSERT_NE(group, nullptr);
   EXPECT_EQ(group->counts().created, 0);

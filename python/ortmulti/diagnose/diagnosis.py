@@ -145,6 +145,7 @@ def _measure(bench: Bench, found: Mapping[str, Any]) -> dict[str, Any]:
         "path": str(plan.model),
         "bytes": plan.model.stat().st_size if plan.model.is_file() else 0,
         "external_bytes": sum(file.stat().st_size for file in bench.files[1:] if file.is_file()),
+        "external": [os.path.relpath(file, plan.model.parent) for file in bench.files[1:]],
     }
     document = results.document(
         "diagnose",

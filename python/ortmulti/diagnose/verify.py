@@ -8,7 +8,7 @@ import os
 import shutil
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,8 @@ class _NotPossibleError(Exception):
 
 
 def verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> None:
-    """Verifies the findings from the first on until one is confirmed, which is then the first.
+    """Verifies the findings from the first on until one is confirmed, which is then the first; and the others while the
+    budget lasts.
 
     One whose change gains nothing for certain is put behind those that were not tried.
 
@@ -81,9 +82,26 @@ def _verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> Non
         else:
             confirmed.append(after)
         write()
+    if confirmed and not bench.plan.quick:
+        _verify_others(bench, left, tried, write)
     if tried and not confirmed and not any(finding.seconds for finding in left):
         confirmed.append(nothing(Measured(document), document["prediction"]["best"]))
         left = [finding for finding in left if finding.id != "nothing"]
+        write()
+
+
+def _verify_others(bench: Bench, left: list[Finding], tried: list[Finding], write: Callable[[], None]) -> None:
+    """Those that come behind the confirmed one, each in its place, until the budget is spent."""
+    for finding in [one for one in left if one.recipe is not None]:
+        if bench.elapsed() > bench.plan.budget:
+            return
+        after = dataclasses.replace(finding, verified=_run(bench, finding))
+        place = left.index(finding)
+        if after.verified is not None and after.verified["interval"][0] <= 1:
+            left.pop(place)
+            tried.append(after)
+        else:
+            left[place] = after
         write()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from ..measured import Measured, median, seconds_text
@@ -103,13 +104,30 @@ def slow_disk(measured: Measured, _best: str) -> Finding | None:
             "`cat` reads the files no faster, a moment after it has read them",
         ),
         change="keep the model on a local disk, or in memory (/dev/shm)",
-        command=f"cp {shlex.quote(str(facts['path']))} /dev/shm/",
+        command=_copying(measured),
         recipe=Recipe(
             Start(usual, measured.devices),
             Start(usual, measured.devices, model="in memory"),
             f"the model where it is against a copy in memory, {usual}",
         ),
     )
+
+
+def _files(measured: Measured) -> list[str]:
+    """The model's file and those of its weights."""
+    facts = measured.document["models"][0]
+    model = Path(facts["path"])
+    return [str(model), *(str(model.parent / name) for name in facts.get("external", ()))]
+
+
+def _copying(measured: Measured) -> str:
+    """What copies the model into memory, files in folders below the model's into such folders."""
+    facts = measured.document["models"][0]
+    model = Path(facts["path"])
+    external = facts.get("external", ())
+    if all(Path(name).name == name for name in external):
+        return f"cp {shlex.join(_files(measured))} /dev/shm/"
+    return f"cd {shlex.quote(str(model.parent))} && cp --parents {shlex.join([model.name, *external])} /dev/shm/"
 
 
 def _largest(spans: Iterable[dict[str, Any]]) -> str | None:
@@ -154,7 +172,7 @@ def cold(measured: Measured, _best: str) -> Finding | None:
         evidence=(f"{usual} on {first[0]}, cold against warm", *_disk_rate(measured)),
         change="read the model's files before they are needed (on GPUs strategy shared reads them ahead), or keep them "
         "in memory",
-        command=f"cat {shlex.quote(str(measured.document['models'][0]['path']))} > /dev/null",
+        command=f"cat {shlex.join(_files(measured))} > /dev/null",
         recipe=Recipe(Start(usual, first, cache="cold"), Start(usual, first), f"cold against warm page cache, {usual}"),
     )
 
