@@ -12,16 +12,20 @@ namespace {
 constexpr int never = -1;
 thread_local int until_failure = never;
 
-void* allocate(std::size_t bytes) {
+void* allocate(std::size_t bytes) noexcept {
   if (until_failure == 1) {
     until_failure = never;  // what tells of it may allocate
-    throw std::bad_alloc();
+    return nullptr;
   }
   if (until_failure != never) {
     --until_failure;
   }
   // NOLINTNEXTLINE(cppcoreguidelines-no-malloc,cppcoreguidelines-owning-memory): it is what new consists of
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) {
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+
+void* allocate_or_throw(std::size_t bytes) {
+  if (void* memory = allocate(bytes)) {
     return memory;
   }
   throw std::bad_alloc();
@@ -32,13 +36,17 @@ void release(void* memory) noexcept { std::free(memory); }
 
 }  // namespace
 
-// Of the whole program; the others of the standard library's end here.
-void* operator new(std::size_t bytes) { return allocate(bytes); }
-void* operator new[](std::size_t bytes) { return allocate(bytes); }
+// Of the whole program: every form without an alignment, since a sanitizer's own are not to be freed here.
+void* operator new(std::size_t bytes) { return allocate_or_throw(bytes); }
+void* operator new[](std::size_t bytes) { return allocate_or_throw(bytes); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes); }
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes); }
 void operator delete(void* memory) noexcept { release(memory); }
 void operator delete[](void* memory) noexcept { release(memory); }
 void operator delete(void* memory, std::size_t) noexcept { release(memory); }
 void operator delete[](void* memory, std::size_t) noexcept { release(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { release(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { release(memory); }
 
 namespace ortmulti::tests {
 
