@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from ortmulti.diagnose.causes import CAUSES
-from ortmulti.diagnose.report import colours, view
+from ortmulti.diagnose.report import colours, html, view
 from ortmulti.diagnose.report.document import load_document
 from ortmulti.diagnose.report.html import write_html
 from ortmulti.diagnose.report.plot import save_plot
@@ -26,7 +26,6 @@ from ortmulti.diagnose.report.terminal import cells_of, print_diagnosis
 from ortmulti.errors import InvalidArgument, LibraryError, NoSuchFile
 from tests import _diagnosis
 from tests._colours import VISIONS, distance
-from tests._processes import ROOT
 
 MAKERS = (_diagnosis.make_document, _diagnosis.make_hostile, _diagnosis.make_partial, _diagnosis.make_empty)
 
@@ -319,5 +318,5 @@ print(sorted({name.partition(".")[0] for name in sys.modules} & {"rich", "matplo
 
 
 def test_the_page_s_files_are_found_beside_its_module() -> None:
-    folder = ROOT / "python/ortmulti/diagnose/report/html"
+    folder = Path(html.__file__).parent
     assert {file.suffix for file in folder.iterdir() if file.is_file()} == {".py", ".html", ".css", ".js"}

@@ -189,7 +189,7 @@ def test_the_sdist_of_these_sources(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_the_page_s_files_are_those_that_a_wheel_needs() -> None:
-    folder = ROOT / "python" / check_wheel.PAGE
+    folder = Path(ortmulti.__file__).parents[1] / check_wheel.PAGE
     assert {file.name for file in folder.iterdir() if file.suffix in (".html", ".css", ".js")} == set(
         check_wheel.PAGE_FILES
     )

@@ -21,7 +21,7 @@ python=$work/env/bin/python
 
 # pyproject.toml has pytest's configuration; the rest is read by tests. No python/ and no cpp/.
 mkdir "$work/tree"
-tar -c --exclude=__pycache__ --exclude=benchmarks/results \
+tar -c --exclude=__pycache__ \
   CHANGELOG.md CMakeLists.txt README.md benchmarks docs pyproject.toml tests tools | tar -x -C "$work/tree"
 cd "$work/tree"
 "$python" -c 'import ortmulti, sys; print(f"ortmulti {ortmulti.__version__} of {ortmulti.__path__[0]}"); sys.exit(sys.prefix not in ortmulti.__file__)'
