@@ -56,6 +56,16 @@ def document(*runs: dict[str, Any], devices: tuple[str, ...] = GPUS, **fields: A
     }
 
 
+def from_a_cold_disk(*runs: dict[str, Any]) -> dict[str, Any]:
+    """A document where one session takes 10 s from the disk instead of 1 s, which `cat` confirms; and these runs."""
+    rates = [
+        experiment("disk", {"bytes": 10**9, "seconds": seconds}, cache=cache)
+        for cache, seconds in (("cold", 9.0), ("warm", 0.1))
+    ]
+    one = GPUS[:1]
+    return document(run("sequential", 1.0, one), run("sequential", 10.0, one, cache="cold"), *runs, *rates)
+
+
 def found(of: dict[str, Any]) -> list[str]:
     return [finding.id for finding in conclude(of)]
 

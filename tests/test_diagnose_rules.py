@@ -14,7 +14,7 @@ from ortmulti.diagnose.conclusions import conclude
 from ortmulti.diagnose.plan import DiagnosisPlan
 from ortmulti.errors import InvalidArgument, NoSuchFile
 from tests import _models
-from tests._diagnoses import GPUS, document, experiment, found, run
+from tests._diagnoses import GPUS, document, experiment, found, from_a_cold_disk, run
 
 
 def heartbeat(library: str, delay: float, creation: float = 1.0, for_core: float = 0.0) -> dict[str, Any]:
@@ -120,19 +120,6 @@ def test_processes_that_would_be_the_best() -> None:
     assert "processes" not in found(document(run("sequential", 0.9), processes(0.2)))
 
 
-def from_a_cold_disk(*external: str) -> dict[str, Any]:
-    """10 s from the disk instead of 1 s, which `cat` confirms."""
-    rates = [
-        experiment("disk", {"bytes": 10**9, "seconds": seconds}, cache=cache)
-        for cache, seconds in (("cold", 9.0), ("warm", 0.1))
-    ]
-    starts = (run("sequential", 1.0, GPUS[:1]), run("sequential", 10.0, GPUS[:1], cache="cold"))
-    of = document(*starts, run("sequential", 1.0), *rates)
-    of["models"][0]["path"] = "a model.onnx"
-    of["models"][0]["external"] = list(external)
-    return of
-
-
 @pytest.mark.parametrize(
     ("external", "command"),
     [
@@ -142,7 +129,9 @@ def from_a_cold_disk(*external: str) -> dict[str, Any]:
     ],
 )
 def test_a_cold_disks_command_reads_every_file(external: list[str], command: str) -> None:
-    first = conclude(from_a_cold_disk(*external))[0]
+    of = from_a_cold_disk(run("sequential", 1.0))
+    of["models"][0] |= {"path": "a model.onnx", "external": external}
+    first = conclude(of)[0]
     assert first.id == "cold disk"
     assert first.seconds == pytest.approx(9.0)
     assert first.command == command
@@ -166,8 +155,9 @@ def test_a_slow_disks_command_copies_every_file(external: list[str], command: st
 
 
 def test_a_document_of_before_names_the_model_alone() -> None:
-    of = from_a_cold_disk()
-    del of["models"][0]["external"]
+    of = from_a_cold_disk(run("sequential", 1.0))
+    of["models"][0]["path"] = "a model.onnx"
+    assert "external" not in of["models"][0]
     assert conclude(of)[0].command == "cat 'a model.onnx' > /dev/null"
 
 

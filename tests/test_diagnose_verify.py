@@ -19,7 +19,7 @@ from ortmulti.diagnose.bench import Bench
 from ortmulti.diagnose.conclusions import conclude
 from ortmulti.diagnose.experiments import series
 from ortmulti.diagnose.verify import verify
-from tests._diagnoses import GPUS, bench_of, document, experiment, run
+from tests._diagnoses import GPUS, bench_of, document, from_a_cold_disk, run
 
 
 class LibraryWithoutPersistence:
@@ -188,13 +188,7 @@ def verified_with(bench: Bench, monkeypatch: pytest.MonkeyPatch, shared: float) 
         return made
 
     monkeypatch.setattr(Bench, "account", account)
-    disk = [
-        experiment("disk", {"bytes": 10**9, "seconds": seconds}, cache=cache)
-        for cache, seconds in (("cold", 9.0), ("warm", 0.1))
-    ]
-    one = GPUS[:1]
-    starts = (run("sequential", 1.0, one), run("sequential", 10.0, one, cache="cold"), run("sequential", 2.0))
-    of = document(*starts, run("shared", 1.0), *disk)
+    of = from_a_cold_disk(run("sequential", 2.0), run("shared", 1.0))
     verify(of, conclude(of), bench)
     findings: list[dict[str, Any]] = of["findings"]
     return findings

@@ -171,10 +171,10 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
     request->batch_size_ = batch_size(*request, options_.batching.axis);
     request->batch_key_ = batch_key(*request, options_.batching.axis);
   }
+  Timers timer = timer_of(request);  // made first: where memory ends nothing has been done yet
   Lock lock(mutex_);
   check_accepted(*request);
   start_timer(*request);
-  Timers timer = timer_of(request);  // made first: where memory ends nothing has been done yet
   Worker* idle = nullptr;
   bool joined = false;
   for (;;) {

@@ -148,7 +148,7 @@ def warm(files: Sequence[Path]) -> float:
     for _ in range(_READINGS):
         missing = [file for file in files if resident_share([file]) < 1.0]
         if not missing:
-            break
+            return 1.0
         for file in missing:
             with file.open("rb", buffering=0) as stream:
                 while stream.readinto(buffer):

@@ -74,13 +74,9 @@ def _verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> Non
         if tried and bench.elapsed() > bench.plan.budget:
             break
         finding = left[place]
-        verified = _run(bench, finding)
-        after = dataclasses.replace(finding, verified=verified)
+        after, in_vain = _verified(bench, finding)
         left.pop(place)
-        if verified is not None and verified["interval"][0] <= 1:
-            tried.append(after)
-        else:
-            confirmed.append(after)
+        (tried if in_vain else confirmed).append(after)
         write()
     if confirmed and not bench.plan.quick:
         _verify_others(bench, left, tried, write)
@@ -95,14 +91,20 @@ def _verify_others(bench: Bench, left: list[Finding], tried: list[Finding], writ
     for finding in [one for one in left if one.recipe is not None]:
         if bench.elapsed() > bench.plan.budget:
             return
-        after = dataclasses.replace(finding, verified=_run(bench, finding))
+        after, in_vain = _verified(bench, finding)
         place = left.index(finding)
-        if after.verified is not None and after.verified["interval"][0] <= 1:
+        if in_vain:
             left.pop(place)
             tried.append(after)
         else:
             left[place] = after
         write()
+
+
+def _verified(bench: Bench, finding: Finding) -> tuple[Finding, bool]:
+    """The finding with what came of its change, and whether that was run and gains nothing for certain."""
+    verified = _run(bench, finding)
+    return dataclasses.replace(finding, verified=verified), verified is not None and verified["interval"][0] <= 1
 
 
 def _run(bench: Bench, finding: Finding) -> dict[str, Any] | None:
