@@ -62,7 +62,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("models", "list"), ["--json"]),
         (("devices",), ["--json"]),
         (("diagnose",), ["--devices", "--ways", "--quick", "--input", "--json", "--html", "--plot"]),
-        (("optimize",), ["--device", "--list", "--clear", "--content", "--compare", "--json"]),
+        (("optimize",), ["--device", "--list", "--clear", "--compare", "--json"]),
     ],
 )
 def test_help(command: tuple[str, ...], mentions: list[str]) -> None:

@@ -104,9 +104,6 @@ def test_the_cache_key_is_the_librarys_too(library: Path, tmp_path: Path, option
     keys = [key_of(MODEL, CPU, given).digest for given in (None, options, other)]
     assert len(set(keys)) == 3
     assert key_of(MODEL, CPU, options).digest == keys[1]
-    assert (
-        key_of(MODEL, CPU, options, content=True).digest == key_of(MODEL, CPU, other, content=True).digest
-    )  # the same bytes
     shutil.copy(library, tmp_path / "new.so")
     (tmp_path / "new.so").replace(tmp_path / "other.so")
     with pytest.raises(ortmulti.NotOptimizable, match=r"other\.so.* was replaced"):

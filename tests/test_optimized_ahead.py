@@ -62,16 +62,6 @@ def test_other_options_are_another_model(model: str, cache: Cache) -> None:
     assert len(paths) == len(cache.entries()) == 2
 
 
-def test_by_content_a_copy_needs_no_other(model: str, tmp_path: Path) -> None:
-    first = ortmulti.optimize(model, "cpu", content=True)
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for file in Path(model).parent.iterdir():
-        (copy / file.name).write_bytes(file.read_bytes())
-    again = ortmulti.optimize(copy / "model.onnx", "cpu", content=True)
-    assert (again.made, again.path) == (False, first.path)
-
-
 def test_a_damaged_one_is_made_anew(model: str) -> None:
     first = ortmulti.optimize(model, "cpu")
     weights = Path(first.path) / "weights.bin"
@@ -234,14 +224,13 @@ def test_the_command_optimizes_lists_and_clears(model: str, cache: Cache) -> Non
     assert (made["made"], made["compared"], made["device"]) == (True, True, "cpu")
     assert not as_json(model, "--device", "cpu")["made"]
     assert as_json(model, "--device", "cpu", "--level", "basic", "--no-compare")["compared"] is None
-    assert as_json(model, "--device", "cpu", "--content")["made"]
     listed = as_json("--list")
-    assert (listed["folder"], len(listed["entries"]), listed["limit"]) == (str(cache.folder), 3, 20 * 10**9)
+    assert (listed["folder"], len(listed["entries"]), listed["limit"]) == (str(cache.folder), 2, 20 * 10**9)
     assert made["path"] in [entry["path"] for entry in listed["entries"]]
     for entry in listed["entries"]:
         assert (entry["model"], entry["device"], entry["damaged"]) == (model, "cpu", False)
     cleared = as_json("--clear")
-    assert cleared == {"folder": str(cache.folder), "entries": 3, "bytes": listed["bytes"], "in_use": 0}
+    assert cleared == {"folder": str(cache.folder), "entries": 2, "bytes": listed["bytes"], "in_use": 0}
     assert as_json("--list")["entries"] == []
 
 

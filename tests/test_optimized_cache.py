@@ -141,16 +141,6 @@ def test_a_data_file_that_changes_meanwhile_is_noticed(tmp_path: Path, cache: Ca
             draft.finish(foreign, 0)
 
 
-def test_by_content_an_entry_serves_a_copy_of_the_model(tmp_path: Path, cache: Cache) -> None:
-    model, _ = write_model(tmp_path / "a")
-    store(cache, key(model, content=True))
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    copied = key(tmp_path / "b" / model.name, content=True)
-    with found(cache, copied) as entry:
-        assert entry.weights.files[0] == tuple(copied.sources[1])
-        assert "/b/" in entry.weights.files[0][0]
-
-
 def _truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 

@@ -60,7 +60,6 @@ def optimize(
     provider_options: Mapping[str, Any] | None = None,
     *,
     compare: bool = True,
-    content: bool = False,
     inputs: Mapping[str, Any] | None = None,
 ) -> OptimizedModel:
     """Has ONNX Runtime optimize a model once, and keeps the result in the cache, where loading the model finds it.
@@ -75,8 +74,6 @@ def optimize(
         options: Those of the sessions.
         provider_options: Options of the CUDA provider, without ``device_id``.
         compare: Run the model and its optimized form before it is published, and compare the outputs bit for bit.
-        content: Recognize the model's data files by their content, which is read, and not by path, size, inode and time
-            of modification.
         inputs: What to compare with: an array for each input. Default: made from what the model declares.
 
     Raises:
@@ -99,7 +96,7 @@ def optimize(
     _providers.check_usable(providers)
     cache = Cache.default()
     try:
-        key = key_of(checked, providers, options, compute_capability=compute_capability([target]), content=content)
+        key = key_of(checked, providers, options, compute_capability=compute_capability([target]))
         found = cache.find(key, verify=True)
         if found is not None:
             with found:

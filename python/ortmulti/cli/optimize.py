@@ -43,9 +43,6 @@ def optimize_command(
     compare: Annotated[
         bool, typer.Option("--compare/--no-compare", help="Run both models with sample inputs and compare the bits.")
     ] = True,
-    content: Annotated[
-        bool, typer.Option("--content", help="Recognize the data files by content, not by path, inode and time.")
-    ] = False,
     list_entries: Annotated[bool, typer.Option("--list", help="List the cache instead.")] = False,
     clear: Annotated[bool, typer.Option("--clear", help="Empty the cache instead.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -58,7 +55,7 @@ def optimize_command(
     elif clear:
         _clear(Cache.default(), as_json)
     elif model is not None:
-        _optimize(model, device, _parse_options(provider_option or []), _parse_level(level), compare, content, as_json)
+        _optimize(model, device, _parse_options(provider_option or []), _parse_level(level), compare, as_json)
 
 
 def _parse_level(name: str) -> ortmulti.SessionOptions:
@@ -85,11 +82,10 @@ def _optimize(
     provider_options: dict[str, str],
     options: ortmulti.SessionOptions,
     compare: bool,
-    content: bool,
     as_json: bool,
 ) -> None:
     stderr().print(f"optimizing {model}", markup=False)
-    result = ortmulti.optimize(model, device, options, provider_options or None, compare=compare, content=content)
+    result = ortmulti.optimize(model, device, options, provider_options or None, compare=compare)
     if as_json:
         print_json(dataclasses.asdict(result))
         return

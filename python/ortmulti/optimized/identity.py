@@ -13,8 +13,6 @@ from typing import NamedTuple, Self
 from ortmulti import _core
 from ortmulti.errors import InvalidProtobuf, NoSuchFile, NotOptimizable
 
-from .checksum import checksum
-
 _INLINE_WEIGHT = 1024
 """Bytes from which on a tensor inside the model file counts as a weight and is not hashed with the graph."""
 
@@ -53,13 +51,11 @@ class ModelContent:
     """What a model consists of.
 
     Attributes:
-        graph: Digest of the model's bytes; those of large tensors inside the model file are left out unless the content
-            of everything was asked for.
+        graph: Digest of the model's bytes; those of large tensors inside a model file are left out.
         has_weights: Whether such bytes were left out, so that the model file's identity belongs to the content.
         model: The model file; None for a model in memory.
         locations: The files of external data as the model names them, sorted.
         data: The files themselves.
-        checksums: Of each of ``data``, where the content of everything was asked for.
     """
 
     graph: str
@@ -67,7 +63,6 @@ class ModelContent:
     model: FileIdentity | None
     locations: tuple[str, ...]
     data: tuple[FileIdentity, ...]
-    checksums: tuple[str, ...] = ()
 
     @property
     def sources(self) -> tuple[FileIdentity, ...]:
@@ -75,15 +70,12 @@ class ModelContent:
         return (self.model, *self.data) if self.model else self.data
 
 
-def read_content(
-    model: str | bytes | bytearray | memoryview, data_folder: str | None, everything: bool
-) -> ModelContent:
+def read_content(model: str | bytes | bytearray | memoryview, data_folder: str | None) -> ModelContent:
     """What ``model`` consists of.
 
     Args:
         model: Path, or bytes.
         data_folder: Where the external data of a model in memory lies.
-        everything: Read and check-sum the data files, too, and all of the model.
 
     Raises:
         NotOptimizable: It is no ONNX protobuf file, or has external data that no folder is known for.
@@ -97,18 +89,17 @@ def read_content(
             except (OSError, ValueError) as error:
                 raise NotOptimizable(f"the model file '{model}' cannot be mapped: {error}") from error
             with mapping, memoryview(mapping) as view:
-                graph, has_weights, locations = _read_graph(view, everything)
+                graph, has_weights, locations = _read_graph(view, in_file=True)
         folders = list(dict.fromkeys([Path(model).parent, Path(identity.path).parent]))
     else:
         identity, folders = None, [] if data_folder is None else [Path(data_folder)]
         with memoryview(model) as view:
             # Without a file there is no identity that could stand for the tensors inside.
-            graph, has_weights, locations = _read_graph(view, everything=True)
+            graph, has_weights, locations = _read_graph(view, in_file=False)
     if locations and not folders:
         raise NotOptimizable("the model is in memory and has external data, and no folder is named for it")
     data = tuple(_find(location, folders) for location in locations)
-    checksums = tuple(checksum(file.path) for file in data) if everything else ()
-    return ModelContent(graph, has_weights, identity, locations, data, checksums)
+    return ModelContent(graph, has_weights, identity, locations, data)
 
 
 def _find(location: str, folders: Sequence[Path]) -> FileIdentity:
@@ -117,9 +108,9 @@ def _find(location: str, folders: Sequence[Path]) -> FileIdentity:
     return FileIdentity.of(str(path))
 
 
-def _read_graph(model: memoryview, everything: bool) -> tuple[str, bool, tuple[str, ...]]:
+def _read_graph(model: memoryview, *, in_file: bool) -> tuple[str, bool, tuple[str, ...]]:
     initializers = _index(model)
-    skipped = [] if everything else _inline_weights(initializers)
+    skipped = _inline_weights(initializers) if in_file else []
     digest = hashlib.blake2b(digest_size=16)
     for begin, end in _gaps(skipped, len(model)):
         digest.update(model[begin:end])

@@ -19,7 +19,6 @@ from ortmulti.errors import NoSuchFile, NotOptimizable
 from ortmulti.options import SessionOptions
 from ortmulti.providers import Provider
 
-from .checksum import checksum
 from .identity import FileIdentity, read_content
 
 FORMAT = 1
@@ -45,14 +44,12 @@ class CacheKey:
         digest: The name, from all facts.
         facts: What the optimized model depends on, as JSON can carry it.
         sources: The model's files at the time of the key: its own, unless it came as bytes, then those with its data.
-        content: Whether the files' content is part of the key, and not their paths and times.
         model: The model's path, for those who list the cache; empty for bytes.
     """
 
     digest: str
     facts: dict[str, Any]
     sources: tuple[FileIdentity, ...]
-    content: bool
     model: str
 
     def changed_source(self) -> str | None:
@@ -66,7 +63,6 @@ def key_of(
     options: SessionOptions | None = None,
     *,
     compute_capability: tuple[int, int] | None = None,
-    content: bool = False,
 ) -> CacheKey:
     """The key of a model's optimized form.
 
@@ -75,7 +71,6 @@ def key_of(
         providers: The session's providers, with their options.
         options: The session's options.
         compute_capability: Of the GPU that the providers use.
-        content: Read and check-sum the model's files, instead of trusting path, size, inode and time of modification.
 
     Raises:
         NotOptimizable: The model is none that can be optimized and saved.
@@ -88,17 +83,13 @@ def key_of(
         raise NotOptimizable(f"the model is a path, and {DATA_FOLDER} names another folder for its data")
     if methods := replacing_weights(core):
         raise NotOptimizable(f"the session options have weights of their own ({methods})")
-    libraries = [_custom_operators(library, content) for library in core.custom_op_libraries]
-    read = read_content(model, data_folder, content)
-    if content:
-        files: Any = list(zip(read.locations, read.checksums, strict=True))
-    else:
-        counted = read.sources if read.has_weights else read.data
-        files = [list(read.locations), [list(identity) for identity in counted]]
+    libraries = [_custom_operators(library) for library in core.custom_op_libraries]
+    read = read_content(model, data_folder)
+    counted = read.sources if read.has_weights else read.data
     facts: dict[str, Any] = {
         "format": FORMAT,
         "graph": read.graph,
-        "files": files,
+        "files": [list(read.locations), [list(identity) for identity in counted]],
         "providers": [
             [name, {key: value for key, value in sorted(given.items()) if key not in _NO_MATTER}]
             for name, given in providers
@@ -110,7 +101,7 @@ def key_of(
     }
     digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
     path = str(Path(model).absolute()) if isinstance(model, str) else ""
-    return CacheKey(digest, facts, read.sources, content, path)
+    return CacheKey(digest, facts, read.sources, path)
 
 
 def compute_capability(devices: Iterable[Device]) -> tuple[int, int] | None:
@@ -140,7 +131,7 @@ def _relevant(options: _core.SessionOptions) -> dict[str, Any]:
     }
 
 
-def _custom_operators(library: tuple[str, int, int, int], content: bool) -> list[Any]:
+def _custom_operators(library: tuple[str, int, int, int]) -> list[Any]:
     path, *loaded = library
     try:
         identity = FileIdentity.of(path)
@@ -149,7 +140,7 @@ def _custom_operators(library: tuple[str, int, int, int], content: bool) -> list
         raise NotOptimizable(f"the library of custom operators cannot be told from others: {error}") from error
     if list(identity[1:]) != loaded:
         raise NotOptimizable(f"the library of custom operators '{path}' was replaced after it was registered")
-    return [checksum(path)] if content else list(identity)
+    return list(identity)
 
 
 def _onnxruntime() -> list[Any]:
