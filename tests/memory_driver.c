@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,6 +34,24 @@ static int device_count(int* count) {
 }
 static int device_get(int* handle, int index) {
   *handle = index;
+  return 0;
+}
+static int device_name(char* text, int length, int handle) {
+  snprintf(text, (size_t)length, "memory %d", handle);
+  return 0;
+}
+static int device_uuid(void* uuid, int handle) {
+  memset(uuid, handle, 16);
+  return 0;
+}
+static int total_memory(size_t* bytes, int handle) {
+  (void)handle;
+  *bytes = (size_t)1 << 30;
+  return 0;
+}
+static int device_attribute(int* value, int attribute, int handle) {
+  (void)attribute, (void)handle;
+  *value = 9;
   return 0;
 }
 static int can_access_peer(int* can, int device, int peer) {
@@ -108,6 +127,11 @@ DRIVER int cuGetProcAddress_v2(const char* name, void** function, int version, u
       {"cuDriverGetVersion", (void*)driver_version},
       {"cuDeviceGetCount", (void*)device_count},
       {"cuDeviceGet", (void*)device_get},
+      {"cuDeviceGetName", (void*)device_name},
+      {"cuDeviceGetPCIBusId", (void*)device_name},
+      {"cuDeviceGetUuid", (void*)device_uuid},
+      {"cuDeviceTotalMem", (void*)total_memory},
+      {"cuDeviceGetAttribute", (void*)device_attribute},
       {"cuDeviceCanAccessPeer", (void*)can_access_peer},
       {"cuDevicePrimaryCtxRetain", (void*)retain},
       {"cuCtxSetCurrent", (void*)set_current},

@@ -91,7 +91,9 @@ std::vector<ReadAhead::Range> joined(std::vector<ReadAhead::Range> ranges) {
 struct ReadAhead::State {
   explicit State(std::vector<Range> all) : ranges(joined(std::move(all))) {
     std::uint64_t before = 0;
-    for (const Range& range : ranges) {
+    for (Range& range : ranges) {
+      // Sparse files may add up to more than 64 bits hold. The rest is left to its readers.
+      range.length = std::min(range.length, std::numeric_limits<std::uint64_t>::max() - before);
       files[range.path].push_back({range.offset, range.length, before});
       before += range.length;
     }

@@ -1,6 +1,7 @@
 #include "core/weight_loader.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -60,9 +61,18 @@ std::size_t WeightLoader::index_of(int device) const {
 
 std::unique_ptr<WeightReader> WeightLoader::new_reader(int device) {
   std::vector<int> cpus;
+  std::uint64_t total = std::numeric_limits<std::uint64_t>::max();
   try {
-    cpus = cpus_near(startup_.describe(device).pci_bus_id);
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): it is about speed alone
+    const CudaDeviceInfo info = startup_.describe(device);
+    total = info.total_memory;
+    cpus = cpus_near(info.pci_bus_id);
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): threads on any CPU, and the allocation checks
+  }
+  // Before the reader lists its jobs: of weights in a sparse file they may not fit into the host's memory.
+  if (plan_->slab_bytes > total) {
+    throw Error(ErrorKind::out_of_memory, "the weights take " + megabytes(plan_->slab_bytes) + " on " +
+                                              to_string(Device::cuda(device)) + ", which has " + megabytes(total) +
+                                              " in total");
   }
   return std::make_unique<WeightReader>(startup_, device, plan_, options_, read_ahead_, std::move(cpus),
                                         timeline_.get());

@@ -1,9 +1,13 @@
 #include "core/weight_plan.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
+#include <string>
 #include <tuple>
 #include <utility>
+
+#include "core/error.hpp"
 
 namespace ortmulti {
 namespace {
@@ -11,8 +15,19 @@ namespace {
 // Bytes between two weights that are read and copied along, rather than beginning another piece.
 constexpr std::uint64_t max_gap = 4096;
 
+// Throws where a model's weights need a larger memory than an address can reach.
+std::uint64_t sum(std::uint64_t left, std::uint64_t right) {
+  std::uint64_t result = 0;
+  if (__builtin_add_overflow(left, right, &result)) {
+    throw Error(ErrorKind::out_of_memory, "the weights take more than " +
+                                              std::to_string(std::numeric_limits<std::uint64_t>::max()) +
+                                              " bytes; check the offsets and lengths in the model");
+  }
+  return result;
+}
+
 std::uint64_t align(std::uint64_t offset) {
-  return (offset + WeightPlan::alignment - 1) / WeightPlan::alignment * WeightPlan::alignment;
+  return sum(offset, WeightPlan::alignment - 1) / WeightPlan::alignment * WeightPlan::alignment;
 }
 
 }  // namespace
@@ -35,6 +50,7 @@ WeightPlan plan_weights(WeightList list) {
   std::uint64_t previous_slab = 0;
   for (const std::size_t index : order) {
     const Weight& weight = weights[index];
+    const std::uint64_t weight_end = sum(weight.offset, weight.length);
     if (previous != nullptr && previous->file == weight.file && previous->offset == weight.offset &&
         previous->length == weight.length) {
       plan.slab_offsets[index] = previous_slab;
@@ -47,7 +63,7 @@ WeightPlan plan_weights(WeightList list) {
       if (weight.offset >= end && weight.offset - end <= max_gap) {
         const std::uint64_t slab = run.slab_offset + (weight.offset - run.offset);
         if (slab % WeightPlan::alignment == 0) {
-          run.length = weight.offset + weight.length - run.offset;
+          run.length = weight_end - run.offset;
           plan.slab_offsets[index] = slab;
           extended = true;
         }
@@ -58,7 +74,7 @@ WeightPlan plan_weights(WeightList list) {
       plan.runs.push_back({weight.file, weight.offset, slab, weight.length});
       plan.slab_offsets[index] = slab;
     }
-    plan.slab_bytes = plan.slab_offsets[index] + weight.length;
+    plan.slab_bytes = sum(plan.slab_offsets[index], weight.length);
     previous = &weight;
     previous_slab = plan.slab_offsets[index];
   }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <limits>
 #include <memory>
@@ -42,6 +43,19 @@ TEST_F(ReadingAhead, BringsAFileIntoMemory) {
   EXPECT_EQ(file.resident(), 21 * mib / page + 1);
   EXPECT_TRUE(reader.finished());
   EXPECT_EQ(reader.bytes_read(), 21 * mib + 123);
+}
+
+TEST_F(ReadingAhead, PassesRangesWhoseSumExceeds64Bits) {
+  constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max();
+  const std::string path = folder.write("weights", "text");
+  const ReadAhead reader({{path, 0, 4}, {"/nowhere/a", 0, most}, {"/nowhere/b", 0, most}, {"/nowhere/c", 0, most}});
+  std::atomic<bool> stop{false};
+  const auto passed = std::async(std::launch::async, [&] {
+    return reader.wait(path, 4, stop) && reader.wait("/nowhere/b", 100, stop) && reader.wait("/nowhere/c", most, stop);
+  });
+  EXPECT_EQ(passed.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  stop = true;
+  EXPECT_TRUE(reader.finished());
 }
 
 TEST_F(ReadingAhead, DoesNotReadWhatIsThere) {

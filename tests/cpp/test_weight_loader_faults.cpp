@@ -150,6 +150,14 @@ TEST_F(WeightLoadingFaults, OutOfMemoryOnTheLastDevice) {
   EXPECT_EQ(error_of(request), "");
 }
 
+TEST_F(WeightLoadingFaults, WeightsLargerThanTheDeviceAreRefusedBeforeItsContextAndAnyReading) {
+  files.add(0, 0, std::uint64_t{3} << 30U);
+  Request request;
+  request.devices = {0};
+  EXPECT_TRUE(fails(ErrorKind::out_of_memory, {"cuda:0", "3221 MB", "1073 MB"}, request));
+  EXPECT_TRUE(fake.contexts.empty());
+}
+
 TEST_F(WeightLoadingFaults, ACopyThatFailsOnTheDevice) {
   struct Case {
     Kind kind;

@@ -1,10 +1,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/error.hpp"
 #include "core/weight_plan.hpp"
 #include "loading.hpp"
 
@@ -89,6 +92,32 @@ TEST(WeightPlan, TheSameBytesAreStoredOnce) {
   EXPECT_EQ(plan.slab_bytes, 5000U);
   EXPECT_EQ(plan.file_bytes(), 5000U);
   EXPECT_EQ(plan.slab_offsets, (std::vector<std::uint64_t>{0, 0, 0}));
+}
+
+TEST(WeightPlan, SumsBeyond64BitsAreOutOfMemory) {
+  constexpr std::uint64_t large = std::uint64_t{1} << 60U;
+  const auto plan = [](const std::vector<std::pair<std::uint64_t, std::uint64_t>>& places) {
+    WeightList list;
+    list.files.push_back({"/data"});
+    for (const auto& [offset, length] : places) {
+      list.weights.push_back({"w", 2, {}, 0, offset, length});
+    }
+    return plan_weights(list);
+  };
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> overlapping;
+  for (std::uint64_t i = 0; i < 15; ++i) {
+    overlapping.emplace_back(i * 4096, large);
+  }
+  EXPECT_EQ(plan(overlapping).file_bytes(), 15 * large);
+  overlapping.emplace_back(15 * 4096, large);
+  const auto cannot = [&](const auto& places) {
+    return throws(ErrorKind::out_of_memory, {"weights", "18446744073709551615 bytes"}, [&] { plan(places); });
+  };
+  EXPECT_TRUE(cannot(overlapping));
+  constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+  EXPECT_TRUE(cannot(std::vector{std::pair{most - 100, std::uint64_t{200}}}));                   // in the file
+  EXPECT_TRUE(cannot(std::vector{std::pair{std::uint64_t{0}, most}, {std::uint64_t{1}, 1}}));    // by the alignment
+  EXPECT_TRUE(cannot(std::vector{std::pair{std::uint64_t{0}, most - 255}, {most - 255, 256}}));  // by what follows
 }
 
 TEST(WeightPlan, OfNothingIsEmpty) {
