@@ -22,9 +22,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ortmulti import machine, models
+from ortmulti._array_file import write_arrays
 from ortmulti.compare import fresh_process, page_cache
 from ortmulti.strategies import SessionSettings
 
@@ -39,7 +38,7 @@ CASES = {ORDINARY: ("sequential", 1), ONE: ("shared", 1), EIGHT_SHARED: ("shared
 def measure(model: Path, repeat: int, threads: int, folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Each case `repeat` times; what `ortmulti.compare.worker.measure` returns."""
     feeds = folder / "feeds.npz"
-    np.savez(feeds, **models.sample_inputs(model))  # type: ignore[arg-type]  # mypy sees savez's other parameter
+    write_arrays(feeds, models.sample_inputs(model))
     files = [model, *page_cache.external_files(model)]
     environment = {"ORTMULTI_CACHE": str(folder / "cache")}
     measured: dict[str, list[dict[str, Any]]] = {name: [] for name in CASES}

@@ -18,9 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ortmulti import models
+from ortmulti._array_file import write_arrays
 from ortmulti.compare import page_cache
 from ortmulti.compare.published import claims, reports, rounds, script
 from ortmulti.compare.published.verdicts import Verdict, figures, judge, ratios
@@ -47,7 +46,7 @@ SPEEDUPS = {"creation, speedup": "creation", "both, speedup": "both"}
 def cases_of(model: Path, device: str, folder: Path, threads: int, runs: int) -> list[rounds.Case]:
     """The model's cases; the first one, which is prepared and not measured, saves the optimized model."""
     feeds = folder / f"{model.stem}.npz"
-    np.savez(feeds, **models.sample_inputs(model))  # type: ignore[arg-type]  # mypy sees savez's other parameter
+    write_arrays(feeds, models.sample_inputs(model))
     optimized = folder / rounds.RELEASE / f"{model.stem}.onnx"
     common: dict[str, Any] = {"device": device, "feeds": str(feeds), "threads": threads, "runs": runs}
     files = (model, *page_cache.external_files(model))

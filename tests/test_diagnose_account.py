@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from ortmulti import models
 from ortmulti.diagnose.account import account
 from ortmulti.diagnose.causes import CAUSES
 from ortmulti.errors import InvalidArgument, NoSuchFile
 from ortmulti.strategies import SessionSettings, names
-from tests import _custom_ops
+from tests import _custom_ops, _models
 
 ONE_THREAD = SessionSettings(intra_op_num_threads=1)
 # Against what else a loaded machine does to a process meanwhile.
@@ -202,3 +203,23 @@ def test_bad_input_is_refused(model: Path, tmp_path: Path) -> None:
         account(tmp_path / "absent.onnx", "native", ["cpu"])
     run = account(model, "native", ["gpu7"])
     assert "'gpu7' is no device" in run["error"]
+
+
+def test_a_file_of_inputs_with_python_objects_is_refused(model: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "inputs.npz", x=np.array([{}], object))
+    with pytest.raises(InvalidArgument, match="Python objects are never loaded"):
+        account(model, "native", ["cpu"], feeds=tmp_path / "inputs.npz")
+
+
+def test_inputs_come_from_a_file(tmp_path: Path) -> None:
+    """Strings, too."""
+    path = tmp_path / "strings.onnx"
+    node = helper.make_node("Identity", ["x"], ["y"])
+    path.write_bytes(
+        _models.model([node], [("x", TensorProto.STRING, [2])], [("y", TensorProto.STRING, [2])]).SerializeToString()
+    )
+    np.savez(tmp_path / "inputs.npz", x=np.array(["a", "b"]))
+    for feeds in (tmp_path / "inputs.npz", {"x": np.array(["a", "b"], object)}):
+        run = account(path, "native", ["cpu"], settings=ONE_THREAD, feeds=feeds)
+        assert "error" not in run
+        assert len(run["first_answers"]) == 1

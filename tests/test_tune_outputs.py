@@ -73,6 +73,7 @@ def test_the_tolerance_that_is_given_counts(tmp_path: Path) -> None:
         (np.array([1, 2]), np.array([1, 3]), "output 0 is not equal"),
         (np.array([True]), np.array([False]), "is not equal"),
         (np.array(["a"], object), np.array(["b"], object), "is not equal"),
+        (np.array(["a"], object), np.array(["a\0"], object), "is not equal"),
         (np.array([1.0, np.nan]), np.array([np.nan, 1.0]), "infinite or no number elsewhere"),
         (np.array([1.0, 2.0]), np.array([1.0, np.inf]), "infinite or no number elsewhere"),
         (np.zeros(1, np.float32), np.zeros(1, np.float64), "other outputs"),

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
+from ortmulti._array_file import write_arrays
 from ortmulti.errors import Error, NoSuchFile
 from ortmulti.models import make as make_model
 from ortmulti.models import sample_inputs
@@ -116,7 +115,7 @@ def _prepare(model: Path, folder: Path) -> _Model:
     external = page_cache.external_files(model)
     folder.mkdir()
     feeds, cache = folder / "feeds.npz", folder / "cache"
-    np.savez(feeds, **sample_inputs(model))  # type: ignore[arg-type]  # mypy sees savez's other parameter
+    write_arrays(feeds, sample_inputs(model))
     return _Model((model, *external), feeds, cache, results.model_facts(model, external))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ortmulti._array_file import read_arrays
 from ortmulti.strategies import SessionSettings, open_strategy
 from ortmulti.strategies.base import Array
 
@@ -29,9 +30,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         Bytes: "peak_rss", "pss", "gpu_memory" (by device); "processes" counts them.
         "outputs": for each session a digest of its outputs, see `digest`.
     """
-    # Strings are Python objects to NumPy; the file comes from the comparison itself.
-    with np.load(spec["feeds"], allow_pickle=True) as archive:
-        feeds = {name: archive[name] for name in archive.files}
+    feeds = read_arrays(spec["feeds"])
     used_before = gpu_memory_used()
     settings = SessionSettings(**spec["settings"])
     before = spec.get("before", "nothing")

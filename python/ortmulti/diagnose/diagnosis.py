@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ortmulti import _core, strategies
+from ortmulti._array_file import write_arrays
 from ortmulti.compare import fresh_process, page_cache, results
 from ortmulti.devices import Device, name_devices
 from ortmulti.errors import DeviceError, Error, InvalidArgument, LibraryError
@@ -263,5 +262,5 @@ def _save_inputs(plan: DiagnosisPlan, folder: Path) -> Path:
             arrays = sample_inputs(plan.model, plan.batch, plan.sequence)
         except LibraryError as error:
             raise LibraryError(f"without inputs, they are made from what the model declares: {error}") from error
-    np.savez(feeds, **arrays)
+    write_arrays(feeds, arrays)
     return feeds

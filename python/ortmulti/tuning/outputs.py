@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ortmulti._array_file import write_arrays
+
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
@@ -49,12 +51,8 @@ def flatten(outputs: Any) -> list[Array]:
 def save(outputs: Any, path: Path) -> None:
     """Writes the outputs of a run to an .npz file."""
     arrays = flatten(outputs)
-    # Files of NumPy's do not keep the dtypes of ml_dtypes.
-    plain = [array.astype(np.float32) if _is_ml_float(array) else array for array in arrays]
-    names = np.array([array.dtype.name for array in arrays], object)
-    with path.open("wb") as file:
-        named: dict[str, Any] = {f"output{number}": array for number, array in enumerate(plain)}
-        np.savez(file, dtypes=names, **named)
+    named = {f"output{number}": _storable(array) for number, array in enumerate(arrays)}
+    write_arrays(path, {"dtypes": np.array([array.dtype.name for array in arrays], "U"), **named})
 
 
 def compare(expected: Path, found: Path, tolerance: float | None, on_gpu: bool = False) -> Difference:
@@ -67,7 +65,7 @@ def compare(expected: Path, found: Path, tolerance: float | None, on_gpu: bool =
         on_gpu: Whether they come from a GPU.
     """
     worst = Difference(0.0, "equal", True)
-    with np.load(expected, allow_pickle=True) as first, np.load(found, allow_pickle=True) as second:
+    with np.load(expected) as first, np.load(found) as second:
         names = list(first["dtypes"])
         if names != list(second["dtypes"]):
             return Difference(float("inf"), "other outputs", False)
@@ -84,7 +82,7 @@ def _compare(
     infinite = float("inf")
     if expected.shape != found.shape:
         return Difference(infinite, f"output {number} has the shape {found.shape}, not {expected.shape}", False)
-    if expected.dtype.hasobject or not np.issubdtype(expected.dtype, np.floating):
+    if not np.issubdtype(expected.dtype, np.floating):
         equal = bool(np.array_equal(expected, found))
         return Difference(0.0 if equal else infinite, "equal" if equal else f"output {number} is not equal", equal)
     limit = tolerance if tolerance is not None else _tolerance(dtype, on_gpu)
@@ -104,6 +102,14 @@ def _tolerance(dtype: str, on_gpu: bool) -> float:
     if dtype == "float32" and on_gpu:
         return TF32_TOLERANCE
     return TOLERANCES.get(dtype, 0.1)  # the floats of eight bits
+
+
+def _storable(array: Array) -> Array:
+    """The array as an .npz file keeps it."""
+    if array.dtype.hasobject:  # equal objects have equal texts, and a text has no NUL at its end
+        return np.array([repr(one) for one in array.ravel().tolist()], "U").reshape(array.shape)
+    # Files of NumPy's do not keep the dtypes of ml_dtypes.
+    return array.astype(np.float32) if _is_ml_float(array) else array
 
 
 def _is_ml_float(array: Array) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import ortmulti
+from ortmulti._array_file import read_arrays, write_arrays
 from ortmulti._closing import Closing
 from ortmulti.tuning.apply import apply
 from ortmulti.tuning.options import of_sessions
@@ -61,10 +62,8 @@ class Subject(Closing):
     def _read_feed(self) -> dict[str, Any]:
         path = Path(self._spec["feeds"])
         if not path.exists():
-            made = self._make_feed()
-            np.savez(path, **made)
-        with np.load(path, allow_pickle=True) as archive:
-            return {name: archive[name] for name in archive.files}
+            write_arrays(path, self._make_feed())
+        return read_arrays(path)
 
     def _make_feed(self) -> dict[str, Any]:
         from ortmulti.models import sample_inputs

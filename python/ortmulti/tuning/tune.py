@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ortmulti import _core, _creation
-from ortmulti._array_file import read_arrays
+from ortmulti._array_file import read_arrays, write_arrays
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.tuning.bench import Bench, Job
@@ -101,7 +99,8 @@ def tune(
         objective: ``"latency"``: the median time of one request, on the first of the devices; ``"throughput"``: answers
             a second; ``"creation"``: from the start of a process to the first answer; ``"memory"``: bytes of main
             memory (proportional set size), or of the GPUs', that the loaded model needs.
-        inputs: An .npz file, or arrays by the inputs' names; default: made from what the model declares.
+        inputs: The path of an .npz file, which is opened once and not unpickled, or arrays by the inputs' names;
+            default: made from what the model declares.
         devices: As for `load`.
         through: ``"pool"``: `load` and `Pool.run`; ``"session"``: `InferenceSession`, on one device.
         budget: Seconds, for all but the first look at the model; None: as many as it takes. Default 120.
@@ -264,11 +263,12 @@ def _feeds(inputs: object, folder: Path) -> Path | None:
     if inputs is None:
         return None
     if isinstance(inputs, Mapping):
-        path = folder / "given.npz"
-        arrays = {str(name): np.asarray(array) for name, array in inputs.items()}
-        np.savez(path, **arrays)  # type: ignore[arg-type]  # mypy sees savez's other one
-        return path
-    if not isinstance(inputs, (str, os.PathLike)):
+        arrays = {str(name): array for name, array in inputs.items()}
+    elif isinstance(inputs, (str, os.PathLike)):
+        arrays = read_arrays(inputs)
+    else:
         raise InvalidType(f"inputs is the path of an .npz file or a dict of arrays, not {inputs!r}")
-    read_arrays(Path(inputs))
-    return Path(inputs).absolute()
+    # Candidates read this copy: the caller's file may change while they are measured.
+    path = folder / "given.npz"
+    write_arrays(path, arrays)
+    return path

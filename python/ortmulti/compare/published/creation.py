@@ -10,9 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ortmulti import _core, models, strategies
+from ortmulti._array_file import write_arrays
 from ortmulti.compare import page_cache, results
 from ortmulti.compare.devices import describe
 from ortmulti.compare.summary import Interval, efficiencies
@@ -89,7 +88,7 @@ def experiment(name: str, table: reports.Table, model: Path, args: script.Argume
     """
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
         feeds = Path(folder) / "feeds.npz"
-        np.savez(feeds, **models.sample_inputs(model))  # type: ignore[arg-type]  # mypy sees savez's other parameter
+        write_arrays(feeds, models.sample_inputs(model))
         settings = SessionSettings.side_by_side(args.devices, _core.usable_cores())
         cases = [
             rounds.Case(

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from ortmulti._array_file import read_arrays
 from ortmulti.compare.worker import digest
 from ortmulti.strategies import SessionSettings, open_strategy
 from ortmulti.strategies._onnxruntime import timed_import
@@ -34,8 +33,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     save = Path(spec["save"]) if spec.get("save") else None
     if save is not None and save.exists():
         return {}
-    with np.load(spec["feeds"], allow_pickle=True) as archive:
-        feeds = {name: archive[name] for name in archive.files}
+    feeds = read_arrays(spec["feeds"])
     if spec["library"] == "ortmulti":
         return _ours(spec, feeds)
     onnxruntime, opening = timed_import([spec["device"]])

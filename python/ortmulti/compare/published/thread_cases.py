@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ortmulti import machine, models
+from ortmulti._array_file import write_arrays
 from ortmulti._config_entries import first_release
 from ortmulti._libraries import release_of
 
@@ -113,7 +114,7 @@ def cases(
     def add(model: Path, name: str, refused: Mapping[str, str] | None = None, **changes: Any) -> None:
         feeds = folder / f"{model.stem}.npz"
         if not feeds.exists():
-            np.savez(feeds, **models.sample_inputs(model))  # type: ignore[arg-type]  # mypy sees another parameter
+            write_arrays(feeds, models.sample_inputs(model))
         spec = {
             "model": str(model),
             "feeds": str(feeds),

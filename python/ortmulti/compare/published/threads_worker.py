@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from ortmulti._array_file import read_arrays
 from ortmulti.compare.running import latencies
 from ortmulti.compare.running.clients import ClosedLoop
 
@@ -32,8 +31,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         "threads": how many the creation has started, and "bound": how many of them may run on fewer processors than the
         process.
     """
-    with np.load(spec["feeds"], allow_pickle=True) as archive:
-        feeds = {name: archive[name] for name in archive.files}
+    feeds = read_arrays(spec["feeds"])
     create = _onnxruntime(spec) if spec["global_threads"] is None else _ours(spec)
     before = _threads()
     sessions = [create() for _ in range(spec["sessions"])]

@@ -9,8 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from ortmulti._array_file import write_arrays
 from ortmulti.compare import fresh_process, page_cache, results
 from ortmulti.errors import NoSuchFile
 from ortmulti.models import make as make_model
@@ -101,7 +100,7 @@ def _facts(model: Path) -> dict[str, Any]:
 
 
 def _save_feeds(model: Path, batch: int, sequence: int, path: Path) -> Path:
-    np.savez(path, **sample_inputs(model, batch, sequence))  # type: ignore[arg-type]  # mypy sees savez's other one
+    write_arrays(path, sample_inputs(model, batch, sequence))
     return path
 
 

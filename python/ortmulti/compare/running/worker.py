@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import ortmulti
+from ortmulti._array_file import read_arrays
 from ortmulti.compare.memory import gpu_memory_growth, gpu_memory_used, process_memory
 from ortmulti.errors import Error
 
@@ -45,8 +46,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     Raises:
         WrongAnswerError: an answer is not what the same device's first one was.
     """
-    with np.load(spec["feeds"], allow_pickle=True) as archive:
-        feed = {name: archive[name] for name in archive.files}
+    feed = read_arrays(spec["feeds"])
     used_before = gpu_memory_used()
     begin = time.perf_counter()
     with _load(spec) as pool:

@@ -44,7 +44,8 @@ def account(
         devices: "cpu" or "cuda:<index>", one for each session; a device may be named several times.
         settings: the options that every session gets; default `SessionSettings()`.
         cache: whether the model's files are put into the page cache before, or out of it.
-        feeds: the inputs, or an .npz file that has them; default `ortmulti.models.sample_inputs`.
+        feeds: the inputs, or the path of an .npz file, which is opened once and not unpickled; default:
+            `ortmulti.models.sample_inputs`.
         timeout: seconds after which the process is ended.
         environment: variables to set for the process, besides this process's own.
         instrumented: False: no session is watched, which shows what watching costs. There are only the spans outside of
@@ -60,8 +61,9 @@ def account(
         spans are those that there were until then. "ready" is missing where it did not come to that.
 
     Raises:
-        InvalidArgument: the way or the cache is unknown, or there are no devices.
-        NoSuchFile: the model, or a file that it names, does not exist.
+        InvalidArgument: the way or the cache is unknown, there are no devices, or the file of inputs is no .npz file of
+            arrays.
+        NoSuchFile: the model, a file that it names or the file of inputs does not exist.
         Error: the model's files could not be put out of the page cache.
     """
     check_name(way)
@@ -88,9 +90,7 @@ def account(
     with tempfile.TemporaryDirectory(prefix="ortmulti-account-") as name:
         folder = Path(name)
         feeds_file = folder / "feeds.npz"
-        if isinstance(feeds, (str, Path)):
-            feeds_file = Path(feeds)
-        elif stop_after is None:
+        if stop_after is None:
             _save(feeds, model, feeds_file)
         files = (model, *_external_files(model))
         (page_cache.warm if cache == "warm" else page_cache.drop)(files)
@@ -110,13 +110,14 @@ def account(
     return run
 
 
-def _save(feeds: Mapping[str, Array] | None, model: Path, file: Path) -> None:
-    import numpy as np
+def _save(feeds: Mapping[str, Array] | str | Path | None, model: Path, file: Path) -> None:
+    from ortmulti._array_file import read_arrays, write_arrays
 
-    from ortmulti.models import sample_inputs
+    if feeds is None:
+        from ortmulti.models import sample_inputs
 
-    arrays: dict[str, Any] = dict(sample_inputs(model) if feeds is None else feeds)
-    np.savez(file, **arrays)
+        feeds = sample_inputs(model)
+    write_arrays(file, read_arrays(feeds) if isinstance(feeds, (str, Path)) else feeds)
 
 
 def _external_files(model: Path) -> tuple[Path, ...]:

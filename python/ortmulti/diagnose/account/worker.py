@@ -58,7 +58,7 @@ def _measure(spec: dict[str, Any], events: EventWriter, begin: int) -> None:
         _start_driver(spec["devices"], events)
         events.write("answered", time=time.monotonic_ns())
         return
-    import numpy as np
+    from ortmulti._array_file import read_arrays
 
     way, devices = spec["way"], spec["devices"]
     observer = None
@@ -72,8 +72,7 @@ def _measure(spec: dict[str, Any], events: EventWriter, begin: int) -> None:
             strategy.watcher = functools.partial(  # type: ignore[attr-defined]
                 make_observer, spec["events"], devices, spec["profiles"]
             )
-    with np.load(spec["feeds"], allow_pickle=True) as archive:
-        feeds = {name: archive[name] for name in archive.files}
+    feeds = read_arrays(spec["feeds"])
     events.past("measurement", "prepare", begin, time.monotonic_ns())
     with strategy:
         with events.span("processes" if way == "processes" else "imports", "start"):
