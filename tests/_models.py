@@ -139,6 +139,54 @@ def write_external(folder: Path, proto: onnx.ModelProto | None = None) -> tuple[
     return path, data
 
 
+def external_tensor(name: str, location: str, size: int, element_type: int = TensorProto.FLOAT) -> TensorProto:
+    """A tensor of one dimension in an external file."""
+    tensor = TensorProto(name=name, data_type=element_type, dims=[size], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=location)
+    return tensor
+
+
+def external_places(size: int = 4) -> dict[str, onnx.ModelProto]:
+    """Models with external data elsewhere than in initializers: each names "a.bin", sparse tensors "b.bin" as well.
+
+    "y" = "x" + "c", where "c" comes from the files. ONNX Runtime loads those whose names do not end with "list".
+    """
+    tensor = external_tensor("c", "a.bin", size)
+    sparse = helper.make_sparse_tensor(tensor, external_tensor("i", "b.bin", size, TensorProto.INT64), [size])
+    values = ("x", TensorProto.FLOAT, [size]), ("y", TensorProto.FLOAT, [size])
+    add, call = helper.make_node("Add", ["x", "c"], ["y"]), helper.make_node("F", ["x"], ["y"], domain="d")
+
+    def constant(**attribute: object) -> onnx.NodeProto:
+        return helper.make_node("Constant", [], ["c"], **attribute)
+
+    def function(*attributes: onnx.AttributeProto, node: onnx.NodeProto) -> onnx.ModelProto:
+        proto = model([call], values[:1], values[1:])
+        proto.opset_import.add(domain="d", version=1)
+        standard = helper.make_opsetid("", 17)
+        proto.functions.append(
+            helper.make_function("d", "F", ["x"], ["y"], [node, add], [standard], attribute_protos=attributes)
+        )
+        return proto
+
+    given = constant()
+    given.attribute.add(name="value", ref_attr_name="value", type=onnx.AttributeProto.TENSOR)
+    branch = model([constant(value=tensor)], [], [("c", TensorProto.FLOAT, [size])]).graph
+    choice = helper.make_node("If", ["true"], ["c"], then_branch=branch, else_branch=branch)
+    true = numpy_helper.from_array(np.array(True), "true")
+    result = {
+        "attribute": model([constant(value=tensor), add], values[:1], values[1:]),
+        "attribute list": model([constant(value=[tensor]), add], values[:1], values[1:]),
+        "sparse attribute": model([constant(sparse_value=sparse), add], values[:1], values[1:]),
+        "sparse attribute list": model([constant(value=[sparse]), add], values[:1], values[1:]),
+        "sparse initializer": model([add], values[:1], values[1:]),
+        "sub-graph": model([choice, add], values[:1], values[1:], [true]),
+        "function": function(node=constant(value=tensor)),
+        "function's default": function(helper.make_attribute("value", tensor), node=given),
+    }
+    result["sparse initializer"].graph.sparse_initializer.append(sparse)
+    return result
+
+
 def inflated() -> bytes:
     """ "y" = the sum of "x" (both float32 [1]) repeated "count" (int64 [1]) times, all of which are in memory."""
     return model(

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ortmulti import models
 from ortmulti.compare import page_cache
 from ortmulti.errors import Error, InvalidProtobuf, NoSuchFile
+from tests import _models
 
 SIZE = 8 << 20
 # The kernel may take pages at any moment.
@@ -141,6 +142,16 @@ def test_external_files_inside_sub_graphs_and_attributes_are_found(tmp_path: Pat
     (tmp_path / "else.bin").unlink()
     with pytest.raises(NoSuchFile, match=r"model\.onnx names .*else\.bin"):
         page_cache.external_files(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("place", _models.external_places())
+def test_external_files_of_every_tensor_are_found(place: str, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(_models.external_places()[place].SerializeToString())
+    files = [tmp_path / name for name in ("a.bin", "b.bin")]
+    for file in files:
+        file.touch()
+    assert page_cache.external_files(model) == tuple(files if "sparse" in place else files[:1])
 
 
 def test_missing_model(tmp_path: Path) -> None:

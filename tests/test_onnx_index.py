@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 from ortmulti import _core
+from tests import _models
 
 TYPES = [np.float32, np.float16, np.float64, np.int8, np.int64, np.uint16, np.bool_]
 
@@ -99,6 +100,47 @@ def test_every_initializer_is_found_as_the_onnx_package_finds_it(graph: onnx.Gra
             ]
 
 
+@pytest.mark.parametrize("place", _models.external_places())
+def test_external_files_of_every_tensor_are_found(place: str) -> None:
+    model = _models.external_places()[place]
+    files = [b"a.bin", b"b.bin"] if "sparse" in place else [b"a.bin"]
+    assert _core.index_model(model.SerializeToString()).external_locations == files
+    model.graph.initializer.append(_models.external_tensor("w", "0.bin", 4))
+    model.graph.initializer.append(_models.external_tensor("v", "a.bin", 4))
+    assert _core.index_model(model.SerializeToString()).external_locations == [b"0.bin", *files]
+
+
+def test_tensors_of_the_model_itself_name_no_external_file() -> None:
+    model = _models.external_places()["attribute"]
+    tensor = model.graph.node[0].attribute[0].t
+    tensor.data_location = TensorProto.DEFAULT  # its external_data does not count
+    assert _core.index_model(model.SerializeToString()).external_locations == []
+
+
+def field(number: int, payload: bytes) -> bytes:
+    """A field of protobuf's wire format that holds bytes."""
+
+    def varint(value: int) -> bytes:
+        parts = bytearray()
+        while value > 127:
+            parts.append(value & 127 | 128)
+            value >>= 7
+        parts.append(value)
+        return bytes(parts)
+
+    return varint(number << 3 | 2) + varint(len(payload)) + payload
+
+
+def test_tensor_given_in_two_fields_is_merged() -> None:
+    location = TensorProto()
+    location.external_data.add(key="location", value="a.bin")
+    parts = location, TensorProto(data_location=TensorProto.EXTERNAL)
+    attribute = b"".join(field(5, part.SerializeToString()) for part in parts)
+    model = field(7, field(1, field(5, attribute)))
+    assert onnx.ModelProto.FromString(model).graph.node[0].attribute[0].t.external_data == location.external_data
+    assert _core.index_model(model).external_locations == [b"a.bin"]
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_index_or_one_error(data: bytes) -> None:
     message = "not an ONNX model"
@@ -125,17 +167,6 @@ def test_damaged_models_are_an_index_or_one_error(graph: onnx.GraphProto, data: 
 
 def test_graphs_nested_beyond_measure_are_an_error_and_no_crash() -> None:
     # Built from the inside out as bytes: a node with an attribute with a graph, 5,000 times.
-    def field(number: int, payload: bytes) -> bytes:
-        def varint(value: int) -> bytes:
-            parts = bytearray()
-            while value > 127:
-                parts.append(value & 127 | 128)
-                value >>= 7
-            parts.append(value)
-            return bytes(parts)
-
-        return varint(number << 3 | 2) + varint(len(payload)) + payload
-
     graph = b""
     for _ in range(5000):
         graph = field(1, field(5, field(6, graph)))

@@ -437,6 +437,41 @@ def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path, cache: Cache) 
     assert cache.entries() == []
 
 
+@pytest.mark.parametrize("size", [4, 4096])
+@pytest.mark.parametrize("place", [place for place in _models.external_places() if not place.endswith("list")])
+def test_a_data_file_of_another_tensor_that_is_replaced_gives_another_entry(
+    tmp_path: Path, cache: Cache, place: str, size: int
+) -> None:
+    """Data of attributes and sparse initializers, which ONNX Runtime folds into the optimized model, or does not."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(_models.external_places(size)[place].SerializeToString())
+    (tmp_path / "b.bin").write_bytes(np.arange(size).tobytes())
+    feeds = {"x": np.zeros(size, np.float32)}
+    for number in (1, 2):
+        (tmp_path / "a.bin").unlink(missing_ok=True)
+        (tmp_path / "a.bin").write_bytes(np.full(size, number, np.float32).tobytes())
+        assert cache.find(key_of(str(path), CPU)) is None
+        with make(cache, str(path)) as entry:
+            [found] = run_entry(entry, feeds)
+        assert same_bits([found], run_ordinary(str(path), feeds))
+        assert found[0] == number
+
+
+def test_an_attribute_in_a_file_that_stays_in_the_optimized_model_is_refused(tmp_path: Path, cache: Cache) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("ConstantOfShape", ["shape"], ["c"], value=_models.external_tensor("t", "a.bin", 1)),
+        helper.make_node("Add", ["x", "c"], ["y"]),
+    ]
+    value = TensorProto.FLOAT, ["n"]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(_models.model(nodes, [("x", *value)], [("y", *value)]).SerializeToString())
+    (tmp_path / "a.bin").write_bytes(np.float32(3).tobytes())
+    assert run_ordinary(str(path), {"x": np.zeros(1, np.float32)})[0] == 3
+    with pytest.raises(ortmulti.NotOptimizable, match=r"'a\.bin' holds tensors of attributes"):
+        make(cache, str(path))
+
+
 def test_nothing_is_logged_for_what_is_expected(tmp_path: Path, cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
     """Weights in a layout for this processor: ONNX Runtime warns of that, here for nothing."""
     model = write(tmp_path / "model", convolution(), "external")

@@ -115,6 +115,22 @@ def test_a_data_file_that_changed_changes_the_key(tmp_path: Path) -> None:
     assert key(model).digest != before.digest
 
 
+@pytest.mark.parametrize("place", _models.external_places())
+def test_data_files_of_all_tensors_belong_to_the_key(tmp_path: Path, place: str) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(_models.external_places()[place].SerializeToString())
+    data = [tmp_path / name for name in (("a.bin", "b.bin") if "sparse" in place else ("a.bin",))]
+    for file in data:
+        file.write_bytes(bytes(64))
+    for file in data:
+        before = key(model)
+        assert [Path(source.path) for source in before.sources] == [model.resolve(), *data]
+        os.utime(file, ns=(0, 0))
+        assert key(model).digest != before.digest
+        assert before.changed_source() == str(file)
+        before = key(model)
+
+
 def test_weights_inside_the_model_count_by_its_identity(tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     model.write_bytes(_models.matmul(32))

@@ -21,6 +21,7 @@ from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 import ortmulti
 from ortmulti import _core
+from tests import _models
 
 ALIGNMENT = 256
 NAMES = ["a", "b", "c", "é", "w.0"]
@@ -323,6 +324,14 @@ def test_a_data_file_that_is_missing_or_short_leaves_nothing_behind(folders: Fol
         folders.split(from_bytes=True)
     data.unlink()
     with pytest.raises(ortmulti.NoSuchFile, match=r"external data of 'outside' in 'w\.bin'"):
+        folders.split(from_bytes=True)
+    assert folders.files() == {}
+
+
+def test_a_saved_model_with_data_in_attributes_is_refused(folders: Folders) -> None:
+    folders.save(None, _models.external_places()["attribute"])
+    (folders.original / "a.bin").write_bytes(bytes(64))
+    with pytest.raises(ortmulti.Fail, match=r"a\.bin.*attributes"):
         folders.split(from_bytes=True)
     assert folders.files() == {}
 

@@ -32,12 +32,20 @@ void register_index(py::module_& module) {
       .def_readonly("overridable", &Initializer::overridable);
   py::class_<ModelIndex>(module, "ModelIndex")
       .def_property_readonly("initializers", [](const ModelIndex& index) { return index.initializers; })
-      .def_property_readonly("operators", [](const ModelIndex& index) {
-        py::set operators;
-        for (const std::string& name : index.operators) {
-          operators.add(to_str(name));
+      .def_property_readonly("operators",
+                             [](const ModelIndex& index) {
+                               py::set operators;
+                               for (const std::string& name : index.operators) {
+                                 operators.add(to_str(name));
+                               }
+                               return operators;
+                             })
+      .def_property_readonly("external_locations", [](const ModelIndex& index) {
+        py::list locations;
+        for (const std::string& location : external_locations(index)) {
+          locations.append(py::bytes(location));
         }
-        return operators;
+        return locations;
       });
   module.def(
       "index_model",

@@ -36,8 +36,9 @@ void add_dimensions(const WireField& field, std::vector<std::int64_t>& shape) {
   }
 }
 
-// Where external data lies, and what is not said.
+// Where a tensor's external data lies. Offset and length are 0 where the model leaves them out.
 struct ExternalData {
+  bool used = false;  // data_location is EXTERNAL
   std::string location;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
@@ -64,10 +65,44 @@ void add_external_entry(const WireField& parent, ExternalData& result) {
   }
 }
 
+// Reads a field of TensorProto that belongs to its external data.
+void add_external_field(const WireField& field, ExternalData& result) {
+  if (field.number == 13 && field.wire == Wire::bytes) {  // external_data
+    add_external_entry(field, result);
+  } else if (field.number == 14 && field.wire == Wire::varint) {  // data_location: 1 is EXTERNAL
+    // Protobuf keeps 32 bits of an enumeration, and drops an unknown number.
+    const auto value = static_cast<std::uint32_t>(field.value);
+    result.used = value <= 1 ? value == 1 : result.used;
+  }
+}
+
+void add_tensor(const WireField& tensor, ExternalData& result) {
+  WireMessage message(tensor.begin, tensor.end);
+  for (WireField field; message.next(field);) {
+    add_external_field(field, result);
+  }
+}
+
+// A SparseTensorProto is two tensors.
+struct SparseData {
+  ExternalData values;
+  ExternalData indices;
+};
+
+void add_sparse_tensor(const WireField& tensor, SparseData& result) {
+  WireMessage message(tensor.begin, tensor.end);
+  for (WireField field; message.next(field);) {
+    if (field.wire == Wire::bytes && field.number == 1) {
+      add_tensor(field, result.values);
+    } else if (field.wire == Wire::bytes && field.number == 2) {
+      add_tensor(field, result.indices);
+    }
+  }
+}
+
 Initializer read_initializer(const WireField& parent, const unsigned char* model) {
   Initializer result;
   ExternalData external;
-  bool is_external = false;
   WireMessage message(parent.begin, parent.end);
   for (WireField field; message.next(field);) {
     const bool bytes = field.wire == Wire::bytes;
@@ -81,19 +116,17 @@ Initializer read_initializer(const WireField& parent, const unsigned char* model
       result.storage = Storage::inline_bytes;
       result.offset = static_cast<std::uint64_t>(field.begin - model);
       result.length = static_cast<std::uint64_t>(field.end - field.begin);
-    } else if (field.number == 13 && bytes) {  // external_data
-      add_external_entry(field, external);
-    } else if (field.number == 14 && field.wire == Wire::varint) {  // data_location: 1 is EXTERNAL
-      is_external = field.value == 1;
+    } else {
+      add_external_field(field, external);
     }
   }
-  if (is_external) {
+  if (external.used) {
     result.storage = Storage::external;
     result.location = std::move(external.location);
     result.offset = external.offset;
     result.length = external.length;  // for ONNX Runtime 0 says nothing
   }
-  if (result.storage == Storage::typed || (is_external && result.length == 0)) {
+  if (result.storage == Storage::typed || (external.used && result.length == 0)) {
     result.length = dense_bytes(result.data_type, result.shape);
   }
   return result;
@@ -142,8 +175,10 @@ class Indexer {
         index_.initializers.back().graph = graphs_.back().number;
         index_.initializers.back().of_function = functions_ > 0;
         return false;
-      case OnnxMessage::model:
       case OnnxMessage::attribute:
+        attributes_.emplace_back();
+        break;
+      case OnnxMessage::model:
       case OnnxMessage::none:
         break;
     }
@@ -165,6 +200,10 @@ class Indexer {
       }
       index_.operators.insert((standard ? "" : std::string(node.domain) + ":") + std::string(node.type));
       nodes_.pop_back();
+    } else if (kind == OnnxMessage::attribute) {
+      add_location(attributes_.back().tensor);
+      add_locations(attributes_.back().sparse_tensor);
+      attributes_.pop_back();
     } else if (kind == OnnxMessage::function) {
       --functions_;
     }
@@ -183,6 +222,8 @@ class Indexer {
       } else if (field.number == 15) {  // sparse_initializer: the name is that of its values
         sparse_initializer(field);
       }
+    } else if (parent == OnnxMessage::attribute) {
+      attribute_field(field);
     } else if (parent == OnnxMessage::node) {
       if (field.number == 2) {  // NodeProto.output
         nodes_.back().outputs.push_back(field.text());
@@ -207,7 +248,43 @@ class Indexer {
     std::vector<std::string_view> outputs;
   };
 
+  // The tensors that an attribute has one of. Protobuf merges those that are given more than once.
+  struct Attribute {
+    ExternalData tensor;
+    SparseData sparse_tensor;
+  };
+
+  void attribute_field(const WireField& field) {
+    if (field.number == 5) {  // AttributeProto.t
+      add_tensor(field, attributes_.back().tensor);
+    } else if (field.number == 10) {  // tensors
+      ExternalData tensor;
+      add_tensor(field, tensor);
+      add_location(tensor);
+    } else if (field.number == 22) {  // sparse_tensor
+      add_sparse_tensor(field, attributes_.back().sparse_tensor);
+    } else if (field.number == 23) {  // sparse_tensors
+      SparseData tensor;
+      add_sparse_tensor(field, tensor);
+      add_locations(tensor);
+    }
+  }
+
+  void add_location(const ExternalData& tensor) {
+    if (tensor.used) {
+      index_.other_locations.insert(tensor.location);
+    }
+  }
+
+  void add_locations(const SparseData& tensor) {
+    add_location(tensor.values);
+    add_location(tensor.indices);
+  }
+
   void sparse_initializer(const WireField& parent) {
+    SparseData tensor;
+    add_sparse_tensor(parent, tensor);
+    add_locations(tensor);
     WireMessage message(parent.begin, parent.end);
     for (WireField field; message.next(field);) {
       if (field.wire == Wire::bytes && field.number == 1) {  // SparseTensorProto.values
@@ -222,12 +299,23 @@ class Indexer {
   std::size_t functions_ = 0;  // that enclose what is read
   std::vector<Graph> graphs_;
   std::vector<Node> nodes_;
+  std::vector<Attribute> attributes_;
   ModelIndex index_;
 };
 
 }  // namespace
 
 ModelIndex index_model(const unsigned char* model, std::size_t size) { return Indexer(model, size).take(); }
+
+std::set<std::string> external_locations(const ModelIndex& index) {
+  std::set<std::string> locations = index.other_locations;
+  for (const Initializer& initializer : index.initializers) {
+    if (initializer.storage == Storage::external) {
+      locations.insert(initializer.location);
+    }
+  }
+  return locations;
+}
 
 unsigned element_bits(int data_type) noexcept {
   // By TensorProto.DataType: undefined, float, uint8, int8, uint16, int16, int32, int64, string, bool, float16, double,

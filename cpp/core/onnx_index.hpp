@@ -36,11 +36,16 @@ struct ModelIndex {
   std::set<std::string> operators;
   /// Names of what ONNX Runtime turns into initializers while loading: outputs of Constant nodes, sparse initializers.
   std::set<std::string> constants;
+  /// The external files of tensors that are no initializers: of attributes and of sparse initializers.
+  std::set<std::string> other_locations;
 };
 
 /// Finds every initializer of a serialized ONNX model, those of sub-graphs too, without reading their bytes. Throws
 /// Error with ErrorKind::invalid_protobuf for what is no valid protobuf message of a model.
 ModelIndex index_model(const unsigned char* model, std::size_t size);
+
+/// Every external file that the model names, as it names them.
+std::set<std::string> external_locations(const ModelIndex& index);
 
 /// Bits of one element of a TensorProto.DataType; 0 for strings and unknown ones.
 unsigned element_bits(int data_type) noexcept;

@@ -106,6 +106,10 @@ class Splitter {
         folder_(std::move(folder)) {}
 
   SplitModel split(const std::set<std::string>& unshared) {
+    if (!index_.other_locations.empty()) {
+      throw Error(ErrorKind::fail, "the external file '" + *index_.other_locations.begin() +
+                                       "' holds tensors of attributes, which cannot be moved");
+    }
     for (const char* name : {split_model_file, split_weights_file, split_shared_file}) {
       unlink((folder_ + "/" + name).c_str());  // of an earlier attempt
     }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,16 @@ void require(bool holds, const char* what) {
 
 void check_index(const ortmulti::ModelIndex& index, std::size_t size) {
   const ortmulti::SharingRules rules(index);
+  const std::set<std::string> locations = ortmulti::external_locations(index);
+  for (const std::string& location : index.other_locations) {
+    require(locations.count(location) > 0, "a file of an attribute or a sparse initializer is missing");
+  }
   for (const ortmulti::Initializer& initializer : index.initializers) {
     if (initializer.storage == ortmulti::Storage::inline_bytes) {
       require(initializer.offset <= size && initializer.length <= size - initializer.offset, "bytes beyond the end");
+    }
+    if (initializer.storage == ortmulti::Storage::external) {
+      require(locations.count(initializer.location) > 0, "a file of an initializer is missing");
     }
     if (rules.problem(initializer).empty()) {
       require(initializer.length == ortmulti::dense_bytes(initializer.data_type, initializer.shape), "another length");
@@ -44,6 +52,7 @@ void check_rewriting(const ortmulti::ModelIndex& index, const std::uint8_t* data
   const ortmulti::ModelIndex again = ortmulti::index_model(bytes, text.size());
   check_index(again, text.size());
   require(again.operators == index.operators && again.constants == index.constants, "other operators or constants");
+  require(again.other_locations == index.other_locations, "other files of attributes and sparse initializers");
   require(again.initializers.size() == index.initializers.size(), "another number of initializers");
   for (std::size_t number = 0; number < again.initializers.size(); ++number) {
     const ortmulti::Initializer& before = index.initializers[number];

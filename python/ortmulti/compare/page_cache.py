@@ -7,65 +7,41 @@ import mmap
 import os
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from ortmulti.errors import Error, InvalidProtobuf, LibraryError, NoSuchFile
+from ortmulti import _core
+from ortmulti.errors import Error, InvalidProtobuf, NoSuchFile
 
 _CHUNK_BYTES = 16 << 20
 _READINGS = 5
 
 
 def external_files(model: Path) -> tuple[Path, ...]:
-    """The files beside `model` that hold its external data, in the order in which it names them.
+    """The files beside `model` that hold its external data, sorted by name.
 
     Reads the protobuf alone, not the weights.
 
     Raises:
-        LibraryError: the onnx package is not installed.
         NoSuchFile: the model, or a file that it names, does not exist.
         InvalidProtobuf: the file holds no ONNX model.
     """
     try:
-        import onnx
-    except ImportError as error:
-        raise LibraryError(
-            'finding a model\'s external data needs the onnx package: pip install "ortmulti[models]"'
-        ) from error
-    try:
-        proto = onnx.load_model(str(model), load_external_data=False)
+        with (
+            model.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping,
+            memoryview(mapping) as view,
+        ):
+            locations = _core.index_model(view).external_locations
     except FileNotFoundError as error:
         raise NoSuchFile(f"model {model} does not exist") from error
-    except Exception as error:  # protobuf's DecodeError, whose module differs between protobuf's releases
+    except (OSError, ValueError, InvalidProtobuf) as error:  # ValueError: an empty file
         raise InvalidProtobuf(f"{model} is not an ONNX model: {error}") from error
-    if not proto.HasField("graph"):
-        raise InvalidProtobuf(f"{model} is not an ONNX model: it has no graph")
-    files: dict[Path, None] = {}
-    for tensor in _tensors(proto):
-        for entry in tensor.external_data:
-            if entry.key == "location" and tensor.data_location == onnx.TensorProto.EXTERNAL:
-                files[model.parent / entry.value] = None
-    for file in files:
-        if not file.is_file():
-            raise NoSuchFile(f"model {model} names the external data file {file}, which does not exist")
-    return tuple(files)
-
-
-def _tensors(proto: Any) -> Iterator[Any]:
-    graphs = [proto.graph]
-    nodes = [node for function in proto.functions for node in function.node]
-    while graphs or nodes:
-        if graphs:
-            graph = graphs.pop()
-            yield from graph.initializer
-            nodes.extend(graph.node)
-            continue
-        for attribute in nodes.pop().attribute:
-            graphs.extend([*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])])
-            yield from attribute.tensors
-            if attribute.HasField("t"):
-                yield attribute.t
+    files = tuple(model.parent / os.fsdecode(location) for location in locations)
+    for path in files:
+        if not path.is_file():
+            raise NoSuchFile(f"model {model} names the external data file {path}, which does not exist")
+    return files
 
 
 def resident_share(files: Iterable[Path]) -> float:

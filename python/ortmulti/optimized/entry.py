@@ -248,7 +248,9 @@ def _describe_file(folder: Path, key: CacheKey, file: FileIdentity) -> dict[str,
     for number, source in enumerate(key.sources):
         if identity == source:
             return {"source": number, "identity": list(identity)}
-    raise Damaged(f"the file {file.path} was changed while the model was optimized")
+        if identity.path == source.path:
+            raise Damaged(f"the file {file.path} was changed while the model was optimized")
+    raise Damaged(f"the optimized model has weights in {file.path}, which is no file of the model")
 
 
 def _weight_list(folder: Path, facts: Mapping[str, Any], sources: Sequence[FileIdentity]) -> _core.WeightList:

@@ -109,18 +109,17 @@ def _find(location: str, folders: Sequence[Path]) -> FileIdentity:
 
 
 def _read_graph(model: memoryview, *, in_file: bool) -> tuple[str, bool, tuple[str, ...]]:
-    initializers = _index(model)
-    skipped = _inline_weights(initializers) if in_file else []
+    index = _index(model)
+    skipped = _inline_weights(index.initializers) if in_file else []
     digest = hashlib.blake2b(digest_size=16)
     for begin, end in _gaps(skipped, len(model)):
         digest.update(model[begin:end])
-    locations = {os.fsdecode(tensor.location) for tensor in initializers if tensor.storage == "external"}
-    return digest.hexdigest(), bool(skipped), tuple(sorted(locations))
+    return digest.hexdigest(), bool(skipped), tuple(sorted(map(os.fsdecode, index.external_locations)))
 
 
-def _index(model: memoryview) -> Sequence[_core.Initializer]:
+def _index(model: memoryview) -> _core.ModelIndex:
     try:
-        return _core.index_model(model).initializers
+        return _core.index_model(model)
     except InvalidProtobuf as error:
         raise NotOptimizable(f"the model is not an ONNX protobuf file: {error}") from error
 

@@ -127,5 +127,5 @@ def _external_files(model: Path) -> tuple[Path, ...]:
         return page_cache.external_files(model)
     except NoSuchFile:
         raise
-    except Error:  # without the onnx package, or what ONNX Runtime itself has to refuse
+    except Error:  # ONNX Runtime itself has to refuse the model
         return ()
