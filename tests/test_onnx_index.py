@@ -141,6 +141,22 @@ def test_tensor_given_in_two_fields_is_merged() -> None:
     assert _core.index_model(model).external_locations == [b"a.bin"]
 
 
+def test_graph_given_in_two_fields_is_merged() -> None:
+    weight = numpy_helper.from_array(np.zeros(4, np.float32), "w")
+    declared = helper.make_tensor_value_info("w", TensorProto.FLOAT, [4])
+    parts = onnx.GraphProto(initializer=[weight]), onnx.GraphProto(input=[declared])
+    version = b"\x08\x08"  # ir_version 8
+    for order in (parts, parts[::-1]):
+        model = version + b"".join(field(7, part.SerializeToString()) for part in order)
+        inner, separate = (b"".join(field(number, part.SerializeToString()) for part in order) for number in (6, 11))
+        sub_graph, two_graphs = (version + field(7, field(1, field(5, value))) for value in (inner, separate))
+        [of_model] = _core.index_model(model).initializers
+        [of_attribute] = _core.index_model(sub_graph).initializers
+        assert (of_model.overridable, of_model.graph) == (True, 0)
+        assert (of_attribute.overridable, of_attribute.graph) == (True, 1)
+        assert not _core.index_model(two_graphs).initializers[0].overridable
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_index_or_one_error(data: bytes) -> None:
     message = "not an ONNX model"

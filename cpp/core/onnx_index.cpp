@@ -149,10 +149,9 @@ class Indexer {
     OnnxWalk<Indexer>(*this).model(model, size);
     // In older models every initializer is an input by rule, and none can be overridden.
     constexpr std::uint64_t first_ir_with_overriding = 4;
-    if (ir_version_ < first_ir_with_overriding) {
-      for (Initializer& initializer : index_.initializers) {
-        initializer.overridable = false;
-      }
+    for (Initializer& initializer : index_.initializers) {
+      initializer.overridable =
+          ir_version_ >= first_ir_with_overriding && inputs_.count({initializer.graph, initializer.name}) > 0;
     }
   }
 
@@ -161,7 +160,7 @@ class Indexer {
   bool enter(OnnxMessage kind, const WireField& field) {
     switch (kind) {
       case OnnxMessage::graph:
-        graphs_.push_back({graphs_.empty() && functions_ == 0 ? 0 : ++sub_graphs_, {}, {}});
+        graphs_.push_back(graph_number(field));
         break;
       case OnnxMessage::node:
         nodes_.emplace_back();
@@ -170,9 +169,8 @@ class Indexer {
         ++functions_;
         break;
       case OnnxMessage::initializer:
-        graphs_.back().initializers.push_back(index_.initializers.size());
         index_.initializers.push_back(read_initializer(field, model_));
-        index_.initializers.back().graph = graphs_.back().number;
+        index_.initializers.back().graph = graphs_.back();
         index_.initializers.back().of_function = functions_ > 0;
         return false;
       case OnnxMessage::attribute:
@@ -187,10 +185,6 @@ class Indexer {
 
   void leave(OnnxMessage kind) {
     if (kind == OnnxMessage::graph) {
-      const Graph& graph = graphs_.back();
-      for (const std::size_t index : graph.initializers) {
-        index_.initializers[index].overridable = graph.inputs.count(index_.initializers[index].name) > 0;
-      }
       graphs_.pop_back();
     } else if (kind == OnnxMessage::node) {
       const Node& node = nodes_.back();
@@ -218,7 +212,7 @@ class Indexer {
     }
     if (parent == OnnxMessage::graph) {
       if (field.number == 11) {  // GraphProto.input: ValueInfoProto.name
-        graphs_.back().inputs.insert(name_of(field, 1));
+        inputs_.emplace(graphs_.back(), name_of(field, 1));
       } else if (field.number == 15) {  // sparse_initializer: the name is that of its values
         sparse_initializer(field);
       }
@@ -236,23 +230,29 @@ class Indexer {
   }
 
  private:
-  struct Graph {
-    std::size_t number = 0;
-    std::vector<std::size_t> initializers;
-    std::set<std::string_view> inputs;
-  };
-
   struct Node {
     std::string_view type;
     std::string_view domain;
     std::vector<std::string_view> outputs;
   };
 
-  // The tensors that an attribute has one of. Protobuf merges those that are given more than once.
+  // The fields of an attribute that hold one message. Protobuf merges such a field's parts where it is given again.
   struct Attribute {
+    std::size_t graph = 0;  // the number; 0 before there is one
     ExternalData tensor;
     SparseData sparse_tensor;
   };
+
+  std::size_t graph_number(const WireField& field) {
+    if (attributes_.empty()) {
+      return 0;  // ModelProto.graph
+    }
+    if (field.number != 6) {  // of AttributeProto.graphs
+      return ++sub_graphs_;
+    }
+    std::size_t& graph = attributes_.back().graph;  // AttributeProto.g
+    return graph = graph == 0 ? ++sub_graphs_ : graph;
+  }
 
   void attribute_field(const WireField& field) {
     if (field.number == 5) {  // AttributeProto.t
@@ -296,8 +296,9 @@ class Indexer {
   const unsigned char* model_;
   std::uint64_t ir_version_ = 0;
   std::size_t sub_graphs_ = 0;
-  std::size_t functions_ = 0;  // that enclose what is read
-  std::vector<Graph> graphs_;
+  std::size_t functions_ = 0;                                  // around the current field
+  std::vector<std::size_t> graphs_;                            // the numbers of the graphs around the current field
+  std::set<std::pair<std::size_t, std::string_view>> inputs_;  // with the number of their graph
   std::vector<Node> nodes_;
   std::vector<Attribute> attributes_;
   ModelIndex index_;
