@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -140,19 +142,59 @@ def patched(good: bytes, old: bytes, new: bytes) -> bytes:
 def test_damage_by_its_kind(good: bytes, tmp_path: Path) -> None:
     shape = np.array([2, 3]).tobytes()
     cases = {
-        "identifier": b"",
+        "it has 0 bytes": b"",
         "no ONNX Runtime adapter": b"x" * 100,
         "version 2 of the format": good[: 8 + 12 + 4] + b"\2" + good[8 + 12 + 5 :],
         "two parameters of the name 'first'": patched(good, b"\6\0\0\0second", b"\5\0\0\0first\0"),
         "not UTF-8": patched(good, b"first", b"\xff\xfe\xfd\xfc\xfb"),
         "has 24 bytes and not 32": patched(good, shape, np.array([2, 4]).tobytes()),
         f"has 24 bytes and not {2**64}": patched(good, shape, np.array([2**31, 2**31]).tobytes()),
-        "none below 0": patched(good, shape, np.array([-2, -3]).tobytes()),
+        "none may be below 0": patched(good, shape, np.array([-2, -3]).tobytes()),
         "cannot be read": patched(good, shape + b"\0\0\0\0\x18\0\0\0", np.array([0, 2**62]).tobytes() + b"\0" * 8),
     }
     for message, data in cases.items():
         with pytest.raises(ortmulti.InvalidArgument, match=message):
             read(tmp_path / "bad", data)
+
+
+def _overlapping_names(count: int) -> bytes:
+    """An adapter of `count` parameters whose names of some 300 bytes share one region."""
+    entries = struct.pack("<6H", 12, 20, 4, 8, 12, 16)
+    file = bytearray(struct.pack("<I4s", 20, b"TORT") + entries + struct.pack("<5i", 12, 1, 0, 0, 4))
+    vector, tables = len(file) + 4, len(file) + 4 + 4 * count + len(entries)
+    dims = tables + 20 * count
+    data, names = dims + 12, dims + 16
+    file += struct.pack("<I", count)
+    file += b"".join(struct.pack("<I", tables + 20 * i - (vector + 4 * i)) for i in range(count)) + entries
+    for table in range(tables, dims, 20):
+        name = names + (table - tables) // 5  # four bytes further for each
+        file += struct.pack("<iIIiI", 12 + table - tables, name - table - 4, dims - table - 8, 1, data - table - 16)
+    file += struct.pack("<IqI", 1, 0, 0)
+    # Each word is the length of a name, and part of the names before it.
+    return bytes(file) + b"".join(struct.pack("<I", 256 + i) for i in range(count)) + b"a" * 512
+
+
+def test_names_that_overlap_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(_overlapping_names(1))
+    [name] = ortmulti.AdapterFormat.read_adapter(tmp_path / "one").get_parameters()
+    assert name == "a" * 256
+    (tmp_path / "many").write_bytes(_overlapping_names(100))
+    for read in (ortmulti.AdapterFormat.read_adapter, ortmulti.LoraAdapter().Load):
+        with pytest.raises(ortmulti.InvalidArgument, match="together longer than the file"):
+            read(tmp_path / "many")
+
+
+@pytest.mark.parametrize("fifo", [True, False])
+def test_what_cannot_be_an_adapter_is_not_read(fifo: bool, tmp_path: Path) -> None:
+    """A FIFO, which would hang, and a file of 2 GiB without data."""
+    if fifo:
+        os.mkfifo(tmp_path / "bad")
+    else:
+        (tmp_path / "bad").touch()
+        os.truncate(tmp_path / "bad", 2**31)
+    for read in (ortmulti.AdapterFormat.read_adapter, ortmulti.LoraAdapter().Load):
+        with pytest.raises(ortmulti.Error, match=r"not a regular file|has 2147483648 bytes.*at most 2147483647"):
+            read(tmp_path / "bad")
 
 
 def test_many_dimensions(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 def test_a_fifo_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "inputs.npz")
-    with pytest.raises(NoSuchFile, match="is not a regular file"):
+    with pytest.raises(NoSuchFile, match="cannot be read: not a regular file"):
         read_arrays(tmp_path / "inputs.npz")
 
 

@@ -432,7 +432,7 @@ def test_interrupted_writing_leaves_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"schema_version": 99}', "no json"])
+@pytest.mark.parametrize("content", ["[]", "{}", '{"schema_version": 99}', "no json", "[" * 100_000])
 def test_what_is_no_result_is_refused(content: str, tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     file.write_text(content)
@@ -443,3 +443,5 @@ def test_what_is_no_result_is_refused(content: str, tmp_path: Path) -> None:
 def test_missing_result_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoSuchFile):
         results.load(tmp_path / "absent.json")
+    with pytest.raises(NoSuchFile, match="cannot be read: Is a directory"):
+        results.load(tmp_path)

@@ -87,6 +87,8 @@ def _changed(**changes: Any) -> str:
     ("content", "message"),
     [
         ("{", "is no tuning: "),
+        ("[" * 100_000, "is no tuning: it is nested too deeply"),
+        (" " * (2**20 + 1), "is no tuning: it has more than 1048576 bytes"),
         ("[1]", "it is no tuning"),
         ('{"kind": "create"}', "it is no tuning"),
         (_changed(version=7), "its version is 7, and this release reads 1"),

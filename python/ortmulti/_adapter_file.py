@@ -40,7 +40,9 @@ ELEMENT_BYTES = {
     20: 1,  # float8e5m2fnuz
 }
 
-_MAX_BYTES = 2**31 - 1  # of a FlatBuffers buffer
+MAX_BYTES = 2**31 - 1
+"""Of a FlatBuffers buffer."""
+
 _MAX_RANK = 32  # of an array, with every release of NumPy
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
@@ -71,6 +73,7 @@ class _Reader:
     def __init__(self, data: Bytes) -> None:
         self.data = data
         self._view = data.data
+        self._unread = len(data)
 
     def read(self, code: str, position: int) -> int:
         size = struct.calcsize(code)
@@ -87,6 +90,12 @@ class _Reader:
         count = self.read("<I", position)
         if count * element_bytes > len(self.data) - position - 4:
             raise InvalidArgument(f"it ends before the {count} elements of the vector at byte {position}")
+        # A small file whose vectors overlap could otherwise name gigabytes of them.
+        self._unread -= count * element_bytes
+        if self._unread < 0:
+            raise InvalidArgument(
+                f"its vectors overlap: they are together longer than the file of {len(self.data)} bytes"
+            )
         return position + 4, count
 
     def fields(self, table: int) -> _Fields:
@@ -162,6 +171,7 @@ def _parameter(reader: _Reader, parameter: _Fields) -> tuple[str, Tensor]:
     shape: tuple[int, ...] = ()
     if dims is not None:
         start, count = reader.vector(dims, 8)
+        _check_rank(name, count)
         shape = struct.unpack_from(f"<{count}q", reader.data.data, start)
     start, count = (0, 0) if raw is None else reader.vector(raw, 1)
     tensor = Tensor(parameter.integer(2), shape, reader.data[start : start + count])
@@ -176,16 +186,22 @@ def check_parameter(name: str, data_type: int, shape: tuple[int, ...]) -> None:
     """Raises InvalidArgument for what ONNX Runtime does not take in an adapter."""
     if not name:
         raise InvalidArgument("a parameter needs a name")
-    if any(0xD800 <= ord(character) < 0xE000 for character in name):
-        raise InvalidArgument(f"the name {name!r} is no text: half a surrogate pair has no bytes")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"the name {name!r} is no text: half a surrogate pair has no bytes") from None
     if data_type not in ELEMENT_BYTES:
         raise InvalidArgument(
             f"parameter {name!r} has elements of ONNX's type {data_type}, which ONNX Runtime does not take in adapters"
         )
-    if not shape or len(shape) > _MAX_RANK or min(shape) < 0:
-        raise InvalidArgument(
-            f"parameter {name!r} needs 1 to {_MAX_RANK} dimensions, none below 0: {list(shape[: _MAX_RANK + 1])}"
-        )
+    _check_rank(name, len(shape))
+    if min(shape) < 0:
+        raise InvalidArgument(f"parameter {name!r} has the dimensions {list(shape)}, none may be below 0")
+
+
+def _check_rank(name: str, rank: int) -> None:
+    if not 1 <= rank <= _MAX_RANK:
+        raise InvalidArgument(f"parameter {name!r} has {rank} dimensions, expected 1 to {_MAX_RANK}")
 
 
 # --- Writing ----------------------------------------------------------------------------------------------------------
@@ -212,8 +228,8 @@ def chunks(adapter: Adapter) -> Iterator[bytes | memoryview]:
         offsets.append(position + len(_ENTRIES) - (vector + 4 + 4 * index))
         heads.append(head)
         position += len(head) + len(tensor.data) + _padding(len(tensor.data), 4)
-    if position > _MAX_BYTES:
-        raise InvalidArgument(f"an adapter's file has at most {_MAX_BYTES} bytes, and this one would have {position}")
+    if position > MAX_BYTES:
+        raise InvalidArgument(f"an adapter's file has at most {MAX_BYTES} bytes, and this one would have {position}")
     yield struct.pack("<I4s", 8 + len(_ENTRIES), IDENTIFIER)
     yield _ENTRIES
     versions = FORMAT_VERSION, adapter.adapter_version, adapter.model_version

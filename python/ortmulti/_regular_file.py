@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from pathlib import Path
 from typing import Any, BinaryIO
-
-_MAX_JSON_BYTES = 1 << 28
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
@@ -19,7 +17,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(f"'{path}' is not a regular file")
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
     return file
 
 
@@ -27,19 +25,19 @@ def _open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)  # without it, opening a FIFO waits for a writer
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: str | os.PathLike[str], max_bytes: int) -> Any:
     """Read a JSON file.
 
     Raises:
         OSError: The file cannot be opened or read.
-        ValueError: The file is not JSON, is nested too deeply, or has more than 256 MiB.
+        ValueError: The file is not JSON, is nested too deeply, or has more than `max_bytes`.
     """
     import json
 
     with open_regular(path) as file:
-        content = file.read(_MAX_JSON_BYTES + 1)
-    if len(content) > _MAX_JSON_BYTES:
-        raise ValueError(f"it has more than {_MAX_JSON_BYTES} bytes")
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"it has more than {max_bytes} bytes, the limit for such a file")
     try:
         return json.loads(content.decode())
     except RecursionError:

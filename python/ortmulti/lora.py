@@ -7,11 +7,12 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
 from ortmulti import _adapter_file, _core, _runtime
+from ortmulti._regular_file import open_regular
 from ortmulti.errors import Fail, InvalidArgument, InvalidType, NoSuchFile, RuntimeException
 from ortmulti.values import OrtValue, core_value
 
@@ -55,8 +56,8 @@ class AdapterFormat:
         """
         path = _path(file_path)
         _runtime.ensure_open()
-        with _errors_of(path):
-            return AdapterFormat._of(_adapter_file.parse(np.fromfile(path, np.uint8)))
+        with _opened(path) as file:
+            return AdapterFormat._of(_adapter_file.parse(np.fromfile(file, np.uint8)))
 
     def export_adapter(self, file_path: str | os.PathLike[str]) -> None:
         """Writes the file, whole or not at all.
@@ -153,8 +154,10 @@ class LoraAdapter(_core.LoraAdapter):
             InvalidType: ``file_path`` is no path.
         """
         path = _path(file_path)
-        with _errors_of(path):  # releases of ONNX Runtime differ in what they check, and crash in runs for the rest
-            _adapter_file.parse(_mapped(path))
+        with _opened(
+            path
+        ) as file:  # releases of ONNX Runtime differ in what they check, and crash in runs for the rest
+            _adapter_file.parse(np.memmap(file, np.uint8, "r"))
         try:
             self._load(path)
         except (Fail, RuntimeException) as error:  # its releases differ in the code for what they do not take
@@ -185,17 +188,15 @@ def _integer(name: str, value: object) -> int:
     return number
 
 
-def _mapped(path: str) -> _adapter_file.Bytes:
-    if Path(path).stat().st_size == 0:  # which cannot be mapped
-        return np.empty(0, np.uint8)
-    return np.memmap(path, np.uint8, "r")
-
-
 @contextmanager
-def _errors_of(path: str) -> Iterator[None]:
-    """What goes wrong in reading a file, as ortmulti's errors."""
+def _opened(path: str) -> Iterator[BinaryIO]:
+    """Open an adapter's file, and raise ortmulti's errors for whatever goes wrong in reading it."""
     try:
-        yield
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if not 0 < size <= _adapter_file.MAX_BYTES:
+                raise InvalidArgument(f"it has {size} bytes, expected at least 1 and at most {_adapter_file.MAX_BYTES}")
+            yield file
     except OSError as error:
         raise _file_error("read", path, error) from None
     except ValueError as error:  # NumPy's too, for shapes that it cannot have

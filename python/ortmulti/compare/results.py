@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti import machine
+from ortmulti._regular_file import read_json
 from ortmulti.errors import InvalidArgument, NoSuchFile
 
 # Raised when a field changes its meaning or goes; new fields alone do not raise it.
 # 2: "creation" includes opening the libraries, which "starting" did before.
 SCHEMA_VERSION = 2
+
+_MAX_BYTES = 1 << 26
 
 
 def model_facts(model: Path, external: Sequence[Path]) -> dict[str, Any]:
@@ -117,13 +120,15 @@ def load(path: Path) -> dict[str, Any]:
     """Reads a result.
 
     Raises:
-        NoSuchFile: there is no such file.
-        InvalidArgument: it is no result, or one of a schema that this release does not know.
+        NoSuchFile: there is no such file, or it cannot be read.
+        InvalidArgument: it is no result, has more than 64 MiB, or is one of a schema that this release does not know.
     """
     try:
-        result = json.loads(path.read_text())
+        result = read_json(path, _MAX_BYTES)
     except FileNotFoundError as error:
         raise NoSuchFile(f"result file {path} does not exist") from error
+    except OSError as error:
+        raise NoSuchFile(f"result file {path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise InvalidArgument(f"{path} is not a result file: {error}") from error
     version = result.get("schema_version") if isinstance(result, dict) else None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ortmulti import providers
+from ortmulti._regular_file import read_json
 from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
 from ortmulti.options import SessionOptions
 from ortmulti.tuning.apply import Applied, apply
@@ -21,6 +22,7 @@ __all__ = ["Tuning", "TuningWarning"]
 
 _KIND = "ortmulti tuning"
 _VERSION = 1
+_MAX_BYTES = 1 << 20
 
 
 class TuningWarning(UserWarning):
@@ -67,9 +69,9 @@ class Tuning:
         """
         name = os.fspath(path)
         try:
-            content = json.loads(Path(name).read_text("utf-8"))
+            content = read_json(name, _MAX_BYTES)
         except OSError as error:
-            raise NoSuchFile(f"the tuning '{name}' cannot be read: {error.strerror}") from error
+            raise NoSuchFile(f"the tuning '{name}' cannot be read: {error.strerror or error}") from error
         except ValueError as error:
             raise InvalidArgument(f"'{name}' is no tuning: {error}") from error
         try:
