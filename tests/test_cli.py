@@ -12,11 +12,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+from onnx import TensorProto, helper
+from rich.table import Table
 
 import ortmulti
 from ortmulti import models
-from ortmulti.cli import demo
+from ortmulti.cli import demo, output
 from ortmulti.compare import results
+from tests import _models
+from tests._processes import run_child
 
 COMMAND = (sys.executable, "-m", "ortmulti.cli")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -87,6 +91,59 @@ def test_error_is_one_line_without_traceback() -> None:
     [line] = [line for line in shown.stderr.splitlines() if line.startswith("error:")]
     assert "'magic'" in line
     assert "Traceback" not in shown.stderr
+
+
+ESCAPES = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202e"
+"""A terminal's title, its colours, and a right-to-left override."""
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose tensor and file of weights have escapes in their names."""
+    weight = TensorProto(name=f"w{ESCAPES}", data_type=TensorProto.FLOAT, dims=[3], data_location=TensorProto.EXTERNAL)
+    weight.external_data.add(key="location", value=f"{ESCAPES}.bin")
+    x, y = ((name, TensorProto.FLOAT, [3]) for name in "xy")
+    node = helper.make_node("Add", ["x", weight.name], ["y"], name=f"node{ESCAPES}")
+    path = tmp_path_factory.mktemp("hostile") / "hostile.onnx"
+    path.write_bytes(_models.model([node], [x], [y], [weight]).SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("options", [(), ("--debug",)])
+def test_names_in_files_do_not_control_the_terminal(hostile: Path, options: tuple[str, ...]) -> None:
+    """Neither in errors and tracebacks nor in the log and warnings."""
+    shown = run(*options, "optimize", hostile)
+    assert shown.returncode == 1
+    assert "\\u001b]0;owned" in shown.stderr
+    assert not [c for c in shown.stdout + shown.stderr if not c.isprintable() and c != "\n"]
+
+
+def test_consoles_show_control_characters() -> None:
+    table = Table("a", title=f"title{ESCAPES}")
+    table.add_row(f"cell{ESCAPES}")
+    for make in (output.stdout, output.stderr):
+        console = make()
+        with console.capture() as captured:
+            console.print(f"text{ESCAPES}", style="red")
+            console.print(f"a :cat: of [lists]{ESCAPES}", markup=False)
+            console.print(table)
+        assert not [c for c in captured.get() if not c.isprintable() and c != "\n"]
+        assert captured.get().count("\\u001b]0;owned") == 4
+        assert "a :cat: of [lists]" in captured.get()
+
+
+def test_log_and_warnings_show_control_characters() -> None:
+    code = """
+        import logging, sys, warnings
+        from ortmulti.cli import app
+        def command(): logging.getLogger("any").warning("log\\x1b[31m"); warnings.warn("warning\\x1b[31m")
+        app.app = command
+        app.run()
+    """
+    shown = run_child(code)
+    assert "log\\u001b[31m\n" in shown.stderr
+    assert "UserWarning: warning\\u001b[31m\n" in shown.stderr
+    assert "\x1b" not in shown.stderr
 
 
 def test_debug_shows_the_traceback() -> None:

@@ -123,9 +123,9 @@ def test_processes_that_would_be_the_best() -> None:
 @pytest.mark.parametrize(
     ("external", "command"),
     [
-        ([], "cat 'a model.onnx' > /dev/null"),
-        (["a model.onnx.data"], "cat 'a model.onnx' 'a model.onnx.data' > /dev/null"),
-        (["weights/1.bin", "2.bin"], "cat 'a model.onnx' weights/1.bin 2.bin > /dev/null"),
+        ([], "cat -- 'a model.onnx' > /dev/null"),
+        (["a model.onnx.data"], "cat -- 'a model.onnx' 'a model.onnx.data' > /dev/null"),
+        (["weights/1.bin", "2.bin"], "cat -- 'a model.onnx' weights/1.bin 2.bin > /dev/null"),
     ],
 )
 def test_a_cold_disks_command_reads_every_file(external: list[str], command: str) -> None:
@@ -140,8 +140,9 @@ def test_a_cold_disks_command_reads_every_file(external: list[str], command: str
 @pytest.mark.parametrize(
     ("external", "command"),
     [
-        (["model.onnx.data"], "cp models/model.onnx models/model.onnx.data /dev/shm/"),
-        (["weights/1.bin"], "cd models && cp --parents model.onnx weights/1.bin /dev/shm/"),
+        (["model.onnx.data"], "cp -- models/model.onnx models/model.onnx.data /dev/shm/"),
+        (["weights/1.bin"], "cd -- models && cp --parents -- model.onnx weights/1.bin /dev/shm/"),
+        (["-t/x"], "cd -- models && cp --parents -- model.onnx -t/x /dev/shm/"),
     ],
 )
 def test_a_slow_disks_command_copies_every_file(external: list[str], command: str) -> None:
@@ -158,7 +159,7 @@ def test_a_document_of_before_names_the_model_alone() -> None:
     of = from_a_cold_disk(run("sequential", 1.0))
     of["models"][0]["path"] = "a model.onnx"
     assert "external" not in of["models"][0]
-    assert conclude(of)[0].command == "cat 'a model.onnx' > /dev/null"
+    assert conclude(of)[0].command == "cat -- 'a model.onnx' > /dev/null"
 
 
 def test_a_busy_and_slow_machine_is_noted_and_not_first() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import Annotated
 
 import typer
@@ -16,7 +17,7 @@ from .bench_run import bench_run
 from .devices import devices_command
 from .diagnose import diagnose_command
 from .optimize import optimize_command
-from .output import stderr
+from .output import print_log, stderr
 from .tune import tune_command
 
 app = typer.Typer(
@@ -56,10 +57,12 @@ def _root(
 
 def run() -> None:
     """Runs the command that the process's arguments name, and exits: 0, 1 after a failure, 2 for wrong arguments."""
+    print_log()
     try:
         app()
-    except Error as error:
-        if _debug:
-            raise
-        stderr().print(f"[bold red]error:[/bold red] [red]{escape(' '.join(str(error).split()))}[/red]")
+    except Exception as error:
+        if isinstance(error, Error) and not _debug:
+            stderr().print(f"[bold red]error:[/bold red] [red]{escape(' '.join(str(error).split()))}[/red]")
+        else:
+            stderr().print(traceback.format_exc(), markup=False)
         sys.exit(1)

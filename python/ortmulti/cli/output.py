@@ -4,25 +4,50 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+from rich.segment import Segment
+
+from ortmulti._printable import printable_lines
 
 # Where nobody looks at a terminal (a pipe, a log), tables are as wide as they need.
 _FILE_WIDTH = 160
 
 
+class _Console(Console):
+    """A console that shows the control characters in names of files and models, instead of sending them on."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+
 def stdout() -> Console:
     """The console for results."""
-    return Console(width=None if sys.stdout.isatty() else _FILE_WIDTH, highlight=False)
+    return _Console(width=None if sys.stdout.isatty() else _FILE_WIDTH, highlight=False, emoji=False)
 
 
 def stderr() -> Console:
     """The console for progress and errors."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return _Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+
+def print_log() -> None:
+    """Write the log and warnings to stderr, as Python does by default, with control characters shown."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter())
+    logging.basicConfig(handlers=[handler])
+    logging.captureWarnings(True)
 
 
 def print_json(value: Any) -> None:

@@ -37,7 +37,7 @@ def optimization(measured: Measured, best: str) -> Finding | None:
     evidence += _by_level(measured)
     if measured.on_gpu and best == "shared":
         change = "optimize the model ahead; loading it takes it from the cache"
-        command = f"ortmulti optimize {shlex.quote(str(model))}"
+        command = f"ortmulti optimize -- {shlex.quote(str(model))}"
         after = Start("shared", measured.devices)
     else:
         change = "let ONNX Runtime save the optimized model once, on a machine of this kind, and load that"
@@ -126,8 +126,8 @@ def _copying(measured: Measured) -> str:
     model = Path(facts["path"])
     external = facts.get("external", ())
     if all(Path(name).name == name for name in external):
-        return f"cp {shlex.join(_files(measured))} /dev/shm/"
-    return f"cd {shlex.quote(str(model.parent))} && cp --parents {shlex.join([model.name, *external])} /dev/shm/"
+        return f"cp -- {shlex.join(_files(measured))} /dev/shm/"
+    return f"cd -- {shlex.quote(str(model.parent))} && cp --parents -- {shlex.join([model.name, *external])} /dev/shm/"
 
 
 def _largest(spans: Iterable[dict[str, Any]]) -> str | None:
@@ -172,7 +172,7 @@ def cold(measured: Measured, _best: str) -> Finding | None:
         evidence=(f"{usual} on {first[0]}, cold against warm", *_disk_rate(measured)),
         change="read the model's files before they are needed (on GPUs strategy shared reads them ahead), or keep them "
         "in memory",
-        command=f"cat {shlex.join(_files(measured))} > /dev/null",
+        command=f"cat -- {shlex.join(_files(measured))} > /dev/null",
         recipe=Recipe(Start(usual, first, cache="cold"), Start(usual, first), f"cold against warm page cache, {usual}"),
     )
 

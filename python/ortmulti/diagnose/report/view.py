@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti import strategies
+from ortmulti._printable import printable as printable
+from ortmulti._printable import printable_lines
 from ortmulti.compare.devices import describe
 
 Json = Mapping[str, Any]
@@ -244,11 +246,6 @@ def percent(share: float) -> str:
     return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
-def printable(text: str) -> str:
-    """Text without what a terminal or a browser would obey instead of showing: control and direction characters."""
-    return "".join(c if c.isprintable() else " " if c.isspace() else f"\\u{ord(c):04x}" for c in text)
-
-
 def what_text(what: str) -> str:
     """What a way serializes on, in words."""
     return _WHAT.get(what) or printable(what)
@@ -264,4 +261,4 @@ def speedup_text(one: Json) -> str:
 
 def code_text(command: str) -> str:
     """A command or code, of one line or several."""
-    return "\n".join(map(printable, command.splitlines()))
+    return printable_lines(command)
