@@ -12,6 +12,7 @@ import pytest
 
 import ortmulti
 from ortmulti import Batching, LoadProgress, Warmup, _shared
+from ortmulti.pool.members import Members
 from tests import _models
 from tests._processes import check_child, nothing_leaks
 from tests.test_pool_requests import ENDLESS, busy
@@ -92,6 +93,23 @@ def test_a_device_that_cannot_be_added_leaves_the_pool_as_it_was(pool: ortmulti.
 
 
 # Models.
+
+
+def test_a_session_whose_device_is_removed_while_it_comes_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    coming: list[ortmulti.InferenceSession] = []
+    add = Members._add
+
+    def add_and_remove(self: Members, core: Any, session: ortmulti.InferenceSession, *others: Any) -> None:
+        add(self, core, session, *others)
+        coming.append(session)
+        self._remove(session.device)
+
+    monkeypatch.setattr(Members, "_add", add_and_remove)
+    pool = ortmulti.load(MODEL, "cpu")
+    assert len(coming) == 1
+    assert coming[0].closed
+    assert pool.devices == []
+    pool.close()
 
 
 def test_another_model_takes_over(pool: ortmulti.Pool) -> None:

@@ -9,12 +9,15 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ortmulti
+from ortmulti.pool.backends.orders import make_orders
 from ortmulti.pool.backends.processes import ProcessesEngine
+from ortmulti.pool.backends.spawned import SpawnedSession
 from tests import _models
 from tests._processes import check_child, nothing_leaks, run_child
 
@@ -165,6 +168,21 @@ def test_one_worker_is_given_up_and_the_other_goes_on() -> None:
         for _ in range(5):
             pool.run(None, X)
         assert pool.stats().devices[0].broken == ""
+
+
+def test_nothing_is_sent_to_a_worker_that_has_ended() -> None:
+    [order] = make_orders(_models.matmul(), "cpu", 1, None, None, None)
+    with nothing_leaks():
+        session = SpawnedSession(order, 2)
+        session.load(order, ortmulti.Timeline())
+        session.kill()
+        assert session.receive() == 0
+        died = session.death("in a test")
+        session.close(died)
+        answers: list[Any] = []
+        with pytest.raises(ortmulti.DeviceError, match="in a test"):
+            session.send(0, ["y"], X, lambda *answer: answers.append(answer), lambda _segment: None)
+        assert answers == []
 
 
 def test_cancelling_takes_back_what_the_worker_has_not_begun(endless: ortmulti.Pool) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti import LoadProgress, Warmup
+from ortmulti import LoadProgress, Warmup, _shared
 from tests import _fake_driver, _models
 from tests._processes import check_child, nothing_leaks, run_child
 
@@ -287,6 +287,16 @@ def test_if_all_fail_the_load_does(monkeypatch: pytest.MonkeyPatch, wait: Any) -
 def test_a_warmup_that_fails_is_a_failure(wait: Any, require: Any) -> None:
     with nothing_leaks(), pytest.raises(ortmulti.InvalidArgument, match="'z'"):
         ortmulti.load(MODEL, "cpu", 2, warmup=Warmup(samples={"z": X["x"]}), wait=wait, require=require)
+
+
+def test_ctrl_c_is_not_replaced_by_the_failure_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(request: Any) -> None:
+        request.listener.failed(0, ortmulti.DeviceError("the first device failed"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_shared, "create", create)
+    with pytest.raises(KeyboardInterrupt):
+        ortmulti.load(MODEL, "cpu", 2, require="any")
 
 
 def test_an_error_in_progress_closes_the_pool() -> None:

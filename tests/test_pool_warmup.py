@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,6 +14,7 @@ from ortmulti import Warmup
 from ortmulti.pool.engine import BackendName
 from tests import _models
 from tests._backends import on_every_backend
+from tests._processes import nothing_leaks
 
 MODEL = _models.matmul()
 X = {"x": np.zeros((2, 64), np.float32)}
@@ -44,6 +49,44 @@ def test_every_session_runs_and_says_so(backend: BackendName) -> None:
 def test_a_warmup_that_fails_fails_the_load(warmup: Warmup, error: type[Exception], backend: BackendName) -> None:
     with pytest.raises(error):
         ortmulti.load(MODEL, "cpu", warmup=warmup, backend=backend)
+
+
+def test_ctrl_c_while_its_thread_starts_waits_for_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, interrupted, ended = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(Warmup):
+        def feeds(self, session: Any) -> list[Any]:
+            begun.set()
+            interrupted.wait()
+            time.sleep(0.2)
+            ended.set()
+            return super().feeds(session)
+
+    start = threading.Thread.start
+
+    def start_and_interrupt(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "ortmulti-warmup":
+            begun.wait()
+            interrupted.set()
+            raise KeyboardInterrupt
+
+    ortmulti.load(MODEL, "cpu").close()
+    monkeypatch.setattr(threading.Thread, "start", start_and_interrupt)
+    with nothing_leaks():
+        with pytest.raises(KeyboardInterrupt):
+            ortmulti.load(MODEL, "cpu", warmup=Slow())
+        assert ended.is_set()
+
+
+def test_ctrl_c_before_its_thread_starts_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_thread: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    ortmulti.load(MODEL, "cpu").close()
+    monkeypatch.setattr(threading.Thread, "start", interrupt)
+    with nothing_leaks(), pytest.raises(KeyboardInterrupt):
+        ortmulti.load(MODEL, "cpu", warmup=True)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ void CopyHelpers::share(int helpers, const std::function<void(int)>& part) {
   {
     const std::lock_guard lock(mutex_);
     start();
-    for (int i = 0; i < helpers; ++i) {
+    for (int i = 0; i < std::min(helpers, serving_); ++i) {
       jobs_.push_back(job);
       offered_.notify_one();
     }
@@ -87,16 +87,13 @@ void CopyHelpers::share(int helpers, const std::function<void(int)>& part) {
 }
 
 void CopyHelpers::start() {
-  if (started_) {
-    return;
-  }
-  started_ = true;
-  for (int i = 0; i < count(); ++i) {
+  while (serving_ < count()) {
     try {
       std::thread(&CopyHelpers::serve, this).detach();
     } catch (const std::system_error&) {
-      return;  // fewer, then
+      return;  // fewer help; the next call tries again
     }
+    ++serving_;
   }
 }
 

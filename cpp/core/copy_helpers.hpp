@@ -36,7 +36,7 @@ class CopyHelpers {
   std::mutex mutex_;
   std::condition_variable offered_;
   std::deque<std::shared_ptr<Job>> jobs_;  // one for each helper that a job may have
-  bool started_ = false;
+  int serving_ = 0;                        // threads
 };
 
 }  // namespace ortmulti

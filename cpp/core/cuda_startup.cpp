@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "core/error.hpp"
@@ -20,6 +21,17 @@ namespace {
 bool names_a_device(std::string_view visible) {
   return (!visible.empty() && visible.front() >= '0' && visible.front() <= '9') || visible.substr(0, 4) == "GPU-" ||
          visible.substr(0, 4) == "MIG-";
+}
+
+// Starts a thread for `purpose`. Throws Error if the system gives no further thread.
+template <typename Body>
+std::thread start_thread(const char* purpose, Body body) {
+  try {
+    return std::thread(std::move(body));
+  } catch (const std::system_error& error) {
+    throw Error(ErrorKind::runtime_exception, std::string("cannot start a thread for ") + purpose + ": " +
+                                                  error.what() + ": allow this process more threads");
+  }
 }
 
 }  // namespace
@@ -43,10 +55,12 @@ void CudaStartup::begin_opening(std::vector<std::string> linked, std::vector<std
   if (opening_.load()) {
     return;
   }
+  opener_ =
+      start_thread("the CUDA libraries", [this, linked = std::move(linked), opened_later = std::move(opened_later),
+                                          then = std::move(then)] { open_libraries(linked, opened_later, then); });
+  // Only now: others wait for the thread as soon as this is set.
   opening_generation_.store(fork_generation());
   opening_.store(true);
-  opener_ = std::thread([this, linked = std::move(linked), opened_later = std::move(opened_later),
-                         then = std::move(then)] { open_libraries(linked, opened_later, then); });
 }
 
 void CudaStartup::open_libraries(const std::vector<std::string>& linked, const std::vector<std::string>& opened_later,
@@ -210,26 +224,28 @@ void CudaStartup::begin_contexts(std::optional<std::vector<int>> devices) {
     check_fork(starting_generation_.load());
   }
   const std::lock_guard lock(contexts_mutex_);
-  if (devices) {
-    for (const int device : *devices) {
-      if (contexts_.count(device) == 0 && std::find(queued_.begin(), queued_.end(), device) == queued_.end()) {
-        queued_.push_back(device);
-      }
+  std::deque<int> queued = queued_;
+  for (const int device : devices.value_or(std::vector<int>())) {
+    if (contexts_.count(device) == 0 && std::find(queued.begin(), queued.end(), device) == queued.end()) {
+      queued.push_back(device);
     }
-  } else {
-    all_queued_ = true;
   }
-  if (starter_running_ || (queued_.empty() && !all_queued_)) {
-    queue_moves_.notify_all();
+  if (devices && queued.empty()) {
     return;
   }
-  if (starter_.joinable()) {
-    starter_.join();  // it has said under the lock that it takes nothing more
+  if (!starter_running_) {
+    if (starter_.joinable()) {
+      starter_.join();  // it has said under the lock that it takes nothing more
+    }
+    starter_ = start_thread("the CUDA contexts", [this] { create_queued_contexts(); });  // which waits for the lock
+    starting_generation_.store(fork_generation());
+    starting_.store(true);
+    starter_running_ = true;
   }
-  starting_generation_.store(fork_generation());
-  starting_.store(true);
-  starter_ = std::thread([this] { create_queued_contexts(); });
-  starter_running_ = true;
+  // Only now: others wait for a queued context, which needs the thread.
+  queued_ = std::move(queued);
+  all_queued_ = all_queued_ || !devices;
+  queue_moves_.notify_all();
 }
 
 std::deque<int>::iterator CudaStartup::next_queued() {

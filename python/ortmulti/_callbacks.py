@@ -10,8 +10,9 @@ import os
 import threading
 
 from ortmulti import _core
+from ortmulti._threads import Task
 
-_thread: threading.Thread | None = None
+_task: Task | None = None
 _ended = False
 _lock = threading.Lock()
 
@@ -22,36 +23,44 @@ def _deliver() -> None:
 
 
 def start() -> bool:
-    """Starts the thread, unless it runs in this process already; returns False where the interpreter is ending."""
-    global _thread
-    if _thread is not None:
+    """Starts the thread, unless it runs in this process already; returns False where the interpreter is ending.
+
+    Raises:
+        RuntimeException: The system gives no further thread.
+    """
+    global _task
+    if _task is not None:
         return True
     with _lock:
         if _ended:  # daemon threads may ask to the very end: with another thread, the one that ends would go on
             return False
-        if _thread is None:
-            thread = threading.Thread(target=_deliver, name="ortmulti-callbacks", daemon=True)
+        if _task is None:
             _core.open_completions()
-            thread.start()
-            _thread = thread
+            task = _task = Task(_deliver, "ortmulti-callbacks")
+            try:
+                task.start()
+            except BaseException:
+                if task.revoke():
+                    _task = None
+                raise
         return True
 
 
 def stop() -> None:
     """Ends the thread, for good, after it has delivered what waits: at the interpreter's end, without sessions."""
-    global _thread, _ended
+    global _task, _ended
     with _lock:
-        thread, _thread = _thread, None
+        task, _task = _task, None
         _ended = True
-    if thread is not None:
+    if task is not None:
         _core.close_completions()
-        thread.join()
+        task.wait()
 
 
 def _after_fork_in_child() -> None:
-    global _thread, _lock
+    global _task, _lock
     _lock = threading.Lock()
-    _thread = None  # it stayed with the parent; the next use starts another
+    _task = None  # it stayed with the parent; the next use starts another
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

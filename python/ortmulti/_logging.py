@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ortmulti import _core
+from ortmulti._threads import Task
 
 LOGGER = logging.getLogger("ortmulti.onnxruntime")
 
@@ -37,7 +38,7 @@ _emitting = threading.RLock()
 _PATIENCE_S = 5.0
 
 _callback: Callback | None = None
-_thread: threading.Thread | None = None
+_task: Task | None = None
 _lock = threading.Lock()
 
 
@@ -102,30 +103,39 @@ def _emit_until_closed() -> None:
 
 
 def start() -> None:
-    """Starts the emitting thread, unless it runs in this process already."""
-    global _thread
-    if _thread is not None:
+    """Starts the emitting thread, unless it runs in this process already.
+
+    Raises:
+        RuntimeException: The system gives no further thread.
+    """
+    global _task
+    if _task is not None:
         return
     with _lock:
-        if _thread is None:
-            _thread = threading.Thread(target=_emit_until_closed, name="ortmulti-log", daemon=True)
-            _thread.start()
+        if _task is None:
+            task = _task = Task(_emit_until_closed, "ortmulti-log")
+            try:
+                task.start()
+            except BaseException:
+                if task.revoke():
+                    _task = None
+                raise
 
 
 def stop() -> None:
     """Ends the emitting thread after it has emitted what waits."""
-    global _thread
+    global _task
     with _lock:
-        thread, _thread = _thread, None
-    if thread is not None:
+        task, _task = _task, None
+    if task is not None:
         _core.close_log()
-        thread.join()
+        task.wait()
 
 
 def _after_fork_in_child() -> None:
-    global _thread, _lock, _emitting
+    global _task, _lock, _emitting
     _lock, _emitting = threading.Lock(), threading.RLock()
-    _thread = None  # it stayed with the parent; the next use starts another
+    _task = None  # it stayed with the parent; the next use starts another
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -36,8 +36,8 @@ def close_at_exit() -> None:
     global _closes_at_exit
     with _lock:
         if not _closes_at_exit:
-            _closes_at_exit = True
             atexit.register(_shut_down)
+            _closes_at_exit = True
 
 
 def ensure_library() -> None:
@@ -59,17 +59,14 @@ def ensure_open() -> None:
     Raises:
         LibraryError: None is installed, or it cannot be used; the message says what to install.
         Fail, InvalidArgument, ...: ONNX Runtime does not take what `configure` has set.
+        RuntimeException: The system gives no thread for the log.
     """
-    if _core.has_environment():
-        _logging.start()
-        return
-    with _lock:
-        if _core.has_environment():
-            return
-        ensure_library()
-        _core.start_environment()
-        _logging.start()
-        close_at_exit()
+    if not (_closes_at_exit and _core.has_environment()):
+        with _lock:
+            ensure_library()
+            close_at_exit()  # first, so that it holds where the rest fails
+            _core.start_environment()
+    _logging.start()
 
 
 def get_available_providers() -> list[str]:

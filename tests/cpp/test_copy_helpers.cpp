@@ -1,12 +1,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "core/copy_helpers.hpp"
+#include "failing_threads.hpp"
 
 namespace ortmulti::tests {
 namespace {
@@ -30,6 +32,25 @@ TEST(CopyHelpers, EveryPieceIsTakenOnceByPartsOfDifferentNumbers) {
       EXPECT_LE(count, 1);
     }
   }
+}
+
+// ctest runs each test in a process of its own: the helpers are the process's.
+TEST(CopyHelpers, WithoutThreadsTheCallerDoesItAllAndTheNextCallTriesAgain) {
+  if (CopyHelpers::count() == 0) {
+    GTEST_SKIP() << "one core";
+  }
+  {
+    const NoThreads none;
+    CopyHelpers::instance().share(3, [](int number) { EXPECT_EQ(number, 0); });
+  }
+  std::promise<void> helped;
+  CopyHelpers::instance().share(1, [&](int number) {
+    if (number == 0) {
+      EXPECT_EQ(helped.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+    } else {
+      helped.set_value();
+    }
+  });
 }
 
 TEST(CopyHelpers, SeveralThreadsShareThem) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/cuda_startup.hpp"
+#include "failing_threads.hpp"
 #include "fake_cuda.hpp"
 #include "test_support.hpp"
 
@@ -293,6 +294,34 @@ TEST_F(Startup, AHoldIsForContextsThatAreMadeInTheBackground) {
   startup->join();  // gives up what is queued: who waits for it makes it
   waiting.get();
   EXPECT_TRUE(startup->has_context(1));
+}
+
+TEST_F(Startup, AStartWithoutAThreadIsAnErrorAndQueuesNothing) {
+  FakeCuda::state().devices = 3;
+  const auto startup = make();
+  for (const auto& devices : {std::optional<std::vector<int>>(std::nullopt), std::optional(std::vector<int>{1, 2})}) {
+    const NoThreads none;
+    ASSERT_TRUE(throws(ErrorKind::runtime_exception, {"CUDA contexts", "start a thread"},
+                       [&] { startup->begin_contexts(devices); }));
+  }
+  startup->make_current(1);
+  EXPECT_EQ(FakeCuda::state().contexts, std::vector<int>{1}) << "nobody waits for a thread that is not there";
+  startup->begin_contexts(std::nullopt);
+  startup->make_current(2);
+  startup->make_current(0);
+  EXPECT_EQ(FakeCuda::state().contexts, (std::vector<int>{1, 0, 2}));
+}
+
+TEST_F(Startup, OpeningLibrariesWithoutAThreadIsAnErrorAndMayBeTriedAgain) {
+  const auto startup = make();
+  {
+    const NoThreads none;
+    ASSERT_TRUE(throws(ErrorKind::runtime_exception, {"CUDA libraries", "start a thread"},
+                       [&] { startup->begin_opening({"libm.so.6"}, {}); }));
+  }
+  EXPECT_NO_THROW(startup->wait_for_libraries(nullptr));
+  startup->begin_opening({"/nowhere/libno.so"}, {});
+  EXPECT_TRUE(throws(ErrorKind::library, {"/nowhere/libno.so"}, [&] { startup->wait_for_libraries(nullptr); }));
 }
 
 TEST_F(Startup, NothingIsAwaitedWhereNoLibraryIsToBeOpened) {

@@ -17,6 +17,7 @@
 #include "core/session_factory.hpp"
 #include "core/small_file.hpp"
 #include "core/thread_group.hpp"
+#include "failing_threads.hpp"
 #include "loading.hpp"
 #include "test_support.hpp"
 
@@ -82,6 +83,11 @@ TEST(ThreadCpus, ThatAreNotThereAreRefused) {
   settings.numa_node = 4000;
   EXPECT_TRUE(throws(ErrorKind::invalid_argument, {"NUMA node 4000"}, [&] { cpus_for(settings); }));
   EXPECT_EQ(refused_cpus({affinity().front(), -1, 1 << 20}), (std::vector<int>{-1, 1 << 20}));
+}
+
+TEST(ThreadCpus, CannotBeCheckedWithoutAThread) {
+  const NoThreads none;
+  EXPECT_TRUE(throws(ErrorKind::fail, {"thread"}, [] { refused_cpus({0}); }));
 }
 
 TEST(ThreadCpus, OfANodeAreThoseThatMayBeUsed) {

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from ortmulti import _core, _shared
+from ortmulti._threads import Task
 from ortmulti.devices import Device
 from ortmulti.errors import ClosedError
 from ortmulti.options import RunOptions
@@ -102,12 +104,13 @@ class Loading:
         self._hold = None if first is None else _core.ContextHold(first)
         self._feeds: list[Mapping[str, Any]] | None = None
         self._feeds_lock = threading.Lock()
-        self._warming: list[threading.Thread] = []
+        self._warming: list[tuple[Task, InferenceSession]] = []
         self._end_runs: RunOptions | None = None
         self._cancelled = False
         self._error: BaseException | None = None
         self._handed_on = False
-        self._ended = threading.Event()
+        self._unfinished = threading.Lock()
+        self._unfinished.acquire()
         self.thread: int | None = None
         """In which thread it runs."""
 
@@ -127,7 +130,7 @@ class Loading:
             except _Cancelled:
                 pass
             except BaseException as error:
-                self._error = self._error or error
+                self._note(error)
                 self.cancel()
             self._join()
         except BaseException:  # Ctrl-C, while it waited
@@ -136,7 +139,7 @@ class Loading:
             raise
         finally:
             self._release()
-            self._ended.set()
+            self._unfinished.release()
         if self._error is not None and not (self._keep_going and self._handed_on and not self._cancelled):
             raise self._error
         if self._cancelled:
@@ -152,7 +155,8 @@ class Loading:
     def wait(self) -> None:
         """Waits until `run` has ended; returns at once in the thread that it runs in."""
         if self.thread != threading.get_ident():
-            self._ended.wait()
+            with self._unfinished:
+                pass
 
     @property
     def keep_going(self) -> bool:
@@ -175,16 +179,12 @@ class Loading:
             if self._end_runs is None:
                 self._end_runs = RunOptions()
                 self._end_runs.terminate = self._cancelled
-            thread = threading.Thread(target=self._hand_on, args=(index, session), name="ortmulti-warmup", daemon=True)
-            try:
-                thread.start()
-            except BaseException:
-                session.close()
-                raise
-            self._warming.append(thread)
+            task = Task(partial(self._hand_on, index, session), "ortmulti-warmup")
+            self._warming.append((task, session))
+            task.start()  # what this raises ends the load, and _join closes the session
 
     def failed(self, index: int, error: BaseException) -> None:
-        self._error = self._error or error
+        self._note(error)
         self._receiver.failed(index, error)
 
     def poll(self) -> None:
@@ -211,18 +211,25 @@ class Loading:
             if self._keep_going:
                 self.failed(index, error)
             else:
-                self._error = error
+                self._note(error)
                 self.cancel()
         finally:
             self._release()
+
+    def _note(self, error: BaseException) -> None:
+        # The first error counts, but a KeyboardInterrupt is never replaced by a session's failure.
+        if self._error is None or (isinstance(self._error, Exception) and not isinstance(error, Exception)):
+            self._error = error
 
     def _release(self) -> None:
         if self._hold is not None:
             self._hold.release()
 
     def _join(self) -> None:
-        for thread in self._warming:
-            thread.join()
+        for task, session in self._warming:
+            if self._cancelled and task.revoke():
+                session.close()
+            task.wait()
 
 
 class Staged:

@@ -11,9 +11,11 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from ortmulti import _callbacks, _core, _creation, _runtime, _shared, _visible_gpus
+from ortmulti._threads import Task
 from ortmulti.devices import name_devices, parse_devices
 from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkError, InvalidArgument, OutOfMemory
 from ortmulti.pool.engine import Devices
@@ -52,7 +54,7 @@ class Members:
         self._changing = threading.Lock()  # one change of the members at a time; before the condition's lock
         self._condition = threading.Condition()
         self._loads: set[Loading] = set()
-        self._thread: threading.Thread | None = None
+        self._behind: tuple[Task, Loading] | None = None  # the first load, where it has a thread of its own
         self._retiring: list[_core.Pool] = []  # of a model that was replaced, while they answer
         self._targets: list[str] | None = None
         self._placed: dict[int, InferenceSession] = {}  # by the place that was asked for
@@ -133,9 +135,10 @@ class Members:
         if wait == "all":
             self._load(loading)
             return
-        self._thread = threading.Thread(target=self._load_behind, args=(loading,), name="ortmulti-load", daemon=True)
+        task = Task(partial(self._load_behind, loading), "ortmulti-load")
+        self._behind = (task, loading)
         try:
-            self._thread.start()
+            task.start()
             _runtime.ensure_open()  # beside the driver's start: requests need it even before there is a session
             if wait == "first":
                 with self._condition:
@@ -187,13 +190,19 @@ class Members:
         try:
             self._add(self._core, session, self._timeline, warming)
         except (ClosedError, DeviceError):
-            state, _ = self.states().get(session.device, ("", ""))
-            if not (self._closed or state == "removed"):
+            if not (self._closed or self._removed(session.device)):
                 raise
             session.close()  # it came too late
         else:
             with self._condition:
-                self._place({index: session})
+                removed = self._removed(session.device)  # since it was added
+                if not removed:
+                    self._place({index: session})
+            if removed:
+                session.close()
+
+    def _removed(self, device: str) -> bool:
+        return self.states().get(device, ("", ""))[0] == "removed"
 
     def _add(self, core: _core.Pool, session: InferenceSession, timeline: Timeline, warming: Warming) -> None:
         in_flight, graphs = self.serving.in_flight, self.serving.max_graphs
@@ -424,6 +433,8 @@ class Members:
             return
         with self._condition:
             self._closed = True
+            if self._behind is not None and self._behind[0].revoke():
+                self._loads.discard(self._behind[1])  # it has not begun and never will
             loads = list(self._loads)
             cores = [*self._retiring, self._core]
             self._condition.notify_all()
@@ -433,9 +444,8 @@ class Members:
             core.close(cancel_pending)
         for loading in loads:
             loading.wait()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            with contextlib.suppress(RuntimeError):  # it could not be started
-                self._thread.join()
+        if self._behind is not None:
+            self._behind[0].wait()
         self._sessions.close()
 
     def abandon(self) -> None:

@@ -8,9 +8,11 @@ import queue
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ortmulti import errors
+from ortmulti._threads import Task
 from ortmulti.errors import Error, InvalidArgument, InvalidType
 from ortmulti.pool.backends import batches
 from ortmulti.pool.backends.base import BackendEngine
@@ -71,11 +73,9 @@ class ProcessWorker(Worker):
         self._warming = threading.Lock()
         self._numbers = itertools.count()
         self._to_send: queue.SimpleQueue[Run | tuple[str, Any] | None] = queue.SimpleQueue()
-        self._sender = threading.Thread(target=self._send_all, name=f"ortmulti-send-{order.device}", daemon=True)
+        self._sender = Task(self._send_all, f"ortmulti-send-{order.device}")
         # It starts the processes too: one whose parent's thread ends is ended by the kernel.
-        self._receiver = threading.Thread(
-            target=self._keep, args=[reports], name=f"ortmulti-{order.device}", daemon=True
-        )
+        self._receiver = Task(partial(self._keep, reports), f"ortmulti-{order.device}")
 
     def start(self) -> None:
         """Starts the threads, and so the process; apart from making it, so that an interrupt in this can be undone."""
@@ -122,14 +122,13 @@ class ProcessWorker(Worker):
             if session is not None and session.signature is None:
                 session.kill()
         self._to_send.put(("end", None))
-        if self._receiver.ident is not None:  # else it was not started, or will find that it is to stop
-            self._receiver.join(_PATIENCE if patience is None else patience)
-            if self._receiver.is_alive() and session is not None:
-                session.kill()
-            self._receiver.join()
+        self._receiver.revoke()  # where it was not started
+        if not self._receiver.wait(_PATIENCE if patience is None else patience) and session is not None:
+            session.kill()
+        self._receiver.wait()
         self._to_send.put(None)
-        if self._sender.ident is not None:
-            self._sender.join()
+        self._sender.revoke()
+        self._sender.wait()
 
     # --- The thread that starts processes and receives ---
 

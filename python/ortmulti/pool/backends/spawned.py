@@ -60,6 +60,7 @@ class SpawnedSession:
         self._answered: dict[int, Answered] = {}
         self._slots: dict[int, int] = {}  # by the runs' numbers
         self._lock = threading.Lock()
+        self._ended = ""  # how the process ended, once `close` was called
         self.signature: Signature | None = None
         code = _CODE.format(path=sys.path, data=their_data.fileno(), control=their_control.fileno(), parent=os.getpid())
         executable = os.fsdecode(multiprocessing.spawn.get_executable())
@@ -114,6 +115,9 @@ class SpawnedSession:
             number: By which it may be cancelled.
             answered: Called in the thread that receives; also when the process has ended.
             filled: Called before it may begin, with the memory that says whether it has.
+
+        Raises:
+            DeviceError: The process had ended before; then ``answered`` is not called.
         """
         with self._lock:
             slot = self._free.pop()
@@ -127,6 +131,8 @@ class SpawnedSession:
             segment.begun = False
             places = place_all(segment, values)
             with self._lock:
+                if self._ended:  # nobody is left to receive an answer
+                    raise DeviceError(self._ended)
                 self._segments[slot] = segment
                 self._answered[number] = answered
                 self._slots[number] = slot
@@ -188,6 +194,7 @@ class SpawnedSession:
         """Answers all that it still has with the error; the process has ended."""
         with self._lock:
             left, self._answered = self._answered, {}
+            self._ended = str(error)
         now = time.monotonic_ns()
         for answered in left.values():
             answered(error, now, now)

@@ -1,0 +1,73 @@
+"""Threads of this library that run Python code."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from ortmulti.errors import RuntimeException
+
+__all__ = ["Task"]
+
+
+class Task:
+    """One call, in a thread of its own.
+
+    After Ctrl-C in `start` nobody knows whether the thread exists. Therefore the call can be revoked until it begins,
+    and `wait` looks at the call instead of the thread. Only locks are used: they stay right where an interrupt leaves a
+    `threading.Condition` locked.
+
+    Args:
+        call: The function that the thread calls.
+        name: The thread's name.
+    """
+
+    def __init__(self, call: Callable[[], object], name: str) -> None:
+        self._call = call
+        self._begun = threading.Lock()
+        self._unfinished = threading.Lock()
+        self._unfinished.acquire()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            RuntimeException: The system gives no further thread, or the interpreter is ending.
+        """
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise RuntimeException(
+                f"cannot start the thread {self._thread.name!r}: {error}: allow this process more threads"
+            ) from error
+
+    def revoke(self) -> bool:
+        """Prevent the call. False if it has begun, or was revoked before."""
+        revoked = self._begun.acquire(blocking=False)
+        if revoked:
+            self._unfinished.release()
+        return revoked
+
+    def wait(self, timeout: float = -1) -> bool:
+        """Wait until the call has ended or was revoked; return at once in its own thread.
+
+        Args:
+            timeout: Seconds; -1: as long as it takes.
+
+        Returns:
+            False after the timeout.
+        """
+        if self._thread is threading.current_thread():
+            return True
+        if not self._unfinished.acquire(timeout=timeout):
+            return False
+        self._unfinished.release()
+        return True
+
+    def _run(self) -> None:
+        if self._begun.acquire(blocking=False):
+            try:
+                self._call()
+            finally:
+                self._unfinished.release()
