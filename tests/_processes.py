@@ -99,4 +99,6 @@ def nothing_leaks() -> Iterator[None]:
     deadline = time.monotonic() + 30
     while any(left()) and time.monotonic() < deadline:
         os.sched_yield()
-    assert left() == (set(), Counter())
+    threads_left, files_left = left()
+    assert not threads_left, [Path(f"/proc/self/task/{thread}/comm").read_text() for thread in threads_left]
+    assert not files_left

@@ -299,6 +299,15 @@ def test_ctrl_c_is_not_replaced_by_the_failure_of_a_device(monkeypatch: pytest.M
         ortmulti.load(MODEL, "cpu", 2, require="any")
 
 
+def test_nothing_keeps_a_pool_whose_load_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {id(found) for found in gc.get_objects() if isinstance(found, ortmulti.Pool)}
+    break_session(monkeypatch, lambda _: True)
+    with pytest.raises(ortmulti.InvalidArgument):
+        ortmulti.load(MODEL, "cpu")
+    gc.collect()
+    assert {id(found) for found in gc.get_objects() if isinstance(found, ortmulti.Pool)} <= before
+
+
 def test_an_error_in_progress_closes_the_pool() -> None:
     def progress(_: LoadProgress) -> None:
         raise LookupError("mine")

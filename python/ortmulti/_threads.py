@@ -25,6 +25,7 @@ class Task:
     def __init__(self, call: Callable[[], object], name: str) -> None:
         self._call = call
         self._begun = threading.Lock()
+        self._ended = False
         self._unfinished = threading.Lock()
         self._unfinished.acquire()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -46,7 +47,7 @@ class Task:
         """Prevent the call. False if it has begun, or was revoked before."""
         revoked = self._begun.acquire(blocking=False)
         if revoked:
-            self._unfinished.release()
+            self._end()
         return revoked
 
     def wait(self, timeout: float = -1) -> bool:
@@ -60,14 +61,21 @@ class Task:
         """
         if self._thread is threading.current_thread():
             return True
-        if not self._unfinished.acquire(timeout=timeout):
-            return False
-        self._unfinished.release()
-        return True
+        if timeout == -1:
+            with self._unfinished:
+                return True
+        # The flag, since an interrupt between these two calls leaves the lock taken.
+        if not self._ended and self._unfinished.acquire(timeout=timeout):
+            self._unfinished.release()
+        return self._ended
 
     def _run(self) -> None:
         if self._begun.acquire(blocking=False):
             try:
                 self._call()
             finally:
-                self._unfinished.release()
+                self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._unfinished.release()

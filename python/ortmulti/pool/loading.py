@@ -170,18 +170,23 @@ class Loading:
         self._receiver.targets([str(device) for device in devices])
 
     def ready(self, index: int, core: _core.Session) -> None:
-        session = InferenceSession._from_core(core, self._timeline, self._request.options)
-        if self._cancelled:
-            session.close()
-        elif self._warmup is None and session.device == "cpu":
-            self._hand_on(index, session)
-        else:
-            if self._end_runs is None:
-                self._end_runs = RunOptions()
-                self._end_runs.terminate = self._cancelled
-            task = Task(partial(self._hand_on, index, session), "ortmulti-warmup")
-            self._warming.append((task, session))
-            task.start()  # what this raises ends the load, and _join closes the session
+        try:
+            session = InferenceSession._from_core(core, self._timeline, self._request.options)
+            if self._cancelled:
+                session.close()
+            elif self._warmup is None and session.device == "cpu":
+                self._hand_on(index, session)
+            else:
+                if self._end_runs is None:
+                    self._end_runs = RunOptions()
+                    self._end_runs.terminate = self._cancelled
+                task = Task(partial(self._hand_on, index, session), "ortmulti-warmup")
+                self._warming.append((task, session))
+                task.start()
+        except BaseException:  # no thread, or Ctrl-C at any point of this
+            self.cancel()  # before the session is closed: its thread may be running it
+            core.close()
+            raise
 
     def failed(self, index: int, error: BaseException) -> None:
         self._note(error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
@@ -40,7 +39,11 @@ class Pool(Membership, Closing):
     def __init__(self, members: PoolMembers) -> None:
         self._members = members
         self._start = time.monotonic()
-        weakref.finalize(self, members.abandon).atexit = False
+
+    def __del__(self) -> None:
+        # Not a weakref.finalize: the members may refer to the pool by the traceback of a load that failed.
+        if hasattr(self, "_members"):
+            self._members.abandon()
 
     @property
     def _core(self) -> Engine:
