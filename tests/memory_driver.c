@@ -1,7 +1,10 @@
 // A CUDA driver of three GPUs for tests in Python of what is loaded: their memory is the host's, and a copy is done
-// when it is asked for. live() counts what was not freed, copies() the copies from the host. The last GPU reaches no
+// when it is asked for. live() counts what was not freed, copies() the copies from the host, frees_with_gil() the calls
+// of cuMemFree by a thread that held the GIL. The last GPU reaches no
 // other. FAKE_DRIVER_FULL names a GPU without memory; FAKE_DRIVER_INTERRUPT is the copy at which this process gets a
 // SIGINT, after which a copy takes a millisecond.
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -12,11 +15,12 @@
 
 #define DRIVER __attribute__((visibility("default")))
 
-static atomic_int lives, copied;
+static atomic_int lives, copied, freed_with_gil;
 static _Thread_local void* current;
 
 DRIVER int live(void) { return lives; }
 DRIVER int copies(void) { return copied; }
+DRIVER int frees_with_gil(void) { return freed_with_gil; }
 
 static int setting(const char* name) {
   const char* value = getenv(name);
@@ -83,6 +87,8 @@ static int allocate(uint64_t* address, size_t size) {
   return 0;
 }
 static int release(uint64_t address) {
+  int (*holds_gil)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "PyGILState_Check");
+  freed_with_gil += holds_gil != NULL && holds_gil();
   --lives;
   free((void*)(uintptr_t)address);
   return 0;

@@ -93,6 +93,16 @@ def test_run_is_joined_too(backend: BackendName) -> None:
         other.result()
 
 
+def test_a_delay_may_be_any_number() -> None:
+    with ortmulti.load(rows(), "cpu", batching=Batching(2, max_delay_ms=1e300)) as pool:
+        alone = pool.submit(None, {"x": x(1)})
+        with pytest.raises(TimeoutError):
+            alone.result(0.3)
+        for future in (alone, pool.submit(None, {"x": x(1)})):
+            _, size = future.result(60)
+            assert (size == 2).all()
+
+
 @on_every_backend
 def test_wrong_shapes_fail_alone(backend: BackendName) -> None:
     with ortmulti.load(rows(), "cpu", backend=backend, batching=Batching(3, max_delay_ms=50)) as pool:

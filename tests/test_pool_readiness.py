@@ -171,6 +171,23 @@ def test_arrays_of_waiting_requests_are_held_no_longer_than_those(held: threadin
         assert sys.getrefcount(x) == before
 
 
+def test_a_request_keeps_its_run_options_but_for_terminate(held: threading.Event) -> None:
+    changed, ended = ortmulti.RunOptions(), ortmulti.RunOptions()
+    with ortmulti.load(MODEL, "cpu", wait="none") as pool:
+        before = pool.submit(None, X, changed)
+        to_end = pool.submit(None, X, ended)
+        changed.add_run_config_entry("memory.enable_memory_arena_shrinkage", "gpu:0")  # a session on the CPU has none
+        ended.logid = "changed"
+        ended.terminate = True
+        after = pool.submit(None, X, changed)
+        held.set()
+        np.testing.assert_array_equal(before.result(60)[0], expected())
+        with pytest.raises(ortmulti.Error, match="arena"):
+            after.result(60)
+        with pytest.raises(ortmulti.Error, match="terminate"):
+            to_end.result(60)
+
+
 def test_the_first_session_answers_while_the_others_start(gate: Gate) -> None:
     """The load is held at the news of its first session."""
     with ortmulti.load(MODEL, "cpu", 2, strategy="native", wait="first", progress=gate) as pool:

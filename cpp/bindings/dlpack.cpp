@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "bindings/gil.hpp"
 #include "bindings/python_value.hpp"
 #include "core/error.hpp"
 
@@ -58,9 +59,10 @@ struct SharedTensor {
   std::vector<std::int64_t> shape;
 };
 
-// Called once, from any thread, with or without the GIL.
+// Called once, from any thread, with or without the GIL. Memory of a GPU waits for a capture that is under way.
 void delete_tensor(ManagedTensor* tensor) {
-  delete static_cast<SharedTensor*>(tensor->manager_ctx);  // NOLINT(cppcoreguidelines-owning-memory)
+  without_gil(
+      [&] { delete static_cast<SharedTensor*>(tensor->manager_ctx); });  // NOLINT(cppcoreguidelines-owning-memory)
 }
 
 // A tensor that was taken is its taker's, who has renamed the capsule.

@@ -3,6 +3,10 @@
 #include <Python.h>
 #include <unistd.h>
 
+#include <memory>
+#include <optional>
+#include <utility>
+
 namespace ortmulti::bindings {
 
 /// Releases the GIL for its lifetime, as pybind11's gil_scoped_release does, in daemon threads too: when one of these
@@ -26,5 +30,22 @@ class ReleaseGil {
  private:
   PyThreadState* state_;
 };
+
+/// Calls it without the GIL, from a thread that may hold it or not.
+template <typename Function>
+void without_gil(const Function& function) {
+  std::optional<ReleaseGil> nogil;
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
+    nogil.emplace();
+  }
+  function();
+}
+
+/// The same object; where this is the last reference to it, it is freed without the GIL.
+template <typename T>
+std::shared_ptr<T> freed_without_gil(std::shared_ptr<T> object) {
+  T* const pointer = object.get();
+  return std::shared_ptr<T>(pointer, [held = std::move(object)](T*) mutable { without_gil([&] { held.reset(); }); });
+}
 
 }  // namespace ortmulti::bindings

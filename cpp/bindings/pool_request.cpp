@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "bindings/errors.hpp"
+#include "bindings/gil.hpp"
 #include "bindings/run_options.hpp"
 #include "core/completions.hpp"
 #include "core/error.hpp"
@@ -12,27 +13,26 @@ namespace py = pybind11;
 namespace ortmulti::bindings {
 
 PoolRequest::PoolRequest(std::shared_ptr<Session> session, const py::object& wanted, const py::object& feed,
-                         py::object options, const std::string& device_name) {
-  const Ort::RunOptions& given = to_run_options(options);
+                         const py::object& options, const std::string& device_name) {
+  given_options_ = to_run_options(options);
   if (!options.is_none()) {
-    run_options = &given;
+    run_options = given_options_.get();
   }
   if (!device_name.empty()) {
     device = parse_device(device_name);
   }
   python_ = std::make_unique<Python>();
-  python_->run_options = std::move(options);
-  python_->session = std::move(session);
-  if (python_->session) {
-    convert(wanted, feed);
+  if (session) {
+    convert(std::move(session), wanted, feed);
     return;
   }
   python_->wanted = wanted;
   python_->feed = RunRequest::copy_feed(feed);
 }
 
-void PoolRequest::convert(const py::object& wanted, const py::object& feed) {
-  RunRequest& values = python_->values.emplace(*python_->session, wanted, feed);
+void PoolRequest::convert(std::shared_ptr<Session> session, const py::object& wanted, const py::object& feed) {
+  RunRequest& values = python_->values.emplace(*session, wanted, feed);
+  python_->session = std::move(session);
   output_names = values.output_names();
   inputs = values.take_inputs();
 }
@@ -42,13 +42,17 @@ void PoolRequest::prepare(const std::shared_ptr<Session>& session) {
     return;
   }
   const py::gil_scoped_acquire gil;
-  python_->session = session;
-  convert(std::exchange(python_->wanted, py::object()), std::exchange(python_->feed, py::object()));
+  convert(freed_without_gil(session), python_->wanted, python_->feed);
+  python_->wanted = py::object();
+  python_->feed = py::object();
 }
 
 PoolRequest::~PoolRequest() {  // NOLINT(bugprone-exception-escape): out of memory ends the process
   inputs = RunInputs();        // before the arrays that they lie over
   outputs.clear();
+  if (!output_owners.empty()) {
+    without_gil([&] { output_owners.clear(); });
+  }
   if (PyGILState_Check() != 0) {
     python_.reset();
   } else {

@@ -20,7 +20,7 @@ class PoolRequest : public Request {
   /// `wanted`: names of outputs, or None; `device_name`: "" for any. Throws Error for what the session does not take.
   /// Without a session the values are converted by prepare(), once there is one. Needs the GIL, as the next.
   PoolRequest(std::shared_ptr<Session> session, const pybind11::object& wanted, const pybind11::object& feed,
-              pybind11::object options, const std::string& device_name);
+              const pybind11::object& options, const std::string& device_name);
   ~PoolRequest() override;
   PoolRequest(const PoolRequest&) = delete;
   PoolRequest& operator=(const PoolRequest&) = delete;
@@ -39,7 +39,6 @@ class PoolRequest : public Request {
  private:
   struct Python {
     std::shared_ptr<Session> session;  // whose declarations the values were checked against
-    pybind11::object run_options;
     std::optional<RunRequest> values;
     pybind11::object wanted;  // until there is a session, as the next
     pybind11::object feed;
@@ -47,9 +46,10 @@ class PoolRequest : public Request {
     pybind11::object complete;
   };
 
-  void convert(const pybind11::object& wanted, const pybind11::object& feed);
+  void convert(std::shared_ptr<Session> session, const pybind11::object& wanted, const pybind11::object& feed);
   void deliver() noexcept;
 
+  std::shared_ptr<const Ort::RunOptions> given_options_;
   std::unique_ptr<Python> python_;
 };
 

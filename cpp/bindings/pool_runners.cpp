@@ -44,13 +44,13 @@ struct Warming {
 std::vector<std::shared_ptr<Runner>> make_runners(const std::shared_ptr<Session>& session, int in_flight,
                                                   std::size_t max_graphs, int runs_at_once) {
   if (!session->device().is_cuda()) {
-    return {std::make_shared<SessionRunner>(session)};
+    return {freed_without_gil<Runner>(std::make_shared<SessionRunner>(session))};
   }
   const auto shared = std::make_shared<GpuSession>(session, GpuSession::Options{max_graphs != 0, runs_at_once});
   std::vector<std::shared_ptr<Runner>> runners;
   runners.reserve(static_cast<std::size_t>(in_flight));
   for (int i = 0; i < in_flight; ++i) {
-    runners.push_back(std::make_shared<GpuRunner>(shared, max_graphs));
+    runners.push_back(freed_without_gil<Runner>(std::make_shared<GpuRunner>(shared, max_graphs)));
   }
   return runners;
 }

@@ -22,11 +22,10 @@ namespace {
 class AsyncRun {
  public:
   AsyncRun(py::object session, const py::object& output_names, const py::object& input_feed, py::object callback,
-           py::object user_data, py::object run_options)
+           py::object user_data, const py::object& run_options)
       : owner_(std::move(session)),
         session_(*owner_.cast<const PythonSession&>().session),
-        options_owner_(std::move(run_options)),
-        options_(to_run_options(options_owner_)),
+        options_(to_run_options(run_options)),
         request_(session_, output_names, input_feed),
         callback_(std::move(callback)),
         user_data_(std::move(user_data)) {}
@@ -39,7 +38,7 @@ class AsyncRun {
       if (cancelled) {
         throw Error(ErrorKind::closed, "the session of " + session_.model() + " was closed before this run began");
       }
-      outputs_ = request_.run(session_, options_);
+      outputs_ = request_.run(session_, *options_);
     } catch (const std::exception& exception) {
       error_ = exception.what();
     }
@@ -76,8 +75,7 @@ class AsyncRun {
 
   py::object owner_;
   Session& session_;
-  py::object options_owner_;
-  const Ort::RunOptions& options_;
+  std::shared_ptr<const Ort::RunOptions> options_;
   RunRequest request_;
   py::object callback_;
   py::object user_data_;
@@ -86,9 +84,9 @@ class AsyncRun {
 };
 
 void run_async(py::object session, const py::object& output_names, const py::object& input_feed, py::object callback,
-               py::object user_data, py::object run_options) {
+               py::object user_data, const py::object& run_options) {
   const auto run = std::make_shared<AsyncRun>(std::move(session), output_names, input_feed, std::move(callback),
-                                              std::move(user_data), std::move(run_options));
+                                              std::move(user_data), run_options);
   // Without the GIL, for which another thread may wait while it closes the session. The last to have `run` is this
   // thread or the one that takes the completion, which both have the GIL then: the thread that runs it passes it on.
   const ReleaseGil nogil;
@@ -118,8 +116,8 @@ void register_async(py::module_& module) {
   module.def("run_async", &run_async, py::arg("session"), py::arg("output_names"), py::arg("input_feed"),
              py::arg("callback"), py::arg("user_data"), py::arg("run_options"));
   module.def("deliver_completions", &deliver_completions);
-  module.def("open_completions", [] { completions().open(); });
-  module.def("close_completions", [] { completions().close(); });
+  module.def("open_completions", [] { completions().open(); }, py::call_guard<ReleaseGil>());
+  module.def("close_completions", [] { completions().close(); }, py::call_guard<ReleaseGil>());
 }
 
 }  // namespace ortmulti::bindings

@@ -28,7 +28,7 @@ py::list to_list(Values values) {
 py::list run_with_values(const PythonSession& self, const std::vector<std::string>& output_names,
                          const std::vector<std::string>& input_names, const py::list& inputs,
                          const py::object& run_options) {
-  const Ort::RunOptions& options = to_run_options(run_options);
+  const auto options = to_run_options(run_options);
   Values values;
   for (const py::handle input : inputs) {
     values.push_back(input.cast<const PythonValue&>().value);
@@ -36,7 +36,7 @@ py::list run_with_values(const PythonSession& self, const std::vector<std::strin
   Values outputs;
   {
     const ReleaseGil nogil;
-    outputs = ortmulti::run_with_values(*self.session, options, input_names, values, output_names);
+    outputs = ortmulti::run_with_values(*self.session, *options, input_names, values, output_names);
   }
   return to_list(std::move(outputs));
 }
@@ -75,9 +75,9 @@ void run(const PythonBinding& self, const PythonSession& session, const py::obje
   if (self.get().session() != session.session) {
     throw Error(ErrorKind::invalid_argument, "an IOBinding runs with the session that created it, and no other");
   }
-  const Ort::RunOptions& options = to_run_options(run_options);
+  const auto options = to_run_options(run_options);
   const ReleaseGil nogil;
-  self.get().run(options);
+  self.get().run(*options);
 }
 
 }  // namespace

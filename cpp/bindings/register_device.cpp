@@ -54,11 +54,15 @@ void register_device(py::module_& module) {
         return std::pair(memory.free, memory.total);
       },
       py::arg("device"), py::call_guard<ReleaseGil>());
-  module.def("cuda_driver_version", []() -> std::optional<int> {
-    const int version = CudaStartup::instance().driver_version();
-    return version == 0 ? std::nullopt : std::optional(version);
-  });
-  module.def("cuda_driver_problem", [] { return CudaStartup::instance().driver_problem(); });
+  module.def(
+      "cuda_driver_version",
+      []() -> std::optional<int> {
+        const int version = CudaStartup::instance().driver_version();
+        return version == 0 ? std::nullopt : std::optional(version);
+      },
+      py::call_guard<ReleaseGil>());
+  module.def(
+      "cuda_driver_problem", [] { return CudaStartup::instance().driver_problem(); }, py::call_guard<ReleaseGil>());
   module.def(
       "begin_opening_cuda_libraries",
       [](std::vector<std::string> linked, std::vector<std::string> opened_later) {
@@ -69,17 +73,21 @@ void register_device(py::module_& module) {
           }
         });
       },
-      py::arg("linked"), py::arg("opened_later"));
+      py::arg("linked"), py::arg("opened_later"), py::call_guard<ReleaseGil>());
   module.def(
       "prewarm",
       [](std::optional<std::vector<int>> devices) { CudaStartup::instance().begin_contexts(std::move(devices)); },
       py::arg("devices"), py::call_guard<ReleaseGil>());
   py::class_<CudaStartup::Hold, std::shared_ptr<CudaStartup::Hold>>(module, "ContextHold")
-      .def(py::init([](int device) { return std::make_shared<CudaStartup::Hold>(CudaStartup::instance(), device); }),
+      .def(py::init([](int device) {
+             const ReleaseGil nogil;
+             return freed_without_gil(std::make_shared<CudaStartup::Hold>(CudaStartup::instance(), device));
+           }),
            py::arg("device"))
       .def("release", &CudaStartup::Hold::release, py::call_guard<ReleaseGil>());
   module.def(
-      "cuda_has_context", [](int device) { return CudaStartup::instance().has_context(device); }, py::arg("device"));
+      "cuda_has_context", [](int device) { return CudaStartup::instance().has_context(device); }, py::arg("device"),
+      py::call_guard<ReleaseGil>());
 }
 
 }  // namespace ortmulti::bindings

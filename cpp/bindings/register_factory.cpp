@@ -32,8 +32,10 @@ ModelSource from_buffer(const py::object& object) {
     throw py::error_already_set();
   }
   const std::shared_ptr<Py_buffer> owner(view.release(), [](Py_buffer* held) {
-    const py::gil_scoped_acquire gil;
-    PyBuffer_Release(held);
+    if (Py_IsInitialized() != 0) {
+      const py::gil_scoped_acquire gil;
+      PyBuffer_Release(held);
+    }
     delete held;  // NOLINT(cppcoreguidelines-owning-memory)
   });
   return ModelSource::from_bytes(owner->buf, static_cast<std::size_t>(owner->len), owner);
@@ -104,7 +106,7 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
   std::shared_ptr<Creation> creation;
   {
     const ReleaseGil nogil;
-    creation = Creation::start(runtime, std::move(request));
+    creation = freed_without_gil(Creation::start(runtime, std::move(request)));
   }
   CancelUnlessTaken guard(*creation);
   const auto& [take, failed, poll] = listener;
@@ -112,24 +114,32 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
   std::uint64_t reported = 0;
   for (bool finished = false; !finished;) {
     std::vector<std::size_t> ready;
+    std::vector<Creation::Failure> failures;
+    Creation::Loaded loaded;
     {
       const ReleaseGil nogil;  // the creating threads touch no Python object
       ready = creation->wait(signal_interval);
       finished = creation->finished();
+      if (finished) {  // what became ready between the two calls
+        const auto rest = creation->wait(std::chrono::milliseconds(0));
+        ready.insert(ready.end(), rest.begin(), rest.end());
+      }
+      failures = creation->failures();
+      loaded = creation->loaded();
     }
-    if (finished) {  // what became ready between the two calls
-      const ReleaseGil nogil;
-      const auto rest = creation->wait(std::chrono::milliseconds(0));
-      ready.insert(ready.end(), rest.begin(), rest.end());
-    }
-    if (const auto [bytes, total] = creation->loaded(); bytes != reported && !load_progress.is_none()) {
+    if (const auto [bytes, total] = loaded; bytes != reported && !load_progress.is_none()) {
       reported = bytes;
       load_progress(bytes, total);
     }
     for (const std::size_t index : ready) {
       ++done;
       if (!take.is_none()) {
-        if (auto session = creation->take(index)) {
+        std::shared_ptr<Session> session;
+        {
+          const ReleaseGil nogil;
+          session = creation->take(index);
+        }
+        if (session) {
           take(index, PythonSession{std::move(session)});
         }
       }
@@ -137,7 +147,7 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
         progress(done, creation->size(), to_string(creation->device(index)));
       }
     }
-    for (const auto& [index, error] : creation->failures()) {
+    for (const auto& [index, error] : failures) {
       if (!failed.is_none()) {
         failed(index, to_python(error));
       }
@@ -183,12 +193,7 @@ void register_factory(py::module_& module) {
              }
              // Its thread may be within a block when the last reference goes.
              return std::shared_ptr<ReadAhead>(new ReadAhead(std::move(files)), [](ReadAhead* held) {
-               if (PyGILState_Check() != 0) {
-                 const ReleaseGil nogil;
-                 delete held;  // NOLINT(cppcoreguidelines-owning-memory)
-               } else {
-                 delete held;  // NOLINT(cppcoreguidelines-owning-memory)
-               }
+               without_gil([&] { delete held; });  // NOLINT(cppcoreguidelines-owning-memory)
              });
            }),
            py::arg("ranges"));

@@ -111,7 +111,7 @@ class Load {
     std::vector<DeviceWeights> stores;
     for (std::size_t i = 0; i < loader_.devices().size(); ++i) {
       loader_.wait_filled(i);
-      stores.push_back({loader_.allocated(i)});
+      stores.push_back({freed_without_gil(loader_.allocated(i))});
     }
     return stores;
   }
@@ -159,9 +159,10 @@ std::vector<DeviceWeights> load_weights(const WeightList& weights, const std::ve
   }
   const LoaderOptions options{std::get<0>(loader), std::get<1>(loader), std::get<2>(loader)};
   const auto plan = std::make_shared<const WeightPlan>(plan_weights(weights));
-  const std::unique_ptr<Load, void (*)(Load*)> load(new Load(plan, devices, options, read_ahead), &give_up);
+  std::unique_ptr<Load, void (*)(Load*)> load(nullptr, &give_up);
   {
     const ReleaseGil nogil;
+    load.reset(new Load(plan, devices, options, read_ahead));
     load->start();
   }
   for (bool done = false; !done;) {
@@ -173,6 +174,7 @@ std::vector<DeviceWeights> load_weights(const WeightList& weights, const std::ve
       throw py::error_already_set();
     }
   }
+  const ReleaseGil nogil;
   return load->take();
 }
 

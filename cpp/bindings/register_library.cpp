@@ -72,7 +72,7 @@ void register_library(py::module_& module) {
       "wait_for_log", [](int timeout_ms) { onnxruntime_log().wait(std::chrono::milliseconds(timeout_ms)); },
       py::arg("timeout_ms"), py::call_guard<ReleaseGil>());
   module.def("take_log", &take_log);
-  module.def("close_log", [] { onnxruntime_log().close(); });
+  module.def("close_log", [] { onnxruntime_log().close(); }, py::call_guard<ReleaseGil>());
   module.def("shut_down", &shut_down);
 }
 

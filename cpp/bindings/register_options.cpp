@@ -23,7 +23,8 @@ namespace {
 // ONNX Runtime takes no tensor whose memory is its own, such as one that it allocated: this is one over that memory.
 ModelAdditions::NamedValue named(const std::string& name, const PythonValue& given) {
   const Value& value = *given.value;
-  const auto tensor = Value::over(value.data(), value.element_type(), value.shape(), value.device(), given.value);
+  const auto tensor =
+      Value::over(value.data(), value.element_type(), value.shape(), value.device(), freed_without_gil(given.value));
   return {name, {tensor, &tensor->get()}};
 }
 

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -36,11 +35,12 @@ constexpr std::chrono::milliseconds signal_interval{50};
 // takes a thousandth of that.
 constexpr std::int64_t longest_uninterrupted_ns = 20'000'000;
 
-Request::Clock::time_point after(double seconds) {
+std::chrono::nanoseconds to_duration(double seconds) {
   constexpr double most = 1e8;  // three years: what is longer would not fit into the clock's numbers
-  return Request::Clock::now() +
-         std::chrono::duration_cast<Request::Clock::duration>(std::chrono::duration<double>(std::min(seconds, most)));
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(std::min(seconds, most)));
 }
+
+Request::Clock::time_point after(double seconds) { return Request::Clock::now() + to_duration(seconds); }
 
 // (max_size, max_delay in seconds, axis, sizes)
 using BatchingArgument = std::tuple<std::size_t, double, std::size_t, std::vector<std::size_t>>;
@@ -52,15 +52,14 @@ class PythonPool {
     options.max_waiting = max_waiting;
     if (batching) {
       const auto& [max_size, max_delay, axis, sizes] = *batching;
-      options.batching = {
-          max_size, std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(max_delay)),
-          axis, sizes};
+      options.batching = {max_size, to_duration(max_delay), axis, sizes};
     }
     pool_ = Pool::make(options);
   }
   ~PythonPool() {
-    const ReleaseGil nogil;  // closing waits for what runs
+    const ReleaseGil nogil;  // closing waits for what runs, and the session may be the last reference
     pool_.reset();
+    session_.reset();
   }
   PythonPool(const PythonPool&) = delete;
   PythonPool& operator=(const PythonPool&) = delete;
@@ -74,15 +73,9 @@ class PythonPool {
     }();
     ortmulti::bindings::warm_up(session.session, runners, feeds, warm_up_runs, timeline, run_options);
     const ReleaseGil nogil;
-    {
-      const std::lock_guard lock(session_mutex_);
-      if (!session_) {
-        session_ = session.session;
-      }
-    }
-    for (const auto& runner : runners) {
-      pool_->add(runner);
-    }
+    pool_->add(runners);
+    std::shared_ptr<Session> none;
+    std::atomic_compare_exchange_strong(&session_, &none, freed_without_gil(session.session));
     if (session.session->device().is_cuda()) {
       has_gpus_.store(true);
     }
@@ -140,6 +133,7 @@ class PythonPool {
     std::shared_ptr<Arrival> arrival;
     {
       const ReleaseGil nogil;
+      prefer_device_of_inputs(*request);
       const bool may_wait = last_run_ns_.load() < longest_uninterrupted_ns || this_thread() != getpid();
       if (!may_wait || !pool_->run_here(*request)) {
         request->make_endable();
@@ -164,10 +158,12 @@ class PythonPool {
         make_request(output_names, input_feed, run_options, device, timeout, outputs_on_device, std::move(timeline));
     request->make_endable();
     request->tell(std::move(future), std::move(complete));
-    if (!limited) {
+    {
       const ReleaseGil nogil;
-      pool_->submit(request, std::nullopt);
-      return request;
+      prefer_device_of_inputs(*request);
+      if (pool_->submit(request, limited ? std::optional(Request::Clock::now()) : std::nullopt)) {
+        return request;
+      }
     }
     const auto give_up = after(wait.value_or(std::numeric_limits<double>::max()));
     for (;;) {
@@ -217,13 +213,13 @@ class PythonPool {
     pool_->close(cancel_waiting);
   }
 
-  bool closed() const { return pool_->closed(); }
+  bool closed() const {
+    const ReleaseGil nogil;
+    return pool_->closed();
+  }
 
  private:
-  std::shared_ptr<Session> first_session() {
-    const std::lock_guard lock(session_mutex_);
-    return session_;
-  }
+  std::shared_ptr<Session> first_session() const { return std::atomic_load(&session_); }
 
   std::shared_ptr<PoolRequest> make_request(const py::object& output_names, const py::object& input_feed,
                                             const py::object& run_options, const std::string& device,
@@ -235,13 +231,16 @@ class PythonPool {
     }
     request->outputs_on_device = outputs_on_device;
     request->timeline = std::move(timeline);
-    if (has_gpus_.load() && !request->device) {
-      // Where the inputs lie they need not be copied.
-      if (const auto there = device_of_inputs(*request); there && pool_->serves(*there)) {
-        request->device = there;
+    return request;
+  }
+
+  // Where the inputs lie they need not be copied. Without the GIL.
+  void prefer_device_of_inputs(PoolRequest& request) const {
+    if (has_gpus_.load() && !request.device) {
+      if (const auto there = device_of_inputs(request); there && pool_->serves(*there)) {
+        request.device = there;
       }
     }
-    return request;
   }
 
   void wait_for(const std::shared_ptr<PoolRequest>& request, Arrival& arrival) {
@@ -264,8 +263,7 @@ class PythonPool {
 
   std::shared_ptr<Pool> pool_;
   std::atomic<bool> has_gpus_{false};  // or had
-  std::mutex session_mutex_;
-  std::shared_ptr<Session> session_;  // the first that came, which says what inputs and outputs there are
+  std::shared_ptr<Session> session_;   // one of the first, for its inputs and outputs; read and set atomically
   std::atomic<std::int64_t> last_run_ns_{std::numeric_limits<std::int64_t>::max()};
 };
 

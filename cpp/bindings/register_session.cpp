@@ -17,13 +17,13 @@ namespace {
 py::list run(const PythonSession& self, const py::object& output_names, const py::object& input_feed,
              const py::object& run_options) {
   Session& session = *self.session;
-  const Ort::RunOptions& options = to_run_options(run_options);
+  const auto options = to_run_options(run_options);
   const RunRequest request(session, output_names, input_feed);
   std::vector<Ort::Value> outputs;
   {
     // No Python object is touched: arrays and values are held by the request, the session by its Python owner.
     const ReleaseGil nogil;
-    outputs = request.run(session, options);
+    outputs = request.run(session, *options);
   }
   return request.to_python(std::move(outputs));
 }
@@ -102,7 +102,9 @@ void register_session(py::module_& module) {
           "release_captured_graph",
           [](const PythonSession& self, int annotation_id) { self.session->release_captured_graph(annotation_id); },
           py::arg("annotation_id"), py::call_guard<ReleaseGil>())
-      .def("profiling_start_time_ns", [](const PythonSession& self) { return self.session->profiling_start_time_ns(); })
+      .def(
+          "profiling_start_time_ns", [](const PythonSession& self) { return self.session->profiling_start_time_ns(); },
+          py::call_guard<ReleaseGil>())
       .def(
           "close", [](const PythonSession& self) { self.session->close(); }, py::call_guard<ReleaseGil>())
       .def("closed", [](const PythonSession& self) { return self.session->closed(); });

@@ -52,7 +52,7 @@ void register_threads(py::module_& module) {
         const auto& threads = session.session->threads();
         return threads ? std::optional(to_tuple(threads->counts())) : std::nullopt;
       },
-      py::arg("session"));
+      py::arg("session"), py::call_guard<ReleaseGil>());
   module.def(
       "set_global_thread_pools",
       [](int intra_op_num_threads, int inter_op_num_threads, std::optional<bool> allow_spinning,

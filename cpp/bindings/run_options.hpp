@@ -6,22 +6,26 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 namespace ortmulti::bindings {
 
-/// onnxruntime's RunOptions. ONNX Runtime must be open before one is made.
+/// onnxruntime's RunOptions. ONNX Runtime must be open before one is made. May be changed from any thread, also while
+/// runs use it: a run keeps the options with which it was requested. Only `terminate` reaches runs under way.
 class RunOptions {
  public:
-  /// ONNX Runtime's object, valid as long as this one.
-  const Ort::RunOptions& get() const noexcept { return options_; }
+  RunOptions();
 
-  int log_severity_level() const noexcept { return log_severity_level_; }
+  /// ONNX Runtime's object for a run. Nothing but `terminate` is ever changed in it.
+  std::shared_ptr<const Ort::RunOptions> get() const;
+
+  int log_severity_level() const { return current()->settings.log_severity_level; }
   void set_log_severity_level(int level);
-  int log_verbosity_level() const noexcept { return log_verbosity_level_; }
+  int log_verbosity_level() const { return current()->settings.log_verbosity_level; }
   void set_log_verbosity_level(int level);
-  const std::string& logid() const noexcept { return logid_; }
+  std::string logid() const { return current()->settings.logid; }
   void set_logid(const std::string& logid);
 
   /// May be set from another thread, to end the runs that use this object.
@@ -35,16 +39,30 @@ class RunOptions {
   void add_active_adapter(const pybind11::object& adapter);
 
  private:
-  std::vector<std::shared_ptr<const Ort::LoraAdapter>> adapters_;  // freed after the options that refer to them
-  Ort::RunOptions options_;
-  int log_severity_level_ = -1;
-  int log_verbosity_level_ = 0;
-  std::string logid_;
+  struct Settings {
+    int log_severity_level = -1;
+    int log_verbosity_level = 0;
+    std::string logid;
+    std::map<std::string, std::string> config_entries;
+    std::vector<std::shared_ptr<const Ort::LoraAdapter>> adapters;
+  };
+  struct Made {
+    Settings settings;  // freed after the options, which refer to the adapters
+    Ort::RunOptions options;
+  };
+
+  static std::shared_ptr<Made> make(Settings settings);
+  std::shared_ptr<Made> current() const { return std::atomic_load(&current_); }
+  template <typename Change>
+  void change(const Change& change);
+
+  std::shared_ptr<Made> current_;  // read and set atomically
   std::atomic<bool> terminate_{false};
-  std::map<std::string, std::string> config_entries_;
+  std::mutex mutex_;                      // held by the thread that changes something
+  std::vector<std::weak_ptr<Made>> all_;  // the current one, and those that runs still have
 };
 
 /// The argument `run_options` of a run: null options for None. Throws Error for what is neither that nor RunOptions.
-const Ort::RunOptions& to_run_options(const pybind11::object& options);
+std::shared_ptr<const Ort::RunOptions> to_run_options(const pybind11::object& options);
 
 }  // namespace ortmulti::bindings

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "bindings/gil.hpp"
 #include "bindings/python_value.hpp"
 #include "bindings/text.hpp"
 #include "core/error.hpp"
@@ -60,6 +61,7 @@ py::dict RunRequest::copy_feed(const py::object& input_feed) {
 
 void RunRequest::add(const ValueInfo& declared, py::handle object) {
   if (std::shared_ptr<const Value> given = value_in(object)) {
+    given = freed_without_gil(std::move(given));  // the request may be the last to have it
     check_input(declared, *given);
     inputs_.add(declared.name.c_str(), *given);
     memory_.values.emplace_back(std::move(given));
@@ -89,12 +91,16 @@ py::list RunRequest::to_python(std::vector<Ort::Value> outputs) const {
 
 py::list RunRequest::to_values(std::vector<Ort::Value> outputs, std::vector<std::shared_ptr<const void>> owners) const {
   owners.resize(outputs.size());
+  for (auto& owner : owners) {
+    owner = owner ? freed_without_gil(std::move(owner)) : nullptr;
+  }
   py::list results(outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const bool in_input = outputs[i] != nullptr && outputs[i].HasValue() && outputs[i].IsTensor() && !owners[i] &&
                           memory_.has(outputs[i]);
     auto value = std::make_shared<const Value>(std::move(outputs[i]), std::move(owners[i]));
     if (in_input) {
+      const ReleaseGil nogil;
       const auto copy = Value::allocate(value->element_type(), value->shape(), value->device());
       copy->copy_from(*value);
       value = copy;

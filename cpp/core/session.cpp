@@ -137,7 +137,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   }
   const std::string context = "creating a session of " + description->model + " on " + name;
   auto opened = std::make_shared<Opened>();
-  opened->additions = options.additions;
+  opened->additions = std::make_shared<const ModelAdditions>(options.additions);
   Ort::SessionOptions ort_options{nullptr};
   std::shared_ptr<ThreadGroup> threads;
   make_part(opened, context, device, [&] {
@@ -359,12 +359,17 @@ bool Session::free_session(bool cancel) {
     // as it is, since a run of this process may use it.
     return false;
   }
+  // May belong to Python's objects, which are not freed under a lock.
+  std::shared_ptr<const void> model_bytes;
+  std::shared_ptr<const ModelAdditions> additions;
   const std::unique_lock lock(mutex_);  // for as long as it takes: who closes at exit must not be overtaken
   const std::weak_ptr<const Opened> watched = opened_;
   const bool was_open = opened_ != nullptr;
   if (was_open) {
     const CudaUse use(device(), CudaUse::Kind::lasting);
     const CaptureGuard guard(device(), CaptureGuard::Work::waits_for_device);
+    model_bytes = opened_->model_bytes;
+    additions = opened_->additions;
     opened_.reset();
   }
   return was_open && watched.expired();

@@ -172,7 +172,7 @@ class Session {
   // What is freed with the last handle, ONNX Runtime's session before what it uses in place.
   struct Opened {
     std::shared_ptr<const void> model_bytes;
-    ModelAdditions additions;
+    std::shared_ptr<const ModelAdditions> additions;
     std::shared_ptr<const WeightStore> weights;
     std::unique_ptr<const CudaStream> compute_stream;
     std::shared_ptr<const ThreadGroup> threads;

@@ -270,6 +270,8 @@ class SessionOptions(ModelAdditions):
 class RunOptions(_core.RunOptions):
     """Options of one run, with onnxruntime's names and defaults.
 
+    A run keeps the options with which it was requested. A later change reaches later runs only, except `terminate`.
+
     Attributes:
         log_severity_level: 0 verbose to 4 fatal; default -1: the session's.
         log_verbosity_level: Detail of verbose messages; default 0.

@@ -137,7 +137,7 @@ class PoolWithFakes : public RealSessions {
  protected:
   std::shared_ptr<FakeRunner> add(const Device& device) {
     auto runner = std::make_shared<FakeRunner>(device);
-    pool->add(runner);
+    pool->add({runner});
     return runner;
   }
   std::shared_ptr<Request> submit(const std::optional<Device>& device = {}) {

@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <thread>
 
 #include "core/cuda_memory.hpp"
+#include "core/pool/gpu_session.hpp"
 #include "fake_cuda.hpp"
 #include "test_support.hpp"
 
@@ -33,6 +35,29 @@ TEST_F(TheMemoryOfGpus, is_freed_with_its_owner_and_in_its_context) {
   }
   EXPECT_TRUE(cuda.live().nothing());
   EXPECT_EQ(FakeCuda::current(), 0);  // as it was
+}
+
+TEST_F(TheMemoryOfGpus, is_kept_for_the_same_size_and_the_oldest_block_is_freed) {
+  constexpr std::size_t megabyte = 1U << 20U;
+  const auto blocks = std::make_shared<DeviceBlocks>(startup, 0);
+  {
+    std::vector<std::shared_ptr<const CudaMemory>> large;  // of sizes that never come again
+    for (std::size_t i = 0; i < DeviceBlocks::kept; ++i) {
+      large.push_back(blocks->take((i + 1) * megabyte));
+    }
+  }
+  EXPECT_EQ(cuda.live().allocations, DeviceBlocks::kept);
+  const auto asked = [&] { return cuda.calls["cuMemAlloc"]; };
+  for (std::size_t i = 0; i < DeviceBlocks::kept; ++i) {
+    blocks->take(1000 + i);
+  }
+  EXPECT_EQ(cuda.live().allocations, DeviceBlocks::kept);
+  EXPECT_LT(cuda.allocated(0), megabyte) << "the large blocks stay";
+  const int before = asked();
+  for (std::size_t i = 0; i < 2 * DeviceBlocks::kept; ++i) {
+    blocks->take(1000 + i % 2);
+  }
+  EXPECT_EQ(asked(), before) << "a small block is allocated for each request";
 }
 
 TEST_F(TheMemoryOfGpus, says_how_much_there_is_where_it_does_not_suffice) {

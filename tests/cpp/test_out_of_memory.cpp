@@ -56,7 +56,7 @@ class SubmitWithoutMemory : public RealSessions {
       Pool::Options options;
       options.batching = batching;
       current->pool = Pool::make(options);
-      current->pool->add(current->runner);
+      current->pool->add({current->runner});
       before();
       there = current->pool->stats();
       asked = request();
@@ -127,6 +127,36 @@ TEST_F(SubmitWithoutMemory, LeavesNoDeadlineBehind) {
   EXPECT_EQ(kind_of(*current->answers.wait_for(1).front()), ErrorKind::deadline);
   current->runner->release();
   EXPECT_EQ(current->answers.wait_for(2).back()->outcome, Request::Outcome::done);
+}
+
+class AddWithoutMemory : public RealSessions {};
+
+TEST_F(AddWithoutMemory, AddsAllRunnersOfASessionOrNone) {
+  std::shared_ptr<Pool> pool;
+  std::vector<std::shared_ptr<Runner>> runners;
+  const auto prepare = [&] {
+    if (pool) {
+      pool->close(true);
+    }
+    pool = Pool::make({});
+    runners.clear();
+    for (int i = 0; i < 3; ++i) {
+      runners.push_back(std::make_shared<FakeRunner>(Device::cpu()));
+    }
+  };
+  const int failed = with_each_allocation_failing(
+      prepare, [&] { pool->add(runners); },
+      [&] {
+        EXPECT_TRUE(pool->runners().empty());
+        for (const auto& runner : runners) {
+          EXPECT_EQ(runner.use_count(), 1) << "the pool has a runner that it refused";
+        }
+        pool->add(runners);  // later all goes well
+        EXPECT_EQ(pool->stats().devices.front().sessions, 3U);
+      });
+  EXPECT_GT(failed, 6);  // a worker and a thread for each
+  EXPECT_EQ(pool->stats().devices.front().busy, 0U);
+  pool->close(true);
 }
 
 TEST(ThreadsWithoutMemory, NoneIsLeft) {

@@ -157,6 +157,23 @@ TEST_F(PoolTest, AFullQueueRefusesOrWaits) {
   answers.wait_for(9);
 }
 
+TEST_F(PoolTest, TheWaitForRoomIsPartOfTheLatency) {
+  pool = Pool::make({0, {}});
+  const auto runner = add(Device::cpu());
+  runner->hold();
+  submit();
+  runner->wait_for_runs(1);
+  const auto request = answers.request();
+  EXPECT_FALSE(pool->submit(request, Pool::Clock::now() + milliseconds(20)));
+  const auto asked = request->asked;
+  EXPECT_FALSE(pool->submit(request, Pool::Clock::now()));
+  runner->release();
+  EXPECT_TRUE(pool->submit(request, Pool::Clock::now() + hours(1)));
+  answers.wait_for(2);
+  EXPECT_EQ(request->asked, asked);
+  EXPECT_GE(pool->stats().devices.front().queue.max_ns(), 20'000'000);
+}
+
 TEST_F(PoolTest, AQueueOfNoneTakesWhatCanBeginAtOnce) {
   pool = Pool::make({0, {}});
   const auto runner = add(Device::cpu());
@@ -268,6 +285,16 @@ TEST_F(PoolTest, ABrokenDeviceIsTakenOut) {
   EXPECT_TRUE(throws(ErrorKind::device, {"no session left", "its context is gone"}, [&] { submit(Device::cuda(0)); }));
   EXPECT_EQ(submit()->device, std::nullopt);
   answers.wait_for(6);
+}
+
+TEST_F(PoolTest, OnlyDevicesThatTakeRequestsAreWarmedUp) {
+  const auto broken = add(Device::cuda(0));
+  const auto good = add(Device::cuda(1));
+  broken->action = [](Request&) { throw Error(ErrorKind::fail, "lost"); };
+  broken->break_down("gone");
+  submit(Device::cuda(0));
+  answers.wait_for(1);
+  EXPECT_EQ(pool->runners(), std::vector<std::shared_ptr<Runner>>{good});
 }
 
 TEST_F(PoolTest, WhenTheLastDeviceBreaksWhatWaitsFails) {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -60,7 +61,7 @@ class BatchTest : public RealSessions {
       twice(request);
       sizes.push_back(shape_of(request.inputs.values()[0])[0]);
     };
-    pool->add(runner);
+    pool->add({runner});
   }
 
   std::shared_ptr<Request> request_of(const Shape& shape, float first = 0) {
@@ -114,7 +115,7 @@ TEST_F(BatchTest, OneBatchFormsAtATime) {
       twice(request);
       ++runs;
     };
-    pool->add(one);
+    pool->add({one});
   }
   for (std::size_t round = 1; round <= rounds; ++round) {
     for (int i = 0; i < 4; ++i) {
@@ -356,6 +357,26 @@ TEST_F(BatchTest, ARunEndsWhenNobodyWantsAnyOfItsRequests) {
   answers.wait_for(2);
   EXPECT_EQ(one->outcome, Outcome::cancelled);
   EXPECT_EQ(two->outcome, Outcome::cancelled);
+}
+
+TEST_F(BatchTest, WhatIsCancelledWhileItIsJoinedDoesNotRun) {
+  make({2, hours(1), 0, {}});
+  runner->hold();  // a run that nobody ends goes on
+  for (int i = 0; i < 50; ++i) {
+    const auto one = submit({1, 1 << 20});
+    const auto two = submit({1, 1 << 20});
+    const auto until = Pool::Clock::now() + i * std::chrono::microseconds(50);
+    while (Pool::Clock::now() < until) {
+    }
+    pool->cancel(one);
+    pool->cancel(two);
+    const auto ended = std::async(std::launch::async, [&] { answers.wait_for(2 * static_cast<std::size_t>(i) + 2); });
+    const bool in_time = ended.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+    runner->release();
+    ASSERT_TRUE(in_time) << "in turn " << i;
+    runner->hold();
+  }
+  runner->release();
 }
 
 TEST_F(BatchTest, CloseDoesNotWaitForMore) {

@@ -40,7 +40,7 @@ class PoolFaults : public RealSessions {
   void TearDown() override { pool->close(true); }  // while what its threads use is there
   std::shared_ptr<FakeRunner> add(const Device& device) {
     auto runner = std::make_shared<FakeRunner>(device);
-    pool->add(runner);
+    pool->add({runner});
     return runner;
   }
   std::shared_ptr<Request> submit() {
@@ -123,6 +123,50 @@ TEST_F(PoolFaults, ARequestWhoseDeviceBreaksIsFreedWithoutThePoolsLock) {
   submit_asking();
   runner->break_down("gone");
   runner->release();
+  expect_freed();
+}
+
+// An error that asks the pool for something when it is freed, as one of Python's waits for the GIL.
+struct AskingError : std::exception {
+  explicit AskingError(Pool& pool) : asks(&pool, [](Pool* asked) { static_cast<void>(asked->stats()); }) {}
+  std::shared_ptr<Pool> asks;
+};
+
+TEST_F(PoolFaults, AnErrorOfACancelledRequestIsFreedWithoutThePoolsLock) {
+  std::promise<void> running;
+  std::promise<void> cancelled;
+  add(Device::cpu())->action = [&](Request&) {
+    running.set_value();
+    cancelled.get_future().wait();
+    throw AskingError(*pool);
+  };
+  const auto request = submit_asking();
+  running.get_future().wait();
+  EXPECT_TRUE(pool->cancel(request.lock()));
+  cancelled.set_value();
+  expect_freed();
+}
+
+TEST_F(PoolFaults, AnErrorBeforeARetryIsFreedWithoutThePoolsLock) {
+  const auto breaks = add(Device::cuda(0));
+  const auto beside = add(Device::cuda(0));
+  const auto other = add(Device::cuda(1));
+  for (const auto& runner : {breaks, beside, other}) {
+    runner->hold();
+  }
+  breaks->action = [](Request&) { throw Error(ErrorKind::fail, "lost"); };
+  beside->action = [&](Request&) { throw AskingError(*pool); };
+  submit();
+  submit();
+  submit_asking();
+  for (const auto& runner : {breaks, beside, other}) {
+    runner->wait_for_runs(1);
+    runner->break_down(runner == other ? "" : "gone");
+  }
+  breaks->release();
+  answers.wait_for(1);
+  beside->release();  // its request is to run on the other device
+  other->release();
   expect_freed();
 }
 

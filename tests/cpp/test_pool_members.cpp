@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <future>
 #include <memory>
 #include <thread>
@@ -248,7 +249,10 @@ TEST_F(PoolMembers, ContinuesAnothersCounts) {
   answers.wait_for(2);
   for (int i = 0; i < 3; ++i) {
     const auto next = Pool::make({});
+    const std::uint64_t done = pool->stats().devices[0].done;
     next->continue_from(pool);
+    EXPECT_EQ(pool->stats().devices[0].done, done);
+    EXPECT_EQ(next->stats().devices[0].done, done);
     pool->close(false);
     pool = next;
     add(Device::cuda(0));

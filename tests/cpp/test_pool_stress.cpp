@@ -154,7 +154,7 @@ TEST_P(Stress, EveryRequestIsConcludedOnce) {
   }
   pool = Pool::make(options);
   for (int i = 0; i < 4; ++i) {
-    pool->add(std::make_shared<RandomRunner>(Device::cuda(i / 2), random(), i == 3));
+    pool->add({std::make_shared<RandomRunner>(Device::cuda(i / 2), random(), i == 3)});
   }
   std::vector<std::future<std::vector<std::shared_ptr<Counted>>>> askers;
   askers.reserve(6);

@@ -1,5 +1,6 @@
 #include "core/pool/gpu_session.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/error.hpp"
@@ -33,52 +34,46 @@ void check_graph_holds(const std::vector<ValueInfo>& values, const std::map<std:
 
 }  // namespace
 
-// Memory that was given back, to be given out again.
-class GpuSession::Blocks : public std::enable_shared_from_this<Blocks> {
- public:
-  explicit Blocks(int device) : device_(device) {}
+DeviceBlocks::DeviceBlocks(CudaStartup& startup, int device) : startup_(startup), device_(device) {
+  free_.reserve(kept);
+}
 
-  std::shared_ptr<const CudaMemory> take(std::size_t bytes) {
-    std::unique_ptr<const CudaMemory> block;
-    {
-      const std::lock_guard lock(mutex_);
-      const auto found = free_.find(bytes);
-      if (found != free_.end()) {
-        block = std::move(found->second);
-        free_.erase(found);
-      }
-    }
-    const CudaUse use;
-    CudaStartup& startup = CudaStartup::instance();
-    if (block) {
-      wait_for_default_stream(startup, device_);  // what read it last may have been asked for there, and not be done
-    } else {
-      const ScopedContext current(startup, device_);
-      block = std::make_unique<const CudaMemory>(startup, device_, bytes, "an output takes");
-    }
-    return {block.release(), [blocks = shared_from_this(), bytes](const CudaMemory* memory) {
-              blocks->give_back(bytes, std::unique_ptr<const CudaMemory>(memory));
-            }};
-  }
-
- private:
-  static constexpr std::size_t kept = 8;
-
-  void give_back(std::size_t bytes, std::unique_ptr<const CudaMemory> block) {
+std::shared_ptr<const CudaMemory> DeviceBlocks::take(std::size_t bytes) {
+  Block block;
+  {
     const std::lock_guard lock(mutex_);
-    if (free_.size() == kept) {
-      free_.erase(free_.begin());
+    const auto found =
+        std::find_if(free_.begin(), free_.end(), [bytes](const auto& entry) { return entry.first == bytes; });
+    if (found != free_.end()) {
+      block = std::move(found->second);
+      free_.erase(found);
     }
-    free_.emplace(bytes, std::move(block));
   }
+  const CudaUse use;
+  if (block) {
+    wait_for_default_stream(startup_, device_);  // what read it last may have been asked for there, and not be done
+  } else {
+    const ScopedContext current(startup_, device_);
+    block = std::make_unique<const CudaMemory>(startup_, device_, bytes, "an output takes");
+  }
+  return {block.release(),
+          [blocks = shared_from_this(), bytes](const CudaMemory* memory) { blocks->give_back(bytes, Block(memory)); }};
+}
 
-  int device_;
-  std::mutex mutex_;
-  std::multimap<std::size_t, std::unique_ptr<const CudaMemory>> free_;
-};
+void DeviceBlocks::give_back(std::size_t bytes, Block block) {
+  Block oldest;  // freed without the lock
+  const std::lock_guard lock(mutex_);
+  if (free_.size() == kept) {
+    oldest = std::move(free_.front().second);
+    free_.erase(free_.begin());
+  }
+  free_.emplace_back(bytes, std::move(block));
+}
 
 GpuSession::GpuSession(std::shared_ptr<Session> session, const Options& options)
-    : session_(std::move(session)), options_(options), blocks_(std::make_shared<Blocks>(session_->device().index)) {
+    : session_(std::move(session)),
+      options_(options),
+      blocks_(std::make_shared<DeviceBlocks>(CudaStartup::instance(), session_->device().index)) {
   if (const auto placement = session_->placement()) {
     placement_known_ = true;
     for (std::size_t i = 0; i < session_->inputs().size(); ++i) {

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "core/cuda_graph.hpp"
 #include "core/cuda_memory.hpp"
@@ -15,6 +17,27 @@
 #include "core/session.hpp"
 
 namespace ortmulti {
+
+/// Memory of a GPU that does not belong to ONNX Runtime's arena. The blocks that were given back last are kept, and
+/// used again for the same size.
+class DeviceBlocks : public std::enable_shared_from_this<DeviceBlocks> {
+ public:
+  static constexpr std::size_t kept = 8;
+
+  DeviceBlocks(CudaStartup& startup, int device);
+
+  std::shared_ptr<const CudaMemory> take(std::size_t bytes);
+
+ private:
+  using Block = std::unique_ptr<const CudaMemory>;
+
+  void give_back(std::size_t bytes, Block block);
+
+  CudaStartup& startup_;
+  int device_;
+  std::mutex mutex_;
+  std::vector<std::pair<std::size_t, Block>> free_;  // the oldest first
+};
 
 /// A session on a GPU as several requests use it, each in a runner of its own.
 class GpuSession {
@@ -53,11 +76,10 @@ class GpuSession {
   void launch(const CudaGraph& graph, CUstream stream);
   void wait_for_launched();
 
-  /// Memory of the device that does not belong to ONNX Runtime's arena, which is used again when it is given back.
+  /// By DeviceBlocks.
   std::shared_ptr<const CudaMemory> allocate(std::size_t bytes);
 
  private:
-  class Blocks;
   using Placement = std::map<std::string, bool, std::less<>>;
 
   std::shared_ptr<Session> session_;
@@ -68,7 +90,7 @@ class GpuSession {
   std::mutex mutex_;
   std::condition_variable ended_;
   int running_ = 0;
-  std::shared_ptr<Blocks> blocks_;
+  std::shared_ptr<DeviceBlocks> blocks_;
   CUevent launched_ = nullptr;  // the last one
   std::mutex thread_mutex_;
   std::unique_ptr<OwnThread> thread_;

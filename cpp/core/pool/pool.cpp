@@ -33,38 +33,57 @@ void Pool::check_process() const {
   }
 }
 
-void Pool::add(std::shared_ptr<Runner> runner) {
+void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners) {
   check_process();
-  const Lock lock(mutex_);
+  std::vector<std::unique_ptr<Worker>> added;
+  Lock lock(mutex_);
   if (closing_) {
     throw Error(ErrorKind::closed, "the pool is closed");
   }
-  auto worker = std::make_unique<Worker>();
-  worker->runner = std::move(runner);
-  worker->session = worker->runner->session();
-  const Device device = worker->runner->device();
-  Group& group = group_of(device);
-  if (group.removed) {
-    throw Error(ErrorKind::device, to_string(device) + " was removed from the pool");
-  }
-  worker->group = &group;
-  worker->group->workers.reserve(worker->group->workers.size() + 1);
-  workers_.reserve(workers_.size() + 1);
+  added.reserve(runners.size());
+  workers_.reserve(workers_.size() + runners.size());
   try {
-    worker->thread = std::thread(&Pool::work, this, std::ref(*worker));  // which waits for the lock
-  } catch (const std::system_error& error) {
-    throw Error(ErrorKind::fail, std::string("the system gives no further thread for the pool: ") + error.what());
+    for (const auto& runner : runners) {
+      Group& group = group_of(runner->device());
+      if (group.removed) {
+        throw Error(ErrorKind::device, to_string(group.device) + " was removed from the pool");
+      }
+      group.workers.reserve(group.workers.size() + runners.size());
+      Worker& worker = *added.emplace_back(std::make_unique<Worker>());
+      worker.runner = runner;
+      worker.session = runner->session();
+      worker.group = &group;
+      worker.thread = std::thread(&Pool::work, this, std::ref(worker));  // which waits for the lock
+    }
+  } catch (...) {
+    for (const auto& worker : added) {
+      worker->stopping = true;
+    }
+    lock.unlock();
+    for (const auto& worker : added) {
+      if (worker->thread.joinable()) {
+        worker->thread.join();
+      }
+    }
+    try {
+      throw;
+    } catch (const std::system_error& error) {
+      throw Error(ErrorKind::fail, std::string("the system gives no further thread for the pool: ") + error.what());
+    }
   }
-  group.provisional = false;
-  const bool another = std::any_of(group.workers.begin(), group.workers.end(),
-                                   [&worker](const Worker* other) { return other->session == worker->session; });
-  group.expected -= std::min<std::size_t>(group.expected, another ? 0 : 1);
-  worker->group->workers.push_back(worker.get());
-  workers_.push_back(std::move(worker));
-  Worker& added = *workers_.back();
-  added.busy = true;
-  ++added.group->busy;
-  hand_over(added);
+  for (auto& each : added) {
+    Worker& worker = *each;
+    Group& group = *worker.group;
+    group.provisional = false;
+    const bool another = std::any_of(group.workers.begin(), group.workers.end(),
+                                     [&worker](const Worker* other) { return other->session == worker.session; });
+    group.expected -= std::min<std::size_t>(group.expected, another ? 0 : 1);
+    group.workers.push_back(&worker);
+    workers_.push_back(std::move(each));
+    worker.busy = true;
+    ++group.busy;
+    hand_over(worker);
+  }
 }
 
 std::vector<std::shared_ptr<Runner>> Pool::runners() const {
@@ -73,7 +92,7 @@ std::vector<std::shared_ptr<Runner>> Pool::runners() const {
   std::vector<std::shared_ptr<Runner>> runners;
   runners.reserve(workers_.size());
   for (const auto& worker : workers_) {
-    if (!closing_) {
+    if (!closing_ && usable(*worker->group)) {
       runners.push_back(worker->runner);
     }
   }

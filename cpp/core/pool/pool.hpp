@@ -71,9 +71,9 @@ class Pool {
   /// A pool without sessions; to be closed before the last reference goes, or it closes itself, which waits.
   static std::shared_ptr<Pool> make(const Options& options);
 
-  /// Adds a session, which takes requests from now on. Throws Error with ErrorKind::device where its device was
-  /// removed.
-  void add(std::shared_ptr<Runner> runner);
+  /// Adds runners, which take requests from now on: all of them or, where it throws, none. Throws Error with
+  /// ErrorKind::device where a runner's device was removed, and with ErrorKind::fail where a thread cannot be started.
+  void add(const std::vector<std::shared_ptr<Runner>>& runners);
 
   /// Says that so many sessions on a device are on their way: requests for it wait. It may have failed or been removed.
   void expect(const Device& device, std::size_t sessions);
@@ -111,7 +111,7 @@ class Pool {
   /// Whether a session on the device takes requests.
   bool serves(const Device& device) const;
 
-  /// What it runs requests with, to be warmed up; none after close().
+  /// The runners of devices that take requests, to be warmed up; none after close().
   std::vector<std::shared_ptr<Runner>> runners() const;
 
   /// Accepts nothing more, answers what was accepted, or with `cancel_waiting` cancels what has not begun, and frees
@@ -143,6 +143,7 @@ class Pool {
   /// What close() cannot have answered any more.
   void give_up_starting(Requests& finished);
   static DeviceState state_of(const Group& group);
+  /// Without what it continues.
   PoolStats own_stats() const;
   Worker* idle_worker(const Request& request);
   bool full() const;
@@ -177,6 +178,7 @@ class Pool {
   /// What became of a run; false where the request is to be tried elsewhere.
   bool end_run(Worker& worker, Request& request, std::exception_ptr error, Requests& finished);
   void conclude(Worker& worker, const std::shared_ptr<Request>& request, std::exception_ptr error, Requests& finished);
+  static bool nobody_waits(const Requests& batch);
   void end_early(Request& request);
   void take_out(Group& group, const std::string& reason, Requests& finished);
   void finish(Request& request, Request::Outcome outcome, std::exception_ptr error = nullptr);
@@ -209,8 +211,8 @@ class Pool {
   bool closing_ = false;
   bool opening_ = false;
   std::exception_ptr failure_;    // of fail()
-  std::shared_ptr<Pool> before_;  // whose work is counted here, while it is open
-  PoolStats done_before_;         // and once it is closed
+  std::shared_ptr<Pool> before_;  // whose work is counted here
+  PoolStats done_before_;         // what pools before that one did
 
   Timers timers_;
   std::condition_variable timers_changed_;

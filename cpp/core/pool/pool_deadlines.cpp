@@ -7,7 +7,7 @@ namespace ortmulti {
 
 std::exception_ptr Pool::deadline_error(const Request& request, const std::string& what) {
   const auto allowed = request.deadline.value_or(request.asked) - request.asked;
-  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(allowed).count();
+  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(allowed).count();
   return make_error(ErrorKind::deadline, what + std::to_string(milliseconds) + " ms");
 }
 

@@ -324,23 +324,26 @@ PoolStats Pool::stats() {
     before = before_;
   }
   if (before) {
-    add_to(stats, before->stats());
+    const Lock lock(before->mutex_);
+    add_to(stats, before->own_stats());
   }
   return stats;
 }
 
 void Pool::continue_from(const std::shared_ptr<Pool>& before) {
   check_process();
-  // What came before that one is kept as numbers: a pool is closed before another one continues its successor.
+  // What came before that one is kept as numbers: a pool is closed before another one continues its successor. Both
+  // pools count it, so that nobody sees it missing.
   PoolStats earlier;
   std::shared_ptr<Pool> older;
   {
     const Lock lock(before->mutex_);
-    std::swap(earlier, before->done_before_);
+    if (before->before_) {
+      const Lock lock_older(before->before_->mutex_);
+      add_to(before->done_before_, before->before_->own_stats());
+    }
     older.swap(before->before_);
-  }
-  if (older) {
-    add_to(earlier, older->stats());
+    earlier = before->done_before_;
   }
   const Lock lock(mutex_);
   before_ = before;

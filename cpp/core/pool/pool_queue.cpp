@@ -6,6 +6,17 @@
 
 namespace ortmulti {
 
+namespace {
+
+// Whoever waits for room submits a request several times.
+void set_asked(Request& request) {
+  if (request.asked == Request::Clock::time_point()) {
+    request.asked = Request::Clock::now();
+  }
+}
+
+}  // namespace
+
 Pool::Worker* Pool::idle_worker(const Request& request) {
   Group* best = nullptr;
   std::size_t best_index = 0;
@@ -146,7 +157,7 @@ bool Pool::run_here(Request& request) {
   if (options_.batching.enabled() || request.deadline) {
     return false;
   }
-  request.asked = Clock::now();
+  set_asked(request);
   Lock lock(mutex_);
   check_accepted(request);
   Worker* worker = idle_worker(request);
@@ -166,7 +177,7 @@ bool Pool::run_here(Request& request) {
 
 bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<Clock::time_point>& wait_until) {
   check_process();
-  request->asked = Clock::now();
+  set_asked(*request);
   if (options_.batching.enabled() && (request->run_options == nullptr || request->own_run_options)) {
     request->batch_size_ = batch_size(*request, options_.batching.axis);
     request->batch_key_ = batch_key(*request, options_.batching.axis);

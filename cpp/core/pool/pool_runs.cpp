@@ -90,6 +90,7 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
   worker.batch.clear();
   Requests finished;
   Requests batch;
+  std::exception_ptr joint_error;
   for (const auto& request : all) {
     if (request->unwanted_ || request->expired_) {
       request->started = Clock::now();
@@ -103,7 +104,7 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
     std::exception_ptr error = run_one(worker, *batch.front(), lock);
     conclude(worker, batch.front(), std::move(error), finished);
   } else if (!batch.empty()) {
-    const std::exception_ptr joint_error = run_joint(worker, batch, lock);
+    joint_error = run_joint(worker, batch, lock);
     for (const auto& request : batch) {
       std::exception_ptr error = joint_error;
       if (error && !request->unwanted_ && !request->expired_ && worker.group->broken.empty()) {
@@ -118,6 +119,7 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
   all.clear();
   batch.clear();
   lock.unlock();
+  joint_error = nullptr;
   announce(finished);
   lock.lock();
 }
@@ -129,6 +131,7 @@ std::exception_ptr Pool::run_one(Worker& worker, Request& request, Lock& lock) {
   std::exception_ptr error;
   std::string why_broken;
   request.started = Clock::now();
+  request.run_error_ = nullptr;
   try {
     worker.runner->run(request);
   } catch (...) {
@@ -156,12 +159,13 @@ std::exception_ptr Pool::run_joint(Worker& worker, const Requests& batch, Lock& 
     error = std::current_exception();
   }
   lock.lock();
-  if (joint) {
+  const bool wanted = joint && !nobody_waits(batch);  // they may have been cancelled while they were joined
+  if (wanted) {
     error = run_one(worker, *joint, lock);
   }
   lock.unlock();
   bool unsplit = false;
-  if (!error) {
+  if (wanted && !error) {
     try {
       split(*joint, batch, options_.batching.axis);
     } catch (const Error& cannot) {
@@ -175,6 +179,7 @@ std::exception_ptr Pool::run_joint(Worker& worker, const Requests& batch, Lock& 
   for (const auto& request : batch) {
     request->started = started;
     request->ended = ended;
+    request->run_error_ = nullptr;
     if (joint) {
       request->copying = joint->copying;
       request->waiting_for_session = joint->waiting_for_session;
@@ -202,6 +207,9 @@ void Pool::conclude(Worker& worker, const std::shared_ptr<Request>& request, std
 bool Pool::end_run(Worker& worker, Request& request, std::exception_ptr error, Requests& finished) {
   Group& group = *worker.group;
   request.ran_on = group.device;
+  if (error) {
+    request.run_error_ = error;
+  }
   if (request.timeline) {
     request.timeline->add("queue", to_ns(request.asked), to_ns(request.started), to_string(group.device));
   }
@@ -235,11 +243,14 @@ bool Pool::end_run(Worker& worker, Request& request, std::exception_ptr error, R
   return true;
 }
 
+bool Pool::nobody_waits(const Requests& batch) {
+  return std::all_of(batch.begin(), batch.end(),
+                     [](const auto& request) { return request->unwanted_ || request->expired_; });
+}
+
 void Pool::end_early(Request& request) {
   Worker& worker = *static_cast<Worker*>(request.worker_);
-  const bool nobody_waits = std::all_of(worker.batch.begin(), worker.batch.end(),
-                                        [](const auto& other) { return other->unwanted_ || other->expired_; });
-  if (worker.in_run != nullptr && nobody_waits) {
+  if (worker.in_run != nullptr && nobody_waits(worker.batch)) {
     worker.runner->terminate(*worker.in_run);
   }
 }
@@ -262,13 +273,13 @@ void Pool::finish(Request& request, Request::Outcome outcome, std::exception_ptr
   request.worker_ = nullptr;
   request.outcome = outcome;
   request.error = std::move(error);
-  if (outcome != Request::Outcome::done) {
-    request.outputs.clear();
-  }
 }
 
 void Pool::announce(Requests& finished) {
   for (auto& request : finished) {
+    if (request->outcome != Request::Outcome::done) {
+      request->outputs.clear();
+    }
     // Out of the request first, which it may refer to.
     if (const auto call = std::move(request->finished)) {
       call(std::move(request));

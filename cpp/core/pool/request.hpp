@@ -58,7 +58,7 @@ class Request {
   std::vector<std::shared_ptr<const void>> output_owners;
   std::exception_ptr error;  ///< Where failed or cancelled.
   Device ran_on;
-  Clock::time_point asked;    ///< When it was handed over.
+  Clock::time_point asked;    ///< When it was handed over: before any wait for room in the queue.
   Clock::time_point started;  ///< When its last run began.
   Clock::time_point ended;
   std::chrono::nanoseconds copying{0};              ///< Part of that: inputs and outputs, by the runner.
@@ -76,6 +76,8 @@ class Request {
   bool expired_ = false;
   bool unwanted_ = false;  // cancelled while it ran
   bool retried_ = false;
+  // How its last run failed. Kept until the request is freed: an error may be Python's, and no lock is held then.
+  std::exception_ptr run_error_;
   std::list<std::shared_ptr<Request>>::iterator position_;  // while it waits
   std::optional<std::multimap<Clock::time_point, std::weak_ptr<Request>>::iterator> timer_;
 };

@@ -20,8 +20,7 @@ class CudaGraph:
 
     Attributes:
         max_shapes: Of how many shapes of the inputs each request in flight keeps a graph, with memory for its inputs
-            and outputs; default 8. Beyond it the least recently used goes, with ONNX Runtime 1.27 or newer; before,
-            further shapes run ordinarily.
+            and outputs; default 8. Beyond that the least recently used graph is freed.
 
     Raises:
         InvalidArgument, InvalidType: ``max_shapes`` is no int of 1 or more.
