@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/graph_capture.hpp"
 #include "core/numa.hpp"
 
 namespace ortmulti {
@@ -79,6 +80,7 @@ std::unique_ptr<WeightReader> WeightLoader::new_reader(int device) {
 }
 
 void WeightLoader::bring_up(std::size_t index) noexcept {
+  const CudaUse use(CudaUse::Kind::lasting);  // also for the reader's threads, which end before this call does
   try {
     std::unique_ptr<WeightReader> reader;
     if (fill_ && index == 0) {
