@@ -167,19 +167,24 @@ def test_eight_sessions_take_the_memory_of_one_without_prepacking(large_model: P
     assert eight < 1.1 * one
 
 
-def test_a_file_that_was_replaced_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("after", ["_find_source", "_create"])
+@pytest.mark.parametrize("of_graph", [False, True])
+def test_a_file_that_was_replaced_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str, of_graph: bool
+) -> None:
     path, data = _models.write_external(tmp_path)
-    find = interop._find_source
+    file = path if of_graph else data
+    call = getattr(interop, after)
 
-    def find_and_replace(*arguments: object) -> object:
-        found = find(*arguments)
+    def call_and_replace(*arguments: object) -> object:
+        result = call(*arguments)
         copy = tmp_path / "copy"
-        copy.write_bytes(data.read_bytes())
-        copy.replace(data)
-        return found
+        copy.write_bytes(file.read_bytes())
+        copy.replace(file)
+        return result
 
-    monkeypatch.setattr(interop, "_find_source", find_and_replace)
-    with pytest.raises(ortmulti.WeightsError, match=r"model\.data' was changed or replaced while"):
+    monkeypatch.setattr(interop, after, call_and_replace)
+    with pytest.raises(ortmulti.WeightsError, match=rf"{file.name}' was changed or replaced while"):
         onnxruntime_sessions(path, "cpu", optimize="never")
 
 

@@ -1,9 +1,6 @@
 #include "core/mapped_file.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <system_error>
@@ -12,27 +9,15 @@
 
 namespace ortmulti {
 
-MappedFile::MappedFile(const std::string& path) {
-  const auto reason = [] { return std::generic_category().message(errno); };
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) {
-    throw Error(ErrorKind::no_such_file, "cannot open '" + path + "': " + reason());
+MappedFile::MappedFile(const InputFile& file) : size_(static_cast<std::size_t>(file.size())) {
+  if (size_ == 0) {
+    return;
   }
-  struct stat status{};
-  void* mapping = MAP_FAILED;
-  const bool known = fstat(descriptor, &status) == 0;
-  if (known && status.st_size > 0) {
-    size_ = static_cast<std::size_t>(status.st_size);
-    mapping = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
+  void* mapping = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
+  if (mapping == MAP_FAILED) {
+    throw Error(ErrorKind::fail, "cannot map '" + file.path() + "': " + std::generic_category().message(errno));
   }
-  const std::string problem = !known || (size_ > 0 && mapping == MAP_FAILED) ? reason() : "";
-  close(descriptor);
-  if (!problem.empty()) {
-    throw Error(ErrorKind::fail, "cannot map '" + path + "': " + problem);
-  }
-  if (size_ > 0) {
-    data_ = static_cast<const unsigned char*>(mapping);
-  }
+  data_ = static_cast<const unsigned char*>(mapping);
 }
 
 MappedFile::~MappedFile() {

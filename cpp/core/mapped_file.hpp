@@ -1,15 +1,16 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
+
+#include "core/file_io.hpp"
 
 namespace ortmulti {
 
 /// A file's bytes, mapped for reading; pages are read when they are touched.
 class MappedFile {
  public:
-  /// Throws Error: no_such_file, or fail for what cannot be mapped.
-  explicit MappedFile(const std::string& path);
+  /// Throws Error with fail for a file that cannot be mapped. The mapping outlives the open file.
+  explicit MappedFile(const InputFile& file);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;

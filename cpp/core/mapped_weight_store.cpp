@@ -8,10 +8,7 @@ namespace ortmulti {
 
 MappedWeightStore::MappedWeightStore(WeightList list) : list_(std::move(list)) {
   for (const WeightFile& file : list_.files) {
-    files_.push_back(std::make_unique<MappedFile>(file.path));
-    if (!(identify_file(file.path) == file)) {
-      throw Error(ErrorKind::weights, "'" + file.path + "' was changed after its weights were listed; load again");
-    }
+    files_.push_back(std::make_unique<MappedFile>(*open_listed(file)));
   }
   const auto memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
   for (const Weight& weight : list_.weights) {

@@ -14,7 +14,7 @@ namespace ortmulti {
 /// The weights for sessions on the CPU, used where their files are mapped: every process shares the page cache's copy.
 class MappedWeightStore : public WeightStore {
  public:
-  /// Throws Error: no_such_file; weights where a file is not the one that was listed.
+  /// Throws Error with ErrorKind::weights where a file cannot be opened or is not the one that was listed.
   explicit MappedWeightStore(WeightList list);
 
   const Device& device() const noexcept override { return device_; }

@@ -62,7 +62,7 @@ class Source {
 class OriginalWeights {
  public:
   explicit OriginalWeights(const std::string& path) : source_(identify_file(path)) {
-    const MappedFile bytes(source_.identity().path);
+    const MappedFile bytes{InputFile(source_.identity().path)};
     for (const Initializer& initializer : index_model(bytes.data(), bytes.size()).initializers) {
       if (initializer.storage == Storage::inline_bytes) {
         found_.emplace(initializer.name, std::pair(initializer.offset, initializer.length));
@@ -98,7 +98,7 @@ class OriginalWeights {
 class Splitter {
  public:
   Splitter(const std::string& saved, const std::string& original, const std::string& data_folder, std::string folder)
-      : saved_(saved),
+      : saved_(InputFile(saved)),
         index_(index_model(saved_.data(), saved_.size())),
         rules_(index_),
         external_(data_folder, original),

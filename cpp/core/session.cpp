@@ -157,7 +157,11 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
     opened->model_bytes = model.owner;
   }
   if (weights) {
-    opened->weights = weights();
+    try {
+      opened->weights = weights();
+    } catch (const Ort::Exception& exception) {
+      throw from_onnxruntime(exception, context);
+    }
   }
   make_part(opened, context, device, [&] {
     std::optional<WeightUseWatch> watch;

@@ -124,6 +124,10 @@ bool Creation::follows(std::size_t index) const {
   return request_.one_session_on_cpu && !devices_[index].is_cuda() && &devices_[index] != &*first;
 }
 
+bool Creation::belongs(std::size_t index, std::size_t created) const {
+  return index == created || (follows(index) && devices_[index] == devices_[created]);
+}
+
 std::mutex* Creation::turn(const Device& device) {
   switch (request_.serialize) {
     case Serialize::none:
@@ -168,7 +172,7 @@ ModelIndex Creation::index() {
     if (model.in_memory) {
       return index_model(static_cast<const unsigned char*>(model.bytes), model.size);
     }
-    const MappedFile file(model.path);
+    const MappedFile file{InputFile(model.path)};
     return index_model(file.data(), file.size());
   } catch (const Error&) {  // ONNX Runtime says what is wrong with the model
     return {};
@@ -229,24 +233,27 @@ std::shared_ptr<Session> Creation::create_session(std::size_t index) {
     }
     return make({});
   }
+  std::shared_ptr<Session> session;
   if (!device.is_cuda()) {
-    return make([this] { return mapped_weights(); });
+    session = make([this] { return mapped_weights(); });
+  } else {
+    const std::size_t place = loader_->index_of(device.index);
+    // Where nothing reads the weights before the first run, the session is created while they are still on their way.
+    const bool early = !request_.weights->fill || !weights_may_be_read();
+    session = make([&] {
+      if (!early) {
+        loader_->wait_filled(place);
+      }
+      return loader_->allocated(place);
+    });
+    loader_->wait_filled(place);
   }
-  const std::size_t place = loader_->index_of(device.index);
-  // Where nothing reads the weights before the first run, the session is created while they are still on their way.
-  const bool early = !request_.weights->fill || !weights_may_be_read();
-  std::shared_ptr<Session> session = make([&] {
-    if (!early) {
-      loader_->wait_filled(place);
-    }
-    return loader_->allocated(place);
-  });
-  loader_->wait_filled(place);
+  check_unchanged(request_.weights->plan->list.files);  // ONNX Runtime read the graph after they were listed
   return session;
 }
 
 void Creation::create(std::size_t index) {
-  std::shared_ptr<Session> session;
+  std::vector<std::shared_ptr<Session>> made;
   std::exception_ptr error;
   try {
     const Device& device = devices_[index];
@@ -263,27 +270,24 @@ void Creation::create(std::size_t index) {
     }
     if (begin) {
       const CudaUse use(device, CudaUse::Kind::lasting);  // of the threads too that load its weights
-      session = create_session(index);
-      register_for_shutdown(session);
-    }
-  } catch (...) {
-    session.reset();
-    error = std::current_exception();
-  }
-  finish(index, std::move(session), error);
-}
-
-void Creation::finish(std::size_t index, std::shared_ptr<Session> session, const std::exception_ptr& error) {
-  std::vector<std::shared_ptr<Session>> made(size());
-  if (session) {
-    for (std::size_t i = 0; i < size(); ++i) {
-      if (follows(i) && devices_[i] == devices_[index]) {
-        made[i] = session->share();
-        register_for_shutdown(made[i]);
+      made.resize(size());
+      made[index] = create_session(index);
+      register_for_shutdown(made[index]);
+      for (std::size_t i = 0; i < size(); ++i) {
+        if (belongs(i, index) && i != index) {
+          made[i] = made[index]->share();
+          register_for_shutdown(made[i]);
+        }
       }
     }
+  } catch (...) {
+    made.clear();
+    error = std::current_exception();
   }
-  made[index] = std::move(session);
+  finish(index, std::move(made), error);
+}
+
+void Creation::finish(std::size_t index, std::vector<std::shared_ptr<Session>> made, const std::exception_ptr& error) {
   if (error) {
     release_hold();  // it may be the first one's
   }
@@ -302,22 +306,22 @@ void Creation::finish(std::size_t index, std::shared_ptr<Session> session, const
         each->close();
       }
     }
-    made.assign(size(), nullptr);
+    made.clear();
     lock.lock();
   }
   stopped_ = stopped_ || (error && !request_.keep_going);
   error_ = error_ ? error_ : error;
   for (std::size_t i = 0; i < size(); ++i) {
-    if (i != index && !(follows(i) && devices_[i] == devices_[index])) {
+    if (!belongs(i, index)) {
       continue;
     }
-    if (made[i]) {
+    if (!made.empty()) {
       newly_ready_.push_back(i);
       ++made_;
+      sessions_[i] = std::move(made[i]);
     } else if (error && request_.keep_going) {
       newly_failed_.push_back({i, error});
     }
-    sessions_[i] = std::move(made[i]);
     ++finished_;
   }
   progress_.notify_all();

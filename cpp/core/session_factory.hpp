@@ -96,10 +96,12 @@ class Creation : public std::enable_shared_from_this<Creation> {
   void start_threads();
   void create(std::size_t index);
   std::shared_ptr<Session> create_session(std::size_t index);
-  /// What create() made, or how it failed; `index`'s followers become handles of it.
-  void finish(std::size_t index, std::shared_ptr<Session> session, const std::exception_ptr& error);
+  /// Hands over the sessions that create(index) made, or none and why.
+  void finish(std::size_t index, std::vector<std::shared_ptr<Session>> made, const std::exception_ptr& error);
   /// Whether this session is made of another one's, which is created on the CPU.
   bool follows(std::size_t index) const;
+  /// Whether a session is made by create(created).
+  bool belongs(std::size_t index, std::size_t created) const;
   std::shared_ptr<const WeightStore> mapped_weights();
   bool weights_may_be_read();
   ModelIndex index();

@@ -49,6 +49,11 @@ WeightFile identity(const std::string& path, const struct stat& status) {
   return file;
 }
 
+Error changed(const WeightFile& file) {
+  return Error(ErrorKind::weights,
+               quote(file.path) + " was changed or replaced while its weights were loaded; load again");
+}
+
 }  // namespace
 
 std::string folder_of(const std::string& path) {
@@ -73,6 +78,32 @@ WeightFile identify_file(const std::string& path) {
                 "cannot open '" + path + "': " + std::generic_category().message(code != 0 ? code : ENOENT));
   }
   return identity(real, status);
+}
+
+std::unique_ptr<const InputFile> open_listed(const WeightFile& listed) {
+  std::unique_ptr<const InputFile> file;
+  try {
+    file = std::make_unique<const InputFile>(listed.path);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::weights, std::string("the weights cannot be loaded: ") + error.what());
+  }
+  check_open(*file, listed);
+  return file;
+}
+
+void check_open(const InputFile& file, const WeightFile& listed) {
+  if (identify_open_file(file) != listed) {
+    throw changed(listed);
+  }
+}
+
+void check_unchanged(const std::vector<WeightFile>& listed) {
+  for (const WeightFile& file : listed) {
+    struct stat status{};
+    if (lstat(file.path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || identity(file.path, status) != file) {
+      throw changed(file);
+    }
+  }
 }
 
 WeightFile identify_open_file(const InputFile& file) {
@@ -191,12 +222,13 @@ WeightList shareable_weights(const std::string& model_path, std::uint64_t min_by
   const WeightFile model = identify_file(model_path);
   ModelIndex index;
   {
-    const MappedFile bytes(model.path);
+    const MappedFile bytes{InputFile(model.path)};
     index = index_model(bytes.data(), bytes.size());
   }
   const SharingRules rules(index);
   ExternalFiles external(folder_of(model_path), model_path);
   WeightList list;
+  list.files.push_back(model);
   for (const Initializer& initializer : index.initializers) {
     const bool is_external = initializer.storage == Storage::external;
     const WeightFile& file = is_external ? external.find(initializer) : model;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -30,6 +31,15 @@ struct WeightFile {
 /// What the file system says of this file now. Throws Error with no_such_file unless it is a regular file.
 WeightFile identify_file(const std::string& path);
 
+/// Opens a listed file. Throws Error with ErrorKind::weights where that fails, or opens another file than was listed.
+std::unique_ptr<const InputFile> open_listed(const WeightFile& listed);
+
+/// Throws Error with ErrorKind::weights where an open file is no longer as it was listed.
+void check_open(const InputFile& file, const WeightFile& listed);
+
+/// Throws Error with ErrorKind::weights for a path that leads to another file than was listed, or to a changed one.
+void check_unchanged(const std::vector<WeightFile>& listed);
+
 /// The same of a file that is open, under the path that it was opened with.
 WeightFile identify_open_file(const InputFile& file);
 
@@ -50,7 +60,7 @@ struct LeftOut {
 };
 
 struct WeightList {
-  std::vector<WeightFile> files;
+  std::vector<WeightFile> files;  ///< The model's own, too, where the list is of a model file.
   std::vector<Weight> weights;
   std::vector<LeftOut> left_out;
 };

@@ -1,6 +1,5 @@
 #include "core/weight_reader.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,19 +21,6 @@ constexpr std::uint64_t default_chunk = 4U << 20U;
 constexpr int default_buffers = 2;
 
 std::string reason(int error) { return std::generic_category().message(error); }
-
-Error changed(const WeightFile& file) {
-  return Error(ErrorKind::weights,
-               "'" + file.path + "' was changed or replaced while its weights were loaded; load again");
-}
-
-int open_listed(const WeightFile& file) {
-  const int descriptor = open(file.path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) {
-    throw Error(ErrorKind::weights, "cannot open the weights in '" + file.path + "': " + reason(errno));
-  }
-  return descriptor;
-}
 
 }  // namespace
 
@@ -200,10 +186,7 @@ WeightReader::WeightReader(CudaStartup& startup, int device, std::shared_ptr<con
   progress_ = std::make_shared<FillProgress>(std::move(ends));
   try {
     for (const WeightFile& file : plan_->list.files) {
-      descriptors_.push_back(open_listed(file));
-      if (!(identify_file(file.path) == file)) {
-        throw changed(file);
-      }
+      files_.push_back(open_listed(file));
     }
     threads_.reserve(static_cast<std::size_t>(options_.reader_threads));
     for (int i = 0; i < options_.reader_threads && !jobs_.empty(); ++i) {
@@ -211,7 +194,6 @@ WeightReader::WeightReader(CudaStartup& startup, int device, std::shared_ptr<con
     }
   } catch (const std::system_error& error) {
     if (threads_.empty()) {
-      close_files();
       throw Error(ErrorKind::runtime_exception, std::string("cannot start a thread to read weights: ") + error.what());
     }  // else fewer do it
   } catch (...) {
@@ -219,7 +201,6 @@ WeightReader::WeightReader(CudaStartup& startup, int device, std::shared_ptr<con
     for (std::thread& thread : threads_) {
       thread.join();
     }
-    close_files();
     throw;
   }
 }
@@ -228,13 +209,6 @@ WeightReader::~WeightReader() {
   abandon();
   for (std::thread& thread : threads_) {
     thread.join();
-  }
-  close_files();
-}
-
-void WeightReader::close_files() noexcept {
-  for (const int descriptor : descriptors_) {
-    close(descriptor);
   }
 }
 
@@ -264,11 +238,10 @@ bool WeightReader::fill(const std::vector<std::shared_ptr<CudaWeightStore>>& tar
   if (stop_.load()) {
     return false;
   }
-  for (const WeightFile& file : plan_->list.files) {
-    if (!(identify_file(file.path) == file)) {
-      throw changed(file);
-    }
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    check_open(*files_[i], plan_->list.files[i]);
   }
+  check_unchanged(plan_->list.files);  // sessions read from the paths
   return true;
 }
 
@@ -364,8 +337,8 @@ void WeightReader::read(const WeightJob& job, unsigned char* buffer) const {
       read_ahead_->wait(file.path, piece.offset + piece.length, stop_);
     }
     for (std::uint64_t done = 0; done < piece.length;) {
-      const ssize_t got =
-          pread(descriptors_[piece.file], buffer + at, piece.length - done, static_cast<off_t>(piece.offset + done));
+      const ssize_t got = pread(files_[piece.file]->descriptor(), buffer + at, piece.length - done,
+                                static_cast<off_t>(piece.offset + done));
       if (got < 0 && errno == EINTR) {
         continue;
       }

@@ -12,6 +12,7 @@
 
 #include "core/cuda_startup.hpp"
 #include "core/cuda_weight_store.hpp"
+#include "core/file_io.hpp"
 #include "core/read_ahead.hpp"
 #include "core/timeline.hpp"
 #include "core/weight_plan.hpp"
@@ -78,7 +79,6 @@ class WeightReader {
   void read(const WeightJob& job, unsigned char* buffer) const;
   /// Waits for the targets; false where there will be none.
   bool wait_for_targets();
-  void close_files() noexcept;
 
   CudaStartup& startup_;
   int device_;
@@ -88,7 +88,7 @@ class WeightReader {
   std::vector<int> cpus_;
   Timeline* timeline_;
   std::vector<WeightJob> jobs_;
-  std::vector<int> descriptors_;
+  std::vector<std::unique_ptr<const InputFile>> files_;  // of the list
   std::shared_ptr<FillProgress> progress_;
   std::atomic<std::size_t> next_job_{0};
   std::atomic<std::uint64_t> copied_{0};

@@ -95,6 +95,25 @@ class GpuWeights:
         pass
 
 
+def check_unchanged(weights: _core.WeightList) -> None:
+    """Check that the files of the weights and of their graph are still those that were listed.
+
+    Raises:
+        WeightsError: One of them is not.
+    """
+    for path, size, inode, mtime_ns in weights.files:
+        try:
+            found = Path(path).stat()
+        except OSError as error:
+            raise WeightsError(f"cannot read the weights in '{path}': {error}") from error
+        _check_same(path, found, size, inode, mtime_ns)
+
+
+def _check_same(path: str, found: os.stat_result, size: int, inode: int, mtime_ns: int) -> None:
+    if (found.st_size, found.st_ino, found.st_mtime_ns) != (size, inode, mtime_ns):
+        raise WeightsError(f"'{path}' was changed or replaced while its weights were loaded; load again")
+
+
 def _map(path: str, size: int, inode: int, mtime_ns: int) -> mmap.mmap:
     try:
         with Path(path).open("rb", buffering=0) as file:
@@ -102,8 +121,7 @@ def _map(path: str, size: int, inode: int, mtime_ns: int) -> mmap.mmap:
             mapping = mmap.mmap(file.fileno(), found.st_size, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise WeightsError(f"cannot read the weights in '{path}': {error}") from error
-    if (found.st_size, found.st_ino, found.st_mtime_ns) != (size, inode, mtime_ns):
-        raise WeightsError(f"'{path}' was changed or replaced while its weights were loaded; load again")
+    _check_same(path, found, size, inode, mtime_ns)
     return mapping
 
 

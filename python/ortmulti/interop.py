@@ -12,7 +12,15 @@ from ortmulti import _core, _creation, _onnxruntime_sessions, _onnxruntime_value
 from ortmulti import providers as _providers
 from ortmulti._creation import Model
 from ortmulti._onnxruntime import import_onnxruntime
-from ortmulti._onnxruntime_weights import SMALL_TYPES, GpuWeights, MappedWeights, NotShared, Source, Weights
+from ortmulti._onnxruntime_weights import (
+    SMALL_TYPES,
+    GpuWeights,
+    MappedWeights,
+    NotShared,
+    Source,
+    Weights,
+    check_unchanged,
+)
 from ortmulti._shared import Optimize
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import (
@@ -130,7 +138,8 @@ def onnxruntime_sessions(
                 converted.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
                 weights.add_to(converted)
             sessions.append(_create(ort, path, converted, device, wanted[device], weights))
-    for _, weights in shared.values():
+    for used, weights in shared.values():
+        check_unchanged(used.weights)  # onnxruntime read the graph after the weights were listed
         weights.created()
     return sessions
 

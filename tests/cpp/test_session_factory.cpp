@@ -6,17 +6,21 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/cores.hpp"
 #include "core/cuda_startup.hpp"
 #include "core/session_factory.hpp"
+#include "core/weight_list.hpp"
+#include "core/weight_plan.hpp"
 #include "fake_cuda.hpp"
 #include "test_support.hpp"
 
@@ -230,6 +234,79 @@ TEST_F(Factory, SessionsAreGivenAwayOneByOneAndOthersKeepGoing) {
   EXPECT_FALSE(kept->closed()) << "it is whose it was given to";
   kept.reset();
   EXPECT_EQ(bytes.use_count(), 1) << "sessions are left";
+}
+
+TEST_F(Factory, FollowersOfASessionThatWasClosedAreAnError) {
+  std::atomic<bool> stop{false};
+  std::thread closing([&] {
+    while (!stop) {
+      close_all_sessions();  // as at the end of the process, from when on no session may be used
+    }
+  });
+  int closed = 0;
+  for (int round = 0; closed < 3 && round < 1000; ++round) {
+    CreationRequest request = request_for("add", 2000);
+    request.one_session_on_cpu = true;
+    request.keep_going = round % 2 == 0;
+    const auto creation = Creation::start(runtime(), request);
+    try {
+      for (const auto& session : creation->take()) {
+        EXPECT_NE(session, nullptr);
+      }
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::closed) << error.what();
+      ++closed;
+    }
+  }
+  EXPECT_EQ(closed, 3);
+  stop = true;
+  closing.join();
+}
+
+// "external" in a folder of its own, and its weights.
+struct ExternalModel {
+  ExternalModel() {
+    folder.write("external.data",
+                 read_file(model_path("external").substr(0, model_path("external").rfind('/')) + "/external.data"));
+  }
+  CreationRequest request(WeightList list) const {
+    CreationRequest made = request_for("external", 1);
+    made.model = ModelSource::from_path(path);
+    made.weights = SharedWeights{std::make_shared<const WeightPlan>(plan_weights(std::move(list))), nullptr, {}, true};
+    return made;
+  }
+
+  TemporaryFolder folder;
+  std::string path = folder.write("external.onnx", read_file(model_path("external")));
+};
+
+TEST_F(Factory, AModelThatWasReplacedAfterItsWeightsWereListedIsAnError) {
+  const ExternalModel model;
+  const WeightList list = shareable_weights(model.path);
+  EXPECT_EQ(Creation::start(runtime(), model.request(list))->take().size(), 1U);
+  model.folder.write("external.onnx", read_file(model_path("add")));
+  EXPECT_TRUE(throws(ErrorKind::weights, {"external.onnx", "changed or replaced"},
+                     [&] { Creation::start(runtime(), model.request(list))->take(); }));
+}
+
+TEST_F(Factory, AFileThatIsChangedWhileASessionIsCreatedIsAnError) {
+  const ExternalModel model;
+  WeightList list = shareable_weights(model.path);
+  const std::string saved = model.folder.write("saved.onnx", "to be overwritten by the session's creation");
+  add_file(list, identify_file(saved));
+  CreationRequest request = model.request(list);
+  request.options.optimized_model_filepath = saved;
+  EXPECT_TRUE(throws(ErrorKind::weights, {"saved.onnx", "changed or replaced"},
+                     [&] { Creation::start(runtime(), request)->take(); }));
+}
+
+TEST_F(Factory, WhatOnnxRuntimeRefusesOfTheWeightsIsAnErrorWithContext) {
+  const ExternalModel model;
+  WeightList list = shareable_weights(model.path);
+  list.weights[0].shape = {512, 512};
+  EXPECT_TRUE(throws(ErrorKind::invalid_argument,
+                     {"creating a session of", "external.onnx' on cpu", "not enough space"},
+                     [&] { Creation::start(runtime(), model.request(list))->take(); }));
 }
 
 TEST_F(Factory, WhereAllFailThatIsThrownThoughTheyKeepGoing) {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -49,6 +50,13 @@ TEST_F(WeightListTest, SaysWhereInlineAndExternalWeightsLie) {
     EXPECT_EQ(bytes_of(list, list.weights[0]), twice_identity());
     EXPECT_EQ(list.files[0], identify_file(list.files[0].path));
   }
+}
+
+TEST_F(WeightListTest, TheModelIsAmongTheFilesWhereAllItsWeightsAreExternal) {
+  const std::string path = model_path("external");
+  const std::vector<WeightFile> files = shareable_weights(path).files;
+  EXPECT_EQ(std::count(files.begin(), files.end(), identify_file(path)), 1);
+  EXPECT_EQ(files.size(), 2U);
 }
 
 TEST_F(WeightListTest, NamesWhatIsMissingOrShort) {
