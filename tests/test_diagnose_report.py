@@ -70,6 +70,11 @@ def _set(document: dict[str, Any], path: tuple[str | int, ...], value: Any) -> N
         (("findings", 0, "verified", "interval"), [1.0], "findings[0].verified.interval has not two ends"),
         (("serialization", 1, "on", 0, "what"), None, "serialization[1].on[0].what is missing"),
         (("prediction", "seconds"), [1], "prediction.seconds is list, not an object"),
+        (("settings", "new"), float("inf"), "Out of range float values"),
+        (("machine", "cpu"), "fast", "machine.cpu is 'fast', not an object"),
+        (("machine", "gpus"), [{}], "machine.gpus[0].name is missing"),
+        (("machine", "memory", "total"), "much", "machine.memory.total is 'much', not a number"),
+        (("models", 0, "bytes"), [], "models[0].bytes is list, not a number"),
     ],
 )
 def test_what_is_wrong_with_a_document_is_named(

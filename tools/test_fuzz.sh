@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Fuzzes the reader and the rewriter of ONNX models under AddressSanitizer and UndefinedBehaviorSanitizer, from the
 # tests' models on: with libFuzzer where there is a Clang that has it (Debian: clang and libclang-rt-dev), else with
-# our own driver and the compiler that there is.
+# our own driver and the compiler that there is. Then runs the fuzz targets in Python, tests/fuzz/fuzz_*.py; PY is a
+# Python that has ortmulti.
 #
 #   tools/test_fuzz.sh [SECONDS]
 #
@@ -44,3 +45,6 @@ cmake -S . -B "build/fuzz/$name" -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_BUILD_
 cmake --build "build/fuzz/$name" --target ortmulti_fuzz_onnx
 "build/fuzz/$name/tests/fuzz/ortmulti_fuzz_onnx" -max_total_time="$seconds" -max_len=65536 -timeout=10 \
   -print_final_stats=1 -artifact_prefix=build/fuzz/onnx- "$corpus"
+for target in tests/fuzz/fuzz_*.py; do
+  "${PY:-python3}" -m "tests.fuzz.$(basename "$target" .py)" "$seconds"
+done

@@ -164,8 +164,8 @@ def caption(document: Json, how: str) -> str:
 
 def machine_text(machine: Json) -> str:
     """The machine in a few words: its GPUs with the driver, its processor and the cores that may be used."""
-    cpu, gpus, driver = machine["cpu"], machine["gpus"] or [], machine["driver"]
+    cpu, gpus, driver = machine["cpu"], machine.get("gpus") or [], machine.get("driver")
     names = Counter(gpu["name"] for gpu in gpus)
     parts = [f"{count} x {name}" for name, count in names.items()]
-    parts += [f"driver {driver['version']}"] if gpus and driver else []
-    return ", ".join([*parts, f"{cpu['model'] or cpu['architecture']}, {cpu['usable_physical_cores']} cores"])
+    parts += [f"driver {driver.get('version')}"] if gpus and driver else []
+    return ", ".join([*parts, f"{cpu.get('model') or cpu['architecture']}, {cpu['usable_physical_cores']} cores"])

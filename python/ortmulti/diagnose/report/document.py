@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -64,9 +65,18 @@ _DOCUMENT = {
     ],
     "prediction?": {"best": str, "seconds": {"": float}, "why": str},
     "findings": [_FINDING],
-    "machine": dict,
+    "machine": {
+        "cpu": {"model?": str, "architecture": str, "usable_physical_cores": int},
+        "gpus?": [{"name": str}],
+        "driver?": {"version?": str},
+        "system?": dict,
+        "memory?": {"total?": float},
+        "environment?": dict,
+    },
     "releases": dict,
-    "models": [dict],
+    "models": [{"name?": str, "path?": str, "bytes?": float, "external_bytes?": float}],
+    "settings?": dict,
+    "command?": list,
 }
 _NAMES = {str: "text", int: "a whole number", float: "a number", dict: "an object", list: "a list"}
 
@@ -89,7 +99,8 @@ def load_document(path: Path) -> dict[str, Any]:
         raise InvalidArgument(f"{path} is a result of kind {document.get('kind')!r}, not a diagnosis")
     try:
         check_document(document)
-    except InvalidArgument as error:
+        json.dumps(document, allow_nan=False)  # the page embeds it
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{path} is not a whole diagnosis: {error}") from error
     return document
 

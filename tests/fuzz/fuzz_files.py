@@ -1,0 +1,293 @@
+"""Fuzzes the readers of files from users: `python -m tests.fuzz.fuzz_files [SECONDS [SEED [CASE]]]`.
+
+Inputs (.npz), adapters, tunings and diagnoses: each case changes a real file, by its structure or its bytes. A reader
+must return something sound or raise InvalidArgument or NoSuchFile, within bounds of time and memory. SEED and CASE
+repeat one case.
+"""
+
+from __future__ import annotations
+
+import copy
+import faulthandler
+import io
+import json
+import os
+import resource
+import struct
+import sys
+import tempfile
+import time
+import warnings
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+import ortmulti
+from ortmulti import _adapter_file
+from ortmulti._array_file import read_arrays, write_arrays
+from ortmulti.cli import output
+from ortmulti.diagnose.report.document import load_document
+from ortmulti.diagnose.report.html import write_html
+from ortmulti.diagnose.report.terminal import print_diagnosis
+from ortmulti.errors import InvalidArgument, NoSuchFile
+from tests import _diagnosis
+
+HANG = 60
+"""Seconds of one case."""
+
+MEMORY = 4 << 30
+"""Bytes of address space, besides the memory at the start."""
+
+NUMBERS = (
+    0,
+    1,
+    2,
+    8,
+    12,
+    14,
+    99,
+    0x7F,
+    0xFF,
+    0x7FFF,
+    0xFFFF,
+    0x7FFFFFFF,
+    0xFFFFFFFE,
+    0xFFFFFFFF,
+    1 << 40,
+    2**63,
+    2**64 - 1,
+)
+NAMES = ("x.npy", "x", ".npy", "a/", "../x.npy", "x\0.npy", "\u00e4.npy", "y" * 300)
+HEADERS = (
+    "{'descr': %s, 'fortran_order': %s, 'shape': %s, }", "{'descr': %s, 'fortran_order': %s, 'shape': %s",
+    "(%s, %s, %s)", "-" * 9000 + "%s%s%s", "[" * 500 + "%s%s%s", "'''%s%s%s",
+)  # fmt: skip
+KINDS = (
+    "'<f4'", "'|O'", "'<U3'", "'|S0'", "'|V0'", "'<M8[ns]'", "'|V2147483647'", "[('a', '<f8', (3, 2))]",
+    "[('a', '|O')]", "('<f8', (2, 2))", "7", "'zzz'", "None", "'<f8, |O'",
+)  # fmt: skip
+SHAPES = (
+    "(3,)", "()", "(0,)", "(-1,)", "(-3, -3)", "(1000000000000,)", "(4611686018427387904, 4)", "(True,)", "(1.5,)", "3",
+    f"({'1, ' * 70})", f"({'9' * 4000},)", "(0, 4611686018427387904)",
+)  # fmt: skip
+VALUES: list[Any] = [
+    None, True, 0, -1, 2**31, 2**64, 10**30, 0.5, 1e308, float("nan"), float("inf"), "", "a\0b", "\ud800", "x" * 300,
+    "node:9", "cuda:99", [], [[]], {}, {"": {}}, [None], "cpu",
+]  # fmt: skip
+
+
+# --- Changes ----------------------------------------------------------------------------------------------------------
+
+
+def changed_bytes(content: bytes, random: Random) -> bytes:
+    """A few bytes, numbers or parts of the content are others, missing or there twice."""
+    data = bytearray(content)
+    for _ in range(random.choice((1, 1, 2, 4, 16))):
+        if not data:
+            break
+        place = random.randrange(len(data))
+        how = random.randrange(5)
+        if how == 0:
+            data[place] = random.randrange(256)
+        elif how == 1:
+            code = random.choice("BHIQ")
+            number = random.choice(NUMBERS) % (1 << 8 * struct.calcsize(code))
+            data[place : place + struct.calcsize(code)] = struct.pack(f"<{code}", number)
+        elif how == 2:
+            del data[place : place + random.choice((1, 2, 4, 8, 100, len(data)))]
+        elif how == 3:
+            part = data[place : place + random.choice((1, 4, 8, 46, 100))]
+            at = random.randrange(len(data))
+            data[at:at] = part
+        else:
+            source = random.randrange(len(data))
+            data[place : place + 8] = data[source : source + 8]
+    return bytes(data)
+
+
+def changed_archive(content: bytes, random: Random) -> bytes:
+    """An archive of some of the same members and some others, and with other fields in its headers."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(file, "w") as new:
+        members = [old.read(name) for name in old.namelist()]
+        for name in old.namelist()[: random.randrange(4)]:
+            new.writestr(name, old.read(name))
+        for _ in range(random.randrange(4)):
+            member = random.choice(members)
+            if random.random() < 0.7:
+                member = array_with_header(random) + member[random.choice((0, 10, 80, 128)) :]
+            if random.random() < 0.2:
+                member = changed_bytes(member, random)
+            if random.random() < 0.05:
+                member += bytes(1 << 24)
+            new.writestr(random.choice(NAMES), member, random.choice((0, 8, 8, 8, 12, 14)))
+    data = bytearray(file.getvalue())
+    for _ in range(random.choice((0, 0, 1, 2))):
+        signature, fields = random.choice(((b"PK\1\2", 42), (b"PK\3\4", 26), (b"PK\5\6", 18)))
+        places = [at for at in range(len(data)) if data.startswith(signature, at)]
+        if places:
+            at = random.choice(places) + random.randrange(4, fields + 1, 2)
+            code = random.choice("HI")
+            number = random.choice(NUMBERS) % (1 << 8 * struct.calcsize(code))
+            data[at : at + struct.calcsize(code)] = struct.pack(f"<{code}", number)
+    return bytes(data)
+
+
+def array_with_header(random: Random) -> bytes:
+    """The first part of an .npy file, up to its data."""
+    text = random.choice(HEADERS) % (random.choice(KINDS), random.choice(("True", "False", "0")), random.choice(SHAPES))
+    version = random.choice(((1, 0), (1, 0), (1, 0), (2, 0), (3, 0), (9, 9)))
+    size = struct.pack("<H" if version == (1, 0) else "<I", len(text) + 1)
+    return b"\x93NUMPY" + bytes(version) + size + text.encode() + b"\n"
+
+
+def changed_json(content: bytes, random: Random) -> bytes:
+    """A document in which some values are others, missing or moved."""
+    document = json.loads(content)
+    for _ in range(random.choice((1, 1, 2, 5))):
+        every = places(document)
+        if not every:
+            break
+        parent, key = random.choice(every)
+        how = random.randrange(5)
+        if how == 0:
+            parent[key] = copy.deepcopy(random.choice(VALUES))
+        elif how == 1:
+            del parent[key]
+        elif how == 2:
+            other, place = random.choice(every)
+            parent[key] = copy.deepcopy(other[place])
+        elif how == 3 and isinstance(parent, dict):
+            parent[random.choice(("", "kind", "new", "\0"))] = parent.pop(key)
+        else:
+            parent[key] = [parent[key]]
+    text = json.dumps(document)
+    if random.random() < 0.02:
+        text = text.replace("[", "[" * random.choice((1, 2000, 200_000)), 1)
+    return text.encode()
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every container below a value, with each of its keys."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    return [found for key in keys for found in ((value, key), *places(value[key]))]
+
+
+# --- Readers ----------------------------------------------------------------------------------------------------------
+
+
+def read_inputs(path: Path) -> None:
+    for name, array in read_arrays(path).items():
+        assert isinstance(name, str)
+        assert isinstance(array, np.ndarray)
+        assert not array.dtype.hasobject
+        array.tobytes()[:1]
+
+
+def read_adapter(path: Path) -> None:
+    parameters = ortmulti.AdapterFormat.read_adapter(path).get_parameters()
+    total = sum(ortmulti._core.bytes_of(value._core).nbytes for value in parameters.values())
+    assert total + sum(len(name.encode()) for name in parameters) <= path.stat().st_size
+    ortmulti.LoraAdapter().Load(path)
+
+
+def read_tuning(path: Path) -> None:
+    tuning = ortmulti.Tuning.read(path)
+    assert tuning.kind in ("cpu", "cuda")
+    json.dumps(tuning.as_json())
+
+
+def read_diagnosis(path: Path) -> None:
+    document = load_document(path)
+    write_html(document, path.with_suffix(".html"))
+    console = output.stdout()
+    with console.capture() as captured:
+        print_diagnosis(document, console)
+    assert "\x1b" not in captured.get()
+
+
+Change = Callable[[bytes, Random], bytes]
+TARGETS: dict[str, tuple[Callable[[Path], None], Change]] = {
+    "inputs": (read_inputs, changed_archive),
+    "adapter": (read_adapter, changed_bytes),
+    "tuning": (read_tuning, changed_json),
+    "diagnosis": (read_diagnosis, changed_json),
+}
+
+
+def write_seeds(folder: Path) -> dict[str, list[bytes]]:
+    """Real files of each kind."""
+    arrays: dict[str, Any] = {
+        "x": np.arange(1000.0).reshape(10, 100),
+        "y": np.array([["a", "b"]], object),
+        "z": np.asfortranarray(np.ones((3, 4), np.float16)),
+        "e": np.zeros((0, 3), np.int64),
+    }
+    write_arrays(folder / "0.npz", arrays)
+    np.savez(folder / "1.npz", x=arrays["x"])
+    np.savez_compressed(folder / "2.npz", **{**arrays, "y": np.array(["a", "bc"])})
+    tensors = {
+        name: _adapter_file.Tensor(1, (2, 3), np.arange(24, dtype=np.uint8)) for name in ("first", "second", "a" * 90)
+    }
+    (folder / "0.adapter").write_bytes(b"".join(map(bytes, _adapter_file.chunks(_adapter_file.Adapter(1, 2, tensors)))))
+    ortmulti.Tuning(
+        settings={"intra_op_num_threads": 1, "thread_affinity": "node:0", "allow_spinning": False},
+        objective="latency", devices=("cpu",), model={"name": "m", "shapes": "0", "graph": "1"},
+        machine={"cpu": "c", "memory": 1}, gain={"ratio": 1.5, "low": 1.4, "high": 1.6},
+    ).write(folder / "0.tuning")  # fmt: skip
+    for number, document in enumerate((_diagnosis.make_empty(), _diagnosis.make_partial())):
+        _diagnosis.save(document, folder).rename(folder / f"{number}.diagnosis")
+    endings = {"inputs": "npz", "adapter": "adapter", "tuning": "tuning", "diagnosis": "diagnosis"}
+    return {kind: [path.read_bytes() for path in sorted(folder.glob(f"*.{end}"))] for kind, end in endings.items()}
+
+
+def run(seeds: dict[str, list[bytes]], path: Path, random: Random) -> str:
+    """Make and read one changed file; what became of it."""
+    kind = random.choice(("inputs", "inputs", "inputs", "adapter", "tuning", "diagnosis"))
+    read, change = TARGETS[kind]
+    content = random.choice(seeds[kind])
+    if random.random() < 0.7:
+        content = change(content, random)
+    if random.random() < 0.4:
+        content = changed_bytes(content, random)
+    path.write_bytes(content)
+    try:
+        read(path)
+    except (InvalidArgument, NoSuchFile) as error:
+        return f"{kind}: {type(error).__name__}"
+    return f"{kind}: read"
+
+
+def main() -> None:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else int.from_bytes(os.urandom(4))
+    cases = [int(sys.argv[3])] if len(sys.argv) > 3 else None
+    print(f"files: seed {seed}", flush=True)
+    warnings.simplefilter("ignore")  # of NumPy and zipfile about odd headers
+    ortmulti.get_available_providers()
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
+        seeds = write_seeds(Path(name))
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+        found: Counter[str] = Counter()
+        end, number = time.monotonic() + seconds, 0
+        while time.monotonic() < end and (cases is None or number < 1):
+            case = number if cases is None else cases[0]
+            faulthandler.dump_traceback_later(HANG, exit=True)
+            try:
+                found[run(seeds, Path(name) / "changed", Random(f"{seed} {case}"))] += 1
+            except BaseException:
+                print(f"repeat with: python -m tests.fuzz.fuzz_files 60 {seed} {case}", flush=True)
+                raise
+            number += 1
+        faulthandler.cancel_dump_traceback_later()
+    print(f"files: {number} cases, {dict(found)}, {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MB")
+
+
+if __name__ == "__main__":
+    main()
