@@ -49,7 +49,9 @@ def assert_as_onnxruntime(error: ortmulti.Error, model: Any) -> None:
     with pytest.raises(Exception, match="ONNXRuntimeError") as caught:
         onnxruntime.InferenceSession(model, providers=[CPU])
     assert type(error).__name__ == type(caught.value).__name__
-    assert str(caught.value).split(" : ", 3)[3] in str(error)
+    prefix, number, name, text = str(caught.value).split(" : ", 3)
+    assert str(error).startswith(f"{prefix} : {number} : {name} : ")
+    assert text in str(error)
 
 
 # --- Models that are none ---------------------------------------------------------------------------------------------
@@ -57,7 +59,7 @@ def assert_as_onnxruntime(error: ortmulti.Error, model: Any) -> None:
 
 def test_missing_model(tmp_path: Path) -> None:
     path = tmp_path / "missing.onnx"
-    error = error_of(path, "missing.onnx")
+    error = error_of(path, r"^\[ONNXRuntimeError\] : 3 : NO_SUCHFILE : .*missing.onnx")
     assert isinstance(error, ortmulti.NoSuchFile)
     assert isinstance(error, FileNotFoundError)
     assert isinstance(error_of(path / "below", "missing.onnx"), ortmulti.NoSuchFile)
@@ -184,7 +186,7 @@ def session() -> Iterator[ortmulti.InferenceSession]:
 @pytest.mark.parametrize(
     ("outputs", "feed", "error", "message"),
     [
-        (None, {}, ValueError, "missing input 'x'"),
+        (None, {}, ValueError, r"Required inputs .*'x'"),
         (None, {"X": X}, ValueError, "unknown input 'X'.*'x'"),
         (None, {"x": X, "z": X}, ValueError, "unknown input 'z'.*'x'"),
         (None, {3: X}, TypeError, "must be a str, not int"),
@@ -220,6 +222,30 @@ def test_feed(
     with pytest.raises(error, match=message) as caught:
         session.run(outputs, feed)
     assert isinstance(caught.value, ortmulti.InvalidArgument)
+
+
+CALLS: dict[str, Callable[[Any, Any], object]] = {
+    "an unknown config entry": lambda p, _: p.SessionOptions().get_session_config_entry("NOPE"),
+    "an unknown config entry of a run": lambda p, _: p.RunOptions().get_run_config_entry("NOPE"),
+    "an empty config key": lambda p, _: p.SessionOptions().add_session_config_entry("", "1"),
+    "a severity": lambda p, _: p.set_default_logger_severity(5),
+    "a severity of a callback": lambda p, _: p.set_default_logger_callback(print, severity=5),
+    "a callback": lambda p, _: p.set_default_logger_callback("none"),
+    "an input to bind": lambda _, session: session.io_binding().bind_cpu_input("Q", X),
+    "a list to bind": lambda _, session: session.io_binding().bind_cpu_input("x", [1]),
+    "a dtype": lambda _, session: session.run(None, {"x": X.astype(np.complex64)}),
+    "a value's size": lambda p, _: p.OrtValue.ortvalue_from_numpy(X).update_inplace(X[:1]),
+}
+
+
+@pytest.mark.parametrize("name", list(CALLS))
+def test_where_onnxruntime_raises_a_bare_runtime_error(name: str, session: ortmulti.InferenceSession) -> None:
+    theirs = onnxruntime.InferenceSession(_models.matmul(), providers=[CPU])
+    if not hasattr(onnxruntime, "set_default_logger_callback") and "callback" in name:
+        pytest.skip("a function of a later release")
+    for package, created in ((onnxruntime, theirs), (ortmulti, session)):
+        with pytest.raises(RuntimeError):
+            CALLS[name](package, created)
 
 
 @pytest.mark.parametrize("options", [onnxruntime.SessionOptions(), {}, 1])

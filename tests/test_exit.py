@@ -151,7 +151,9 @@ def test_an_error_that_nobody_catches_is_all_that_is_said() -> None:
     )
     assert child.returncode == 1
     assert child.stderr.startswith("Traceback")
-    assert child.stderr.splitlines()[-1].startswith("ortmulti.errors.InvalidArgument: missing input 'x'")
+    assert child.stderr.splitlines()[-1].startswith(
+        "ortmulti.errors.InvalidArgument: [ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Required inputs (['x'])"
+    )
 
 
 def test_a_session_used_by_an_exit_handler_that_was_registered_first() -> None:

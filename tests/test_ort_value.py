@@ -294,7 +294,9 @@ def test_a_full_gpu_and_bad_devices_are_said(memory_driver: dict[str, str]) -> N
     assert full.startswith("OutOfMemory: the value takes 0 MB on cuda:2")
     assert large.startswith("OutOfMemory: the value takes 4294 MB on cuda:0, which has ")
     assert unknown == "DeviceError: there is no device cuda:3: this process sees 3 CUDA devices"
-    assert strings.startswith("NotImplemented: strings are in the CPU's memory")
+    assert strings.startswith(
+        "NotImplemented: [ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : strings are in the CPU's memory"
+    )
     assert live == "0"
 
 

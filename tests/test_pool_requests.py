@@ -293,7 +293,7 @@ def test_bad_inputs_are_refused_when_they_are_given(pool: ortmulti.Pool, call: s
     ask = getattr(pool, call)
     with pytest.raises(ortmulti.InvalidArgument, match="unknown input 'z'"):
         ask(None, {"z": feed(0)["x"]})
-    with pytest.raises(ortmulti.InvalidArgument, match="missing input 'x'"):
+    with pytest.raises(ortmulti.InvalidArgument, match=r"Required inputs .*'x'"):
         ask(None, {})
     with pytest.raises(ortmulti.InvalidArgument, match="unknown output 'q'"):
         ask(["q"], feed(0))

@@ -180,7 +180,7 @@ def test_a_run_that_fails(session: ortmulti.InferenceSession, results: Results) 
     assert user_data == "data"
     with pytest.raises(ortmulti.InvalidArgument) as caught:
         session.run(None, {"x": X[:, :5]})
-    assert error == str(caught.value)
+    assert str(caught.value) == f"[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : {error}"  # onnxruntime's has none either
 
 
 def test_a_run_that_is_terminated(session: ortmulti.InferenceSession, results: Results) -> None:

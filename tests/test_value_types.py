@@ -261,7 +261,7 @@ def test_none_beside_another_input() -> None:
     x = np.ones(3, np.float32)
     for a in (None, x):
         assert_same(ours.run(None, {"a": a, "b": x}), theirs.run(None, {"a": a, "b": x}))
-    with pytest.raises(ortmulti.InvalidArgument, match="missing input 'b'"):
+    with pytest.raises(ortmulti.InvalidArgument, match=r"Required inputs .*'b'"):
         ours.run(None, {"a": None})
 
 

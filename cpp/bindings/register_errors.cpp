@@ -78,7 +78,7 @@ py::object to_python(const Error& error) {
   if (!message) {
     throw py::error_already_set();
   }
-  return type(message);
+  return type.attr("_of_runtime")(message);
 }
 
 py::object to_python(const std::exception_ptr& exception) {

@@ -258,8 +258,8 @@ void Session::check_complete(const std::vector<const char*>& fed) const {
     }
   }
   if (!missing.empty()) {
-    throw Error(ErrorKind::invalid_argument,
-                "missing input " + missing + ": " + model() + " needs " + names_of(inputs()));
+    throw Error(ErrorKind::invalid_argument, "Required inputs ([" + missing + "]) are missing from input feed: " +
+                                                 model() + " needs " + names_of(inputs()));
   }
 }
 

@@ -26,7 +26,7 @@ BytesProgress: TypeAlias = Callable[[int, int], object]
 def check_model(model: object) -> CheckedModel:
     if isinstance(model, (bytes, bytearray, memoryview)):
         if len(model) == 0:
-            raise InvalidArgument("the model is empty: 0 bytes")
+            raise InvalidArgument._of_runtime("the model is empty: 0 bytes")
         return model
     if not isinstance(model, (str, os.PathLike)):
         raise InvalidType(f"a model is a path or bytes, not {type(model).__name__}")
@@ -34,15 +34,15 @@ def check_model(model: object) -> CheckedModel:
     try:
         size = path.stat().st_size
     except FileNotFoundError:
-        raise NoSuchFile(f"there is no model file '{path}'") from None
+        raise NoSuchFile._of_runtime(f"there is no model file '{path}'") from None
     except OSError as error:
-        raise NoSuchFile(f"the model file '{path}' cannot be read: {error.strerror}") from error
+        raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: {error.strerror}") from error
     if path.is_dir():
-        raise NoSuchFile(f"'{path}' is a directory, not a model file")
+        raise NoSuchFile._of_runtime(f"'{path}' is a directory, not a model file")
     if not os.access(path, os.R_OK):
-        raise NoSuchFile(f"the model file '{path}' cannot be read: permission denied")
+        raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: permission denied")
     if size == 0:
-        raise InvalidArgument(f"the model file '{path}' is empty: 0 bytes")
+        raise InvalidArgument._of_runtime(f"the model file '{path}' is empty: 0 bytes")
     return str(path)
 
 

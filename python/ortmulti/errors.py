@@ -8,6 +8,8 @@ that ``except ValueError`` or ``except MemoryError`` work as anyone expects.
 
 from __future__ import annotations
 
+from typing import ClassVar, Self
+
 __all__ = [
     "ClosedError",
     "DeadlineExceeded",
@@ -41,13 +43,29 @@ __all__ = [
 class Error(Exception):
     """Base of every exception that ortmulti raises of its own."""
 
+    _code: ClassVar[str] = ""  # number and name of ONNX Runtime's code
+
+    @classmethod
+    def _of_runtime(cls, message: str) -> Self:
+        """Make the error with the prefix that onnxruntime's messages have; classes without a code have none."""
+        if cls._code and not message.startswith("[ONNXRuntimeError]"):
+            message = f"[ONNXRuntimeError] : {cls._code} : {message}"
+        return cls(message)
+
 
 class Fail(Error):
     """ONNX Runtime's code FAIL: a failure that no other code describes."""
 
+    _code = "1 : FAIL"
 
-class InvalidArgument(Error, ValueError):
-    """A name, shape, type or option that does not exist or does not fit. ONNX Runtime's code INVALID_ARGUMENT."""
+
+class InvalidArgument(Error, ValueError, RuntimeError):
+    """A name, shape, type or option that does not exist or does not fit. ONNX Runtime's code INVALID_ARGUMENT.
+
+    It is a RuntimeError because onnxruntime raises a plain RuntimeError for many such arguments.
+    """
+
+    _code = "2 : INVALID_ARGUMENT"
 
 
 class InvalidType(InvalidArgument, TypeError):
@@ -57,53 +75,79 @@ class InvalidType(InvalidArgument, TypeError):
 class NoSuchFile(Error, FileNotFoundError):
     """The model does not exist or cannot be read. ONNX Runtime's code NO_SUCHFILE."""
 
+    _code = "3 : NO_SUCHFILE"
+
 
 class NoModel(Error):
     """ONNX Runtime's code NO_MODEL."""
+
+    _code = "4 : NO_MODEL"
 
 
 class EngineError(Error):
     """ONNX Runtime's code ENGINE_ERROR."""
 
+    _code = "5 : ENGINE_ERROR"
+
 
 class RuntimeException(Error, RuntimeError):
     """A failure while creating or running a session. ONNX Runtime's code RUNTIME_EXCEPTION."""
+
+    _code = "6 : RUNTIME_EXCEPTION"
 
 
 class InvalidProtobuf(Error, ValueError):
     """The model's bytes are no ONNX model. ONNX Runtime's code INVALID_PROTOBUF."""
 
+    _code = "7 : INVALID_PROTOBUF"
+
 
 class ModelLoaded(Error):
     """ONNX Runtime's code MODEL_LOADED."""
+
+    _code = "8 : MODEL_LOADED"
 
 
 class NotImplemented(Error, NotImplementedError):
     """An operator, type or call that this ONNX Runtime or this provider does not have. Code NOT_IMPLEMENTED."""
 
+    _code = "9 : NOT_IMPLEMENTED"
+
 
 class DeviceReset(Error):
     """The device was reset under the session. ONNX Runtime's code DEVICE_RESET."""
+
+    _code = "15 : DEVICE_RESET"
 
 
 class InvalidGraph(Error, ValueError):
     """The model is ONNX, but its graph is not valid. ONNX Runtime's code INVALID_GRAPH."""
 
+    _code = "10 : INVALID_GRAPH"
+
 
 class EPFail(Error):
     """An execution provider failed. ONNX Runtime's code EP_FAIL."""
+
+    _code = "11 : EP_FAIL"
 
 
 class ModelLoadCanceled(Error):
     """Loading was cancelled. ONNX Runtime's code MODEL_LOAD_CANCELED."""
 
+    _code = "12 : MODEL_LOAD_CANCELED"
+
 
 class ModelRequiresCompilation(Error):
     """ONNX Runtime's code MODEL_REQUIRES_COMPILATION."""
 
+    _code = "13 : MODEL_REQUIRES_COMPILATION"
+
 
 class NotFound(Error):
     """ONNX Runtime's code NOT_FOUND."""
+
+    _code = "14 : NOT_FOUND"
 
 
 class LibraryError(Error, ImportError):

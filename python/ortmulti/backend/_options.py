@@ -20,6 +20,6 @@ def apply(options: object, given: Mapping[str, Any], allowed: Collection[str]) -
             setattr(options, name, value)
         elif hasattr(options, name):
             raise RuntimeException(
-                f"{name} of {type(options).__name__} cannot be set through the backend; "
-                f"what can is {', '.join(sorted(allowed))}"
+                f"{name} of {type(options).__name__} is not permitted as an argument of the backend; "
+                f"permitted: {', '.join(sorted(allowed))}"
             )

@@ -47,7 +47,7 @@ def translate(error: BaseException, context: str) -> tuple[str, str]:
 def error_of(kind: str, text: str) -> Error:
     """The exception of such a class."""
     found = getattr(errors, kind, errors.RuntimeException)
-    error: Error = found(text)
+    error: Error = found._of_runtime(text)
     return error
 
 

@@ -67,20 +67,23 @@ class Signature:
             InvalidType: A value of another type.
         """
         if not isinstance(input_feed, Mapping):
-            raise InvalidType(
+            raise InvalidType._of_runtime(
                 f"input_feed must be a dict of the inputs' names and values, not {type(input_feed).__name__}"
             )
         known = {each.name: each for each in (*self.overridable, *self.inputs)}
         feed = {}
         for name, value in input_feed.items():
             if not isinstance(name, str):
-                raise InvalidType(f"the name of an input must be a str, not {type(name).__name__}")
+                raise InvalidType._of_runtime(f"the name of an input must be a str, not {type(name).__name__}")
             if name not in known:
-                raise InvalidArgument(f"unknown input '{name}': {self.model} has {_names(self.inputs)}")
+                raise InvalidArgument._of_runtime(f"unknown input '{name}': {self.model} has {_names(self.inputs)}")
             feed[name] = _convert(known[name], value)
         missing = [each for each in self.inputs if each.name not in feed and not each.type.startswith("optional(")]
         if missing:
-            raise InvalidArgument(f"missing input {_names(missing)}: {self.model} needs {_names(self.inputs)}")
+            raise InvalidArgument._of_runtime(
+                f"Required inputs ([{_names(missing)}]) are missing from input feed: "
+                f"{self.model} needs {_names(self.inputs)}"
+            )
         return self._outputs(output_names), feed
 
     def _outputs(self, names: object) -> list[str]:
@@ -88,12 +91,15 @@ class Signature:
         if names is None:
             return known
         if isinstance(names, str) or not isinstance(names, Sequence):
-            raise InvalidType("output_names must be a sequence of str, or None for all outputs")
+            raise InvalidType._of_runtime(
+                "output_names must be a list or another iterable of str, or None for all outputs, not "
+                f"{type(names).__name__}"
+            )
         for name in names:
             if not isinstance(name, str):
-                raise InvalidType(f"the name of an output must be a str, not {type(name).__name__}")
+                raise InvalidType._of_runtime(f"the name of an output must be a str, not {type(name).__name__}")
             if name not in known:
-                raise InvalidArgument(f"unknown output '{name}': {self.model} has {_names(self.outputs)}")
+                raise InvalidArgument._of_runtime(f"unknown output '{name}': {self.model} has {_names(self.outputs)}")
         return list(names) or known
 
 
@@ -107,14 +113,14 @@ def _convert(declared: Declared, value: Any) -> Any:
     if not declared.type.startswith("tensor("):
         return value
     if value is None:
-        raise InvalidType(f"input '{declared.name}' is None; {declared.type} takes an array")
+        raise InvalidType._of_runtime(f"input '{declared.name}' is None; {declared.type} takes an array")
     strings = declared.type == _STRINGS
     dtype = np.dtype(object) if strings else _dtype(declared)
     if not isinstance(value, np.ndarray):
         try:
             value = np.asarray(value, dtype=dtype)
         except (ValueError, TypeError) as error:
-            raise InvalidType(
+            raise InvalidType._of_runtime(
                 f"input '{declared.name}' is {declared.type} and NumPy cannot make such an array from "
                 f"{type(value).__name__}: {error}"
             ) from error
@@ -135,6 +141,6 @@ def _dtype(declared: Declared) -> np.dtype[Any] | None:
 
 
 def _refused(declared: Declared, value: np.ndarray[Any, Any], dtype: str) -> InvalidType:
-    return InvalidType(
+    return InvalidType._of_runtime(
         f"input '{declared.name}' is {declared.type}, which takes an array of dtype {dtype}; got dtype {value.dtype}"
     )
