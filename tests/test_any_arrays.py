@@ -168,10 +168,35 @@ def test_what_does_not_fit_is_onnxruntimes_kind_of_error(
     assert_same(way(ours, np.ones((2, 3), _models.NUMERIC[declared])), np.ones((2, 3), _models.NUMERIC[declared]))
 
 
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([b"A\0B\0", b"C\0D\0"], np.void),
+        np.array(["é".encode(), b"\0"], "V4"),
+        np.array([[b"ab", b"c"], [b"d", b"ef"]], "V2")[:, 0],
+        np.array([b"ab", b"c", b"d"], "V2")[::2],
+        np.array(b"a", "V3"),
+        np.zeros(2, "V0"),
+        np.zeros((0, 3), "V2"),
+    ],
+)
+def test_void_arrays_are_strings_with_every_byte(array: Array) -> None:
+    theirs, ours = models(TensorProto.STRING)
+    assert_same(run(ours, array), run(theirs, array))
+    assert through_a_value(ours, array).tolist() == run(theirs, array).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["i4,i4", ml_dtypes.bfloat16])
+def test_void_arrays_of_fields_and_of_ml_dtypes_are_no_strings(dtype: Any) -> None:
+    _, ours = models(TensorProto.STRING)
+    with pytest.raises(ortmulti.InvalidType, match="takes an array of dtype str, bytes, object or void"):
+        run(ours, np.ones(2, dtype))
+
+
 @pytest.mark.parametrize("dtype", OTHERS)
 def test_values_of_other_dtypes(dtype: str) -> None:
     array = np.zeros(3, dtype)
-    if array.dtype.kind in "USO":  # which onnxruntime refuses
+    if array.dtype.kind in "USO" or dtype == "V3":  # strings, which onnxruntime refuses
         assert OrtValue.ortvalue_from_numpy(array).data_type() == "tensor(string)"
     else:
         with pytest.raises(RuntimeError):

@@ -48,6 +48,15 @@ Ort::Value string_value(const py::array& array) {
   const Ort::AllocatorWithDefaultOptions allocator;
   Ort::Value value =
       Ort::Value::CreateTensor(allocator, shape.data(), shape.size(), ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING);
+  if (array.dtype().kind() == 'V') {  // np.void: all bytes count, also NULs at the end
+    const py::array bytes = py::module_::import("numpy").attr("ascontiguousarray")(array);
+    const auto size = static_cast<std::size_t>(array.itemsize());
+    const char* data = static_cast<const char*>(bytes.data());
+    for (std::size_t i = 0; i < static_cast<std::size_t>(array.size()); ++i, data += size) {
+      std::copy_n(data, size, value.GetResizedStringTensorElementBuffer(i, size));
+    }
+    return value;
+  }
   std::size_t index = 0;
   for (const py::handle item : array.attr("ravel")().attr("tolist")()) {
     set_string(value, index++, item);
@@ -67,9 +76,11 @@ Ort::Value packed_value(const ElementType& type, const py::array& array) {
   return value;
 }
 
-bool holds_strings(const py::array& array) {
-  const char kind = array.dtype().kind();
-  return kind == 'U' || kind == 'S' || kind == 'O' || kind == 'T';
+bool holds_strings(const py::dtype& dtype) {
+  const char kind = dtype.kind();
+  // The types of ml_dtypes have the kind of np.void.
+  const bool is_void = dtype.num() == py::detail::npy_api::NPY_VOID_ && !dtype.has_fields();
+  return kind == 'U' || kind == 'S' || kind == 'O' || kind == 'T' || is_void;
 }
 
 [[noreturn]] void refuse_dtype(const ValueInfo& declared, const py::array& array, const std::string& dtype) {
@@ -120,8 +131,8 @@ Input to_input(const ValueInfo& declared, py::handle object) {
   Input input;
   if (declared.element_type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
     const py::array array = as_array(declared, object, nullptr);
-    if (!holds_strings(array)) {
-      refuse_dtype(declared, array, "str, bytes or object");
+    if (!holds_strings(array.dtype())) {
+      refuse_dtype(declared, array, "str, bytes, object or void");
     }
     input.value = string_value(array);
     return input;
@@ -202,8 +213,7 @@ ONNXTensorElementDataType element_type_of(const py::dtype& dtype) {
   if (const ElementType* entry = find_element_type(dtype); entry != nullptr) {
     return entry->onnx;
   }
-  const char kind = dtype.kind();
-  if (kind == 'U' || kind == 'S' || kind == 'O' || kind == 'T') {
+  if (holds_strings(dtype)) {
     return ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING;
   }
   throw Error(ErrorKind::invalid_type,
