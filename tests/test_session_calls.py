@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,59 @@ def session() -> ortmulti.InferenceSession:
 @pytest.fixture
 def theirs() -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(_models.matmul(8), providers=["CPUExecutionProvider"])
+
+
+def names(kind: str) -> Any:
+    """The output's name in an iterable that is no list."""
+    return {
+        "tuple": ("y",),
+        "keys": {"y": 1}.keys(),
+        "set": {"y"},
+        "generator": (name for name in ["y"]),
+        "map": map(str, ["y"]),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["tuple", "keys", "set", "generator", "map"])
+def test_output_names_are_any_iterable(kind: str, session: Any, theirs: Any) -> None:
+    expected = theirs.run(["y"], {"x": X})[0]
+    for package, each in ((onnxruntime, theirs), (ortmulti, session)):
+        value = package.OrtValue.ortvalue_from_numpy(X)
+        [array] = each.run(names(kind), {"x": X})
+        [result] = each.run_with_ort_values(names(kind), {"x": value})
+        np.testing.assert_array_equal(array, expected)
+        np.testing.assert_array_equal(result.numpy(), expected)
+    done = threading.Event()
+    found: list[Any] = []
+
+    def callback(results: list[Any], _data: object, error: str) -> None:
+        found.extend([error, *results])
+        done.set()
+
+    session.run_async(names(kind), {"x": X}, callback, None)
+    assert done.wait(60)
+    assert found[0] == ""
+    np.testing.assert_array_equal(found[1], expected)
+
+
+@pytest.mark.parametrize("wrong", ["y", b"y", {"y": 1}, 7])
+def test_output_names_that_are_none(wrong: Any, session: Any, theirs: Any) -> None:
+    for package, each in ((onnxruntime, theirs), (ortmulti, session)):
+        value = package.OrtValue.ortvalue_from_numpy(X)
+        with pytest.raises(TypeError):
+            each.run(wrong, {"x": X})
+        with pytest.raises(TypeError):
+            each.run_with_ort_values(wrong, {"x": value})
+        with pytest.raises(TypeError):
+            each.run_async(wrong, {"x": X}, print, None)
+
+
+def test_a_pool_takes_no_output_names_that_can_be_read_once() -> None:
+    with ortmulti.load(_models.matmul(8), "cpu") as pool:
+        assert pool.run(("y",), {"x": X})[0].shape == (2, 8)
+        for call in (pool.run, pool.submit):
+            with pytest.raises(ortmulti.InvalidType, match=r"of a pool must be a list or tuple of str.*generator"):
+                call((name for name in ["y"]), {"x": X})
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@
 #include "bindings/errors.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/run_options.hpp"
+#include "bindings/text.hpp"
 #include "core/completions.hpp"
 #include "core/error.hpp"
 
@@ -14,6 +15,12 @@ namespace ortmulti::bindings {
 
 PoolRequest::PoolRequest(std::shared_ptr<Session> session, const py::object& wanted, const py::object& feed,
                          const py::object& options, const std::string& device_name) {
+  // A pool may convert the arguments again, with a session of the next model.
+  if (!wanted.is_none() && !py::isinstance<py::sequence>(wanted)) {
+    throw Error(
+        ErrorKind::invalid_type,
+        "output_names of a pool must be a list or tuple of str, or None for all outputs, not " + class_name(wanted));
+  }
   given_options_ = to_run_options(options);
   if (!options.is_none()) {
     run_options = given_options_.get();

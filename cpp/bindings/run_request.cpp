@@ -27,11 +27,15 @@ std::string_view text_of(py::handle object, const char* what) {
   return {text, static_cast<std::size_t>(size)};
 }
 
+bool is_mapping(const py::object& object) {
+  return py::isinstance(object, py::module_::import("collections.abc").attr("Mapping"));
+}
+
 py::dict to_feed(const py::object& feed) {
   if (PyDict_Check(feed.ptr()) != 0) {
     return py::reinterpret_borrow<py::dict>(feed);
   }
-  if (!py::isinstance(feed, py::module_::import("collections.abc").attr("Mapping"))) {
+  if (!is_mapping(feed)) {
     throw Error(ErrorKind::invalid_type,
                 "input_feed must be a dict of the inputs' names and values, not " + class_name(feed));
   }
@@ -112,8 +116,11 @@ py::list RunRequest::to_values(std::vector<Ort::Value> outputs, std::vector<std:
 
 void RunRequest::choose_outputs(const Session& session, const py::object& names) {
   if (!names.is_none()) {
-    if (PyUnicode_Check(names.ptr()) != 0 || !py::isinstance<py::sequence>(names)) {
-      throw Error(ErrorKind::invalid_type, "output_names must be a sequence of str, or None for all outputs");
+    if (PyList_Check(names.ptr()) == 0 && (PyUnicode_Check(names.ptr()) != 0 || PyBytes_Check(names.ptr()) != 0 ||
+                                           !py::isinstance<py::iterable>(names) || is_mapping(names))) {
+      throw Error(
+          ErrorKind::invalid_type,
+          "output_names must be a list or another iterable of str, or None for all outputs, not " + class_name(names));
     }
     for (const py::handle item : names) {
       outputs_.push_back(&session.output(text_of(item, "the name of an output")));

@@ -111,7 +111,7 @@ class ModelMetadata:
 class Session:
     def run(
         self,
-        output_names: Sequence[str] | None,
+        output_names: Iterable[str] | None,
         input_feed: Mapping[str, Any],
         run_options: RunOptions | None = None,
     ) -> list[Any]: ...
@@ -335,7 +335,7 @@ def run_with_values(
 ) -> list[OrtValue]: ...
 def run_async(
     session: Session,
-    output_names: Sequence[str] | None,
+    output_names: Iterable[str] | None,
     input_feed: Mapping[str, Any],
     callback: Callable[[list[Any], Any, str], object],
     user_data: object,

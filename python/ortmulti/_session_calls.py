@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ortmulti import _callbacks, _core
@@ -23,7 +23,7 @@ class SessionCalls:
 
     def run_async(
         self,
-        output_names: Sequence[str] | None,
+        output_names: Iterable[str] | None,
         input_feed: Mapping[str, Any],
         callback: Callable[[list[Any], Any, str], object],
         user_data: Any,

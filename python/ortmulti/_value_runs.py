@@ -22,7 +22,7 @@ class ValueRuns:
 
     def run_with_ort_values(
         self,
-        output_names: Sequence[str] | None,
+        output_names: Iterable[str] | None,
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
@@ -47,9 +47,7 @@ class ValueRuns:
                 f"input_dict_ort_values is a dict of the inputs' names and values, not {input_dict_ort_values!r}"
             )
         names = _check_names("input_dict_ort_values", list(input_dict_ort_values))
-        if isinstance(output_names, str) or not isinstance(output_names, Sequence | None):
-            raise InvalidType("output_names must be a sequence of str, or None for all outputs")
-        wanted = _check_names("output_names", list(output_names or ()))
+        wanted = _check_names("output_names", [] if output_names is None else _list("output_names", output_names))
         values = [core_value(f"input {name!r}", value) for name, value in input_dict_ort_values.items()]
         outputs = _core.run_with_values(self._core, wanted, names, values, to_run_options(run_options))
         return [OrtValue(output) for output in outputs]
@@ -162,8 +160,8 @@ class ValueRuns:
 
 
 def _list(what: str, values: object) -> list[Any]:
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise InvalidType(f"{what} is a sequence, not {values!r}")
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise InvalidType(f"{what} is a list or another iterable, not {values!r}")
     return list(values)
 
 

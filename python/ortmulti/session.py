@@ -103,14 +103,15 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
 
     def run(
         self,
-        output_names: Sequence[str] | None,
+        output_names: Iterable[str] | None,
         input_feed: Mapping[str, Any],
         run_options: RunOptions | None = None,
     ) -> list[Any]:
         """Runs the model once and returns the outputs that were asked for.
 
         Args:
-            output_names: Names of the outputs wanted, in the order wanted; None or empty for all.
+            output_names: Names of the outputs wanted, in the order wanted: a list or any other iterable but a str or a
+                dict. None or empty: all outputs.
             input_feed: A value for each input, of the shape and type that `get_inputs` declares: for a tensor an array,
                 for a sequence a list of arrays or of dicts, for a map a dict with int or str as keys, for an optional
                 None too; in place of any of these an `OrtValue`, this package's or onnxruntime's, on any device. A
