@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +58,22 @@ def test_enumerations_have_onnxruntimes_members(name: str) -> None:
     ours = {member.name: int(member) for member in getattr(ortmulti, name)}
     theirs = {key: int(member) for key, member in getattr(onnxruntime, name).__members__.items()}
     assert theirs.items() <= ours.items()
+
+
+@pytest.mark.parametrize("name", ["ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel"])
+def test_enumerations_are_written_as_onnxruntimes(name: str) -> None:
+    for key, theirs in getattr(onnxruntime, name).__members__.items():
+        ours = getattr(ortmulti, name)[key]
+        for write in (str, repr, format, "{}".format, "%s".__mod__, "%d".__mod__):
+            assert write(ours) == write(theirs)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("name", ["SessionOptions", "RunOptions"])
+def test_options_cannot_be_copied(name: str, copied: Callable[[Any], Any]) -> None:
+    for package in (onnxruntime, ortmulti):
+        with pytest.raises(TypeError, match=name):
+            copied(getattr(package, name)())
 
 
 @pytest.mark.parametrize("name", ["log_severity_level", "log_verbosity_level", "logid", "terminate"])
@@ -219,6 +238,18 @@ def test_free_dimensions_are_fixed() -> None:
     options = ortmulti.SessionOptions()
     options.add_free_dimension_override_by_denotation("DATA_BATCH", 6)
     assert _models.cpu_session(proto.SerializeToString(), options).get_inputs()[0].shape == [6, 64]
+
+
+@pytest.mark.parametrize("size", [-1, -5, 3])
+def test_a_negative_free_dimension_stays_open(size: int) -> None:
+    found = []
+    for package in (onnxruntime, ortmulti):
+        options = package.SessionOptions()
+        options.add_free_dimension_override_by_name("n", size)
+        session = package.InferenceSession(_models.matmul(), options, providers=["CPUExecutionProvider"])
+        found.append(session.run(None, {"x": np.ones((3, 64), np.float32)})[0].tolist())
+    assert found[0] == found[1]
+    assert session.get_inputs()[0].shape == [3 if size > 0 else None, 64]
 
 
 def test_later_changes_to_the_options_have_no_effect() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import operator
 import os
-from enum import IntEnum
+from enum import Enum
 from typing import SupportsIndex, SupportsInt, TypeVar
 
 from ortmulti.errors import InvalidArgument, InvalidType
 
-_Member = TypeVar("_Member", bound=IntEnum)
+_Member = TypeVar("_Member", bound=Enum)
 
 
 def integer(name: str, value: object, minimum: int) -> int:

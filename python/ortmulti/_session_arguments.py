@@ -1,18 +1,23 @@
-"""onnxruntime's undocumented keyword arguments of InferenceSession: what of them can be kept, and what not."""
+"""onnxruntime's undocumented arguments of InferenceSession, in keywords and in the environment."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ortmulti import errors
+from ortmulti import _core, errors
 from ortmulti._creation import core_options
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.options import SessionOptions
 
-__all__ = ["apply"]
+__all__ = ["apply", "in_effect"]
 
 _DISABLED = "optimization.disable_specified_optimizers"
+
+# Options that a model's metadata may have, besides enable_profiling.
+_IN_MODEL = ("execution_mode", "graph_optimization_level", "inter_op_num_threads", "intra_op_num_threads")
 
 # What onnxruntime takes for a flag, and why it can only be off.
 _FLAGS = {
@@ -46,10 +51,38 @@ def apply(options: SessionOptions | None, arguments: Mapping[str, Any]) -> Sessi
     names = _names(arguments.get("disabled_optimizers"))
     if not names:
         return options
-    result = SessionOptions()
-    result._core = core_options(options).copy()
+    core_options(options)
+    result = _copy(options)
     given = [name for name in result._core.config_entries.get(_DISABLED, "").split(";") if name]
     result.add_session_config_entry(_DISABLED, ";".join(dict.fromkeys([*given, *names])))
+    return result
+
+
+def in_effect(options: SessionOptions | None, session: _core.Session) -> SessionOptions:
+    """Return a copy of a new session's options, or the model's own options where ONNX Runtime has used these."""
+    if os.environ.get("ORT_LOAD_CONFIG_FROM_MODEL") != "1":
+        return _copy(options)
+    import json
+
+    # ONNX Runtime has accepted the text. Without it, or with another form, ONNX Runtime uses its defaults.
+    config = None
+    with contextlib.suppress(ValueError, RecursionError):
+        config = json.loads(session.metadata().custom_metadata_map.get("ort_config", "{}"))
+    section = config.get("session_options") if isinstance(config, dict) else None
+    result = SessionOptions()
+    for name, value in section.items() if isinstance(section, dict) else ():
+        if name == "enable_profiling":
+            result.enable_profiling = value == 1
+        elif name in _IN_MODEL:
+            with contextlib.suppress(InvalidArgument):  # more than 32 bits
+                setattr(result, name, value)
+    return result
+
+
+def _copy(options: SessionOptions | None) -> SessionOptions:
+    result = SessionOptions()
+    if options is not None:
+        result._core = options._core.copy()
     return result
 
 

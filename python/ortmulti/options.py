@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from enum import IntEnum
-from typing import SupportsInt
+from enum import Enum
+from typing import Never, SupportsInt
 
 from ortmulti import _config_entries, _core, _runtime, errors
 from ortmulti._checks import boolean as _boolean
@@ -18,7 +18,7 @@ from ortmulti.threads import Threads
 __all__ = ["ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions"]
 
 
-class GraphOptimizationLevel(IntEnum):
+class GraphOptimizationLevel(int, Enum):
     """How much ONNX Runtime optimizes a graph before it runs."""
 
     ORT_DISABLE_ALL = 0
@@ -28,14 +28,14 @@ class GraphOptimizationLevel(IntEnum):
     ORT_ENABLE_ALL = 99
 
 
-class ExecutionMode(IntEnum):
+class ExecutionMode(int, Enum):
     """Whether independent nodes of a graph may run at the same time."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
-class ExecutionOrder(IntEnum):
+class ExecutionOrder(int, Enum):
     """The order in which nodes run. Only `DEFAULT` can be set: ONNX Runtime's C API has no call for the others."""
 
     DEFAULT = 0
@@ -46,6 +46,7 @@ class ExecutionOrder(IntEnum):
 # ONNX Runtime's own limits.
 _MAX_KEY = 1024
 _MAX_VALUE = 8192
+_MIN_SIZE = -(2**31)
 
 
 class SessionOptions(ModelAdditions):
@@ -78,6 +79,10 @@ class SessionOptions(ModelAdditions):
     """
 
     __slots__ = ()
+
+    def __reduce__(self) -> Never:
+        # A copy would share the state, and a pickle cannot hold values and libraries.
+        raise TypeError("SessionOptions cannot be copied or pickled: make new ones")
 
     @property
     def intra_op_num_threads(self) -> int:
@@ -257,13 +262,13 @@ class SessionOptions(ModelAdditions):
         return entries[key]
 
     def add_free_dimension_override_by_name(self, name: str, size: SupportsInt) -> None:
-        """Fixes the open dimension ``name`` of the model's inputs to ``size``."""
-        entry = (_text("the name of a dimension", name), _integer(f"the size of dimension {name!r}", size, minimum=0))
+        """Fixes the open dimension ``name`` of the model's inputs to ``size``; a negative size leaves it open."""
+        entry = (_text("the name of a dimension", name), _integer(f"the size of dimension {name!r}", size, _MIN_SIZE))
         self._core.free_dimensions_by_name = [*self._core.free_dimensions_by_name, entry]
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: SupportsInt) -> None:
-        """Fixes the open dimensions with this denotation of the model's inputs to ``size``."""
-        entry = (_text("a denotation", denotation), _integer(f"the size of {denotation!r}", size, minimum=0))
+        """Fixes the open dimensions with this denotation of the model's inputs to ``size``, as above."""
+        entry = (_text("a denotation", denotation), _integer(f"the size of {denotation!r}", size, _MIN_SIZE))
         self._core.free_dimensions_by_denotation = [*self._core.free_dimensions_by_denotation, entry]
 
 

@@ -99,7 +99,7 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         self._core = core
         self._run = core.run
         self._timeline = timeline
-        self._options = options
+        self._options = _session_arguments.in_effect(options, core)
 
     def run(
         self,
@@ -165,8 +165,35 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         return {name: given.get(name, {}) for name in self.get_providers()}
 
     def get_session_options(self) -> SessionOptions:
-        """The options that the session was created with."""
-        return SessionOptions() if self._options is None else self._options
+        """Return the session's own copy of the options that it was created with.
+
+        With ``ORT_LOAD_CONFIG_FROM_MODEL=1`` in the environment these are the options that the model has.
+        """
+        return self._options
+
+    def disable_fallback(self) -> None:
+        """Do nothing: a session never falls back to another provider. onnxruntime's programs call this."""
+
+    def enable_fallback(self) -> None:
+        """Do nothing, as `disable_fallback`: an error of a provider stays an error."""
+
+    # Private in onnxruntime too, and read by programs.
+
+    @property
+    def _sess(self) -> Self:
+        return self
+
+    @property
+    def _providers(self) -> list[str]:
+        return self.get_providers()
+
+    @property
+    def _provider_options(self) -> dict[str, dict[str, str]]:
+        return self.get_provider_options()
+
+    @property
+    def _sess_options(self) -> SessionOptions:
+        return self.get_session_options()
 
     def get_profiling_start_time_ns(self) -> int:
         """When profiling began, in nanoseconds of ONNX Runtime's clock; 0 without profiling."""
