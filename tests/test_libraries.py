@@ -18,6 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ortmulti
+from ortmulti import _libraries
 from ortmulti._cuda_libraries import CudaSearch, owner, run_time_use
 from ortmulti._libraries import (
     OVERRIDE,
@@ -152,6 +154,13 @@ class TestFindOnnxRuntime:
         assert runtime.path.is_file()
         assert runtime.has_cuda == (name == "onnxruntime-gpu") == bool(runtime.cuda_needed)
         assert find_onnxruntime() is runtime
+
+    def test_ortmulti_under_its_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv(OVERRIDE, raising=False)
+        runtime = find_onnxruntime()
+        monkeypatch.setitem(sys.modules, "onnxruntime", ortmulti)
+        _libraries._from_environment.cache_clear()
+        assert find_onnxruntime() == runtime
 
     def test_without_importing_it(self, site: Path) -> None:
         package = add_onnxruntime(site, "1.31.1")

@@ -15,6 +15,7 @@ from tests import _models
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
+AZURE = "AzureExecutionProvider"
 GPU_PROVIDERS = {CUDA, "TensorrtExecutionProvider"}
 
 
@@ -30,6 +31,21 @@ def test_the_cpu_by_any_of_onnxruntimes_spellings(providers: Any) -> None:
     assert (session.get_providers(), session.device) == ([CPU], "cpu")
 
 
+@pytest.mark.parametrize(
+    ("providers", "options"),
+    [([CPU, CPU], None), ([CPU, (CPU, {})], None), ([CPU, CPU], [{}, {}]), ([AZURE, CPU, AZURE], None)],
+)
+def test_a_provider_that_is_named_again_is_ignored_with_a_warning(providers: Any, options: Any) -> None:
+    if AZURE in providers and AZURE not in ortmulti.get_available_providers():
+        pytest.skip("this ONNX Runtime has no such provider")
+    found = []
+    for package in (onnxruntime, ortmulti):
+        with pytest.warns(UserWarning, match="ExecutionProvider.* ignor"):
+            session = package.InferenceSession(_models.matmul(), providers=providers, provider_options=options)
+        found.append(session.get_providers())
+    assert found[0] == found[1]
+
+
 def test_every_available_provider_that_needs_no_gpu_can_be_used() -> None:
     names = [name for name in ortmulti.get_available_providers() if name not in GPU_PROVIDERS]
     session = ortmulti.InferenceSession(_models.matmul(), providers=names)
@@ -42,7 +58,9 @@ def test_every_available_provider_that_needs_no_gpu_can_be_used() -> None:
     [
         (["NoSuchExecutionProvider"], None, ortmulti.InvalidArgument, f"NoSuch.*{CPU}"),
         (["cpu"], None, ortmulti.InvalidArgument, f"'cpu'.*{CPU}"),
-        ([CPU, CPU], None, ortmulti.InvalidArgument, "twice"),
+        ([(AZURE, {"a": 1}), (AZURE, {"a": 2})], None, ortmulti.InvalidArgument, "'1'.*'2'.*name it once"),
+        ([(CPU, None)], None, ortmulti.InvalidType, "dict"),
+        ({CPU}, None, ortmulti.InvalidType, "sequence"),
         (CPU, None, ortmulti.InvalidType, "sequence"),
         ([3], None, ortmulti.InvalidType, "3"),
         ([(CPU, {}, 1)], None, ortmulti.InvalidType, "name"),

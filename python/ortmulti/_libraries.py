@@ -7,6 +7,7 @@ model) and nothing is loaded: files are found and their headers are read.
 from __future__ import annotations
 
 import functools
+import importlib.machinery
 import importlib.util
 import os
 import re
@@ -111,7 +112,10 @@ def _from_environment() -> OnnxRuntime:
 def _package_folder() -> Path | None:
     module = sys.modules.get("onnxruntime")
     places = getattr(module, "__path__", None)
-    if places is None:
+    if getattr(module, "__name__", "onnxruntime") != "onnxruntime":  # an alias: sys.modules["onnxruntime"] = ortmulti
+        spec = importlib.machinery.PathFinder.find_spec("onnxruntime")
+        places = spec.submodule_search_locations if spec else None
+    elif places is None:
         spec = importlib.util.find_spec("onnxruntime") if module is None else None
         places = spec.submodule_search_locations if spec else None
     if places:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -44,8 +45,8 @@ def normalize(
         Each provider's name and its options as text; the CPU, which always comes last, only if it was named.
 
     Raises:
-        InvalidArgument: A name that this ONNX Runtime does not know, a duplicate, lengths that differ, or an option
-            that is none.
+        InvalidArgument: A name that this ONNX Runtime does not know, one that is there twice with different options,
+            lengths that differ, or an option that is none.
         InvalidType: Something that is no name, no options or no sequence.
         NotImplemented: As `provider_options.check`.
     """
@@ -74,9 +75,14 @@ def normalize(
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str):
             raise InvalidType(f"providers holds names or (name, options), not {pair!r}")
         name, options = pair
-        if name in checked:
-            raise InvalidArgument(f"provider {name} is named twice")
-        checked[name] = provider_options.check(name, options, loaded_release)
+        known = len(checked)
+        settings = provider_options.check(name, options, loaded_release)
+        if checked.setdefault(name, settings) != settings:
+            raise InvalidArgument(
+                f"provider {name} is named twice, with the options {checked[name]} and {settings}: name it once"
+            )
+        if len(checked) == known:
+            warnings.warn(f"provider {name} is named twice: the second is ignored", stacklevel=3)
     available = _runtime.get_available_providers()
     for name in checked:
         if name not in available:
