@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from onnxruntime.capi import _pybind_state
 from onnxruntime.capi import onnxruntime_inference_collection as collection
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
@@ -25,7 +27,7 @@ def names() -> dict[str, Any]:
     """Every name that could be rebound, with its value."""
     return {
         f"{module.__name__}.{name}": value
-        for module in (onnxruntime, collection, state)
+        for module in (onnxruntime, collection, state, _pybind_state)
         for name, value in vars(module).items()
         if not name.startswith("__")
     }
@@ -96,6 +98,43 @@ def test_exceptions_are_caught_by_onnxruntimes_names() -> None:
     with ortmulti.patch_onnxruntime():
         assert a_library.is_refused(b"no model")
     assert a_library.is_refused(b"no model")
+
+
+def test_exceptions_are_rebound_in_every_module_of_onnxruntime() -> None:
+    modules = [module for name, module in sys.modules.items() if name.startswith("onnxruntime.")]
+    holders = [module for module in modules if hasattr(module, "NoSuchFile")]
+    assert {state, _pybind_state} <= set(holders)
+    with ortmulti.patch_onnxruntime():
+        for module in holders:
+            with pytest.raises(module.NoSuchFile):
+                onnxruntime.InferenceSession("nope.onnx")
+    for module in holders:
+        with pytest.raises(module.NoSuchFile):
+            onnxruntime.InferenceSession("nope.onnx")
+
+
+def test_onnxruntimes_backend_runs_on_ortmultis_sessions() -> None:
+    """In a process of its own, since the backend takes the names of the classes at its import."""
+    printed = check_child(
+        """
+        import sys, warnings
+        import numpy as np
+        import ortmulti
+        ortmulti.patch_onnxruntime()
+        warnings.simplefilter("ignore")  # of what the backend imports from onnx
+        import onnxruntime.backend
+        model = bytes.fromhex(sys.argv[1])
+        rep = onnxruntime.backend.prepare(model, "CPU", intra_op_num_threads=1)
+        assert isinstance(rep._session, ortmulti.InferenceSession)
+        x = np.ones((1, 64), np.float32)
+        [expected] = rep._session.run(None, {"x": x})
+        [one] = rep.run(x, log_severity_level=3)
+        [two] = onnxruntime.backend.run(model, [x], "CPU")
+        print(np.array_equal(one, expected), np.array_equal(two, expected))
+        """,
+        MODEL.hex(),
+    )
+    assert printed == "True True\n"
 
 
 def test_patches_nest_and_are_undone_in_any_order() -> None:

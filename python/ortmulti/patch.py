@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Self
 
 from ortmulti._onnxruntime import LOCK, REPLACED, import_module
@@ -11,7 +12,6 @@ __all__ = ["Patch", "patch_onnxruntime"]
 
 # What is rebound, of what ortmulti and this release of onnxruntime both have. Under the package's name: all. In the
 # module that defines the sessions: only what its own classes do not look up there, since sessions that exist go on.
-# Among the exceptions: those of `ortmulti.errors`, which code outside the package catches by this module's names.
 _CLASSES = (
     "AdapterFormat",
     "ExecutionMode",
@@ -40,6 +40,7 @@ _FUNCTIONS = (
     "set_global_thread_pool_sizes",
     "set_seed",
 )
+# Rebound in every loaded module of onnxruntime that has them: code outside catches them by names of several modules.
 _EXCEPTIONS = (
     "DeviceReset",
     "EPFail",
@@ -61,8 +62,8 @@ _PUBLIC = (*_CLASSES, *_FUNCTIONS)
 _TABLE = {
     "onnxruntime": _PUBLIC,
     "onnxruntime.capi.onnxruntime_inference_collection": ("InferenceSession",),
-    "onnxruntime.capi.onnxruntime_pybind11_state": _EXCEPTIONS,
 }
+_STATE = "onnxruntime.capi.onnxruntime_pybind11_state"
 
 # What is rebound now: module, name, onnxruntime's, ours. Guarded by LOCK, as is the number of patches in effect.
 _bound: list[tuple[Any, str, Any, Any]] = []
@@ -120,11 +121,11 @@ def patch_onnxruntime() -> Patch:
 
     ``onnxruntime`` is imported if it was not. From then on `InferenceSession`, `SessionOptions`, `RunOptions`, the
     enumerations and the other classes that ortmulti has are found as ``onnxruntime.InferenceSession`` and so on,
-    `InferenceSession` in ``onnxruntime.capi.onnxruntime_inference_collection`` too, and in
-    ``onnxruntime.capi.onnxruntime_pybind11_state`` the exceptions, so that code that catches them goes on working. The
-    functions that set the log's severity, the seed, telemetry and global thread pools are ortmulti's as well, for its
-    sessions. It holds for the whole process, all threads included. Patches nest, and may be undone in any order: the
-    names are onnxruntime's again after the last.
+    `InferenceSession` in ``onnxruntime.capi.onnxruntime_inference_collection`` too. The exceptions are rebound in every
+    module of onnxruntime that has them, such as ``onnxruntime.capi.onnxruntime_pybind11_state`` and ``_pybind_state``,
+    so that code that catches them goes on working. The functions that set the log's severity, the seed, telemetry and
+    global thread pools are ortmulti's as well, for its sessions. It holds for the whole process, all threads included.
+    Patches nest, and may be undone in any order: the names are onnxruntime's again after the last.
 
     What cannot be rebound:
 
@@ -132,9 +133,14 @@ def patch_onnxruntime() -> Patch:
       default argument or as a base class. Patch before such a module is imported; undo has no effect on those that were
       imported meanwhile.
     - sessions, options and values that exist already: they stay what they are, and are not taken for ortmulti's.
+    - what ortmulti does not have: ``SparseTensor``, ``ModelCompiler``, ``create_and_register_allocator`` and the other
+      names that docs/differences.md lists as missing stay onnxruntime's. They take onnxruntime's own options, devices
+      and values, raise TypeError for ortmulti's, and have no effect on ortmulti's sessions.
+    - the C namespaces ``onnxruntime.capi.onnxruntime_pybind11_state`` and ``_pybind_state``, but for the exceptions.
+      Their classes, such as ``OrtValueVector`` and ``SessionOptions``, stay onnxruntime's.
     - extensions in C++ that use ONNX Runtime without this package, as onnxruntime-genai does.
-    - the exceptions of sessions that exist already: under the exceptions' names they are not caught while the patch
-      lasts.
+    - the exceptions of onnxruntime's sessions that exist already: while the patch lasts, the exceptions' names do not
+      catch them, and these sessions do not fall back to the CPU when a provider fails.
 
     Returns:
         A `Patch`, with `undo` and usable in a ``with`` statement.
@@ -142,7 +148,7 @@ def patch_onnxruntime() -> Patch:
     Raises:
         LibraryError: onnxruntime cannot be imported.
     """
-    modules = {name: import_module(name) for name in _TABLE}
+    modules = {name: import_module(name) for name in (*_TABLE, _STATE)}
     with LOCK:
         _begin(modules)
         return Patch()
@@ -156,16 +162,24 @@ def _begin(modules: dict[str, Any]) -> None:
 
         for module_name, names in _TABLE.items():
             module = modules[module_name]
-            source = errors if names is _EXCEPTIONS else ortmulti
             for name in names:
-                if not hasattr(source, name) or not hasattr(module, name):
+                if not hasattr(ortmulti, name) or not hasattr(module, name):
                     continue
-                theirs, ours = getattr(module, name), getattr(source, name)
                 if names is _PUBLIC:
-                    REPLACED[name] = theirs
-                setattr(module, name, ours)
-                _bound.append((module, name, theirs, ours))
+                    REPLACED[name] = getattr(module, name)
+                _bind(module, name, getattr(ortmulti, name))
+        loaded = [module for name, module in list(sys.modules.items()) if name.startswith("onnxruntime.")]
+        for name in _EXCEPTIONS:
+            theirs = getattr(modules[_STATE], name, None)  # None: a later release's
+            for module in loaded if theirs is not None else ():
+                if getattr(module, "__dict__", {}).get(name) is theirs:
+                    _bind(module, name, getattr(errors, name))
     _patches += 1
+
+
+def _bind(module: Any, name: str, ours: Any) -> None:
+    _bound.append((module, name, getattr(module, name), ours))
+    setattr(module, name, ours)
 
 
 def _end() -> list[str]:
