@@ -2,6 +2,7 @@
 # make test      the tests that take seconds (those for GPUs run where there are GPUs)
 # make test-all  the long ones too: ONNX Runtime's releases and headers, sanitizers, fuzzing, stress, the wheel, and
 #                libraries that use onnxruntime
+# make test-locks  the Python tests with a Debug build of the extension, which checks its locks against the GIL
 # make lint      formatting, ruff, mypy, clang-tidy;  make format  applies the formatting
 # make wheel     an sdist and a repaired wheel in dist/, tried out in an empty environment;  make test-wheel  runs the
 #                tests against it there
@@ -101,7 +102,7 @@ build/test-models: tests/cpp/make_models.py
 
 # --- Demonstration and tests ------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-python test-cpp test-all
+.PHONY: demo test test-python test-cpp test-locks test-all
 demo: build
 	@$(PY) -m ortmulti.cli bench create --demo --out build/demo
 	@echo "== A pool's backends"
@@ -117,9 +118,19 @@ test-cpp: build build/test-models
 	@echo "== C++ tests"
 	@tools/test_cpp.sh $(BUILD)
 
+# Packages come by PYTHONPATH, which leaves out the import hook of an editable installation. What the check prints before
+# it aborts is not captured.
+test-locks: $(if $(PYTHON_READY),,$(VENV)/.packages)
+	@echo "== Locks and the GIL"
+	@PYTHONPATH="$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+	  PYTEST_ADDOPTS="$$PYTEST_ADDOPTS --capture=sys" \
+	  $(MAKE) test-python PYTHON_READY=1 BUILD=build/debug CMAKE_OPTIONS=-DCMAKE_BUILD_TYPE=Debug \
+	  PYTHON="$$($(PY) -c 'import sys; print(sys.executable if "$(PYTHON_READY)" else sys._base_executable)')"
+
 test-all: test
 	@echo "== Long tests"
 	@$(PY) -m pytest -m slow
+	@$(MAKE) test-locks
 	@echo "== Headers"
 	@tools/test_headers.sh
 	@echo "== Sanitizers"

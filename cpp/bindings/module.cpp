@@ -3,6 +3,12 @@
 
 #include "bindings/registrations.hpp"
 
+#ifdef ORTMULTI_CHECK_LOCKS
+namespace ortmulti::bindings {
+void check_locks();  // debug_locks.cpp's
+}
+#endif
+
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.doc() = "The compiled core of ortmulti; its public face is the package around it.";
   module.attr("__version__") = ORTMULTI_VERSION;
@@ -26,4 +32,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_pool(module);
   register_async(module);
   register_lora(module);
+#ifdef ORTMULTI_CHECK_LOCKS
+  check_locks();
+#endif
 }
