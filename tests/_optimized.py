@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ortmulti import _core
+from ortmulti.optimized import entry as _entry
 from ortmulti.optimized.cache import Cache, Draft
 from ortmulti.optimized.entry import Entry
 from ortmulti.optimized.identity import FileIdentity
@@ -40,6 +45,23 @@ def store(cache: Cache, key: CacheKey, own: bytes = b"weights" * 1000) -> Path:
         fill(draft, own)
         with draft.publish() as entry:
             return entry.folder
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes an entry's manifest; its checksum is right again."""
+    manifest = folder / "manifest.json"
+    facts = json.loads(manifest.read_text())
+    del facts["checksum"]
+    change(facts)
+    manifest.write_text(json.dumps({"checksum": _entry._digest(facts), **facts}))
+
+
+def add_endless_file(folder: Path) -> None:
+    """Adds a file to an entry that takes hours to read."""
+    size = 1 << 42
+    (folder / "endless").touch()
+    os.truncate(folder / "endless", size)
+    rewrite(folder, lambda facts: facts["files"].update(endless={"size": size, "checksum": "0" * 16}))
 
 
 def left(folder: Path) -> list[str]:

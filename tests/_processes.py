@@ -76,10 +76,10 @@ def threads() -> set[str]:
     return found
 
 
-def files() -> list[str]:
-    """What this process's file descriptors refer to, that of this listing left out."""
+def files(process: int | str = "self") -> list[str]:
+    """What a process's file descriptors refer to, that of this listing left out."""
     found = []
-    for descriptor in Path("/proc/self/fd").iterdir():
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
         with suppress(FileNotFoundError):
             found.append(str(descriptor.readlink()))
     return sorted(found)

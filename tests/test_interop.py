@@ -557,12 +557,9 @@ def test_the_memory_lives_as_long_as_a_capsule_or_who_took_it(tmp_path: Path, me
 
 
 def test_what_cannot_be_a_capsule_is_said(tmp_path: Path, memory_driver: dict[str, str]) -> None:
-    bytes_ = np.zeros(1024, np.uint8)
-    weights = weights_of(tmp_path, {f"w{data_type}": (data_type, bytes_) for data_type in (8, 14, 99, 22, 1)})
+    weights = weights_of(tmp_path, {"bytes": (2, np.zeros(1025, np.uint8))})
     code = """
         files, weights = eval(sys.argv[1])
-        shapes = [[-1, -1024], [2**62, 2**62]]
-        weights += [(f"wrong {shape}", 2, shape, 0, 0, 1024) for shape in shapes]
         weights.append(("packed", 22, [3, 683], 0, 0, 1025))  # 4 bits each
         [loaded] = _core.load_weights(_core.WeightList(files, weights), [0])
         for i in range(len(weights) + 1):
@@ -572,17 +569,10 @@ def test_what_cannot_be_a_capsule_is_said(tmp_path: Path, memory_driver: dict[st
         print(live())
     """
     said = check_capsules(code, weights, memory_driver).splitlines()
-    missing = "NotImplemented: [ONNXRuntimeError] : 9 : NOT_IMPLEMENTED"
-    invalid = "InvalidArgument: [ONNXRuntimeError] : 2 : INVALID_ARGUMENT"
-    untyped = "which onnxruntime does not take by DLPack"
-    unlike = "has 1024 bytes, which is not what its shape and type take"
     assert said == [
-        *(f"{missing} : weight 'w{kind}' has the type {kind}, {untyped}" for kind in (8, 14, 99)),
-        *(f"{invalid} : weight 'w{kind}' {unlike}" for kind in (22, 1)),
-        f"{invalid} : weight 'wrong [-1, -1024]' {unlike}",
-        f"{invalid} : weight 'wrong [{2**62}, {2**62}]' {unlike}",
         "None",
-        "IndexError: weight 8 of 8",
+        "None",
+        "IndexError: weight 2 of 2",
         "TypeError",
         "0",
     ]

@@ -62,6 +62,18 @@ def test_other_options_are_another_model(model: str, cache: Cache) -> None:
     assert len(paths) == len(cache.entries()) == 2
 
 
+def test_what_is_made_of_a_private_model_is_private(model: str) -> None:
+    made = Path(ortmulti.optimize(model, "cpu").path)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (made, *made.iterdir())}
+    assert modes == {
+        made.name: 0o700,
+        "manifest.json": 0o600,
+        "model.onnx": 0o600,
+        "shared": 0o600,
+        "weights.bin": 0o600,
+    }
+
+
 def test_a_damaged_one_is_made_anew(model: str) -> None:
     first = ortmulti.optimize(model, "cpu")
     weights = Path(first.path) / "weights.bin"

@@ -367,6 +367,7 @@ def test_what_is_too_large_for_one_file_is_saved_as_two(tmp_path: Path, cache: C
             assert {path.name for path in entry.folder.iterdir()} == {"manifest.json", "model.onnx", "shared", LARGE}
             assert [Path(file[0]).parent for file in entry.weights.files] == [entry.folder]
             assert entry.facts["own_bytes"] == (entry.folder / LARGE).stat().st_size >= 8192
+            assert (entry.folder / LARGE).stat().st_mode & 0o777 == 0o600
             assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds))
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +18,11 @@ import pytest
 import ortmulti
 from ortmulti import _core
 from ortmulti.optimized import cache as cache_module
-from ortmulti.optimized.cache import Cache, new_draft, parse_size
+from ortmulti.optimized.cache import Cache, parse_size
 from ortmulti.optimized.entry import Damaged, Entry
 from ortmulti.optimized.key import CacheKey
-from tests._optimized import fill, key, left, store, write_model
-from tests._processes import check_child, child_environment, nothing_leaks
+from tests._optimized import add_endless_file, fill, key, left, rewrite, store, write_model
+from tests._processes import check_child, child_environment, files, nothing_leaks
 
 
 @pytest.fixture
@@ -93,22 +94,6 @@ def test_drafts_of_living_processes_stay(cache: Cache, made_of: CacheKey) -> Non
             assert (other.folder / "manifest.json").exists()
 
 
-def test_without_a_cache_drafts_lie_together_and_leave_nothing(
-    tmp_path: Path, made_of: CacheKey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
-
-    with new_draft(None, made_of) as first, new_draft(None, made_of) as second:
-        assert first.folder.parent == second.folder.parent
-        assert first.folder != second.folder
-
-    assert [path.name for path in temporary.iterdir()] == [f"ortmulti-{os.getuid()}"]
-    assert not first.folder.exists()
-    assert not second.folder.exists()
-
-
 def test_the_first_of_two_drafts_wins(cache: Cache, made_of: CacheKey) -> None:
     with cache.draft(made_of) as one, cache.draft(made_of) as other:
         fill(one, b"one" * 100)
@@ -136,8 +121,8 @@ def test_a_data_file_that_changes_meanwhile_is_noticed(tmp_path: Path, cache: Ca
     with cache.draft(key(model)) as draft:
         other = tmp_path / "other"
         other.touch()
-        foreign = _core.WeightList([(str(other), 0, 1, 2)], [("w", 1, [1], 0, 0, 4)])
-        with pytest.raises(ortmulti.NotOptimizable, match="other was changed"):
+        foreign = _core.WeightList([(str(other), 4, 1, 2)], [("w", 1, [1], 0, 0, 4)])
+        with pytest.raises(ortmulti.NotOptimizable, match="other, which is no file of the model"):
             draft.finish(foreign, 0)
 
 
@@ -206,6 +191,134 @@ def test_a_draft_replaces_a_damaged_entry(
             assert entry.folder == folder
     with found(cache, made_of) as entry:
         entry.verify()
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _link(path: Path) -> None:
+    path.rename(path.parent.parent / "manifest")
+    path.symlink_to("../manifest")
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("change", [_fifo, _link, _folder])
+def test_only_regular_files_are_opened(
+    cache: Cache, made_of: CacheKey, name: str, change: Callable[[Path], object]
+) -> None:
+    folder = store(cache, made_of)
+    change(folder / name)
+    with nothing_leaks():
+        assert cache.find(made_of) is None
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b"1" * 5000, b"\xff", b" " * (65 << 20), b'{"a": "\\ud800"}'])
+def test_odd_json_is_a_damaged_manifest(cache: Cache, made_of: CacheKey, text: bytes) -> None:
+    folder = store(cache, made_of)
+    (folder / "manifest.json").write_bytes(text)
+    assert [stored.facts for stored in cache.entries()] == [None]
+    assert cache.find(made_of) is None
+    assert not folder.exists()
+
+
+FIELDS = ("format", "key", "made_of", "model", "files", "weights", "own_bytes", "refused")
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("value", [None, 7.5, {"a": 1}, [["a"]], "missing"])
+def test_a_manifest_with_a_wrong_field_is_damaged(cache: Cache, made_of: CacheKey, field: str, value: object) -> None:
+    folder = store(cache, made_of)
+    rewrite(folder, lambda facts: facts.pop(field) if value == "missing" else facts.update({field: value}))
+    entry = cache.find(made_of)
+    if entry is not None:
+        entry.close()
+        assert (field, value) in [("made_of", {"a": 1}), ("model", "missing")]
+    assert (entry is None) != folder.exists()
+
+
+OWN = {"own": "weights.bin"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("files", [OWN, {"own": "../../../private"}]),
+        ("files", [OWN, {"own": "/etc/passwd"}]),
+        ("files", [OWN, {"own": "manifest.json"}]),
+        ("files", [OWN, {"own": ".."}]),
+        ("files", [OWN, {"source": -1}]),
+        ("files", [OWN, {"source": ["/etc/passwd", 1, 2, 3]}]),
+        ("files", [OWN, {}]),
+        ("weights", [["w", 8, [32], 0, 0, 1024]]),
+        ("weights", [["w", 1, [32, 33], 0, 0, 4096]]),
+        ("weights", [["w", 1, [-32, -32], 0, 0, 4096]]),
+        ("weights", [["w", 1, [32, 32], 0, 8192, 4096]]),
+        ("weights", [["w", 1, [32, 32], 0, 2**64 - 4096, 4096]]),
+        ("weights", [["w", 1, [32, 32], 2, 0, 4096]]),
+        ("weights", [["w", 1, [32, 32], -1, 0, 4096]]),
+        ("weights", [["a\0b", 1, [32, 32], 0, 0, 4096]]),
+        ("weights", [["w", 1]]),
+        ("left_out", [["w"]]),
+    ],
+)
+def test_weights_lie_within_the_files_of_the_entry_and_the_model(
+    tmp_path: Path, cache: Cache, made_of: CacheKey, field: str, value: object
+) -> None:
+    (tmp_path / "private").write_bytes(bytes(8192))
+    folder = store(cache, made_of)
+    rewrite(folder, lambda facts: facts["weights"].update({field: value}))
+    assert cache.find(made_of) is None
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("name", ["../../../private", "/etc/passwd", "..", "a\0b", ""])
+def test_the_files_of_an_entry_lie_in_its_folder(tmp_path: Path, cache: Cache, made_of: CacheKey, name: str) -> None:
+    (tmp_path / "private").write_bytes(bytes(8192))
+    folder = store(cache, made_of)
+    rewrite(folder, lambda facts: facts["files"].update({name: {"size": 8192, "checksum": ""}}))
+    assert cache.find(made_of) is None
+    assert not folder.exists()
+
+
+def test_a_file_that_cannot_be_read_is_damage(cache: Cache, made_of: CacheKey) -> None:
+    folder = store(cache, made_of)
+    with found(cache, made_of) as entry:
+        (folder / "weights.bin").unlink()
+        (folder / "weights.bin").mkdir()  # reading it is an error of the system
+        with pytest.raises(Damaged, match=r"weights\.bin cannot be read") as raised:
+            entry.verify()
+        cache.remove(made_of, raised.value)
+    assert not folder.exists()
+
+
+def test_the_cache_is_not_locked_while_an_entry_is_read(cache: Cache, made_of: CacheKey) -> None:
+    add_endless_file(store(cache, made_of))
+    code = """
+        import sys
+        from pathlib import Path
+        from ortmulti.optimized.cache import Cache
+        from ortmulti.optimized.entry import Damaged
+        from tests._optimized import key
+        Cache(Path(sys.argv[1])).remove(key(Path(sys.argv[2])), Damaged("for the test"))
+        """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(cache.folder), made_of.model]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=child_environment()) as child:
+        try:
+            while not any(path.endswith("endless") for path in files(child.pid)):
+                assert child.poll() is None
+                os.sched_yield()
+            with cache.draft(made_of) as draft:
+                assert draft.folder.is_relative_to(cache.folder)
+        finally:
+            child.kill()
 
 
 def test_every_bit_of_a_manifest_counts(tmp_path: Path, cache: Cache, made_of: CacheKey) -> None:
@@ -366,7 +479,6 @@ def test_an_unwritable_cache_is_said_once_and_done_without(
             fill(draft)
             entry = draft.publish()
             entry.verify()
-            assert not draft.in_cache
             assert Path(entry.weights.files[1][0]).read_bytes() == b"weights" * 1000
         assert not draft.folder.exists()
     assert [record.name for record in caplog.records] == ["ortmulti"]
@@ -374,10 +486,12 @@ def test_an_unwritable_cache_is_said_once_and_done_without(
     assert cache.entries() == []
 
 
-def test_a_cache_that_others_fill_is_read(tmp_path: Path, made_of: CacheKey) -> None:
+def test_a_cache_that_root_fills_is_read(tmp_path: Path, made_of: CacheKey) -> None:
     """As another user, who may read it."""
     cache = Cache(tmp_path / "cache")
     store(cache, made_of)
+    for path in cache.folder.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
     printed = check_child(
         """
         import logging, os, sys
@@ -397,7 +511,7 @@ def test_a_cache_that_others_fill_is_read(tmp_path: Path, made_of: CacheKey) -> 
             print(len(found.weights.weights))
         (cache.folder / "entries").stat()
         with cache.draft(key(model)) as draft:
-            print(draft.in_cache)
+            print(draft.folder.is_relative_to(cache.folder))
         """,
         _open_to_others(cache.folder),
         made_of.model,
@@ -415,30 +529,69 @@ def _open_to_others(folder: Path, *, writable: bool = False) -> Path:
     return folder
 
 
-def test_a_draft_leaves_a_full_cache(tmp_path: Path, made_of: CacheKey, temporary: Path) -> None:
-    cache = Cache(tmp_path / "cache")
-    with cache.draft(made_of) as draft:
-        (draft.folder / "half").write_bytes(b"of it")
-        draft.leave_cache("no space left on device")
-        assert draft.folder.is_relative_to(temporary)
-        assert list(draft.folder.iterdir()) == []
-        assert left(cache.folder) == []
-        fill(draft)
-        assert draft.publish().folder == draft.folder
-
-
-def test_somebody_elses_temporary_folder_is_not_used(
-    tmp_path: Path, made_of: CacheKey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    trap = temporary / f"ortmulti-{os.getuid()}"
-    trap.mkdir()
-    trap.chmod(0o777)
+def test_the_temporary_folder_is_the_users_alone(tmp_path: Path, made_of: CacheKey, temporary: Path) -> None:
+    (temporary / f"ortmulti-{os.getuid()}").symlink_to("nowhere")  # by another user, who knows older releases
     (tmp_path / "file").touch()
     with Cache(tmp_path / "file").draft(made_of) as draft:
-        assert not draft.folder.is_relative_to(trap)
+        assert draft.folder.parent == temporary
+        assert draft.folder.stat().st_mode & 0o777 == 0o700
+    assert not draft.folder.exists()
+
+
+@pytest.mark.parametrize("mask", [0o022, 0])
+def test_what_is_in_the_cache_is_the_users_alone(cache: Cache, made_of: CacheKey, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        store(cache, made_of)
+        with cache.draft(made_of) as draft:
+            modes = {path: path.stat().st_mode & 0o777 for path in (cache.folder, *cache.folder.rglob("*"))}
+            assert draft.folder in modes
+    finally:
+        os.umask(before)
+    ours = {path: mode for path, mode in modes.items() if path.is_dir() or path.name.endswith(("lock", ".json"))}
+    assert ours == {path: 0o700 if path.is_dir() else 0o600 for path in ours}
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+
+
+@pytest.mark.parametrize("place", [".", "entries", "drafts"])
+@pytest.mark.parametrize("how", ["group", "others", pytest.param("owner", marks=as_root)])
+def test_a_cache_that_others_can_change_is_not_used(
+    cache: Cache, made_of: CacheKey, place: str, how: str, temporary: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store(cache, made_of)
+    if how == "owner":
+        os.chown(cache.folder / place, 12345, -1)
+    else:
+        (cache.folder / place).chmod(0o720 if how == "group" else 0o703)
+    before = left(cache.folder)
+    with nothing_leaks():
+        for _ in range(2):
+            entry = cache.find(made_of)
+            assert (entry is None) == (place != "drafts")
+            if entry is not None:
+                entry.close()
+            with cache.draft(made_of) as draft:
+                fill(draft)
+                draft.publish().close()
+                if place != "entries":
+                    assert draft.folder.is_relative_to(temporary)
+    assert left(cache.folder) == before
+    [record] = caplog.records
+    assert ("user 12345 owns" if how == "owner" else "run chmod go-w on it") in record.getMessage()
+
+
+@pytest.mark.parametrize("how", ["others", pytest.param("owner", marks=as_root)])
+def test_an_entry_that_others_can_change_is_made_anew(cache: Cache, made_of: CacheKey, how: str) -> None:
+    folder = store(cache, made_of)
+    if how == "owner":
+        os.chown(folder, 12345, -1)
+    else:
+        folder.chmod(0o777)
+    assert cache.find(made_of) is None
+    store(cache, made_of)
+    found(cache, made_of).close()
 
 
 # --- Several at once --------------------------------------------------------------------------------------------------

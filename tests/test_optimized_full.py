@@ -1,4 +1,4 @@
-"""A full disk at every point of filling the cache: the model is optimized in another place, and nothing is left."""
+"""A full disk at every point of filling the cache: the model is not optimized, and nothing is left."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ from tests._processes import child_environment
 
 # For a cache in a file system of so many kilobytes and files.
 CODE = """
-import json, logging, sys
+import json, sys
 from pathlib import Path
 from ortmulti.optimized import Cache, build, key_of
 from ortmulti.models import sample_inputs
+from ortmulti.errors import NotOptimizable
 from tests import test_optimized_build as helpers
 
-logging.basicConfig(format="%(message)s")
 cache, model = Cache(Path(sys.argv[1])), sys.argv[2]
 made_of = key_of(model, helpers.CPU)
-with cache.draft(made_of) as draft:
-    build(draft, model, helpers.CPU)
-    entry = draft.publish()
-    feeds = sample_inputs(model, 3)
-    assert helpers.same_bits(helpers.run_entry(entry, feeds), helpers.run_ordinary(model, feeds))
-    in_cache = entry.folder.is_relative_to(cache.folder)
-    entry.close()
+try:
+    with cache.draft(made_of) as draft:
+        build(draft, model, helpers.CPU)
+        entry = draft.publish()
+        feeds = sample_inputs(model, 3)
+        assert helpers.same_bits(helpers.run_entry(entry, feeds), helpers.run_ordinary(model, feeds))
+        in_cache = entry.folder.parent == cache.folder / "entries"
+        entry.close()
+except NotOptimizable as error:
+    print(error, file=sys.stderr)
+    in_cache = False
 left = [str(path) for path in cache.folder.rglob("*") if path.is_file() and path.name != "lock"]
 found = cache.find(made_of, verify=True)
 assert (found is not None) == in_cache
@@ -37,7 +41,7 @@ print(json.dumps([in_cache, [] if in_cache else left]))
 """
 
 # In a name space of its own, for which the user needs no rights where Linux allows it.
-MOUNTED = 'mount -t tmpfs -o "$1" none "$2" && shift && exec "$0" -c "$CODE" "$@"'
+MOUNTED = 'mount -t tmpfs -o "mode=0700,$1" none "$2" && shift && exec "$0" -c "$CODE" "$@"'
 
 
 def fill(folder: Path, options: str, model: str) -> tuple[bool, str]:
@@ -70,7 +74,7 @@ def _mounts_are_allowed() -> None:
         pytest.skip("this system does not let users mount a file system")
 
 
-def test_a_full_disk_is_done_without(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_of_optimizing(tmp_path: Path) -> None:
     """The optimized model has 256 kB of new weights; ONNX Runtime saves them, and the entry has them again."""
     proto = helpers.with_new_weights(256)
     model = str(helpers.write(tmp_path / "model", proto, "external"))
@@ -79,8 +83,7 @@ def test_a_full_disk_is_done_without(tmp_path: Path) -> None:
         in_cache, said = fill(tmp_path / str(size), f"size={size + 4}k", model)
         stored.append(in_cache)
         if not in_cache:
-            assert "is not used" in said
-            assert len(said.splitlines()) == 1
+            assert said
     # From some size on it fits.
     assert stored == sorted(stored)
     assert (stored[0], stored[-1]) == (False, True)
@@ -88,7 +91,7 @@ def test_a_full_disk_is_done_without(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_disk_that_takes_no_more_files_is_done_without(tmp_path: Path) -> None:
+def test_a_disk_that_takes_no_more_files_is_an_error_of_optimizing(tmp_path: Path) -> None:
     model = str(helpers.write(tmp_path / "model", helpers.with_folded_weights(), "external"))
     stored = [fill(tmp_path / str(files), f"nr_inodes={files}", model)[0] for files in range(1, 16)]
     assert stored == sorted(stored)

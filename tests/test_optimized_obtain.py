@@ -16,8 +16,10 @@ import pytest
 import ortmulti
 from ortmulti import _core, _runtime, _shared
 from ortmulti.devices import Device
-from ortmulti.optimized import Cache, Entry, Wanted, compute_capability, key_of
+from ortmulti.optimized import Cache, Draft, Entry, Wanted, compute_capability, key_of
 from tests import _models
+from tests._optimized import add_endless_file
+from tests._processes import check_child
 from tests.test_optimized_build import CPU
 
 X = np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)
@@ -75,6 +77,64 @@ def test_a_damaged_entry_is_made_anew(tmp_path: Path, cache: Cache, caplog: pyte
     assert cache.entries() == []
     assert "optimize model" in load(model)[0]
     assert len(cache.entries()) == 1
+
+
+@pytest.mark.parametrize("how", ["load", "optimize"])
+def test_ctrl_c_ends_the_comparison_of_checksums(tmp_path: Path, cache: Cache, how: str) -> None:
+    model = str(_models.write_external(tmp_path)[0])
+    load(model)
+    [stored] = cache.entries()
+    add_endless_file(stored.folder)
+    printed = check_child(
+        """
+        import os, signal, sys, threading
+        import ortmulti
+        from tests import test_optimized_obtain as helpers
+        from tests._processes import files, nothing_leaks
+
+        def interrupt():
+            while not any(name.endswith("endless") for name in files()):
+                os.sched_yield()
+            os.kill(os.getpid(), signal.SIGINT)
+
+        ortmulti.RunOptions()  # starts the thread that emits the log
+        with nothing_leaks():
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            try:
+                helpers.load(sys.argv[1]) if sys.argv[2] == "load" else ortmulti.optimize(sys.argv[1], "cpu")
+            except KeyboardInterrupt:
+                print("interrupted")
+            thread.join()
+        """,
+        model,
+        how,
+    )
+    assert printed == "interrupted\n"
+    assert [entry.folder for entry in cache.entries()] == [stored.folder]
+
+
+def test_an_entry_that_cannot_be_read_is_made_anew(tmp_path: Path, cache: Cache) -> None:
+    """A file is as large as it should be; reading it is an error of the system."""
+    model = str(_models.write_external(tmp_path)[0])
+    load(model)
+    [stored] = cache.entries()
+    entry = cache.find(key_of(model, CPU))
+    assert entry is not None
+    (stored.folder / "shared").unlink()
+    (stored.folder / "shared").mkdir()
+    wanted = Wanted(model, CPU, None, [Device("cpu")])
+
+    def use(_: Entry) -> str:
+        with entry:
+            entry.verify()
+        return "used"
+
+    def make(draft: Draft) -> str:
+        draft.discard()
+        return "made"
+
+    assert wanted.find_or_make(use, make, offline=False) == "made"
 
 
 def test_what_cannot_be_optimized_is_loaded_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

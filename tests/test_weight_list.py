@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -253,12 +254,24 @@ def test_a_model_that_is_no_file_is_an_error(tmp_path: Path, name: str) -> None:
 numbers = st.integers(0, 2**64 - 1)
 
 
+tensor_names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
+
+
+@st.composite
+def weights_in_file(draw: st.DrawFn) -> tuple[str, int, list[int], int, int, int]:
+    """A weight of floats in the first file, which has 2^64 - 1 bytes."""
+    shape = draw(st.lists(st.integers(0, 2**12), max_size=4))
+    length = 4 * math.prod(shape)
+    return draw(tensor_names), 1, shape, 0, draw(st.integers(0, 2**64 - 1 - length)), length
+
+
 @given(
-    st.lists(st.tuples(st.text(), numbers, numbers, st.integers(-(2**63), 2**63 - 1)), min_size=1),
-    st.lists(st.tuples(st.text(), st.integers(0, 22), st.lists(st.integers(0, 2**62)), st.just(0), numbers, numbers)),
+    st.lists(st.tuples(st.text(), numbers, numbers, st.integers(-(2**63), 2**63 - 1))),
+    st.lists(weights_in_file()),
     st.lists(st.tuples(st.text(), st.text())),
 )
 def test_a_list_is_what_it_was_made_of(files: Any, weights: Any, left_out: Any) -> None:
+    files = [("first", 2**64 - 1, 1, 2), *files]
     found = _core.WeightList(files, weights, left_out)
     assert found.files == files
     assert found.weights == weights
@@ -268,6 +281,26 @@ def test_a_list_is_what_it_was_made_of(files: Any, weights: Any, left_out: Any) 
 def test_a_list_names_only_files_that_it_has() -> None:
     with pytest.raises(ValueError, match="names file 1 of 1"):
         _core.WeightList([("a", 1, 2, 3)], [("w", 1, [1], 1, 0, 4)])
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (("w", 8, [2], 0, 0, 64), "its type .8. cannot"),  # strings: ONNX Runtime would follow pointers from the file
+        (("w", 0, [2], 0, 0, 0), "its type .0. cannot"),
+        (("w", -1, [2], 0, 0, 8), "its type .-1. cannot"),
+        (("w", 1, [2], 0, 0, 4), "4 bytes where its type and shape need 8"),
+        (("w", 1, [-1, -2], 0, 0, 8), "8 bytes where"),
+        (("w", 1, [2**62, 4], 0, 0, 0), "0 bytes where"),
+        (("w", 1, [2], 0, 93, 8), "outside of its file"),
+        (("w", 1, [2], 0, 2**64 - 4, 8), "outside of its file"),
+        (("", 1, [2], 0, 0, 8), "no name"),
+        (("a\0b", 1, [2], 0, 0, 8), "no name"),
+    ],
+)
+def test_a_list_has_no_weight_that_onnx_runtime_cannot_be_given(weight: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _core.WeightList([("a", 100, 2, 3)], [weight])
 
 
 BLOCK = 4 << 20
@@ -306,3 +339,11 @@ def test_the_checksum_of_a_missing_file_is_an_error(tmp_path: Path) -> None:
         _core.file_checksum(str(tmp_path / "nowhere"))
     with pytest.raises(ortmulti.Fail, match="cannot read"):
         _core.file_checksum(str(tmp_path))
+
+
+def test_a_checksum_ends_when_its_caller_wants_no_more(tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    large.touch()
+    os.truncate(large, 1 << 42)  # hours of reading
+    with pytest.raises(ZeroDivisionError):
+        _core.file_checksum(str(large), lambda: 1 / 0)

@@ -1,7 +1,10 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <future>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -36,7 +39,15 @@ WeightList make_list(const std::vector<FileTuple>& files, const std::vector<Weig
     if (file >= list.files.size()) {
       throw py::value_error("a weight names file " + std::to_string(file) + " of " + std::to_string(files.size()));
     }
+    const std::string number = std::to_string(list.weights.size());
     list.weights.push_back({from_str(name), data_type, shape, file, offset, length});
+    if (const std::string problem = tensor_problem(list.weights.back().name, data_type, shape, length);
+        !problem.empty()) {
+      throw py::value_error("weight " + number + " cannot be shared: " + problem);
+    }
+    if (const std::uint64_t size = list.files[file].size; offset > size || length > size - offset) {
+      throw py::value_error("weight " + number + " lies outside of its file");
+    }
   }
   for (const auto& [name, reason] : left_out) {
     list.left_out.push_back({from_str(name), from_str(reason)});
@@ -67,6 +78,38 @@ py::list left_out_of(const WeightList& list) {
     result.append(py::make_tuple(to_str(left_out.name), to_str(left_out.reason)));
   }
   return result;
+}
+
+// Calls `poll` and handles signals meanwhile; what these raise ends it.
+std::uint64_t interruptible_file_checksum(const py::str& path, const py::object& poll) {
+  constexpr std::chrono::milliseconds signal_interval{50};
+  const std::string text = from_str(path);
+  std::atomic<bool> stop{false};
+  // `deferred`: where the system gives no thread, the checksum is computed in this one.
+  auto sum = std::async(std::launch::async | std::launch::deferred, [&] { return file_checksum(text, &stop); });
+  try {
+    for (;;) {
+      {
+        const ReleaseGil nogil;
+        if (sum.wait_for(signal_interval) != std::future_status::timeout) {
+          return sum.get();
+        }
+      }
+      if (!poll.is_none()) {
+        poll();
+      }
+      if (PyErr_CheckSignals() != 0) {
+        throw py::error_already_set();
+      }
+    }
+  } catch (...) {
+    stop = true;
+    if (sum.valid()) {
+      const ReleaseGil nogil;
+      sum.wait();
+    }
+    throw;
+  }
 }
 
 }  // namespace
@@ -124,14 +167,7 @@ void register_weights(py::module_& module) {
       },
       py::arg("saved"), py::arg("original"), py::arg("data_folder"), py::arg("folder"),
       py::arg("unshared") = py::tuple());
-  module.def(
-      "file_checksum",
-      [](const py::str& path) {
-        const std::string text = from_str(path);
-        const ReleaseGil nogil;
-        return file_checksum(text);
-      },
-      py::arg("path"));
+  module.def("file_checksum", &interruptible_file_checksum, py::arg("path"), py::arg("poll") = py::none());
 }
 
 }  // namespace ortmulti::bindings

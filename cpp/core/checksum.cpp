@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <system_error>
 #include <thread>
@@ -99,7 +99,7 @@ std::uint64_t checksum(const void* data, std::size_t size) noexcept {
   return chain.sum();
 }
 
-std::uint64_t file_checksum(const std::string& path) {
+std::uint64_t file_checksum(const std::string& path, const std::atomic<bool>* stop) {
   const InputFile file(path);
   const std::uint64_t size = file.size();
   std::vector<std::uint64_t> sums(static_cast<std::size_t>((size + block_bytes - 1) / block_bytes));
@@ -112,7 +112,8 @@ std::uint64_t file_checksum(const std::string& path) {
       BlockSum sum;
       for (std::uint64_t at = begin; at < end; at += piece_bytes) {
         const auto length = static_cast<std::size_t>(std::min<std::uint64_t>(piece_bytes, end - at));
-        if (const int code = file.try_read(buffer, length, at); code != 0) {
+        const bool stopped = stop != nullptr && *stop;
+        if (const int code = stopped ? ECANCELED : file.try_read(buffer, length, at); code != 0) {
           problem = code;
           break;
         }

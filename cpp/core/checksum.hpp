@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -10,7 +11,8 @@ namespace ortmulti {
 /// against intent.
 std::uint64_t checksum(const void* data, std::size_t size) noexcept;
 
-/// The same of a file's content, read by a few threads. Throws Error: no_such_file, or fail for what cannot be read.
-std::uint64_t file_checksum(const std::string& path);
+/// The same of a file's content, read by a few threads. Throws Error: no_such_file, or fail for what cannot be read, or
+/// soon after `*stop` was set.
+std::uint64_t file_checksum(const std::string& path, const std::atomic<bool>* stop = nullptr);
 
 }  // namespace ortmulti

@@ -60,7 +60,7 @@ void InputFile::fail(int code) const {
 }
 
 OutputFile::OutputFile(const std::string& path)
-    : path_(path), descriptor_(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
+    : path_(path), descriptor_(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) {
   if (descriptor_ < 0) {
     kept_ = true;  // it is somebody else's
     fail(errno);

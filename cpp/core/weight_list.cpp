@@ -123,6 +123,20 @@ std::size_t add_file(WeightList& list, const WeightFile& file) {
   return index;
 }
 
+std::string tensor_problem(const std::string& name, int data_type, const std::vector<std::int64_t>& shape,
+                           std::uint64_t bytes) {
+  if (!has_shareable_type(data_type)) {
+    return "tensors of its type (" + std::to_string(data_type) + ") cannot be shared";
+  }
+  if (const std::uint64_t dense = dense_bytes(data_type, shape); bytes != dense) {
+    return "it has " + std::to_string(bytes) + " bytes where its type and shape need " + std::to_string(dense);
+  }
+  if (name.empty() || name.find('\0') != std::string::npos) {
+    return "it has no name that could be given to ONNX Runtime";
+  }
+  return "";
+}
+
 SharingRules::SharingRules(const ModelIndex& index) : index_(index) {
   std::set<std::string> seen;
   for (const Initializer& initializer : index.initializers) {
@@ -136,16 +150,10 @@ std::string SharingRules::problem(const Initializer& initializer) const {
   if (initializer.storage == Storage::typed) {
     return "its values are in a typed field of the model";
   }
-  if (!has_shareable_type(initializer.data_type)) {
-    return "tensors of its type (" + std::to_string(initializer.data_type) + ") cannot be shared";
-  }
-  const std::uint64_t dense = dense_bytes(initializer.data_type, initializer.shape);
-  if (initializer.length != dense) {
-    return "it has " + std::to_string(initializer.length) + " bytes where its type and shape need " +
-           std::to_string(dense);
-  }
-  if (initializer.name.empty() || initializer.name.find('\0') != std::string::npos) {
-    return "it has no name that could be given to ONNX Runtime";
+  if (std::string problem =
+          tensor_problem(initializer.name, initializer.data_type, initializer.shape, initializer.length);
+      !problem.empty()) {
+    return problem;
   }
   if (repeated_.count(initializer.name) > 0) {
     return "another initializer of the model has the same name";

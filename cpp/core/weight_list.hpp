@@ -74,6 +74,10 @@ constexpr std::uint64_t min_shared_bytes = 1024;
 /// missing, too short or outside of the model's folder.
 WeightList shareable_weights(const std::string& model_path, std::uint64_t min_bytes = min_shared_bytes);
 
+/// Why sessions cannot share a tensor of this name and type with these bytes; empty if they can.
+std::string tensor_problem(const std::string& name, int data_type, const std::vector<std::int64_t>& shape,
+                           std::uint64_t bytes);
+
 /// Why an initializer cannot be shared, whatever its size; empty if it can.
 class SharingRules {
  public:

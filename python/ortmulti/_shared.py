@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from ortmulti import _core, _creation, _prewarm, _runtime
 from ortmulti import providers as _providers
 from ortmulti._listeners import Held, Kept
 from ortmulti._model_additions import replacing_weights
+from ortmulti._threads import Task
 from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import (
     EPFail,
@@ -253,27 +255,59 @@ def _over_entry(load: _Load) -> tuple[list[_core.Session], Timeline]:
 
 def _over(load: _Load, entry: optimized.Entry) -> tuple[list[_core.Session], Timeline]:
     """Creates the sessions over an entry, whose checksums are compared meanwhile."""
+    stop = threading.Event()
+    verified: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    def poll() -> None:
+        if stop.is_set():
+            raise concurrent.futures.CancelledError
+
+    def verify() -> None:
+        try:
+            entry.verify(poll)
+        except BaseException as error:
+            verified.set_exception(error)
+        else:
+            verified.set_result(None)
+
+    task = Task(verify, "ortmulti-verify")
+    with entry:
+        try:
+            task.start()
+            return _over_verified(load, entry, verified)
+        finally:
+            stop.set()  # after Ctrl-C nobody waits for the rest of the files
+            if not task.revoke():
+                task.wait()
+
+
+def _over_verified(
+    load: _Load, entry: optimized.Entry, verified: concurrent.futures.Future[None]
+) -> tuple[list[_core.Session], Timeline]:
+    """Creates the sessions over an entry.
+
+    Args:
+        verified: Ends when the entry's checksums were compared. No session is given out before.
+    """
     from ortmulti import optimized
 
-    with entry, concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="verify") as executor:
-        verified = executor.submit(entry.verify)
-        listener = load.request.listener
-        held = None if listener is None else Held(listener, verified.result)
-        try:
-            created, timeline = _create_over(load, entry, held)
-        except Error as problem:
-            if held is not None and held.given_out:
-                raise  # the entry is right: others have sessions over it
-            verified.result()  # a damaged entry explains it
-            if isinstance(problem, _NOT_LOADABLE):
-                raise optimized.not_loadable(problem) from problem
-            raise
-        try:
-            verified.result()
-        except BaseException:
-            _close(created)
-            raise
-        return created, timeline
+    listener = load.request.listener
+    held = None if listener is None else Held(listener, verified.result)
+    try:
+        created, timeline = _create_over(load, entry, held)
+    except Error as problem:
+        if held is not None and held.given_out:
+            raise  # the entry is right: others have sessions over it
+        verified.result()  # a damaged entry explains it
+        if isinstance(problem, _NOT_LOADABLE):
+            raise optimized.not_loadable(problem) from problem
+        raise
+    try:
+        verified.result()
+    except BaseException:
+        _close(created)
+        raise
+    return created, timeline
 
 
 def _create_over(

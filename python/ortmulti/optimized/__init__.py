@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .build import build, entry_options, not_loadable, signature
-from .cache import Cache, Draft, new_draft
+from .cache import Cache, Draft
 from .entry import Damaged, Entry
 from .key import CacheKey, compute_capability, key_of
 from .obtain import Wanted
@@ -19,7 +19,6 @@ __all__ = [
     "compute_capability",
     "entry_options",
     "key_of",
-    "new_draft",
     "not_loadable",
     "signature",
 ]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,11 +24,6 @@ LARGE = "large.bin"
 
 _ERROR = 3  # ONNX Runtime's severity
 
-# The disk's fault, not the model's.
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-_PROBE_BYTES = 1 << 20
-
-
 # The model's inputs and outputs, and what its creation spent its time on.
 _Saved: TypeAlias = tuple[Any, _core.Timeline]
 
@@ -45,8 +37,7 @@ def build(
 ) -> Entry:
     """Optimizes a model and makes an entry of it, which is not published yet.
 
-    If the folder of the draft turns out to be full, it is done again in the one for temporary files. A second call for
-    the same draft does not optimize again.
+    A second call for the same draft does not optimize again.
 
     Args:
         draft: Where.
@@ -60,13 +51,7 @@ def build(
     """
     start = time.monotonic()
     try:
-        try:
-            return _build(draft, model, providers, options, refused, start)
-        except (NotOptimizable, OSError) as error:
-            if not draft.in_cache or not _is_full(error, draft.folder):
-                raise
-            draft.leave_cache("no space is left for it")
-            return _build(draft, model, providers, options, refused, start)
+        return _build(draft, model, providers, options, refused, start)
     except OSError as error:
         raise NotOptimizable(f"the optimized model cannot be written: {error}") from error
 
@@ -199,33 +184,17 @@ def _unread_weights(model: CheckedModel) -> _core.WeightList | None:
 
 def _clear(folder: Path) -> None:
     remove_tree(folder)
-    folder.mkdir()
+    folder.mkdir(mode=0o700)
 
 
 def _move_large(draft: Draft, weights: _core.WeightList) -> _core.WeightList:
     """Takes the file with all tensors into the entry."""
     moved = draft.folder / LARGE
     draft.saved.with_name(LARGE).rename(moved)
+    moved.chmod(0o600)
     identity = FileIdentity.of(str(moved))
     files = [
         identity if Path(path).name == LARGE else (path, size, inode, mtime)
         for path, size, inode, mtime in weights.files
     ]
     return _core.WeightList(files, weights.weights, weights.left_out)
-
-
-def _is_full(error: BaseException, folder: Path) -> bool:
-    """Whether the disk is what is wrong. ONNX Runtime does not say so, and part of what was written may be gone."""
-    if isinstance(error, OSError) and error.errno in _NO_SPACE:
-        return True
-    if any(os.strerror(number) in str(error) for number in _NO_SPACE):
-        return True
-    probe = folder / "probe"
-    try:
-        probe.write_bytes(bytes(_PROBE_BYTES))
-    except OSError as problem:
-        return problem.errno in _NO_SPACE
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink()
-    return False

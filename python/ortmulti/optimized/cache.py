@@ -21,7 +21,7 @@ from ortmulti.errors import Error, InvalidArgument, NotOptimizable
 from . import entry as _entry
 from .entry import Damaged, Entry, Weights
 from .key import CacheKey
-from .scratch import DraftFolder, Scratch, remove_tree
+from .scratch import DraftFolder, Scratch, check_private, remove_tree, temporary_folder
 
 LOCATION = "ORTMULTI_CACHE"
 """Environment variable: the cache's folder."""
@@ -69,7 +69,8 @@ class Cleared:
 class Cache:
     """Optimized models below one folder, which several processes may use at the same time.
 
-    A cache that cannot be written is said once, through the logger ``ortmulti``, and used as far as it can be.
+    If the cache is not writable, the logger ``ortmulti`` warns once, and its entries are still read. A cache that other
+    users can change is not used at all.
     """
 
     def __init__(self, folder: Path, limit: int = _DEFAULT_SIZE) -> None:
@@ -106,6 +107,14 @@ class Cache:
         if key.changed_source() is not None:
             return None
         try:
+            check_private(self.folder)
+            check_private(self._entries)
+        except PermissionError as error:
+            self.say_unwritable(error)
+            return None
+        except OSError:
+            return None
+        try:
             return _entry.open_entry(self._folder_of(key), key, verify=verify)
         except Damaged as damage:
             self.remove(key, damage)
@@ -116,13 +125,12 @@ class Cache:
         folder = self._folder_of(key)
         _LOGGER.warning("the cached optimized model in %s is damaged and is made anew: %s", folder, damage)
         try:
-            with self._scratch.locked():
-                self._remove_damaged(key)
+            self._remove_damaged(folder, key)
         except OSError as error:
-            self._say_unwritable(error)
+            self.say_unwritable(error)
 
     def draft(self, key: CacheKey) -> Draft:
-        """A new entry's folder, empty; in the folder for temporary files where the cache cannot be written.
+        """Make an empty folder for a new entry: a temporary one if the cache is not writable.
 
         Raises:
             NotOptimizable: Neither can be written.
@@ -130,8 +138,11 @@ class Cache:
         try:
             return Draft(self, key, self._scratch.new())
         except OSError as error:
-            self._say_unwritable(error)
-            return new_draft(None, key)
+            self.say_unwritable(error)
+        try:
+            return Draft(None, key, temporary_folder())
+        except OSError as error:
+            raise NotOptimizable(f"there is no place for the optimized model: {error}") from error
 
     def entries(self) -> list[Stored]:
         """All entries, the one used last first."""
@@ -149,12 +160,12 @@ class Cache:
         try:
             with self._scratch.locked():
                 self._scratch.remove_abandoned()
-                for stored in self._stored():
-                    with _free(stored.folder) as free:
+                for folder, taken, _ in self._sizes():
+                    with _free(folder) as free:
                         if free:
-                            self._scratch.remove(stored.folder)
+                            self._scratch.remove(folder)
                             removed += 1
-                            size += stored.bytes
+                            size += taken
                         else:
                             in_use += 1
         except OSError as error:
@@ -168,9 +179,10 @@ class Cache:
             OSError: It cannot be written.
         """
         target = self._folder_of(key)
+        self._remove_damaged(target, key)
         with self._scratch.locked():
-            self._entries.mkdir(exist_ok=True)
-            self._remove_damaged(key)
+            self._entries.mkdir(mode=0o700, exist_ok=True)
+            check_private(self._entries)
             if not target.exists():
                 draft.rename(target)
             found = _entry.open_entry(target, key, verify=False)
@@ -183,50 +195,65 @@ class Cache:
         """Says once that this cache is not used, and why."""
         _say_once(f"the cache of optimized models in {self.folder} is not used: {reason}")
 
-    def _say_unwritable(self, error: OSError) -> None:
-        self.say_unused(f"it cannot be written: {error.strerror or error}")
+    def say_unwritable(self, error: OSError | Damaged) -> None:
+        """Says once that this cache is not used since it cannot be written, and why."""
+        reason = error.strerror if isinstance(error, OSError) else None
+        self.say_unused(f"it cannot be written: {reason or error}")
 
     def _folder_of(self, key: CacheKey) -> Path:
         return self._entries / key.digest
 
-    def _remove_damaged(self, key: CacheKey) -> None:
-        """Only while locked."""
-        folder = self._folder_of(key)
+    def _remove_damaged(self, folder: Path, key: CacheKey) -> None:
+        """Removes the entry in ``folder`` if it is damaged. The cache is not locked while the entry is read."""
+        try:
+            seen = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return
         try:
             found = _entry.open_entry(folder, key, verify=True)
         except Damaged:
-            self._scratch.remove(folder)
+            with self._scratch.locked(), contextlib.suppress(FileNotFoundError):
+                # Another process may have replaced it by a whole one. While `seen` is open, no other has its inode.
+                if os.path.samestat(os.fstat(seen), folder.lstat()):
+                    self._scratch.remove(folder)
         else:
             if found is not None:
                 found.close()
+        finally:
+            os.close(seen)
 
     def _stored(self) -> Iterator[Stored]:
+        for folder, size, used in self._sizes():
+            try:
+                facts: dict[str, Any] | None = _entry.read_manifest(folder)
+            except Damaged:
+                facts = None
+            yield Stored(folder, facts["model"] if facts else "", size, used, facts)
+
+    def _sizes(self) -> Iterator[tuple[Path, int, float]]:
+        """Each entry's folder, bytes and last use."""
         try:
             folders = list(self._entries.iterdir())
         except OSError:
             return
         for folder in folders:
-            try:
-                facts: dict[str, Any] | None = _entry.read_manifest(folder)
-                model = str(facts["model"]) if facts else ""
-            except (Damaged, KeyError):
-                facts, model = None, ""
             with contextlib.suppress(OSError):  # it may just have been removed
-                used = (folder / _entry.MANIFEST if facts else folder).stat().st_mtime
-                yield Stored(folder, model, sum(file.stat().st_size for file in folder.iterdir()), used, facts)
+                files = {file.name: file.lstat() for file in folder.iterdir()}
+                used = files.get(_entry.MANIFEST, folder.lstat()).st_mtime
+                yield folder, sum(status.st_size for status in files.values()), used
 
     def _keep_bound(self, newest: Path) -> None:
         """Removes the entries that were not used for longest; only while locked."""
-        stored = sorted(self._stored(), key=lambda entry: entry.last_used)
-        total = sum(entry.bytes for entry in stored)
-        for entry in stored:
+        stored = sorted(self._sizes(), key=lambda entry: entry[2])
+        total = sum(size for _, size, _ in stored)
+        for folder, size, _ in stored:
             if total <= self.limit:
                 return
-            if entry.folder != newest:
-                with _free(entry.folder) as free:
+            if folder != newest:
+                with _free(folder) as free:
                     if free:
-                        self._scratch.remove(entry.folder)
-                        total -= entry.bytes
+                        self._scratch.remove(folder)
+                        total -= size
 
 
 class Draft:
@@ -255,24 +282,6 @@ class Draft:
     def saved(self) -> Path:
         """Where ONNX Runtime saves the optimized model, in a folder of its own that is no part of the entry."""
         return self.folder / "saved" / "model.onnx"
-
-    @property
-    def in_cache(self) -> bool:
-        """Whether it lies in the cache, and not in the folder for temporary files."""
-        return self._cache is not None
-
-    def leave_cache(self, reason: object) -> None:
-        """Begins again, empty, in the folder for temporary files.
-
-        Raises:
-            OSError: That cannot be written either.
-        """
-        if self._cache is not None:
-            self._cache.say_unused(reason)
-            self._cache = None
-        self.signature = None
-        self._own.done()
-        self._own = _temporary()
 
     def finish(
         self, weights: Weights, own_bytes: int, refused: Sequence[str] = (), facts: Mapping[str, Any] | None = None
@@ -315,7 +324,7 @@ class Draft:
         try:
             published = self._cache.take(self.key, self.folder)
         except (OSError, Damaged) as error:
-            self._cache.say_unused(f"it cannot be written: {error}")
+            self._cache.say_unwritable(error)
             return self._entry
         self._own.done()
         return published
@@ -331,20 +340,6 @@ class Draft:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.discard()
-
-
-def new_draft(cache: Cache | None, key: CacheKey) -> Draft:
-    """A draft in ``cache``, or, without one, in the folder for temporary files.
-
-    Raises:
-        NotOptimizable: It cannot be written.
-    """
-    if cache is not None:
-        return cache.draft(key)
-    try:
-        return Draft(None, key, _temporary())
-    except OSError as error:
-        raise NotOptimizable(f"there is no place for the optimized model: {error}") from error
 
 
 def parse_size(text: str) -> int:
@@ -365,7 +360,7 @@ def parse_size(text: str) -> int:
 def _free(folder: Path) -> Iterator[bool]:
     """Whether nobody loads the entry in ``folder``, who is kept out meanwhile."""
     try:
-        lock = os.open(folder / _entry.MANIFEST, os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(folder / _entry.MANIFEST, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         yield True  # what has no manifest cannot be loaded
         return
@@ -380,19 +375,6 @@ def _free(folder: Path) -> Iterator[bool]:
         yield True
     finally:
         os.close(lock)
-
-
-def _temporary() -> DraftFolder:
-    """A draft below the folder for temporary files, where drafts of killed processes are removed, too."""
-    import tempfile
-
-    base = Path(tempfile.gettempdir()) / f"ortmulti-{os.getuid()}"
-    base.mkdir(mode=0o700, exist_ok=True)
-    status = base.lstat()
-    if status.st_uid != os.getuid() or not base.is_dir() or base.is_symlink() or status.st_mode & 0o022:
-        # Somebody else could put another model there.
-        base = Path(tempfile.mkdtemp(prefix="ortmulti-"))
-    return Scratch(base).new()
 
 
 def _say_once(text: str) -> None:

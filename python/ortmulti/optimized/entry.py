@@ -7,23 +7,39 @@ import fcntl
 import hashlib
 import json
 import os
+import stat
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from ortmulti import _core
 from ortmulti._closing import Closing
-from ortmulti.errors import NoSuchFile
+from ortmulti.errors import Error
 
 from .checksum import checksum
 from .identity import FileIdentity
 from .key import FORMAT, CacheKey
+from .scratch import check_private
 
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
 PLACEHOLDER = "shared"
 """Where the graph says that shared weights lie. Empty, so that one that is not given is an error and never zeros."""
+
+
+# Of a manifest: some 400,000 weights.
+_MAX_MANIFEST_BYTES = 64 << 20
+
+_FIELDS: dict[str, type] = {
+    "key": str,
+    "made_of": dict,
+    "model": str,
+    "files": dict,
+    "weights": dict,
+    "own_bytes": int,
+    "refused": list,
+}
 
 
 class Damaged(Exception):  # noqa: N818  (a state, which callers act on)
@@ -51,10 +67,10 @@ class Entry(Closing):
         refused: Names of weights that ONNX Runtime would not take, which therefore are not among ``weights``.
     """
 
-    def __init__(self, folder: Path, facts: dict[str, Any], sources: Sequence[FileIdentity], lock: int | None) -> None:
+    def __init__(self, folder: Path, facts: dict[str, Any], lock: int | None) -> None:
         self.folder = folder
         self.facts = facts
-        self.weights = _weight_list(folder, facts["weights"], sources)
+        self.weights = _weight_list(folder, facts["weights"])
         self.refused: tuple[str, ...] = tuple(facts["refused"])
         self._close = weakref.finalize(self, _close, lock)
 
@@ -73,16 +89,19 @@ class Entry(Closing):
         """What the entry takes on the disk, its manifest left out."""
         return sum(int(file["size"]) for file in self.facts["files"].values())
 
-    def verify(self) -> None:
+    def verify(self, poll: Callable[[], object] | None = None) -> None:
         """Reads all of the entry and compares it with its checksums.
 
+        Args:
+            poll: Called in short intervals. An exception that it raises ends the reading.
+
         Raises:
-            Damaged: They differ, or a file is missing.
+            Damaged: They differ, or a file cannot be read.
         """
         for name, expected in self.facts["files"].items():
             try:
-                found = checksum(str(self.folder / name))
-            except (OSError, NoSuchFile) as error:
+                found = checksum(str(self.folder / name), poll)
+            except (OSError, Error) as error:
                 raise Damaged(f"{name} cannot be read: {error}") from error
             if found != expected["checksum"]:
                 raise Damaged(f"{name} does not have the checksum that it was written with")
@@ -139,8 +158,9 @@ def write(
     }
     text = json.dumps({"checksum": _digest(facts), **facts}, indent=1)
     # Not synchronized: after a crash of the machine the checksums tell what did not get to the disk.
+    (folder / MANIFEST).touch(0o600)
     (folder / MANIFEST).write_text(text, encoding="utf-8")
-    return Entry(folder, facts, key.sources, None)
+    return Entry(folder, facts, None)
 
 
 def open_entry(folder: Path, key: CacheKey, *, verify: bool) -> Entry | None:
@@ -156,7 +176,7 @@ def open_entry(folder: Path, key: CacheKey, *, verify: bool) -> Entry | None:
     """
     manifest = folder / MANIFEST
     try:
-        lock = os.open(manifest, os.O_RDONLY | os.O_CLOEXEC)
+        lock = _open_manifest(folder)
     except FileNotFoundError:
         if folder.is_dir():
             raise Damaged(f"there is no {MANIFEST}") from None
@@ -165,16 +185,20 @@ def open_entry(folder: Path, key: CacheKey, *, verify: bool) -> Entry | None:
         return None
     except OSError as error:
         raise Damaged(f"{MANIFEST} cannot be read: {error.strerror}") from error
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, lock)
         if not _hold(lock, manifest):
-            os.close(lock)
             return None
-        facts = read_manifest(folder)
-        _check(folder, facts, key)
-        entry = Entry(folder, facts, key.sources, lock)
-    except BaseException:
-        os.close(lock)
-        raise
+        try:
+            check_private(folder)
+            facts = _read(lock)
+            _check(folder, facts, key)
+            entry = Entry(folder, facts, lock)
+        except Damaged:
+            raise
+        except Exception as error:  # whatever is wrong with an entry, another one can be made
+            raise Damaged(f"{MANIFEST} cannot be used: {error!r}") from error
+        stack.pop_all()
     if verify:
         try:
             entry.verify()
@@ -182,7 +206,7 @@ def open_entry(folder: Path, key: CacheKey, *, verify: bool) -> Entry | None:
             entry.close()
             raise
     with contextlib.suppress(OSError):  # a cache that others fill
-        os.utime(manifest)
+        os.utime(lock)
     return entry
 
 
@@ -207,13 +231,41 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         Damaged: There is none, or it is not what was written.
     """
     try:
-        facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = _open_manifest(folder)
     except OSError as error:
         raise Damaged(f"{MANIFEST} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    try:
+        return _read(manifest)
+    finally:
+        os.close(manifest)
+
+
+def _open_manifest(folder: Path) -> int:
+    # Opening another kind of file could wait for ever.
+    return os.open(folder / MANIFEST, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _read(manifest: int) -> dict[str, Any]:
+    if not stat.S_ISREG(os.fstat(manifest).st_mode):
+        raise Damaged(f"{MANIFEST} is not a regular file")
+    try:
+        with open(manifest, "rb", closefd=False) as file:
+            text = file.read(_MAX_MANIFEST_BYTES + 1)
+        if len(text) > _MAX_MANIFEST_BYTES:
+            raise Damaged(f"{MANIFEST} has more than {_MAX_MANIFEST_BYTES} bytes")
+        facts = json.loads(text)
+        as_written = isinstance(facts, dict) and facts.pop("checksum", None) == _digest(facts)
+    except OSError as error:
+        raise Damaged(f"{MANIFEST} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
         raise Damaged(f"{MANIFEST} is no JSON: {error}") from error
-    if not isinstance(facts, dict) or facts.pop("checksum", None) != _digest(facts):
+    if not isinstance(facts, dict) or not as_written:
         raise Damaged(f"{MANIFEST} does not have the checksum that it was written with")
+    if facts.get("format") != FORMAT:
+        raise Damaged(f"{MANIFEST} has the format {facts.get('format')!r}, and this release reads {FORMAT}")
+    for name, kind in _FIELDS.items():
+        if not isinstance(facts.get(name), kind):
+            raise Damaged(f"{MANIFEST} has no valid {name!r}")
     return facts
 
 
@@ -226,37 +278,39 @@ def _check(folder: Path, facts: Mapping[str, Any], key: CacheKey) -> None:
         raise Damaged("it was made of another model, or for other options")
     if PLACEHOLDER not in facts["files"] or MODEL not in facts["files"]:
         raise Damaged("it is incomplete")
+    with os.scandir(folder) as found:
+        sizes = {file.name: file.stat().st_size for file in found if file.is_file(follow_symlinks=False)}
     for name, expected in facts["files"].items():
-        try:
-            size = (folder / name).stat().st_size
-        except OSError as error:
-            raise Damaged(f"{name} is missing") from error
-        if size != expected["size"]:
-            raise Damaged(f"{name} has {size} bytes instead of {expected['size']}")
+        if name not in sizes:
+            raise Damaged(f"{name} is missing")
+        if sizes[name] != expected["size"] or not isinstance(expected["checksum"], str):
+            raise Damaged(f"{name} has {sizes[name]} bytes instead of {expected['size']}")
     for file in facts["weights"]["files"]:
-        if "source" in file:
-            source = key.sources[file["source"]] if file["source"] < len(key.sources) else None
-            if source is None or list(source) != file["identity"]:
-                raise Damaged(f"it was made of another file {file['identity'][0]}")
+        if "own" in file:
+            if file["own"] not in facts["files"]:
+                raise Damaged(f"its weights lie in {file['own']!r}, which is none of its files")
+        elif FileIdentity(*file["source"]) not in key.sources:
+            raise Damaged(f"it was made of another file {file['source'][0]}")
+    if not all(isinstance(name, str) for name in facts["refused"]):
+        raise Damaged("a refused weight has no name")
 
 
 def _describe_file(folder: Path, key: CacheKey, file: FileIdentity) -> dict[str, Any]:
     path = Path(file.path).resolve()
     identity = file._replace(path=str(path))
     if path.parent == folder.resolve():
-        return {"own": path.name, "identity": list(identity)}
-    for number, source in enumerate(key.sources):
-        if identity == source:
-            return {"source": number, "identity": list(identity)}
-        if identity.path == source.path:
-            raise Damaged(f"the file {file.path} was changed while the model was optimized")
+        return {"own": path.name}
+    if identity in key.sources:
+        return {"source": list(identity)}
+    if any(identity.path == source.path for source in key.sources):
+        raise Damaged(f"the file {file.path} was changed while the model was optimized")
     raise Damaged(f"the optimized model has weights in {file.path}, which is no file of the model")
 
 
-def _weight_list(folder: Path, facts: Mapping[str, Any], sources: Sequence[FileIdentity]) -> _core.WeightList:
-    # The entry's own files moved with its folder; the model's are where the key found them.
+def _weight_list(folder: Path, facts: Mapping[str, Any]) -> _core.WeightList:
+    # The entry's own files moved with its folder.
     files = [
-        FileIdentity.of(str(folder / file["own"])) if "own" in file else sources[file["source"]]
+        FileIdentity.of(str(folder / file["own"])) if "own" in file else FileIdentity(*file["source"])
         for file in facts["files"]
     ]
     weights = [(name, kind, shape, *place) for name, kind, shape, *place in facts["weights"]]

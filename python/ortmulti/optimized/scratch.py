@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,24 @@ def remove_tree(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def check_private(folder: Path) -> None:
+    """Check that no other user can change the content of a folder; root may.
+
+    Raises:
+        PermissionError: Another user owns the folder, or may write to it.
+        OSError: There is no such folder.
+    """
+    status = folder.stat()
+    for owner in (folder.lstat().st_uid, status.st_uid):  # of a symbolic link, and of its target
+        if owner not in (0, os.geteuid()):
+            raise PermissionError(
+                errno.EPERM, f"user {owner} owns {folder}; set ORTMULTI_CACHE to a folder of your own"
+            )
+    if status.st_mode & 0o022:
+        mode = f"{status.st_mode & 0o7777:o}"
+        raise PermissionError(errno.EPERM, f"other users may write to {folder} (mode {mode}); run chmod go-w on it")
+
+
 class Scratch:
     """The drafts below one folder, and the lock that orders what happens to it.
 
@@ -40,13 +59,22 @@ class Scratch:
         """Holds the lock of the whole folder, which is made if need be.
 
         Raises:
-            OSError: The folder cannot be made or written to, or others do not let go of the lock.
+            OSError: The folder cannot be made or written to, other users can change it, or others do not let go of the
+                lock.
         """
-        from filelock import FileLock
-
-        self._drafts.mkdir(parents=True, exist_ok=True)
-        with FileLock(self._folder / "lock", timeout=_PATIENCE, thread_local=False):
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_private(self._folder)
+        self._drafts.mkdir(mode=0o700, exist_ok=True)
+        check_private(self._drafts)
+        lock = _lock(self._folder / "lock")
+        try:
+            lock.acquire(timeout=_PATIENCE)
+        except NotImplementedError as error:  # filelock's, for a file system without locks
+            raise OSError(errno.ENOLCK, str(error)) from error
+        try:
             yield
+        finally:
+            lock.release()
 
     def new(self) -> DraftFolder:
         """Makes a folder, and removes those that killed processes left.
@@ -57,10 +85,10 @@ class Scratch:
         with self.locked():
             self.remove_abandoned()
             folder = self._drafts / f"{os.getpid()}-{os.urandom(4).hex()}"
-            lock = _lock(folder)
+            lock = _lock(_lock_path(folder))
             lock.acquire(blocking=False)
             try:
-                folder.mkdir()
+                folder.mkdir(mode=0o700)
             except BaseException:
                 _lock_path(folder).unlink(missing_ok=True)
                 lock.release()
@@ -85,38 +113,52 @@ class Scratch:
 
 
 class DraftFolder:
-    """A folder of this process's own."""
+    """A folder of this process's own, locked where other processes look for abandoned ones."""
 
-    def __init__(self, path: Path, lock: BaseFileLock) -> None:
+    def __init__(self, path: Path, lock: BaseFileLock | None) -> None:
         self.path = path
         self._lock = lock
         self._process = os.getpid()
 
     def done(self) -> None:
         """Removes the folder, or what was not moved out of it; in a forked child nothing, since it is the parent's."""
-        if os.getpid() != self._process or not self._lock.is_locked:
+        if os.getpid() != self._process:
             return
-        remove_tree(self.path)
-        _lock_path(self.path).unlink(missing_ok=True)
-        self._lock.release()
+        if self._lock is None:
+            remove_tree(self.path)
+        elif self._lock.is_locked:
+            remove_tree(self.path)
+            _lock_path(self.path).unlink(missing_ok=True)
+            self._lock.release()
+
+
+def temporary_folder() -> DraftFolder:
+    """Make a draft's folder outside of the cache, which nobody else can read.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    import tempfile
+
+    return DraftFolder(Path(tempfile.mkdtemp(prefix="ortmulti-")), None)
 
 
 def _lock_path(folder: Path) -> Path:
     return folder.with_name(folder.name + _SUFFIX)
 
 
-def _lock(folder: Path) -> BaseFileLock:
+def _lock(path: Path) -> BaseFileLock:
     from filelock import FileLock
 
     # thread_local: a draft may be finished by another thread than the one that began it.
-    return FileLock(_lock_path(folder), thread_local=False)
+    return FileLock(path, mode=0o600, thread_local=False)
 
 
 @contextlib.contextmanager
 def _lock_if_free(folder: Path) -> Iterator[bool]:
     from filelock import Timeout
 
-    lock = _lock(folder)
+    lock = _lock(_lock_path(folder))
     try:
         lock.acquire(blocking=False)
     except Timeout:
