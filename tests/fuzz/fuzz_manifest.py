@@ -1,0 +1,194 @@
+"""Fuzzes the manifests of cached models: `python -m tests.fuzz.fuzz_manifest [SECONDS [SEED [CASE]]]`.
+
+Each case changes a copy of a real entry. `open_entry` must return an entry whose weights lie within its named files, or
+None, or raise Damaged. SEED and CASE repeat one case.
+"""
+
+from __future__ import annotations
+
+import copy
+import faulthandler
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import ortmulti
+from ortmulti.optimized.cache import Cache
+from ortmulti.optimized.entry import MANIFEST, Damaged, Entry, _digest, open_entry
+from ortmulti.optimized.key import CacheKey, key_of
+from tests import test_optimized_build as helpers
+
+HANG = 60  # seconds of one case
+
+VALUES: list[Any] = [
+    None, True, False, 0, 1, -1, 2, 4096, 2**31, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), 10**30, 0.5, -0.0, 1e308,
+    float("nan"), float("inf"), "", ".", "..", "/", "a\0b", "\ud800", "x" * 300, "../../../private", "/etc/passwd",
+    "/proc/self/mem", MANIFEST, "model.onnx", "weights.bin", "shared", "own", "source", [], [[]], {}, {"own": ".."},
+    {"own": "shared"}, {"source": []}, {"size": 0, "checksum": "0"},
+]  # fmt: skip
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths to all values below one of JSON."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    return [place for key in keys for place in ((*path, key), *places(value[key], (*path, key)))]
+
+
+def at(value: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        value = value[key]
+    return value
+
+
+def change_facts(facts: dict[str, Any], random: Random) -> None:
+    for _ in range(random.choice((1, 1, 1, 2, 5))):
+        every = places(facts)
+        if not every:
+            return
+        path = random.choice(every)
+        parent, key = at(facts, path[:-1]), path[-1]
+        old = parent[key]
+        how = random.randrange(7)
+        if how == 0:
+            del parent[key]
+        elif how == 1:
+            parent[key] = copy.deepcopy(at(facts, random.choice(every)))
+        elif how == 2 and isinstance(old, int):
+            parent[key] = old + random.choice((-4096, -4, -1, 1, 4, 256, 4096, 1 << 63))
+        elif how == 3 and isinstance(parent, list):
+            parent.insert(key, copy.deepcopy(random.choice((old, random.choice(VALUES)))))
+        elif how == 4 and isinstance(parent, dict):
+            parent[str(random.choice(VALUES))] = parent.pop(key)
+        elif how == 5:
+            for _ in range(random.choice((1, 10, 500))):
+                old = random.choice(([old], {"a": old}))
+            parent[key] = old
+            return  # too deep for `places`
+        else:
+            parent[key] = copy.deepcopy(random.choice(VALUES))
+
+
+def write_changed_facts(folder: Path, random: Random) -> None:
+    facts = json.loads((folder / MANIFEST).read_bytes())
+    del facts["checksum"]
+    change_facts(facts, random)
+    text = json.dumps({"checksum": _digest(facts), **facts})
+    (folder / MANIFEST).write_text(text, "utf-8")
+
+
+def write_changed_bytes(folder: Path, random: Random) -> None:
+    text = bytearray((folder / MANIFEST).read_bytes())
+    for _ in range(random.choice((1, 3, 20))):
+        begin = random.randrange(len(text) + 1)
+        end = min(begin + random.choice((0, 1, 10, 1000)), len(text))
+        new = random.choice(
+            (b"", b"[" * 20_000, b"9" * 5000, b'"', b"{", b"NaN", random.randbytes(3), text[begin:end] * 2)
+        )
+        text[begin:end] = new
+    (folder / MANIFEST).write_bytes(text)
+
+
+def change_file(folder: Path, random: Random) -> None:
+    """Makes one file of the entry, or its folder, an odd one."""
+    path = random.choice(sorted(folder.iterdir()))
+    how = random.randrange(8)
+    if how == 0:
+        folder.chmod(random.choice((0o777, 0o770, 0o500)))
+        return
+    if how == 1:
+        os.truncate(path, random.choice((0, 1, path.stat().st_size + 1)))
+        return
+    if how == 2:
+        path.rename(folder / random.choice(("other", "é", "..x")))
+        return
+    path.unlink()
+    if how == 3:
+        os.mkfifo(path)
+    elif how == 4:
+        path.mkdir()
+    elif how == 5:
+        path.symlink_to(random.choice((path.name, "shared", "/etc/passwd", "/dev/zero", "/proc/self/mem", "..")))
+    elif how == 6:
+        with socket.socket(socket.AF_UNIX) as listener, tempfile.TemporaryDirectory(prefix="s") as short:
+            listener.bind(f"{short}/s")
+            Path(f"{short}/s").rename(path)
+
+
+CHANGES: Sequence[Callable[[Path, Random], None]] = (
+    *[write_changed_facts] * 6,
+    *[write_changed_bytes] * 3,
+    change_file,
+)
+
+
+def check(entry: Entry, key: CacheKey) -> None:
+    """Asserts that what an entry says can be used."""
+    own = {str(path.resolve()) for path in entry.folder.iterdir()}
+    for path, size, *_ in entry.weights.files:
+        assert path in own or path in [source.path for source in key.sources], path
+        assert Path(path).stat().st_size == size, path
+    for name, _, shape, file, offset, length in entry.weights.weights:
+        assert name
+        assert all(dimension >= 0 for dimension in shape)
+        assert 0 <= offset <= offset + length <= Path(entry.weights.files[file][0]).stat().st_size
+    assert all(isinstance(name, str) for name in entry.refused)
+    assert entry.bytes == sum((entry.folder / name).stat().st_size for name in entry.facts["files"])
+    assert repr(entry)
+    assert Path(entry.model_path).parent == entry.folder
+
+
+def run(entry: Path, key: CacheKey, cache: Cache, random: Random) -> str:
+    """Makes and opens one changed entry; what became of it."""
+    folder = cache.folder / "entries" / key.digest
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(entry, folder)
+    random.choice(CHANGES)(folder, random)
+    list(cache.entries())
+    try:
+        opened = open_entry(folder, key, verify=random.random() < 0.5)
+    except Damaged:
+        return "damaged"
+    if opened is None:
+        return "none"
+    with opened:
+        check(opened, key)
+    return "opened"
+
+
+def main() -> None:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else int.from_bytes(os.urandom(4))
+    cases = [int(sys.argv[3])] if len(sys.argv) > 3 else None
+    print(f"manifests: seed {seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
+        cache = Cache(Path(name) / "cache")
+        os.environ["ORTMULTI_CACHE"] = str(cache.folder)
+        model = str(helpers.write(Path(name) / "model", helpers.with_folded_weights(), "external"))
+        entry = Path(ortmulti.optimize(model, "cpu").path).rename(Path(name) / "entry")
+        key = key_of(model, helpers.CPU)
+        found: Counter[str] = Counter()
+        end, number = time.monotonic() + seconds, 0
+        while time.monotonic() < end and (cases is None or number < 1):
+            case = number if cases is None else cases[0]
+            faulthandler.dump_traceback_later(HANG, exit=True)
+            try:
+                found[run(entry, key, cache, Random(f"{seed} {case}"))] += 1
+            except BaseException:
+                print(f"repeat with: python -m tests.fuzz.fuzz_manifest 60 {seed} {case}", flush=True)
+                raise
+            number += 1
+        faulthandler.cancel_dump_traceback_later()
+    print(f"manifests: {number} cases, {dict(found)}")
+
+
+if __name__ == "__main__":
+    main()
