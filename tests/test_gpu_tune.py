@@ -73,7 +73,7 @@ def test_a_subject_gives_the_model_s_outputs(tiny: Path, tmp_path: Path, through
     with Subject(spec) as subject, ortmulti.InferenceSession(tiny, providers=["CPUExecutionProvider"]) as session:
         [found] = outputs.flatten(subject.warm_up())
         np.testing.assert_allclose(found, session.run(None, feed)[0], rtol=1e-3, atol=1e-3)
-        assert 0 < subject.latency(0.01) < 10
+        assert subject.latency(0.01) > 0
 
 
 def test_throughput_of_all_gpus(tiny: Path) -> None:

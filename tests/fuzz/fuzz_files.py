@@ -12,6 +12,7 @@ import faulthandler
 import io
 import json
 import os
+import re
 import resource
 import struct
 import sys
@@ -129,9 +130,9 @@ def changed_archive(content: bytes, random: Random) -> bytes:
     data = bytearray(file.getvalue())
     for _ in range(random.choice((0, 0, 1, 2))):
         signature, fields = random.choice(((b"PK\1\2", 42), (b"PK\3\4", 26), (b"PK\5\6", 18)))
-        places = [at for at in range(len(data)) if data.startswith(signature, at)]
-        if places:
-            at = random.choice(places) + random.randrange(4, fields + 1, 2)
+        starts = [found.start() for found in re.finditer(re.escape(signature), data)]
+        if starts:
+            at = random.choice(starts) + random.randrange(4, fields + 1, 2)
             code = random.choice("HI")
             number = random.choice(NUMBERS) % (1 << 8 * struct.calcsize(code))
             data[at : at + struct.calcsize(code)] = struct.pack(f"<{code}", number)
