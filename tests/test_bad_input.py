@@ -251,6 +251,19 @@ def test_where_onnxruntime_raises_a_bare_runtime_error(name: str, session: ortmu
             CALLS[name](package, created)
 
 
+def test_a_missing_input_is_said_in_onnxruntimes_words() -> None:
+    feeds: list[dict[str, Any]] = [{}, {"a": X}]
+    for fed in feeds:
+        with pytest.raises(ValueError, match="Required inputs") as theirs:
+            onnxruntime.InferenceSession(_models.add_mul(), providers=[CPU]).run(None, fed)
+        with (
+            _models.cpu_session(_models.add_mul()) as session,
+            pytest.raises(ValueError, match="Required inputs") as ours,
+        ):
+            session.run(None, fed)
+        assert str(theirs.value).removesuffix(".") in str(ours.value)
+
+
 @pytest.mark.parametrize("options", [onnxruntime.SessionOptions(), {}, 1])
 def test_run_options_of_another_class(options: Any, session: ortmulti.InferenceSession) -> None:
     with pytest.raises(ortmulti.InvalidType, match="run_options"):

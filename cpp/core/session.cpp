@@ -258,8 +258,12 @@ void Session::check_complete(const std::vector<const char*>& fed) const {
     }
   }
   if (!missing.empty()) {
-    throw Error(ErrorKind::invalid_argument, "Required inputs ([" + missing + "]) are missing from input feed: " +
-                                                 model() + " needs " + names_of(inputs()));
+    std::string given;
+    for (const char* name : fed) {
+      given += (given.empty() ? "'" : ", '") + std::string(name) + "'";
+    }
+    throw Error(ErrorKind::invalid_argument, "Required inputs ([" + missing + "]) are missing from input feed ([" +
+                                                 given + "]): " + model() + " needs " + names_of(inputs()));
   }
 }
 

@@ -258,7 +258,7 @@ class SessionOptions(ModelAdditions):
         """
         entries = self._core.config_entries
         if key not in entries:
-            raise InvalidArgument(f"these SessionOptions have no config entry {key!r}")
+            raise InvalidArgument(f"SessionOptions does not have configuration with key: {key}")
         return entries[key]
 
     def add_free_dimension_override_by_name(self, name: str, size: SupportsInt) -> None:

@@ -81,7 +81,8 @@ class Signature:
         missing = [each for each in self.inputs if each.name not in feed and not each.type.startswith("optional(")]
         if missing:
             raise InvalidArgument._of_runtime(
-                f"Required inputs ([{_names(missing)}]) are missing from input feed: "
+                f"Required inputs ([{_names(missing)}]) are missing from input feed "
+                f"([{', '.join(map(repr, feed))}]): "
                 f"{self.model} needs {_names(self.inputs)}"
             )
         return self._outputs(output_names), feed
