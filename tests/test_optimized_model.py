@@ -415,7 +415,10 @@ def test_a_full_disk_is_one_error_and_leaves_nothing_behind(folders: Folders, ro
     folders.save(None, model_of(big("new", 1, 1_000_000), typed))
     arguments = [str(folders.saved / "model.onnx"), str(folders.original), str(folders.entry), str(room)]
     process = subprocess.run([sys.executable, "-c", FULL, *arguments], capture_output=True, text=True, check=True)
-    assert process.stdout == f"Fail cannot write '{folders.entry / file}': File too large\n"
+    assert (
+        process.stdout
+        == f"Fail [ONNXRuntimeError] : 1 : FAIL : cannot write '{folders.entry / file}': File too large\n"
+    )
     assert folders.files() == {}
 
 
