@@ -102,3 +102,22 @@ def nothing_leaks() -> Iterator[None]:
     threads_left, files_left = left()
     assert not threads_left, [Path(f"/proc/self/task/{thread}/comm").read_text() for thread in threads_left]
     assert not files_left
+
+
+def held(folder: Path) -> dict[str, int]:
+    """How much this process holds: threads, open files, drafts in the cache, and files in `folder`/temporary."""
+    drafts, temporary = Path(os.environ["ORTMULTI_CACHE"], "drafts"), folder / "temporary"
+    return {
+        "threads": len(threads()),
+        "files": len(files()),
+        **{path.name: len(list(path.iterdir())) if path.exists() else 0 for path in (drafts, temporary)},
+    }
+
+
+def check_held(before: dict[str, int], folder: Path) -> None:
+    """Asserts that this process holds as much as `held` said before."""
+    gc.collect()
+    end = time.monotonic() + 10
+    while (now := held(folder)) != before and time.monotonic() < end:
+        os.sched_yield()  # a thread may be at its end
+    assert now == before, (now, before)

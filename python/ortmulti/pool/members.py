@@ -367,6 +367,7 @@ class Members:
             elif isinstance(warmup, bool):
                 warmup = Warmup() if warmup else None
             request = self._with(model=model, devices=devices, sessions_per_device=1)
+            replaced = False
             try:
                 try:
                     self._run(self._loading(request, staged, timeline, warmup))
@@ -376,23 +377,26 @@ class Members:
                         "both must fit"
                     ) from error
                 core.continue_from(self._core)
-                sessions = staged.take()
+                placed, new_request = dict(enumerate(staged.take())), self._with(model=model)
+                sessions, description = Sessions(placed.values(), timeline), _core_description(model)
                 with self._condition:
                     self._raise_if_over()
                     old, old_sessions = self._core, list(self._placed.values())
-                    self._retiring.append(old)
-                    self._core, self._timeline, self._model = core, timeline, _core_description(model)
-                    self._request = self._with(model=model)
-                    self._placed = {}
-                    self._place(dict(enumerate(sessions)))
-            except BaseException:
-                core.close(True)
-                staged.close()
-                raise
-            old.close(False)
-            self._retiring.remove(old)
-            for session in old_sessions:
-                session.close()
+                    # Nothing is called from here to `replaced`, so that Ctrl-C comes before all of it or after it.
+                    self._retiring = [*self._retiring, old]
+                    self._core, self._timeline, self._model, self._request = core, timeline, description, new_request
+                    self._placed, self._sessions = placed, sessions
+                    replaced = True
+                    self._condition.notify_all()
+            finally:
+                if replaced:
+                    old.close(False)
+                    self._retiring.remove(old)
+                    for session in old_sessions:
+                        session.close()
+                else:
+                    core.close(True)
+                    staged.close()
 
     def _loading(self, request: _shared.Request, staged: Staged, timeline: Timeline, warmup: Warmup | None) -> Loading:
         return Loading(request, staged, timeline, warmup, keep_going=False, runs=self.serving.warm_up_runs)
