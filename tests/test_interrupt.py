@@ -1,15 +1,20 @@
-"""Ctrl-C while sessions are being created."""
+"""Ctrl-C while sessions are being created, and at random moments of other calls."""
 
 from __future__ import annotations
 
+import json
+import os
+import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from ortmulti import models
 from tests import _models
-from tests._processes import check_child, run_child
+from tests._processes import ROOT, check_child, child_environment, run_child
 
 # `create_interrupted` sends its process SIGINT as soon as the creation has started its threads.
 COMMON = """
@@ -126,3 +131,37 @@ def test_a_handler_that_raises_something_else(large: Path) -> None:
         _models.matmul(8).hex(),
     )
     assert printed == "stopped\n"
+
+
+# Attempts of the long test. A worker process takes half a second to start.
+ATTEMPTS = int(os.environ.get("ORTMULTI_SIGINTS", "10000"))
+SHARES = {"core": 0.7, "threads": 0.28, "processes": 0.02}
+
+
+def interrupt_at_random(backend: str, attempts: int, folder: Path) -> None:
+    seed = random.randrange(2**31)
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    environment = child_environment({"ORTMULTI_CACHE": str(folder / "cache"), "TMPDIR": str(temporary)})
+    command = [sys.executable, "-m", "tests._sigint", backend, str(attempts), str(seed), str(folder)]
+    child = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60 + 2 * attempts, check=False
+    )
+    assert child.returncode == 0, f"seed {seed}: {child.stdout}{child.stderr}"
+    outcomes = json.loads(child.stdout)
+    print(f"{backend}, seed {seed}: {outcomes}")
+    assert sum(outcomes.values()) == attempts
+    # The interpreter drops what a destructor raises.
+    swallowed = sum(count for outcome, count in outcomes.items() if "swallowed" in outcome)
+    assert swallowed <= 1 + attempts / 100, outcomes
+
+
+@pytest.mark.parametrize(("backend", "attempts"), [("core", 40), ("threads", 20), ("processes", 4)])
+def test_ctrl_c_at_any_moment(backend: str, attempts: int, tmp_path: Path) -> None:
+    interrupt_at_random(backend, attempts, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", list(SHARES))
+def test_ctrl_c_at_many_moments(backend: str, tmp_path: Path) -> None:
+    interrupt_at_random(backend, int(ATTEMPTS * SHARES[backend]), tmp_path)

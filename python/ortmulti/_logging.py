@@ -83,13 +83,16 @@ def set_callback(callback: Callback | None) -> None:
 
 def flush() -> None:
     """Returns when the records so far are emitted: in the calling thread, unless another one is at it."""
-    if not _emitting.acquire(timeout=_PATIENCE_S):
+    if _emitting._is_owned():  # type: ignore[attr-defined]  # a handler creates a session
+        _emit(*_core.take_log()[:2])
         return
     try:
-        records, dropped, _ = _core.take_log()
-        _emit(records, dropped)
+        if _emitting.acquire(timeout=_PATIENCE_S):
+            _emit(*_core.take_log()[:2])
     finally:
-        _emitting.release()
+        # Asked of the lock, since Ctrl-C may come between its acquisition and any note of that.
+        if _emitting._is_owned():  # type: ignore[attr-defined]
+            _emitting.release()
 
 
 def _emit_until_closed() -> None:

@@ -52,10 +52,12 @@ class Members:
         self._warmup = warmup
         self._process = os.getpid()
         self._changing = threading.Lock()  # one change of the members at a time; before the condition's lock
-        self._condition = threading.Condition()
+        self._lock = threading.RLock()  # taken by itself: Ctrl-C may leave a Condition locked that a `with` is entering
+        self._condition = threading.Condition(self._lock)
         self._loads: set[Loading] = set()
         self._behind: tuple[Task, Loading] | None = None  # the first load, where it has a thread of its own
-        self._retiring: list[_core.Pool] = []  # of a model that was replaced, while they answer
+        # Of a model that was replaced, while it answers: the core's pool and the sessions.
+        self._retiring: list[tuple[_core.Pool, list[InferenceSession]]] = []
         self._targets: list[str] | None = None
         self._placed: dict[int, InferenceSession] = {}  # by the place that was asked for
         self._said: set[str] = set()
@@ -141,7 +143,7 @@ class Members:
             task.start()
             _runtime.ensure_open()  # beside the driver's start: requests need it even before there is a session
             if wait == "first":
-                with self._condition:
+                with self._lock:
                     self._condition.wait_for(lambda: self.error or self._placed or self._closed)
         except BaseException:
             self.close(cancel_pending=True)
@@ -154,7 +156,7 @@ class Members:
         try:
             loading.run()
         except BaseException as error:
-            with self._condition:
+            with self._lock:
                 if not self._closed:
                     self.error = error
                     self._core.fail(error)  # before anybody who waits here is told
@@ -162,7 +164,7 @@ class Members:
                 self._condition.notify_all()
             self.close(cancel_pending=True)
             raise
-        with self._condition:
+        with self._lock:
             self._loads.discard(loading)
             self._condition.notify_all()
 
@@ -175,7 +177,7 @@ class Members:
 
     def targets(self, devices: Sequence[str]) -> None:
         _visible_gpus.hint(name_devices(devices) or ())
-        with self._condition:
+        with self._lock:
             if self._targets is None:
                 with contextlib.suppress(ClosedError):
                     self._expect(devices)
@@ -194,7 +196,7 @@ class Members:
                 raise
             session.close()  # it came too late
         else:
-            with self._condition:
+            with self._lock:
                 removed = self._removed(session.device)  # since it was added
                 if not removed:
                     self._place({index: session})
@@ -221,7 +223,7 @@ class Members:
         assert self._targets is not None
         device = self._targets[index]
         self._core.not_coming(device, 1, error)
-        with self._condition:
+        with self._lock:
             said = device in self._said
             self._said.add(device)
             self._condition.notify_all()
@@ -283,7 +285,7 @@ class Members:
     def _checked(self) -> Iterator[None]:
         if os.getpid() != self._process:  # a lock may be held for ever there
             raise ForkError("the pool was made before this process was forked; make it after the fork")
-        with self._condition:
+        with self._lock:
             yield
 
     # Changes.
@@ -310,7 +312,7 @@ class Members:
             staged = Staged(lambda session, warming: self._add(self._core, session, self._timeline, warming))
             try:
                 self._run(self._loading(self._with(devices=named), staged, self._timeline, self._warmup))
-                with self._condition:
+                with self._lock:
                     self._raise_if_over()
                     first = max(self._placed, default=0) + 1 + len(self._targets or ())
                     self._place(dict(enumerate(staged.take(), first)))
@@ -343,7 +345,7 @@ class Members:
 
     def _remove(self, device: str) -> None:
         self._core.remove(device)
-        with self._condition:
+        with self._lock:
             gone = {place: session for place, session in self._placed.items() if session.device == device}
             for place in gone:
                 del self._placed[place]
@@ -354,7 +356,7 @@ class Members:
     def replace_model(self, model: _creation.CheckedModel, warmup: Warmup | bool | None) -> None:
         """As `Pool.replace_model`."""
         with self._change():
-            with self._condition:
+            with self._lock:
                 self._condition.wait_for(lambda: not self._loads or self.error or self._closed)
                 self._raise_if_over()
                 devices = [session.device for session in self._sessions]
@@ -379,24 +381,32 @@ class Members:
                 core.continue_from(self._core)
                 placed, new_request = dict(enumerate(staged.take())), self._with(model=model)
                 sessions, description = Sessions(placed.values(), timeline), _core_description(model)
-                with self._condition:
+                with self._lock:
                     self._raise_if_over()
                     old, old_sessions = self._core, list(self._placed.values())
                     # Nothing is called from here to `replaced`, so that Ctrl-C comes before all of it or after it.
-                    self._retiring = [*self._retiring, old]
+                    self._retiring = [*self._retiring, (old, old_sessions)]
                     self._core, self._timeline, self._model, self._request = core, timeline, description, new_request
                     self._placed, self._sessions = placed, sessions
                     replaced = True
                     self._condition.notify_all()
-            finally:
+                self._retire()
+            except BaseException:
                 if replaced:
-                    old.close(False)
-                    self._retiring.remove(old)
-                    for session in old_sessions:
-                        session.close()
+                    self._retire()  # or the rest of it
                 else:
                     core.close(True)
                     staged.close()
+                raise
+
+    def _retire(self) -> None:
+        """Has former models answer what they were asked, and frees them."""
+        while self._retiring:
+            core, sessions = self._retiring[0]
+            core.close(False)
+            for session in sessions:
+                session.close()
+            self._retiring = self._retiring[1:]
 
     def _loading(self, request: _shared.Request, staged: Staged, timeline: Timeline, warmup: Warmup | None) -> Loading:
         return Loading(request, staged, timeline, warmup, keep_going=False, runs=self.serving.warm_up_runs)
@@ -406,13 +416,13 @@ class Members:
         return dataclasses.replace(self._request, callbacks=_creation.Callbacks(), **changes)  # type: ignore[arg-type]
 
     def _run(self, loading: Loading) -> None:
-        with self._condition:
+        with self._lock:
             self._raise_if_over()
             self._loads.add(loading)
         try:
             loading.run()
         finally:
-            with self._condition:
+            with self._lock:
                 self._loads.discard(loading)
                 self._condition.notify_all()
 
@@ -422,7 +432,7 @@ class Members:
         with self._checked():
             pass
         with self._changing:
-            with self._condition:
+            with self._lock:
                 self._condition.wait_for(lambda: self._targets is not None or self.error or self._closed)
                 self._raise_if_over()
             yield
@@ -435,12 +445,12 @@ class Members:
             self._core.close(cancel_pending)
             self._sessions.close()
             return
-        with self._condition:
+        with self._lock:
             self._closed = True
             if self._behind is not None and self._behind[0].revoke():
                 self._loads.discard(self._behind[1])  # it has not begun and never will
             loads = list(self._loads)
-            cores = [*self._retiring, self._core]
+            cores = [*(core for core, _ in self._retiring), self._core]
             self._condition.notify_all()
         for loading in loads:
             loading.cancel()

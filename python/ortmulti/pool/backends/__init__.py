@@ -54,12 +54,16 @@ def open_backend(
         if progress is not None:
             progress(LoadProgress(0, 0, time.monotonic() - start, ready, total, device))
 
-    if backend == "threads":
-        from ortmulti.pool.backends.threads import ThreadsEngine, open_threads
+    try:
+        if backend == "threads":
+            from ortmulti.pool.backends.threads import ThreadsEngine, open_threads
 
-        signature = open_threads(orders, dispatcher, timeline, told)
-        return ThreadsEngine(backend, dispatcher, signature, timeline, batching)
-    from ortmulti.pool.backends.processes import ProcessesEngine, open_processes
+            signature = open_threads(orders, dispatcher, timeline, told)
+            return ThreadsEngine(backend, dispatcher, signature, timeline, batching)
+        from ortmulti.pool.backends.processes import ProcessesEngine, open_processes
 
-    signature = open_processes(orders, dispatcher, timeline, told, in_flight)
-    return ProcessesEngine(backend, dispatcher, signature, timeline, batching)
+        signature = open_processes(orders, dispatcher, timeline, told, in_flight)
+        return ProcessesEngine(backend, dispatcher, signature, timeline, batching)
+    except BaseException:  # Ctrl-C also between two of these steps
+        dispatcher.close(True)
+        raise

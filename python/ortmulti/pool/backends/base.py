@@ -9,10 +9,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ortmulti.errors import ClosedError, InvalidArgument
+from ortmulti._threads import Task
+from ortmulti.errors import ClosedError, InvalidArgument, RuntimeException
 from ortmulti.options import RunOptions
 from ortmulti.pool.backends import batches
 from ortmulti.pool.backends.dispatch import Dispatcher
@@ -138,16 +139,30 @@ class BackendEngine(abc.ABC):
             raise ClosedError("the pool is closed")
         feeds = [self._signature.check(None, feed) for feed in warmup.feeds(self._signature)]
 
+        failures: list[Exception] = []
+
         def run(worker: Worker) -> None:
             start = time.monotonic_ns()
-            for names, feed in feeds:
-                for _ in range(warmup.runs or 1):
-                    worker.warm_up(names, feed)
+            try:
+                for names, feed in feeds:
+                    for _ in range(warmup.runs or 1):
+                        worker.warm_up(names, feed)
+            except Exception as error:
+                failures.append(error)
             self._timeline.add("warm up", start, time.monotonic_ns(), worker.device)
 
-        with ThreadPoolExecutor(len(self._devices), "ortmulti-warmup") as threads:
-            for future in [threads.submit(run, worker) for worker in self._dispatcher.workers]:
-                future.result()
+        tasks = [Task(partial(run, worker), "ortmulti-warmup") for worker in self._dispatcher.workers]
+        try:
+            for task in tasks:
+                task.start()
+            for task in tasks:
+                task.wait()
+        except BaseException:  # no thread, or Ctrl-C: what has begun goes on until the pool is closed
+            for task in tasks:
+                task.revoke()
+            raise
+        if failures:
+            raise failures[0]
 
     @abc.abstractmethod
     def _run_here(self, request: Request, /) -> bool:
@@ -182,7 +197,10 @@ class BackendEngine(abc.ABC):
         with self._start:
             if dispatcher.deliverer is None and not dispatcher.closed:
                 thread = threading.Thread(target=_deliver, args=(dispatcher,), name="ortmulti-callbacks", daemon=True)
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    raise RuntimeException(f"cannot start a thread for answers: {error}") from error
                 dispatcher.deliverer = thread
 
 

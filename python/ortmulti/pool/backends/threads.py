@@ -7,9 +7,11 @@ import queue
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ortmulti import _core, _onnxruntime_sessions
+from ortmulti._threads import Task
 from ortmulti.errors import ClosedError
 from ortmulti.pool.backends import batches
 from ortmulti.pool.backends.base import BackendEngine
@@ -56,8 +58,7 @@ class ThreadWorker(Worker):
         self._batching = order.batching
         self._dispatcher = dispatcher
         self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
-        arguments = (timeline, reports, one_by_one)
-        self._thread = threading.Thread(target=self._work, args=arguments, name=f"ortmulti-{order.device}", daemon=True)
+        self._thread = Task(partial(self._work, timeline, reports, one_by_one), f"ortmulti-{order.device}")
 
     def start(self) -> None:
         """Starts the thread; apart from making it, so that an interrupt in this can be undone."""
@@ -89,11 +90,12 @@ class ThreadWorker(Worker):
 
     def stop(self, patience: float | None) -> None:
         self._runs.put(None)
-        self._thread.join(patience)
+        self._thread.wait(-1 if patience is None else patience)
         self.session = None
 
     def leave(self) -> None:
         """Has the session freed as soon as it is created."""
+        self._thread.revoke()
         self._runs.put(None)
 
     def do(self, run: Run) -> None:
@@ -167,16 +169,16 @@ def open_threads(orders: Sequence[Order], dispatcher: Dispatcher, timeline: Time
             workers.append(ThreadWorker(order, ort, dispatcher, timeline, reports, one_by_one))
             workers[-1].start()
         await_reports(reports, len(orders), told)
+        for worker in workers:
+            dispatcher.add(worker)
+        signature = workers[0].signature
+        for worker in workers:
+            dispatcher.ready(worker)
+        return signature
     except BaseException:
         for worker in workers:
             worker.leave()
         raise
-    for worker in workers:
-        dispatcher.add(worker)
-    signature = workers[0].signature
-    for worker in workers:
-        dispatcher.ready(worker)
-    return signature
 
 
 class ThreadsEngine(BackendEngine):
