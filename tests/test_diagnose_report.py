@@ -61,6 +61,8 @@ def _set(document: dict[str, Any], path: tuple[str | int, ...], value: Any) -> N
         (("runs", 3, "way"), 7, "runs[3].way is 7, not text"),
         (("runs", 3, "wall"), "fast", "runs[3].wall is 'fast', not a number"),
         (("runs", 3, "wall"), float("nan"), "runs[3].wall is nan, not a number"),
+        (("runs", 3, "wall"), 1e308, "runs[3].wall is 1e+308, not a number up to 1e+15"),
+        (("runs", 3, "wall"), 10**400, "runs[3].wall is 1000"),
         (("runs", 0, "spans", 2, "thread"), 1.5, "runs[0].spans[2].thread is 1.5, not a whole number"),
         (("runs", 0, "spans", 2, "end"), -1.0, "runs[0].spans[2] ends before it starts"),
         (("runs", 0, "causes", "context"), -0.1, "runs[0].causes['context'] is negative"),

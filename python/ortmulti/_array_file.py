@@ -1,6 +1,6 @@
 """Files of arrays by name (.npz): a model's inputs, from users and for the processes of a measurement.
 
-Nothing in such a file is unpickled, whoever wrote it. Strings are stored as NumPy's "U" or "S" arrays.
+Nothing in such a file is unpickled, whoever wrote it. Strings are stored as NumPy's "U" arrays.
 """
 
 from __future__ import annotations
@@ -93,26 +93,28 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write an .npz file that `read_arrays` reads. Any names are allowed, unlike in `numpy.savez`.
 
     Raises:
-        InvalidArgument: An array has Python objects that are no strings, or a string that ends in a NUL character.
+        InvalidArgument: An array has Python objects that are no strings, bytes that are not UTF-8, or a string that
+            ends in a NUL character.
     """
     with zipfile.ZipFile(path, "w") as archive:
         for name, value in arrays.items():
             array = np.asarray(value)
-            if array.dtype.hasobject:
-                array = _strings(name, array)
+            if array.dtype.kind in "OS":
+                strings = [_text(name, one) for one in array.ravel().tolist()]
+                array = np.array(strings, "U").reshape(array.shape)
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
 
 
-def _strings(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """An array of Python strings as one of kind "U", or "S" if some are bytes."""
-    strings = array.ravel().tolist()
-    for one in strings:
-        if not isinstance(one, (str, bytes)):
-            raise InvalidArgument(f"input {name!r} has an object of type {type(one).__name__}, expected str or bytes")
-        if one[-1:] in ("\0", b"\0"):
-            raise InvalidArgument(f"input {name!r} has the string {one!r}: a NUL at the end is not kept in a file")
-    if all(isinstance(one, str) for one in strings):
-        return np.array(strings, "U").reshape(array.shape)
-    encoded = [one.encode() if isinstance(one, str) else one for one in strings]
-    return np.array(encoded, "S").reshape(array.shape)
+def _text(name: str, value: object) -> str:
+    # Bytes become text: onnxruntime reads past the ends of NumPy's byte strings.
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            raise InvalidArgument(f"input {name!r} has the bytes {value!r}, expected UTF-8") from None
+    if not isinstance(value, str):
+        raise InvalidArgument(f"input {name!r} has an object of type {type(value).__name__}, expected str or bytes")
+    if value.endswith("\0"):
+        raise InvalidArgument(f"input {name!r} has the string {value!r}: a NUL at the end is not kept in a file")
+    return value

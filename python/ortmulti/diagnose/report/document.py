@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,16 @@ _DOCUMENT = {
     "settings?": dict,
     "command?": list,
 }
-_NAMES = {str: "text", int: "a whole number", float: "a number", dict: "an object", list: "a list"}
+_MAX_NUMBER = 1e15
+"""Of seconds and bytes; sums of larger ones could become infinite."""
+
+_NAMES = {
+    str: "text",
+    int: "a whole number",
+    float: f"a number up to {_MAX_NUMBER:g}",
+    dict: "an object",
+    list: "a list",
+}
 
 
 def load_document(path: Path) -> dict[str, Any]:
@@ -149,7 +157,7 @@ def _check(value: Any, shape: Any, where: str) -> None:
 
 def _check_type(value: Any, kind: type, where: str) -> None:
     if kind is float:
-        right = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        right = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MAX_NUMBER
     else:
         right = isinstance(value, kind) and not isinstance(value, bool)
     if not right:
