@@ -179,7 +179,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ortmulti.NotOptimizable, match="not an ONNX protobuf"):
         key(tmp_path / "model.ort")
     (tmp_path / "empty.onnx").touch()
-    with pytest.raises(ortmulti.NotOptimizable, match="cannot be mapped"):
+    with pytest.raises(ortmulti.NotOptimizable, match="is empty"):
         key(tmp_path / "empty.onnx")
 
 

@@ -123,6 +123,15 @@ void register_weights(py::module_& module) {
       .def_property_readonly("left_out", &left_out_of);
   module.attr("MIN_SHARED_BYTES") = min_shared_bytes;
   module.def(
+      "index_model_file",
+      [](const FileTuple& model) {
+        const auto& [path, size, inode, mtime_ns] = model;
+        const WeightFile file{from_str(path), size, inode, mtime_ns};
+        const ReleaseGil nogil;
+        return index_model_file(file);
+      },
+      py::arg("model"));
+  module.def(
       "shareable_weights",
       [](const py::str& model, std::uint64_t min_bytes) {
         const std::string path = from_str(model);

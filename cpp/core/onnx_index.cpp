@@ -30,7 +30,7 @@ void add_dimensions(const WireField& field, std::vector<std::int64_t>& shape) {
   if (field.wire == Wire::varint) {
     add(field.value);
   } else if (field.wire == Wire::bytes) {
-    for (WireMessage packed(field.begin, field.end); !packed.at_end();) {
+    for (WireMessage packed(field); !packed.at_end();) {
       add(packed.varint());
     }
   }
@@ -46,9 +46,9 @@ struct ExternalData {
 
 // Reads one StringStringEntryProto.
 void add_external_entry(const WireField& parent, ExternalData& result) {
-  std::string_view key;
-  std::string_view value;
-  WireMessage message(parent.begin, parent.end);
+  std::string key;
+  std::string value;
+  WireMessage message(parent);
   for (WireField field; message.next(field);) {
     if (field.wire == Wire::bytes && field.number == 1) {
       key = field.text();
@@ -57,7 +57,7 @@ void add_external_entry(const WireField& parent, ExternalData& result) {
     }
   }
   if (key == "location") {
-    result.location = value;
+    result.location = std::move(value);
   } else if (key == "offset") {
     result.offset = parse_size(value, "the offset of external data is no number");
   } else if (key == "length") {
@@ -77,7 +77,7 @@ void add_external_field(const WireField& field, ExternalData& result) {
 }
 
 void add_tensor(const WireField& tensor, ExternalData& result) {
-  WireMessage message(tensor.begin, tensor.end);
+  WireMessage message(tensor);
   for (WireField field; message.next(field);) {
     add_external_field(field, result);
   }
@@ -90,7 +90,7 @@ struct SparseData {
 };
 
 void add_sparse_tensor(const WireField& tensor, SparseData& result) {
-  WireMessage message(tensor.begin, tensor.end);
+  WireMessage message(tensor);
   for (WireField field; message.next(field);) {
     if (field.wire == Wire::bytes && field.number == 1) {
       add_tensor(field, result.values);
@@ -100,10 +100,10 @@ void add_sparse_tensor(const WireField& tensor, SparseData& result) {
   }
 }
 
-Initializer read_initializer(const WireField& parent, const unsigned char* model) {
+Initializer read_initializer(const WireField& parent) {
   Initializer result;
   ExternalData external;
-  WireMessage message(parent.begin, parent.end);
+  WireMessage message(parent);
   for (WireField field; message.next(field);) {
     const bool bytes = field.wire == Wire::bytes;
     if (field.number == 1) {  // TensorProto.dims, packed or one by one
@@ -114,8 +114,8 @@ Initializer read_initializer(const WireField& parent, const unsigned char* model
       result.name = field.text();
     } else if (field.number == 9 && bytes) {  // raw_data
       result.storage = Storage::inline_bytes;
-      result.offset = static_cast<std::uint64_t>(field.begin - model);
-      result.length = static_cast<std::uint64_t>(field.end - field.begin);
+      result.offset = field.begin;
+      result.length = field.end - field.begin;
     } else {
       add_external_field(field, external);
     }
@@ -132,9 +132,9 @@ Initializer read_initializer(const WireField& parent, const unsigned char* model
   return result;
 }
 
-std::string_view name_of(const WireField& message, std::uint64_t number) {
-  std::string_view name;
-  WireMessage fields(message.begin, message.end);
+std::string name_of(const WireField& message, std::uint64_t number) {
+  std::string name;
+  WireMessage fields(message);
   for (WireField field; fields.next(field);) {
     if (field.wire == Wire::bytes && field.number == number) {
       name = field.text();
@@ -145,8 +145,8 @@ std::string_view name_of(const WireField& message, std::uint64_t number) {
 
 class Indexer {
  public:
-  Indexer(const unsigned char* model, std::size_t size) : model_(model) {
-    OnnxWalk<Indexer>(*this).model(model, size);
+  explicit Indexer(ModelBytes& model) {
+    OnnxWalk<Indexer>(*this).model(model);
     // In older models every initializer is an input by rule, and none can be overridden.
     constexpr std::uint64_t first_ir_with_overriding = 4;
     for (Initializer& initializer : index_.initializers) {
@@ -169,7 +169,7 @@ class Indexer {
         ++functions_;
         break;
       case OnnxMessage::initializer:
-        index_.initializers.push_back(read_initializer(field, model_));
+        index_.initializers.push_back(read_initializer(field));
         index_.initializers.back().graph = graphs_.back();
         index_.initializers.back().of_function = functions_ > 0;
         return false;
@@ -192,7 +192,7 @@ class Indexer {
       if (standard && node.type == "Constant") {
         index_.constants.insert(node.outputs.begin(), node.outputs.end());
       }
-      index_.operators.insert((standard ? "" : std::string(node.domain) + ":") + std::string(node.type));
+      index_.operators.insert(standard ? node.type : node.domain + ":" + node.type);
       nodes_.pop_back();
     } else if (kind == OnnxMessage::attribute) {
       add_location(attributes_.back().tensor);
@@ -231,9 +231,9 @@ class Indexer {
 
  private:
   struct Node {
-    std::string_view type;
-    std::string_view domain;
-    std::vector<std::string_view> outputs;
+    std::string type;
+    std::string domain;
+    std::vector<std::string> outputs;
   };
 
   // The fields of an attribute that hold one message. Protobuf merges such a field's parts where it is given again.
@@ -285,7 +285,7 @@ class Indexer {
     SparseData tensor;
     add_sparse_tensor(parent, tensor);
     add_locations(tensor);
-    WireMessage message(parent.begin, parent.end);
+    WireMessage message(parent);
     for (WireField field; message.next(field);) {
       if (field.wire == Wire::bytes && field.number == 1) {  // SparseTensorProto.values
         index_.constants.emplace(name_of(field, 8));
@@ -293,12 +293,11 @@ class Indexer {
     }
   }
 
-  const unsigned char* model_;
   std::uint64_t ir_version_ = 0;
   std::size_t sub_graphs_ = 0;
-  std::size_t functions_ = 0;                                  // around the current field
-  std::vector<std::size_t> graphs_;                            // the numbers of the graphs around the current field
-  std::set<std::pair<std::size_t, std::string_view>> inputs_;  // with the number of their graph
+  std::size_t functions_ = 0;                             // around the current field
+  std::vector<std::size_t> graphs_;                       // the numbers of the graphs around the current field
+  std::set<std::pair<std::size_t, std::string>> inputs_;  // with the number of their graph
   std::vector<Node> nodes_;
   std::vector<Attribute> attributes_;
   ModelIndex index_;
@@ -306,7 +305,9 @@ class Indexer {
 
 }  // namespace
 
-ModelIndex index_model(const unsigned char* model, std::size_t size) { return Indexer(model, size).take(); }
+ModelIndex index_model(ModelBytes model) { return Indexer(model).take(); }
+
+ModelIndex index_model(const unsigned char* model, std::size_t size) { return index_model(ModelBytes(model, size)); }
 
 std::set<std::string> external_locations(const ModelIndex& index) {
   std::set<std::string> locations = index.other_locations;

@@ -8,6 +8,8 @@
 
 namespace ortmulti {
 
+class ModelBytes;
+
 /// Where an initializer's bytes lie.
 enum class Storage {
   inline_bytes,  ///< In the model itself, as raw_data.
@@ -43,6 +45,8 @@ struct ModelIndex {
 /// Finds every initializer of a serialized ONNX model, those of sub-graphs too, without reading their bytes. Throws
 /// Error with ErrorKind::invalid_protobuf for what is no valid protobuf message of a model.
 ModelIndex index_model(const unsigned char* model, std::size_t size);
+/// The same of a model in memory or in a file; Error with ErrorKind::weights for a file that shrinks meanwhile.
+ModelIndex index_model(ModelBytes model);
 
 /// Every external file that the model names, as it names them.
 std::set<std::string> external_locations(const ModelIndex& index);

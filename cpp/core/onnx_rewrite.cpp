@@ -32,9 +32,7 @@ void append_bytes(std::string& out, std::uint64_t number, const std::string& con
   out += content;
 }
 
-void append_raw(std::string& out, const WireField& field) {
-  out.append(reinterpret_cast<const char*>(field.start), static_cast<std::size_t>(field.end - field.start));
-}
+void append_raw(std::string& out, const WireField& field) { field.model->append_to(out, field.start, field.end); }
 
 // Fields of TensorProto that say what its values are: the typed ones, raw_data, external_data and data_location.
 bool holds_values(std::uint64_t number) {
@@ -43,7 +41,7 @@ bool holds_values(std::uint64_t number) {
 
 std::string relocated(const WireField& tensor, const Relocation& relocation) {
   std::string result;
-  WireMessage message(tensor.begin, tensor.end);
+  WireMessage message(tensor);
   for (WireField field; message.next(field);) {
     if (!holds_values(field.number)) {
       append_raw(result, field);
@@ -92,9 +90,7 @@ class Measuring {
     add_message(closed.number, sizes[closed.size]);
   }
 
-  void field(OnnxMessage /*parent*/, const WireField& field) {
-    add(static_cast<std::uint64_t>(field.end - field.start));
-  }
+  void field(OnnxMessage /*parent*/, const WireField& field) { add(field.end - field.start); }
 
   std::vector<std::uint64_t> sizes;  // of the messages, in the order in which they are entered
   std::vector<std::string> tensors;  // the relocated ones
@@ -161,14 +157,15 @@ std::string relocate_initializers(const unsigned char* model, std::size_t size,
                   "initializer " + std::to_string(relocation.initializer) + " is moved twice");
     }
   }
+  ModelBytes bytes(model, size);
   Measuring measuring(by_index);
-  OnnxWalk<Measuring>(measuring).model(model, size);
+  OnnxWalk<Measuring>(measuring).model(bytes);
   if (!by_index.empty() && by_index.rbegin()->first >= measuring.initializers) {
     throw Error(ErrorKind::invalid_argument, "there is no initializer " + std::to_string(by_index.rbegin()->first) +
                                                  ": the model has " + std::to_string(measuring.initializers));
   }
   Writing writing(by_index, measuring);
-  OnnxWalk<Writing>(writing).model(model, size);
+  OnnxWalk<Writing>(writing).model(bytes);
   return std::move(writing.out);
 }
 

@@ -1,13 +1,63 @@
 #include "core/onnx_wire.hpp"
 
+#include <algorithm>
+#include <cerrno>
 #include <string>
 
 #include "core/error.hpp"
 
 namespace ortmulti {
+namespace {
+
+constexpr std::uint64_t smallest_window = 512;
+constexpr std::uint64_t largest_window = std::uint64_t{128} << 10U;
+
+}  // namespace
 
 void malformed_model(const char* what) {
   throw Error(ErrorKind::invalid_protobuf, std::string("not an ONNX model: ") + what);
+}
+
+void ModelBytes::append_to(std::string& out, std::uint64_t begin, std::uint64_t end) {
+  const std::uint64_t length = end - begin;
+  if (length == 0) {
+    return;
+  }
+  if (begin < window_begin_ || end > window_begin_ + window_size_) {
+    if (length > largest_window) {
+      const std::size_t before = out.size();
+      out.resize(before + length);
+      read(&out[before], begin, length);
+      return;
+    }
+    move_window(begin, length);
+  }
+  out.append(reinterpret_cast<const char*>(window_ + (begin - window_begin_)), length);
+}
+
+void ModelBytes::move_window(std::uint64_t begin, std::uint64_t length) {
+  const std::uint64_t window_end = window_begin_ + window_size_;
+  // Much at a time of fields that follow each other, little behind a tensor's bytes that were left out.
+  const bool follows = begin >= window_begin_ && begin <= window_end + next_size_;
+  next_size_ = follows ? std::clamp(2 * next_size_, smallest_window, largest_window) : smallest_window;
+  length = std::min(std::max(length, next_size_), size_ - begin);
+  buffer_.resize(largest_window);
+  window_size_ = 0;  // in case that reading fails
+  read(buffer_.data(), begin, length);
+  window_ = buffer_.data();
+  window_begin_ = begin;
+  window_size_ = length;
+}
+
+void ModelBytes::read(void* target, std::uint64_t begin, std::uint64_t length) const {
+  const int code = file_->try_read(target, length, begin);
+  if (code == ENODATA) {
+    throw Error(ErrorKind::weights, "'" + file_->path() + "' was changed while it was read: it ends before byte " +
+                                        std::to_string(begin + length) + "; try again");
+  }
+  if (code != 0) {
+    file_->fail(code);
+  }
 }
 
 bool WireMessage::next(WireField& field) {
@@ -15,6 +65,7 @@ bool WireMessage::next(WireField& field) {
     return false;
   }
   field = WireField();
+  field.model = &model_;
   field.start = at_;
   const std::uint64_t tag = varint();
   field.number = tag >> 3U;
@@ -51,7 +102,7 @@ std::uint64_t WireMessage::varint() {
     if (at_ == end_) {
       malformed_model("it ends within a number");
     }
-    const unsigned char byte = *at_++;
+    const unsigned char byte = model_.at(at_++);
     if (shift < 64) {
       value |= static_cast<std::uint64_t>(byte & 0x7FU) << shift;
     }
@@ -63,7 +114,7 @@ std::uint64_t WireMessage::varint() {
 }
 
 void WireMessage::skip(std::uint64_t length) {
-  if (length > static_cast<std::uint64_t>(end_ - at_)) {
+  if (length > end_ - at_) {
     malformed_model("a field is longer than what is left");
   }
   at_ += length;

@@ -2,9 +2,43 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
+#include <string>
+#include <vector>
+
+#include "core/file_io.hpp"
 
 namespace ortmulti {
+
+/// The bytes of a serialized model: in memory, or in a file that is read through a small window. A file that shrinks
+/// meanwhile is an Error with ErrorKind::weights; a mapping of it would end the process.
+class ModelBytes {
+ public:
+  /// Bytes in memory, which outlive this object.
+  ModelBytes(const unsigned char* bytes, std::uint64_t size) : size_(size), window_(bytes), window_size_(size) {}
+  /// A file, which outlives this object, with the size that it has now.
+  explicit ModelBytes(const InputFile& file) : file_(&file), size_(file.size()) {}
+
+  std::uint64_t size() const noexcept { return size_; }
+  unsigned char at(std::uint64_t offset) {
+    if (offset - window_begin_ >= window_size_) {
+      move_window(offset, 1);
+    }
+    return window_[offset - window_begin_];
+  }
+  void append_to(std::string& out, std::uint64_t begin, std::uint64_t end);
+
+ private:
+  void move_window(std::uint64_t begin, std::uint64_t length);
+  void read(void* target, std::uint64_t begin, std::uint64_t length) const;
+
+  const InputFile* file_ = nullptr;
+  std::uint64_t size_;
+  const unsigned char* window_ = nullptr;
+  std::uint64_t window_begin_ = 0;
+  std::uint64_t window_size_ = 0;
+  std::uint64_t next_size_ = 0;
+  std::vector<unsigned char> buffer_;
+};
 
 /// Throws Error with ErrorKind::invalid_protobuf: "not an ONNX model: " and `what`.
 [[noreturn]] void malformed_model(const char* what);
@@ -15,20 +49,24 @@ enum class Wire : unsigned { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 struct WireField {
   std::uint64_t number = 0;
   Wire wire = Wire::varint;
-  std::uint64_t value = 0;               ///< Of a varint; 0 for the others.
-  const unsigned char* start = nullptr;  ///< Where its tag begins.
-  const unsigned char* begin = nullptr;  ///< Of the bytes of Wire::bytes; empty for the others.
-  const unsigned char* end = nullptr;    ///< Where those bytes, and with them every field, end.
+  std::uint64_t value = 0;      ///< Of a varint; 0 for the others.
+  ModelBytes* model = nullptr;  ///< The model that the offsets below are of.
+  std::uint64_t start = 0;      ///< Of its tag.
+  std::uint64_t begin = 0;      ///< Of the bytes of Wire::bytes; empty for the others.
+  std::uint64_t end = 0;        ///< The end of those bytes, and of every field.
 
-  std::string_view text() const {
-    return {reinterpret_cast<const char*>(begin), static_cast<std::size_t>(end - begin)};
+  std::string text() const {
+    std::string result;
+    model->append_to(result, begin, end);
+    return result;
   }
 };
 
 /// Reads a message field by field and never beyond its end; malformed_model for what is no message.
 class WireMessage {
  public:
-  WireMessage(const unsigned char* begin, const unsigned char* end) : at_(begin), end_(end) {}
+  explicit WireMessage(ModelBytes& model) : model_(model), at_(0), end_(model.size()) {}
+  explicit WireMessage(const WireField& field) : model_(*field.model), at_(field.begin), end_(field.end) {}
 
   /// Reads the next field; false at the end.
   bool next(WireField& field);
@@ -40,8 +78,9 @@ class WireMessage {
  private:
   void skip(std::uint64_t length);
 
-  const unsigned char* at_;
-  const unsigned char* end_;
+  ModelBytes& model_;
+  std::uint64_t at_;
+  std::uint64_t end_;
 };
 
 /// The messages of a model that contain graphs, and graphs' initializers.
@@ -56,7 +95,7 @@ class OnnxWalk {
  public:
   explicit OnnxWalk(Visitor& visitor) : visitor_(visitor) {}
 
-  void model(const unsigned char* begin, std::size_t size) { fields(OnnxMessage::model, begin, begin + size, 0); }
+  void model(ModelBytes& bytes) { fields(OnnxMessage::model, WireMessage(bytes), 0); }
 
  private:
   // Graphs within graphs; deeper nesting is an attack on the stack, not a model.
@@ -90,17 +129,16 @@ class OnnxWalk {
     return OnnxMessage::none;
   }
 
-  void fields(OnnxMessage parent, const unsigned char* begin, const unsigned char* end, int depth) {
+  void fields(OnnxMessage parent, WireMessage message, int depth) {
     if (depth > max_depth) {
       malformed_model("its graphs are nested too deeply");
     }
-    WireMessage message(begin, end);
     for (WireField field; message.next(field);) {
       const OnnxMessage kind = kind_of(parent, field);
       if (kind == OnnxMessage::none) {
         visitor_.field(parent, field);
       } else if (visitor_.enter(kind, field)) {
-        fields(kind, field.begin, field.end, depth + (kind == OnnxMessage::graph ? 1 : 0));
+        fields(kind, WireMessage(field), depth + (kind == OnnxMessage::graph ? 1 : 0));
         visitor_.leave(kind);
       }
     }

@@ -62,8 +62,7 @@ class Source {
 class OriginalWeights {
  public:
   explicit OriginalWeights(const std::string& path) : source_(identify_file(path)) {
-    const MappedFile bytes{InputFile(source_.identity().path)};
-    for (const Initializer& initializer : index_model(bytes.data(), bytes.size()).initializers) {
+    for (const Initializer& initializer : index_model_file(source_.identity()).initializers) {
       if (initializer.storage == Storage::inline_bytes) {
         found_.emplace(initializer.name, std::pair(initializer.offset, initializer.length));
       }

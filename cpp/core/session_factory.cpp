@@ -10,7 +10,6 @@
 #include "core/cuda_startup.hpp"
 #include "core/error.hpp"
 #include "core/graph_capture.hpp"
-#include "core/mapped_file.hpp"
 #include "core/mapped_weight_store.hpp"
 #include "core/onnx_index.hpp"
 #include "core/operators.hpp"
@@ -172,8 +171,7 @@ ModelIndex Creation::index() {
     if (model.in_memory) {
       return index_model(static_cast<const unsigned char*>(model.bytes), model.size);
     }
-    const MappedFile file{InputFile(model.path)};
-    return index_model(file.data(), file.size());
+    return index_model_file(identify_file(model.path));
   } catch (const Error&) {  // ONNX Runtime says what is wrong with the model
     return {};
   }

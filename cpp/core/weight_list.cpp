@@ -10,7 +10,7 @@
 
 #include "core/error.hpp"
 #include "core/file_io.hpp"
-#include "core/mapped_file.hpp"
+#include "core/onnx_wire.hpp"
 
 namespace ortmulti {
 namespace {
@@ -51,7 +51,7 @@ WeightFile identity(const std::string& path, const struct stat& status) {
 
 Error changed(const WeightFile& file) {
   return Error(ErrorKind::weights,
-               quote(file.path) + " was changed or replaced while its weights were loaded; load again");
+               quote(file.path) + " was changed or replaced while it was loaded; load again");
 }
 
 }  // namespace
@@ -226,13 +226,16 @@ const WeightFile& ExternalFiles::find(const Initializer& initializer) {
   return file;
 }
 
+ModelIndex index_model_file(const WeightFile& model) {
+  const std::unique_ptr<const InputFile> file = open_listed(model);
+  ModelIndex index = index_model(ModelBytes(*file));
+  check_open(*file, model);
+  return index;
+}
+
 WeightList shareable_weights(const std::string& model_path, std::uint64_t min_bytes) {
   const WeightFile model = identify_file(model_path);
-  ModelIndex index;
-  {
-    const MappedFile bytes{InputFile(model.path)};
-    index = index_model(bytes.data(), bytes.size());
-  }
+  const ModelIndex index = index_model_file(model);
   const SharingRules rules(index);
   ExternalFiles external(folder_of(model_path), model_path);
   WeightList list;

@@ -31,6 +31,10 @@ struct WeightFile {
 /// What the file system says of this file now. Throws Error with no_such_file unless it is a regular file.
 WeightFile identify_file(const std::string& path);
 
+/// The index of a model file. Throws Error: with ErrorKind::weights for another file than was identified, or one that
+/// is changed meanwhile; as index_model.
+ModelIndex index_model_file(const WeightFile& model);
+
 /// Opens a listed file. Throws Error with ErrorKind::weights where that fails, or opens another file than was listed.
 std::unique_ptr<const InputFile> open_listed(const WeightFile& listed);
 

@@ -111,7 +111,7 @@ def check_unchanged(weights: _core.WeightList) -> None:
 
 def _check_same(path: str, found: os.stat_result, size: int, inode: int, mtime_ns: int) -> None:
     if (found.st_size, found.st_ino, found.st_mtime_ns) != (size, inode, mtime_ns):
-        raise WeightsError(f"'{path}' was changed or replaced while its weights were loaded; load again")
+        raise WeightsError(f"'{path}' was changed or replaced while it was loaded; load again")
 
 
 def _map(path: str, size: int, inode: int, mtime_ns: int) -> mmap.mmap:

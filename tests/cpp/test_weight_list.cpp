@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/file_io.hpp"
+#include "core/onnx_wire.hpp"
 #include "core/optimized_model.hpp"
 #include "core/weight_list.hpp"
 #include "test_support.hpp"
@@ -111,6 +114,74 @@ TEST_F(WeightListTest, AFailedSplitLeavesNothing) {
     EXPECT_ANY_THROW(split_optimized_model(model_path(name), "", folder_of(model_path(name)), folder.path(), {}));
     EXPECT_FALSE(exists("model.onnx") || exists("weights.bin") || exists("shared")) << name;
   }
+}
+
+// Indexes a file that is cut where the walk comes to the first initializer.
+struct Cutting {
+  static bool enter(OnnxMessage /*kind*/, const WireField& /*field*/) { return true; }
+  static void leave(OnnxMessage /*kind*/) {}
+  void field(OnnxMessage parent, const WireField& field) {
+    if (parent == OnnxMessage::initializer && !cut) {
+      std::filesystem::resize_file(path, field.end);
+      cut = true;
+    }
+  }
+  std::string path;
+  bool cut = false;
+};
+
+std::string model_of(int initializers, std::size_t bytes) {
+  const auto bytes_field = [](int number, const std::string& content) {
+    std::string field(1, static_cast<char>(number << 3 | 2));
+    std::size_t length = content.size();
+    for (; length > 0x7F; length >>= 7U) {
+      field.push_back(static_cast<char>((length & 0x7FU) | 0x80U));
+    }
+    field.push_back(static_cast<char>(length));
+    return field + content;
+  };
+  std::string graph;
+  for (int i = 0; i < initializers; ++i) {
+    graph += bytes_field(5, bytes_field(8, "w" + std::to_string(i)) + bytes_field(9, std::string(bytes, 'x')));
+  }
+  return bytes_field(7, graph);
+}
+
+TEST(ModelFile, IsIndexedAsItsBytes) {
+  const TemporaryFolder folder;
+  for (const auto& [count, bytes] :
+       {std::pair(0, 0), {3, 1}, {20'000, 30}, {2000, 5000}, {20, 500'000}, {3, 130'000}}) {
+    SCOPED_TRACE(bytes);
+    std::string text = model_of(count, static_cast<std::size_t>(bytes));
+    text += std::string(1, '\x12') + std::string("\x80\x80\x10", 3) + std::string(std::size_t{1} << 18U, 'p');
+    const InputFile file(folder.write("model", text));
+    const ModelIndex found = index_model(ModelBytes(file));
+    const ModelIndex wanted = index_model(reinterpret_cast<const unsigned char*>(text.data()), text.size());
+    ASSERT_EQ(found.initializers.size(), static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < found.initializers.size(); ++i) {
+      ASSERT_EQ(found.initializers[i].name, "w" + std::to_string(i));
+      ASSERT_EQ(found.initializers[i].offset, wanted.initializers[i].offset);
+      ASSERT_EQ(found.initializers[i].length, static_cast<std::uint64_t>(bytes));
+    }
+  }
+}
+
+TEST(ModelFile, ThatIsCutWhileItIsReadIsAnError) {
+  const TemporaryFolder folder;
+  Cutting cutting{folder.write("model", model_of(20'000, 30))};
+  const InputFile file(cutting.path);
+  ModelBytes bytes(file);
+  EXPECT_TRUE(throws(ErrorKind::weights, {"model", "changed while it was read"},
+                     [&] { OnnxWalk<Cutting>(cutting).model(bytes); }));
+  EXPECT_TRUE(cutting.cut);
+}
+
+TEST(ModelFile, ThatIsNotTheOneThatWasIdentifiedIsAnError) {
+  const TemporaryFolder folder;
+  const WeightFile model = identify_file(folder.write("model", model_of(3, 10)));
+  EXPECT_EQ(index_model_file(model).initializers.size(), 3U);
+  folder.write("model", model_of(4, 10));
+  EXPECT_TRUE(throws(ErrorKind::weights, {"model", "changed or replaced"}, [&] { index_model_file(model); }));
 }
 
 TEST(OutputFile, IsThereOnlyIfItWasKept) {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,12 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from ortmulti import _core
-from ortmulti.errors import InvalidProtobuf, NoSuchFile, NotOptimizable
+from ortmulti.errors import Fail, InvalidProtobuf, NoSuchFile, NotOptimizable, WeightsError
 
 _INLINE_WEIGHT = 1024
 """Bytes from which on a tensor inside the model file counts as a weight and is not hashed with the graph."""
+_BLOCK = 1 << 20
+"""Bytes that are read at once."""
 
 
 class FileIdentity(NamedTuple):
@@ -83,19 +84,15 @@ def read_content(model: str | bytes | bytearray | memoryview, data_folder: str |
     """
     if isinstance(model, str):
         identity = FileIdentity.of(model)
-        with Path(model).open("rb") as file:
-            try:
-                mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                raise NotOptimizable(f"the model file '{model}' cannot be mapped: {error}") from error
-            with mapping, memoryview(mapping) as view:
-                graph, has_weights, locations = _read_graph(view, in_file=True)
+        if identity.size == 0:
+            raise NotOptimizable(f"the model file '{model}' is empty")
+        graph, has_weights, locations = _read_graph(identity)
         folders = list(dict.fromkeys([Path(model).parent, Path(identity.path).parent]))
     else:
         identity, folders = None, [] if data_folder is None else [Path(data_folder)]
         with memoryview(model) as view:
             # Without a file there is no identity that could stand for the tensors inside.
-            graph, has_weights, locations = _read_graph(view, in_file=False)
+            graph, has_weights, locations = _read_graph(view)
     if locations and not folders:
         raise NotOptimizable("the model is in memory and has external data, and no folder is named for it")
     data = tuple(_find(location, folders) for location in locations)
@@ -108,23 +105,56 @@ def _find(location: str, folders: Sequence[Path]) -> FileIdentity:
     return FileIdentity.of(str(path))
 
 
-def _read_graph(model: memoryview, *, in_file: bool) -> tuple[str, bool, tuple[str, ...]]:
-    index = _index(model)
-    skipped = _inline_weights(index.initializers) if in_file else []
-    digest = hashlib.blake2b(digest_size=16)
-    for begin, end in _gaps(skipped, len(model)):
-        digest.update(model[begin:end])
-    return digest.hexdigest(), bool(skipped), tuple(sorted(map(os.fsdecode, index.external_locations)))
-
-
-def _index(model: memoryview) -> _core.ModelIndex:
+def _read_graph(model: FileIdentity | memoryview) -> tuple[str, bool, tuple[str, ...]]:
     try:
-        return _core.index_model(model)
+        index = index_model(model)
+        skipped = inline_weights(index.initializers) if isinstance(model, FileIdentity) else []
+        digest = digest_without(model, skipped)
     except InvalidProtobuf as error:
         raise NotOptimizable(f"the model is not an ONNX protobuf file: {error}") from error
+    except (Fail, WeightsError) as error:
+        raise NotOptimizable(f"the model cannot be read: {error}") from error
+    return digest, bool(skipped), tuple(sorted(map(os.fsdecode, index.external_locations)))
 
 
-def _inline_weights(initializers: Sequence[_core.Initializer]) -> list[tuple[int, int]]:
+def index_model(model: FileIdentity | memoryview) -> _core.ModelIndex:
+    """Index a model file or a model in memory.
+
+    Raises:
+        InvalidProtobuf: It is no ONNX model.
+        WeightsError: The file is not the one that was identified, or was changed meanwhile.
+    """
+    return _core.index_model_file(model) if isinstance(model, FileIdentity) else _core.index_model(model)
+
+
+def digest_without(model: FileIdentity | memoryview, skipped: Sequence[tuple[int, int]]) -> str:
+    """Digest a model's bytes outside of ``skipped``. A file is never mapped: a mapping of a file that shrinks would end
+    the process.
+
+    Raises:
+        WeightsError: The file cannot be read, is not the one that was identified, or was changed meanwhile.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    if isinstance(model, memoryview):
+        for begin, end in _gaps(skipped, len(model)):
+            digest.update(model[begin:end])
+        return digest.hexdigest()
+    try:
+        with Path(model.path).open("rb", buffering=0) as file:
+            for begin, end in _gaps(skipped, model.size):
+                while begin < end and (block := os.pread(file.fileno(), min(end - begin, _BLOCK), begin)):
+                    digest.update(block)
+                    begin += len(block)
+            found = os.fstat(file.fileno())
+    except OSError as error:
+        raise WeightsError(f"the model '{model.path}' cannot be read: {error.strerror}") from error
+    if (found.st_size, found.st_ino, found.st_mtime_ns) != model[1:]:
+        raise WeightsError(f"'{model.path}' was changed or replaced while it was read; try again")
+    return digest.hexdigest()
+
+
+def inline_weights(initializers: Sequence[_core.Initializer]) -> list[tuple[int, int]]:
+    """The places of the weights inside a model file."""
     return sorted(
         (tensor.offset, tensor.offset + tensor.length)
         for tensor in initializers

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ortmulti import _core, machine
 from ortmulti.errors import InvalidProtobuf
 from ortmulti.nvml import Nvml
-
-_INLINE_WEIGHT = 1024
+from ortmulti.optimized.identity import FileIdentity, digest_without, index_model, inline_weights
 
 
 def describe_model(model: str | bytes | bytearray | memoryview) -> dict[str, Any]:
@@ -21,36 +18,26 @@ def describe_model(model: str | bytes | bytearray | memoryview) -> dict[str, Any
     Returns:
         ``shapes``: digest of the names, types and shapes of its initializers; ``graph``: digest of its bytes but those
         of tensors from 1024 bytes on. Both None for what is no ONNX protobuf file.
+
+    Raises:
+        NoSuchFile: There is no such file.
+        WeightsError: The file cannot be read, or was changed meanwhile.
     """
-    if not isinstance(model, str):
-        with memoryview(model) as view:
-            return _describe(view)
-    with (
-        Path(model).open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping,
-        memoryview(mapping) as view,
-    ):
+    if isinstance(model, str):
+        return _describe(FileIdentity.of(model))
+    with memoryview(model) as view:
         return _describe(view)
 
 
-def _describe(view: memoryview) -> dict[str, Any]:
+def _describe(model: FileIdentity | memoryview) -> dict[str, Any]:
     try:
-        initializers = _core.index_model(view).initializers
+        initializers = index_model(model).initializers
     except InvalidProtobuf:
         return {"shapes": None, "graph": None}
-    shapes, graph = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
+    shapes = hashlib.blake2b(digest_size=16)
     for name, kind, dimensions in sorted((one.name, one.data_type, tuple(one.shape)) for one in initializers):
         shapes.update(b"%d:%s %d %s;" % (len(name), name, kind, str(dimensions).encode()))
-    begin = 0
-    for start, end in sorted(
-        (one.offset, one.offset + one.length)
-        for one in initializers
-        if one.storage == "inline" and one.length >= _INLINE_WEIGHT
-    ):
-        graph.update(view[begin:start])
-        begin = end
-    graph.update(view[begin:])
-    return {"shapes": shapes.hexdigest(), "graph": graph.hexdigest()}
+    return {"shapes": shapes.hexdigest(), "graph": digest_without(model, inline_weights(initializers))}
 
 
 def describe_machine(kind: str) -> dict[str, Any]:
