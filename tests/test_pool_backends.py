@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 import ortmulti
 from ortmulti import LoaderOptions, LoadProgress
 from ortmulti.pool.backends.latency import LatencyHistogram
+from ortmulti.pool.backends.threads import ThreadWorker
 from ortmulti.pool.engine import BackendName
 from tests import _models
 from tests._backends import on_every_backend
@@ -207,6 +208,20 @@ def test_a_pool_that_is_dropped_frees_everything(backend: BackendName) -> None:
         del pool
         gc.collect()
         assert gone() is None
+
+
+def test_a_pool_that_is_dropped_after_an_interrupted_close_frees_everything() -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    ortmulti.load(_models.matmul(), "cpu").close()
+    with nothing_leaks():
+        pool = ortmulti.load(_models.matmul(), "cpu", 2, backend="threads")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ThreadWorker, "stop", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                pool.close()
+        del pool
 
 
 @on_onnxruntime

@@ -57,7 +57,7 @@ class BackendEngine(abc.ABC):
 
     def __del__(self) -> None:
         dispatcher = self._dispatcher
-        if dispatcher.is_here and not dispatcher.closed:
+        if dispatcher.is_here and not dispatcher.freed:  # also after a `close` that Ctrl-C ended
             # In a thread of its own, since this may be one that closing waits for, or hold any lock.
             with contextlib.suppress(RuntimeError):  # the interpreter is ending, and closes it
                 threading.Thread(target=_close, args=(dispatcher, True), name="ortmulti-close", daemon=True).start()

@@ -265,6 +265,11 @@ class Dispatcher:
         """Whether `close` was called in this process."""
         return self.is_here and self._closing
 
+    @property
+    def freed(self) -> bool:
+        """Whether `close` has returned, and not by an exception."""
+        return self._freed
+
     def close(self, cancel_waiting: bool, patience: float | None = None) -> None:
         """As `Engine.close`.
 
