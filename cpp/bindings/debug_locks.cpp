@@ -63,7 +63,7 @@ void check_locks();  // module.cpp's
 void check_locks() { checking.store(true); }
 }  // namespace ortmulti::bindings
 
-// NOLINTBEGIN(bugprone-reserved-identifier): the linker's names
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the linker's names
 extern "C" {
 int __real_pthread_mutex_lock(pthread_mutex_t* lock);
 int __real_pthread_mutex_unlock(pthread_mutex_t* lock);
@@ -95,4 +95,4 @@ void __wrap_PyEval_RestoreThread(PyThreadState* state) {
   __real_PyEval_RestoreThread(state);
 }
 }
-// NOLINTEND(bugprone-reserved-identifier)
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
