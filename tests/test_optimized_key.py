@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,12 +162,74 @@ def test_a_model_in_memory_finds_its_data_where_the_options_say(tmp_path: Path) 
         key_of(str(path), CPU, options)
 
 
-def test_a_model_that_is_a_link_finds_its_data_where_it_leads(tmp_path: Path) -> None:
+def test_a_model_that_is_a_link_finds_its_data_beside_the_link(tmp_path: Path) -> None:
+    """As ONNX Runtime does."""
     model, data = write_model(tmp_path / "real")
     link = tmp_path / "link.onnx"
     link.symlink_to(model)
+    with pytest.raises(ortmulti.NoSuchFile, match=data.name):
+        key(link)
+    (tmp_path / data.name).symlink_to(data)
     assert [source.path for source in key(link).sources] == [str(model.resolve()), str(data.resolve())]
     assert key(link).digest == key(model).digest
+
+
+def _names(folder: Path, location: str) -> Path:
+    model = _models.external_places()["attribute"]
+    model.graph.node[0].attribute[0].t.external_data[0].value = location
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_data_files_are_confined_to_the_folder_of_the_model(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    outside = tmp_path / "outside.bin"
+    outside.write_bytes(bytes(64))
+    (tmp_path / "model" / "link").symlink_to(outside)
+    (tmp_path / "model" / "up").symlink_to(tmp_path)
+    for location, problem in (
+        ("../outside.bin", "outside of the model's folder"),
+        ("link", "outside of the model's folder"),
+        ("up/outside.bin", "outside of the model's folder"),
+        (str(outside), "must be relative"),
+        ("", "names no file"),
+        ("a\0b", "names no file"),
+    ):
+        with pytest.raises(ortmulti.NotOptimizable, match=problem):
+            key(_names(tmp_path / "model", location))
+
+
+def test_data_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for location, problem in (
+        ("fifo", "not a regular file"),
+        (".", "outside of the model's folder"),
+        ("none", "No such file"),
+        ("x" * 5000, "File name too long"),
+    ):
+        with pytest.raises((ortmulti.NoSuchFile, ortmulti.NotOptimizable), match=problem):
+            key(_names(tmp_path, location))
+
+
+def test_a_model_file_that_cannot_be_opened_is_named() -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to other users
+        folder = Path(name)
+        folder.chmod(0o755)
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(folder / "socket"))
+            with pytest.raises(ortmulti.NoSuchFile, match="socket' is not a regular file"):
+                key(folder / "socket")
+        (folder / "model.onnx").write_bytes(_models.matmul())
+        (folder / "model.onnx").chmod(0)
+        user = os.geteuid()
+        try:
+            if user == 0:
+                os.seteuid(65534)  # root may read everything
+            with pytest.raises(ortmulti.NotOptimizable, match=r"model\.onnx': Permission denied"):
+                key(folder / "model.onnx")
+        finally:
+            os.seteuid(user)
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +186,36 @@ def test_operators_are_named_with_their_domains() -> None:
     assert index.operators == {"com.microsoft:MatMulNBits", "Relu", "If", "Gather", "Abs"}
 
 
+def test_a_folder_that_is_replaced_meanwhile_leads_nowhere_else(tmp_path: Path) -> None:
+    """The path that is checked and the file that is identified belong together."""
+    folder = tmp_path / "model"
+    (folder / "sub").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    for place in (folder / "sub", tmp_path / "elsewhere"):
+        (place / "w.bin").write_bytes(bytes(1024))
+    inside = str(folder / "sub" / "w.bin"), (folder / "sub" / "w.bin").stat().st_ino
+    path = save(folder / "model.onnx", external("w", location="sub/w.bin"))
+    code = """if True:
+        import os, sys
+        folder, aside, elsewhere = sys.argv[1:]
+        while True:
+            os.rename(folder, aside)
+            os.symlink(elsewhere, folder)
+            os.unlink(folder)
+            os.rename(aside, folder)
+    """
+    places = (folder / "sub", folder / "aside", tmp_path / "elsewhere")
+    found = set()
+    with subprocess.Popen([sys.executable, "-S", "-c", code, *places]) as replacing:
+        try:
+            for _ in range(10000):  # enough for several hits between a check and an identification
+                with contextlib.suppress(ortmulti.Error):
+                    found |= {(file[0], file[2]) for file in _core.shareable_weights(path).files}
+        finally:
+            replacing.kill()
+    assert found <= {inside, (str(folder / "aside" / "w.bin"), inside[1])}
+
+
 def test_files_that_are_missing_short_or_elsewhere_are_named_with_the_tensor(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     (folder / "sub").mkdir(parents=True)
@@ -337,7 +370,7 @@ def test_a_checksum_notices_every_kind_of_damage(tmp_path: Path, size: int) -> N
 def test_the_checksum_of_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ortmulti.NoSuchFile, match="nowhere"):
         _core.file_checksum(str(tmp_path / "nowhere"))
-    with pytest.raises(ortmulti.Fail, match="cannot read"):
+    with pytest.raises(ortmulti.NoSuchFile, match="not a regular file"):
         _core.file_checksum(str(tmp_path))
 
 

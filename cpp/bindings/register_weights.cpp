@@ -55,10 +55,14 @@ WeightList make_list(const std::vector<FileTuple>& files, const std::vector<Weig
   return list;
 }
 
-py::list files_of(const WeightList& list) {
+py::tuple to_tuple(const WeightFile& file) {
+  return py::make_tuple(to_str(file.path), file.size, file.inode, file.mtime_ns);
+}
+
+py::list to_list(const std::vector<WeightFile>& files) {
   py::list result;
-  for (const WeightFile& file : list.files) {
-    result.append(py::make_tuple(to_str(file.path), file.size, file.inode, file.mtime_ns));
+  for (const WeightFile& file : files) {
+    result.append(to_tuple(file));
   }
   return result;
 }
@@ -83,7 +87,7 @@ py::list left_out_of(const WeightList& list) {
 // Calls `poll` and handles signals meanwhile; what these raise ends it.
 std::uint64_t interruptible_file_checksum(const py::str& path, const py::object& poll) {
   constexpr std::chrono::milliseconds signal_interval{50};
-  const std::string text = from_str(path);
+  const std::string text = from_path(path);
   std::atomic<bool> stop{false};
   // `deferred`: where the system gives no thread, the checksum is computed in this one.
   auto sum = std::async(std::launch::async | std::launch::deferred, [&] { return file_checksum(text, &stop); });
@@ -118,7 +122,7 @@ void register_weights(py::module_& module) {
   py::class_<WeightList>(module, "WeightList")
       .def(py::init(&make_list), py::arg("files") = py::list(), py::arg("weights") = py::list(),
            py::arg("left_out") = py::list())
-      .def_property_readonly("files", &files_of)
+      .def_property_readonly("files", [](const WeightList& list) { return to_list(list.files); })
       .def_property_readonly("weights", &weights_of)
       .def_property_readonly("left_out", &left_out_of);
   module.attr("MIN_SHARED_BYTES") = min_shared_bytes;
@@ -134,11 +138,39 @@ void register_weights(py::module_& module) {
   module.def(
       "shareable_weights",
       [](const py::str& model, std::uint64_t min_bytes) {
-        const std::string path = from_str(model);
+        const std::string path = from_path(model);
         const ReleaseGil nogil;
         return shareable_weights(path, min_bytes);
       },
       py::arg("model"), py::arg("min_bytes") = min_shared_bytes);
+  module.def(
+      "identify_file",
+      [](const py::str& path) {
+        const std::string text = from_path(path);
+        WeightFile file;
+        {
+          const ReleaseGil nogil;
+          file = identify_file(text);
+        }
+        return to_tuple(file);
+      },
+      py::arg("path"));
+  module.def(
+      "external_files",
+      [](const ModelIndex& index, const py::str& folder, const py::str& model) {
+        const std::string folder_path = from_path(folder);
+        const std::string model_path = from_path(model);
+        std::vector<WeightFile> files;
+        {
+          const ReleaseGil nogil;  // nobody changes the index
+          ExternalFiles external(folder_path, model_path);
+          for (const std::string& location : external_locations(index)) {
+            files.push_back(external.find(location));
+          }
+        }
+        return to_list(files);
+      },
+      py::arg("index"), py::arg("folder"), py::arg("model"));
   module.def(
       "relocate_initializers",
       [](const py::bytes& model, const std::vector<RelocationTuple>& moved) {
@@ -161,8 +193,8 @@ void register_weights(py::module_& module) {
       "split_optimized_model",
       [](const py::str& saved, const py::str& original, const py::str& data_folder, const py::str& folder,
          const py::iterable& unshared) {
-        const std::array<std::string, 4> paths = {from_str(saved), from_str(original), from_str(data_folder),
-                                                  from_str(folder)};
+        const std::array<std::string, 4> paths = {from_path(saved), from_path(original), from_path(data_folder),
+                                                  from_path(folder)};
         std::set<std::string> names;
         for (const py::handle name : unshared) {
           names.insert(from_str(name.cast<py::str>()));

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "core/error.hpp"
+
 namespace ortmulti::bindings {
 
 /// Text of models and paths, which need not be UTF-8, as a str and back: with lone surrogates, as Python's paths are.
@@ -21,6 +23,24 @@ inline std::string from_str(const pybind11::str& text) {
     throw pybind11::error_already_set();
   }
   return pybind11::reinterpret_steal<pybind11::bytes>(encoded);
+}
+
+/// A path as the file system takes it. Throws Error with no_such_file for a path that no file can have.
+inline std::string from_path(const pybind11::str& path) {
+  const char* problem = "a NUL character";
+  try {
+    std::string text = from_str(path);
+    if (text.find('\0') == std::string::npos) {
+      return text;
+    }
+  } catch (const pybind11::error_already_set& error) {
+    if (!error.matches(PyExc_UnicodeEncodeError)) {
+      throw;
+    }
+    problem = "a character that cannot be encoded";
+  }
+  throw Error(ErrorKind::no_such_file,
+              "no file can have the path " + pybind11::repr(path).cast<std::string>() + ": it has " + problem);
 }
 
 /// The name of an object's class, for messages.

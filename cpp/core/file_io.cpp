@@ -13,9 +13,15 @@
 
 namespace ortmulti {
 
-InputFile::InputFile(const std::string& path) : path_(path), descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+InputFile::InputFile(const std::string& path)
+    : path_(path), descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {  // no wait for a FIFO's writer
   if (descriptor_ < 0) {
     throw Error(ErrorKind::no_such_file, "cannot open '" + path + "': " + std::generic_category().message(errno));
+  }
+  struct stat status{};
+  if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    close(descriptor_);
+    throw Error(ErrorKind::no_such_file, "'" + path + "' is not a regular file");
   }
 }
 

@@ -6,7 +6,7 @@
 
 namespace ortmulti {
 
-/// A file open for reading at any position, from any thread; every failure is an Error that names it.
+/// A regular file open for reading at any position, from any thread; every failure is an Error that names it.
 class InputFile {
  public:
   /// Throws Error with no_such_file.

@@ -1,9 +1,13 @@
 #include "core/weight_list.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <memory>
 #include <system_error>
@@ -32,10 +36,6 @@ bool lies_in(const std::string& path, const std::string& folder) {
 
 std::string quote(const std::string& text) { return "'" + text + "'"; }
 
-std::string tensor_in_file(const Initializer& initializer) {
-  return "the external data of " + quote(initializer.name) + " in " + quote(initializer.location);
-}
-
 WeightFile identity(const std::string& path, const struct stat& status) {
   if (!S_ISREG(status.st_mode)) {
     throw Error(ErrorKind::no_such_file, "'" + path + "' is not a regular file");
@@ -54,6 +54,26 @@ Error changed(const WeightFile& file) {
                quote(file.path) + " was changed or replaced while it was loaded; load again");
 }
 
+// The path without symbolic links and the status of one and the same file, whatever is renamed meanwhile; errno or 0.
+int resolve_once(const std::string& path, std::string& real, struct stat& status) {
+  // O_PATH opens no device and waits for no FIFO.
+  const int descriptor = open(path.c_str(), O_PATH | O_CLOEXEC);
+  if (descriptor < 0) {
+    return errno;
+  }
+  int code = fstat(descriptor, &status) == 0 ? 0 : errno;
+  std::array<char, PATH_MAX> target{};
+  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+  if (const ssize_t length = readlink(link.c_str(), target.data(), target.size()); length > 0) {
+    real.assign(target.data(), static_cast<std::size_t>(length));
+  } else {  // there is no /proc
+    real = real_path(path);
+    code = code == 0 && real.empty() ? errno : code;
+  }
+  close(descriptor);
+  return code;
+}
+
 }  // namespace
 
 std::string folder_of(const std::string& path) {
@@ -70,12 +90,10 @@ std::string real_path(const std::string& path) {
 }
 
 WeightFile identify_file(const std::string& path) {
+  std::string real;
   struct stat status{};
-  const int code = stat(path.c_str(), &status) == 0 ? 0 : errno;
-  const std::string real = real_path(path);
-  if (code != 0 || real.empty()) {  // the second: gone meanwhile
-    throw Error(ErrorKind::no_such_file,
-                "cannot open '" + path + "': " + std::generic_category().message(code != 0 ? code : ENOENT));
+  if (const int code = resolve_once(path, real, status); code != 0) {
+    throw Error(ErrorKind::no_such_file, "cannot open '" + path + "': " + std::generic_category().message(code));
   }
   return identity(real, status);
 }
@@ -184,44 +202,50 @@ ExternalFiles::ExternalFiles(const std::string& folder, const std::string& model
   }
 }
 
-WeightFile ExternalFiles::resolve(const Initializer& initializer) const {
-  const std::string& location = initializer.location;
+WeightFile ExternalFiles::resolve(const std::string& location, const std::string& owner) const {
   if (location.empty() || location.find('\0') != std::string::npos) {
-    throw Error(ErrorKind::fail, "the external data of " + quote(initializer.name) + " names no file");
+    throw Error(ErrorKind::fail, owner + " names no file");
   }
+  const std::string data = owner + " in " + quote(location);
   if (location.front() == '/') {
-    throw Error(ErrorKind::fail,
-                tensor_in_file(initializer) + ": the path must be relative to the model's folder " + quote(folder_));
+    throw Error(ErrorKind::fail, data + ": the path must be relative to the model's folder " + quote(folder_));
   }
   const std::string path = folder_ + "/" + location;
-  const std::string real = real_path(path);
-  if (real.empty()) {
-    const int code = errno;
-    throw Error(ErrorKind::no_such_file, tensor_in_file(initializer) + ": cannot open " + quote(path) + ": " +
-                                             std::generic_category().message(code));
+  std::string real;
+  struct stat status{};
+  if (const int code = resolve_once(path, real, status); code != 0) {
+    throw Error(ErrorKind::no_such_file,
+                data + ": cannot open " + quote(path) + ": " + std::generic_category().message(code));
   }
   if (std::none_of(allowed_.begin(), allowed_.end(), [&](const auto& allowed) { return lies_in(real, allowed); })) {
-    throw Error(ErrorKind::fail, tensor_in_file(initializer) + ": " + quote(real) +
-                                     " is outside of the model's folder " + quote(folder_));
+    throw Error(ErrorKind::fail, data + ": " + quote(real) + " is outside of the model's folder " + quote(folder_));
   }
   try {
-    return identify_file(real);
+    return identity(real, status);
   } catch (const Error& error) {
-    throw Error(error.kind(), tensor_in_file(initializer) + ": " + error.what());
+    throw Error(error.kind(), data + ": " + error.what());
   }
 }
 
-const WeightFile& ExternalFiles::find(const Initializer& initializer) {
-  auto at = found_.find(initializer.location);
+const WeightFile& ExternalFiles::find(const std::string& location, const std::string& owner) {
+  auto at = found_.find(location);
   if (at == found_.end()) {
-    at = found_.emplace(initializer.location, resolve(initializer)).first;
+    at = found_.emplace(location, resolve(location, owner)).first;
   }
-  const WeightFile& file = at->second;
+  return at->second;
+}
+
+const WeightFile& ExternalFiles::find(const std::string& location) { return find(location, "external data"); }
+
+const WeightFile& ExternalFiles::find(const Initializer& initializer) {
+  const std::string owner = "the external data of " + quote(initializer.name);
+  const WeightFile& file = find(initializer.location, owner);
   const std::uint64_t size = file.size;
   if (initializer.offset > size || initializer.length > size - initializer.offset) {
-    throw Error(ErrorKind::fail, tensor_in_file(initializer) + ": it is " + std::to_string(initializer.length) +
-                                     " bytes from " + std::to_string(initializer.offset) + ", and " + quote(file.path) +
-                                     " has " + std::to_string(size) + " bytes");
+    throw Error(ErrorKind::fail, owner + " in " + quote(initializer.location) + ": it is " +
+                                     std::to_string(initializer.length) + " bytes from " +
+                                     std::to_string(initializer.offset) + ", and " + quote(file.path) + " has " +
+                                     std::to_string(size) + " bytes");
   }
   return file;
 }

@@ -101,11 +101,15 @@ class ExternalFiles {
   /// no file.
   ExternalFiles(const std::string& folder, const std::string& model_path);
 
-  /// The file of an external initializer, which lies in it completely; Error, naming both, where that is not so.
+  /// Find the file of an external initializer. Throws Error, naming both, unless the initializer lies in it completely.
   const WeightFile& find(const Initializer& initializer);
 
+  /// Find a file by its location in the model. Throws Error, naming it.
+  const WeightFile& find(const std::string& location);
+
  private:
-  WeightFile resolve(const Initializer& initializer) const;
+  const WeightFile& find(const std::string& location, const std::string& owner);
+  WeightFile resolve(const std::string& location, const std::string& owner) const;
 
   std::string folder_;
   std::vector<std::string> allowed_;         // folders, absolute and without symbolic links

@@ -31,13 +31,9 @@ class FileIdentity(NamedTuple):
         """The file's identity now.
 
         Raises:
-            NoSuchFile: There is none.
+            NoSuchFile: There is no regular file.
         """
-        try:
-            status = Path(path).stat()
-        except OSError as error:
-            raise NoSuchFile(f"the file '{path}' cannot be read: {error.strerror}") from error
-        return cls(str(Path(path).resolve()), status.st_size, status.st_ino, status.st_mtime_ns)
+        return cls(*_core.identify_file(path))
 
     def is_current(self) -> bool:
         """Whether the file is still there and the same."""
@@ -55,8 +51,8 @@ class ModelContent:
         graph: Digest of the model's bytes; those of large tensors inside a model file are left out.
         has_weights: Whether such bytes were left out, so that the model file's identity belongs to the content.
         model: The model file; None for a model in memory.
-        locations: The files of external data as the model names them, sorted.
-        data: The files themselves.
+        locations: The files of external data as the model names them.
+        data: The files themselves, in the same order.
     """
 
     graph: str
@@ -86,26 +82,25 @@ def read_content(model: str | bytes | bytearray | memoryview, data_folder: str |
         identity = FileIdentity.of(model)
         if identity.size == 0:
             raise NotOptimizable(f"the model file '{model}' is empty")
-        graph, has_weights, locations = _read_graph(identity)
-        folders = list(dict.fromkeys([Path(model).parent, Path(identity.path).parent]))
+        graph, has_weights, index = _read_graph(identity)
+        folder: str | None = str(Path(model).parent)
     else:
-        identity, folders = None, [] if data_folder is None else [Path(data_folder)]
+        identity, folder = None, data_folder
         with memoryview(model) as view:
             # Without a file there is no identity that could stand for the tensors inside.
-            graph, has_weights, locations = _read_graph(view)
-    if locations and not folders:
+            graph, has_weights, index = _read_graph(view)
+    locations = tuple(map(os.fsdecode, index.external_locations))
+    if locations and folder is None:
         raise NotOptimizable("the model is in memory and has external data, and no folder is named for it")
-    data = tuple(_find(location, folders) for location in locations)
+    try:
+        found = _core.external_files(index, folder or "", model if isinstance(model, str) else "")
+    except Fail as error:
+        raise NotOptimizable(str(error)) from error
+    data = tuple(FileIdentity(*file) for file in found)
     return ModelContent(graph, has_weights, identity, locations, data)
 
 
-def _find(location: str, folders: Sequence[Path]) -> FileIdentity:
-    """The first of these files that there is; a model may be a symbolic link into the folder of its data."""
-    path = next((folder / location for folder in folders if (folder / location).exists()), folders[0] / location)
-    return FileIdentity.of(str(path))
-
-
-def _read_graph(model: FileIdentity | memoryview) -> tuple[str, bool, tuple[str, ...]]:
+def _read_graph(model: FileIdentity | memoryview) -> tuple[str, bool, _core.ModelIndex]:
     try:
         index = index_model(model)
         skipped = inline_weights(index.initializers) if isinstance(model, FileIdentity) else []
@@ -114,7 +109,7 @@ def _read_graph(model: FileIdentity | memoryview) -> tuple[str, bool, tuple[str,
         raise NotOptimizable(f"the model is not an ONNX protobuf file: {error}") from error
     except (Fail, WeightsError) as error:
         raise NotOptimizable(f"the model cannot be read: {error}") from error
-    return digest, bool(skipped), tuple(sorted(map(os.fsdecode, index.external_locations)))
+    return digest, bool(skipped), index
 
 
 def index_model(model: FileIdentity | memoryview) -> _core.ModelIndex:
