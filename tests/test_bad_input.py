@@ -65,6 +65,55 @@ def test_missing_model(tmp_path: Path) -> None:
     assert isinstance(error_of(path / "below", "missing.onnx"), ortmulti.NoSuchFile)
 
 
+NOT_UTF8 = os.fsdecode(b"model \xff.onnx")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_path_that_no_file_can_have(name: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(_models.matmul())  # a path in C ends at the NUL character
+    path = str(tmp_path / name)
+    assert isinstance(error_of(path, "no file can have the path"), ortmulti.NoSuchFile)
+    options = ortmulti.SessionOptions()
+    uses: list[Callable[[], object]] = [
+        lambda: ortmulti.optimize(path, "cpu"),
+        lambda: ortmulti.load(path, "cpu"),
+        lambda: _core.shareable_weights(path),
+        lambda: _core.identify_file(path),
+        lambda: _core.file_checksum(path),
+        lambda: setattr(options, "optimized_model_filepath", path),
+        lambda: setattr(options, "profile_file_prefix", path),
+    ]
+    for use in uses:
+        with pytest.raises(ortmulti.NoSuchFile, match="no file can have the path"):
+            use()
+
+
+def test_path_that_is_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / NOT_UTF8
+    path.write_bytes(_models.matmul())
+    options = ortmulti.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / f"optimized {NOT_UTF8}")
+    options.profile_file_prefix = str(tmp_path / f"profile {NOT_UTF8}")
+    options.enable_profiling = True
+    with ortmulti.InferenceSession(path, options, providers=[CPU]) as one:
+        np.testing.assert_array_equal(one.run(None, {"x": X})[0], EXPECTED)
+        profile = one.end_profiling()
+    assert profile.startswith(options.profile_file_prefix)
+    assert Path(profile).is_file()
+    assert Path(options.optimized_model_filepath).is_file()
+    with ortmulti.load(path, "cpu", 2) as pool:
+        np.testing.assert_array_equal(pool.run(None, {"x": X})[0], EXPECTED)
+    path.unlink()
+    assert isinstance(error_of(path, "no model file"), ortmulti.NoSuchFile)
+
+
+def test_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(ortmulti.NoSuchFile, match="not a regular file"):
+        _core.file_checksum(str(tmp_path / "fifo"))
+    error_of(tmp_path / "fifo", "0 bytes")
+
+
 def test_folder_as_model(tmp_path: Path) -> None:
     assert isinstance(error_of(tmp_path, "directory"), ortmulti.NoSuchFile)
 
@@ -276,6 +325,30 @@ def test_numbers_for_strings() -> None:
         pytest.raises(ortmulti.InvalidType, match=r"'x'.*str.*int64"),
     ):
         session.run(None, {"x": np.arange(3)})
+
+
+@pytest.mark.parametrize("element_type", [TensorProto.FLOAT, TensorProto.STRING])
+def test_output_of_a_shape_that_numpy_refuses(element_type: int) -> None:
+    if element_type == TensorProto.STRING:
+        text = helper.make_node("Constant", [], ["c"], value_strings=[""])
+        nodes = [text, helper.make_node("Expand", ["c", "shape"], ["y"])]
+    else:
+        nodes = [helper.make_node("ConstantOfShape", ["shape"], ["y"])]
+    model = _models.model(
+        nodes,
+        [("shape", TensorProto.INT64, [3])],
+        [("y", element_type, None)],
+    ).SerializeToString()
+    with ortmulti.InferenceSession(model, providers=[CPU]) as session:
+        shape = np.array([0, 2**62, 2**62])
+        with pytest.raises(ortmulti.InvalidArgument, match=r"shape \(0, 4611686018427387904, ") as caught:
+            session.run(None, {"shape": shape})
+        assert isinstance(caught.value, ValueError)  # as onnxruntime
+        [kept] = session.run_with_ort_values(None, {"shape": ortmulti.OrtValue.ortvalue_from_numpy(shape)})
+        assert kept.shape() == shape.tolist()
+        with pytest.raises(ortmulti.InvalidArgument, match="keep the value as an OrtValue"):
+            kept.numpy()
+        assert session.run(None, {"shape": np.array([0, 2, 3])})[0].shape == (0, 2, 3)
 
 
 def test_a_node_that_fails_in_the_run() -> None:

@@ -10,6 +10,7 @@
 #include "bindings/gil.hpp"
 #include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
+#include "bindings/text.hpp"
 #include "core/error.hpp"
 #include "core/read_ahead.hpp"
 #include "core/session_factory.hpp"
@@ -76,7 +77,7 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
   OnnxRuntime& runtime = OnnxRuntime::get();
   CreationRequest request;
   request.model =
-      PyUnicode_Check(model.ptr()) != 0 ? ModelSource::from_path(model.cast<std::string>()) : from_buffer(model);
+      PyUnicode_Check(model.ptr()) != 0 ? ModelSource::from_path(from_path(model.cast<py::str>())) : from_buffer(model);
   request.options = options;
   if (serialize == "none") {
     request.serialize = Serialize::none;
@@ -185,11 +186,11 @@ void register_factory(py::module_& module) {
              py::arg("timeline") = py::none(),
              py::arg("listener") = std::make_tuple(py::none(), py::none(), py::none()), py::arg("hold") = py::none());
   py::class_<ReadAhead, std::shared_ptr<ReadAhead>>(module, "ReadAhead")
-      .def(py::init([](const std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>>& ranges) {
+      .def(py::init([](const std::vector<std::tuple<py::str, std::uint64_t, std::uint64_t>>& ranges) {
              std::vector<ReadAhead::Range> files;
              files.reserve(ranges.size());
              for (const auto& [path, offset, length] : ranges) {
-               files.push_back({path, offset, length});
+               files.push_back({from_path(path), offset, length});
              }
              // Its thread may be within a block when the last reference goes.
              return std::shared_ptr<ReadAhead>(new ReadAhead(std::move(files)), [](ReadAhead* held) {

@@ -5,6 +5,7 @@
 
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
+#include "bindings/text.hpp"
 #include "core/cores.hpp"
 #include "core/cuda_startup.hpp"
 #include "core/onnxruntime_library.hpp"
@@ -16,9 +17,10 @@ namespace py = pybind11;
 namespace ortmulti::bindings {
 namespace {
 
-void open_library(const std::string& path) {
+void open_library(const py::str& path) {
+  const std::string text = from_path(path);
   const ReleaseGil nogil;
-  OnnxRuntime::open(path);
+  OnnxRuntime::open(text);
 }
 
 py::tuple take_log() {
@@ -65,7 +67,7 @@ void register_library(py::module_& module) {
   module.def("set_telemetry", &OnnxRuntime::set_telemetry, py::arg("enabled"), py::call_guard<ReleaseGil>());
   module.def("build_info", [] { return OnnxRuntime::get().build_info(); });
   module.def("onnxruntime_version", [] { return OnnxRuntime::get().version(); });
-  module.def("onnxruntime_path", [] { return OnnxRuntime::get().path(); });
+  module.def("onnxruntime_path", [] { return to_str(OnnxRuntime::get().path()); });
   module.def("available_providers", [] { return OnnxRuntime::get().available_providers(); });
   module.def("usable_cores", &usable_cores);
   module.def(

@@ -7,6 +7,7 @@
 #include "bindings/lora_adapter.hpp"
 #include "bindings/python_value.hpp"
 #include "bindings/registrations.hpp"
+#include "bindings/text.hpp"
 #include "core/error.hpp"
 
 namespace py = pybind11;
@@ -14,7 +15,8 @@ namespace py = pybind11;
 namespace ortmulti::bindings {
 namespace {
 
-void load(LoraAdapter& self, const std::string& path) {
+void load(LoraAdapter& self, const py::str& file) {
+  const std::string path = from_path(file);
   std::shared_ptr<const Ort::LoraAdapter> loaded;
   {
     const ReleaseGil nogil;

@@ -12,6 +12,7 @@
 #include "bindings/python_value.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/run_options.hpp"
+#include "bindings/text.hpp"
 #include "core/error.hpp"
 #include "core/session_options.hpp"
 
@@ -56,7 +57,8 @@ std::vector<std::string> names_of(const std::vector<Named>& values) {
   return names;
 }
 
-void add_custom_op_library(SessionOptions& options, const std::string& path) {
+void add_custom_op_library(SessionOptions& options, const py::str& file) {
+  const std::string path = from_path(file);
   std::shared_ptr<const CustomOpLibrary> library;
   {
     const ReleaseGil nogil;  // it is loaded, and runs code of its own
@@ -85,8 +87,13 @@ void register_options(py::module_& module) {
       .def_readwrite("use_per_session_threads", &SessionOptions::use_per_session_threads)
       .def_readwrite("threads", &SessionOptions::threads)
       .def_readwrite("logid", &SessionOptions::logid)
-      .def_readwrite("optimized_model_filepath", &SessionOptions::optimized_model_filepath)
-      .def_readwrite("profile_file_prefix", &SessionOptions::profile_file_prefix)
+      .def_property(
+          "optimized_model_filepath",
+          [](const SessionOptions& options) { return to_str(options.optimized_model_filepath); },
+          [](SessionOptions& options, const py::str& path) { options.optimized_model_filepath = from_path(path); })
+      .def_property(
+          "profile_file_prefix", [](const SessionOptions& options) { return to_str(options.profile_file_prefix); },
+          [](SessionOptions& options, const py::str& path) { options.profile_file_prefix = from_path(path); })
       .def_readwrite("config_entries", &SessionOptions::config_entries)
       .def_readwrite("free_dimensions_by_name", &SessionOptions::free_dimensions_by_name)
       .def_readwrite("free_dimensions_by_denotation", &SessionOptions::free_dimensions_by_denotation)
@@ -118,10 +125,9 @@ void register_options(py::module_& module) {
                                return names;
                              })
       .def_property_readonly("custom_op_libraries", [](const SessionOptions& options) {
-        std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t, std::int64_t>> files;
-        files.reserve(options.additions.custom_op_libraries.size());
+        py::list files;
         for (const auto& library : options.additions.custom_op_libraries) {
-          files.emplace_back(library->path(), library->size(), library->inode(), library->mtime_ns());
+          files.append(py::make_tuple(to_str(library->path()), library->size(), library->inode(), library->mtime_ns()));
         }
         return files;
       });

@@ -8,6 +8,7 @@
 #include "bindings/registrations.hpp"
 #include "bindings/run_options.hpp"
 #include "bindings/run_request.hpp"
+#include "bindings/text.hpp"
 
 namespace py = pybind11;
 
@@ -89,9 +90,15 @@ void register_session(py::module_& module) {
              const WeightUse& use = self.session->weight_use();
              return std::pair(use.used, use.refused);
            })
-      .def(
-          "end_profiling", [](const PythonSession& self) { return self.session->end_profiling(); },
-          py::call_guard<ReleaseGil>())
+      .def("end_profiling",
+           [](const PythonSession& self) {
+             std::string path;
+             {
+               const ReleaseGil nogil;
+               path = self.session->end_profiling();
+             }
+             return to_str(path);
+           })
       .def(
           "set_provider_options",
           [](const PythonSession& self, const std::map<std::string, std::string>& options) {

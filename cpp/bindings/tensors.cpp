@@ -110,8 +110,26 @@ py::array as_array(const ValueInfo& declared, py::handle object, const ElementTy
   }
 }
 
+// A tensor without elements may have dimensions whose product NumPy refuses.
+py::array new_array(const py::dtype& dtype, const std::vector<py::ssize_t>& shape) {
+  try {
+    return py::array(dtype, shape);
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_ValueError)) {
+      throw;
+    }
+    py::tuple dimensions(shape.size());
+    for (std::size_t i = 0; i < shape.size(); ++i) {
+      dimensions[i] = shape[i];
+    }
+    throw Error(ErrorKind::invalid_argument, "NumPy cannot have an array of the value's shape " +
+                                                 py::repr(dimensions).cast<std::string>() +
+                                                 ": keep the value as an OrtValue");
+  }
+}
+
 py::object string_array(const Ort::Value& value, const std::vector<py::ssize_t>& shape, std::size_t count) {
-  py::array result(py::dtype("O"), shape);
+  py::array result = new_array(py::dtype("O"), shape);
   auto** items = static_cast<PyObject**>(result.mutable_data());
   for (std::size_t i = 0; i < count; ++i) {
     const std::string text = value.GetStringTensorElement(i);
@@ -191,7 +209,7 @@ py::object to_array(Ort::Value value, const std::string& name, bool copy) {
   }
   const py::dtype dtype = type->returned_as_bytes ? py::dtype(py::detail::npy_api::NPY_UBYTE_) : dtype_of(*type);
   if (count == 0) {
-    return py::array(dtype, shape);
+    return new_array(dtype, shape);
   }
   if (type->packed()) {
     py::array unpacked(dtype, shape);
@@ -241,7 +259,7 @@ py::object array_over(const Ort::Value& tensor, py::handle owner) {
     return string_array(tensor, shape, info.GetElementCount());
   }
   if (info.GetElementCount() == 0) {
-    return py::array(dtype, shape);
+    return new_array(dtype, shape);
   }
   return py::array(dtype, shape, tensor.GetTensorRawData(), owner);
 }

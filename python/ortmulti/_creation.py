@@ -37,6 +37,8 @@ def check_model(model: object) -> CheckedModel:
         raise NoSuchFile._of_runtime(f"there is no model file '{path}'") from None
     except OSError as error:
         raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: {error.strerror}") from error
+    except ValueError as error:  # a NUL character, or one that cannot be encoded
+        raise NoSuchFile._of_runtime(f"no file can have the path {str(path)!r}: {error}") from error
     if path.is_dir():
         raise NoSuchFile._of_runtime(f"'{path}' is a directory, not a model file")
     if not os.access(path, os.R_OK):

@@ -75,7 +75,7 @@ def read_content(model: str | bytes | bytearray | memoryview, data_folder: str |
         data_folder: Where the external data of a model in memory lies.
 
     Raises:
-        NotOptimizable: It is no ONNX protobuf file, or has external data that no folder is known for.
+        NotOptimizable: It is no ONNX protobuf file, or has external data outside of its folder or without a folder.
         NoSuchFile: A file is missing.
     """
     if isinstance(model, str):
