@@ -12,6 +12,7 @@ thread_local bool no_threads = false;
 }  // namespace
 
 // Of the whole program, in the place of the C library's.
+// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): the C library's are reserved names
 extern "C" __attribute__((visibility("default"))) int pthread_create(pthread_t* thread,
                                                                      const pthread_attr_t* attributes,
                                                                      void* (*body)(void*), void* argument) noexcept {
