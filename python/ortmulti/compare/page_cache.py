@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ortmulti import _core
-from ortmulti.errors import Error, InvalidProtobuf, NoSuchFile
+from ortmulti.errors import Error, InvalidProtobuf, NoSuchFile, WeightsError
+from ortmulti.optimized.identity import FileIdentity, index_model
 
 _CHUNK_BYTES = 16 << 20
 _READINGS = 5
@@ -25,23 +26,16 @@ def external_files(model: Path) -> tuple[Path, ...]:
     Raises:
         NoSuchFile: the model, or a file that it names, does not exist.
         InvalidProtobuf: the file holds no ONNX model.
+        Fail: the model names a file outside of its folder.
     """
+    identity = FileIdentity.of(str(model))
     try:
-        with (
-            model.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping,
-            memoryview(mapping) as view,
-        ):
-            locations = _core.index_model(view).external_locations
-    except FileNotFoundError as error:
-        raise NoSuchFile(f"model {model} does not exist") from error
-    except (OSError, ValueError, InvalidProtobuf) as error:  # ValueError: an empty file
+        if identity.size == 0:
+            raise InvalidProtobuf("the file is empty")
+        index = index_model(identity)
+    except (InvalidProtobuf, WeightsError) as error:
         raise InvalidProtobuf(f"{model} is not an ONNX model: {error}") from error
-    files = tuple(model.parent / os.fsdecode(location) for location in locations)
-    for path in files:
-        if not path.is_file():
-            raise NoSuchFile(f"model {model} names the external data file {path}, which does not exist")
-    return files
+    return tuple(Path(path) for path, *_ in _core.external_files(index, str(model.parent), str(model)))
 
 
 def resident_share(files: Iterable[Path]) -> float:
