@@ -378,7 +378,7 @@ def test_the_interpreter_ends_while_a_pool_is_busy(backend: BackendName) -> None
 
 
 @on_every_backend
-def test_ctrl_c_ends_a_run_and_a_wait_for_room(backend: BackendName) -> None:
+def test_ctrl_c_ends_a_run_a_wait_for_room_and_a_close(backend: BackendName) -> None:
     child = run_child(
         """
         import logging
@@ -392,7 +392,7 @@ def test_ctrl_c_ends_a_run_and_a_wait_for_room(backend: BackendName) -> None:
         logging.getLogger("ortmulti.onnxruntime").setLevel(logging.CRITICAL)  # what a run that is ended logs
         x = {"x": np.zeros(1, np.float32), "count": np.array(2**62)}
         pool = ortmulti.load(_models.endless(), "cpu", max_queue=0, backend=sys.argv[1])
-        for call in (pool.run, pool.run, pool.submit):
+        for call in (pool.run, pool.run, pool.submit, lambda *_: pool.close()):
             if call == pool.submit:
                 future = pool.submit(None, x)
             signal.setitimer(signal.ITIMER_REAL, 0.2)

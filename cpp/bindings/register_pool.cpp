@@ -209,8 +209,17 @@ class PythonPool {
   }
 
   void close(bool cancel_waiting) {
-    const ReleaseGil nogil;
-    pool_->close(cancel_waiting);
+    for (;;) {
+      {
+        const ReleaseGil nogil;
+        if (pool_->close(cancel_waiting, signal_interval)) {
+          return;
+        }
+      }
+      if (PyErr_CheckSignals() != 0) {
+        throw py::error_already_set();
+      }
+    }
   }
 
   bool closed() const {

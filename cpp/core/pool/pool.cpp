@@ -68,7 +68,7 @@ void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners) {
     try {
       throw;
     } catch (const std::system_error& error) {
-      throw Error(ErrorKind::fail, std::string("the system gives no further thread for the pool: ") + error.what());
+      throw Error(ErrorKind::fail, std::string("cannot start a worker thread of the pool: ") + error.what());
     }
   }
   for (auto& each : added) {
@@ -107,15 +107,15 @@ bool Pool::closed() const {
   return closing_;
 }
 
-void Pool::close(bool cancel_waiting) {
+bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> patience) {
   if (generation_ != fork_generation()) {
-    return;
+    return true;
   }
   {
     Requests finished;
     Lock lock(mutex_);
     if (freed_) {
-      return;
+      return true;
     }
     closing_ = true;
     opening_ = false;
@@ -134,12 +134,18 @@ void Pool::close(bool cancel_waiting) {
     lock.unlock();
     announce(finished);
   }
-  const std::lock_guard closing(close_mutex_);
   Lock lock(mutex_);
-  if (freed_) {
-    return;
+  if (!patience) {
+    settled_.wait(lock, [this] { return settled(); });
+  } else if (!settled_.wait_for(lock, *patience, [this] { return settled(); })) {
+    return false;
   }
-  settled_.wait(lock, [this] { return settled(); });
+  lock.unlock();
+  const std::lock_guard closing(close_mutex_);  // from here on nothing takes long
+  lock.lock();
+  if (freed_) {
+    return true;
+  }
   timer_stops_ = true;
   timers_changed_.notify_all();
   for (const auto& worker : workers_) {
@@ -156,5 +162,7 @@ void Pool::close(bool cancel_waiting) {
   }
   lock.lock();
   freed_ = true;
+  return true;
 }
+
 }  // namespace ortmulti

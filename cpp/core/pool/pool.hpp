@@ -115,8 +115,10 @@ class Pool {
   std::vector<std::shared_ptr<Runner>> runners() const;
 
   /// Accepts nothing more, answers what was accepted, or with `cancel_waiting` cancels what has not begun, and frees
-  /// the sessions' threads and runners. Returns when all that is done; calling it again waits for the same.
-  void close(bool cancel_waiting);
+  /// the sessions' threads and runners. Returns true when all that is done; calling it again waits for the same.
+  /// Returns false if requests still run after `patience`: the pool then accepts nothing, and another call has to end
+  /// it.
+  bool close(bool cancel_waiting, std::optional<std::chrono::milliseconds> patience = std::nullopt);
   bool closed() const;
 
   explicit Pool(const Options& options);  // for make()
