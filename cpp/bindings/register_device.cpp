@@ -76,7 +76,7 @@ void register_device(py::module_& module) {
       py::arg("linked"), py::arg("opened_later"), py::call_guard<ReleaseGil>());
   module.def(
       "prewarm",
-      [](std::optional<std::vector<int>> devices) { CudaStartup::instance().begin_contexts(std::move(devices)); },
+      [](const std::optional<std::vector<int>>& devices) { CudaStartup::instance().begin_contexts(devices); },
       py::arg("devices"), py::call_guard<ReleaseGil>());
   py::class_<CudaStartup::Hold, std::shared_ptr<CudaStartup::Hold>>(module, "ContextHold")
       .def(py::init([](int device) {

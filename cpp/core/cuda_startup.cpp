@@ -216,7 +216,7 @@ CUdevice CudaStartup::handle(int device) {
   return handle;
 }
 
-void CudaStartup::begin_contexts(std::optional<std::vector<int>> devices) {
+void CudaStartup::begin_contexts(const std::optional<std::vector<int>>& devices) {
   if (driver_ == nullptr) {
     return;
   }

@@ -42,7 +42,7 @@ class CudaStartup {
 
   /// Returns at once: cuInit and then the contexts of these devices, in this order, are under way in a thread of this
   /// object; of all devices without a list. What fails there is reported to whoever asks for it.
-  void begin_contexts(std::optional<std::vector<int>> devices);
+  void begin_contexts(const std::optional<std::vector<int>>& devices);
 
   /// While one exists, only its device's context is created in the background. For the one that makes contexts keeps
   /// the driver's lock, so that what is done on the first GPU meanwhile would hardly come on until all are there.

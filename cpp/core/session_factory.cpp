@@ -84,12 +84,16 @@ std::shared_ptr<Creation> Creation::start(OnnxRuntime& runtime, CreationRequest 
   auto creation = std::make_shared<Creation>(runtime, std::move(request));
   try {
     creation->start_threads();
-  } catch (const std::system_error& error) {
+  } catch (...) {
     const std::size_t started = creation->threads_.size();
     creation->cancel();
-    throw Error(ErrorKind::runtime_exception, "cannot start a thread for each of " + std::to_string(creation->size()) +
-                                                  " sessions: the system allowed " + std::to_string(started) + " (" +
-                                                  error.what() + ")");
+    try {
+      throw;
+    } catch (const std::system_error& error) {
+      throw Error(ErrorKind::runtime_exception,
+                  "cannot start a thread for each of " + std::to_string(creation->size()) +
+                      " sessions: the system allowed " + std::to_string(started) + " (" + error.what() + ")");
+    }
   }
   return creation;
 }
