@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ortmulti import _core
-from ortmulti.errors import Error, InvalidProtobuf, NoSuchFile, WeightsError
+from ortmulti.errors import Error, InvalidProtobuf, WeightsError
 from ortmulti.optimized.identity import FileIdentity, index_model
 
 _CHUNK_BYTES = 16 << 20
