@@ -21,7 +21,7 @@ SOURCE = ast.parse(Path(ortmulti.__file__).read_text("utf-8"))
 SLOW = {"argparse", "asyncio", "concurrent", "ctypes", "dataclasses", "difflib", "email", "hashlib", "hmac", "inspect"}
 SLOW |= {"json", "logging", "multiprocessing", "pathlib", "platform", "queue", "random", "secrets", "shutil", "socket"}
 SLOW |= {"statistics", "subprocess", "tempfile", "threading", "traceback", "unittest", "urllib", "zipfile"}
-OTHERS = {"click", "filelock", "google", "matplotlib", "ml_dtypes", "onnx", "onnxruntime", "platformdirs", "psutil"}
+OTHERS = {"click", "google", "matplotlib", "ml_dtypes", "onnx", "onnxruntime", "platformdirs", "psutil"}
 OTHERS |= {"pynvml", "rich", "torch", "typer"}
 
 

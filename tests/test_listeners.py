@@ -5,7 +5,7 @@ Sessions that share weights are on GPUs; here the same code creates them on the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,8 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Listener:
     made = Listener()
     verify, publish = Entry.verify, Draft.publish
 
-    def noted_verify(entry: Entry) -> None:
-        verify(entry)
+    def noted_verify(entry: Entry, poll: Callable[[], object] | None = None) -> None:
+        verify(entry, poll)
         made.done.append("verified")
 
     def noted_publish(draft: Draft) -> Entry:

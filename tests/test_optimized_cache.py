@@ -495,7 +495,6 @@ def test_a_cache_that_root_fills_is_read(tmp_path: Path, made_of: CacheKey) -> N
     printed = check_child(
         """
         import logging, os, sys
-        import filelock  # which this user alone may be able to import
         from pathlib import Path
         from ortmulti.optimized.cache import Cache
         from tests._optimized import fill, key
@@ -550,6 +549,17 @@ def test_what_is_in_the_cache_is_the_users_alone(cache: Cache, made_of: CacheKey
         os.umask(before)
     ours = {path: mode for path, mode in modes.items() if path.is_dir() or path.name.endswith(("lock", ".json"))}
     assert ours == {path: 0o700 if path.is_dir() else 0o600 for path in ours}
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(cache: Cache, made_of: CacheKey, tmp_path: Path) -> None:
+    store(cache, made_of)
+    linked = tmp_path / "linked"
+    linked.write_text("kept")
+    (cache.folder / "lock").unlink()
+    (cache.folder / "lock").symlink_to(linked)
+    with cache.draft(made_of) as draft:
+        assert not draft.folder.is_relative_to(cache.folder)
+    assert linked.read_text() == "kept"
 
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")

@@ -16,7 +16,6 @@ from tests._processes import child_environment
 # Runs one step; at the file system event number `stop` in the folder it says so and waits to be killed.
 CODE = """
 import os, sys, time
-import filelock
 from pathlib import Path
 from ortmulti.optimized.cache import Cache
 from tests._optimized import fill, key

@@ -1,7 +1,9 @@
+#include <fcntl.h>
 #include <pybind11/stl.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <future>
@@ -116,6 +118,22 @@ std::uint64_t interruptible_file_checksum(const py::str& path, const py::object&
   }
 }
 
+// An opener for Python's open(). It has no Python frame in which Ctrl-C could lose the descriptor.
+int open_nofollow(const py::object& path, int flags) {
+  const std::string text = from_path(py::str(path));
+  int descriptor = -1;
+  {
+    const ReleaseGil nogil;
+    constexpr int private_mode = 0600;
+    descriptor = open(text.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, private_mode);
+  }
+  if (descriptor < 0) {
+    PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
+    throw py::error_already_set();
+  }
+  return descriptor;
+}
+
 }  // namespace
 
 void register_weights(py::module_& module) {
@@ -208,6 +226,7 @@ void register_weights(py::module_& module) {
       },
       py::arg("saved"), py::arg("original"), py::arg("data_folder"), py::arg("folder"),
       py::arg("unshared") = py::tuple());
+  module.def("open_nofollow", &open_nofollow, py::arg("path"), py::arg("flags"));
   module.def("file_checksum", &interruptible_file_checksum, py::arg("path"), py::arg("poll") = py::none());
 }
 

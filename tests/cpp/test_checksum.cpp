@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <set>
@@ -95,7 +96,9 @@ TEST(Checksum, IsTakenByManyAtOnce) {
 TEST(Checksum, OfWhatCannotBeReadIsAnError) {
   const TemporaryFolder folder;
   EXPECT_TRUE(throws(ErrorKind::no_such_file, {"nowhere"}, [&] { file_checksum(folder / "nowhere"); }));
-  EXPECT_TRUE(throws(ErrorKind::fail, {"cannot read"}, [&] { file_checksum(folder.path()); }));
+  EXPECT_TRUE(throws(ErrorKind::no_such_file, {"is not a regular file"}, [&] { file_checksum(folder.path()); }));
+  const std::atomic<bool> stop{true};
+  EXPECT_TRUE(throws(ErrorKind::fail, {"cannot read"}, [&] { file_checksum(folder.write("file", "bytes"), &stop); }));
 }
 
 }  // namespace

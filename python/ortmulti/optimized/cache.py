@@ -360,11 +360,11 @@ def parse_size(text: str) -> int:
 def _free(folder: Path) -> Iterator[bool]:
     """Whether nobody loads the entry in ``folder``, who is kept out meanwhile."""
     try:
-        lock = os.open(folder / _entry.MANIFEST, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock = open(folder / _entry.MANIFEST, "r+b", buffering=0, opener=_core.open_nofollow)  # noqa: SIM115
     except OSError:
         yield True  # what has no manifest cannot be loaded
         return
-    try:
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -373,8 +373,6 @@ def _free(folder: Path) -> Iterator[bool]:
         except OSError:
             pass  # a file system without locks
         yield True
-    finally:
-        os.close(lock)
 
 
 def _say_once(text: str) -> None:

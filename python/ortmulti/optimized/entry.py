@@ -10,6 +10,7 @@ import os
 import stat
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -67,7 +68,7 @@ class Entry(Closing):
         refused: Names of weights that ONNX Runtime would not take, which therefore are not among ``weights``.
     """
 
-    def __init__(self, folder: Path, facts: dict[str, Any], lock: int | None) -> None:
+    def __init__(self, folder: Path, facts: dict[str, Any], lock: FileIO | None) -> None:
         self.folder = folder
         self.facts = facts
         self.weights = _weight_list(folder, facts["weights"])
@@ -114,9 +115,9 @@ class Entry(Closing):
         return f"<Entry of {self.facts['model'] or 'a model in memory'} in {self.folder}>"
 
 
-def _close(lock: int | None) -> None:
+def _close(lock: FileIO | None) -> None:
     if lock is not None:
-        os.close(lock)
+        lock.close()
 
 
 def write(
@@ -186,7 +187,7 @@ def open_entry(folder: Path, key: CacheKey, *, verify: bool) -> Entry | None:
     except OSError as error:
         raise Damaged(f"{MANIFEST} cannot be read: {error.strerror}") from error
     with contextlib.ExitStack() as stack:
-        stack.callback(os.close, lock)
+        stack.enter_context(lock)
         if not _hold(lock, manifest):
             return None
         try:
@@ -206,11 +207,11 @@ def open_entry(folder: Path, key: CacheKey, *, verify: bool) -> Entry | None:
             entry.close()
             raise
     with contextlib.suppress(OSError):  # a cache that others fill
-        os.utime(lock)
+        os.utime(lock.fileno())
     return entry
 
 
-def _hold(lock: int, manifest: Path) -> bool:
+def _hold(lock: FileIO, manifest: Path) -> bool:
     """Marks the entry as in use; False if it is just being removed, or was replaced in the meantime."""
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -219,7 +220,7 @@ def _hold(lock: int, manifest: Path) -> bool:
     except OSError:
         pass  # a file system without locks
     try:
-        return os.path.samestat(os.fstat(lock), manifest.stat())
+        return os.path.samestat(os.fstat(lock.fileno()), manifest.stat())
     except OSError:
         return False
 
@@ -234,23 +235,21 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest = _open_manifest(folder)
     except OSError as error:
         raise Damaged(f"{MANIFEST} cannot be read: {error.strerror}") from error
-    try:
+    with manifest:
         return _read(manifest)
-    finally:
-        os.close(manifest)
 
 
-def _open_manifest(folder: Path) -> int:
-    # Opening another kind of file could wait for ever.
-    return os.open(folder / MANIFEST, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _open_manifest(folder: Path) -> FileIO:
+    return open(folder / MANIFEST, "rb", buffering=0, opener=_core.open_nofollow)
 
 
-def _read(manifest: int) -> dict[str, Any]:
-    if not stat.S_ISREG(os.fstat(manifest).st_mode):
+def _read(manifest: FileIO) -> dict[str, Any]:
+    if not stat.S_ISREG(os.fstat(manifest.fileno()).st_mode):
         raise Damaged(f"{MANIFEST} is not a regular file")
     try:
-        with open(manifest, "rb", closefd=False) as file:
-            text = file.read(_MAX_MANIFEST_BYTES + 1)
+        text = b""
+        while len(text) <= _MAX_MANIFEST_BYTES and (part := manifest.read(_MAX_MANIFEST_BYTES + 1)):
+            text += part
         if len(text) > _MAX_MANIFEST_BYTES:
             raise Damaged(f"{MANIFEST} has more than {_MAX_MANIFEST_BYTES} bytes")
         facts = json.loads(text)

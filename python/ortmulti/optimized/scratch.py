@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
+import time
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
+from ortmulti import _core
 
 _SUFFIX = ".lock"
 
 # Others hold the lock while they rename and delete, never while they compute.
 _PATIENCE = 30.0
+_POLL = 0.02
 
 
 def remove_tree(folder: Path) -> None:
-    """Removes what can be removed of a folder; the next process tries again."""
-    import shutil  # late: finding an entry does without
+    """Remove all that can be removed of a folder; the next process tries again.
 
-    shutil.rmtree(folder, ignore_errors=True)
+    Unlike `shutil.rmtree` it has no bare descriptors, which Ctrl-C at the wrong moment would leave open.
+    """
+    for where, folders, files in os.walk(folder, topdown=False):
+        for name in (*folders, *files):
+            with contextlib.suppress(OSError):
+                path = Path(where, name)
+                if name in folders and not path.is_symlink():
+                    path.rmdir()
+                else:
+                    path.unlink()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def check_private(folder: Path) -> None:
@@ -66,15 +78,12 @@ class Scratch:
         check_private(self._folder)
         self._drafts.mkdir(mode=0o700, exist_ok=True)
         check_private(self._drafts)
-        lock = _lock(self._folder / "lock")
-        try:
-            lock.acquire(timeout=_PATIENCE)
-        except NotImplementedError as error:  # filelock's, for a file system without locks
-            raise OSError(errno.ENOLCK, str(error)) from error
-        try:
+        path = self._folder / "lock"
+        lock = _lock(path, _PATIENCE)
+        if lock is None:
+            raise OSError(errno.EAGAIN, f"another process has held {path} for {_PATIENCE:.0f} s")
+        with lock:
             yield
-        finally:
-            lock.release()
 
     def new(self) -> DraftFolder:
         """Makes a folder, and removes those that killed processes left.
@@ -86,12 +95,13 @@ class Scratch:
             self.remove_abandoned()
             folder = self._drafts / f"{os.getpid()}-{os.urandom(4).hex()}"
             lock = _lock(_lock_path(folder))
-            lock.acquire(blocking=False)
+            if lock is None:
+                raise OSError(errno.EAGAIN, f"another process holds {_lock_path(folder)}")
             try:
                 folder.mkdir(mode=0o700)
             except BaseException:
                 _lock_path(folder).unlink(missing_ok=True)
-                lock.release()
+                lock.close()
                 raise
         return DraftFolder(folder, lock)
 
@@ -106,8 +116,9 @@ class Scratch:
         """Removes drafts whose process is gone; only while `locked`."""
         for path in sorted(self._drafts.iterdir()):
             folder = path.with_suffix("") if path.suffix == _SUFFIX else path
-            with _lock_if_free(folder) as free:
-                if free:
+            lock = _lock(_lock_path(folder))
+            if lock is not None:
+                with lock:
                     remove_tree(folder)
                     _lock_path(folder).unlink(missing_ok=True)
 
@@ -115,7 +126,7 @@ class Scratch:
 class DraftFolder:
     """A folder of this process's own, locked where other processes look for abandoned ones."""
 
-    def __init__(self, path: Path, lock: BaseFileLock | None) -> None:
+    def __init__(self, path: Path, lock: FileIO | None) -> None:
         self.path = path
         self._lock = lock
         self._process = os.getpid()
@@ -126,10 +137,10 @@ class DraftFolder:
             return
         if self._lock is None:
             remove_tree(self.path)
-        elif self._lock.is_locked:
+        elif not self._lock.closed:
             remove_tree(self.path)
             _lock_path(self.path).unlink(missing_ok=True)
-            self._lock.release()
+            self._lock.close()
 
 
 def temporary_folder() -> DraftFolder:
@@ -147,24 +158,28 @@ def _lock_path(folder: Path) -> Path:
     return folder.with_name(folder.name + _SUFFIX)
 
 
-def _lock(path: Path) -> BaseFileLock:
-    from filelock import FileLock
+def _lock(path: Path, patience: float = 0.0) -> FileIO | None:
+    """Lock a file, which is made if need be; None if another holds it for ``patience`` seconds.
 
-    # thread_local: a draft may be finished by another thread than the one that began it.
-    return FileLock(path, mode=0o600, thread_local=False)
+    The file object alone has the descriptor. Therefore Ctrl-C at any point leaves no lock behind.
 
-
-@contextlib.contextmanager
-def _lock_if_free(folder: Path) -> Iterator[bool]:
-    from filelock import Timeout
-
-    lock = _lock(_lock_path(folder))
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.release()
+    Raises:
+        OSError: It cannot be opened or locked.
+    """
+    end = time.monotonic() + patience
+    while True:
+        file = open(path, "ab", buffering=0, opener=_core.open_nofollow)  # noqa: SIM115
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            if time.monotonic() >= end:
+                return None
+            time.sleep(_POLL)
+            continue
+        except OSError:
+            file.close()
+            raise
+        if os.fstat(file.fileno()).st_nlink > 0:
+            return file
+        file.close()  # its holder removed it, and others lock the next one
