@@ -159,8 +159,8 @@ def write(
     }
     text = json.dumps({"checksum": _digest(facts), **facts}, indent=1)
     # Not synchronized: after a crash of the machine the checksums tell what did not get to the disk.
-    (folder / MANIFEST).touch(0o600)
-    (folder / MANIFEST).write_text(text, encoding="utf-8")
+    with open(folder / MANIFEST, "w", encoding="utf-8", opener=_core.open_nofollow) as file:
+        file.write(text)
     return Entry(folder, facts, None)
 
 
