@@ -107,7 +107,13 @@ def nothing_leaks() -> Iterator[None]:
 
 def held(folder: Path) -> Counter[str]:
     """How much this process holds: threads, open files, drafts in the cache, and files in `folder`/temporary."""
-    drafts, temporary = Path(os.environ["ORTMULTI_CACHE"], "drafts"), folder / "temporary"
+    from ortmulti.optimized.scratch import Scratch
+
+    cache, temporary = Path(os.environ["ORTMULTI_CACHE"]), folder / "temporary"
+    drafts, scratch = cache / "drafts", Scratch(cache)
+    if drafts.exists():
+        with scratch.locked():
+            scratch.remove_abandoned()  # as the next draft does: what is left is held
     return Counter(
         threads=len(threads()),
         files=len(files()),
