@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ortmulti.errors import RuntimeException
 
-__all__ = ["Task"]
+__all__ = ["Change", "Changes", "Task"]
 
 
 class Task:
@@ -79,3 +79,44 @@ class Task:
     def _end(self) -> None:
         self._ended = True
         self._unfinished.release()
+
+
+class Change:
+    """One change, which a thread waits for without holding a lock."""
+
+    _LONGEST = 1.0  # seconds, in case that Ctrl-C ended the notification
+
+    def __init__(self) -> None:
+        self._pending = threading.Lock()
+        self._pending.acquire()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait for the change, ``timeout`` seconds at most. The wait may end early: look at the shared state again."""
+        self._pending.acquire(timeout=self._LONGEST if timeout is None else max(0.0, min(timeout, self._LONGEST)))
+
+    def happen(self) -> None:
+        """End the wait."""
+        if self._pending.locked():
+            self._pending.release()
+
+
+class Changes:
+    """Notifies threads of changes. To be used under the lock of what changes.
+
+    A wait of `threading.Condition` that Ctrl-C interrupts may leave the lock released that its `with` releases again.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[Change] = []
+
+    def next(self) -> Change:
+        """The next change; wait for it without the lock."""
+        change = Change()
+        self._waiting.append(change)
+        return change
+
+    def notify(self) -> None:
+        """Wake all threads that wait."""
+        for change in self._waiting:
+            change.happen()
+        self._waiting.clear()

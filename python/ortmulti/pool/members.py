@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ortmulti import _callbacks, _core, _creation, _runtime, _shared, _visible_gpus
-from ortmulti._threads import Task
+from ortmulti._threads import Changes, Task
 from ortmulti.devices import name_devices, parse_devices
 from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkError, InvalidArgument, OutOfMemory
 from ortmulti.pool.engine import Devices
@@ -52,8 +52,8 @@ class Members:
         self._warmup = warmup
         self._process = os.getpid()
         self._changing = threading.Lock()  # one change of the members at a time; before the condition's lock
-        self._lock = threading.RLock()  # taken by itself: Ctrl-C may leave a Condition locked that a `with` is entering
-        self._condition = threading.Condition(self._lock)
+        self._lock = threading.RLock()
+        self._changes = Changes()  # under the lock
         self._loads: set[Loading] = set()
         self._behind: tuple[Task, Loading] | None = None  # the first load, where it has a thread of its own
         # Of a model that was replaced, while it answers: the core's pool and the sessions.
@@ -143,8 +143,7 @@ class Members:
             task.start()
             _runtime.ensure_open()  # beside the driver's start: requests need it even before there is a session
             if wait == "first":
-                with self._lock:
-                    self._condition.wait_for(lambda: self.error or self._placed or self._closed)
+                self._wait_until(lambda: self._placed)
         except BaseException:
             self.close(cancel_pending=True)
             raise
@@ -161,12 +160,12 @@ class Members:
                     self.error = error
                     self._core.fail(error)  # before anybody who waits here is told
                 self._loads.discard(loading)
-                self._condition.notify_all()
+                self._changes.notify()
             self.close(cancel_pending=True)
             raise
         with self._lock:
             self._loads.discard(loading)
-            self._condition.notify_all()
+            self._changes.notify()
 
     def _load_behind(self, loading: Loading) -> None:
         try:
@@ -226,7 +225,7 @@ class Members:
         with self._lock:
             said = device in self._said
             self._said.add(device)
-            self._condition.notify_all()
+            self._changes.notify()
         if not said:
             LOGGER.warning("the pool of %s goes on without a session on %s: %s", self._model, device, error)
 
@@ -236,7 +235,7 @@ class Members:
 
     def _show(self) -> None:
         self._sessions = Sessions([session for _, session in sorted(self._placed.items())], self._timeline)
-        self._condition.notify_all()
+        self._changes.notify()
 
     @property
     def expected(self) -> int:
@@ -255,8 +254,8 @@ class Members:
         named = None if devices is None else name_devices(devices)
         wanted = None if named is None else list(dict.fromkeys(map(str, named)))
         end = None if timeout is None else time.monotonic() + timeout
-        with self._checked():
-            while True:
+        while True:
+            with self._checked():
                 self._raise_if_over()
                 states = self.states()
                 ready = [device for device, (state, _) in states.items() if state == "ready"]
@@ -273,7 +272,17 @@ class Members:
                 left = None if end is None else end - time.monotonic()
                 if left is not None and left <= 0:
                     raise DeadlineExceeded(f"not ready within {timeout} s: {', '.join(missing) or 'every device'}")
-                self._condition.wait(left)
+                change = self._changes.next()
+            change.wait(left)
+
+    def _wait_until(self, condition: Callable[[], object]) -> None:
+        """Wait until the condition is true or the pool is over."""
+        while True:
+            with self._lock:
+                if condition() or self.error or self._closed:
+                    return
+                change = self._changes.next()
+            change.wait()
 
     def _raise_if_over(self) -> None:
         if self.error is not None:
@@ -356,8 +365,8 @@ class Members:
     def replace_model(self, model: _creation.CheckedModel, warmup: Warmup | bool | None) -> None:
         """As `Pool.replace_model`."""
         with self._change():
+            self._wait_until(lambda: not self._loads)  # others begin no load meanwhile
             with self._lock:
-                self._condition.wait_for(lambda: not self._loads or self.error or self._closed)
                 self._raise_if_over()
                 devices = [session.device for session in self._sessions]
             if not devices:
@@ -389,7 +398,7 @@ class Members:
                     self._core, self._timeline, self._model, self._request = core, timeline, description, new_request
                     self._placed, self._sessions = placed, sessions
                     replaced = True
-                    self._condition.notify_all()
+                    self._changes.notify()
                 self._retire()
             except BaseException:
                 if replaced:
@@ -424,7 +433,7 @@ class Members:
         finally:
             with self._lock:
                 self._loads.discard(loading)
-                self._condition.notify_all()
+                self._changes.notify()
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[None]:
@@ -432,8 +441,8 @@ class Members:
         with self._checked():
             pass
         with self._changing:
+            self._wait_until(lambda: self._targets is not None)
             with self._lock:
-                self._condition.wait_for(lambda: self._targets is not None or self.error or self._closed)
                 self._raise_if_over()
             yield
 
@@ -451,7 +460,7 @@ class Members:
                 self._loads.discard(self._behind[1])  # it has not begun and never will
             loads = list(self._loads)
             cores = [*(core for core, _ in self._retiring), self._core]
-            self._condition.notify_all()
+            self._changes.notify()
         for loading in loads:
             loading.cancel()
         for core in cores:
