@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 
@@ -36,9 +37,12 @@ class Task:
         Raises:
             RuntimeException: The system gives no further thread, or the interpreter is ending.
         """
+        handled = sys.exc_info()[1]
         try:
             self._thread.start()
         except RuntimeError as error:
+            if error.__context__ not in (None, handled):  # Ctrl-C in the wait of `start`, whose Condition then fails
+                raise error.__context__ from None
             raise RuntimeException(
                 f"cannot start the thread {self._thread.name!r}: {error}: allow this process more threads"
             ) from error
