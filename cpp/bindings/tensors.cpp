@@ -118,7 +118,7 @@ py::array new_array(const py::dtype& dtype, const std::vector<py::ssize_t>& shap
     if (!error.matches(PyExc_ValueError)) {
       throw;
     }
-    py::tuple dimensions(shape.size());
+    const py::tuple dimensions(shape.size());
     for (std::size_t i = 0; i < shape.size(); ++i) {
       dimensions[i] = shape[i];
     }

@@ -50,8 +50,7 @@ WeightFile identity(const std::string& path, const struct stat& status) {
 }
 
 Error changed(const WeightFile& file) {
-  return Error(ErrorKind::weights,
-               quote(file.path) + " was changed or replaced while it was loaded; load again");
+  return Error(ErrorKind::weights, quote(file.path) + " was changed or replaced while it was loaded; load again");
 }
 
 // The path without symbolic links and the status of one and the same file, whatever is renamed meanwhile; errno or 0.

@@ -42,6 +42,7 @@ TEST_F(TheMemoryOfGpus, is_kept_for_the_same_size_and_the_oldest_block_is_freed)
   const auto blocks = std::make_shared<DeviceBlocks>(startup, 0);
   {
     std::vector<std::shared_ptr<const CudaMemory>> large;  // of sizes that never come again
+    large.reserve(DeviceBlocks::kept);
     for (std::size_t i = 0; i < DeviceBlocks::kept; ++i) {
       large.push_back(blocks->take((i + 1) * megabyte));
     }

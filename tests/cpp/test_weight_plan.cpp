@@ -105,6 +105,7 @@ TEST(WeightPlan, SumsBeyond64BitsAreOutOfMemory) {
     return plan_weights(list);
   };
   std::vector<std::pair<std::uint64_t, std::uint64_t>> overlapping;
+  overlapping.reserve(15);
   for (std::uint64_t i = 0; i < 15; ++i) {
     overlapping.emplace_back(i * 4096, large);
   }
