@@ -22,6 +22,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """The names of tests are the same in every process: bytes may be random, or hold the time."""
+    return argname if isinstance(val, bytes) else None
+
+
 hypothesis.settings.register_profile("ortmulti", deadline=None, max_examples=60)
 hypothesis.settings.load_profile("ortmulti")
 

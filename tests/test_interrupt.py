@@ -8,11 +8,15 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from ortmulti import models
+from ortmulti._threads import Task
 from tests import _models
 from tests._processes import ROOT, check_child, child_environment, run_child
 
@@ -136,6 +140,40 @@ def test_a_handler_that_raises_something_else(large: Path) -> None:
 # Attempts of the long test. A worker process takes half a second to start.
 ATTEMPTS = int(os.environ.get("ORTMULTI_SIGINTS", "10000"))
 SHARES = {"core": 0.7, "threads": 0.28, "processes": 0.02}
+
+
+@pytest.mark.parametrize("timeout", [-1, 60])
+def test_an_interrupted_wait_for_a_task_ends_no_other_wait(timeout: float) -> None:
+    for line in range(1, 6):  # at each line of `wait` in turn
+        end = threading.Event()
+        task = Task(end.wait, "task")
+        task.start()
+        left, interrupted = line, False
+
+        def trace(frame: FrameType, event: str, _: Any, end: threading.Event = end) -> Any:
+            nonlocal left, interrupted
+            if frame.f_code is not Task.wait.__code__:
+                return None
+            left -= event == "line"
+            if left <= 1:
+                end.set()
+            if event == "line" and left == 0:
+                interrupted = True
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            task.wait(timeout)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        after = threading.Thread(target=task.wait, daemon=True)
+        after.start()
+        after.join(10)
+        assert interrupted
+        assert not after.is_alive(), f"interrupted at line {line} of the first wait"
 
 
 def interrupt_at_random(backend: str, attempts: int, folder: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 from ortmulti.errors import RuntimeException
@@ -65,12 +67,11 @@ class Task:
         """
         if self._thread is threading.current_thread():
             return True
-        if timeout == -1:
-            with self._unfinished:
-                return True
-        # The flag, since an interrupt between these two calls leaves the lock taken.
-        if not self._ended and self._unfinished.acquire(timeout=timeout):
-            self._unfinished.release()
+        end = math.inf if timeout == -1 else time.monotonic() + timeout
+        # Ctrl-C between these two calls leaves the lock taken: so no wait for it is long, and the flag counts.
+        while not self._ended and (left := end - time.monotonic()) > 0:
+            if self._unfinished.acquire(timeout=min(left, 1.0)):
+                self._unfinished.release()
         return self._ended
 
     def _run(self) -> None:
