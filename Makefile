@@ -104,9 +104,9 @@ build/test-models: tests/cpp/make_models.py
 
 .PHONY: demo test test-python test-cpp test-locks test-all
 demo: build
-	@$(PY) -m ortmulti.cli bench create --demo --out build/demo
+	@$(PY) -m ortmulti.tools.cli bench create --demo --out build/demo
 	@echo "== A pool's backends"
-	@$(PY) -m ortmulti.cli bench run --demo --out build/demo
+	@$(PY) -m ortmulti.tools.cli bench run --demo --out build/demo
 
 test: test-python test-cpp
 

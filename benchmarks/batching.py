@@ -27,11 +27,13 @@ from pathlib import Path
 from typing import Any
 
 import ortmulti
-from ortmulti import Batching, machine, models
-from ortmulti.compare.devices import parse_devices
-from ortmulti.compare.running import latencies
-from ortmulti.compare.running.clients import ClosedLoop, ask_at
-from ortmulti.compare.running.loads import NANOSECONDS, arrival_times
+from ortmulti import Batching
+from ortmulti._runtime import machine
+from ortmulti.tools import models
+from ortmulti.tools.measure.devices import parse_devices
+from ortmulti.tools.serve import latencies
+from ortmulti.tools.serve.clients import ClosedLoop, ask_at
+from ortmulti.tools.serve.loads import NANOSECONDS, arrival_times
 
 TIMES = 4.0
 LEAST_SHARE = 0.95

@@ -24,7 +24,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
-from ortmulti import machine, models
+from ortmulti._runtime import machine
+from ortmulti.tools import models
 
 TOLERANCE = 1e-3
 

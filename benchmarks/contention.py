@@ -21,11 +21,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ortmulti import models
-from ortmulti.compare import results, running
-from ortmulti.compare.devices import describe, device_sets, parse_counts, parse_devices
-from ortmulti.compare.published import of_results
-from ortmulti.compare.running import tables
+from benchmarks.published import of_results
+from ortmulti.tools import models, serve
+from ortmulti.tools.measure import results
+from ortmulti.tools.measure.devices import describe, device_sets, parse_counts, parse_devices
+from ortmulti.tools.serve import tables
 
 LEAST_SCALING = 0.90
 GRAPH = "core+graph"
@@ -34,7 +34,7 @@ BACKENDS = ("core", "threads", "processes")
 
 def missed(document: Mapping[str, Any], least_scaling: float) -> list[str]:
     """What is not as it should be, a text each."""
-    texts = running.failures(document)
+    texts = serve.failures(document)
     most = max(len(row["devices"]) for row in document["rows"])
     for row in document["rows"]:
         if len(row["devices"]) < most or not row["measured"]:
@@ -76,17 +76,17 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     available = parse_devices(args.devices)
     on_gpus = "cpu" not in available
     names = args.variants or ",".join([*BACKENDS, *([GRAPH] if on_gpus else [])])
-    counts = parse_counts(args.counts) if args.counts else running.doubling(len(available))
-    plan = running.RunPlan(
+    counts = parse_counts(args.counts) if args.counts else serve.doubling(len(available))
+    plan = serve.RunPlan(
         models=[models.make("tiny-kernels", args.models)],
         device_sets=device_sets(available, counts),
-        variants=[running.parse_variant(name) for name in names.split(",")],
-        closed=running.closed(args.in_flight),
+        variants=[serve.parse_variant(name) for name in names.split(",")],
+        closed=serve.closed(args.in_flight),
         repeat=args.repeat or (1 if args.quick else 6),
         seconds=args.seconds or (0.1 if args.quick else 2.0),
         budget=args.budget,
     )
-    document = running.bench(plan)
+    document = serve.bench(plan)
     document["command"][0] = "benchmarks/contention.py"
     return document
 

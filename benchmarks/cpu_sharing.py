@@ -22,10 +22,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ortmulti import machine, models
-from ortmulti._array_file import write_arrays
-from ortmulti.compare import fresh_process, page_cache
-from ortmulti.strategies import SessionSettings
+from ortmulti._runtime import machine
+from ortmulti.tools import models
+from ortmulti.tools.array_file import write_arrays
+from ortmulti.tools.measure import fresh_process, page_cache
+from ortmulti.tools.strategies import SessionSettings
 
 MOST_MEMORY = 1.1
 MOST_CREATION = 1.2
@@ -36,7 +37,7 @@ CASES = {ORDINARY: ("sequential", 1), ONE: ("shared", 1), EIGHT_SHARED: ("shared
 
 
 def measure(model: Path, repeat: int, threads: int, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Each case `repeat` times; what `ortmulti.compare.worker.measure` returns."""
+    """Each case `repeat` times; what `ortmulti.tools.create.worker.measure` returns."""
     feeds = folder / "feeds.npz"
     write_arrays(feeds, models.sample_inputs(model))
     files = [model, *page_cache.external_files(model)]
@@ -53,7 +54,7 @@ def measure(model: Path, repeat: int, threads: int, folder: Path) -> dict[str, l
                 "settings": asdict(SessionSettings(intra_op_num_threads=threads)),
                 "feeds": str(feeds),
             }
-            result = fresh_process.run("ortmulti.compare.worker", spec, 600.0, environment)
+            result = fresh_process.run("ortmulti.tools.create.worker", spec, 600.0, environment)
             if number >= 0:
                 measured[name].append(result)
     return measured

@@ -22,7 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ortmulti import machine, models
+from ortmulti._runtime import machine
+from ortmulti.tools import models
 
 LIBRARIES = ("ortmulti", "onnxruntime")
 MEGABYTE = 10**6

@@ -19,10 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from ortmulti import _core, models
-from ortmulti.compare import Plan, compare, devices, results
-from ortmulti.compare.summary import Interval
-from ortmulti.diagnose import diagnose
+from ortmulti import _core
+from ortmulti.tools import models
+from ortmulti.tools.create import Plan, compare
+from ortmulti.tools.create.summary import Interval
+from ortmulti.tools.diagnose import diagnose
+from ortmulti.tools.measure import devices, results
 
 _EQUAL = 0.03
 

@@ -34,9 +34,10 @@ from typing import Any
 import numpy as np
 
 import ortmulti
-from ortmulti import machine, models
-from ortmulti.compare import fresh_process, page_cache
-from ortmulti.compare.devices import parse_devices
+from ortmulti._runtime import machine
+from ortmulti.tools import models
+from ortmulti.tools.measure import fresh_process, page_cache
+from ortmulti.tools.measure.devices import parse_devices
 
 MOST_SECONDS_BEHIND = 0.1
 TOLERANCE = 1e-2

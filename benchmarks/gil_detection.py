@@ -15,11 +15,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ortmulti import models
-from ortmulti.compare import gil, page_cache
-from ortmulti.compare.published import claims, reports, rounds, script
-from ortmulti.compare.published.verdicts import Verdict, figures, judge
-from ortmulti.compare.summary import Interval
+from benchmarks.published import claims, reports, rounds, script
+from benchmarks.published.verdicts import Verdict, figures, judge
+from ortmulti.tools import models
+from ortmulti.tools.create.summary import Interval
+from ortmulti.tools.measure import gil, page_cache
 
 SIZES, QUICK_SIZES = (64, 256, 1024), (4, 16)
 HELD_SHARE, LONGER = 0.5, 2.0
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             cases.append(
                 rounds.Case(
                     case_name(library, size),
-                    "ortmulti.compare.gil",
+                    "ortmulti.tools.measure.gil",
                     spec,
                     files,
                     prepare=args.repeat > 1 and size == sizes[0],

@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ortmulti import __version__, machine
+from ortmulti import __version__
+from ortmulti._runtime import machine
 
 LIMIT = 50.0
 CASES = {"numpy": "import numpy", "numpy, ortmulti": "import numpy, ortmulti"}

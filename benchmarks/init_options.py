@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ortmulti import models
-from ortmulti._array_file import write_arrays
-from ortmulti.compare import page_cache
-from ortmulti.compare.published import claims, reports, rounds, script
-from ortmulti.compare.published.verdicts import Verdict, figures, judge, ratios
-from ortmulti.compare.summary import Interval
+from benchmarks.published import claims, reports, rounds, script
+from benchmarks.published.verdicts import Verdict, figures, judge, ratios
+from ortmulti.tools import models
+from ortmulti.tools.array_file import write_arrays
+from ortmulti.tools.create.summary import Interval
+from ortmulti.tools.measure import page_cache
 
 RUNS = 10
 LAYERS, LAYERS_ON_CPU = 32, 3
@@ -50,7 +50,7 @@ def cases_of(model: Path, device: str, folder: Path, threads: int, runs: int) ->
     optimized = folder / rounds.RELEASE / f"{model.stem}.onnx"
     common: dict[str, Any] = {"device": device, "feeds": str(feeds), "threads": threads, "runs": runs}
     files = (model, *page_cache.external_files(model))
-    worker, own = "ortmulti.compare.published.init_worker", {"library": "onnxruntime", "provider_options": {}}
+    worker, own = "benchmarks.published.init_worker", {"library": "onnxruntime", "provider_options": {}}
     save = {**common, **own, "model": str(model), "optimize": True, "runs": 0, "save": str(optimized),
             "external": len(files) > 1}  # fmt: skip
     found = [rounds.Case(f"{model.stem}: {SAVE}", worker, save, files, prepare=True, counted=False)]

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ortmulti import models
-from ortmulti.compare.published import creation, reports, script
+from benchmarks.published import creation, reports, script
+from ortmulti.tools import models
 
 
 def make(args: script.Arguments) -> Path:

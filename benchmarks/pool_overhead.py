@@ -32,7 +32,7 @@ import psutil
 from onnx import TensorProto, helper
 
 import ortmulti
-from ortmulti import machine
+from ortmulti._runtime import machine
 
 MOST_OVERHEAD_US = 15.0
 MOST_GROWTH_MB = 2.0

@@ -27,7 +27,7 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 import ortmulti
-from ortmulti import machine
+from ortmulti._runtime import machine
 
 LIMIT = 1.05
 Run = Callable[[None, dict[str, Any]], list[Any]]

@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ortmulti import models
-from ortmulti.compare.published import claims, reports, rounds, script
-from ortmulti.compare.published.claims import Claim
-from ortmulti.compare.published.verdicts import Verdict
-from ortmulti.compare.tables import number
+from benchmarks.published import claims, reports, rounds, script
+from benchmarks.published.claims import Claim
+from benchmarks.published.verdicts import Verdict
+from ortmulti.tools import models
+from ortmulti.tools.create.tables import number
 
 Document = Mapping[str, Any]
 
@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "repeat": None if args.quick else args.repeat,
                 "budget": args.budget,
             }
-            case = rounds.Case("diagnose", "ortmulti.compare.published.diagnose_worker", spec)
+            case = rounds.Case("diagnose", "benchmarks.published.diagnose_worker", spec)
             result = rounds.once(case, release, args.timeout)
             if "error" in result:
                 failed.append({"case": case.name, "release": release.name, "round": 0, **result})

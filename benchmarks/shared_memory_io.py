@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ortmulti.compare.devices import describe
-from ortmulti.compare.published import batches_worker, claims, reports, rounds, script
-from ortmulti.compare.published.verdicts import Verdict, figures, judge, ratios
-from ortmulti.compare.summary import Interval
+from benchmarks.published import batches_worker, claims, reports, rounds, script
+from benchmarks.published.verdicts import Verdict, figures, judge, ratios
+from ortmulti.tools.create.summary import Interval
+from ortmulti.tools.measure.devices import describe
 
 BATCHES, QUICK_BATCHES = (1, 8, 32), (1, 2)
 SECONDS, QUICK_SECONDS = 1.0, 0.05
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model = own.model or write_image_mean(args.models)
     common = {"model": str(model), "devices": list(args.devices), "threads": 1, "batches": batches,
               "seconds": seconds, "in_flight": own.in_flight}  # fmt: skip
-    worker = "ortmulti.compare.published.batches_worker"
+    worker = "benchmarks.published.batches_worker"
     cases = [
         # ortmulti's libraries, too, are read from the disk before anything counts.
         rounds.Case(way, worker, {**common, "way": way}, prepare=way == batches_worker.CORE and args.repeat > 1)

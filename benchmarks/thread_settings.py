@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ortmulti import machine, models
-from ortmulti.compare.published import claims, reports, rounds, script, thread_cases
-from ortmulti.compare.published.thread_cases import (
+from benchmarks.published import claims, reports, rounds, script, thread_cases
+from benchmarks.published.thread_cases import (
     BOUND,
     DEFAULT,
     FREE,
@@ -32,8 +31,10 @@ from ortmulti.compare.published.thread_cases import (
     SPINNING,
     TWO_NODES,
 )
-from ortmulti.compare.published.verdicts import Verdict, figures, judge, outcome_of, ratios
-from ortmulti.compare.summary import Interval
+from benchmarks.published.verdicts import Verdict, figures, judge, outcome_of, ratios
+from ortmulti._runtime import machine
+from ortmulti.tools import models
+from ortmulti.tools.create.summary import Interval
 
 SECONDS, QUICK_SECONDS = 1.0, 0.02
 # By so much another setting may be faster in a round of measurements before the best one is not the best.

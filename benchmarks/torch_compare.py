@@ -21,10 +21,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ortmulti.compare import pytorch, results
-from ortmulti.compare.devices import parse_devices
-from ortmulti.compare.published import of_results
-from ortmulti.compare.pytorch import tables
+from benchmarks import pytorch
+from benchmarks.published import of_results
+from benchmarks.pytorch import tables
+from ortmulti.tools.measure import results
+from ortmulti.tools.measure.devices import parse_devices
 
 MOST_RATIO = 1.03
 QUICK_ROUNDS = 2

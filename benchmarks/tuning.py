@@ -33,11 +33,12 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
-from ortmulti import machine, models
-from ortmulti.compare.summary import Interval
-from ortmulti.tuning.bench import Bench, Job
-from ortmulti.tuning.options import describe
-from ortmulti.tuning.space import DEFAULTS, Choice, Configuration
+from ortmulti._create.tuning_options import describe
+from ortmulti._runtime import machine
+from ortmulti.tools import models
+from ortmulti.tools.create.summary import Interval
+from ortmulti.tools.tune.bench import Bench, Job
+from ortmulti.tools.tune.space import DEFAULTS, Choice, Configuration
 
 _SETTINGS = {
     "latency": ["graph_optimization_level", "threads", "spinning", "enable_mem_pattern", "enable_cpu_mem_arena"],

@@ -28,10 +28,12 @@ from pathlib import Path
 from typing import Any
 
 import ortmulti
-from ortmulti import _core, machine, models, strategies
-from ortmulti.compare import page_cache
-from ortmulti.compare.devices import parse_devices
-from ortmulti.strategies import SessionSettings
+from ortmulti import _core
+from ortmulti._runtime import machine
+from ortmulti.tools import models, strategies
+from ortmulti.tools.measure import page_cache
+from ortmulti.tools.measure.devices import parse_devices
+from ortmulti.tools.strategies import SessionSettings
 
 # Of the pinned buffer, of what it is copied to, and of what is copied for one figure.
 BUFFER_BYTES = 256 << 20

@@ -13,8 +13,10 @@ import hypothesis
 import pytest
 
 import ortmulti
-from ortmulti import Batching, _libraries, models
+from ortmulti import Batching
+from ortmulti._runtime import libraries
 from ortmulti.errors import LibraryError
+from ortmulti.tools import models
 
 # Whoever runs the tests in the background (`... &` in a script) starts them with SIGINT ignored, and every process that
 # a test starts and interrupts would inherit that.
@@ -48,7 +50,7 @@ def large_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def torch() -> Any:
     """PyTorch, with the first GPU as the current one; see `_torch.torch_on_gpu`."""
-    from tests._torch import torch_on_gpu
+    from tests.support.torch import torch_on_gpu
 
     return torch_on_gpu()
 
@@ -65,14 +67,14 @@ def silent() -> Iterator[None]:
 
 @pytest.fixture(params=[None, Batching(4), Batching(4, max_delay_ms=2)], ids=["alone", "joined", "delayed"])
 def pool_of_rows(request: pytest.FixtureRequest) -> Iterator[ortmulti.Pool]:
-    """Two sessions of `_pools.rows`."""
-    from tests import _pools
+    """Two sessions of `pools.rows`."""
+    from tests.support import pools
 
-    with ortmulti.load(_pools.rows(), "cpu", 2, batching=request.param) as made:
+    with ortmulti.load(pools.rows(), "cpu", 2, batching=request.param) as made:
         yield made
 
 
-pytest.register_assert_rewrite("tests._pools", "tests._processes", "tests._torch")
+pytest.register_assert_rewrite("tests.support.pools", "tests.support.processes", "tests.support.torch")
 
 
 def _why_no_gpu() -> str | None:
@@ -80,7 +82,7 @@ def _why_no_gpu() -> str | None:
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "" or not Path("/dev/nvidiactl").exists():
         return "needs an NVIDIA GPU"
     try:
-        runtime = _libraries.find_onnxruntime()
+        runtime = libraries.find_onnxruntime()
     except LibraryError as error:
         return str(error)
     return None if runtime.has_cuda else "needs onnxruntime-gpu"

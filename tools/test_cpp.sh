@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1
 shift
-: "${ORTMULTI_ONNXRUNTIME_LIBRARY:=$("${PY:-python3}" -c 'from ortmulti._libraries import find_onnxruntime as find; print(find().path)')}"
+: "${ORTMULTI_ONNXRUNTIME_LIBRARY:=$("${PY:-python3}" -c 'from ortmulti._runtime.libraries import find_onnxruntime as find; print(find().path)')}"
 : "${ORTMULTI_TEST_MODELS:=$PWD/build/test-models}"
 export ORTMULTI_ONNXRUNTIME_LIBRARY ORTMULTI_TEST_MODELS
 [[ -d $ORTMULTI_TEST_MODELS ]] || {

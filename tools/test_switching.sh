@@ -35,6 +35,6 @@ status=0
 if "$python" -c 'import torch' 2>/dev/null; then
   echo "== PyTorch's tensors"
   "${pip[@]}" install 'pytest>=8.3' 'hypothesis>=6.100'
-  "$python" -m pytest -q -p no:cacheprovider -k torch tests/test_dlpack.py || status=1
+  "$python" -m pytest -q -p no:cacheprovider -k torch tests/api/test_dlpack.py || status=1
 fi
 exit $status

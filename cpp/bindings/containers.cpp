@@ -8,9 +8,9 @@
 
 #include "bindings/tensors.hpp"
 #include "bindings/text.hpp"
-#include "core/empty_sequence.hpp"
-#include "core/error.hpp"
-#include "core/value_info.hpp"
+#include "core/base/error.hpp"
+#include "core/ort/empty_sequence.hpp"
+#include "core/ort/value_info.hpp"
 
 namespace py = pybind11;
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bindings/python_value.hpp"
-#include "core/session.hpp"
+#include "core/ort/session.hpp"
 
 namespace ortmulti::bindings {
 

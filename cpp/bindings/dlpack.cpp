@@ -6,7 +6,7 @@
 
 #include "bindings/gil.hpp"
 #include "bindings/python_value.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace py = pybind11;
 

@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "core/device.hpp"
-#include "core/value.hpp"
+#include "core/base/device.hpp"
+#include "core/ort/value.hpp"
 
 namespace ortmulti::bindings::dlpack {
 

@@ -4,8 +4,8 @@
 #include <array>
 #include <string>
 
-#include "core/error.hpp"
-#include "core/value_info.hpp"
+#include "core/base/error.hpp"
+#include "core/ort/value_info.hpp"
 
 namespace py = pybind11;
 

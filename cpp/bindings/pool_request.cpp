@@ -6,8 +6,8 @@
 #include "bindings/gil.hpp"
 #include "bindings/run_options.hpp"
 #include "bindings/text.hpp"
-#include "core/completions.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
+#include "core/ort/completions.hpp"
 
 namespace py = pybind11;
 

@@ -7,7 +7,7 @@
 
 #include "bindings/gil.hpp"
 #include "bindings/pool_request.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/pool/gpu_runner.hpp"
 #include "core/pool/session_runner.hpp"
 

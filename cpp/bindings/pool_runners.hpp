@@ -6,9 +6,9 @@
 #include <memory>
 #include <vector>
 
+#include "core/base/timeline.hpp"
+#include "core/ort/session.hpp"
 #include "core/pool/runner.hpp"
-#include "core/session.hpp"
-#include "core/timeline.hpp"
 
 namespace ortmulti::bindings {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "bindings/gil.hpp"
-#include "core/session.hpp"
+#include "core/ort/session.hpp"
 
 namespace ortmulti::bindings {
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "bindings/gil.hpp"
-#include "core/error.hpp"
-#include "core/value.hpp"
+#include "core/base/error.hpp"
+#include "core/ort/value.hpp"
 
 namespace ortmulti::bindings {
 

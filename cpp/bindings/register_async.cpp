@@ -9,8 +9,8 @@
 #include "bindings/registrations.hpp"
 #include "bindings/run_options.hpp"
 #include "bindings/run_request.hpp"
-#include "core/completions.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
+#include "core/ort/completions.hpp"
 
 namespace py = pybind11;
 

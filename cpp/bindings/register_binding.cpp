@@ -10,7 +10,7 @@
 #include "bindings/python_value.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/run_options.hpp"
-#include "core/io_binding.hpp"
+#include "core/ort/io_binding.hpp"
 
 namespace py = pybind11;
 

@@ -5,10 +5,10 @@
 
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
-#include "core/cuda_startup.hpp"
-#include "core/device.hpp"
-#include "core/onnxruntime_library.hpp"
-#include "core/session_options.hpp"
+#include "core/base/device.hpp"
+#include "core/cuda/startup.hpp"
+#include "core/ort/library.hpp"
+#include "core/ort/options.hpp"
 
 namespace py = pybind11;
 

@@ -11,10 +11,10 @@
 #include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
-#include "core/error.hpp"
-#include "core/read_ahead.hpp"
-#include "core/session_factory.hpp"
-#include "core/weight_plan.hpp"
+#include "core/base/error.hpp"
+#include "core/create/session_factory.hpp"
+#include "core/weights/plan.hpp"
+#include "core/weights/prefetch.hpp"
 
 namespace py = pybind11;
 

@@ -2,7 +2,7 @@
 
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
-#include "core/onnx_index.hpp"
+#include "core/onnx/index.hpp"
 
 namespace py = pybind11;
 

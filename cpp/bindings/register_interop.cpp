@@ -18,10 +18,10 @@
 #include "bindings/dlpack.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
-#include "core/cuda_startup.hpp"
-#include "core/error.hpp"
-#include "core/weight_loader.hpp"
-#include "core/weight_plan.hpp"
+#include "core/base/error.hpp"
+#include "core/cuda/startup.hpp"
+#include "core/weights/loader.hpp"
+#include "core/weights/plan.hpp"
 
 namespace py = pybind11;
 

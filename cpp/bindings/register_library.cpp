@@ -6,11 +6,11 @@
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
-#include "core/cores.hpp"
-#include "core/cuda_startup.hpp"
-#include "core/onnxruntime_library.hpp"
-#include "core/session.hpp"
-#include "core/session_factory.hpp"
+#include "core/base/cpu_affinity.hpp"
+#include "core/create/session_factory.hpp"
+#include "core/cuda/startup.hpp"
+#include "core/ort/library.hpp"
+#include "core/ort/session.hpp"
 
 namespace py = pybind11;
 

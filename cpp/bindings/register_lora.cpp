@@ -8,7 +8,7 @@
 #include "bindings/python_value.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace py = pybind11;
 

@@ -13,8 +13,8 @@
 #include "bindings/registrations.hpp"
 #include "bindings/run_options.hpp"
 #include "bindings/text.hpp"
-#include "core/error.hpp"
-#include "core/session_options.hpp"
+#include "core/base/error.hpp"
+#include "core/ort/options.hpp"
 
 namespace py = pybind11;
 

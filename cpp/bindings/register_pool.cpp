@@ -18,10 +18,10 @@
 #include "bindings/pool_runners.hpp"
 #include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
+#include "core/base/timeline.hpp"
 #include "core/pool/pool.hpp"
 #include "core/pool/request_tensors.hpp"
-#include "core/timeline.hpp"
 
 namespace py = pybind11;
 

@@ -9,8 +9,8 @@
 #include "bindings/gil.hpp"
 #include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
-#include "core/onnxruntime_library.hpp"
-#include "core/thread_group.hpp"
+#include "core/ort/library.hpp"
+#include "core/ort/thread_group.hpp"
 
 namespace py = pybind11;
 

@@ -5,7 +5,7 @@
 
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
-#include "core/timeline.hpp"
+#include "core/base/timeline.hpp"
 
 namespace py = pybind11;
 

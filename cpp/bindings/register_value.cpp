@@ -11,9 +11,9 @@
 #include "bindings/python_value.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/tensors.hpp"
-#include "core/cuda_memory.hpp"
-#include "core/error.hpp"
-#include "core/value_info.hpp"
+#include "core/base/error.hpp"
+#include "core/cuda/memory.hpp"
+#include "core/ort/value_info.hpp"
 
 namespace py = pybind11;
 

@@ -16,10 +16,10 @@
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
-#include "core/checksum.hpp"
-#include "core/onnx_rewrite.hpp"
-#include "core/optimized_model.hpp"
-#include "core/weight_list.hpp"
+#include "core/base/hash.hpp"
+#include "core/onnx/optimized_model.hpp"
+#include "core/onnx/rewrite.hpp"
+#include "core/onnx/weight_list.hpp"
 
 namespace py = pybind11;
 

@@ -7,8 +7,8 @@
 #include "bindings/gil.hpp"
 #include "bindings/python_value.hpp"
 #include "bindings/text.hpp"
-#include "core/error.hpp"
-#include "core/io_binding.hpp"
+#include "core/base/error.hpp"
+#include "core/ort/io_binding.hpp"
 
 namespace py = pybind11;
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "bindings/containers.hpp"
-#include "core/run_inputs.hpp"
-#include "core/session.hpp"
+#include "core/ort/run_inputs.hpp"
+#include "core/ort/session.hpp"
 
 namespace ortmulti::bindings {
 

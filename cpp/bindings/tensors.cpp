@@ -7,8 +7,8 @@
 
 #include "bindings/element_types.hpp"
 #include "bindings/text.hpp"
-#include "core/error.hpp"
-#include "core/value_info.hpp"
+#include "core/base/error.hpp"
+#include "core/ort/value_info.hpp"
 
 namespace py = pybind11;
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "core/session.hpp"
+#include "core/ort/session.hpp"
 
 namespace ortmulti::bindings {
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from ortmulti._core import ModelMetadata, NodeArg, __version__
 
 if TYPE_CHECKING:
-    from ortmulti._environment import (
+    from ortmulti._create.tuning_file import Tuning, TuningWarning
+    from ortmulti._runtime.environment import (
         GlobalThreadPools,
         configure,
         disable_telemetry_events,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
         set_global_thread_pool_sizes,
         set_seed,
     )
-    from ortmulti._module_functions import (
+    from ortmulti._runtime.module_functions import (
         get_all_providers,
         get_build_info,
         get_device,
@@ -32,12 +33,11 @@ if TYPE_CHECKING:
         preload_dlls,
         print_debug_info,
     )
-    from ortmulti._optimize import OptimizedModel, optimize
-    from ortmulti._prewarm import prewarm
-    from ortmulti._runtime import get_available_providers
+    from ortmulti._runtime.prewarm import prewarm
+    from ortmulti._runtime.startup import get_available_providers
     from ortmulti.arena import ArenaConfig
+    from ortmulti.cache.optimize import OptimizedModel, optimize
     from ortmulti.devices import Device, parse_devices
-    from ortmulti.diagnose.diagnosis import diagnose_model
     from ortmulti.errors import (
         ClosedError,
         DeadlineExceeded,
@@ -79,8 +79,8 @@ if TYPE_CHECKING:
     from ortmulti.session import InferenceSession, Sessions, create_sessions
     from ortmulti.threads import ThreadCounts, Threads, thread_counts
     from ortmulti.timeline import Span, Timeline
-    from ortmulti.tuning.tune import TuneResult, TuningInterrupted, tune
-    from ortmulti.tuning.tuning_file import Tuning, TuningWarning
+    from ortmulti.tools.diagnose.diagnosis import diagnose_model
+    from ortmulti.tools.tune.search_and_confirm import TuneResult, TuningInterrupted, tune
     from ortmulti.values import OrtValue, copy_tensors
 
 __all__ = [
@@ -181,7 +181,7 @@ __all__ = [
 # Which module defines which names: a module is imported when one of them is first used, so that `import ortmulti` takes
 # little time. The imports above, which only type checkers see, say the same.
 _NAMES = {
-    "_environment": (
+    "_runtime.environment": (
         "GlobalThreadPools",
         "configure",
         "disable_telemetry_events",
@@ -192,7 +192,7 @@ _NAMES = {
         "set_global_thread_pool_sizes",
         "set_seed",
     ),
-    "_module_functions": (
+    "_runtime.module_functions": (
         "get_all_providers",
         "get_build_info",
         "get_device",
@@ -200,12 +200,12 @@ _NAMES = {
         "preload_dlls",
         "print_debug_info",
     ),
-    "_optimize": ("OptimizedModel", "optimize"),
-    "_prewarm": ("prewarm",),
-    "_runtime": ("get_available_providers",),
+    "cache.optimize": ("OptimizedModel", "optimize"),
+    "_runtime.prewarm": ("prewarm",),
+    "_runtime.startup": ("get_available_providers",),
     "arena": ("ArenaConfig",),
     "devices": ("Device", "parse_devices"),
-    "diagnose.diagnosis": ("diagnose_model",),
+    "tools.diagnose.diagnosis": ("diagnose_model",),
     "errors": (
         "ClosedError",
         "DeadlineExceeded",
@@ -247,17 +247,14 @@ _NAMES = {
     "session": ("InferenceSession", "Sessions", "create_sessions"),
     "threads": ("ThreadCounts", "Threads", "thread_counts"),
     "timeline": ("Span", "Timeline"),
-    "tuning.tune": ("TuneResult", "TuningInterrupted", "tune"),
-    "tuning.tuning_file": ("Tuning", "TuningWarning"),
+    "tools.tune.search_and_confirm": ("TuneResult", "TuningInterrupted", "tune"),
+    "_create.tuning_file": ("Tuning", "TuningWarning"),
     "values": ("OrtValue", "copy_tensors"),
 }
 
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 # Those that can be reached as attributes without being imported by themselves.
-_MODULES = frozenset(
-    {*_NAMES, "diagnose", "provider_options", "providers"}
-    - {"diagnose.diagnosis", "pool.load", "tuning.tune", "tuning.tuning_file"}
-)
+_MODULES = frozenset({*(name for name in _NAMES if "." not in name), "provider_options", "providers"})
 
 if not TYPE_CHECKING:  # for whom every name would exist then
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ortmulti import _core
-from ortmulti._checks import text
+from ortmulti._runtime.checks import text
 from ortmulti.errors import InvalidArgument, InvalidType
 
 __all__ = ["ArenaConfig"]

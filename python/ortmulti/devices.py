@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ortmulti import _core, _cuda
+from ortmulti import _core
+from ortmulti._runtime import cuda as _cuda
 from ortmulti.errors import DeviceError, InvalidArgument, InvalidType
 
 __all__ = ["Device", "parse_devices"]

@@ -8,11 +8,12 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ortmulti import _core, _creation, _onnxruntime_sessions, _onnxruntime_values, _runtime, errors
+from ortmulti import _core, errors
 from ortmulti import providers as _providers
-from ortmulti._creation import Model
-from ortmulti._onnxruntime import import_onnxruntime
-from ortmulti._onnxruntime_weights import (
+from ortmulti._create import creation, onnxruntime_values
+from ortmulti._create import onnxruntime_sessions as _onnxruntime_sessions
+from ortmulti._create.creation import Model
+from ortmulti._create.onnxruntime_weights import (
     SMALL_TYPES,
     GpuWeights,
     MappedWeights,
@@ -21,21 +22,17 @@ from ortmulti._onnxruntime_weights import (
     Weights,
     check_unchanged,
 )
-from ortmulti._shared import Optimize
+from ortmulti._create.shared import Optimize
+from ortmulti._runtime import startup
+from ortmulti._runtime.onnxruntime_package import import_onnxruntime
 from ortmulti.devices import Device, parse_devices
-from ortmulti.errors import (
-    Error,
-    InvalidArgument,
-    InvalidType,
-    LibraryError,
-    NotOptimizable,
-)
+from ortmulti.errors import Error, InvalidArgument, InvalidType, LibraryError, NotOptimizable
 from ortmulti.options import GraphOptimizationLevel, SessionOptions
 
 if TYPE_CHECKING:
     import onnxruntime
 
-    from ortmulti import optimized
+    from ortmulti import cache
 
 __all__ = ["onnxruntime_sessions"]
 
@@ -77,7 +74,7 @@ def onnxruntime_sessions(
         options: An `ortmulti.SessionOptions`, which has the attributes and methods of onnxruntime's. One of
             onnxruntime's cannot be copied for each session, as is needed, and is refused.
         provider_options: Options of the CUDA provider, the same for every GPU, without ``device_id``.
-        optimize: ``"auto"``: the model is optimized once and kept in the cache; ``"offline"``: it must be there
+        optimize: ``"auto"``: the model is cache once and kept in the cache; ``"offline"``: it must be there
             already; ``"never"``: the model is used as it is, without optimization.
 
     Returns:
@@ -86,7 +83,7 @@ def onnxruntime_sessions(
     Raises:
         LibraryError: onnxruntime cannot be imported, or is another than the one that ortmulti uses.
         InvalidArgument, InvalidType: As `load`.
-        NotFound: With ``optimize="offline"``, and the model was not optimized before.
+        NotFound: With ``optimize="offline"``, and the model was not cache before.
         WeightsError: A file of weights cannot be read, or was changed meanwhile.
         NotImplemented: Options with initializers or custom operators; an onnxruntime that was built without DLPack, on
             a GPU.
@@ -103,13 +100,13 @@ def onnxruntime_sessions(
     if options is not None:
         _onnxruntime_sessions.check_additions(options._core)
     _providers.check_cuda_options(provider_options)
-    checked = _creation.check_model(model)
+    checked = creation.check_model(model)
     source = checked if isinstance(checked, (str, bytes)) else bytes(checked)
     targets = parse_devices(devices)
     if provider_options and not any(device.kind == "cuda" for device in targets):
         raise InvalidArgument("provider_options are the CUDA provider's, and no device is a GPU")
     wanted = {device: _providers.for_device(device, provider_options) for device in targets}
-    _runtime.ensure_open()
+    startup.ensure_open()
     _providers.check_usable([provider for given in wanted.values() for provider in given])
     ort = _import_same()
     if any(device.kind == "cuda" for device in targets):
@@ -151,7 +148,7 @@ def _import_same() -> Any:
     if ort.__version__ != ours:
         raise LibraryError(
             f"the onnxruntime package is {ort.__version__}, and ortmulti uses {ours} ({_core.onnxruntime_path()}): "
-            "a model that one optimized is not for the other"
+            "a model that one cache is not for the other"
         )
     return ort
 
@@ -172,7 +169,7 @@ def _shared(
         weights = MappedWeights(ort, source)
         return dict.fromkeys(devices, (source, weights))
     for name, data_type, *_ in source.weights.weights:
-        if data_type in SMALL_TYPES and not _onnxruntime_values.takes_small_types(ort.__version__):
+        if data_type in SMALL_TYPES and not onnxruntime_values.takes_small_types(ort.__version__):
             raise NotShared(
                 f"{name!r} has the type {data_type}, which onnxruntime {ort.__version__} does not take by DLPack"
             )
@@ -203,9 +200,9 @@ def _find_source(
         if isinstance(model, bytes):
             raise NotShared("the model is in memory and is not optimized")
         return Source(model, _core.shareable_weights(model))
-    from ortmulti import optimized
+    from ortmulti import cache
 
-    wanted = optimized.Wanted(model, providers, options, devices)
+    wanted = cache.Wanted(model, providers, options, devices)
     try:
         return wanted.find_or_make(
             _take,
@@ -216,7 +213,7 @@ def _find_source(
         raise NotShared(str(problem)) from problem
 
 
-def _take(entry: optimized.Entry) -> Source:
+def _take(entry: cache.Entry) -> Source:
     with contextlib.ExitStack() as stack:
         stack.enter_context(entry)
         entry.verify()
@@ -224,7 +221,7 @@ def _take(entry: optimized.Entry) -> Source:
     return Source(entry.model_path, entry.weights, _Owner(entry))
 
 
-def _make_source(wanted: optimized.Wanted, draft: optimized.Draft) -> Source:
+def _make_source(wanted: cache.Wanted, draft: cache.Draft) -> Source:
     with contextlib.ExitStack() as stack:
         stack.enter_context(draft)
         entry = wanted.build(draft, lambda entry: (entry, _refused(wanted, entry)))
@@ -235,20 +232,20 @@ def _make_source(wanted: optimized.Wanted, draft: optimized.Draft) -> Source:
         return Source(published.model_path, published.weights, owner)
 
 
-def _refused(wanted: optimized.Wanted, entry: optimized.Entry) -> list[str]:
+def _refused(wanted: cache.Wanted, entry: cache.Entry) -> list[str]:
     """The weights that ONNX Runtime does not take, such as those that it plans on the CPU."""
-    from ortmulti import optimized
+    from ortmulti import cache
 
     try:
         # Without their values, since it never runs.
-        [session], _ = _creation.create(
+        [session], _ = creation.create(
             entry.model_path,
             [wanted.providers],
-            optimized.entry_options(_creation.core_options(wanted.options)),
-            weights=_creation.Weights(entry.weights, fill=False),
+            cache.entry_options(creation.core_options(wanted.options)),
+            weights=creation.Weights(entry.weights, fill=False),
         )
     except Error as error:
-        raise optimized.not_loadable(error) from error
+        raise cache.not_loadable(error) from error
     try:
         return list(session.weight_use()[1])
     finally:

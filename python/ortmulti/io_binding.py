@@ -14,7 +14,7 @@ from ortmulti.ort_value_vector import OrtValueVector, address
 from ortmulti.values import OrtValue, core_value, dimensions, element_type_number
 
 if TYPE_CHECKING:
-    from ortmulti._value_runs import ValueRuns
+    from ortmulti._create.value_runs import ValueRuns
 
 __all__ = ["IOBinding", "SessionIOBinding"]
 

@@ -11,8 +11,10 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from ortmulti import _adapter_file, _core, _runtime
-from ortmulti._regular_file import open_regular
+from ortmulti import _core
+from ortmulti._create import adapter_file
+from ortmulti._runtime import startup
+from ortmulti._runtime.regular_file import open_regular
 from ortmulti.errors import Fail, InvalidArgument, InvalidType, NoSuchFile, RuntimeException
 from ortmulti.values import OrtValue, core_value
 
@@ -37,7 +39,7 @@ class AdapterFormat:
         self._parameters: dict[str, OrtValue] = {} if adapter is None else dict(adapter._parameters)
 
     @classmethod
-    def _of(cls, content: _adapter_file.Adapter) -> Self:
+    def _of(cls, content: adapter_file.Adapter) -> Self:
         made = cls()
         made._adapter_version = content.adapter_version
         made._model_version = content.model_version
@@ -55,9 +57,9 @@ class AdapterFormat:
             InvalidType: ``file_path`` is no path.
         """
         path = _path(file_path)
-        _runtime.ensure_open()
+        startup.ensure_open()
         with _opened(path) as file:
-            return AdapterFormat._of(_adapter_file.parse(np.fromfile(file, np.uint8)))
+            return AdapterFormat._of(adapter_file.parse(np.fromfile(file, np.uint8)))
 
     def export_adapter(self, file_path: str | os.PathLike[str]) -> None:
         """Writes the file, whole or not at all.
@@ -70,14 +72,14 @@ class AdapterFormat:
         """
         path = _path(file_path)
         tensors = {
-            name: _adapter_file.Tensor(value.element_type(), tuple(value.shape()), _core.bytes_of(value._core))
+            name: adapter_file.Tensor(value.element_type(), tuple(value.shape()), _core.bytes_of(value._core))
             for name, value in self._parameters.items()
         }
-        content = _adapter_file.Adapter(self._adapter_version, self._model_version, tensors)
+        content = adapter_file.Adapter(self._adapter_version, self._model_version, tensors)
         draft = Path(f"{path}.{secrets.token_hex(8)}")
         try:
             with draft.open("xb") as file:
-                file.writelines(_adapter_file.chunks(content))
+                file.writelines(adapter_file.chunks(content))
             draft.replace(path)
         except OSError as error:
             raise _file_error("write", path, error) from None
@@ -87,7 +89,7 @@ class AdapterFormat:
 
     def get_format_version(self) -> int:
         """The version of the file format: 1."""
-        return _adapter_file.FORMAT_VERSION
+        return adapter_file.FORMAT_VERSION
 
     def set_adapter_version(self, adapter_version: int) -> None:
         """Sets the version of the adapter, an int of 32 bits."""
@@ -122,7 +124,7 @@ class AdapterFormat:
             if not isinstance(name, str):
                 raise InvalidType(f"the name of a parameter is a str, not {name!r}")
             core_value(f"parameter {name!r}", value)
-            _adapter_file.check_parameter(name, value.element_type(), tuple(value.shape()))
+            adapter_file.check_parameter(name, value.element_type(), tuple(value.shape()))
         self._parameters = dict(params)
 
     def get_parameters(self) -> dict[str, OrtValue]:
@@ -141,7 +143,7 @@ class LoraAdapter(_core.LoraAdapter):
     """
 
     def __init__(self) -> None:
-        _runtime.ensure_open()
+        startup.ensure_open()
         super().__init__()
 
     def Load(self, file_path: str | os.PathLike[str], /) -> None:  # noqa: N802 - onnxruntime's name
@@ -157,16 +159,16 @@ class LoraAdapter(_core.LoraAdapter):
         with _opened(
             path
         ) as file:  # releases of ONNX Runtime differ in what they check, and crash in runs for the rest
-            _adapter_file.parse(np.memmap(file, np.uint8, "r"))
+            adapter_file.parse(np.memmap(file, np.uint8, "r"))
         try:
             self._load(path)
         except (Fail, RuntimeException) as error:  # its releases differ in the code for what they do not take
             raise InvalidArgument(str(error)) from None
 
 
-def _value(tensor: _adapter_file.Tensor) -> OrtValue:
+def _value(tensor: adapter_file.Tensor) -> OrtValue:
     # As ints of the elements' size, since NumPy does not have all types; ONNX Runtime is told which they are.
-    integers = np.dtype(f"<u{_adapter_file.ELEMENT_BYTES[tensor.data_type]}")
+    integers = np.dtype(f"<u{adapter_file.ELEMENT_BYTES[tensor.data_type]}")
     array: np.ndarray[Any, Any] = tensor.data.view(integers).reshape(tensor.shape)
     return OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type)
 
@@ -194,8 +196,8 @@ def _opened(path: str) -> Iterator[BinaryIO]:
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
-            if not 0 < size <= _adapter_file.MAX_BYTES:
-                raise InvalidArgument(f"it has {size} bytes, expected at least 1 and at most {_adapter_file.MAX_BYTES}")
+            if not 0 < size <= adapter_file.MAX_BYTES:
+                raise InvalidArgument(f"it has {size} bytes, expected at least 1 and at most {adapter_file.MAX_BYTES}")
             yield file
     except OSError as error:
         raise _file_error("read", path, error) from None

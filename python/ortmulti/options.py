@@ -6,12 +6,14 @@ import os
 from enum import Enum
 from typing import Never, SupportsInt
 
-from ortmulti import _config_entries, _core, _runtime, errors
-from ortmulti._checks import boolean as _boolean
-from ortmulti._checks import integer as _integer
-from ortmulti._checks import member as _member
-from ortmulti._checks import text as _text
-from ortmulti._model_additions import ModelAdditions
+from ortmulti import _core, errors
+from ortmulti._create import config_entries
+from ortmulti._create.model_additions import ModelAdditions
+from ortmulti._runtime import startup
+from ortmulti._runtime.checks import boolean as _boolean
+from ortmulti._runtime.checks import integer as _integer
+from ortmulti._runtime.checks import member as _member
+from ortmulti._runtime.checks import text as _text
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.threads import Threads
 
@@ -247,7 +249,7 @@ class SessionOptions(ModelAdditions):
             raise InvalidArgument(f"the key of a config entry has 1 to {_MAX_KEY} characters, not {len(key)}")
         if len(value) > _MAX_VALUE:
             raise InvalidArgument(f"the value of config entry {key!r} has at most {_MAX_VALUE} characters")
-        _config_entries.check_session_entry(key, value)
+        config_entries.check_session_entry(key, value)
         self._core.config_entries = {**self._core.config_entries, key: value}
 
     def get_session_config_entry(self, key: str) -> str:
@@ -291,7 +293,7 @@ class RunOptions(_core.RunOptions):
     __slots__ = ()
 
     def __init__(self) -> None:
-        _runtime.ensure_open()
+        startup.ensure_open()
         super().__init__()
 
     def add_run_config_entry(self, key: str, value: str) -> None:
@@ -304,7 +306,7 @@ class RunOptions(_core.RunOptions):
             InvalidType: No str.
         """
         key, value = _text("the key of a config entry", key), _text("the value of a config entry", value)
-        _config_entries.check_run_entry(key, value)
+        config_entries.check_run_entry(key, value)
         super().add_run_config_entry(key, value)
 
     @property

@@ -5,7 +5,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, SupportsIndex
 
-from ortmulti import _cuda, _libraries, errors
+from ortmulti import errors
+from ortmulti._runtime import cuda as _cuda
+from ortmulti._runtime import libraries
 from ortmulti.errors import DeviceError, InvalidArgument, InvalidType, LibraryError
 
 __all__ = ["OrtDevice", "OrtDeviceVendorId", "core_device", "device_name", "integer"]
@@ -53,7 +55,7 @@ def _within(name: str, value: object, low: int, high: int) -> int:
 def _default_vendor(kind: int) -> int:
     """As the installed onnxruntime has it: builds for CUDA take a GPU for NVIDIA's."""
     try:
-        has_cuda = kind == _GPU and _libraries.find_onnxruntime().has_cuda
+        has_cuda = kind == _GPU and libraries.find_onnxruntime().has_cuda
     except LibraryError:
         has_cuda = False
     return int(OrtDeviceVendorId.NVIDIA if has_cuda else OrtDeviceVendorId.NONE)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ortmulti import _core, _runtime
+from ortmulti import _core
+from ortmulti._runtime import startup
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.ort_device import core_device, integer
 from ortmulti.values import OrtValue, dimensions, element_type_number, find_value
@@ -47,7 +48,7 @@ class OrtValueVector:
             return
         value = find_value(dlpack_tensor)
         if value is None:
-            _runtime.ensure_open()
+            startup.ensure_open()
             value = _core.OrtValue.from_dlpack(dlpack_tensor, bool(is_bool_tensor), dlpack_tensor)
         self._values.append(OrtValue(value))
 
@@ -75,7 +76,7 @@ class OrtValueVector:
         columns = (torch_tensors, data_ptrs, element_types, shapes, devices)
         if len({len(column) for column in columns}) != 1:
             raise InvalidArgument("as many tensors as addresses, element types, shapes and devices are needed")
-        _runtime.ensure_open()
+        startup.ensure_open()
         made = []
         for owner, pointer, kind, shape, device in zip(*columns, strict=True):
             on = core_device("devices", device)

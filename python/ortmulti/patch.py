@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Self
 
-from ortmulti._onnxruntime import LOCK, REPLACED, import_module
+from ortmulti._runtime.onnxruntime_package import LOCK, REPLACED, import_module
 from ortmulti.errors import ClosedError, Error
 
 __all__ = ["Patch", "patch_onnxruntime"]

@@ -17,7 +17,7 @@ from typing import Any, Literal, SupportsIndex, TypeAlias
 import numpy as np
 
 from ortmulti import errors
-from ortmulti._libraries import OLDEST, release_of
+from ortmulti._runtime.libraries import OLDEST, release_of
 from ortmulti.errors import InvalidArgument, InvalidType
 
 __all__ = ["CPU", "CUDA", "OPTIONS", "Option", "check"]

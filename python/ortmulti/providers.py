@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ortmulti import _core, _cuda, _libraries, _runtime, provider_options
+from ortmulti import _core, provider_options
+from ortmulti._runtime import cuda, libraries, startup
 from ortmulti.devices import Device, check_devices_exist
 from ortmulti.errors import DeviceError, InvalidArgument, InvalidType, LibraryError
 from ortmulti.provider_options import CPU, CUDA
@@ -53,7 +54,7 @@ def normalize(
     if providers is None:
         if options_of_each is not None:
             raise InvalidArgument("provider_options needs providers, of the same length")
-        _runtime.ensure_open()  # which the CUDA provider's library needs, to be opened while CUDA starts
+        startup.ensure_open()  # which the CUDA provider's library needs, to be opened while CUDA starts
         return preferred()
     if isinstance(providers, str) or not isinstance(providers, Sequence):
         raise InvalidType(f"providers is a sequence of names or of (name, options), not {providers!r}")
@@ -83,7 +84,7 @@ def normalize(
             )
         if len(checked) == known:
             warnings.warn(f"provider {name} is named twice: the second is ignored", stacklevel=3)
-    available = _runtime.get_available_providers()
+    available = startup.get_available_providers()
     for name in checked:
         if name not in available:
             raise InvalidArgument(_why_unknown(name, available))
@@ -108,13 +109,13 @@ def check_cuda_options(options: object) -> None:
 
 def loaded_release() -> str:
     """The release of the ONNX Runtime that is open, or will be."""
-    return _core.onnxruntime_version() if _core.is_library_open() else _libraries.find_onnxruntime().version
+    return _core.onnxruntime_version() if _core.is_library_open() else libraries.find_onnxruntime().version
 
 
 def _why_unknown(name: str, available: list[str]) -> str:
     message = f"provider {name!r} is not one of this ONNX Runtime's: {', '.join(available)}"
     if name in (CUDA, TENSORRT):
-        runtime = _libraries.find_onnxruntime()
+        runtime = libraries.find_onnxruntime()
         message += f"; {runtime.distribution} {runtime.version} is installed, which has no GPU support: " + (
             f'run `pip uninstall -y {runtime.distribution}` and then `pip install "ortmulti[gpu]"`'
         )
@@ -135,7 +136,7 @@ def for_device(device: Device, options: Mapping[str, Any] | None) -> list[Provid
 
 def preferred() -> list[Provider]:
     """What a session gets that asks for no provider: CUDA where the installed distribution and this machine have it."""
-    return [(CUDA, {})] if CUDA in _runtime.get_available_providers() and _cuda.device_count() else [(CPU, {})]
+    return [(CUDA, {})] if CUDA in startup.get_available_providers() and cuda.device_count() else [(CPU, {})]
 
 
 def kind_of(providers: Sequence[Provider]) -> str:
@@ -155,12 +156,12 @@ def check_usable(providers: Sequence[Provider]) -> None:
     gpus = [(name, options) for name, options in providers if name in (CUDA, TENSORRT)]
     if not gpus:
         return
-    runtime = _libraries.find_onnxruntime()
-    problems = _libraries.why_no_cuda(runtime)
+    runtime = libraries.find_onnxruntime()
+    problems = libraries.why_no_cuda(runtime)
     if problems:
         raise LibraryError(f"{gpus[0][0]} cannot be used: {'; '.join(problems)}")
     driver = _core.cuda_driver_version()
-    too_old = None if driver is None else _libraries.why_driver_too_old(runtime, driver)
+    too_old = None if driver is None else libraries.why_driver_too_old(runtime, driver)
     if too_old:
         raise DeviceError(f"{gpus[0][0]} cannot be used: {too_old}")
     devices = []

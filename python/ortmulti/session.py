@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
 
 import numpy as np
 
-from ortmulti import _core, _creation, _session_arguments, _shared
+from ortmulti import _core
 from ortmulti import providers as _providers
-from ortmulti._closing import Closing
-from ortmulti._creation import Model, Progress, Serialize
-from ortmulti._foreign_options import to_run_options, to_session_options
-from ortmulti._session_calls import SessionCalls
-from ortmulti._shared import Optimize, Strategy
-from ortmulti._value_runs import ValueRuns
+from ortmulti._create import creation, session_arguments, shared
+from ortmulti._create.creation import Model, Progress, Serialize
+from ortmulti._create.foreign_options import to_run_options, to_session_options
+from ortmulti._create.session_calls import SessionCalls
+from ortmulti._create.shared import Optimize, Strategy
+from ortmulti._create.value_runs import ValueRuns
+from ortmulti._runtime.closing import Closing
 from ortmulti.devices import Device
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.loader import LoaderOptions
@@ -23,7 +24,7 @@ from ortmulti.options import RunOptions, SessionOptions
 from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:
-    from ortmulti.tuning.tuning_file import Tuning
+    from ortmulti._create.tuning_file import Tuning
 
 __all__ = ["InferenceSession", "Sessions", "create_sessions"]
 
@@ -76,16 +77,16 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         tuning: str | os.PathLike[str] | Tuning | None = None,
         **kwargs: Any,
     ) -> None:
-        model = _creation.check_model(path_or_bytes)
+        model = creation.check_model(path_or_bytes)
         given = to_session_options(sess_options)
-        options = _session_arguments.apply(given, kwargs)
+        options = session_arguments.apply(given, kwargs)
         if tuning is not None:
-            from ortmulti.tuning.tuning_file import use_for_session
+            from ortmulti._create.tuning_file import use_for_session
 
             given, providers = use_for_session(tuning, model, options, providers, provider_options)
             options, provider_options = given, None
         normalized = _providers.normalize(providers, provider_options)
-        [core], timeline = _creation.create_native(model, [normalized], options)
+        [core], timeline = creation.create_native(model, [normalized], options)
         self._adopt(core, timeline, given)
         self._model_path = model if isinstance(model, str) else None
 
@@ -99,7 +100,7 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         self._core = core
         self._run = core.run
         self._timeline = timeline
-        self._options = _session_arguments.in_effect(options, core)
+        self._options = session_arguments.in_effect(options, core)
 
     def run(
         self,
@@ -316,21 +317,21 @@ def create_sessions(
         WeightsError: A file of weights cannot be read, or was changed meanwhile.
         NotFound: With ``optimize="offline"``, and the model was not optimized before.
     """
-    _creation.check_arguments(serialize, progress)
+    creation.check_arguments(serialize, progress)
     options = to_session_options(options)
-    callbacks = _creation.Callbacks(progress)
+    callbacks = creation.Callbacks(progress)
     if tuning is not None:
+        from ortmulti._create.tuning_file import use
         from ortmulti.devices import name_devices, parse_devices
-        from ortmulti.tuning.tuning_file import use
 
         asked = parse_devices("all") if devices == "all" else name_devices(devices) or []
         kinds = [device.kind for device in asked]
-        tuned = use(tuning, _creation.check_model(model), kinds, options, provider_options)
+        tuned = use(tuning, creation.check_model(model), kinds, options, provider_options)
         options, provider_options = tuned.options, tuned.provider_options or None
     request = make_request(
         model, devices, sessions_per_device, options, provider_options, serialize, strategy, optimize, loader, callbacks
     )
-    created, timeline, _ = _shared.create(request)
+    created, timeline, _ = shared.create(request)
     return adopt(created, timeline, options)
 
 
@@ -344,8 +345,8 @@ def make_request(
     strategy: Strategy,
     optimize: Optimize,
     loader: LoaderOptions | None,
-    callbacks: _creation.Callbacks,
-) -> _shared.Request:
+    callbacks: creation.Callbacks,
+) -> shared.Request:
     """The arguments of `create_sessions` and `load`, checked as far as that needs no device."""
     if isinstance(sessions_per_device, bool) or not isinstance(sessions_per_device, int):
         raise InvalidType(f"sessions_per_device is an int, not {sessions_per_device!r}")
@@ -358,9 +359,9 @@ def make_request(
         raise InvalidArgument(f"optimize is 'auto', 'never' or 'offline', not {optimize!r}")
     if loader is not None and not isinstance(loader, LoaderOptions):
         raise InvalidType(f"loader is an ortmulti.LoaderOptions, not {loader!r}")
-    _creation.core_options(options)
-    return _shared.Request(
-        _creation.check_model(model),
+    creation.core_options(options)
+    return shared.Request(
+        creation.check_model(model),
         devices,
         sessions_per_device,
         options,

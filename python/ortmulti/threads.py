@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ortmulti import _core
-from ortmulti._checks import integer, text
+from ortmulti._runtime.checks import integer, text
 from ortmulti.errors import InvalidArgument, InvalidType
 
 __all__ = ["ThreadCounts", "Threads", "thread_counts"]

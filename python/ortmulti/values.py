@@ -9,7 +9,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from ortmulti import _core, _onnxruntime_values, _runtime, errors
+from ortmulti import _core, errors
+from ortmulti._create import onnxruntime_values
+from ortmulti._runtime import startup
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.ort_device import device_name, integer
 
@@ -110,7 +112,7 @@ class OrtValue:
         """
         array = _array("numpy_obj", numpy_obj)
         device = device_name(device_type, device_id, vendor_id)
-        _runtime.ensure_open()
+        startup.ensure_open()
         return cls(_core.OrtValue.from_array(array, device))
 
     @classmethod
@@ -127,7 +129,7 @@ class OrtValue:
             NotImplemented: A number that is no type, or one whose elements have no size, such as strings.
         """
         array, number = _array("data", data), _type_number(integer("onnx_element_type", onnx_element_type))
-        _runtime.ensure_open()
+        startup.ensure_open()
         return cls(_core.OrtValue.from_array_as(array, number))
 
     @classmethod
@@ -156,7 +158,7 @@ class OrtValue:
             raise errors.NotImplemented("memory_info is not supported; name the device by device_type and device_id")
         device = device_name(device_type, device_id, vendor_id)
         sizes = dimensions(shape)
-        _runtime.ensure_open()
+        startup.ensure_open()
         return cls(_core.OrtValue.allocate(sizes, element_type_number(element_type), device))
 
     @classmethod
@@ -176,9 +178,9 @@ class OrtValue:
             NotImplemented: The tensor is on another device, or a value of onnxruntime's that it cannot hand over.
             BufferError: NumPy gives no read-only array away.
         """
-        if _onnxruntime_values.is_one(data):
-            return cls(_onnxruntime_values.take(data))
-        _runtime.ensure_open()
+        if onnxruntime_values.is_one(data):
+            return cls(onnxruntime_values.take(data))
+        startup.ensure_open()
         if not hasattr(data, "__dlpack__"):
             return cls(_core.OrtValue.from_dlpack(data, False, data))
         device = data.__dlpack_device__() if hasattr(data, "__dlpack_device__") else (1, 0)
@@ -302,7 +304,7 @@ class OrtValue:
 
 @functools.cache
 def _bool_is_uint8() -> bool:
-    return _onnxruntime_values.bool_is_uint8(_core.onnxruntime_version())
+    return onnxruntime_values.bool_is_uint8(_core.onnxruntime_version())
 
 
 def _is_bool(data: object) -> bool:
@@ -321,7 +323,7 @@ def find_value(value: object) -> _core.OrtValue | None:
     """
     if isinstance(value, OrtValue):
         return value._core
-    return _onnxruntime_values.take(value) if _onnxruntime_values.is_one(value) else None
+    return onnxruntime_values.take(value) if onnxruntime_values.is_one(value) else None
 
 
 def core_value(name: str, value: object) -> _core.OrtValue:

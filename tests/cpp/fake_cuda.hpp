@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda_driver.hpp"
+#include "core/cuda/driver.hpp"
 
 namespace ortmulti::tests {
 

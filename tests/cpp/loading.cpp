@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace ortmulti::tests {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "core/cuda_startup.hpp"
-#include "core/weight_loader.hpp"
+#include "core/cuda/startup.hpp"
+#include "core/weights/loader.hpp"
 #include "fake_cuda.hpp"
 #include "test_support.hpp"
 

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/async_runs.hpp"
-#include "core/session.hpp"
+#include "core/ort/async_runs.hpp"
+#include "core/ort/session.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

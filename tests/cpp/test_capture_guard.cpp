@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/capture_guard.hpp"
+#include "core/cuda/capture_lock.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

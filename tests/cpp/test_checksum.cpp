@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/checksum.hpp"
+#include "core/base/hash.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/copy_helpers.hpp"
+#include "core/cuda/copy_threads.hpp"
 #include "failing_threads.hpp"
 
 namespace ortmulti::tests {

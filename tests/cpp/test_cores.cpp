@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/cores.hpp"
+#include "core/base/cpu_affinity.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

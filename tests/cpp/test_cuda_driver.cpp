@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "core/cuda_driver.hpp"
+#include "core/cuda/driver.hpp"
 #include "fake_cuda.hpp"
 #include "test_support.hpp"
 

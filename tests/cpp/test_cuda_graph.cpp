@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/cuda_graph.hpp"
+#include "core/cuda/graph.hpp"
 #include "fake_cuda.hpp"
 #include "test_support.hpp"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <thread>
 
-#include "core/cuda_memory.hpp"
+#include "core/cuda/memory.hpp"
 #include "core/pool/gpu_session.hpp"
 #include "fake_cuda.hpp"
 #include "test_support.hpp"

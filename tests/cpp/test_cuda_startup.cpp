@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/cuda_startup.hpp"
+#include "core/cuda/startup.hpp"
 #include "failing_threads.hpp"
 #include "fake_cuda.hpp"
 #include "test_support.hpp"

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/device.hpp"
+#include "core/base/device.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

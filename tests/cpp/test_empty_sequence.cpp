@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "core/empty_sequence.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
+#include "core/ort/empty_sequence.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/graph_capture.hpp"
+#include "core/cuda/graph_capture.hpp"
 
 namespace ortmulti::tests {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/io_binding.hpp"
-#include "core/run_inputs.hpp"
+#include "core/ort/io_binding.hpp"
+#include "core/ort/run_inputs.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/log_queue.hpp"
+#include "core/base/log_queue.hpp"
 
 namespace ortmulti::tests {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "core/model_additions.hpp"
-#include "core/value.hpp"
+#include "core/ort/model_additions.hpp"
+#include "core/ort/value.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

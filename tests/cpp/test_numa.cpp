@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/cores.hpp"
-#include "core/numa.hpp"
+#include "core/base/cpu_affinity.hpp"
+#include "core/base/numa.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

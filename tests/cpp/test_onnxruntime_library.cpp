@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/onnxruntime_library.hpp"
-#include "core/session_factory.hpp"
+#include "core/create/session_factory.hpp"
+#include "core/ort/library.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

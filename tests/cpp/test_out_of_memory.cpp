@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/thread_group.hpp"
+#include "core/ort/thread_group.hpp"
 #include "failing_allocations.hpp"
 #include "fake_runner.hpp"
 #include "test_support.hpp"

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/own_thread.hpp"
+#include "core/base/serial_thread.hpp"
 
 namespace ortmulti::tests {
 namespace {

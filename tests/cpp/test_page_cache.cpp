@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "core/page_cache.hpp"
+#include "core/base/page_cache.hpp"
 #include "file_in_cache.hpp"
 
 namespace ortmulti::tests {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/onnxruntime_library.hpp"
+#include "core/ort/library.hpp"
 #include "fake_runner.hpp"
 #include "test_support.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <stdexcept>
 
-#include "core/process_fork.hpp"
+#include "core/base/fork.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

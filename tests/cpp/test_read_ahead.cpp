@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/read_ahead.hpp"
+#include "core/weights/prefetch.hpp"
 #include "file_in_cache.hpp"
 
 namespace ortmulti::tests {

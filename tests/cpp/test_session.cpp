@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/session.hpp"
+#include "core/ort/session.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

@@ -16,11 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/cores.hpp"
-#include "core/cuda_startup.hpp"
-#include "core/session_factory.hpp"
-#include "core/weight_list.hpp"
-#include "core/weight_plan.hpp"
+#include "core/base/cpu_affinity.hpp"
+#include "core/create/session_factory.hpp"
+#include "core/cuda/startup.hpp"
+#include "core/onnx/weight_list.hpp"
+#include "core/weights/plan.hpp"
 #include "fake_cuda.hpp"
 #include "test_support.hpp"
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "core/session.hpp"
+#include "core/ort/session.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/session_options.hpp"
+#include "core/ort/options.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/session.hpp"
+#include "core/ort/session.hpp"
 #include "host_weights.hpp"
 #include "test_support.hpp"
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "core/error.hpp"
-#include "core/session.hpp"
+#include "core/base/error.hpp"
+#include "core/ort/session.hpp"
 
 namespace ortmulti::tests {
 

@@ -10,13 +10,13 @@
 #include <thread>
 #include <vector>
 
-#include "core/cores.hpp"
-#include "core/numa.hpp"
-#include "core/onnxruntime_library.hpp"
-#include "core/session.hpp"
-#include "core/session_factory.hpp"
-#include "core/small_file.hpp"
-#include "core/thread_group.hpp"
+#include "core/base/cpu_affinity.hpp"
+#include "core/base/numa.hpp"
+#include "core/base/small_file.hpp"
+#include "core/create/session_factory.hpp"
+#include "core/ort/library.hpp"
+#include "core/ort/session.hpp"
+#include "core/ort/thread_group.hpp"
 #include "failing_threads.hpp"
 #include "loading.hpp"
 #include "test_support.hpp"

@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/timeline.hpp"
+#include "core/base/timeline.hpp"
 
 namespace ortmulti {
 namespace {

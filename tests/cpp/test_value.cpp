@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/value.hpp"
+#include "core/ort/value.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/value_info.hpp"
+#include "core/ort/value_info.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

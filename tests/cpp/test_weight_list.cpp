@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/file_io.hpp"
-#include "core/onnx_wire.hpp"
-#include "core/optimized_model.hpp"
-#include "core/weight_list.hpp"
+#include "core/base/file_io.hpp"
+#include "core/onnx/optimized_model.hpp"
+#include "core/onnx/weight_list.hpp"
+#include "core/onnx/wire.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

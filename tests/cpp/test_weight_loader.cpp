@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/graph_capture.hpp"
+#include "core/cuda/graph_capture.hpp"
 #include "loading.hpp"
 
 namespace ortmulti::tests {

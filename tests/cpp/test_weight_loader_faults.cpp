@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "loading.hpp"
 
 namespace ortmulti::tests {

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "loading.hpp"
 
 namespace ortmulti::tests {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.hpp"
-#include "core/weight_plan.hpp"
+#include "core/base/error.hpp"
+#include "core/weights/plan.hpp"
 #include "loading.hpp"
 
 namespace ortmulti::tests {

@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/onnxruntime_library.hpp"
-#include "core/weight_use.hpp"
+#include "core/ort/library.hpp"
+#include "core/ort/weight_use.hpp"
 #include "host_weights.hpp"
 #include "test_support.hpp"
 

@@ -29,14 +29,14 @@ from typing import Any
 import numpy as np
 
 import ortmulti
-from ortmulti import _adapter_file
-from ortmulti._array_file import read_arrays, write_arrays
-from ortmulti.cli import output
-from ortmulti.diagnose.report.document import load_document
-from ortmulti.diagnose.report.html import write_html
-from ortmulti.diagnose.report.terminal import print_diagnosis
+from ortmulti._create import adapter_file
 from ortmulti.errors import InvalidArgument, NoSuchFile
-from tests import _diagnosis
+from ortmulti.tools.array_file import read_arrays, write_arrays
+from ortmulti.tools.cli import output
+from ortmulti.tools.diagnose.report.document import load_document
+from ortmulti.tools.diagnose.report.html import write_html
+from ortmulti.tools.diagnose.report.terminal import print_diagnosis
+from tests.support import diagnosis
 
 HANG = 60
 """Seconds of one case."""
@@ -233,16 +233,16 @@ def write_seeds(folder: Path) -> dict[str, list[bytes]]:
     np.savez(folder / "1.npz", x=arrays["x"])
     np.savez_compressed(folder / "2.npz", **{**arrays, "y": np.array(["a", "bc"])})
     tensors = {
-        name: _adapter_file.Tensor(1, (2, 3), np.arange(24, dtype=np.uint8)) for name in ("first", "second", "a" * 90)
+        name: adapter_file.Tensor(1, (2, 3), np.arange(24, dtype=np.uint8)) for name in ("first", "second", "a" * 90)
     }
-    (folder / "0.adapter").write_bytes(b"".join(map(bytes, _adapter_file.chunks(_adapter_file.Adapter(1, 2, tensors)))))
+    (folder / "0.adapter").write_bytes(b"".join(map(bytes, adapter_file.chunks(adapter_file.Adapter(1, 2, tensors)))))
     ortmulti.Tuning(
         settings={"intra_op_num_threads": 1, "thread_affinity": "node:0", "allow_spinning": False},
         objective="latency", devices=("cpu",), model={"name": "m", "shapes": "0", "graph": "1"},
         machine={"cpu": "c", "memory": 1}, gain={"ratio": 1.5, "low": 1.4, "high": 1.6},
     ).write(folder / "0.tuning")  # fmt: skip
-    for number, document in enumerate((_diagnosis.make_empty(), _diagnosis.make_partial())):
-        _diagnosis.save(document, folder).rename(folder / f"{number}.diagnosis")
+    for number, document in enumerate((diagnosis.make_empty(), diagnosis.make_partial())):
+        diagnosis.save(document, folder).rename(folder / f"{number}.diagnosis")
     endings = {"inputs": "npz", "adapter": "adapter", "tuning": "tuning", "diagnosis": "diagnosis"}
     return {kind: [path.read_bytes() for path in sorted(folder.glob(f"*.{end}"))] for kind, end in endings.items()}
 

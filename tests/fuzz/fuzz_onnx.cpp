@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "core/error.hpp"
-#include "core/onnx_index.hpp"
-#include "core/onnx_rewrite.hpp"
-#include "core/weight_list.hpp"
+#include "core/base/error.hpp"
+#include "core/onnx/index.hpp"
+#include "core/onnx/rewrite.hpp"
+#include "core/onnx/weight_list.hpp"
 
 namespace {
 

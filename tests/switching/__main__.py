@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tests._processes import ROOT, child_environment
+from tests.support.processes import ROOT, child_environment
 from tests.switching.compare import count, differences
 
 SECONDS = 600

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <string>
 
-#include "core/error.hpp"
-#include "core/value.hpp"
+#include "core/base/error.hpp"
+#include "core/ort/value.hpp"
 
 namespace ortmulti {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/graph_capture.hpp"
-#include "core/value.hpp"
+#include "core/cuda/graph_capture.hpp"
+#include "core/ort/value.hpp"
 
 namespace ortmulti {
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda_graph.hpp"
-#include "core/cuda_memory.hpp"
+#include "core/cuda/graph.hpp"
+#include "core/cuda/memory.hpp"
 #include "core/pool/gpu_session.hpp"
 #include "core/pool/request_tensors.hpp"
 

@@ -4,12 +4,12 @@
 #include <cstring>
 #include <utility>
 
-#include "core/capture_guard.hpp"
-#include "core/error.hpp"
-#include "core/graph_capture.hpp"
-#include "core/onnxruntime_library.hpp"
+#include "core/base/error.hpp"
+#include "core/cuda/capture_lock.hpp"
+#include "core/cuda/graph_capture.hpp"
+#include "core/ort/library.hpp"
+#include "core/ort/value.hpp"
 #include "core/pool/request.hpp"
-#include "core/value.hpp"
 
 namespace ortmulti {
 namespace {

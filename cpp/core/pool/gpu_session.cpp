@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/error.hpp"
-#include "core/graph_capture.hpp"
-#include "core/process_fork.hpp"
+#include "core/base/error.hpp"
+#include "core/base/fork.hpp"
+#include "core/cuda/graph_capture.hpp"
 
 namespace ortmulti {
 namespace {

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda_graph.hpp"
-#include "core/cuda_memory.hpp"
-#include "core/own_thread.hpp"
-#include "core/session.hpp"
+#include "core/base/serial_thread.hpp"
+#include "core/cuda/graph.hpp"
+#include "core/cuda/memory.hpp"
+#include "core/ort/session.hpp"
 
 namespace ortmulti {
 

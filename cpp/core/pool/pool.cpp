@@ -4,9 +4,9 @@
 #include <system_error>
 #include <utility>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
+#include "core/base/fork.hpp"
 #include "core/pool/pool_parts.hpp"
-#include "core/process_fork.hpp"
 
 namespace ortmulti {
 

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/device.hpp"
+#include "core/base/device.hpp"
 #include "core/pool/batch.hpp"
 #include "core/pool/latency.hpp"
 #include "core/pool/request.hpp"

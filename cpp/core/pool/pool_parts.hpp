@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "core/pool/pool.hpp"
 
 namespace ortmulti {

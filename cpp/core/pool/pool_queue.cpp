@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/onnxruntime_library.hpp"
+#include "core/ort/library.hpp"
 #include "core/pool/pool_parts.hpp"
 
 namespace ortmulti {

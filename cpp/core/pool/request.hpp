@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "core/device.hpp"
-#include "core/run_inputs.hpp"
-#include "core/timeline.hpp"
+#include "core/base/device.hpp"
+#include "core/base/timeline.hpp"
+#include "core/ort/run_inputs.hpp"
 
 namespace ortmulti {
 

@@ -1,6 +1,6 @@
 #include "core/pool/request_tensors.hpp"
 
-#include "core/value.hpp"
+#include "core/ort/value.hpp"
 
 namespace ortmulti {
 std::optional<std::vector<RequestTensor>> tensors_of(const Request& request, const GpuSession& session) {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/device.hpp"
+#include "core/base/device.hpp"
 #include "core/pool/gpu_session.hpp"
 #include "core/pool/request.hpp"
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "core/device.hpp"
+#include "core/base/device.hpp"
 
 namespace ortmulti {
 

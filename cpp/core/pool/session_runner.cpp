@@ -1,6 +1,6 @@
 #include "core/pool/session_runner.hpp"
 
-#include "core/cuda_startup.hpp"
+#include "core/cuda/startup.hpp"
 #include "core/pool/request.hpp"
 
 namespace ortmulti {

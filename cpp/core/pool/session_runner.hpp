@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
+#include "core/ort/session.hpp"
 #include "core/pool/runner.hpp"
-#include "core/session.hpp"
 
 namespace ortmulti {
 

@@ -10,7 +10,7 @@ from onnx import ModelProto, helper
 from onnx.backend.base import Backend
 from onnx.checker import check_model
 
-from ortmulti import _cuda, _runtime
+from ortmulti._runtime import cuda, startup
 from ortmulti.backend import _options
 from ortmulti.backend.backend_rep import OnnxRuntimeBackendRep
 from ortmulti.errors import RuntimeException
@@ -96,9 +96,9 @@ class OnnxRuntimeBackend(Backend):
             return False
         if kind == "CPU":
             return int(index or 0) == 0
-        if kind not in ("CUDA", "GPU") or CUDA not in _runtime.get_available_providers():
+        if kind not in ("CUDA", "GPU") or CUDA not in startup.get_available_providers():
             return False
-        return int(index or 0) < _cuda.device_count()
+        return int(index or 0) < cuda.device_count()
 
     @classmethod
     def prepare(cls, model: Any, device: str | None = None, **kwargs: Any) -> OnnxRuntimeBackendRep:

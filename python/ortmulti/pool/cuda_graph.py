@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ortmulti._checks import integer
+from ortmulti._runtime.checks import integer
 from ortmulti.errors import InvalidType
 
 __all__ = ["CudaGraph"]

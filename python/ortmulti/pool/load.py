@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from ortmulti import _core, _creation
-from ortmulti._checks import integer
-from ortmulti._creation import Model, Serialize
-from ortmulti._foreign_options import to_session_options
-from ortmulti._shared import Optimize, Strategy
+from ortmulti import _core
+from ortmulti._create import creation
+from ortmulti._create.creation import Model, Serialize
+from ortmulti._create.foreign_options import to_session_options
+from ortmulti._create.shared import Optimize, Strategy
+from ortmulti._runtime.checks import integer
 from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.loader import LoaderOptions
@@ -28,7 +29,7 @@ from ortmulti.progress import LoadProgress, OnLoadProgress
 from ortmulti.session import make_request
 
 if TYPE_CHECKING:
-    from ortmulti.tuning.tuning_file import Tuning
+    from ortmulti._create.tuning_file import Tuning
 
 __all__ = ["load"]
 
@@ -141,12 +142,12 @@ def load(
     check_queue(max_queue, batching)
     integer("in_flight", in_flight, 1)
     if tuning is not None:
-        from ortmulti.tuning.tuning_file import use
+        from ortmulti._create.tuning_file import use
 
         asked = parse_devices("all") if devices == "all" else name_devices(devices) or []
         arguments = {"sessions_per_device": sessions_per_device, "in_flight": in_flight, "cuda_graph": cuda_graph}
         kinds = [device.kind for device in asked]
-        tuned = use(tuning, _creation.check_model(model), kinds, options, provider_options, arguments)
+        tuned = use(tuning, creation.check_model(model), kinds, options, provider_options, arguments)
         options, provider_options = tuned.options, tuned.provider_options or None
         if backend == "core":
             sessions_per_device, in_flight, cuda_graph = (tuned.load[name] for name in arguments)
@@ -170,8 +171,8 @@ def load(
     )
     warm = None if warmup is False else Warmup() if warmup is True else warmup
     if backend != "core":
-        from ortmulti.pool.backends import open_backend
-        from ortmulti.pool.backends.members import BackendMembers
+        from ortmulti.pool.external import open_backend
+        from ortmulti.pool.external.members import BackendMembers
 
         engine = open_backend(
             backend,
@@ -187,12 +188,12 @@ def load(
         )
         return _warm(Pool(BackendMembers(backend, engine)), warm)
     named = name_devices(devices)
-    _creation.check_arguments(serialize, None)
+    creation.check_arguments(serialize, None)
     provider_options = _graph_options(graphs, named, provider_options)
-    callbacks = _creation.Callbacks()
+    callbacks = creation.Callbacks()
     if progress is not None:
         reporter = _Reporter(progress, start, named, sessions_per_device)
-        callbacks = _creation.Callbacks(reporter.session_ready, reporter.bytes_loaded)
+        callbacks = creation.Callbacks(reporter.session_ready, reporter.bytes_loaded)
     request = make_request(
         model,
         "all" if named is None else named,

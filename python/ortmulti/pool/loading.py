@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from ortmulti import _core, _shared
-from ortmulti._threads import Task
+from ortmulti import _core
+from ortmulti._create import shared
+from ortmulti._runtime.threads import Task
 from ortmulti.devices import Device
 from ortmulti.errors import ClosedError
 from ortmulti.options import RunOptions
@@ -87,7 +88,7 @@ class Loading:
 
     def __init__(
         self,
-        request: _shared.Request,
+        request: shared.Request,
         receiver: Receiver,
         timeline: Timeline,
         warmup: Warmup | None,
@@ -125,7 +126,7 @@ class Loading:
         self.thread = threading.get_ident()
         try:
             try:
-                _shared.create(dataclasses.replace(self._request, listener=self, hold=self._hold))
+                shared.create(dataclasses.replace(self._request, listener=self, hold=self._hold))
                 self._join()
             except _Cancelled:
                 pass

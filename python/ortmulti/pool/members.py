@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from ortmulti import _callbacks, _core, _creation, _runtime, _shared, _visible_gpus
-from ortmulti._threads import Changes, Task
+from ortmulti import _core
+from ortmulti._create import creation, shared
+from ortmulti._runtime import callbacks, startup, visible_gpus
+from ortmulti._runtime.threads import Changes, Task
 from ortmulti.devices import name_devices, parse_devices
 from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkError, InvalidArgument, OutOfMemory
 from ortmulti.pool.engine import Devices
@@ -41,7 +43,7 @@ class Members:
 
     def __init__(
         self,
-        request: _shared.Request,
+        request: shared.Request,
         make_core: Callable[[], _core.Pool],
         warmup: Warmup | None,
         serving: Serving,
@@ -69,8 +71,8 @@ class Members:
         self._sessions = Sessions((), self._timeline)
         self._model = _core_description(request.model)
         _live.add(self)
-        _runtime.before_shut_down(_close_all)
-        _runtime.close_at_exit()
+        startup.before_shut_down(_close_all)
+        startup.close_at_exit()
 
     @property
     def core(self) -> _core.Pool:
@@ -107,7 +109,7 @@ class Members:
 
     def before_submit(self) -> None:
         """Starts the thread that delivers answers."""
-        if not _callbacks.start():
+        if not callbacks.start():
             raise ClosedError("the interpreter is ending: nobody would be told of the answer")
 
     def warm_up(self, warmup: Warmup) -> None:
@@ -141,7 +143,7 @@ class Members:
         self._behind = (task, loading)
         try:
             task.start()
-            _runtime.ensure_open()  # beside the driver's start: requests need it even before there is a session
+            startup.ensure_open()  # beside the driver's start: requests need it even before there is a session
             if wait == "first":
                 self._wait_until(lambda: self._placed)
         except BaseException:
@@ -175,7 +177,7 @@ class Members:
                 LOGGER.error("the pool of %s was closed, since loading it failed: %s", self._model, error)
 
     def targets(self, devices: Sequence[str]) -> None:
-        _visible_gpus.hint(name_devices(devices) or ())
+        visible_gpus.hint(name_devices(devices) or ())
         with self._lock:
             if self._targets is None:
                 with contextlib.suppress(ClosedError):
@@ -362,7 +364,7 @@ class Members:
         for session in gone.values():
             session.close()
 
-    def replace_model(self, model: _creation.CheckedModel, warmup: Warmup | bool | None) -> None:
+    def replace_model(self, model: creation.CheckedModel, warmup: Warmup | bool | None) -> None:
         """As `Pool.replace_model`."""
         with self._change():
             self._wait_until(lambda: not self._loads)  # others begin no load meanwhile
@@ -417,12 +419,12 @@ class Members:
                 session.close()
             self._retiring = self._retiring[1:]
 
-    def _loading(self, request: _shared.Request, staged: Staged, timeline: Timeline, warmup: Warmup | None) -> Loading:
+    def _loading(self, request: shared.Request, staged: Staged, timeline: Timeline, warmup: Warmup | None) -> Loading:
         return Loading(request, staged, timeline, warmup, keep_going=False, runs=self.serving.warm_up_runs)
 
-    def _with(self, **changes: object) -> _shared.Request:
+    def _with(self, **changes: object) -> shared.Request:
         # What is told of the first load's progress is not told again.
-        return dataclasses.replace(self._request, callbacks=_creation.Callbacks(), **changes)  # type: ignore[arg-type]
+        return dataclasses.replace(self._request, callbacks=creation.Callbacks(), **changes)  # type: ignore[arg-type]
 
     def _run(self, loading: Loading) -> None:
         with self._lock:
@@ -487,7 +489,7 @@ def _check_coming(device: str, states: dict[str, tuple[str, str]], opening: bool
         raise InvalidArgument(f"the pool has no session on {device}")
 
 
-def _core_description(model: _creation.CheckedModel) -> str:
+def _core_description(model: creation.CheckedModel) -> str:
     return f"'{model}'" if isinstance(model, str) else f"a model of {memoryview(model).nbytes} bytes"
 
 

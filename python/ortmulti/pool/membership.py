@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ortmulti._creation import Model, check_model
+from ortmulti._create.creation import Model, check_model
 from ortmulti.devices import Device
 from ortmulti.errors import InvalidType
 from ortmulti.pool.batching import check_seconds

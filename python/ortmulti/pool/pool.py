@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from typing import Any, Literal
 
-from ortmulti._closing import Closing
-from ortmulti._foreign_options import to_run_options
+from ortmulti._create.foreign_options import to_run_options
+from ortmulti._runtime.closing import Closing
 from ortmulti.devices import Device, name_devices
 from ortmulti.errors import ClosedError, InvalidArgument, InvalidType
 from ortmulti.options import RunOptions

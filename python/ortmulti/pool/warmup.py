@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ortmulti import _core
-from ortmulti._checks import integer
+from ortmulti._runtime.checks import integer
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.session import InferenceSession
 from ortmulti.timeline import Timeline
@@ -25,7 +25,7 @@ class Warmup:
 
     Attributes:
         samples: The inputs of a run, or several: one of each shape that is to be warm. Default: made from what the
-            model declares, as `ortmulti.models.sample_inputs` does.
+            model declares, as `ortmulti.tools.models.sample_inputs` does.
         dimensions: Sizes of the model's dynamic dimensions by their names, for samples that are made; one mapping, or
             several.
         runs: How often each is run; default 1, or 2 where CUDA graphs are captured, which the second run does. With
@@ -52,7 +52,7 @@ class Warmup:
         """The inputs of each run, in their order; the caller checks that the session takes them."""
         if self.samples is not None:
             return _several(self.samples)
-        from ortmulti.models.inputs import sample_inputs  # which `import ortmulti` shall not load
+        from ortmulti._create.sample_inputs import sample_inputs  # which `import ortmulti` shall not load
 
         sizes = [{}] if self.dimensions is None else _several(self.dimensions)
         return [sample_inputs(session.get_inputs(), dimensions=dimensions) for dimensions in sizes]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from magika import Magika
 
-from tests._processes import ROOT
+from tests.support.processes import ROOT
 
 
 def outputs(onnxruntime: Any, folder: Path) -> Any:  # noqa: ARG001  # magika imports it

@@ -1,0 +1,423 @@
+#include "core/create/session_factory.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "core/base/cpu_affinity.hpp"
+#include "core/base/error.hpp"
+#include "core/base/fork.hpp"
+#include "core/cuda/graph_capture.hpp"
+#include "core/cuda/startup.hpp"
+#include "core/onnx/index.hpp"
+#include "core/ort/operators.hpp"
+#include "core/weights/mapped_store.hpp"
+
+namespace ortmulti {
+namespace {
+
+struct Cancelled {
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+};
+
+Cancelled& cancelled_threads() { return one_of_process<Cancelled>(); }
+
+}  // namespace
+
+bool concurrent_creation_stressed(const std::string& onnxruntime_version) {
+  // See docs/concurrent-creation.md for how.
+  constexpr std::array<std::string_view, 2> stressed = {"1.30.0", "1.31.1"};
+  return std::find(stressed.begin(), stressed.end(), onnxruntime_version) != stressed.end();
+}
+
+Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
+    : runtime_(runtime),
+      request_(std::move(request)),
+      timeline_(request_.timeline ? request_.timeline : std::make_shared<Timeline>()),
+      sessions_(request_.sessions.size()) {
+  for (const auto& providers : request_.sessions) {
+    devices_.push_back(device_of(providers));
+    turns_[to_string(devices_.back())];
+    memory_checks_[to_string(devices_.back())];
+  }
+  turns_["all"];
+  if (request_.one_session_on_cpu && std::count(devices_.begin(), devices_.end(), Device::cpu()) > 1) {
+    if (const std::string reason = why_not_one_session(); !reason.empty()) {
+      request_.one_session_on_cpu = false;
+      const std::int64_t now_ns = steady_now_ns();
+      timeline_->add("not shared: " + reason, now_ns, now_ns);
+    }
+  }
+  if (!request_.weights) {
+    return;
+  }
+  std::vector<int> gpus;
+  for (const Device& device : devices_) {
+    if (device.is_cuda() && std::find(gpus.begin(), gpus.end(), device.index) == gpus.end()) {
+      gpus.push_back(device.index);
+    }
+  }
+  if (!gpus.empty()) {
+    const SharedWeights& weights = *request_.weights;
+    loader_ = std::make_unique<WeightLoader>(CudaStartup::instance(), weights.plan, std::move(gpus), weights.loader,
+                                             weights.read_ahead, timeline_, weights.fill, request_.keep_going);
+  }
+}
+
+// The last reference may be that of one of its own threads, which cannot join itself.
+Creation::~Creation() {
+  if (!threads_.empty()) {
+    leave_threads();
+  }
+}
+
+std::shared_ptr<Creation> Creation::start(OnnxRuntime& runtime, CreationRequest request) {
+  if (!request.options.use_per_session_threads) {
+    runtime.check_global_thread_pools();
+  }
+  if (request.options.threads) {
+    static_cast<void>(cpus_for(*request.options.threads));  // throws for what cannot be
+  }
+  auto creation = std::make_shared<Creation>(runtime, std::move(request));
+  try {
+    creation->start_threads();
+  } catch (...) {
+    const std::size_t started = creation->threads_.size();
+    creation->cancel();
+    try {
+      throw;
+    } catch (const std::system_error& error) {
+      throw Error(ErrorKind::runtime_exception,
+                  "cannot start a thread for each of " + std::to_string(creation->size()) +
+                      " sessions: the system allowed " + std::to_string(started) + " (" + error.what() + ")");
+    }
+  }
+  return creation;
+}
+
+void Creation::release_hold() {
+  if (request_.hold) {
+    request_.hold->release();
+  }
+}
+
+void Creation::start_threads() {
+  const auto self = shared_from_this();
+  if (request_.serialize == Serialize::all) {
+    release_hold();  // one that waits for its context may have the turn
+  }
+  if (loader_) {
+    CudaStartup::instance().begin_contexts(loader_->devices());
+    for (std::size_t i = 0; i < loader_->devices().size(); ++i) {
+      threads_.emplace_back([self, i] { self->loader_->bring_up(i); });
+    }
+  }
+  for (std::size_t i = 0; i < size(); ++i) {
+    if (!follows(i)) {
+      threads_.emplace_back([self, i] { self->create(i); });
+    }
+  }
+}
+
+bool Creation::follows(std::size_t index) const {
+  const auto first = std::find(devices_.begin(), devices_.end(), Device::cpu());
+  return request_.one_session_on_cpu && !devices_[index].is_cuda() && &devices_[index] != &*first;
+}
+
+bool Creation::belongs(std::size_t index, std::size_t created) const {
+  return index == created || (follows(index) && devices_[index] == devices_[created]);
+}
+
+std::mutex* Creation::turn(const Device& device) {
+  switch (request_.serialize) {
+    case Serialize::none:
+      return nullptr;
+    case Serialize::device:
+      return &turns_.at(to_string(device));
+    case Serialize::all:
+      return &turns_.at("all");
+    case Serialize::automatic:
+      break;
+  }
+  const bool free = !device.is_cuda() || concurrent_creation_stressed(runtime_.version());
+  return free ? nullptr : &turns_.at(to_string(device));
+}
+
+SessionOptions Creation::options_for(const Device& device) const {
+  SessionOptions options = request_.options;
+  if (device.is_cuda()) {
+    // The GPU computes; pools of idle CPU threads would only cost memory and start-up.
+    if (options.intra_op_num_threads == 0) {
+      options.intra_op_num_threads = 1;
+    }
+    if (options.inter_op_num_threads == 0) {
+      options.inter_op_num_threads = 1;
+    }
+  } else if (options.intra_op_num_threads == 0) {
+    const auto beside = request_.one_session_on_cpu ? 1 : std::count(devices_.begin(), devices_.end(), Device::cpu());
+    options.intra_op_num_threads = threads_per_session(static_cast<int>(beside));
+  }
+  if (options.threads) {  // as many as ONNX Runtime would make: they are there before it asks for them
+    for (int* number : {&options.intra_op_num_threads, &options.inter_op_num_threads}) {
+      *number = *number == 0 ? usable_cores() : *number;
+    }
+  }
+  return options;
+}
+
+ModelIndex Creation::index() {
+  const ScopedSpan span(timeline_.get(), "index model");
+  try {
+    const ModelSource& model = request_.model;
+    if (model.in_memory) {
+      return index_model(static_cast<const unsigned char*>(model.bytes), model.size);
+    }
+    return index_model_file(identify_file(model.path));
+  } catch (const Error&) {  // ONNX Runtime says what is wrong with the model
+    return {};
+  }
+}
+
+std::string Creation::why_not_one_session() {
+  if (request_.options.enable_profiling) {
+    return "each session writes a profile of its own";
+  }
+  if (!request_.options.optimized_model_filepath.empty()) {
+    return "optimized_model_filepath has each session write its model";
+  }
+  const std::string stateful = find_stateful_operator(index().operators);
+  return stateful.empty() ? "" : "operator " + stateful + " may keep something from run to run";
+}
+
+std::uint64_t Creation::weight_bytes() {
+  std::call_once(weighing_, [this] { weight_bytes_ = total_bytes(index().initializers); });
+  return weight_bytes_;
+}
+
+void Creation::check_memory(const Device& device) {
+  CudaStartup& startup = CudaStartup::instance();
+  startup.make_current(device.index, timeline_.get());
+  const CudaStartup::Memory memory = startup.memory(device.index);
+  const auto sessions = static_cast<std::uint64_t>(std::count(devices_.begin(), devices_.end(), device));
+  const std::uint64_t each = weight_bytes();
+  if (each <= memory.free / sessions) {
+    return;
+  }
+  throw Error(ErrorKind::out_of_memory, "the weights of " + request_.model.describe() + " take " + megabytes(each) +
+                                            " in each of " + std::to_string(sessions) + " sessions on " +
+                                            to_string(device) + ", which has " + megabytes(memory.free) + " free of " +
+                                            megabytes(memory.total));
+}
+
+std::shared_ptr<const WeightStore> Creation::mapped_weights() {
+  std::call_once(mapping_, [this] { mapped_ = std::make_shared<MappedWeightStore>(request_.weights->plan->list); });
+  return mapped_;
+}
+
+bool Creation::weights_may_be_read() {
+  std::call_once(looking_for_readers_,
+                 [this] { weights_may_be_read_ = reads_weights_when_created(index().operators); });
+  return weights_may_be_read_;
+}
+
+std::shared_ptr<Session> Creation::create_session(std::size_t index) {
+  const Device& device = devices_[index];
+  const auto make = [&](const Session::Weights& weights) {
+    return std::make_shared<Session>(runtime_, request_.model, options_for(device), request_.sessions[index],
+                                     timeline_.get(), weights);
+  };
+  if (!request_.weights) {
+    if (device.is_cuda()) {
+      std::call_once(memory_checks_.at(to_string(device)), [&] { check_memory(device); });
+    }
+    return make({});
+  }
+  std::shared_ptr<Session> session;
+  if (!device.is_cuda()) {
+    session = make([this] { return mapped_weights(); });
+  } else {
+    const std::size_t place = loader_->index_of(device.index);
+    // Where nothing reads the weights before the first run, the session is created while they are still on their way.
+    const bool early = !request_.weights->fill || !weights_may_be_read();
+    session = make([&] {
+      if (!early) {
+        loader_->wait_filled(place);
+      }
+      return loader_->allocated(place);
+    });
+    loader_->wait_filled(place);
+  }
+  check_unchanged(request_.weights->plan->list.files);  // ONNX Runtime read the graph after they were listed
+  return session;
+}
+
+void Creation::create(std::size_t index) {
+  std::vector<std::shared_ptr<Session>> made;
+  std::exception_ptr error;
+  try {
+    const Device& device = devices_[index];
+    const std::string name = to_string(device);
+    std::unique_lock<std::mutex> my_turn;
+    if (std::mutex* lock = turn(device); lock != nullptr) {
+      const ScopedSpan span(timeline_.get(), "wait for turn", name);
+      my_turn = std::unique_lock(*lock);
+    }
+    bool begin = false;
+    {
+      const std::lock_guard lock(mutex_);
+      begin = !stopped_;
+    }
+    if (begin) {
+      const CudaUse use(device, CudaUse::Kind::lasting);  // of the threads too that load its weights
+      made.resize(size());
+      made[index] = create_session(index);
+      register_for_shutdown(made[index]);
+      for (std::size_t i = 0; i < size(); ++i) {
+        if (belongs(i, index) && i != index) {
+          made[i] = made[index]->share();
+          register_for_shutdown(made[i]);
+        }
+      }
+    }
+  } catch (...) {
+    made.clear();
+    error = std::current_exception();
+  }
+  finish(index, std::move(made), error);
+}
+
+void Creation::finish(std::size_t index, std::vector<std::shared_ptr<Session>> made, const std::exception_ptr& error) {
+  if (error) {
+    release_hold();  // it may be the first one's
+  }
+  if (error && loader_) {
+    if (request_.keep_going && devices_[index].is_cuda()) {
+      loader_->want(loader_->index_of(devices_[index].index));  // its thread may wait for that
+    } else {
+      loader_->stop();
+    }
+  }
+  std::unique_lock lock(mutex_);
+  if (cancelled_) {
+    lock.unlock();
+    for (const auto& each : made) {
+      if (each) {
+        each->close();
+      }
+    }
+    made.clear();
+    lock.lock();
+  }
+  stopped_ = stopped_ || (error && !request_.keep_going);
+  error_ = error_ ? error_ : error;
+  for (std::size_t i = 0; i < size(); ++i) {
+    if (!belongs(i, index)) {
+      continue;
+    }
+    if (!made.empty()) {
+      newly_ready_.push_back(i);
+      ++made_;
+      sessions_[i] = std::move(made[i]);
+    } else if (error && request_.keep_going) {
+      newly_failed_.push_back({i, error});
+    }
+    ++finished_;
+  }
+  progress_.notify_all();
+}
+
+std::vector<std::size_t> Creation::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  progress_.wait_for(lock, timeout,
+                     [this] { return finished_ == size() || !newly_ready_.empty() || !newly_failed_.empty(); });
+  return std::exchange(newly_ready_, {});
+}
+
+Creation::Loaded Creation::loaded() const {
+  return loader_ ? Loaded{loader_->copied_bytes(), loader_->total_bytes()} : Loaded{};
+}
+
+bool Creation::finished() const {
+  const std::lock_guard lock(mutex_);
+  return finished_ == size();
+}
+
+void Creation::cancel() {
+  std::vector<std::shared_ptr<Session>> ready;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    cancelled_ = true;
+    ready.swap(sessions_);
+    sessions_.resize(ready.size());
+  }
+  release_hold();
+  if (loader_) {
+    loader_->stop();
+  }
+  for (const auto& session : ready) {
+    if (session) {
+      session->close();
+    }
+  }
+  leave_threads();
+}
+
+std::shared_ptr<Session> Creation::take(std::size_t index) {
+  const std::lock_guard lock(mutex_);
+  return index < sessions_.size() ? std::move(sessions_[index]) : nullptr;
+}
+
+std::vector<Creation::Failure> Creation::failures() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(newly_failed_, {});
+}
+
+void Creation::leave_threads() {
+  Cancelled& cancelled = cancelled_threads();
+  const std::lock_guard lock(cancelled.mutex);
+  for (std::thread& thread : threads_) {
+    cancelled.threads.push_back(std::move(thread));
+  }
+  threads_.clear();
+}
+
+void Creation::join() {
+  for (std::thread& thread : threads_) {
+    thread.join();
+  }
+  threads_.clear();
+}
+
+std::vector<std::shared_ptr<Session>> Creation::take() {
+  if (cancelled_) {
+    throw Error(ErrorKind::closed, "the creation of sessions was cancelled");
+  }
+  join();
+  if (error_ && (!request_.keep_going || made_ == 0)) {
+    for (const auto& session : std::exchange(sessions_, {})) {
+      if (session) {
+        session->close();
+      }
+    }
+    std::rethrow_exception(error_);
+  }
+  return std::move(sessions_);
+}
+
+void join_cancelled_creations() {
+  Cancelled& cancelled = cancelled_threads();
+  std::vector<std::thread> threads;
+  {
+    const std::lock_guard lock(cancelled.mutex);
+    threads.swap(cancelled.threads);
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+
+}  // namespace ortmulti

@@ -1,0 +1,150 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/cuda/startup.hpp"
+#include "core/onnx/index.hpp"
+#include "core/ort/session.hpp"
+#include "core/weights/loader.hpp"
+
+namespace ortmulti {
+
+/// Which creations wait for each other: none; those on the same device; all. `automatic`: those on the same GPU, for
+/// releases of ONNX Runtime on which concurrent creation was not stressed there.
+enum class Serialize { none, device, all, automatic };
+
+/// Whether 1,000 rounds of concurrent creation on one GPU passed with this release of ONNX Runtime ("1.31.1").
+bool concurrent_creation_stressed(const std::string& onnxruntime_version);
+
+/// Weights that the sessions of one device use together.
+struct SharedWeights {
+  std::shared_ptr<const WeightPlan> plan;
+  std::shared_ptr<ReadAhead> read_ahead;  ///< Null: nothing is read ahead.
+  LoaderOptions loader;
+  bool fill = true;  ///< Otherwise the weights' memory is only allocated: for sessions that never run.
+};
+
+struct CreationRequest {
+  ModelSource model;
+  std::vector<std::vector<Provider>> sessions;  ///< The providers of each session.
+  SessionOptions options;
+  Serialize serialize = Serialize::automatic;
+  std::optional<SharedWeights> weights;
+  bool one_session_on_cpu = false;          ///< The sessions on the CPU are handles of one ONNX Runtime session.
+  bool keep_going = false;                  ///< One session's failure is not that of the others.
+  std::shared_ptr<CudaStartup::Hold> hold;  ///< Released where the others must not wait for the first one any more.
+  std::shared_ptr<Timeline> timeline;       ///< To add spans to; null: a new one.
+};
+
+/// N sessions on N threads. The threads own what they need, so that whoever waits may give up: what then is still
+/// being created is freed by its thread, and the process waits for those threads before it ends. Ends with take() or
+/// cancel(), from the thread that started it.
+class Creation : public std::enable_shared_from_this<Creation> {
+ public:
+  /// Starts the threads. Fewer where the system has no more of them: then none is left running and an Error is thrown.
+  static std::shared_ptr<Creation> start(OnnxRuntime& runtime, CreationRequest request);
+
+  /// Waits at most `timeout`; returns the indices of the sessions that became ready since the last call.
+  std::vector<std::size_t> wait(std::chrono::milliseconds timeout);
+  bool finished() const;
+
+  /// Gives up: what was created is closed, what has not begun does not begin.
+  void cancel();
+
+  /// Gives away one session that became ready, to be closed by whoever has it. Null where it was given away before, or
+  /// closed since another one failed.
+  std::shared_ptr<Session> take(std::size_t index);
+  struct Failure {
+    std::size_t index;
+    std::exception_ptr error;
+  };
+  /// Those that failed since the last call.
+  std::vector<Failure> failures();
+
+  /// Waits, and gives the sessions away in the order asked for; null for those that were given away before, or failed
+  /// beside others that kept going. If one failed, or all that kept going, all are closed and the first error is
+  /// thrown; also throws after cancel().
+  std::vector<std::shared_ptr<Session>> take();
+
+  /// Bytes of weights that are loaded or on their way to the first device, and all of them; zeros without shared
+  /// weights.
+  struct Loaded {
+    std::uint64_t bytes = 0;
+    std::uint64_t total = 0;
+  };
+  Loaded loaded() const;
+
+  std::size_t size() const noexcept { return request_.sessions.size(); }
+  const Device& device(std::size_t index) const { return devices_[index]; }
+  const std::shared_ptr<Timeline>& timeline() const noexcept { return timeline_; }
+
+  Creation(OnnxRuntime& runtime, CreationRequest request);  // for start()
+  ~Creation();
+  Creation(const Creation&) = delete;
+  Creation& operator=(const Creation&) = delete;
+
+ private:
+  void start_threads();
+  void create(std::size_t index);
+  std::shared_ptr<Session> create_session(std::size_t index);
+  /// Hands over the sessions that create(index) made, or none and why.
+  void finish(std::size_t index, std::vector<std::shared_ptr<Session>> made, const std::exception_ptr& error);
+  /// Whether this session is made of another one's, which is created on the CPU.
+  bool follows(std::size_t index) const;
+  /// Whether a session is made by create(created).
+  bool belongs(std::size_t index, std::size_t created) const;
+  std::shared_ptr<const WeightStore> mapped_weights();
+  bool weights_may_be_read();
+  ModelIndex index();
+  std::string why_not_one_session();
+  SessionOptions options_for(const Device& device) const;
+  /// The lock under which sessions on the device are created; null where they need not wait.
+  std::mutex* turn(const Device& device);
+  void release_hold();
+  void join();
+  void leave_threads();  ///< To join_cancelled_creations().
+
+  /// Throws Error with ErrorKind::out_of_memory where the weights of all sessions on the GPU exceed its free memory.
+  void check_memory(const Device& device);
+  std::uint64_t weight_bytes();
+
+  OnnxRuntime& runtime_;
+  CreationRequest request_;
+  std::vector<Device> devices_;
+  std::shared_ptr<Timeline> timeline_;
+  std::unique_ptr<WeightLoader> loader_;
+  std::once_flag mapping_;
+  std::shared_ptr<const WeightStore> mapped_;  // for sessions on the CPU
+  std::once_flag looking_for_readers_;
+  bool weights_may_be_read_ = true;
+  std::map<std::string, std::mutex> turns_;              // these two are filled before the threads start
+  std::map<std::string, std::once_flag> memory_checks_;  // one a device
+  std::once_flag weighing_;
+  std::uint64_t weight_bytes_ = 0;
+
+  mutable std::mutex mutex_;
+  std::condition_variable progress_;
+  std::size_t finished_ = 0;
+  bool stopped_ = false;  // cancelled, or one has failed: do not begin another
+  bool cancelled_ = false;
+  std::vector<std::size_t> newly_ready_;
+  std::vector<Failure> newly_failed_;
+  std::size_t made_ = 0;
+  std::vector<std::shared_ptr<Session>> sessions_;
+  std::exception_ptr error_;  // the first
+  std::vector<std::thread> threads_;
+};
+
+/// Waits for the threads of cancelled creations. Called before the process ends.
+void join_cancelled_creations();
+
+}  // namespace ortmulti

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <functional>
+
+#include "core/cuda/startup.hpp"
+
+namespace ortmulti {
+
+/// A stream of a device, which does not wait for the default stream. Made with the device's context current.
+class CudaStream {
+ public:
+  CudaStream(CudaStartup& startup, int device);
+  ~CudaStream();
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  CUstream get() const noexcept { return stream_; }
+
+ private:
+  CudaStartup& startup_;
+  int device_;
+  unsigned generation_;
+  CUstream stream_ = nullptr;
+};
+
+/// What was asked of a stream once, ready to be launched as a whole any number of times, on any stream of the device.
+class CudaGraph {
+ public:
+  /// Captures what `work` asks of the stream, which does not happen then. In this thread, which must not ask CUDA for
+  /// anything else meanwhile. Throws what `work` throws, and Error where it was no capture, or where the graph would
+  /// read or write memory of the host, which may be something else by the time it is launched.
+  CudaGraph(CudaStartup& startup, CUstream stream, const std::function<void()>& work);
+  ~CudaGraph();
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+
+  void launch(CUstream stream) const;
+
+ private:
+  void check_nodes(CUgraph graph) const;
+
+  CudaStartup& startup_;
+  CUgraphExec ready_ = nullptr;
+};
+
+}  // namespace ortmulti

@@ -1,0 +1,138 @@
+#include "core/cuda/staged_copies.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "core/base/device.hpp"
+#include "core/cuda/copy_threads.hpp"
+
+namespace ortmulti {
+namespace {
+
+CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+}  // namespace
+
+StagedCopies::StagedCopies(CudaStartup& startup, int device)
+    : startup_(startup),
+      device_(device),
+      driver_(startup.driver()),
+      buffers_(chunk, 2 * parts),
+      stream_(startup, device) {
+  try {
+    buffers_.pin(startup, to_string(Device::cuda(device)));
+    for (CUevent& event : copied_) {
+      check(driver_.event_create(&event, CU_EVENT_DISABLE_TIMING));
+    }
+  } catch (...) {
+    free();
+    throw;
+  }
+}
+
+StagedCopies::~StagedCopies() { free(); }
+
+void StagedCopies::free() noexcept {
+  for (CUevent event : copied_) {
+    if (event != nullptr) {
+      static_cast<void>(driver_.event_destroy(event));
+    }
+  }
+  static_cast<void>(driver_.stream_synchronize(stream_.get()));  // before the buffers are unpinned
+}
+
+void StagedCopies::check(CUresult result) const {
+  if (result != CUDA_SUCCESS) {
+    startup_.check(result, "copying a request's inputs and outputs on " + to_string(Device::cuda(device_)));
+  }
+}
+
+// Which bytes have been taken by one of the threads that copy them.
+struct StagedCopies::Transfer {
+  const unsigned char* source = nullptr;
+  unsigned char* target = nullptr;
+  std::size_t bytes = 0;
+  std::atomic<std::size_t> taken{0};
+
+  struct Piece {
+    std::size_t at = 0;
+    std::size_t size = 0;
+  };
+  Piece next() {
+    const std::size_t at = taken.fetch_add(chunk);
+    return {at, at < bytes ? std::min(chunk, bytes - at) : 0};
+  }
+};
+
+void StagedCopies::share(std::size_t bytes, const std::function<void(int)>& part) {
+  const int helpers = bytes < shared_from ? 0 : std::min(CopyHelpers::count(), parts - 1);
+  if (helpers < 1) {
+    part(0);
+    return;
+  }
+  CUcontext context = startup_.make_current(device_);
+  CopyHelpers::instance().share(helpers, [&](int number) {
+    check(driver_.ctx_set_current(context));
+    part(number);
+  });
+}
+
+void StagedCopies::from_host(void* target, const void* source, std::size_t bytes) {
+  Transfer transfer{static_cast<const unsigned char*>(source), static_cast<unsigned char*>(target), bytes};
+  share(bytes, [&](int part) { send(transfer, part); });
+}
+
+void StagedCopies::to_host(void* target, const void* source, std::size_t bytes) {
+  Transfer transfer{static_cast<const unsigned char*>(source), static_cast<unsigned char*>(target), bytes};
+  share(bytes, [&](int part) { fetch(transfer, part); });
+}
+
+void StagedCopies::send(Transfer& transfer, int part) {
+  int index = 2 * part;
+  for (auto piece = transfer.next(); piece.size != 0; piece = transfer.next(), index ^= 1) {
+    CUevent copied = copied_.at(static_cast<std::size_t>(index));
+    check(driver_.event_synchronize(copied));  // one that was never recorded counts as reached
+    std::memcpy(buffers_[index], transfer.source + piece.at, piece.size);
+    check(
+        driver_.memcpy_htod_async(address_of(transfer.target) + piece.at, buffers_[index], piece.size, stream_.get()));
+    check(driver_.event_record(copied, stream_.get()));
+  }
+}
+
+void StagedCopies::fetch(Transfer& transfer, int part) {
+  const auto take = [&](const Transfer::Piece& piece, int index) {
+    check(driver_.event_synchronize(copied_.at(static_cast<std::size_t>(index))));
+    std::memcpy(transfer.target + piece.at, buffers_[index], piece.size);
+  };
+  int index = 2 * part;
+  Transfer::Piece before;
+  // All copies are on one stream, so that a buffer is written to only after what was sent from it before.
+  for (auto piece = transfer.next(); piece.size != 0; piece = transfer.next(), index ^= 1) {
+    check(
+        driver_.memcpy_dtoh_async(buffers_[index], address_of(transfer.source) + piece.at, piece.size, stream_.get()));
+    check(driver_.event_record(copied_.at(static_cast<std::size_t>(index)), stream_.get()));
+    if (before.size != 0) {
+      take(before, index ^ 1);
+    }
+    before = piece;
+  }
+  if (before.size != 0) {
+    take(before, index ^ 1);
+  }
+}
+
+void StagedCopies::from_device(void* target, int source_device, const void* source, std::size_t bytes) {
+  CUcontext here = startup_.make_current(device_);
+  CUcontext there = here;
+  if (source_device != device_) {
+    there = startup_.make_current(source_device);
+    static_cast<void>(startup_.make_current(device_));
+  }
+  check(driver_.memcpy_peer_async(address_of(target), here, address_of(source), there, bytes, stream_.get()));
+}
+
+void StagedCopies::wait() { check(driver_.stream_synchronize(stream_.get())); }
+
+}  // namespace ortmulti

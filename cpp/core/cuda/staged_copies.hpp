@@ -1,0 +1,54 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+
+#include "core/cuda/graph.hpp"
+#include "core/cuda/pinned_buffers.hpp"
+#include "core/cuda/startup.hpp"
+
+namespace ortmulti {
+
+/// Copies between any memory and one GPU's on a stream of their own, so that they go on beside what runs there: the
+/// host's through pinned buffers of a fixed size, chunk by chunk, while the chunk before is on its way, by several
+/// threads where there is much. Not for several threads at once. All throw Error, and need the device's context to be
+/// current, as does the destructor.
+class StagedCopies {
+ public:
+  StagedCopies(CudaStartup& startup, int device);
+  ~StagedCopies();
+  StagedCopies(const StagedCopies&) = delete;
+  StagedCopies& operator=(const StagedCopies&) = delete;
+
+  /// `source` may be changed on return, but what it held is on the GPU after wait() alone.
+  void from_host(void* target, const void* source, std::size_t bytes);
+  /// Done on return.
+  void to_host(void* target, const void* source, std::size_t bytes);
+  /// From this GPU's memory or another one's; done after wait().
+  void from_device(void* target, int source_device, const void* source, std::size_t bytes);
+  void wait();
+  CUstream stream() const noexcept { return stream_.get(); }
+
+ private:
+  static constexpr std::size_t chunk = 1U << 20U;
+  static constexpr int parts = 4;                        // threads that copy at the same time, with two buffers each
+  static constexpr std::size_t shared_from = 4U << 20U;  // bytes: below it other threads would come too late
+
+  struct Transfer;
+
+  void share(std::size_t bytes, const std::function<void(int)>& part);
+  void send(Transfer& transfer, int part);
+  void fetch(Transfer& transfer, int part);
+  void check(CUresult result) const;
+  void free() noexcept;
+
+  CudaStartup& startup_;
+  int device_;
+  const CudaDriver& driver_;
+  PinnedBuffers buffers_;
+  CudaStream stream_;
+  std::array<CUevent, static_cast<std::size_t>(parts) * 2> copied_{};  // from or to each buffer, the last time
+};
+
+}  // namespace ortmulti

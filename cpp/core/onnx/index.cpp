@@ -1,0 +1,354 @@
+#include "core/onnx/index.hpp"
+
+#include <array>
+#include <charconv>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "core/onnx/wire.hpp"
+
+namespace ortmulti {
+namespace {
+
+std::uint64_t parse_size(std::string_view text, const char* what) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    malformed_model(what);
+  }
+  return value;
+}
+
+void add_dimensions(const WireField& field, std::vector<std::int64_t>& shape) {
+  const auto add = [&shape](std::uint64_t dimension) {
+    shape.push_back(static_cast<std::int64_t>(dimension));
+    if (shape.back() < 0) {
+      malformed_model("an initializer has a negative dimension");
+    }
+  };
+  if (field.wire == Wire::varint) {
+    add(field.value);
+  } else if (field.wire == Wire::bytes) {
+    for (WireMessage packed(field); !packed.at_end();) {
+      add(packed.varint());
+    }
+  }
+}
+
+// Where a tensor's external data lies. Offset and length are 0 where the model leaves them out.
+struct ExternalData {
+  bool used = false;  // data_location is EXTERNAL
+  std::string location;
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+};
+
+// Reads one StringStringEntryProto.
+void add_external_entry(const WireField& parent, ExternalData& result) {
+  std::string key;
+  std::string value;
+  WireMessage message(parent);
+  for (WireField field; message.next(field);) {
+    if (field.wire == Wire::bytes && field.number == 1) {
+      key = field.text();
+    } else if (field.wire == Wire::bytes && field.number == 2) {
+      value = field.text();
+    }
+  }
+  if (key == "location") {
+    result.location = std::move(value);
+  } else if (key == "offset") {
+    result.offset = parse_size(value, "the offset of external data is no number");
+  } else if (key == "length") {
+    result.length = parse_size(value, "the length of external data is no number");
+  }
+}
+
+// Reads a field of TensorProto that belongs to its external data.
+void add_external_field(const WireField& field, ExternalData& result) {
+  if (field.number == 13 && field.wire == Wire::bytes) {  // external_data
+    add_external_entry(field, result);
+  } else if (field.number == 14 && field.wire == Wire::varint) {  // data_location: 1 is EXTERNAL
+    // Protobuf keeps 32 bits of an enumeration, and drops an unknown number.
+    const auto value = static_cast<std::uint32_t>(field.value);
+    result.used = value <= 1 ? value == 1 : result.used;
+  }
+}
+
+void add_tensor(const WireField& tensor, ExternalData& result) {
+  WireMessage message(tensor);
+  for (WireField field; message.next(field);) {
+    add_external_field(field, result);
+  }
+}
+
+// A SparseTensorProto is two tensors.
+struct SparseData {
+  ExternalData values;
+  ExternalData indices;
+};
+
+void add_sparse_tensor(const WireField& tensor, SparseData& result) {
+  WireMessage message(tensor);
+  for (WireField field; message.next(field);) {
+    if (field.wire == Wire::bytes && field.number == 1) {
+      add_tensor(field, result.values);
+    } else if (field.wire == Wire::bytes && field.number == 2) {
+      add_tensor(field, result.indices);
+    }
+  }
+}
+
+Initializer read_initializer(const WireField& parent) {
+  Initializer result;
+  ExternalData external;
+  WireMessage message(parent);
+  for (WireField field; message.next(field);) {
+    const bool bytes = field.wire == Wire::bytes;
+    if (field.number == 1) {  // TensorProto.dims, packed or one by one
+      add_dimensions(field, result.shape);
+    } else if (field.number == 2 && field.wire == Wire::varint) {  // data_type
+      result.data_type = static_cast<int>(field.value);
+    } else if (field.number == 8 && bytes) {  // name
+      result.name = field.text();
+    } else if (field.number == 9 && bytes) {  // raw_data
+      result.storage = Storage::inline_bytes;
+      result.offset = field.begin;
+      result.length = field.end - field.begin;
+    } else {
+      add_external_field(field, external);
+    }
+  }
+  if (external.used) {
+    result.storage = Storage::external;
+    result.location = std::move(external.location);
+    result.offset = external.offset;
+    result.length = external.length;  // for ONNX Runtime 0 says nothing
+  }
+  if (result.storage == Storage::typed || (external.used && result.length == 0)) {
+    result.length = dense_bytes(result.data_type, result.shape);
+  }
+  return result;
+}
+
+std::string name_of(const WireField& message, std::uint64_t number) {
+  std::string name;
+  WireMessage fields(message);
+  for (WireField field; fields.next(field);) {
+    if (field.wire == Wire::bytes && field.number == number) {
+      name = field.text();
+    }
+  }
+  return name;
+}
+
+class Indexer {
+ public:
+  explicit Indexer(ModelBytes& model) {
+    OnnxWalk<Indexer>(*this).model(model);
+    // In older models every initializer is an input by rule, and none can be overridden.
+    constexpr std::uint64_t first_ir_with_overriding = 4;
+    for (Initializer& initializer : index_.initializers) {
+      initializer.overridable =
+          ir_version_ >= first_ir_with_overriding && inputs_.count({initializer.graph, initializer.name}) > 0;
+    }
+  }
+
+  ModelIndex take() { return std::move(index_); }
+
+  bool enter(OnnxMessage kind, const WireField& field) {
+    switch (kind) {
+      case OnnxMessage::graph:
+        graphs_.push_back(graph_number(field));
+        break;
+      case OnnxMessage::node:
+        nodes_.emplace_back();
+        break;
+      case OnnxMessage::function:
+        ++functions_;
+        break;
+      case OnnxMessage::initializer:
+        index_.initializers.push_back(read_initializer(field));
+        index_.initializers.back().graph = graphs_.back();
+        index_.initializers.back().of_function = functions_ > 0;
+        return false;
+      case OnnxMessage::attribute:
+        attributes_.emplace_back();
+        break;
+      case OnnxMessage::model:
+      case OnnxMessage::none:
+        break;
+    }
+    return true;
+  }
+
+  void leave(OnnxMessage kind) {
+    if (kind == OnnxMessage::graph) {
+      graphs_.pop_back();
+    } else if (kind == OnnxMessage::node) {
+      const Node& node = nodes_.back();
+      const bool standard = node.domain.empty() || node.domain == "ai.onnx";
+      if (standard && node.type == "Constant") {
+        index_.constants.insert(node.outputs.begin(), node.outputs.end());
+      }
+      index_.operators.insert(standard ? node.type : node.domain + ":" + node.type);
+      nodes_.pop_back();
+    } else if (kind == OnnxMessage::attribute) {
+      add_location(attributes_.back().tensor);
+      add_locations(attributes_.back().sparse_tensor);
+      attributes_.pop_back();
+    } else if (kind == OnnxMessage::function) {
+      --functions_;
+    }
+  }
+
+  void field(OnnxMessage parent, const WireField& field) {
+    if (parent == OnnxMessage::model && field.number == 1 && field.wire == Wire::varint) {
+      ir_version_ = field.value;
+    }
+    if (field.wire != Wire::bytes) {
+      return;
+    }
+    if (parent == OnnxMessage::graph) {
+      if (field.number == 11) {  // GraphProto.input: ValueInfoProto.name
+        inputs_.emplace(graphs_.back(), name_of(field, 1));
+      } else if (field.number == 15) {  // sparse_initializer: the name is that of its values
+        sparse_initializer(field);
+      }
+    } else if (parent == OnnxMessage::attribute) {
+      attribute_field(field);
+    } else if (parent == OnnxMessage::node) {
+      if (field.number == 2) {  // NodeProto.output
+        nodes_.back().outputs.push_back(field.text());
+      } else if (field.number == 4) {  // op_type
+        nodes_.back().type = field.text();
+      } else if (field.number == 7) {  // domain
+        nodes_.back().domain = field.text();
+      }
+    }
+  }
+
+ private:
+  struct Node {
+    std::string type;
+    std::string domain;
+    std::vector<std::string> outputs;
+  };
+
+  // The fields of an attribute that hold one message. Protobuf merges such a field's parts where it is given again.
+  struct Attribute {
+    std::size_t graph = 0;  // the number; 0 before there is one
+    ExternalData tensor;
+    SparseData sparse_tensor;
+  };
+
+  std::size_t graph_number(const WireField& field) {
+    if (attributes_.empty()) {
+      return 0;  // ModelProto.graph
+    }
+    if (field.number != 6) {  // of AttributeProto.graphs
+      return ++sub_graphs_;
+    }
+    std::size_t& graph = attributes_.back().graph;  // AttributeProto.g
+    return graph = graph == 0 ? ++sub_graphs_ : graph;
+  }
+
+  void attribute_field(const WireField& field) {
+    if (field.number == 5) {  // AttributeProto.t
+      add_tensor(field, attributes_.back().tensor);
+    } else if (field.number == 10) {  // tensors
+      ExternalData tensor;
+      add_tensor(field, tensor);
+      add_location(tensor);
+    } else if (field.number == 22) {  // sparse_tensor
+      add_sparse_tensor(field, attributes_.back().sparse_tensor);
+    } else if (field.number == 23) {  // sparse_tensors
+      SparseData tensor;
+      add_sparse_tensor(field, tensor);
+      add_locations(tensor);
+    }
+  }
+
+  void add_location(const ExternalData& tensor) {
+    if (tensor.used) {
+      index_.other_locations.insert(tensor.location);
+    }
+  }
+
+  void add_locations(const SparseData& tensor) {
+    add_location(tensor.values);
+    add_location(tensor.indices);
+  }
+
+  void sparse_initializer(const WireField& parent) {
+    SparseData tensor;
+    add_sparse_tensor(parent, tensor);
+    add_locations(tensor);
+    WireMessage message(parent);
+    for (WireField field; message.next(field);) {
+      if (field.wire == Wire::bytes && field.number == 1) {  // SparseTensorProto.values
+        index_.constants.emplace(name_of(field, 8));
+      }
+    }
+  }
+
+  std::uint64_t ir_version_ = 0;
+  std::size_t sub_graphs_ = 0;
+  std::size_t functions_ = 0;                             // around the current field
+  std::vector<std::size_t> graphs_;                       // the numbers of the graphs around the current field
+  std::set<std::pair<std::size_t, std::string>> inputs_;  // with the number of their graph
+  std::vector<Node> nodes_;
+  std::vector<Attribute> attributes_;
+  ModelIndex index_;
+};
+
+}  // namespace
+
+ModelIndex index_model(ModelBytes model) { return Indexer(model).take(); }
+
+ModelIndex index_model(const unsigned char* model, std::size_t size) { return index_model(ModelBytes(model, size)); }
+
+std::set<std::string> external_locations(const ModelIndex& index) {
+  std::set<std::string> locations = index.other_locations;
+  for (const Initializer& initializer : index.initializers) {
+    if (initializer.storage == Storage::external) {
+      locations.insert(initializer.location);
+    }
+  }
+  return locations;
+}
+
+unsigned element_bits(int data_type) noexcept {
+  // By TensorProto.DataType: undefined, float, uint8, int8, uint16, int16, int32, int64, string, bool, float16, double,
+  // uint32, uint64, complex64, complex128, bfloat16, four of float8, uint4, int4, float4e2m1, float8e8m0, uint2, int2.
+  constexpr std::array<unsigned, 27> bits = {0,  32,  8,  8, 16, 16, 32, 64, 0, 8, 16, 64, 32, 64,
+                                             64, 128, 16, 8, 8,  8,  8,  4,  4, 4, 8,  2,  2};
+  const auto index = static_cast<std::size_t>(data_type);
+  return data_type >= 0 && index < bits.size() ? bits[index] : 0;
+}
+
+std::uint64_t dense_bytes(int data_type, const std::vector<std::int64_t>& shape) noexcept {
+  constexpr std::uint64_t too_many = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t count = 1;
+  for (const std::int64_t dimension : shape) {
+    if (dimension < 0 || __builtin_mul_overflow(count, static_cast<std::uint64_t>(dimension), &count)) {
+      return too_many;
+    }
+  }
+  std::uint64_t bits = 0;
+  return __builtin_mul_overflow(count, element_bits(data_type), &bits) || bits > too_many - 7 ? too_many
+                                                                                              : (bits + 7) / 8;
+}
+
+std::uint64_t total_bytes(const std::vector<Initializer>& initializers) noexcept {
+  std::uint64_t total = 0;
+  for (const Initializer& initializer : initializers) {
+    if (__builtin_add_overflow(total, initializer.length, &total)) {
+      return std::numeric_limits<std::uint64_t>::max();
+    }
+  }
+  return total;
+}
+
+}  // namespace ortmulti

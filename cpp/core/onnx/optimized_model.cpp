@@ -1,0 +1,250 @@
+#include "core/onnx/optimized_model.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.hpp"
+#include "core/base/file_io.hpp"
+#include "core/base/mapped_file.hpp"
+#include "core/onnx/index.hpp"
+#include "core/onnx/rewrite.hpp"
+
+namespace ortmulti {
+namespace {
+
+constexpr std::uint64_t alignment = 256;
+constexpr std::size_t block_bytes = std::size_t{1} << 20U;
+
+// A file that is read while its identity is what was noted before.
+class Source {
+ public:
+  explicit Source(const WeightFile& identity) : identity_(identity), file_(identity.path) { check(); }
+
+  const WeightFile& identity() const noexcept { return identity_; }
+
+  // Calls `take` with one block of the range after the other, until it says no; false then.
+  template <typename Take>
+  bool each_block(std::uint64_t offset, std::uint64_t length, const Take& take) {
+    block_.resize(block_bytes);
+    while (length > 0) {
+      const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(length, block_bytes));
+      file_.read(block_.data(), count, offset);
+      if (!take(block_.data(), count)) {
+        return false;
+      }
+      offset += count;
+      length -= count;
+    }
+    return true;
+  }
+
+  // That it was not changed meanwhile.
+  void check() const {
+    if (identify_open_file(file_) != identity_) {
+      throw Error(ErrorKind::fail, "'" + identity_.path + "' was changed while it was read");
+    }
+  }
+
+ private:
+  WeightFile identity_;
+  InputFile file_;
+  std::vector<unsigned char> block_;
+};
+
+// The raw_data of the original model's initializers.
+class OriginalWeights {
+ public:
+  explicit OriginalWeights(const std::string& path) : source_(identify_file(path)) {
+    for (const Initializer& initializer : index_model_file(source_.identity()).initializers) {
+      if (initializer.storage == Storage::inline_bytes) {
+        found_.emplace(initializer.name, std::pair(initializer.offset, initializer.length));
+      }
+    }
+  }
+
+  // Where a weight of this name with these bytes lies.
+  std::optional<std::uint64_t> find(const std::string& name, const unsigned char* bytes, std::uint64_t length) {
+    const auto [first, last] = found_.equal_range(name);
+    for (auto at = first; at != last; ++at) {
+      const auto [offset, its_length] = at->second;
+      const unsigned char* wanted = bytes;
+      if (its_length == length &&
+          source_.each_block(offset, length, [&](const unsigned char* block, std::size_t count) {
+            const bool same = std::memcmp(block, wanted, count) == 0;
+            wanted += count;
+            return same;
+          })) {
+        return offset;
+      }
+    }
+    return std::nullopt;
+  }
+
+  const Source& source() const noexcept { return source_; }
+
+ private:
+  Source source_;
+  std::multimap<std::string, std::pair<std::uint64_t, std::uint64_t>> found_;
+};
+
+class Splitter {
+ public:
+  Splitter(const std::string& saved, const std::string& original, const std::string& data_folder, std::string folder)
+      : saved_(InputFile(saved)),
+        index_(index_model(saved_.data(), saved_.size())),
+        rules_(index_),
+        external_(data_folder, original),
+        original_path_(original),
+        folder_(std::move(folder)) {}
+
+  SplitModel split(const std::set<std::string>& unshared) {
+    if (!index_.other_locations.empty()) {
+      throw Error(ErrorKind::fail, "the external file '" + *index_.other_locations.begin() +
+                                       "' holds tensors of attributes, which cannot be moved");
+    }
+    for (const char* name : {split_model_file, split_weights_file, split_shared_file}) {
+      unlink((folder_ + "/" + name).c_str());  // of an earlier attempt
+    }
+    for (std::size_t index = 0; index < index_.initializers.size(); ++index) {
+      const Initializer& initializer = index_.initializers[index];
+      const bool is_external = initializer.storage == Storage::external;
+      // ONNX Runtime copies a function's graphs to where it is used: their tensors stay where they are if they can.
+      const bool moves = is_external || (initializer.storage == Storage::inline_bytes && !initializer.of_function &&
+                                         initializer.length >= min_shared_bytes);
+      std::string problem = rules_.problem(initializer);
+      if (problem.empty() && unshared.count(initializer.name) > 0) {
+        problem = "it was not taken before";
+      }
+      const bool shared = moves && problem.empty() && initializer.length >= min_shared_bytes;
+      if (!shared && initializer.length >= min_shared_bytes) {
+        result_.weights.left_out.push_back({initializer.name, problem});
+      }
+      if (shared) {
+        share(index, initializer);
+      } else if (moves) {
+        relocations_.push_back({index, split_weights_file, copy(initializer), initializer.length});
+      }
+    }
+    check_sources();
+    finish();
+    return std::move(result_);
+  }
+
+ private:
+  void share(std::size_t index, const Initializer& initializer) {
+    Weight weight{initializer.name,   initializer.data_type, initializer.shape, 0,
+                  initializer.offset, initializer.length};
+    if (initializer.storage == Storage::external) {
+      weight.file = add_file(result_.weights, external_.find(initializer));
+    } else if (const auto offset = find_in_original(initializer)) {
+      weight.offset = *offset;
+      weight.file = add_file(result_.weights, original_->source().identity());
+    } else {
+      weight.offset = copy(initializer);
+      own_.push_back(result_.weights.weights.size());
+    }
+    relocations_.push_back({index, split_shared_file, weight.offset, weight.length});
+    result_.weights.weights.push_back(std::move(weight));
+  }
+
+  std::optional<std::uint64_t> find_in_original(const Initializer& initializer) {
+    if (original_path_.empty()) {
+      return std::nullopt;
+    }
+    if (!original_) {
+      original_ = std::make_unique<OriginalWeights>(original_path_);
+    }
+    return original_->find(initializer.name, saved_.data() + initializer.offset, initializer.length);
+  }
+
+  // Adds its bytes to weights.bin; their offset there.
+  std::uint64_t copy(const Initializer& initializer) {
+    if (!weights_) {
+      weights_ = std::make_unique<OutputFile>(folder_ + "/" + split_weights_file);
+    }
+    const std::uint64_t padding = (alignment - weights_->size() % alignment) % alignment;
+    weights_->write(std::vector<unsigned char>(padding).data(), padding);
+    const std::uint64_t offset = weights_->size();
+    if (initializer.storage == Storage::external) {
+      source_of(external_.find(initializer))
+          .each_block(initializer.offset, initializer.length, [&](const unsigned char* block, std::size_t count) {
+            weights_->write(block, count);
+            return true;
+          });
+    } else {
+      weights_->write(saved_.data() + initializer.offset, initializer.length);
+    }
+    return offset;
+  }
+
+  Source& source_of(const WeightFile& file) {
+    std::unique_ptr<Source>& source = sources_[file.path];
+    if (!source) {
+      source = std::make_unique<Source>(file);
+    }
+    return *source;
+  }
+
+  void check_sources() const {
+    if (original_) {
+      original_->source().check();
+    }
+    for (const auto& [path, source] : sources_) {
+      source->check();
+    }
+  }
+
+  void finish() {
+    OutputFile model(folder_ + "/" + split_model_file);
+    const std::string graph = relocate_initializers(saved_.data(), saved_.size(), relocations_);
+    model.write(graph.data(), graph.size());
+    model.close();
+    OutputFile shared(folder_ + "/" + split_shared_file);
+    shared.close();
+    if (weights_) {
+      weights_->close();
+      result_.own_bytes = weights_->size();
+      if (!own_.empty()) {
+        const std::size_t file = add_file(result_.weights, identify_file(weights_->path()));
+        for (const std::size_t index : own_) {
+          result_.weights.weights[index].file = file;
+        }
+      }
+    }
+    sync_folder(folder_);
+    model.keep();
+    shared.keep();
+    if (weights_) {
+      weights_->keep();
+    }
+  }
+
+  MappedFile saved_;
+  ModelIndex index_;
+  SharingRules rules_;
+  ExternalFiles external_;
+  std::string original_path_;
+  std::string folder_;
+  std::unique_ptr<OriginalWeights> original_;
+  std::map<std::string, std::unique_ptr<Source>> sources_;
+  std::unique_ptr<OutputFile> weights_;
+  std::vector<std::size_t> own_;  // the shared weights that lie in weights.bin
+  std::vector<Relocation> relocations_;
+  SplitModel result_;
+};
+
+}  // namespace
+
+SplitModel split_optimized_model(const std::string& saved, const std::string& original, const std::string& data_folder,
+                                 const std::string& folder, const std::set<std::string>& unshared) {
+  return Splitter(saved, original, data_folder, folder).split(unshared);
+}
+
+}  // namespace ortmulti

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "core/onnx/weight_list.hpp"
+
+namespace ortmulti {
+
+struct SplitModel {
+  WeightList weights;           ///< Shared ones, in the original's files and in weights.bin.
+  std::uint64_t own_bytes = 0;  ///< Of weights.bin.
+};
+
+/// Names in the folder that split_optimized_model writes.
+constexpr const char* split_model_file = "model.onnx";
+constexpr const char* split_weights_file = "weights.bin";
+constexpr const char* split_shared_file = "shared";
+
+/// Makes of a model that ONNX Runtime saved (`saved`, with the original's external data untouched) a small graph in
+/// `folder`, whose big tensors are external:
+///   model.onnx   the graph; tensors in typed fields and small ones stay in it
+///   weights.bin  what the original's files do not have; not there if that is nothing
+///   shared       empty: where the graph says that the shared weights lie. One that a session is not given is an error
+///                and never zeros.
+/// `original` is the original model, or empty for one that was no file; `data_folder` is the folder of its external
+/// data. Initializers named in `unshared` are not shared. All is on the disk on return; after an Error, which names the
+/// file, none of the three is left.
+SplitModel split_optimized_model(const std::string& saved, const std::string& original, const std::string& data_folder,
+                                 const std::string& folder, const std::set<std::string>& unshared);
+
+}  // namespace ortmulti

@@ -1,0 +1,283 @@
+#include "core/onnx/weight_list.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <memory>
+#include <system_error>
+
+#include "core/base/error.hpp"
+#include "core/base/file_io.hpp"
+#include "core/onnx/wire.hpp"
+
+namespace ortmulti {
+namespace {
+
+// TensorProto.DataType: what ONNX Runtime's API can make a tensor of over somebody's memory. Strings and complex
+// numbers are not among them, nor what came after int4.
+bool has_shareable_type(int data_type) {
+  constexpr int string = 8;
+  constexpr int complex64 = 14;
+  constexpr int complex128 = 15;
+  constexpr int int4 = 22;
+  return data_type > 0 && data_type <= int4 && data_type != string && data_type != complex64 && data_type != complex128;
+}
+
+bool lies_in(const std::string& path, const std::string& folder) {
+  return path.compare(0, folder.size(), folder) == 0 &&
+         (folder == "/" || (path.size() > folder.size() && path[folder.size()] == '/'));
+}
+
+std::string quote(const std::string& text) { return "'" + text + "'"; }
+
+WeightFile identity(const std::string& path, const struct stat& status) {
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(ErrorKind::no_such_file, "'" + path + "' is not a regular file");
+  }
+  constexpr std::int64_t second = 1'000'000'000;
+  WeightFile file;
+  file.path = path;
+  file.size = static_cast<std::uint64_t>(status.st_size);
+  file.inode = status.st_ino;
+  file.mtime_ns = status.st_mtim.tv_sec * second + status.st_mtim.tv_nsec;
+  return file;
+}
+
+Error changed(const WeightFile& file) {
+  return Error(ErrorKind::weights, quote(file.path) + " was changed or replaced while it was loaded; load again");
+}
+
+// The path without symbolic links and the status of one and the same file, whatever is renamed meanwhile; errno or 0.
+int resolve_once(const std::string& path, std::string& real, struct stat& status) {
+  // O_PATH opens no device and waits for no FIFO.
+  const int descriptor = open(path.c_str(), O_PATH | O_CLOEXEC);
+  if (descriptor < 0) {
+    return errno;
+  }
+  int code = fstat(descriptor, &status) == 0 ? 0 : errno;
+  std::array<char, PATH_MAX> target{};
+  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+  if (const ssize_t length = readlink(link.c_str(), target.data(), target.size()); length > 0) {
+    real.assign(target.data(), static_cast<std::size_t>(length));
+  } else {  // there is no /proc
+    real = real_path(path);
+    code = code == 0 && real.empty() ? errno : code;
+  }
+  close(descriptor);
+  return code;
+}
+
+}  // namespace
+
+std::string folder_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
+}
+
+std::string real_path(const std::string& path) {
+  struct Free {
+    void operator()(char* text) const { std::free(text); }  // NOLINT(cppcoreguidelines-no-malloc): realpath's memory
+  };
+  const std::unique_ptr<char, Free> resolved(realpath(path.c_str(), nullptr));
+  return resolved ? resolved.get() : "";
+}
+
+WeightFile identify_file(const std::string& path) {
+  std::string real;
+  struct stat status{};
+  if (const int code = resolve_once(path, real, status); code != 0) {
+    throw Error(ErrorKind::no_such_file, "cannot open '" + path + "': " + std::generic_category().message(code));
+  }
+  return identity(real, status);
+}
+
+std::unique_ptr<const InputFile> open_listed(const WeightFile& listed) {
+  std::unique_ptr<const InputFile> file;
+  try {
+    file = std::make_unique<const InputFile>(listed.path);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::weights, std::string("the weights cannot be loaded: ") + error.what());
+  }
+  check_open(*file, listed);
+  return file;
+}
+
+void check_open(const InputFile& file, const WeightFile& listed) {
+  if (identify_open_file(file) != listed) {
+    throw changed(listed);
+  }
+}
+
+void check_unchanged(const std::vector<WeightFile>& listed) {
+  for (const WeightFile& file : listed) {
+    struct stat status{};
+    if (lstat(file.path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || identity(file.path, status) != file) {
+      throw changed(file);
+    }
+  }
+}
+
+WeightFile identify_open_file(const InputFile& file) {
+  struct stat status{};
+  if (fstat(file.descriptor(), &status) != 0) {
+    file.fail(errno);
+  }
+  return identity(file.path(), status);
+}
+
+std::size_t add_file(WeightList& list, const WeightFile& file) {
+  const auto at = std::find(list.files.begin(), list.files.end(), file);
+  const auto index = static_cast<std::size_t>(at - list.files.begin());
+  if (at == list.files.end()) {
+    list.files.push_back(file);
+  }
+  return index;
+}
+
+std::string tensor_problem(const std::string& name, int data_type, const std::vector<std::int64_t>& shape,
+                           std::uint64_t bytes) {
+  if (!has_shareable_type(data_type)) {
+    return "tensors of its type (" + std::to_string(data_type) + ") cannot be shared";
+  }
+  if (const std::uint64_t dense = dense_bytes(data_type, shape); bytes != dense) {
+    return "it has " + std::to_string(bytes) + " bytes where its type and shape need " + std::to_string(dense);
+  }
+  if (name.empty() || name.find('\0') != std::string::npos) {
+    return "it has no name that could be given to ONNX Runtime";
+  }
+  return "";
+}
+
+SharingRules::SharingRules(const ModelIndex& index) : index_(index) {
+  std::set<std::string> seen;
+  for (const Initializer& initializer : index.initializers) {
+    if (!seen.insert(initializer.name).second) {
+      repeated_.insert(initializer.name);
+    }
+  }
+}
+
+std::string SharingRules::problem(const Initializer& initializer) const {
+  if (initializer.storage == Storage::typed) {
+    return "its values are in a typed field of the model";
+  }
+  if (std::string problem =
+          tensor_problem(initializer.name, initializer.data_type, initializer.shape, initializer.length);
+      !problem.empty()) {
+    return problem;
+  }
+  if (repeated_.count(initializer.name) > 0) {
+    return "another initializer of the model has the same name";
+  }
+  if (index_.constants.count(initializer.name) > 0) {
+    return "a constant of the model has the same name";
+  }
+  if (initializer.overridable) {
+    return "it is an input of its graph too, which a run may override";
+  }
+  if (initializer.of_function) {
+    return "it belongs to a function, where ONNX Runtime renames it";
+  }
+  return "";
+}
+
+ExternalFiles::ExternalFiles(const std::string& folder, const std::string& model_path)
+    : folder_(folder.empty() ? "." : folder) {
+  const auto allow = [this](const std::string& allowed) {
+    if (!allowed.empty()) {
+      allowed_.push_back(allowed);
+    }
+  };
+  allow(real_path(folder_));
+  if (const std::string real = real_path(model_path); !real.empty()) {
+    // Model caches keep links to files of another folder: model and data may both lie there.
+    allow(folder_of(real));
+  }
+}
+
+WeightFile ExternalFiles::resolve(const std::string& location, const std::string& owner) const {
+  if (location.empty() || location.find('\0') != std::string::npos) {
+    throw Error(ErrorKind::fail, owner + " names no file");
+  }
+  const std::string data = owner + " in " + quote(location);
+  if (location.front() == '/') {
+    throw Error(ErrorKind::fail, data + ": the path must be relative to the model's folder " + quote(folder_));
+  }
+  const std::string path = folder_ + "/" + location;
+  std::string real;
+  struct stat status{};
+  if (const int code = resolve_once(path, real, status); code != 0) {
+    throw Error(ErrorKind::no_such_file,
+                data + ": cannot open " + quote(path) + ": " + std::generic_category().message(code));
+  }
+  if (std::none_of(allowed_.begin(), allowed_.end(), [&](const auto& allowed) { return lies_in(real, allowed); })) {
+    throw Error(ErrorKind::fail, data + ": " + quote(real) + " is outside of the model's folder " + quote(folder_));
+  }
+  try {
+    return identity(real, status);
+  } catch (const Error& error) {
+    throw Error(error.kind(), data + ": " + error.what());
+  }
+}
+
+const WeightFile& ExternalFiles::find(const std::string& location, const std::string& owner) {
+  auto at = found_.find(location);
+  if (at == found_.end()) {
+    at = found_.emplace(location, resolve(location, owner)).first;
+  }
+  return at->second;
+}
+
+const WeightFile& ExternalFiles::find(const std::string& location) { return find(location, "external data"); }
+
+const WeightFile& ExternalFiles::find(const Initializer& initializer) {
+  const std::string owner = "the external data of " + quote(initializer.name);
+  const WeightFile& file = find(initializer.location, owner);
+  const std::uint64_t size = file.size;
+  if (initializer.offset > size || initializer.length > size - initializer.offset) {
+    throw Error(ErrorKind::fail, owner + " in " + quote(initializer.location) + ": it is " +
+                                     std::to_string(initializer.length) + " bytes from " +
+                                     std::to_string(initializer.offset) + ", and " + quote(file.path) + " has " +
+                                     std::to_string(size) + " bytes");
+  }
+  return file;
+}
+
+ModelIndex index_model_file(const WeightFile& model) {
+  const std::unique_ptr<const InputFile> file = open_listed(model);
+  ModelIndex index = index_model(ModelBytes(*file));
+  check_open(*file, model);
+  return index;
+}
+
+WeightList shareable_weights(const std::string& model_path, std::uint64_t min_bytes) {
+  const WeightFile model = identify_file(model_path);
+  const ModelIndex index = index_model_file(model);
+  const SharingRules rules(index);
+  ExternalFiles external(folder_of(model_path), model_path);
+  WeightList list;
+  list.files.push_back(model);
+  for (const Initializer& initializer : index.initializers) {
+    const bool is_external = initializer.storage == Storage::external;
+    const WeightFile& file = is_external ? external.find(initializer) : model;
+    if (initializer.length < min_bytes) {
+      continue;
+    }
+    const std::string problem = rules.problem(initializer);
+    if (problem.empty()) {
+      list.weights.push_back({initializer.name, initializer.data_type, initializer.shape, add_file(list, file),
+                              initializer.offset, initializer.length});
+    } else {
+      list.left_out.push_back({initializer.name, problem});
+    }
+  }
+  return list;
+}
+
+}  // namespace ortmulti

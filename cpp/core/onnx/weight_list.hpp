@@ -1,0 +1,128 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/onnx/index.hpp"
+
+namespace ortmulti {
+
+class InputFile;
+
+/// A file as it was when its weights were listed.
+struct WeightFile {
+  std::string path;  ///< Absolute, without symbolic links.
+  std::uint64_t size = 0;
+  std::uint64_t inode = 0;
+  std::int64_t mtime_ns = 0;  ///< Nanoseconds since 1970.
+
+  friend bool operator==(const WeightFile& left, const WeightFile& right) {
+    return left.path == right.path && left.size == right.size && left.inode == right.inode &&
+           left.mtime_ns == right.mtime_ns;
+  }
+  friend bool operator!=(const WeightFile& left, const WeightFile& right) { return !(left == right); }
+};
+
+/// What the file system says of this file now. Throws Error with no_such_file unless it is a regular file.
+WeightFile identify_file(const std::string& path);
+
+/// The index of a model file. Throws Error: with ErrorKind::weights for another file than was identified, or one that
+/// is changed meanwhile; as index_model.
+ModelIndex index_model_file(const WeightFile& model);
+
+/// Opens a listed file. Throws Error with ErrorKind::weights where that fails, or opens another file than was listed.
+std::unique_ptr<const InputFile> open_listed(const WeightFile& listed);
+
+/// Throws Error with ErrorKind::weights where an open file is no longer as it was listed.
+void check_open(const InputFile& file, const WeightFile& listed);
+
+/// Throws Error with ErrorKind::weights for a path that leads to another file than was listed, or to a changed one.
+void check_unchanged(const std::vector<WeightFile>& listed);
+
+/// The same of a file that is open, under the path that it was opened with.
+WeightFile identify_open_file(const InputFile& file);
+
+/// An initializer whose value several sessions may have in common.
+struct Weight {
+  std::string name;
+  int data_type = 0;  ///< ONNX's TensorProto.DataType.
+  std::vector<std::int64_t> shape;
+  std::size_t file = 0;      ///< Index into WeightList::files.
+  std::uint64_t offset = 0;  ///< In that file.
+  std::uint64_t length = 0;  ///< Bytes.
+};
+
+/// An initializer that is big enough to be shared and cannot be.
+struct LeftOut {
+  std::string name;
+  std::string reason;
+};
+
+struct WeightList {
+  std::vector<WeightFile> files;  ///< The model's own, too, where the list is of a model file.
+  std::vector<Weight> weights;
+  std::vector<LeftOut> left_out;
+};
+
+/// Smaller initializers are not worth it.
+constexpr std::uint64_t min_shared_bytes = 1024;
+
+/// The weights of a model file that sessions can share: tensors of at least `min_bytes` of a type whose elements have a
+/// fixed width, named like no other initializer or constant of the model, that no run can override, as raw_data in the
+/// model or in files that ONNX Runtime would open. Throws Error, naming tensor and file, for an external file that is
+/// missing, too short or outside of the model's folder.
+WeightList shareable_weights(const std::string& model_path, std::uint64_t min_bytes = min_shared_bytes);
+
+/// Why sessions cannot share a tensor of this name and type with these bytes; empty if they can.
+std::string tensor_problem(const std::string& name, int data_type, const std::vector<std::int64_t>& shape,
+                           std::uint64_t bytes);
+
+/// Why an initializer cannot be shared, whatever its size; empty if it can.
+class SharingRules {
+ public:
+  explicit SharingRules(const ModelIndex& index);
+  std::string problem(const Initializer& initializer) const;
+
+ private:
+  const ModelIndex& index_;
+  std::set<std::string> repeated_;
+};
+
+/// Finds the files of external data as ONNX Runtime does: relative to the model's folder and within it, or within the
+/// folder of the file that a model path leads to as a symbolic link.
+class ExternalFiles {
+ public:
+  /// `folder` is that of the model (empty: the working folder), `model_path` the model itself, or empty for one that is
+  /// no file.
+  ExternalFiles(const std::string& folder, const std::string& model_path);
+
+  /// Find the file of an external initializer. Throws Error, naming both, unless the initializer lies in it completely.
+  const WeightFile& find(const Initializer& initializer);
+
+  /// Find a file by its location in the model. Throws Error, naming it.
+  const WeightFile& find(const std::string& location);
+
+ private:
+  const WeightFile& find(const std::string& location, const std::string& owner);
+  WeightFile resolve(const std::string& location, const std::string& owner) const;
+
+  std::string folder_;
+  std::vector<std::string> allowed_;         // folders, absolute and without symbolic links
+  std::map<std::string, WeightFile> found_;  // by location
+};
+
+/// Adds `file` to the list's files unless it is there; its index.
+std::size_t add_file(WeightList& list, const WeightFile& file);
+
+/// The folder that a path names a file in; "." for a mere name.
+std::string folder_of(const std::string& path);
+
+/// A path without symbolic links and relative parts; empty if there is no such file.
+std::string real_path(const std::string& path);
+
+}  // namespace ortmulti

@@ -1,0 +1,150 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/base/file_io.hpp"
+
+namespace ortmulti {
+
+/// The bytes of a serialized model: in memory, or in a file that is read through a small window. A file that shrinks
+/// meanwhile is an Error with ErrorKind::weights; a mapping of it would end the process.
+class ModelBytes {
+ public:
+  /// Bytes in memory, which outlive this object.
+  ModelBytes(const unsigned char* bytes, std::uint64_t size) : size_(size), window_(bytes), window_size_(size) {}
+  /// A file, which outlives this object, with the size that it has now.
+  explicit ModelBytes(const InputFile& file) : file_(&file), size_(file.size()) {}
+
+  std::uint64_t size() const noexcept { return size_; }
+  unsigned char at(std::uint64_t offset) {
+    if (offset - window_begin_ >= window_size_) {
+      move_window(offset, 1);
+    }
+    return window_[offset - window_begin_];
+  }
+  void append_to(std::string& out, std::uint64_t begin, std::uint64_t end);
+
+ private:
+  void move_window(std::uint64_t begin, std::uint64_t length);
+  void read(void* target, std::uint64_t begin, std::uint64_t length) const;
+
+  const InputFile* file_ = nullptr;
+  std::uint64_t size_;
+  const unsigned char* window_ = nullptr;
+  std::uint64_t window_begin_ = 0;
+  std::uint64_t window_size_ = 0;
+  std::uint64_t next_size_ = 0;
+  std::vector<unsigned char> buffer_;
+};
+
+/// Throws Error with ErrorKind::invalid_protobuf: "not an ONNX model: " and `what`.
+[[noreturn]] void malformed_model(const char* what);
+
+enum class Wire : unsigned { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
+
+/// One field of a message of the protobuf wire format.
+struct WireField {
+  std::uint64_t number = 0;
+  Wire wire = Wire::varint;
+  std::uint64_t value = 0;      ///< Of a varint; 0 for the others.
+  ModelBytes* model = nullptr;  ///< The model that the offsets below are of.
+  std::uint64_t start = 0;      ///< Of its tag.
+  std::uint64_t begin = 0;      ///< Of the bytes of Wire::bytes; empty for the others.
+  std::uint64_t end = 0;        ///< The end of those bytes, and of every field.
+
+  std::string text() const {
+    std::string result;
+    model->append_to(result, begin, end);
+    return result;
+  }
+};
+
+/// Reads a message field by field and never beyond its end; malformed_model for what is no message.
+class WireMessage {
+ public:
+  explicit WireMessage(ModelBytes& model) : model_(model), at_(0), end_(model.size()) {}
+  explicit WireMessage(const WireField& field) : model_(*field.model), at_(field.begin), end_(field.end) {}
+
+  /// Reads the next field; false at the end.
+  bool next(WireField& field);
+
+  bool at_end() const noexcept { return at_ == end_; }
+
+  std::uint64_t varint();
+
+ private:
+  void skip(std::uint64_t length);
+
+  ModelBytes& model_;
+  std::uint64_t at_;
+  std::uint64_t end_;
+};
+
+/// The messages of a model that contain graphs, and graphs' initializers.
+enum class OnnxMessage { none, model, function, graph, node, attribute, initializer };
+
+/// Walks a model's messages depth first, in the order in which they lie in the file. The visitor has
+///   bool enter(OnnxMessage, const WireField&)   before such a message; false leaves its content out
+///   void leave(OnnxMessage)                     after one that was entered
+///   void field(OnnxMessage, const WireField&)   for every other field, with the kind of message that it is a field of
+template <typename Visitor>
+class OnnxWalk {
+ public:
+  explicit OnnxWalk(Visitor& visitor) : visitor_(visitor) {}
+
+  void model(ModelBytes& bytes) { fields(OnnxMessage::model, WireMessage(bytes), 0); }
+
+ private:
+  // Graphs within graphs; deeper nesting is an attack on the stack, not a model.
+  static constexpr int max_depth = 64;
+
+  // Which kind of message a field holds.
+  static OnnxMessage kind_of(OnnxMessage parent, const WireField& field) {
+    if (field.wire == Wire::bytes) {
+      switch (parent) {
+        case OnnxMessage::model:
+          return field.number == 7    ? OnnxMessage::graph
+                 : field.number == 25 ? OnnxMessage::function
+                                      : OnnxMessage::none;
+        case OnnxMessage::function:
+          return field.number == 7    ? OnnxMessage::node
+                 : field.number == 11 ? OnnxMessage::attribute
+                                      : OnnxMessage::none;
+        case OnnxMessage::graph:
+          return field.number == 1   ? OnnxMessage::node
+                 : field.number == 5 ? OnnxMessage::initializer
+                                     : OnnxMessage::none;
+        case OnnxMessage::node:
+          return field.number == 5 ? OnnxMessage::attribute : OnnxMessage::none;
+        case OnnxMessage::attribute:
+          return field.number == 6 || field.number == 11 ? OnnxMessage::graph : OnnxMessage::none;
+        case OnnxMessage::initializer:
+        case OnnxMessage::none:
+          break;
+      }
+    }
+    return OnnxMessage::none;
+  }
+
+  void fields(OnnxMessage parent, WireMessage message, int depth) {
+    if (depth > max_depth) {
+      malformed_model("its graphs are nested too deeply");
+    }
+    for (WireField field; message.next(field);) {
+      const OnnxMessage kind = kind_of(parent, field);
+      if (kind == OnnxMessage::none) {
+        visitor_.field(parent, field);
+      } else if (visitor_.enter(kind, field)) {
+        fields(kind, WireMessage(field), depth + (kind == OnnxMessage::graph ? 1 : 0));
+        visitor_.leave(kind);
+      }
+    }
+  }
+
+  Visitor& visitor_;
+};
+
+}  // namespace ortmulti

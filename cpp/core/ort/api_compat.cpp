@@ -1,0 +1,70 @@
+#include "core/ort/api_compat.hpp"
+
+#include <charconv>
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+#include "core/base/error.hpp"
+#include "core/ort/library.hpp"
+
+namespace ortmulti::newer_calls {
+namespace {
+
+// The last function of the API of 1.21.
+constexpr std::size_t last_of_1_21 = offsetof(OrtApi, SetEpDynamicOptions) / sizeof(void*);
+
+constexpr std::size_t memory_info_for_inputs_at = last_of_1_21 + 96;
+constexpr std::size_t memory_info_for_outputs_at = last_of_1_21 + 97;
+#if ORT_API_VERSION >= 23
+static_assert(memory_info_for_inputs_at == offsetof(OrtApi, SessionGetMemoryInfoForInputs) / sizeof(void*));
+static_assert(memory_info_for_outputs_at == offsetof(OrtApi, SessionGetMemoryInfoForOutputs) / sizeof(void*));
+#endif
+constexpr int memory_info_since = 23;
+
+constexpr std::size_t release_captured_graph_at = last_of_1_21 + 137;
+#if ORT_API_VERSION >= 27
+static_assert(release_captured_graph_at == offsetof(OrtApi, SessionReleaseCapturedGraph) / sizeof(void*));
+#endif
+
+// The second number of a release: 31 of "1.31.1".
+int minor_of(const std::string& version) {
+  const std::size_t dot = version.find('.');
+  int minor = 0;
+  if (dot != std::string::npos) {
+    std::from_chars(version.data() + dot + 1, version.data() + version.size(), minor);
+  }
+  return minor;
+}
+
+template <typename Function>
+Function function_at(std::size_t place, int minor, const std::string& what) {
+  const std::string& version = OnnxRuntime::get().version();
+  if (minor_of(version) < minor) {
+    throw Error(ErrorKind::not_implemented,
+                what + " needs ONNX Runtime 1." + std::to_string(minor) + " or newer; this is " + version);
+  }
+  Function function = nullptr;
+  std::memcpy(static_cast<void*>(&function), reinterpret_cast<const char*>(&Ort::GetApi()) + place * sizeof(void*),
+              sizeof(function));
+  return function;
+}
+
+}  // namespace
+
+ReleaseCapturedGraph session_release_captured_graph() {
+  return function_at<ReleaseCapturedGraph>(release_captured_graph_at, 27, "releasing a captured graph");
+}
+
+bool have_memory_info_of_values() { return minor_of(OnnxRuntime::get().version()) >= memory_info_since; }
+
+MemoryInfoOfValues session_memory_info_for_inputs() {
+  return function_at<MemoryInfoOfValues>(memory_info_for_inputs_at, memory_info_since, "asking where inputs are read");
+}
+
+MemoryInfoOfValues session_memory_info_for_outputs() {
+  return function_at<MemoryInfoOfValues>(memory_info_for_outputs_at, memory_info_since,
+                                         "asking where outputs are written");
+}
+
+}  // namespace ortmulti::newer_calls

@@ -1,0 +1,204 @@
+#include "core/ort/library.hpp"
+
+#include <dlfcn.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <mutex>
+#include <utility>
+
+#include "core/base/error.hpp"
+#include "core/base/fork.hpp"
+#include "core/base/timeline.hpp"
+#include "core/ort/weight_use.hpp"
+
+namespace ortmulti {
+namespace {
+
+std::mutex open_mutex;
+std::atomic<OnnxRuntime*> opened{nullptr};
+
+// What the environment is, or will be, made with; the lock is held while it is made, too.
+std::mutex environment_mutex;
+EnvironmentSettings environment_settings;
+
+void ORT_API_CALL enqueue(void* /*unused*/, OrtLoggingLevel severity, const char* category, const char* logger,
+                          const char* location, const char* message) {
+  const auto text = [](const char* pointer) { return std::string(pointer == nullptr ? "" : pointer); };
+  try {
+    LogRecord record{static_cast<int>(severity), text(category), text(logger), text(location), text(message)};
+    record.time_ns = steady_now_ns();
+    record.thread = this_thread();
+    if (pass_on(record)) {
+      onnxruntime_log().push(std::move(record));
+    }
+  } catch (...) {  // NOLINT(bugprone-empty-catch): ONNX Runtime calls this from C; a lost log line is the lesser evil
+  }
+}
+
+// In a forked child ONNX Runtime's exit handlers wait for threads that only the parent has (1.31's do). What else ends
+// a process in order, Python's exit handlers and stdio, has run by then or runs here.
+void exit_at_once(int status, void* /*unused*/) {
+  std::fflush(nullptr);
+  _exit(status);
+}
+
+void skip_exit_handlers() { static_cast<void>(on_exit(exit_at_once, nullptr)); }
+
+}  // namespace
+
+LogQueue& onnxruntime_log() { return one_of_process<LogQueue>(); }
+
+OnnxRuntime::OnnxRuntime(const std::string& path) : path_(path) {
+  // Local: the onnxruntime Python package may hold a second copy of the same symbols in this process.
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* reason = dlerror();
+    throw Error(ErrorKind::library,
+                "cannot open ONNX Runtime's library '" + path + "': " + (reason == nullptr ? "" : reason));
+  }
+  using GetApiBase = const OrtApiBase* (*)();
+  const auto get_api_base = reinterpret_cast<GetApiBase>(dlsym(library, "OrtGetApiBase"));
+  if (get_api_base == nullptr) {
+    throw Error(ErrorKind::library, "'" + path + "' is no ONNX Runtime library: it does not export OrtGetApiBase");
+  }
+  const OrtApiBase* base = get_api_base();
+  version_ = base->GetVersionString();
+  const OrtApi* api = base->GetApi(api_version);
+  if (api == nullptr) {
+    throw Error(ErrorKind::library, "'" + path + "' is ONNX Runtime " + version_ + ", and 1." +
+                                        std::to_string(api_version) + " or newer is needed");
+  }
+  Ort::InitApi(api);
+  on_fork_in_child(skip_exit_handlers);
+  // Closing a session calls this from any thread. Where malloc is another library's, the C library initializes its own
+  // at the first call, and not safely from two threads at once.
+  malloc_trim(0);
+}
+
+OnnxRuntime& OnnxRuntime::open(const std::string& path) {
+  const std::lock_guard lock(open_mutex);
+  OnnxRuntime* runtime = opened.load();
+  if (runtime == nullptr) {
+    runtime = new OnnxRuntime(path);  // NOLINT(cppcoreguidelines-owning-memory): never closed, see the class
+    opened.store(runtime);
+  } else if (runtime->path_ != path) {
+    throw Error(ErrorKind::library, "this process already uses ONNX Runtime from '" + runtime->path_ +
+                                        "' and cannot open '" + path + "' as well");
+  }
+  return *runtime;
+}
+
+OnnxRuntime& OnnxRuntime::get() {
+  OnnxRuntime* runtime = opened.load();
+  if (runtime == nullptr) {
+    throw Error(ErrorKind::library, "ONNX Runtime's library has not been opened yet");
+  }
+  return *runtime;
+}
+
+bool OnnxRuntime::is_open() noexcept { return opened.load() != nullptr; }
+
+const Ort::Env& OnnxRuntime::env() {
+  if (const Ort::Env* made = env_.load(); made != nullptr) {
+    return *made;
+  }
+  const std::lock_guard lock(environment_mutex);
+  if (!has_env()) {
+    try {
+      auto made = std::make_unique<Ort::Env>(make_environment(environment_settings, enqueue, pool_threads_));
+      has_thread_pools_ = environment_settings.thread_pools.has_value();
+      generation_ = fork_generation();
+      env_.store(made.release());
+    } catch (const Ort::Exception& exception) {
+      throw from_onnxruntime(exception, "starting ONNX Runtime " + version_);
+    }
+  }
+  return *env_.load();
+}
+
+void OnnxRuntime::set_global_thread_pools(const GlobalThreadPools& pools) {
+  const std::lock_guard lock(environment_mutex);
+  if (const OnnxRuntime* runtime = opened.load(); runtime != nullptr && runtime->has_env()) {
+    throw Error(ErrorKind::fail, std::string("ONNX Runtime's environment is there already, ") +
+                                     (runtime->has_thread_pools_ ? "with" : "without") +
+                                     " global thread pools: set them before the first session, value or RunOptions");
+  }
+  environment_settings.thread_pools = pools;
+}
+
+void OnnxRuntime::set_arenas(std::map<std::string, ArenaConfig> arenas) {
+  const std::lock_guard lock(environment_mutex);
+  if (const OnnxRuntime* runtime = opened.load(); runtime != nullptr && runtime->has_env()) {
+    throw Error(ErrorKind::fail,
+                "ONNX Runtime's environment is there already: configure arenas before the first session, value or "
+                "RunOptions");
+  }
+  environment_settings.arenas = std::move(arenas);
+}
+
+bool OnnxRuntime::has_arena(const Device& device) {
+  const std::lock_guard lock(environment_mutex);
+  return arena_of(environment_settings, device) != nullptr;
+}
+
+void OnnxRuntime::share_arena(const Device& device) {
+  static_cast<void>(env());
+  const std::lock_guard lock(environment_mutex);
+  if (environment_settings.arenas.empty()) {
+    throw Error(ErrorKind::invalid_argument,
+                "session.use_env_allocators is 1, and no arena is shared: call configure(arena=...) before the first "
+                "session, value or RunOptions");
+  }
+  const ArenaConfig* config = device.is_cuda() ? arena_of(environment_settings, device) : nullptr;
+  if (config != nullptr && shared_arenas_.count(to_string(device)) == 0) {
+    register_arena(*env_.load(), device, *config);
+    shared_arenas_.insert(to_string(device));
+  }
+}
+
+void OnnxRuntime::set_log_severity(int severity) {
+  const std::lock_guard lock(environment_mutex);
+  if (const OnnxRuntime* runtime = opened.load(); runtime != nullptr && runtime->has_env()) {
+    try {
+      runtime->env_.load()->UpdateEnvWithCustomLogLevel(static_cast<OrtLoggingLevel>(severity));
+    } catch (const Ort::Exception& exception) {
+      throw from_onnxruntime(exception, "setting the default log severity");
+    }
+  }
+  set_default_log_severity(severity);
+}
+
+void OnnxRuntime::set_telemetry(bool enabled) {
+  const std::lock_guard lock(environment_mutex);
+  if (const OnnxRuntime* runtime = opened.load(); runtime != nullptr && runtime->has_env()) {
+    try {
+      apply_telemetry(*runtime->env_.load(), enabled);
+    } catch (const Ort::Exception& exception) {
+      throw from_onnxruntime(exception, "setting telemetry");
+    }
+  }
+  environment_settings.telemetry = enabled;
+}
+
+void OnnxRuntime::check_global_thread_pools() {
+  static_cast<void>(env());
+  if (!has_thread_pools_) {
+    throw Error(ErrorKind::invalid_argument,
+                "use_per_session_threads is False, and there are no global thread pools: call "
+                "set_global_thread_pool_sizes or configure before the first session, value or RunOptions");
+  }
+  if (generation_ != fork_generation()) {
+    throw Error(ErrorKind::forked,
+                "use_per_session_threads is False, and the threads of the global thread pools stayed with the process "
+                "that this one was forked from; start workers with multiprocessing's 'spawn'");
+  }
+}
+
+std::vector<std::string> OnnxRuntime::available_providers() const { return Ort::GetAvailableProviders(); }
+
+std::string OnnxRuntime::build_info() const { return Ort::GetBuildInfoString(); }
+
+}  // namespace ortmulti

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <onnxruntime_cxx_api.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/base/log_queue.hpp"
+#include "core/ort/environment_settings.hpp"
+
+namespace ortmulti {
+
+/// Where ONNX Runtime's log goes. A forked child has a new, empty one.
+LogQueue& onnxruntime_log();
+
+/// The one ONNX Runtime of this process: the opened libonnxruntime, its API and its environment. It is never closed:
+/// sessions, values and ONNX Runtime's own threads may need it up to the end of the process.
+class OnnxRuntime {
+ public:
+  /// The newest API that may be called without asking for the release first: 1.21's.
+  static constexpr int api_version = 21;
+
+  /// Opens the library at `path`. Once it is open, the same path returns it and another one is an error.
+  static OnnxRuntime& open(const std::string& path);
+
+  /// The opened library; an error before open().
+  static OnnxRuntime& get();
+  static bool is_open() noexcept;
+
+  const std::string& path() const noexcept { return path_; }
+  const std::string& version() const noexcept { return version_; }  ///< "1.31.1"
+  std::vector<std::string> available_providers() const;
+  std::string build_info() const;  ///< What this build says of itself.
+
+  /// The environment, made with the settings so far at the first call. Throws Error.
+  const Ort::Env& env();
+  bool has_env() const noexcept { return env_.load() != nullptr; }
+
+  // Settings of the environment; before the library is open, too.
+
+  /// Throws Error with ErrorKind::fail once the environment is there.
+  static void set_global_thread_pools(const GlobalThreadPools& pools);
+  /// The arenas that sessions share which use the environment's allocators, by their devices; see EnvironmentSettings.
+  /// Throws as set_global_thread_pools().
+  static void set_arenas(std::map<std::string, ArenaConfig> arenas);
+  /// Whether the sessions of a device share an arena, or will.
+  static bool has_arena(const Device& device);
+  static void set_log_severity(int severity);
+  static void set_telemetry(bool enabled);
+  /// Makes the environment, and throws Error where sessions in this process cannot use global thread pools.
+  void check_global_thread_pools();
+  /// Makes the arena that the device's sessions share, unless it is there or none was asked for. The device's context
+  /// is the calling thread's, and its libraries are open. Throws Ort::Exception, and Error where no device has one.
+  void share_arena(const Device& device);
+
+  OnnxRuntime(const OnnxRuntime&) = delete;
+  OnnxRuntime& operator=(const OnnxRuntime&) = delete;
+
+ private:
+  explicit OnnxRuntime(const std::string& path);
+  ~OnnxRuntime() = default;
+
+  std::string path_;
+  std::string version_;
+  std::atomic<Ort::Env*> env_{nullptr};
+  bool has_thread_pools_ = false;  // these two are set before `env_`
+  unsigned generation_ = 0;
+  std::shared_ptr<ThreadGroup> pool_threads_;  // of the global pools
+  std::set<std::string> shared_arenas_;        // of GPUs; under the environment's lock
+};
+
+}  // namespace ortmulti

@@ -1,0 +1,434 @@
+#include "core/ort/session.hpp"
+
+#include <malloc.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "core/base/error.hpp"
+#include "core/base/fork.hpp"
+#include "core/cuda/capture_lock.hpp"
+#include "core/cuda/graph_capture.hpp"
+#include "core/cuda/startup.hpp"
+#include "core/ort/value_info.hpp"
+
+namespace ortmulti {
+namespace {
+
+// Adds to an error of exhausted GPU memory how much there is.
+Error with_device_memory(const Error& error, const Device& device) {
+  std::string message = error.what();
+  try {
+    const CudaStartup::Memory memory = CudaStartup::instance().memory(device.index);
+    message += " (" + to_string(device) + " has " + megabytes(memory.free) + " free of " + megabytes(memory.total) +
+               " now that the failed session's memory is returned)";
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the first error matters, not the one about its detail
+  }
+  return Error(error.kind(), message);
+}
+
+// Does a step towards what `made` will hold. An error frees that, and says in what it happened and how much memory
+// there is where a GPU's is exhausted.
+template <typename Made, typename Step>
+void make_part(std::shared_ptr<Made>& made, const std::string& context, const Device& device, Step step) {
+  try {
+    step();
+  } catch (const Ort::Exception& exception) {
+    made.reset();
+    const Error error = from_onnxruntime(exception, context);
+    throw device.is_cuda() && error.kind() == ErrorKind::out_of_memory ? with_device_memory(error, device) : error;
+  } catch (const Error& error) {
+    throw Error(error.kind(), context + ": " + error.what());
+  }
+}
+
+const ValueInfo* find(const std::vector<ValueInfo>& values, std::string_view name) {
+  for (const ValueInfo& value : values) {
+    if (value.name == name) {
+      return &value;
+    }
+  }
+  return nullptr;
+}
+
+std::string names_of(const std::vector<ValueInfo>& values) {
+  std::string names;
+  for (const ValueInfo& value : values) {
+    names += (names.empty() ? "'" : ", '") + value.name + "'";
+  }
+  return names.empty() ? "none" : names;
+}
+
+// The providers' options, with a new stream where they ask for one of the session's own.
+std::vector<Provider> with_compute_stream(std::vector<Provider> providers, const Device& device,
+                                          std::unique_ptr<const CudaStream>& stream) {
+  for (Provider& provider : providers) {
+    const auto option = provider.options.find("user_compute_stream");
+    if (device.is_cuda() && option != provider.options.end() && option->second == Session::own_compute_stream) {
+      stream = std::make_unique<const CudaStream>(CudaStartup::instance(), device.index);
+      option->second = std::to_string(reinterpret_cast<std::uintptr_t>(stream->get()));
+    }
+  }
+  return providers;
+}
+
+std::shared_ptr<ThreadGroup> start_threads(const ThreadSettings& settings, const Device& device, int count) {
+  const bool near_gpu = settings.near_device && device.is_cuda();
+  const std::string gpu = near_gpu ? CudaStartup::instance().describe(device.index).pci_bus_id : std::string();
+  return ThreadGroup::start(settings, to_string(device), cpus_for(settings, gpu), count);
+}
+
+Ort::Session open_session(OnnxRuntime& runtime, const ModelSource& model, const Ort::SessionOptions& options) {
+  if (model.in_memory) {
+    return Ort::Session(runtime.env(), model.bytes, model.size, options);
+  }
+  return Ort::Session(runtime.env(), model.path.c_str(), options);
+}
+
+}  // namespace
+
+ModelSource ModelSource::from_path(std::string path) {
+  ModelSource source;
+  source.path = std::move(path);
+  return source;
+}
+
+ModelSource ModelSource::from_bytes(const void* bytes, std::size_t size, std::shared_ptr<const void> owner) {
+  ModelSource source;
+  source.in_memory = true;
+  source.bytes = bytes;
+  source.size = size;
+  source.owner = std::move(owner);
+  return source;
+}
+
+std::string ModelSource::describe() const {
+  return in_memory ? "a model of " + std::to_string(size) + " bytes" : "'" + path + "'";
+}
+
+Device device_of(const std::vector<Provider>& providers) {
+  for (const Provider& provider : providers) {
+    if (provider.name == "CUDAExecutionProvider" || provider.name == "TensorrtExecutionProvider") {
+      const auto id = provider.options.find("device_id");
+      return id == provider.options.end() ? Device::cuda(0) : parse_device("cuda:" + id->second);
+    }
+  }
+  return Device::cpu();
+}
+
+Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOptions& options,
+                 std::vector<Provider> providers, Timeline* timeline, const Weights& weights) {
+  const auto description = std::make_shared<Description>();
+  description->model = model.describe();
+  description->device = device_of(providers);
+  description->options = options;
+  description->options.additions = {};
+  description->providers = std::move(providers);
+  description->generation = fork_generation();
+  const Device& device = description->device;
+  const std::string name = to_string(device);
+  if (device.is_cuda()) {
+    CudaStartup& startup = CudaStartup::instance();
+    startup.make_current(device.index, timeline);
+    startup.wait_for_libraries(timeline);
+  }
+  const std::string context = "creating a session of " + description->model + " on " + name;
+  auto opened = std::make_shared<Opened>();
+  opened->additions = std::make_shared<const ModelAdditions>(options.additions);
+  Ort::SessionOptions ort_options{nullptr};
+  std::shared_ptr<ThreadGroup> threads;
+  make_part(opened, context, device, [&] {
+    const ScopedSpan span(timeline, "prepare session", name);
+    ort_options = to_onnxruntime(options, with_compute_stream(description->providers, device, opened->compute_stream));
+    if (is_on(options, "session.use_env_allocators")) {
+      runtime.share_arena(device);
+    }
+    if (options.threads) {
+      threads = start_threads(*options.threads, device, pool_threads(options));
+      threads->apply_to(ort_options);
+      opened->threads = threads;
+      description->threads = threads;
+    }
+  });
+  if (is_on(options, "session.use_ort_model_bytes_directly")) {  // else ONNX Runtime copies what it needs of them
+    opened->model_bytes = model.owner;
+  }
+  if (weights) {
+    try {
+      opened->weights = weights();
+    } catch (const Ort::Exception& exception) {
+      throw from_onnxruntime(exception, context);
+    }
+  }
+  make_part(opened, context, device, [&] {
+    std::optional<WeightUseWatch> watch;
+    if (opened->weights) {
+      opened->weights->add_to(ort_options);
+      watch.emplace(options).apply(ort_options);
+      // Else a run's logger would take the level that the watch gave to the session's.
+      opened->run_options = Ort::RunOptions();
+      opened->run_options.SetRunLogSeverityLevel(log_severity(options));
+    }
+    const ScopedSpan span(timeline, "create session", name);
+    {
+      const CudaUse use(device, CudaUse::Kind::lasting);
+      const CaptureGuard guard(device, CaptureGuard::Work::waits_for_device);
+      opened->session = open_session(runtime, model, ort_options);
+    }
+    if (threads) {
+      threads->dismiss_spare();
+    }
+    read_declarations(opened->session, *description);
+    if (watch) {
+      description->weight_use = watch->use();
+    }
+  });
+  description_ = description;
+  opened_ = std::move(opened);
+  compute_stream_ = opened_->compute_stream ? opened_->compute_stream->get() : nullptr;
+}
+
+Session::Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened)
+    : description_(std::move(description)),
+      opened_(std::move(opened)),
+      compute_stream_(opened_->compute_stream ? opened_->compute_stream->get() : nullptr) {}
+
+Session::~Session() {
+  close();
+  if (opened_) {                                                             // of a parent process, to which it is left
+    static_cast<void>(new (std::nothrow) std::shared_ptr<Opened>(opened_));  // NOLINT(cppcoreguidelines-owning-memory)
+  }
+}
+
+std::shared_ptr<Session> Session::share() {
+  const auto lock = lock_for_use();
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): the constructor is not std::make_shared's to call
+  return std::shared_ptr<Session>(new Session(description_, opened_));
+}
+
+void Session::read_declarations(const Ort::Session& session, Description& description) {
+  const Ort::AllocatorWithDefaultOptions allocator;
+  for (std::size_t i = 0; i < session.GetInputCount(); ++i) {
+    description.inputs.push_back(
+        make_value_info(session.GetInputNameAllocated(i, allocator).get(), session.GetInputTypeInfo(i)));
+  }
+  for (std::size_t i = 0; i < session.GetOutputCount(); ++i) {
+    description.outputs.push_back(
+        make_value_info(session.GetOutputNameAllocated(i, allocator).get(), session.GetOutputTypeInfo(i)));
+  }
+  for (std::size_t i = 0; i < session.GetOverridableInitializerCount(); ++i) {
+    description.overridable_initializers.push_back(
+        make_value_info(session.GetOverridableInitializerNameAllocated(i, allocator).get(),
+                        session.GetOverridableInitializerTypeInfo(i)));
+  }
+  description.metadata = read_metadata(session.GetModelMetadata());
+}
+
+const ValueInfo& Session::input(std::string_view name) const {
+  if (const ValueInfo* found = find(inputs(), name)) {
+    return *found;
+  }
+  if (const ValueInfo* found = find(overridable_initializers(), name)) {
+    return *found;
+  }
+  throw Error(ErrorKind::invalid_argument,
+              "unknown input '" + std::string(name) + "': " + model() + " has " + names_of(inputs()));
+}
+
+const ValueInfo& Session::output(std::string_view name) const {
+  if (const ValueInfo* found = find(outputs(), name)) {
+    return *found;
+  }
+  throw Error(ErrorKind::invalid_argument,
+              "unknown output '" + std::string(name) + "': " + model() + " has " + names_of(outputs()));
+}
+
+void Session::check_complete(const std::vector<const char*>& fed) const {
+  std::string missing;
+  for (const ValueInfo& input : inputs()) {
+    bool found = false;
+    for (const char* name : fed) {
+      found = found || input.name == name;
+    }
+    if (!found && input.type.rfind("optional(", 0) != 0) {
+      missing += (missing.empty() ? "'" : ", '") + input.name + "'";
+    }
+  }
+  if (!missing.empty()) {
+    std::string given;
+    for (const char* name : fed) {
+      given += (given.empty() ? "'" : ", '") + std::string(name) + "'";
+    }
+    throw Error(ErrorKind::invalid_argument, "Required inputs ([" + missing + "]) are missing from input feed ([" +
+                                                 given + "]): " + model() + " needs " + names_of(inputs()));
+  }
+}
+
+bool Session::inherited() const noexcept { return description_->generation != fork_generation(); }
+
+bool Session::survives_fork() const noexcept {
+  // A pool's threads do not exist in the child, and a CUDA context cannot be used there.
+  return !device().is_cuda() && options().use_per_session_threads && options().intra_op_num_threads == 1 &&
+         (options().execution_mode == ORT_SEQUENTIAL || options().inter_op_num_threads == 1);
+}
+
+Session::Lock Session::lock_for_use() {
+  if (inherited() && !survives_fork()) {
+    throw Error(ErrorKind::forked, "the session of " + model() + " on " + to_string(device()) +
+                                       " was created before this process was forked, and its threads stayed with the "
+                                       "parent; create it after the fork, or start workers with multiprocessing's "
+                                       "'spawn'");
+  }
+  if (!closed()) {
+    std::shared_lock lock(mutex_);
+    if (opened_) {
+      return lock;
+    }
+  }
+  throw closed_error();
+}
+
+Error Session::closed_error() const {
+  return Error(ErrorKind::closed, "the session of " + model() + " on " + to_string(device()) + " is closed");
+}
+
+void Session::run(const Ort::RunOptions& run_options, const char* const* input_names, const Ort::Value* inputs,
+                  std::size_t input_count, const char* const* output_names, Ort::Value* outputs,
+                  std::size_t output_count) {
+  const auto lock = lock_for_use();
+  const OrtRunOptions* given = run_options;
+  const Ort::RunOptions& chosen = given == nullptr ? opened_->run_options : run_options;
+  std::uint64_t shapes = no_shapes;
+  if (device().is_cuda()) {
+    for (std::size_t i = 0; i < input_count; ++i) {
+      shapes = add_shape(shapes, inputs[i]);
+    }
+  }
+  run_guarded(shapes, [&] {
+    opened_->session.Run(chosen, input_names, inputs, input_count, output_names, outputs, output_count);
+  });
+}
+
+template <typename Run>
+void Session::run_guarded(std::uint64_t shapes, const Run& run) const {
+  const CudaUse use(device());
+  std::optional<CaptureGuard> guard;
+  if (device().is_cuda() && shapes != 0 && opened_->last_shapes.load() != shapes) {
+    guard.emplace(device(), CaptureGuard::Work::may_capture);
+  }
+  try {
+    run();
+    if (guard) {
+      opened_->last_shapes.store(shapes);
+    }
+  } catch (const Ort::Exception& exception) {
+    throw run_error(exception);
+  }
+}
+
+Error Session::run_error(const Ort::Exception& exception) const {
+  const Error error = from_onnxruntime(exception, "running " + model() + " on " + to_string(device()));
+  return device().is_cuda() && error.kind() == ErrorKind::out_of_memory ? with_device_memory(error, device()) : error;
+}
+
+Ort::IoBinding Session::make_binding(const Lock& /*open*/) const {
+  try {
+    return Ort::IoBinding(opened_->session);
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, "binding inputs and outputs of " + model());
+  }
+}
+
+Ort::Allocator Session::make_allocator(const Lock& /*open*/, const Ort::MemoryInfo& memory) const {
+  return {opened_->session, memory};
+}
+
+void Session::run(const Lock& /*open*/, const Ort::RunOptions& run_options, const Ort::IoBinding& binding,
+                  std::uint64_t shapes) const {
+  const OrtRunOptions* given = run_options;
+  run_guarded(shapes, [&] { opened_->session.Run(given == nullptr ? opened_->run_options : run_options, binding); });
+}
+
+void Session::close() {
+  if (free_session(false)) {
+    // Threads that have ended created it, each in a heap of its own, and the C library keeps what is freed of these.
+    malloc_trim(0);
+  }
+}
+
+bool Session::free_session(bool cancel) {
+  async_runs_.close(cancel);  // while the session can still be used: they may be waiting for their turn
+  closed_.store(true, std::memory_order_release);
+  if (inherited()) {
+    // Freeing it would wait for threads that only the parent has: the session's own, or one that was running it. Left
+    // as it is, since a run of this process may use it.
+    return false;
+  }
+  // May belong to Python's objects, which are not freed under a lock.
+  std::shared_ptr<const void> model_bytes;
+  std::shared_ptr<const ModelAdditions> additions;
+  const std::unique_lock lock(mutex_);  // for as long as it takes: who closes at exit must not be overtaken
+  const std::weak_ptr<const Opened> watched = opened_;
+  const bool was_open = opened_ != nullptr;
+  if (was_open) {
+    const CudaUse use(device(), CudaUse::Kind::lasting);
+    const CaptureGuard guard(device(), CaptureGuard::Work::waits_for_device);
+    model_bytes = opened_->model_bytes;
+    additions = opened_->additions;
+    opened_.reset();
+  }
+  return was_open && watched.expired();
+}
+
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<Session>> sessions;
+};
+
+Registry& live_sessions() { return one_of_process<Registry>(); }
+
+}  // namespace
+
+void register_for_shutdown(const std::shared_ptr<Session>& session) {
+  Registry& live = live_sessions();
+  {
+    const std::lock_guard lock(live.mutex);
+    auto& sessions = live.sessions;
+    if (sessions.size() == sessions.capacity()) {  // drop the expired ones before the vector would grow
+      std::vector<std::weak_ptr<Session>> kept;
+      for (auto& entry : sessions) {
+        if (!entry.expired()) {
+          kept.push_back(std::move(entry));
+        }
+      }
+      kept.reserve(2 * kept.size() + 16);
+      sessions = std::move(kept);
+    }
+    sessions.push_back(session);
+  }
+  // Handlers run in reverse order: one registered after a device's start runs before that driver's own.
+  static std::once_flag with_cpu;
+  static std::once_flag with_cuda;
+  std::call_once(session->device().is_cuda() ? with_cuda : with_cpu, [] { std::atexit(close_all_sessions); });
+}
+
+void close_all_sessions() {
+  std::vector<std::weak_ptr<Session>> sessions;
+  {
+    Registry& live = live_sessions();
+    const std::lock_guard lock(live.mutex);
+    sessions.swap(live.sessions);
+  }
+  for (const auto& entry : sessions) {
+    if (const std::shared_ptr<Session> session = entry.lock()) {
+      session->free_session(true);
+    }
+  }
+}
+
+}  // namespace ortmulti

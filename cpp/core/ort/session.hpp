@@ -1,0 +1,214 @@
+#pragma once
+
+#include <onnxruntime_cxx_api.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/device.hpp"
+#include "core/base/error.hpp"
+#include "core/base/timeline.hpp"
+#include "core/cuda/graph.hpp"
+#include "core/ort/async_runs.hpp"
+#include "core/ort/library.hpp"
+#include "core/ort/options.hpp"
+#include "core/ort/weight_store.hpp"
+#include "core/ort/weight_use.hpp"
+
+namespace ortmulti {
+
+/// A model: a file, or bytes that `owner` keeps alive.
+struct ModelSource {
+  bool in_memory = false;
+  std::string path;  ///< Unless in memory.
+  const void* bytes = nullptr;
+  std::size_t size = 0;
+  std::shared_ptr<const void> owner;
+
+  static ModelSource from_path(std::string path);
+  static ModelSource from_bytes(const void* bytes, std::size_t size, std::shared_ptr<const void> owner);
+
+  std::string describe() const;  ///< "'model.onnx'" or "a model of 123 bytes"
+};
+
+/// A value's type: a tensor, or what holds others.
+struct ValueType {
+  ONNXType kind = ONNX_TYPE_UNKNOWN;
+  /// Of a tensor; of the keys of a map.
+  ONNXTensorElementDataType element_type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  std::vector<ValueType> of;  ///< What a sequence or an optional holds, or a map's values: one type.
+};
+
+/// An input or output as the model declares it.
+struct ValueInfo {
+  std::string name;
+  std::string type;  ///< "tensor(float)", "seq(map(int64,tensor(float)))": onnxruntime's spelling.
+  ValueType value_type;
+  bool is_tensor = false;
+  ONNXTensorElementDataType element_type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  std::vector<std::int64_t> shape;           ///< -1 where the model leaves the dimension open.
+  std::vector<std::string> dimension_names;  ///< Empty where a dimension has no name; as long as `shape`.
+};
+
+struct Metadata {
+  std::string producer_name;
+  std::string graph_name;
+  std::string domain;
+  std::string description;
+  std::string graph_description;
+  std::int64_t version = 0;
+  std::map<std::string, std::string> custom;
+};
+
+/// One ONNX Runtime session, or one of several handles to the same. Everything but the constructor may be called from
+/// any thread.
+class Session {
+ public:
+  /// Gives the weights that take the place of the model's initializers of the same names, and that are held until ONNX
+  /// Runtime's session is freed. It may wait for them: all that goes without them is done before.
+  using Weights = std::function<std::shared_ptr<const WeightStore>()>;
+
+  /// Creates the session in the calling thread, which has its device current afterwards.
+  Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOptions& options,
+          std::vector<Provider> providers, Timeline* timeline, const Weights& weights = {});
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  /// Another handle to the same ONNX Runtime session, which is freed when the last one is closed. Throws Error where
+  /// this one cannot be used any more.
+  std::shared_ptr<Session> share();
+
+  const Device& device() const noexcept { return description_->device; }
+  const std::string& model() const noexcept { return description_->model; }  ///< ModelSource::describe().
+  const std::vector<Provider>& providers() const noexcept { return description_->providers; }
+  const SessionOptions& options() const noexcept { return description_->options; }
+  const std::vector<ValueInfo>& inputs() const noexcept { return description_->inputs; }
+  const std::vector<ValueInfo>& outputs() const noexcept { return description_->outputs; }
+  const std::vector<ValueInfo>& overridable_initializers() const noexcept {
+    return description_->overridable_initializers;
+  }
+  const Metadata& metadata() const noexcept { return description_->metadata; }
+  /// The declaration of an input or overridable initializer; of an output. They throw Error for an unknown name.
+  const ValueInfo& input(std::string_view name) const;
+  const ValueInfo& output(std::string_view name) const;
+  /// Throws Error unless every input that is not optional is among these names.
+  void check_complete(const std::vector<const char*>& fed) const;
+  /// The threads of its pools, where they were made as SessionOptions::threads say; else null.
+  const std::shared_ptr<const ThreadGroup>& threads() const noexcept { return description_->threads; }
+  /// What became of the weights that the creation was given.
+  const WeightUse& weight_use() const noexcept { return description_->weight_use; }
+
+  /// Runs the model; `outputs` is filled with new values. Options may be null. Throws Error.
+  void run(const Ort::RunOptions& run_options, const char* const* input_names, const Ort::Value* inputs,
+           std::size_t input_count, const char* const* output_names, Ort::Value* outputs, std::size_t output_count);
+
+  /// Keeps close() waiting for its lifetime.
+  using Lock = std::shared_lock<std::shared_mutex>;
+  /// Throws Error where the session cannot be used any more. Not twice in a thread.
+  Lock lock_for_use();
+  Ort::IoBinding make_binding(const Lock& open) const;
+  Ort::Allocator make_allocator(const Lock& open, const Ort::MemoryInfo& memory) const;
+  /// `shapes`: those of the inputs that are bound, by add_shape(); 0: the run captures nothing, as one that replays a
+  /// CUDA graph.
+  void run(const Lock& open, const Ort::RunOptions& run_options, const Ort::IoBinding& binding,
+           std::uint64_t shapes) const;
+
+  /// Has a run of this handle done by a thread of its own, beside at most as many as the session has threads within a
+  /// node, of which one on a GPU has one. Throws Error where the session cannot be used any more.
+  void run_later(AsyncRuns::Run run);
+
+  /// Ends profiling and returns the path of the profile.
+  std::string end_profiling();
+  std::uint64_t profiling_start_time_ns();
+
+  /// Whether each input is read, and each output written, on the session's GPU rather than by the CPU.
+  struct Placement {
+    std::vector<bool> inputs_on_device;
+    std::vector<bool> outputs_on_device;
+  };
+  /// Nothing before release 1.23, which cannot tell.
+  std::optional<Placement> placement();
+
+  /// The stream on which it runs, where it was created with `own_compute_stream` as the address of the provider's
+  /// user_compute_stream; else null.
+  CUstream compute_stream() const noexcept { return compute_stream_; }
+  static constexpr const char* own_compute_stream = "18446744073709551615";
+
+  /// Changes options of the providers, those that can be changed after the creation.
+  void set_provider_options(const std::map<std::string, std::string>& options);
+  /// Frees the graph that runs with this number captured, where the provider can. Throws Error with
+  /// ErrorKind::not_implemented before release 1.27.
+  void release_captured_graph(int annotation_id);
+
+  /// Waits for the runs of this handle that are under way, and for those that were given to run_later(). The last
+  /// handle to be closed frees the session and returns its memory to the system. Calling it again does nothing.
+  void close();
+  bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
+
+ private:
+  // What is known about a session, for as long as there is a handle, closed or not.
+  struct Description {
+    std::string model;
+    Device device;
+    SessionOptions options;  // without additions
+    std::vector<Provider> providers;
+    std::vector<ValueInfo> inputs;
+    std::vector<ValueInfo> outputs;
+    std::vector<ValueInfo> overridable_initializers;
+    Metadata metadata;
+    WeightUse weight_use;
+    std::shared_ptr<const ThreadGroup> threads;
+    unsigned generation = 0;
+  };
+  // What is freed with the last handle, ONNX Runtime's session before what it uses in place.
+  struct Opened {
+    std::shared_ptr<const void> model_bytes;
+    std::shared_ptr<const ModelAdditions> additions;
+    std::shared_ptr<const WeightStore> weights;
+    std::unique_ptr<const CudaStream> compute_stream;
+    std::shared_ptr<const ThreadGroup> threads;
+    Ort::RunOptions run_options{nullptr};  // of runs that come without any
+    Ort::Session session{nullptr};
+    std::atomic<std::uint64_t> last_shapes{0};  // of the last run that succeeded
+  };
+
+  Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened);
+  Error run_error(const Ort::Exception& exception) const;
+  /// Calls `run`, with a CaptureGuard where the shapes are others than the last run's.
+  template <typename Run>
+  void run_guarded(std::uint64_t shapes, const Run& run) const;
+  bool inherited() const noexcept;
+  bool survives_fork() const noexcept;
+  static void read_declarations(const Ort::Session& session, Description& description);
+  Error closed_error() const;
+  /// As close(), but what was freed may stay in the C library's heaps. With `cancel`, what was given to run_later() and
+  /// has not begun is cancelled. Returns whether ONNX Runtime's session was freed.
+  bool free_session(bool cancel);
+  friend void close_all_sessions();
+
+  std::shared_ptr<const Description> description_;
+  std::atomic<bool> closed_{false};
+  std::shared_mutex mutex_;  // shared while in use, exclusive to close
+  std::shared_ptr<Opened> opened_;
+  CUstream compute_stream_ = nullptr;  // what `opened_` has
+  AsyncRuns async_runs_;
+};
+
+/// The device on which these providers run: that of the first one that names a GPU, else the CPU.
+Device device_of(const std::vector<Provider>& providers);
+
+/// Sessions that are to be closed before the CUDA driver shuts down, whoever still holds them.
+void register_for_shutdown(const std::shared_ptr<Session>& session);
+/// Closes every registered session. Called at interpreter exit, and at the process's as a second line.
+void close_all_sessions();
+
+}  // namespace ortmulti

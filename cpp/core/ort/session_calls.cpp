@@ -1,0 +1,87 @@
+// What a session can do besides running.
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.hpp"
+#include "core/ort/api_compat.hpp"
+#include "core/ort/session.hpp"
+#include "core/ort/value.hpp"
+
+namespace ortmulti {
+
+void Session::run_later(AsyncRuns::Run run) {
+  static_cast<void>(lock_for_use());
+  const int threads = device().is_cuda() ? 1 : options().intra_op_num_threads;
+  try {
+    async_runs_.push(std::move(run), static_cast<std::size_t>(threads > 1 ? threads : 1));
+  } catch (const Error& error) {
+    throw error.kind() == ErrorKind::closed ? closed_error() : error;
+  }
+}
+
+std::string Session::end_profiling() {
+  const auto lock = lock_for_use();
+  try {
+    const Ort::AllocatorWithDefaultOptions allocator;
+    return opened_->session.EndProfilingAllocated(allocator).get();
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, "ending the profile of " + model());
+  }
+}
+
+std::uint64_t Session::profiling_start_time_ns() {
+  const auto lock = lock_for_use();
+  return opened_->session.GetProfilingStartTimeNs();
+}
+
+std::optional<Session::Placement> Session::placement() {
+  const auto lock = lock_for_use();
+  if (!newer_calls::have_memory_info_of_values()) {
+    return std::nullopt;
+  }
+  const auto on_device = [&](newer_calls::MemoryInfoOfValues ask, std::size_t count) {
+    std::vector<const OrtMemoryInfo*> infos(count, nullptr);
+    Ort::ThrowOnError(ask(opened_->session, infos.data(), infos.size()));
+    std::vector<bool> result;
+    result.reserve(count);
+    for (const OrtMemoryInfo* info : infos) {
+      result.push_back(info != nullptr && device_of(Ort::ConstMemoryInfo(info)).is_cuda());
+    }
+    return result;
+  };
+  try {
+    return Placement{on_device(newer_calls::session_memory_info_for_inputs(), inputs().size()),
+                     on_device(newer_calls::session_memory_info_for_outputs(), outputs().size())};
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, "asking where inputs and outputs of " + model() + " lie");
+  }
+}
+
+void Session::set_provider_options(const std::map<std::string, std::string>& options) {
+  const auto lock = lock_for_use();
+  std::vector<const char*> keys;
+  std::vector<const char*> values;
+  for (const auto& [key, value] : options) {
+    keys.push_back(key.c_str());
+    values.push_back(value.c_str());
+  }
+  try {
+    opened_->session.SetEpDynamicOptions(keys.data(), values.data(), keys.size());
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, "setting options of the providers of " + model());
+  }
+}
+
+void Session::release_captured_graph(int annotation_id) {
+  const auto lock = lock_for_use();
+  const auto release = newer_calls::session_release_captured_graph();
+  try {
+    Ort::ThrowOnError(release(opened_->session, annotation_id));
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, "releasing a captured graph of " + model());
+  }
+}
+
+}  // namespace ortmulti

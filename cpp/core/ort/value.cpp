@@ -1,0 +1,245 @@
+#include "core/ort/value.hpp"
+
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "core/base/error.hpp"
+#include "core/cuda/memory.hpp"
+#include "core/ort/value_info.hpp"
+
+namespace ortmulti {
+namespace {
+
+unsigned bits_of(ONNXTensorElementDataType type) {
+  switch (static_cast<int>(type)) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT4:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4:
+      return 4;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ:
+      return 8;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16:
+      return 16;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32:
+      return 32;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64:
+      return 64;
+    default:
+      throw Error(ErrorKind::not_implemented, "there are no tensors over memory of element type " +
+                                                  std::to_string(static_cast<int>(type)) + " (" +
+                                                  element_type_name(type) + ")");
+  }
+}
+
+std::string text_of(const std::vector<std::int64_t>& shape) {
+  std::string text;
+  for (const std::int64_t size : shape) {
+    text += (text.empty() ? "" : ", ") + std::to_string(size);
+  }
+  return "[" + text + "]";
+}
+
+template <typename Function>
+auto checked(const char* what, const Function& function) {
+  try {
+    return function();
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, what);
+  }
+}
+
+constexpr const char* making = "making a value";
+
+bool holds_strings(ONNXTensorElementDataType type) { return type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING; }
+
+}  // namespace
+
+std::size_t tensor_bytes(ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape) {
+  const unsigned bits = bits_of(type);
+  std::uint64_t count = 1;
+  bool fits = true;
+  bool empty = false;
+  for (const std::int64_t size : shape) {
+    if (size < 0) {
+      throw Error(ErrorKind::invalid_argument, "a shape has no negative dimension: " + text_of(shape));
+    }
+    empty = empty || size == 0;
+    fits = fits && !__builtin_mul_overflow(count, static_cast<std::uint64_t>(size), &count);
+  }
+  std::uint64_t all_bits = 0;
+  fits = fits && !__builtin_mul_overflow(count, static_cast<std::uint64_t>(bits), &all_bits) &&
+         all_bits / 8 < static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  if (empty) {
+    return 0;
+  }
+  if (!fits) {
+    throw Error(ErrorKind::invalid_argument, "no memory has room for a tensor of shape " + text_of(shape));
+  }
+  return (all_bits + 7) / 8;
+}
+
+std::size_t tensor_bytes(const Ort::Value& tensor) {
+  const auto info = tensor.GetTensorTypeAndShapeInfo();
+  return tensor_bytes(info.GetElementType(), info.GetShape());
+}
+
+Ort::MemoryInfo memory_info(const Device& device) {
+  return device.is_cuda() ? Ort::MemoryInfo("Cuda", OrtDeviceAllocator, device.index, OrtMemTypeDefault)
+                          : Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
+}
+
+Device device_of(const Ort::ConstMemoryInfo& memory) {
+  if (memory.GetDeviceType() != OrtMemoryInfoDeviceType_GPU || memory.GetMemoryType() != OrtMemTypeDefault) {
+    return Device::cpu();
+  }
+  return Device::cuda(memory.GetDeviceId());
+}
+
+std::shared_ptr<Value> Value::over(void* data, ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape,
+                                   const Device& device, std::shared_ptr<const void> owner, bool writable) {
+  const std::size_t bytes = tensor_bytes(type, shape);
+  if (data == nullptr && bytes != 0) {
+    throw Error(ErrorKind::invalid_argument, "a tensor of " + std::to_string(bytes) + " bytes cannot be at address 0");
+  }
+  return checked(making, [&] {
+    const Ort::MemoryInfo memory = device.is_cuda()
+                                       ? Ort::MemoryInfo("Cuda", OrtDeviceAllocator, device.index, OrtMemTypeDefault)
+                                       : Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+    return std::make_shared<Value>(Ort::Value::CreateTensor(memory, data, bytes, shape.data(), shape.size(), type),
+                                   std::move(owner), writable);
+  });
+}
+
+std::shared_ptr<Value> Value::allocate(ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape,
+                                       const Device& device) {
+  if (holds_strings(type)) {
+    static_cast<void>(tensor_bytes(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, shape));  // of something to have the shape
+    if (device.is_cuda()) {
+      throw Error(ErrorKind::not_implemented, "strings are in the CPU's memory alone, not on " + to_string(device));
+    }
+  } else if (const std::size_t bytes = tensor_bytes(type, shape); device.is_cuda()) {
+    const auto memory =
+        std::make_shared<const CudaMemory>(CudaStartup::instance(), device.index, bytes, "the value takes");
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's addresses are numbers
+    return over(reinterpret_cast<void*>(memory->address()), type, shape, device, memory);
+  }
+  return checked(making, [&] {
+    const Ort::AllocatorWithDefaultOptions allocator;
+    return std::make_shared<Value>(Ort::Value::CreateTensor(allocator, shape.data(), shape.size(), type));
+  });
+}
+
+bool Value::is_sparse_tensor() const {
+  return has_value() && value_.GetTypeInfo().GetONNXType() == ONNX_TYPE_SPARSETENSOR;
+}
+
+bool Value::is_sequence_of_tensors() const {
+  if (!has_value()) {
+    return false;
+  }
+  const Ort::TypeInfo type = value_.GetTypeInfo();
+  return type.GetONNXType() == ONNX_TYPE_SEQUENCE &&
+         type.GetSequenceTypeInfo().GetSequenceElementType().GetONNXType() == ONNX_TYPE_TENSOR;
+}
+
+std::string Value::type() const {
+  if (!has_value()) {
+    throw Error(ErrorKind::invalid_argument, "this OrtValue is empty, and has no type");
+  }
+  return checked("asking for a value's type", [&] { return make_value_info("", value_.GetTypeInfo()).type; });
+}
+
+const Ort::Value& Value::tensor() const {
+  if (!is_tensor()) {
+    throw Error(ErrorKind::invalid_type, has_value() ? "this OrtValue is " + type() + " and no tensor"
+                                                     : std::string("this OrtValue is empty and no tensor"));
+  }
+  return value_;
+}
+
+void Value::check_writable() const {
+  if (!writable_) {
+    throw Error(ErrorKind::invalid_argument, "this OrtValue is over a read-only array");
+  }
+}
+
+std::vector<std::int64_t> Value::shape() const { return tensor().GetTensorTypeAndShapeInfo().GetShape(); }
+
+ONNXTensorElementDataType Value::element_type() const { return tensor().GetTensorTypeAndShapeInfo().GetElementType(); }
+
+std::size_t Value::bytes() const { return tensor_bytes(tensor()); }
+
+Device Value::device() const { return device_of(tensor().GetTensorMemoryInfo()); }
+
+void* Value::data() const {
+  if (holds_strings(element_type())) {
+    throw Error(ErrorKind::invalid_type, "strings have no address that could be given away");
+  }
+  // ONNX Runtime's functions differ in constness, not in what they return.
+  return const_cast<void*>(value_.GetTensorRawData());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+}
+
+bool Value::contains(const void* address) const noexcept {
+  try {
+    if (!is_tensor() || holds_strings(element_type())) {
+      return false;
+    }
+    const auto begin = reinterpret_cast<std::uintptr_t>(data());
+    const auto wanted = reinterpret_cast<std::uintptr_t>(address);
+    return wanted >= begin && wanted - begin < bytes();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void Value::copy_from_host(const void* source) const {
+  check_writable();
+  if (const std::size_t size = bytes(); size != 0) {
+    if (device().is_cuda()) {
+      copy_to_device(CudaStartup::instance(), device().index, data(), source, size);
+    } else {
+      std::memmove(data(), source, size);
+    }
+  }
+}
+
+void Value::copy_to_host(void* target) const {
+  if (const std::size_t size = bytes(); size != 0) {
+    if (device().is_cuda()) {
+      ortmulti::copy_to_host(CudaStartup::instance(), device().index, target, data(), size);
+    } else {
+      std::memmove(target, data(), size);
+    }
+  }
+}
+
+void Value::copy_from(const Value& source) const {
+  check_writable();
+  const std::size_t size = bytes();
+  if (source.bytes() != size) {
+    throw Error(ErrorKind::invalid_argument, "a value of " + std::to_string(source.bytes()) +
+                                                 " bytes cannot be copied to one of " + std::to_string(size));
+  }
+  if (!source.device().is_cuda()) {
+    copy_from_host(source.data());
+  } else if (!device().is_cuda()) {
+    source.copy_to_host(data());
+  } else if (size != 0) {
+    copy_between_devices(CudaStartup::instance(), device().index, data(), source.device().index, source.data(), size);
+  }
+}
+
+}  // namespace ortmulti

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <onnxruntime_cxx_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/base/log_queue.hpp"
+#include "core/ort/options.hpp"
+
+namespace ortmulti {
+
+/// What a session's creation did with the weights that it was given. One that is in neither is in no graph any more.
+struct WeightUse {
+  std::size_t used = 0;              ///< Weights that the session uses in place.
+  std::vector<std::string> refused;  ///< Weights that it read from the model instead, by name and in order.
+};
+
+/// Finds out what one creation does with weights that are given by AddInitializer. ONNX Runtime says it in its log
+/// alone, a line a weight, at the level "info"; the session's logger gets that level for good, and a mark in its name
+/// by which its records are told apart and cut down to what the user asked for, see pass_on().
+class WeightUseWatch {
+ public:
+  /// For a session with these options.
+  explicit WeightUseWatch(const SessionOptions& options);
+  ~WeightUseWatch();
+  WeightUseWatch(const WeightUseWatch&) = delete;
+  WeightUseWatch& operator=(const WeightUseWatch&) = delete;
+
+  /// Sets the severity and the logid under which the session is to be created.
+  void apply(Ort::SessionOptions& options) const;
+
+  const std::string& logid() const noexcept { return logid_; }  ///< The user's, and the mark.
+
+  /// What was said so far.
+  WeightUse use() const;
+
+ private:
+  friend bool pass_on(LogRecord& record);
+
+  std::uint64_t number_;
+  int severity_;
+  std::string logid_;
+  std::set<std::string> used_;  // these two by pass_on(), under the registry's lock
+  std::set<std::string> refused_;
+};
+
+/// The log severity of a session with these options: the user's, or else ONNX Runtime's environment's.
+int log_severity(const SessionOptions& options) noexcept;
+
+/// To be called with each record of ONNX Runtime's log, from any thread. Takes note of what is said of weights, and
+/// makes the record of a watched session what it would be without the watch; false where there would be none.
+bool pass_on(LogRecord& record);
+
+}  // namespace ortmulti

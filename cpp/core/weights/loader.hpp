@@ -1,0 +1,99 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/base/timeline.hpp"
+#include "core/cuda/startup.hpp"
+#include "core/weights/cuda_store.hpp"
+#include "core/weights/plan.hpp"
+#include "core/weights/prefetch.hpp"
+#include "core/weights/reader.hpp"
+
+namespace ortmulti {
+
+/// One plan's weights on several GPUs: read once, copied to the first device from pinned memory, and to the others from
+/// the first as it fills. Devices that cannot reach the first copy from the same pinned memory. Has no threads of its
+/// own but the readers: bring_up() is called from one for each device.
+class WeightLoader {
+ public:
+  /// `devices` are different ones; the first is filled from the host. Without `fill` the memory is allocated only. With
+  /// `keep_going` a device that fails is left out: another takes its place as the one that is filled first.
+  WeightLoader(CudaStartup& startup, std::shared_ptr<const WeightPlan> plan, std::vector<int> devices,
+               const LoaderOptions& options, std::shared_ptr<ReadAhead> read_ahead, std::shared_ptr<Timeline> timeline,
+               bool fill = true, bool keep_going = false);
+
+  /// Creates or joins the context of devices[index], allocates there and waits until the weights are there. What fails
+  /// is thrown by allocated() and wait_filled(), and stops the other devices unless these keep going.
+  void bring_up(std::size_t index) noexcept;
+
+  /// Lets devices[index] be copied to from another device. Until then it is not: what CUDA is asked for on a device may
+  /// wait for the copies to it, and so be asked for before. The calls that wait for the weights there do this too.
+  void want(std::size_t index);
+  /// Waits for the memory of devices[index], which may not be filled yet.
+  std::shared_ptr<const CudaWeightStore> allocated(std::size_t index);
+  /// Waits until all weights are on devices[index].
+  void wait_filled(std::size_t index);
+
+  /// Gives up: what waits throws the first error, or that it was stopped. May be called from any thread.
+  void stop();
+
+  const std::vector<int>& devices() const noexcept { return devices_; }
+  /// The place of a device in devices().
+  std::size_t index_of(int device) const;
+  std::uint64_t total_bytes() const noexcept { return total_bytes_; }
+  /// Bytes on their way to the first device, or there.
+  std::uint64_t copied_bytes() const;
+
+ private:
+  struct Slot {
+    std::shared_ptr<CudaWeightStore> store;
+    bool wanted = false;
+    bool arrived = false;  // allocated
+    bool taken = false;    // being filled by its own thread, or by another's pass
+    bool filled = false;
+    bool alone = false;                      // a pass for several devices failed, of which any may be to blame
+    std::exception_ptr error;                // it was left out
+    std::shared_ptr<FillProgress> progress;  // of the pass that fills it; null where it is copied from a peer
+  };
+
+  void fill(std::size_t index, std::unique_ptr<WeightReader> reader);
+  std::unique_ptr<WeightReader> new_reader(int device);
+  /// False where a pass for several devices failed.
+  bool read_to(std::size_t index, std::unique_ptr<WeightReader> reader);
+  /// False where the pass that fills the source has failed.
+  bool copy_from(std::size_t source, std::size_t index);
+  /// Whether a pass for this device may begin: one at a time, the first that works before all others. With the mutex
+  /// held, as the next.
+  bool may_read(std::size_t index) const;
+  /// A slot that is filled or being filled from the host, which `index` can copy from. With the mutex held.
+  std::size_t find_source(std::size_t index);
+  void fail(std::size_t index, std::exception_ptr error);
+  [[noreturn]] void throw_stopped(std::size_t index);
+
+  CudaStartup& startup_;
+  std::shared_ptr<const WeightPlan> plan_;
+  std::vector<int> devices_;
+  LoaderOptions options_;
+  std::shared_ptr<ReadAhead> read_ahead_;
+  std::shared_ptr<Timeline> timeline_;
+  bool fill_;
+  bool keep_going_;
+  std::uint64_t total_bytes_;
+  std::vector<bool> context_was_there_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Slot> slots_;
+  bool reading_ = false;  // one pass at a time
+  std::atomic<bool> stop_{false};
+  std::exception_ptr error_;
+  WeightReader* reader_ = nullptr;  // of the pass under way
+};
+
+}  // namespace ortmulti

@@ -1,0 +1,113 @@
+#include "core/weights/plan.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "core/base/error.hpp"
+
+namespace ortmulti {
+namespace {
+
+// Bytes between two weights that are read and copied along, rather than beginning another piece.
+constexpr std::uint64_t max_gap = 4096;
+
+// Throws where a model's weights need a larger memory than an address can reach.
+std::uint64_t sum(std::uint64_t left, std::uint64_t right) {
+  std::uint64_t result = 0;
+  if (__builtin_add_overflow(left, right, &result)) {
+    throw Error(ErrorKind::out_of_memory, "the weights take more than " +
+                                              std::to_string(std::numeric_limits<std::uint64_t>::max()) +
+                                              " bytes; check the offsets and lengths in the model");
+  }
+  return result;
+}
+
+std::uint64_t align(std::uint64_t offset) {
+  return sum(offset, WeightPlan::alignment - 1) / WeightPlan::alignment * WeightPlan::alignment;
+}
+
+}  // namespace
+
+WeightPlan plan_weights(WeightList list) {
+  WeightPlan plan;
+  plan.list = std::move(list);
+  const std::vector<Weight>& weights = plan.list.weights;
+  std::vector<std::size_t> order(weights.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    const auto place = [&](std::size_t i) {
+      return std::tuple(weights[i].file, weights[i].offset, weights[i].length, i);
+    };
+    return place(a) < place(b);
+  });
+
+  plan.slab_offsets.resize(weights.size());
+  const Weight* previous = nullptr;
+  std::uint64_t previous_slab = 0;
+  for (const std::size_t index : order) {
+    const Weight& weight = weights[index];
+    const std::uint64_t weight_end = sum(weight.offset, weight.length);
+    if (previous != nullptr && previous->file == weight.file && previous->offset == weight.offset &&
+        previous->length == weight.length) {
+      plan.slab_offsets[index] = previous_slab;
+      continue;
+    }
+    bool extended = false;
+    if (!plan.runs.empty() && plan.runs.back().file == weight.file) {
+      WeightPiece& run = plan.runs.back();
+      const std::uint64_t end = run.offset + run.length;
+      if (weight.offset >= end && weight.offset - end <= max_gap) {
+        const std::uint64_t slab = run.slab_offset + (weight.offset - run.offset);
+        if (slab % WeightPlan::alignment == 0) {
+          run.length = weight_end - run.offset;
+          plan.slab_offsets[index] = slab;
+          extended = true;
+        }
+      }
+    }
+    if (!extended) {
+      const std::uint64_t slab = align(plan.slab_bytes);
+      plan.runs.push_back({weight.file, weight.offset, slab, weight.length});
+      plan.slab_offsets[index] = slab;
+    }
+    plan.slab_bytes = sum(plan.slab_offsets[index], weight.length);
+    previous = &weight;
+    previous_slab = plan.slab_offsets[index];
+  }
+  return plan;
+}
+
+std::uint64_t WeightPlan::file_bytes() const noexcept {
+  std::uint64_t bytes = 0;
+  for (const WeightPiece& run : runs) {
+    bytes += run.length;
+  }
+  return bytes;
+}
+
+std::vector<WeightJob> WeightPlan::jobs(std::uint64_t max_bytes) const {
+  std::vector<WeightJob> jobs;
+  for (WeightPiece rest : runs) {
+    while (rest.length > 0) {
+      if (jobs.empty() || jobs.back().bytes == max_bytes) {
+        jobs.emplace_back();
+      }
+      WeightJob& job = jobs.back();
+      WeightPiece piece = rest;
+      piece.length = std::min(rest.length, max_bytes - job.bytes);
+      job.bytes += piece.length;
+      job.slab_end = piece.slab_offset + piece.length;
+      job.pieces.push_back(piece);
+      rest.offset += piece.length;
+      rest.slab_offset += piece.length;
+      rest.length -= piece.length;
+    }
+  }
+  return jobs;
+}
+
+}  // namespace ortmulti

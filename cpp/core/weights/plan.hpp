@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/onnx/weight_list.hpp"
+
+namespace ortmulti {
+
+/// A stretch of a file that goes, as it is, to a stretch of the slab.
+struct WeightPiece {
+  std::size_t file = 0;  ///< Index in WeightList::files.
+  std::uint64_t offset = 0;
+  std::uint64_t slab_offset = 0;
+  std::uint64_t length = 0;
+};
+
+/// Pieces that are read together: the next of the file, at most as many bytes as were asked for.
+struct WeightJob {
+  std::vector<WeightPiece> pieces;
+  std::uint64_t bytes = 0;
+  std::uint64_t slab_end = 0;  ///< Where its part of the slab ends; that of the next job begins there or later.
+};
+
+/// Where each weight lies in a device's memory. The slab has the order of the files, so that reading these from
+/// front to back fills it from front to back.
+struct WeightPlan {
+  static constexpr std::uint64_t alignment = 256;  ///< Bytes; what CUDA's own allocations have.
+
+  WeightList list;
+  std::vector<std::uint64_t> slab_offsets;  ///< Of each of list.weights.
+  std::uint64_t slab_bytes = 0;
+  std::vector<WeightPiece> runs;  ///< Without overlaps; both offsets ascend within a file.
+
+  std::uint64_t file_bytes() const noexcept;  ///< What is read.
+  std::vector<WeightJob> jobs(std::uint64_t max_bytes) const;
+};
+
+/// Names of the same bytes share them. Throws Error with ErrorKind::out_of_memory where a sum exceeds 64 bits; the sums
+/// of the plan's own parts are then within slab_bytes.
+WeightPlan plan_weights(WeightList list);
+
+}  // namespace ortmulti

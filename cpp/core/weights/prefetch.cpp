@@ -1,0 +1,245 @@
+#include "core/weights/prefetch.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "core/base/fork.hpp"
+#include "core/base/page_cache.hpp"
+
+namespace ortmulti {
+namespace {
+
+constexpr std::uint64_t block_bytes = 8U << 20U;
+constexpr std::uint64_t read_bytes = 1U << 20U;  // the buffer stays in the processor's cache
+// After a block that was not there this much is read without asking: the kernel's own reading ahead makes parts of the
+// next blocks look like all of them, and copying what is there costs little.
+constexpr std::uint64_t unasked_bytes = 64U << 20U;
+// The kernel is told of this much before it is read: disks of virtual machines, which are many, give half as much again
+// when they have more to do at a time (3.0 and 4.2 GB/s where this was measured).
+constexpr std::uint64_t announced_bytes = 128U << 20U;
+constexpr std::uint64_t joined_gap = 64U << 10U;
+// How often one who waits looks at its stop flag, which nobody announces.
+constexpr std::chrono::milliseconds stop_interval{5};
+
+// An open regular file; not anything whose opening or reading would wait for somebody.
+class OpenFile {
+ public:
+  explicit OpenFile(const std::string& path)
+      : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
+    struct stat status{};
+    if (descriptor_ >= 0 && (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode))) {
+      close(descriptor_);
+      descriptor_ = -1;
+    }
+    if (descriptor_ >= 0) {
+      size_ = static_cast<std::uint64_t>(status.st_size);
+      static_cast<void>(posix_fadvise(descriptor_, 0, 0, POSIX_FADV_SEQUENTIAL));
+    }
+  }
+  ~OpenFile() {
+    if (descriptor_ >= 0) {
+      close(descriptor_);
+    }
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  int descriptor() const noexcept { return descriptor_; }
+  std::uint64_t size() const noexcept { return size_; }
+
+ private:
+  int descriptor_;
+  std::uint64_t size_ = 0;
+};
+
+// The same parts in the same order, neighbours as one: models have thousands of small tensors side by side.
+std::vector<ReadAhead::Range> joined(std::vector<ReadAhead::Range> ranges) {
+  std::vector<ReadAhead::Range> result;
+  for (ReadAhead::Range& range : ranges) {
+    range.length = std::min(range.length, std::numeric_limits<std::uint64_t>::max() - range.offset);
+    if (range.length == 0) {
+      continue;
+    }
+    if (!result.empty() && result.back().path == range.path) {
+      ReadAhead::Range& last = result.back();
+      const std::uint64_t end = last.offset + last.length;
+      if (range.offset >= last.offset && (range.offset <= end || range.offset - end <= joined_gap)) {
+        last.length = std::max(end, range.offset + range.length) - last.offset;
+        continue;
+      }
+    }
+    result.push_back(std::move(range));
+  }
+  return result;
+}
+
+}  // namespace
+
+// In one piece, because a forked child can only leave it alone: neither the thread nor those who wait exist there.
+struct ReadAhead::State {
+  explicit State(std::vector<Range> all) : ranges(joined(std::move(all))) {
+    std::uint64_t before = 0;
+    for (Range& range : ranges) {
+      // Sparse files may add up to more than 64 bits hold. The rest is left to its readers.
+      range.length = std::min(range.length, std::numeric_limits<std::uint64_t>::max() - before);
+      files[range.path].push_back({range.offset, range.length, before});
+      before += range.length;
+    }
+    total = before;
+    for (auto& file : files) {
+      std::sort(file.second.begin(), file.second.end(),
+                [](const Part& a, const Part& b) { return a.offset < b.offset; });
+    }
+  }
+
+  void run() {
+    std::uint64_t before = 0;
+    std::unique_ptr<OpenFile> file;
+    for (std::size_t i = 0; i < ranges.size() && !stopped.load(); ++i) {
+      if (i == 0 || ranges[i].path != ranges[i - 1].path) {
+        file = std::make_unique<OpenFile>(ranges[i].path);
+      }
+      if (file->descriptor() >= 0) {
+        bring(*file, ranges[i], before);
+      }
+      before += ranges[i].length;
+      pass(before);
+    }
+    pass(total);  // whoever still waits when it is stopped
+  }
+
+  // `before`: bytes of the ranges that come before this one.
+  void bring(const OpenFile& file, const Range& range, std::uint64_t before) {
+    const std::uint64_t length = std::min(range.length, file.size() - std::min(file.size(), range.offset));
+    std::uint64_t unasked_until = 0;
+    std::uint64_t announced = 0;
+    for (std::uint64_t done = 0; done < length && !stopped.load();) {
+      const std::uint64_t block = std::min(block_bytes, length - done);
+      if (done >= unasked_until) {
+        if (residency(file.descriptor(), range.offset + done, block) == Residency::resident) {
+          done += block;
+          pass(before + done);
+          continue;
+        }
+        unasked_until = done + unasked_bytes;
+      }
+      for (announced = std::max(announced, done); announced < std::min(length, done + announced_bytes);
+           announced += block_bytes) {
+        static_cast<void>(posix_fadvise(file.descriptor(), static_cast<off_t>(range.offset + announced),
+                                        static_cast<off_t>(std::min(block_bytes, length - announced)),
+                                        POSIX_FADV_WILLNEED));
+      }
+      for (const std::uint64_t end = done + block; done < end && !stopped.load();) {
+        const ssize_t count = pread(file.descriptor(), buffer.data(), std::min(read_bytes, end - done),
+                                    static_cast<off_t>(range.offset + done));
+        if (count < 0 && errno == EINTR) {
+          continue;
+        }
+        if (count <= 0) {
+          return;
+        }
+        done += static_cast<std::uint64_t>(count);
+        read.fetch_add(static_cast<std::uint64_t>(count));
+        pass(before + done);
+      }
+    }
+  }
+
+  void pass(std::uint64_t bytes) {
+    {
+      const std::lock_guard lock(mutex);
+      passed.store(bytes);
+    }
+    moved.notify_all();
+  }
+
+  struct Part {
+    std::uint64_t offset, length, before;
+  };
+  std::vector<Range> ranges;
+  std::map<std::string, std::vector<Part>> files;
+  std::uint64_t total = 0;
+  std::vector<char> buffer = std::vector<char>(read_bytes);
+  std::atomic<bool> stopped{false};
+  std::atomic<std::uint64_t> read{0};
+  std::atomic<std::uint64_t> passed{0};  ///< Bytes of all ranges, in their order. Grows.
+  std::mutex mutex;
+  std::condition_variable moved;
+  std::thread thread;
+};
+
+ReadAhead::ReadAhead(std::vector<Range> ranges)
+    : state_(std::make_unique<State>(std::move(ranges))), generation_(fork_generation()) {
+  try {
+    state_->thread = std::thread([state = state_.get()] {
+      try {
+        state->run();
+      } catch (...) {  // no memory for a path: nothing is read ahead
+        state->pass(state->total);
+      }
+    });
+  } catch (const std::system_error&) {  // no thread to be had: readers read by themselves
+    state_->passed.store(state_->total);  // without the lock: nobody waits yet, and the caller may hold the GIL
+  }
+}
+
+ReadAhead::~ReadAhead() {
+  if (inherited()) {
+    static_cast<void>(state_.release());  // NOLINT(bugprone-unused-return-value): lost on purpose
+    return;
+  }
+  state_->stopped.store(true);
+  if (state_->thread.joinable()) {
+    state_->thread.join();
+  }
+}
+
+bool ReadAhead::wait(const std::string& path, std::uint64_t end, const std::atomic<bool>& stop) const {
+  if (inherited()) {
+    return false;
+  }
+  const auto file = state_->files.find(path);
+  if (file == state_->files.end()) {
+    return false;
+  }
+  // The last part that begins before `end`.
+  const std::vector<State::Part>& parts = file->second;
+  auto part = std::lower_bound(parts.begin(), parts.end(), end,
+                               [](const State::Part& one, std::uint64_t position) { return one.offset < position; });
+  if (part == parts.begin()) {
+    return false;
+  }
+  --part;
+  const std::uint64_t target = part->before + std::min(end - part->offset, part->length);
+  if (state_->passed.load() >= target) {
+    return true;
+  }
+  std::unique_lock lock(state_->mutex);
+  while (state_->passed.load() < target) {
+    if (stop.load()) {
+      return false;
+    }
+    state_->moved.wait_for(lock, stop_interval);
+  }
+  return true;
+}
+
+bool ReadAhead::finished() const noexcept { return state_->passed.load() == state_->total; }
+
+std::uint64_t ReadAhead::bytes_read() const noexcept { return state_->read.load(); }
+
+bool ReadAhead::inherited() const noexcept { return generation_ != fork_generation(); }
+
+}  // namespace ortmulti

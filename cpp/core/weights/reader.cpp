@@ -1,0 +1,359 @@
+#include "core/weights/reader.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "core/base/cpu_affinity.hpp"
+#include "core/base/error.hpp"
+#include "core/base/numa.hpp"
+#include "core/cuda/pinned_buffers.hpp"
+
+namespace ortmulti {
+namespace {
+
+// Measured on 16 and 64 cores with an H200 each: see docs/loading.md. Fewer bytes need fewer threads.
+constexpr int max_threads = 10;
+constexpr std::uint64_t default_chunk = 4U << 20U;
+constexpr int default_buffers = 2;
+
+std::string reason(int error) { return std::generic_category().message(error); }
+
+}  // namespace
+
+LoaderOptions choose_loader_options(LoaderOptions options, std::uint64_t file_bytes) {
+  if (options.chunk_bytes == 0) {
+    options.chunk_bytes = default_chunk;
+  }
+  if (options.buffers_per_thread == 0) {
+    options.buffers_per_thread = default_buffers;
+  }
+  if (options.reader_threads == 0) {
+    options.reader_threads = std::clamp(usable_cores(), 1, max_threads);
+  }
+  // A thread's buffers have to be pinned before its first chunk is copied: not for a few chunks.
+  const std::uint64_t worth =
+      file_bytes / (options.chunk_bytes * static_cast<std::uint64_t>(options.buffers_per_thread));
+  options.reader_threads =
+      static_cast<int>(std::clamp<std::uint64_t>(worth, 1, static_cast<std::uint64_t>(options.reader_threads)));
+  return options;
+}
+
+void FillProgress::job_done(std::size_t job) {
+  {
+    const std::lock_guard lock(mutex_);
+    done_[job] = true;
+    if (job != prefix_) {
+      return;
+    }
+    while (prefix_ < done_.size() && done_[prefix_]) {
+      ++prefix_;
+    }
+  }
+  advanced_.notify_all();
+}
+
+std::uint64_t FillProgress::wait_beyond(std::uint64_t above, std::uint64_t step, const std::atomic<bool>& stop) {
+  std::unique_lock lock(mutex_);
+  const auto filled = [&] { return prefix_ == 0 ? 0 : ends_[prefix_ - 1]; };
+  advanced_.wait(lock,
+                 [&] { return stop.load() || abandoned_ || prefix_ == ends_.size() || filled() >= above + step; });
+  return stop.load() || abandoned_ ? above : std::max(above, filled());
+}
+
+void FillProgress::abandon() {
+  {
+    const std::lock_guard lock(mutex_);
+    abandoned_ = true;
+  }
+  advanced_.notify_all();
+}
+
+void FillProgress::wake() {
+  {
+    const std::lock_guard lock(mutex_);  // whoever is about to wait has seen `stop`, or waits already
+  }
+  advanced_.notify_all();
+}
+
+// The copies of one thread: a stream for each target, and for each buffer and target an event after its last copy.
+class WeightReader::Copies {
+ public:
+  Copies(CudaStartup& startup, const std::vector<std::shared_ptr<CudaWeightStore>>& targets, int buffers)
+      : startup_(startup), targets_(targets), lanes_(targets.size()) {
+    const CudaDriver& driver = startup_.driver();
+    try {
+      for (std::size_t i = 0; i < targets_.size(); ++i) {
+        use(i);
+        check(driver.stream_create(&lanes_[i].stream, CU_STREAM_NON_BLOCKING), "creating a stream", i);
+        for (int buffer = 0; buffer < buffers; ++buffer) {
+          CUevent event = nullptr;
+          check(driver.event_create(&event, CU_EVENT_DISABLE_TIMING), "creating an event", i);
+          lanes_[i].events.push_back(event);
+        }
+      }
+    } catch (...) {
+      release();
+      throw;
+    }
+  }
+  ~Copies() { release(); }
+  Copies(const Copies&) = delete;
+  Copies& operator=(const Copies&) = delete;
+
+  void copy(const WeightJob& job, const unsigned char* bytes, int buffer) {
+    const CudaDriver& driver = startup_.driver();
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      use(i);
+      const unsigned char* from = bytes;
+      for (const WeightPiece& piece : job.pieces) {
+        check(driver.memcpy_htod_async(targets_[i]->slab() + piece.slab_offset, from, piece.length, lanes_[i].stream),
+              "copying weights", i);
+        from += piece.length;
+      }
+      check(driver.event_record(lanes_[i].events[static_cast<std::size_t>(buffer)], lanes_[i].stream),
+            "recording an event", i);
+    }
+  }
+
+  // Waits until nothing reads the buffer any more.
+  void wait(int buffer) {
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      check(startup_.driver().event_synchronize(lanes_[i].events[static_cast<std::size_t>(buffer)]), "copying weights",
+            i);
+    }
+  }
+
+ private:
+  struct Lane {
+    CUstream stream = nullptr;
+    std::vector<CUevent> events;
+  };
+
+  void use(std::size_t target) {
+    if (current_ != targets_[target].get()) {
+      check(startup_.driver().ctx_set_current(targets_[target]->context()), "using the CUDA context", target);
+      current_ = targets_[target].get();
+    }
+  }
+
+  void check(CUresult result, const char* what, std::size_t target) const {
+    if (result != CUDA_SUCCESS) {
+      startup_.check(result, std::string(what) + " on " + to_string(targets_[target]->device()));
+    }
+  }
+
+  // The streams first: the buffers are freed next, and may not be read any more by then.
+  void release() noexcept {
+    const CudaDriver& driver = startup_.driver();
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+      static_cast<void>(driver.ctx_set_current(targets_[i]->context()));
+      if (lanes_[i].stream != nullptr) {
+        static_cast<void>(driver.stream_synchronize(lanes_[i].stream));
+        static_cast<void>(driver.stream_destroy(lanes_[i].stream));
+      }
+      for (CUevent event : lanes_[i].events) {
+        static_cast<void>(driver.event_destroy(event));
+      }
+    }
+  }
+
+  CudaStartup& startup_;
+  const std::vector<std::shared_ptr<CudaWeightStore>>& targets_;
+  std::vector<Lane> lanes_;
+  const CudaWeightStore* current_ = nullptr;
+};
+
+WeightReader::WeightReader(CudaStartup& startup, int device, std::shared_ptr<const WeightPlan> plan,
+                           const LoaderOptions& options, std::shared_ptr<ReadAhead> read_ahead, std::vector<int> cpus,
+                           Timeline* timeline)
+    : startup_(startup),
+      device_(device),
+      plan_(std::move(plan)),
+      options_(choose_loader_options(options, plan_->file_bytes())),
+      read_ahead_(std::move(read_ahead)),
+      cpus_(std::move(cpus)),
+      timeline_(timeline),
+      jobs_(plan_->jobs(options_.chunk_bytes)) {
+  std::vector<std::uint64_t> ends;
+  ends.reserve(jobs_.size());
+  for (const WeightJob& job : jobs_) {
+    ends.push_back(job.slab_end);
+  }
+  progress_ = std::make_shared<FillProgress>(std::move(ends));
+  try {
+    for (const WeightFile& file : plan_->list.files) {
+      files_.push_back(open_listed(file));
+    }
+    threads_.reserve(static_cast<std::size_t>(options_.reader_threads));
+    for (int i = 0; i < options_.reader_threads && !jobs_.empty(); ++i) {
+      threads_.emplace_back([this] { run(); });
+    }
+  } catch (const std::system_error& error) {
+    if (threads_.empty()) {
+      throw Error(ErrorKind::runtime_exception, std::string("cannot start a thread to read weights: ") + error.what());
+    }  // else fewer do it
+  } catch (...) {
+    abandon();
+    for (std::thread& thread : threads_) {
+      thread.join();
+    }
+    throw;
+  }
+}
+
+WeightReader::~WeightReader() {
+  abandon();
+  for (std::thread& thread : threads_) {
+    thread.join();
+  }
+}
+
+void WeightReader::abandon() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_.store(true);
+  }
+  changed_.notify_all();
+}
+
+bool WeightReader::fill(const std::vector<std::shared_ptr<CudaWeightStore>>& targets) {
+  {
+    const std::lock_guard lock(mutex_);
+    targets_ = targets;
+    has_targets_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) {
+    thread.join();
+  }
+  threads_.clear();
+  targets_.clear();
+  if (error_) {
+    std::rethrow_exception(error_);
+  }
+  if (stop_.load()) {
+    return false;
+  }
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    check_open(*files_[i], plan_->list.files[i]);
+  }
+  check_unchanged(plan_->list.files);  // sessions read from the paths
+  return true;
+}
+
+bool WeightReader::wait_for_targets() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return has_targets_ || stop_.load(); });
+  return !stop_.load();
+}
+
+void WeightReader::run() {
+  try {
+    read_jobs();
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    if (!error_) {
+      error_ = std::current_exception();
+    }
+    stop_.store(true);
+  }
+  changed_.notify_all();
+}
+
+void WeightReader::read_jobs() {
+  if (!cpus_.empty()) {
+    static_cast<void>(stay_on(cpus_));  // slower without, and right
+  }
+  const int count = options_.buffers_per_thread;
+  PinnedBuffers buffers(options_.chunk_bytes, count);
+  struct Held {
+    bool used = false;
+    std::size_t job = 0;
+  };
+  std::vector<Held> held(static_cast<std::size_t>(count));
+  std::unique_ptr<Copies> copies;
+  const std::int64_t start_ns = steady_now_ns();
+  std::int64_t copy_ns = 0;
+  const auto finish = [&](int buffer) {
+    Held& slot = held[static_cast<std::size_t>(buffer)];
+    if (slot.used) {
+      copies->wait(buffer);
+      progress_->job_done(slot.job);
+      slot.used = false;
+    }
+  };
+  int buffer = 0;
+  for (;;) {
+    if (stop_.load()) {
+      return;
+    }
+    const std::size_t index = next_job_.fetch_add(1);
+    if (index >= jobs_.size()) {
+      break;
+    }
+    const WeightJob& job = jobs_[index];
+    finish(buffer);
+    read(job, buffers[buffer]);
+    if (stop_.load()) {
+      return;
+    }
+    if (!copies) {
+      startup_.make_current(device_);
+      buffers.pin(startup_, to_string(Device::cuda(device_)));
+      if (!wait_for_targets()) {
+        return;
+      }
+      copies = std::make_unique<Copies>(startup_, targets_, count);
+      copy_ns = steady_now_ns();
+    }
+    copies->copy(job, buffers[buffer], buffer);
+    held[static_cast<std::size_t>(buffer)] = {true, index};
+    copied_.fetch_add(job.bytes, std::memory_order_relaxed);
+    buffer = (buffer + 1) % count;
+  }
+  const std::int64_t read_ns = steady_now_ns();
+  if (copies) {
+    for (int i = 0; i < count; ++i) {
+      finish((buffer + i) % count);
+    }
+  }
+  if (timeline_ != nullptr) {
+    timeline_->add("read weights", start_ns, read_ns);
+    if (copies) {
+      timeline_->add("copy to device", copy_ns, steady_now_ns(), to_string(targets_.front()->device()));
+    }
+  }
+}
+
+void WeightReader::read(const WeightJob& job, unsigned char* buffer) const {
+  std::size_t at = 0;
+  for (const WeightPiece& piece : job.pieces) {
+    const WeightFile& file = plan_->list.files[piece.file];
+    if (read_ahead_) {
+      read_ahead_->wait(file.path, piece.offset + piece.length, stop_);
+    }
+    for (std::uint64_t done = 0; done < piece.length;) {
+      const ssize_t got = pread(files_[piece.file]->descriptor(), buffer + at, piece.length - done,
+                                static_cast<off_t>(piece.offset + done));
+      if (got < 0 && errno == EINTR) {
+        continue;
+      }
+      if (got < 0) {
+        throw Error(ErrorKind::weights, "reading weights from '" + file.path + "' at byte " +
+                                            std::to_string(piece.offset + done) + " failed: " + reason(errno));
+      }
+      if (got == 0) {
+        throw Error(ErrorKind::weights, "'" + file.path + "' ends at byte " + std::to_string(piece.offset + done) +
+                                            ", within a weight: it was shortened while it was loaded");
+      }
+      done += static_cast<std::uint64_t>(got);
+      at += static_cast<std::size_t>(got);
+    }
+  }
+}
+
+}  // namespace ortmulti

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/file_io.hpp"
+#include "core/base/timeline.hpp"
+#include "core/cuda/startup.hpp"
+#include "core/weights/cuda_store.hpp"
+#include "core/weights/plan.hpp"
+#include "core/weights/prefetch.hpp"
+
+namespace ortmulti {
+
+/// How files are read. 0: by the machine.
+struct LoaderOptions {
+  int reader_threads = 0;
+  std::uint64_t chunk_bytes = 0;  ///< Bytes that a thread reads at once.
+  int buffers_per_thread = 0;     ///< Pinned; each holds a chunk. One at least is being read while others are copied.
+};
+
+/// What the machine's numbers become: every field is set.
+LoaderOptions choose_loader_options(LoaderOptions options, std::uint64_t file_bytes);
+
+/// How far a pass over the files has come. Threads wait here for parts of the slab.
+class FillProgress {
+ public:
+  explicit FillProgress(std::vector<std::uint64_t> job_ends) : ends_(std::move(job_ends)), done_(ends_.size()) {}
+
+  void job_done(std::size_t job);
+  /// Waits until the slab is filled beyond `above` by at least `step`, or to its end; returns up to where it is.
+  /// Returns `above` after wake() with `stop` set, and after abandon().
+  std::uint64_t wait_beyond(std::uint64_t above, std::uint64_t step, const std::atomic<bool>& stop);
+  void wake();
+  /// The pass has failed.
+  void abandon();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable advanced_;
+  std::vector<std::uint64_t> ends_;
+  std::vector<bool> done_;
+  std::size_t prefix_ = 0;  // jobs done without a gap
+  bool abandoned_ = false;
+};
+
+/// One pass over the files of a plan: threads read them in order into pinned buffers, from which every target copies.
+/// The threads start at once: they read the first chunks while the context of `device`, the first target's, is still
+/// being created, and pin their buffers as soon as it is there.
+class WeightReader {
+ public:
+  WeightReader(CudaStartup& startup, int device, std::shared_ptr<const WeightPlan> plan, const LoaderOptions& options,
+               std::shared_ptr<ReadAhead> read_ahead, std::vector<int> cpus, Timeline* timeline);
+  ~WeightReader();  ///< Abandons, and waits for the threads.
+  WeightReader(const WeightReader&) = delete;
+  WeightReader& operator=(const WeightReader&) = delete;
+
+  /// Copies everything to these, and returns when it is there: true, or false after abandon(). Throws the first Error
+  /// of a thread.
+  bool fill(const std::vector<std::shared_ptr<CudaWeightStore>>& targets);
+  /// The threads end at their next chunk. May be called from any thread.
+  void abandon();
+
+  const std::shared_ptr<FillProgress>& progress() const noexcept { return progress_; }
+  std::uint64_t copied_bytes() const noexcept { return copied_.load(std::memory_order_relaxed); }
+
+ private:
+  class Copies;
+
+  void run();
+  void read_jobs();
+  void read(const WeightJob& job, unsigned char* buffer) const;
+  /// Waits for the targets; false where there will be none.
+  bool wait_for_targets();
+
+  CudaStartup& startup_;
+  int device_;
+  std::shared_ptr<const WeightPlan> plan_;
+  LoaderOptions options_;
+  std::shared_ptr<ReadAhead> read_ahead_;
+  std::vector<int> cpus_;
+  Timeline* timeline_;
+  std::vector<WeightJob> jobs_;
+  std::vector<std::unique_ptr<const InputFile>> files_;  // of the list
+  std::shared_ptr<FillProgress> progress_;
+  std::atomic<std::size_t> next_job_{0};
+  std::atomic<std::uint64_t> copied_{0};
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::shared_ptr<CudaWeightStore>> targets_;
+  bool has_targets_ = false;
+  std::atomic<bool> stop_{false};  // abandoned, or a thread has failed
+  std::exception_ptr error_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace ortmulti

@@ -1,0 +1,167 @@
+"""Configuration entries of session and run options: what their values may be, and what contradicts other options.
+
+ONNX Runtime takes any text under any key. What it does not know it leaves aside; what it cannot read it takes for the
+default, in most cases without a word. Keys that it does not define belong to providers and custom operators, and pass.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from ortmulti import _core
+from ortmulti._create import config_keys
+from ortmulti._runtime import affinity
+from ortmulti._runtime.libraries import OLDEST, release_of
+from ortmulti.errors import InvalidArgument
+
+__all__ = ["check_options", "check_providers", "check_run_entry", "check_session_entry"]
+
+_LOGGER = logging.getLogger("ortmulti")
+
+AFFINITIES = "session.intra_op_thread_affinities"
+ENV_ALLOCATORS = "session.use_env_allocators"
+SHRINKAGE = "memory.enable_memory_arena_shrinkage"
+
+_FLAGS = frozenset(
+    {
+        "disable_synchronize_execution_providers",
+        "ep.context_embed_mode",
+        "ep.context_enable",
+        "ep.share_ep_contexts",
+        "mlas.enable_gemm_fastmath_arm64_bfloat16",
+        "optimization.enable_gelu_approximation",
+        "session.allow_released_opsets_only",
+        "session.debug_layout_transformation",
+        "session.disable_aot_function_inlining",
+        "session.disable_cpu_ep_fallback",
+        "session.disable_double_qdq_remover",
+        "session.disable_prepacking",
+        "session.disable_quant_qdq",
+        "session.enable_quant_qdq_cleanup",
+        "session.force_spinning_stop",
+        "session.inter_op.allow_spinning",
+        "session.intra_op.allow_spinning",
+        "session.qdqisint8allowed",
+        "session.save_external_prepacked_constant_initializers",
+        "session.set_denormal_as_zero",
+        "session.strict_shape_type_inference",
+        "session.use_device_allocator_for_initializers",
+        ENV_ALLOCATORS,
+        "session.use_ort_model_bytes_directly",
+        "session.use_ort_model_bytes_for_initializers",
+        "session.x64quantprecision",
+    }
+)
+# The least of each.
+_INTEGERS = {
+    "session.dynamic_block_base": 0,
+    "session.inter_op.spin_backoff_max": 1,
+    "session.inter_op.spin_duration_us": 0,
+    "session.intra_op.spin_backoff_max": 1,
+    "session.intra_op.spin_duration_us": 0,
+    "session.optimized_model_external_initializers_min_size_in_bytes": 0,
+}
+_WORDS = {
+    "optimization.minimal_build_optimizations": ("", "save", "apply"),
+    "session.load_model_format": ("ONNX", "ORT"),
+    "session.save_model_format": ("ONNX", "ORT"),
+}
+_INT_MAX = 2**31 - 1
+_SHRINKAGE_FORM = re.compile(r"(?:(?:cpu|gpu):[0-9]{1,9}(?:;(?:cpu|gpu):[0-9]{1,9})*)?")
+_RELEASE_OF = {key: release for release, keys in config_keys.SESSION.items() for key in keys}
+
+
+def first_release(key: str) -> str:
+    """The first release, such as ``"1.26"``, whose sessions know a key of theirs; empty where the key is unknown."""
+    return _RELEASE_OF.get(key, "")
+
+
+def check_session_entry(key: str, value: str) -> None:
+    """Raises InvalidArgument where a key of session options that ONNX Runtime defines cannot have this value."""
+    _check_value(key, value)
+    if key == AFFINITIES:
+        affinity.check(key, value)
+    if key.endswith("spin_backoff_max") and key in _INTEGERS and (number := int(value)) & (number - 1):
+        power = 1 << (number.bit_length() - 1)
+        _LOGGER.warning("%s is %d, no power of two: ONNX Runtime takes %d", key, number, power)
+
+
+def check_run_entry(key: str, value: str) -> None:
+    """Raises InvalidArgument where a key of run options that ONNX Runtime defines cannot have this value."""
+    _check_value(key, value)
+    if key == SHRINKAGE and not _SHRINKAGE_FORM.fullmatch(value):
+        raise InvalidArgument(
+            f"config entry {key!r} names arenas in the form 'cpu:0;gpu:0', without spaces, not {value!r}"
+        )
+
+
+def _check_value(key: str, value: str) -> None:
+    if key in _FLAGS and value not in ("0", "1"):
+        raise InvalidArgument(f"config entry {key!r} is '0' or '1', not {value!r}")
+    if key in _INTEGERS:
+        least = _INTEGERS[key]
+        if not re.fullmatch(r"[0-9]{1,10}", value) or not least <= int(value) <= _INT_MAX:
+            raise InvalidArgument(f"config entry {key!r} is a whole number from {least} to {_INT_MAX}, not {value!r}")
+    if key in _WORDS and value not in _WORDS[key]:
+        raise InvalidArgument(f"config entry {key!r} is {' or '.join(map(repr, _WORDS[key]))}, not {value!r}")
+
+
+def check_options(options: _core.SessionOptions, release: Callable[[], str]) -> None:
+    """What of session options can be checked only with all of them, before a thread is started.
+
+    Args:
+        options: Any session's.
+        release: Tells ONNX Runtime's release, such as ``"1.31.1"``; asked only where it matters. Empty: unknown, and
+            everything is taken for known to it.
+
+    Raises:
+        InvalidArgument: Entries of a later release than this one, or options that contradict each other.
+    """
+    entries = options.config_entries
+    _check_release(entries, release)
+    if not options.use_per_session_threads:
+        for given, name in ((options.threads is not None, "threads"), (AFFINITIES in entries, AFFINITIES)):
+            if given:
+                raise InvalidArgument(
+                    f"use_per_session_threads is False, so that the session has no threads that {name} could concern: "
+                    f"the global ones are made as ortmulti.GlobalThreadPools say"
+                )
+    if AFFINITIES in entries:
+        if options.threads is not None:
+            raise InvalidArgument(
+                f"{AFFINITIES} binds threads that ONNX Runtime makes itself, and threads has the core make them: give "
+                "their CPUs in ortmulti.Threads"
+            )
+        affinity.check(AFFINITIES, entries[AFFINITIES], options.intra_op_num_threads)
+    if entries.get(ENV_ALLOCATORS) == "1" and not options.enable_cpu_mem_arena and _core.has_arena("cpu"):
+        raise InvalidArgument(
+            f"enable_cpu_mem_arena is False, and {ENV_ALLOCATORS} has the session use the CPU arena that is shared"
+        )
+
+
+def check_providers(options: _core.SessionOptions, providers: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+    """Raises InvalidArgument where a provider's options are for an arena that the session does not have."""
+    if options.config_entries.get(ENV_ALLOCATORS) != "1":
+        return
+    for name, given in providers:
+        own = [option for option in ("gpu_mem_limit", "arena_extend_strategy") if option in given]
+        if own and name == "CUDAExecutionProvider" and _core.has_arena(f"cuda:{given.get('device_id', '0')}"):
+            raise InvalidArgument(
+                f"{' and '.join(own)} of {name} {'is' if len(own) == 1 else 'are'} for an arena of the session's own, "
+                f"and {ENV_ALLOCATORS} has it use the shared one: see max_mem and arena_extend_strategy of ArenaConfig"
+            )
+
+
+def _check_release(entries: Mapping[str, str], release: Callable[[], str]) -> None:
+    newer = {key: since for key in entries if (since := release_of(first_release(key))) > OLDEST}
+    if not newer:
+        return
+    loaded = release()
+    numbers = release_of(loaded)
+    for key, since in newer.items():
+        if numbers and since > numbers:
+            raise InvalidArgument(
+                f"config entry {key!r} is one of ONNX Runtime {since[0]}.{since[1]} and newer, and this one is {loaded}"
+            )

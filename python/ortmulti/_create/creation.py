@@ -1,0 +1,188 @@
+"""Creating sessions in the core: what is checked before, and what comes back."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias
+
+from ortmulti import _core
+from ortmulti import providers as _providers
+from ortmulti._create import config_entries
+from ortmulti._runtime import log, startup
+from ortmulti.devices import Device
+from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
+from ortmulti.options import GraphOptimizationLevel, SessionOptions
+from ortmulti.timeline import Timeline
+
+Model: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
+CheckedModel: TypeAlias = str | bytes | bytearray | memoryview
+Serialize: TypeAlias = Literal["none", "device", "all"]
+Progress: TypeAlias = Callable[[int, int, str], object]
+BytesProgress: TypeAlias = Callable[[int, int], object]
+
+
+def check_model(model: object) -> CheckedModel:
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        if len(model) == 0:
+            raise InvalidArgument._of_runtime("the model is empty: 0 bytes")
+        return model
+    if not isinstance(model, (str, os.PathLike)):
+        raise InvalidType(f"a model is a path or bytes, not {type(model).__name__}")
+    path = Path(model)
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise NoSuchFile._of_runtime(f"there is no model file '{path}'") from None
+    except OSError as error:
+        raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: {error.strerror}") from error
+    except ValueError as error:  # a NUL character, or one that cannot be encoded
+        raise NoSuchFile._of_runtime(f"no file can have the path {str(path)!r}: {error}") from error
+    if path.is_dir():
+        raise NoSuchFile._of_runtime(f"'{path}' is a directory, not a model file")
+    if not os.access(path, os.R_OK):
+        raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: permission denied")
+    if size == 0:
+        raise InvalidArgument._of_runtime(f"the model file '{path}' is empty: 0 bytes")
+    return str(path)
+
+
+def core_options(options: SessionOptions | None) -> _core.SessionOptions:
+    if options is None:
+        return _core.SessionOptions()
+    if not isinstance(options, SessionOptions):
+        raise InvalidType(f"session options are an ortmulti.SessionOptions, not {type(options).__name__}")
+    config_entries.check_options(options._core, _providers.loaded_release)
+    return options._core
+
+
+def without_optimization(options: _core.SessionOptions) -> _core.SessionOptions:
+    """A copy of the options under which the model's graph is used as it is."""
+    result: _core.SessionOptions = options.copy()
+    result.graph_optimization_level = int(GraphOptimizationLevel.ORT_DISABLE_ALL)
+    return result
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights that the sessions of a device use together.
+
+    Attributes:
+        list: Which ones, and where their bytes lie.
+        read_ahead: What brings the files into memory meanwhile.
+        loader: Reader threads, bytes of a chunk, buffers of a thread; 0: by the machine.
+        fill: Whether they are loaded at all; the sessions cannot run otherwise.
+    """
+
+    list: _core.WeightList
+    read_ahead: _core.ReadAhead | None = None
+    loader: tuple[int, int, int] = (0, 0, 0)
+    fill: bool = True
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """Who is told how far a creation is: of sessions that are ready, and of bytes that are loaded."""
+
+    session_ready: Progress | None = None
+    bytes_loaded: BytesProgress | None = None
+
+
+class Listener(Protocol):
+    """Who is given the sessions of a creation one by one, as they become ready, while the others still start."""
+
+    @property
+    def keep_going(self) -> bool:
+        """Whether the others are still wanted when one has failed."""
+
+    @property
+    def timeline(self) -> Timeline:
+        """Where the spans go, from the beginning on."""
+
+    def targets(self, devices: Sequence[Device]) -> None:
+        """Called once it is known on which devices there will be sessions, with one entry for each session."""
+
+    def ready(self, index: int, session: _core.Session) -> None:
+        """Called for each session, which it closes. What it raises ends the creation."""
+
+    def failed(self, index: int, error: BaseException) -> None:
+        """Called for each session that failed beside others, if these keep going."""
+
+    def poll(self) -> None:
+        """Called in short intervals; may raise to end the creation."""
+
+
+def check_arguments(serialize: object, progress: object) -> None:
+    """Raises for what `create_sessions` does not take as its arguments of these names."""
+    if serialize not in (None, "none", "device", "all"):
+        raise InvalidArgument(f"serialize is None, 'none', 'device' or 'all', not {serialize!r}")
+    if progress is not None and not callable(progress):
+        raise InvalidType(f"progress is a function of (done, total, device), not {progress!r}")
+
+
+def create(
+    model: CheckedModel,
+    sessions: Sequence[Sequence[_providers.Provider]],
+    options: _core.SessionOptions,
+    serialize: Serialize | None = None,
+    callbacks: Callbacks = Callbacks(),
+    weights: Weights | None = None,
+    one_session_on_cpu: bool = False,
+    listener: Listener | None = None,
+    hold: _core.ContextHold | None = None,
+) -> tuple[list[_core.Session], _core.Timeline]:
+    """One creation in the core: a session for each list of providers.
+
+    Args:
+        weights: Weights to use together instead of each session's own.
+        one_session_on_cpu: Whether those on the CPU are handles of one ONNX Runtime session.
+        listener: Who gets the sessions, of which then none is returned.
+        hold: Has other GPUs wait for one; released where one session fails.
+    """
+    for session in sessions:
+        config_entries.check_providers(options, session)
+    startup.ensure_open()
+    try:
+        return _core.create_sessions(
+            model,
+            [list(session) for session in sessions],
+            options,
+            serialize or "automatic",
+            callbacks.session_ready,
+            weights=None if weights is None else weights.list,
+            fill=weights is None or weights.fill,
+            read_ahead=None if weights is None else weights.read_ahead,
+            loader=(0, 0, 0) if weights is None else weights.loader,
+            load_progress=callbacks.bytes_loaded,
+            one_session_on_cpu=one_session_on_cpu,
+            timeline=None if listener is None else listener.timeline._core,
+            listener=(None, None, None)
+            if listener is None
+            else (listener.ready, listener.failed if listener.keep_going else None, listener.poll),
+            hold=hold,
+        )
+    finally:
+        log.flush()
+
+
+def create_native(
+    model: CheckedModel,
+    sessions: Sequence[Sequence[_providers.Provider]],
+    options: SessionOptions | None,
+    serialize: Serialize | None = None,
+    progress: Progress | None = None,
+) -> tuple[list[_core.Session], Timeline]:
+    """Sessions that each load the model by themselves."""
+    start = time.monotonic_ns()
+    converted = core_options(options)
+    check_arguments(serialize, progress)
+    startup.ensure_open()
+    _providers.check_usable([provider for session in sessions for provider in session])
+    prepared = time.monotonic_ns()
+    created, core_timeline = create(model, sessions, converted, serialize, Callbacks(progress))
+    timeline = Timeline(core_timeline)
+    timeline.add("open libraries and check", start, prepared)
+    return created, timeline

@@ -1,0 +1,177 @@
+"""What SessionOptions add to a model: initializers, files of external data in memory, custom operators."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, SupportsInt
+
+from ortmulti import _core
+from ortmulti._runtime import startup
+from ortmulti._runtime.checks import text
+from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.values import OrtValue, core_value
+
+__all__ = ["ModelAdditions", "replacing_weights"]
+
+
+class ModelAdditions:
+    """The part of `SessionOptions` for values and libraries, which sessions keep alive."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self) -> None:
+        self._core = _core.SessionOptions()
+
+    def add_initializer(self, name: str, ort_value: OrtValue) -> None:
+        """Has sessions use a value in place of the model's initializer of this name.
+
+        It is used where it is, without a copy, by every session over these options, and kept alive as long as they
+        live; its elements must not change meanwhile. As in onnxruntime it counts only where the name is an
+        initializer's that is still there once ONNX Runtime has optimized the graph (constant folding uses the model's
+        own) and whose kernel reads it on the value's device; otherwise the model's own is used, in the latter case
+        with a warning in the log.
+
+        Args:
+            name: The initializer's, not empty.
+            ort_value: A tensor of any type but strings, of the initializer's type and shape; this package's or
+                onnxruntime's. ONNX Runtime does not
+                compare these: with others the creation or the runs fail, or the results have other shapes.
+
+        Raises:
+            InvalidArgument: An empty name, or one that was added before.
+            InvalidType: No `OrtValue`, or one that is no tensor.
+        """
+        name, value = _name("an initializer", name), core_value(f"initializer {name!r}", ort_value)
+        changed = self._core.copy()
+        _check_new("initializer", name, changed.initializers)
+        _check_tensor(name, value)
+        changed.add_initializer(name, value)
+        self._core = changed
+
+    def add_external_initializers(self, names: Sequence[str], ort_values: Sequence[OrtValue]) -> None:
+        """Has sessions take values in place of the model's initializers whose data lies in other files.
+
+        They take part in ONNX Runtime's optimizations. Which ones it copies is its affair: all are kept alive as long
+        as the sessions.
+
+        Args:
+            names: The initializers', not empty; a session of a model in which one of them is no initializer with
+                external data, or has another type or shape, fails to be created.
+            ort_values: As many tensors, of any type but strings.
+
+        Raises:
+            InvalidArgument: Another number of values than of names, or a name that is empty or was added before.
+            InvalidType: No lists, no `OrtValue`, or one that is no tensor.
+        """
+        wanted, given = _sequence("names", names), _sequence("ort_values", ort_values)
+        if len(wanted) != len(given):
+            raise InvalidArgument(f"there are {len(wanted)} names and {len(given)} ort_values")
+        changed = self._core.copy()
+        for each, ort_value in zip(wanted, given, strict=True):
+            name, value = _name("an initializer", each), core_value(f"initializer {each!r}", ort_value)
+            _check_new("external initializer", name, changed.external_initializers)
+            _check_tensor(name, value)
+            changed.add_external_initializer(name, value)
+        self._core = changed
+
+    def add_external_initializers_from_files_in_memory(
+        self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[SupportsInt]
+    ) -> None:
+        """Has sessions read the model's external data from memory instead of from files.
+
+        Args:
+            names: The files' names, as the model's external data names them.
+            buffers: As many contiguous objects with the buffer protocol (bytes, bytearray, memoryview, arrays), of the
+                files' contents. They are kept alive, and must not change, as long as the sessions live.
+            lengths: The bytes of each that count, at most as many as the buffer has.
+
+        Raises:
+            InvalidArgument: Another number of one than of the others, a name that is empty or was added before, a
+                buffer that is not contiguous, or a length that is negative or more than the buffer has.
+            InvalidType: An argument of the wrong type.
+        """
+        files, memory, sizes = _sequence("names", names), _sequence("buffers", buffers), _sequence("lengths", lengths)
+        if not len(files) == len(memory) == len(sizes):
+            raise InvalidArgument(f"there are {len(files)} names, {len(memory)} buffers and {len(sizes)} lengths")
+        changed = self._core.copy()
+        for each, buffer, size in zip(files, memory, sizes, strict=True):
+            name = _name("a file", each)
+            _check_new("file", name, changed.files_in_memory)
+            changed.add_file_in_memory(name, _memory(name, buffer), _length(name, size))
+        self._core = changed
+
+    def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
+        """Loads a shared library of custom operators, for sessions over these options.
+
+        The library is loaded, and its ``RegisterCustomOps`` called, now and for each session. It stays loaded as long
+        as these options and those sessions.
+
+        Args:
+            path: Where it lies; a name without a slash is searched as the system's loader does.
+
+        Raises:
+            Fail: It cannot be loaded, or is no library of custom operators; the message has the loader's reason.
+            InvalidArgument, InvalidType: The path is empty, or no path.
+            LibraryError: No ONNX Runtime is installed.
+        """
+        library = _name("a library's path", path)
+        if "/" in library:
+            library = str(Path(library).absolute())  # the folder may be another one when a session is created
+        startup.ensure_open()
+        changed = self._core.copy()
+        changed.add_custom_op_library(library)
+        self._core = changed
+
+
+def replacing_weights(options: _core.SessionOptions) -> str:
+    """Which methods have added something in the place of the model's own weights; empty if none."""
+    found = {
+        "add_initializer": options.initializers,
+        "add_external_initializers": options.external_initializers,
+        "add_external_initializers_from_files_in_memory": options.files_in_memory,
+    }
+    return ", ".join(method for method, names in found.items() if names)
+
+
+def _name(what: str, value: object) -> str:
+    name = text(what, value)
+    if not name or "\0" in name:
+        raise InvalidArgument(f"{what} has a name that is neither empty nor has a zero byte, not {name!r}")
+    return name
+
+
+def _sequence(name: str, value: object) -> list[Any]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise InvalidType(f"{name} is a list, not {value!r}")
+    return list(value)
+
+
+def _memory(name: str, buffer: Any) -> memoryview:
+    try:
+        return memoryview(buffer)
+    except TypeError:
+        raise InvalidType(f"the buffer of file {name!r} has no buffer protocol: {type(buffer).__name__}") from None
+    except (BufferError, ValueError) as error:  # as of a memoryview that was released
+        raise InvalidArgument(f"the buffer of file {name!r} cannot be used: {error}") from error
+
+
+def _length(name: str, value: object) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InvalidType(f"the length of file {name!r} is an int, not {value!r}")
+    length = int(value.__index__())
+    if not 0 <= length < 2**63:
+        raise InvalidArgument(f"the length of file {name!r} is 0 or more, not {length}")
+    return length
+
+
+def _check_new(what: str, name: str, known: list[str]) -> None:
+    if name in known:
+        raise InvalidArgument(f"{what} {name!r} was added to these SessionOptions before")
+
+
+def _check_tensor(name: str, value: _core.OrtValue) -> None:
+    if not value.is_tensor() or value.data_type() == "tensor(string)":
+        kind = value.data_type() if value.has_value() else "an empty value"
+        raise InvalidType(f"initializer {name!r} is a tensor that is not of strings, not {kind}")

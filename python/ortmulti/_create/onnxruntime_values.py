@@ -1,0 +1,57 @@
+"""onnxruntime's own values in place of ours, by DLPack, known by their class's name: onnxruntime is not imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ortmulti import _core, errors
+from ortmulti._runtime import startup
+from ortmulti._runtime.libraries import release_of
+
+_ALL_TYPES = (1, 32)
+
+
+def bool_is_uint8(version: str) -> bool:
+    """Whether this release of onnxruntime's Python package calls bool uint8 in DLPack, as it did before 1.32."""
+    return release_of(version) < _ALL_TYPES
+
+
+def takes_small_types(version: str) -> bool:
+    """Whether this release of onnxruntime's Python package takes floats of 8 and integers of 4 bits by DLPack."""
+    return release_of(version) >= _ALL_TYPES
+
+
+def is_one(value: object) -> bool:
+    """Whether it is onnxruntime's OrtValue, of either of its namespaces."""
+    return any(
+        kind.__name__ == "OrtValue" and kind.__module__.partition(".")[0] == "onnxruntime"
+        for kind in type(value).__mro__
+    )
+
+
+def take(value: Any) -> _core.OrtValue:
+    """A value over the memory of onnxruntime's, which it keeps alive; nothing is copied.
+
+    Raises:
+        NotImplemented: It is of a type that DLPack does not have, empty, or on a device that is neither the CPU nor
+            CUDA's.
+    """
+    native = getattr(value, "_ortvalue", value)
+    if not native.has_value():
+        raise errors.NotImplemented("an onnxruntime.OrtValue that is empty cannot be handed over: there is no memory")
+    type_name = native.data_type()
+    if not native.is_tensor():
+        raise errors.NotImplemented(
+            f"an onnxruntime.OrtValue of {type_name} cannot be handed over: DLPack has dense tensors alone"
+        )
+    export = getattr(native, "__dlpack__", None) or getattr(native, "to_dlpack", None)
+    if export is None:
+        raise errors.NotImplemented("this release of onnxruntime does not hand its OrtValues over: it has no DLPack")
+    try:
+        capsule = export()
+    except Exception as error:  # which one depends on the release
+        raise errors.NotImplemented(
+            f"an onnxruntime.OrtValue of {type_name} on {native.device_name().lower()} cannot be handed over by DLPack"
+        ) from error
+    startup.ensure_open()
+    return _core.OrtValue.from_dlpack(capsule, type_name == "tensor(bool)", value)

@@ -1,0 +1,200 @@
+"""Inputs for any model, from what the model declares."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortmulti.errors import InvalidArgument, InvalidProtobuf, LibraryError, NoSuchFile
+
+SEQUENCE = 16
+TOKENS = 100
+"""Token ids stay below this by default: there is hardly a vocabulary that is smaller."""
+
+_IMAGE_SIDE = 224
+_FLOATS: dict[str, type[np.generic]] = {
+    "tensor(float16)": np.float16,
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+}
+_INTEGERS: dict[str, type[np.generic]] = {
+    "tensor(int8)": np.int8,
+    "tensor(int16)": np.int16,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+    "tensor(uint8)": np.uint8,
+    "tensor(uint16)": np.uint16,
+    "tensor(uint32)": np.uint32,
+    "tensor(uint64)": np.uint64,
+}
+
+
+def require_onnx() -> Any:
+    """The onnx package.
+
+    Raises:
+        ortmulti.errors.LibraryError: It is not installed; the message says how to get it.
+    """
+    try:
+        return import_module("onnx")
+    except ImportError as error:
+        message = f'models need the onnx package ({error}); install it with: pip install "ortmulti[models]"'
+        raise LibraryError(message) from error
+
+
+class Declaration(Protocol):
+    """An input as a session describes it: ortmulti's and onnxruntime's alike."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def shape(self) -> Any: ...
+
+
+class _FromFile:
+    def __init__(self, name: str, type: str, shape: list[int | str | None]) -> None:
+        self.name = name
+        self.type = type
+        self.shape = shape
+
+
+def sample_inputs(
+    model: str | os.PathLike[str] | Iterable[Declaration],
+    batch: int = 1,
+    sequence: int = SEQUENCE,
+    seed: int = 0,
+    *,
+    dimensions: Mapping[str, int] | None = None,
+    tokens: int = TOKENS,
+) -> dict[str, NDArray[Any]]:
+    """Makes an array for each input that a model declares.
+
+    A dynamic dimension's value is, in this order: what `dimensions` says for its name; `batch` if its name says batch
+    or it is the first dimension; 0 if its name says past (an empty cache); 224 if it says height or width; else
+    `sequence`.
+
+    Values: floats are normal. Integers are below `tokens`, except that masks are 1, positions count up, type and
+    segment ids are 0, and uint8 takes its whole range (images). Booleans are random, masks true; strings are words.
+
+    Args:
+        model: Path of an .onnx file (needs the onnx package), or a session's `get_inputs()`.
+        batch: Size of the dynamic batch dimension.
+        sequence: Size of the other dynamic dimensions.
+        seed: Of the values; an input's values depend on it, on the input's name and on its shape only.
+        dimensions: Sizes of dynamic dimensions by their names in the model.
+        tokens: Bound of integers.
+
+    Returns:
+        C-contiguous arrays of the declared types by the inputs' names.
+
+    Raises:
+        ortmulti.errors.InvalidArgument: An input is no tensor or of a type that NumPy lacks, `dimensions` names
+            one that the model has not, or a size is negative.
+        ortmulti.errors.NoSuchFile: There is no such file.
+        ortmulti.errors.InvalidProtobuf: The file is no ONNX model.
+        ortmulti.errors.LibraryError: `model` is a path and the onnx package is not installed.
+    """
+    declarations = _read(model) if isinstance(model, str | os.PathLike) else list(model)
+    given = dict(dimensions or {})
+    known = {size for declaration in declarations for size in declaration.shape or () if isinstance(size, str)}
+    if unknown := sorted(given.keys() - known):
+        names = ", ".join(sorted(known)) or "none"
+        raise InvalidArgument(
+            f"the model has no dynamic dimension called {', '.join(unknown)}; its dimensions: {names}"
+        )
+    sizes = {"batch": batch, "sequence": sequence, **given}
+    for key, size in sizes.items():
+        if size < 0:
+            raise InvalidArgument(f"the size of {key} must be at least 0, not {size}")
+    if tokens < 1:
+        raise InvalidArgument(f"tokens must be at least 1, not {tokens}")
+    result = {}
+    for declaration in declarations:
+        shape = tuple(_size(size, axis, given, batch, sequence) for axis, size in enumerate(declaration.shape or ()))
+        generator = np.random.Generator(np.random.SFC64([seed, zlib.crc32(declaration.name.encode())]))
+        result[declaration.name] = _values(declaration, shape, generator, tokens)
+    return result
+
+
+def _size(size: int | str | None, axis: int, given: Mapping[str, int], batch: int, sequence: int) -> int:
+    if isinstance(size, int) and size >= 0:
+        return size
+    name = size.lower() if isinstance(size, str) else ""
+    if isinstance(size, str) and size in given:
+        return given[size]
+    if "batch" in name:
+        return batch
+    if "past" in name and "total" not in name and "+" not in name:
+        return 0
+    if "height" in name or "width" in name:
+        return _IMAGE_SIDE
+    if axis == 0 and "seq" not in name:
+        return batch
+    return sequence
+
+
+def _values(
+    declaration: Declaration, shape: tuple[int, ...], generator: np.random.Generator, tokens: int
+) -> NDArray[Any]:
+    name = declaration.name.lower()
+    mask = "mask" in name
+    if declaration.type in _FLOATS:
+        dtype = _FLOATS[declaration.type]
+        return np.ones(shape, dtype) if mask else generator.standard_normal(shape, dtype=np.float32).astype(dtype)
+    if declaration.type in _INTEGERS:
+        return _integers(name, _INTEGERS[declaration.type], shape, generator, tokens)
+    if declaration.type == "tensor(bool)":
+        return np.ones(shape, np.bool_) if mask else generator.integers(2, size=shape).astype(np.bool_)
+    if declaration.type == "tensor(string)":
+        words = np.array(["alpha", "beta", "gamma", "delta"], dtype=object)
+        return np.asarray(words[generator.integers(len(words), size=shape)], dtype=object).reshape(shape)
+    message = f"no sample values for input {declaration.name!r} of type {declaration.type}; pass your own"
+    raise InvalidArgument(message)
+
+
+def _integers(
+    name: str, dtype: type[np.generic], shape: tuple[int, ...], generator: np.random.Generator, tokens: int
+) -> NDArray[Any]:
+    if "mask" in name:
+        return np.ones(shape, dtype)
+    if "position" in name:
+        return np.asarray(np.arange(shape[-1]) + np.zeros(shape, np.int64) if shape else 0).astype(dtype)
+    if "token_type" in name or "segment" in name:
+        return np.zeros(shape, dtype)
+    bound = 256 if dtype is np.uint8 else min(tokens, int(np.iinfo(dtype).max) + 1)  # type: ignore[type-var]
+    return np.asarray(generator.integers(bound, size=shape)).astype(dtype)
+
+
+def _read(model: str | os.PathLike[str]) -> list[Declaration]:
+    """The inputs that an .onnx file declares; its external data is not read."""
+    onnx = require_onnx()
+    decode_error = import_module("google.protobuf.message").DecodeError
+    try:
+        graph = onnx.load(os.fspath(model), load_external_data=False).graph
+    except FileNotFoundError as error:
+        raise NoSuchFile(f"there is no model {os.fspath(model)}") from error
+    except decode_error as error:
+        raise InvalidProtobuf(f"{os.fspath(model)} is no ONNX model: {error}") from error
+    # Before IR version 4 every initializer was declared as an input, too.
+    initializers = {tensor.name for tensor in graph.initializer}
+    return [_declaration(onnx, value) for value in graph.input if value.name not in initializers]
+
+
+def _declaration(onnx: Any, value: Any) -> Declaration:
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return _FromFile(value.name, kind or "undeclared", [])
+    tensor = value.type.tensor_type
+    name = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+    shape: list[int | str | None] = [
+        size.dim_value if size.HasField("dim_value") else (size.dim_param or None) for size in tensor.shape.dim
+    ]
+    return _FromFile(value.name, f"tensor({name})", shape)

@@ -1,0 +1,165 @@
+"""What a session can do besides running and waiting: runs with a callback, and what its providers can be told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ortmulti import _core
+from ortmulti import providers as _providers
+from ortmulti._create.foreign_options import to_run_options
+from ortmulti._runtime import callbacks
+from ortmulti.errors import ClosedError, Fail, InvalidArgument, InvalidType
+from ortmulti.options import RunOptions
+from ortmulti.threads import ThreadCounts
+
+LOGGER = logging.getLogger("ortmulti")
+
+
+class SessionCalls:
+    """The part of `InferenceSession` that needs nothing of it but the core's session."""
+
+    _core: _core.Session
+
+    def run_async(
+        self,
+        output_names: Iterable[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], object],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """As `run`, without waiting: the result goes to a callback.
+
+        Threads of the session do the runs, in the order in which they were asked for: at most ``intra_op_num_threads``
+        at the same time, and on a GPU one after another. One thread calls all callbacks of the process, one at a time,
+        so that a callback that takes long delays the others. It may ask for further runs, or close the session. When
+        the interpreter ends, runs that have not begun are cancelled, and it goes on after the last callback.
+
+        Args:
+            output_names, input_feed, run_options: As `run`. The arrays are held until the callback was called, and must
+                not change until then.
+            callback: Called as ``callback(results, user_data, error)``. ``error`` is empty and ``results`` are what
+                `run` returns, or ``results`` is an empty list and ``error`` says why the run failed. What it raises
+                goes to `sys.unraisablehook`.
+            user_data: Handed to the callback.
+
+        Raises:
+            InvalidArgument, InvalidType, NotImplemented: As `run`, for arguments that cannot be run.
+            InvalidType: ``callback`` cannot be called.
+            ClosedError, ForkError: As `run`.
+        """
+        if not callable(callback):
+            raise InvalidType(f"callback is called with the results; {callback!r} cannot be")
+        callbacks.start()
+        _core.run_async(self._core, output_names, input_feed, callback, user_data, to_run_options(run_options))
+
+    @property
+    def thread_counts(self) -> ThreadCounts | None:
+        """The threads of the session's pools, where `SessionOptions.threads` has ortmulti make them; else None."""
+        counts = _core.thread_counts_of(self._core)
+        return None if counts is None else ThreadCounts._from_core(counts)
+
+    def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
+        """Changes options of the execution providers while the session is there.
+
+        Args:
+            options: Keys and values, such as ``{"ep.dynamic.workload_type": "Efficient"}``. Providers leave aside what
+                they do not know, and the CPU's knows none.
+
+        Raises:
+            InvalidType: ``options`` is no dict of str.
+            InvalidArgument: It is empty, or a provider refuses a value.
+            ClosedError, ForkError: As `run`.
+        """
+        if not isinstance(options, Mapping):
+            raise InvalidType(f"options is a dict of str, not {options!r}")
+        for item in (*options.keys(), *options.values()):
+            if not isinstance(item, str):
+                raise InvalidType(f"options has keys and values of type str, not {item!r}")
+        if not options:
+            raise InvalidArgument("options is empty: there is nothing to set")
+        self._core.set_provider_options(dict(options))
+
+    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
+        """Frees the graph that was captured by runs with a number as their config entry ``gpu_graph_id``.
+
+        Nothing happens, as in onnxruntime, where the provider cannot do that or there is no such graph.
+
+        Args:
+            graph_annotation_id: The number; default 0: that of runs without such an entry.
+
+        Raises:
+            InvalidType, InvalidArgument: No int, or one of more than 32 bits.
+            NotImplemented: ONNX Runtime before release 1.27.
+            ClosedError, ForkError: As `run`.
+        """
+        number = graph_annotation_id
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise InvalidType(f"graph_annotation_id is an int, not {number!r}")
+        if not -(2**31) <= number < 2**31:
+            raise InvalidArgument(f"graph_annotation_id has 32 bits; {number} has more")
+        self._core.release_captured_graph(number)
+
+    def get_tuning_results(self) -> list[dict[str, Any]]:
+        """The results of tunable operators: always none, since ONNX Runtime's C API cannot enable them.
+
+        Raises:
+            ClosedError: The session is closed.
+        """
+        self._check_open()
+        return []
+
+    def set_tuning_results(self, results: list[dict[str, Any]], *, error_on_invalid: bool = False) -> None:
+        """Takes results of tunable operators, which no provider of a session can use: ONNX Runtime's C API cannot
+        enable them.
+
+        Args:
+            results: What `get_tuning_results` of onnxruntime returned: dicts with ``"ep"``, ``"validators"`` and
+                ``"results"``.
+            error_on_invalid: Raise for the first of them, instead of a warning of the logger ``ortmulti`` for each.
+
+        Raises:
+            Fail: With ``error_on_invalid``, and there are any.
+            InvalidType, InvalidArgument: ``results`` is no list of such dicts.
+            ClosedError: The session is closed.
+        """
+        self._check_open()
+        providers = [_check_tuning_result(result) for result in _check_list(results)]
+        have = self._provider_names()
+        for index, name in enumerate(providers):
+            reason = f"{name} has no tunable operators" if name in have else f"there is no {name} in this session"
+            message = f"result {index} of set_tuning_results cannot be used: {reason}"
+            if error_on_invalid:
+                raise Fail(message)
+            LOGGER.warning("%s", message)
+
+    def _check_open(self) -> None:
+        if self._core.closed():
+            raise ClosedError(f"the session of {self._core.model()} on {self._core.device()} is closed")
+
+    def _provider_names(self) -> list[str]:
+        names = [name for name, _ in self._core.providers()]
+        return names if _providers.CPU in names else [*names, _providers.CPU]
+
+
+def _check_list(results: object) -> list[Any]:
+    if not isinstance(results, list):
+        raise InvalidType(f"results is a list of dicts, not {results!r}")
+    return results
+
+
+def _check_tuning_result(result: object) -> str:
+    """The provider that a result is for."""
+    if not isinstance(result, Mapping):
+        raise InvalidType(f"a result is a dict, not {result!r}")
+    for key in ("ep", "validators", "results"):
+        if key not in result:
+            raise InvalidArgument(f"a result has the keys 'ep', 'validators' and 'results'; {key!r} is missing")
+    if not isinstance(result["ep"], str):
+        raise InvalidType(f"a result's 'ep' is the name of a provider, not {result['ep']!r}")
+    for key in ("validators", "results"):
+        if not isinstance(result[key], Mapping):
+            raise InvalidType(f"a result's {key!r} is a dict, not {result[key]!r}")
+    return result["ep"]

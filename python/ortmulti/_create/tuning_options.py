@@ -1,0 +1,174 @@
+"""The options that tuning knows: what they are called, which values they take, and where they go."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from ortmulti._create import config_keys
+from ortmulti._runtime.libraries import release_of
+from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.options import ExecutionMode, GraphOptimizationLevel
+from ortmulti.provider_options import CUDA
+from ortmulti.provider_options import OPTIONS as PROVIDER_OPTIONS
+
+Scalar: TypeAlias = bool | int | str
+Where: TypeAlias = Literal["session", "config", "environment", "load", "provider", "caller"]
+
+VARIABLE = "env:"
+"""What names of environment variables begin with, among options; only whoever starts the process can set them."""
+
+LEVELS = {
+    "disabled": GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "layout": GraphOptimizationLevel.ORT_ENABLE_LAYOUT,
+    "all": GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+MODES = {"sequential": ExecutionMode.ORT_SEQUENTIAL, "parallel": ExecutionMode.ORT_PARALLEL}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option.
+
+    Attributes:
+        name: What it is called in files and on the command line.
+        where: ``"session"``: an attribute of `SessionOptions`; ``"config"``: entries of them; ``"environment"``: fixed
+            when ONNX Runtime's environment is made; ``"load"``: an argument of `load`; ``"provider"``: an option of the
+            CUDA provider; ``"caller"``: nothing that a file can set, only whoever runs the model.
+        kind: The type of its values.
+        words: What a str may be; empty: anything.
+        keys: Of ``"config"``: the entries that are set.
+        minimum: The smallest int.
+    """
+
+    name: str
+    where: Where
+    kind: type[bool] | type[int] | type[str]
+    words: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    minimum: int = 0
+
+    def since(self) -> tuple[int, ...]:
+        """The first release of ONNX Runtime that has it, as far as that is newer than the oldest supported one."""
+        if self.where == "provider":
+            return PROVIDER_OPTIONS[CUDA][self.name].since or ()
+        releases = [release_of(release) for release, keys in config_keys.SESSION.items() if set(self.keys) & set(keys)]
+        return max(releases, default=())
+
+
+def _of_both_pools(key: str) -> tuple[str, ...]:
+    return (f"session.intra_op.{key}", f"session.inter_op.{key}")
+
+
+_PROVIDER = (
+    Option("cudnn_conv_algo_search", "provider", str, PROVIDER_OPTIONS[CUDA]["cudnn_conv_algo_search"].words),
+    Option("cudnn_conv_use_max_workspace", "provider", bool),
+    Option("cudnn_conv1d_pad_to_nc1d", "provider", bool),
+    Option("use_tf32", "provider", bool),
+    Option("prefer_nhwc", "provider", bool),
+    Option("fuse_conv_bias", "provider", bool),
+    Option("arena_extend_strategy", "provider", str, PROVIDER_OPTIONS[CUDA]["arena_extend_strategy"].words),
+    Option("gpu_mem_limit", "provider", int, minimum=1),
+    Option("do_copy_in_default_stream", "provider", bool),
+    Option("use_ep_level_unified_stream", "provider", bool),
+    Option("external_data_loader_reading_threads", "provider", int),
+)
+
+OPTIONS: Mapping[str, Option] = {
+    option.name: option
+    for option in (
+        Option("graph_optimization_level", "session", str, tuple(LEVELS)),
+        Option("execution_mode", "session", str, tuple(MODES)),
+        Option("intra_op_num_threads", "session", int),
+        Option("inter_op_num_threads", "session", int),
+        Option("enable_mem_pattern", "session", bool),
+        Option("enable_cpu_mem_arena", "session", bool),
+        Option("allow_spinning", "config", bool, keys=_of_both_pools("allow_spinning")),
+        Option("spin_duration_us", "config", int, keys=_of_both_pools("spin_duration_us")),
+        Option("spin_backoff_max", "config", int, keys=_of_both_pools("spin_backoff_max"), minimum=1),
+        # "cores": each thread on a core of its own; "node:N": all on that NUMA node.
+        Option("thread_affinity", "config", str, keys=("session.intra_op_thread_affinities",)),
+        Option("disable_prepacking", "config", bool, keys=("session.disable_prepacking",)),
+        Option("parallel_prepacking", "config", bool, keys=("session.prepack.enable_parallel",)),
+        Option(
+            "use_device_allocator_for_initializers",
+            "config",
+            bool,
+            keys=("session.use_device_allocator_for_initializers",),
+        ),
+        Option("global_thread_pools", "environment", bool),
+        Option("sessions_per_device", "load", int, minimum=1),
+        Option("in_flight", "load", int, minimum=1),
+        Option("cuda_graph", "load", bool),
+        *_PROVIDER,
+        Option("io_binding", "caller", bool),
+    )
+}
+"""Every option by its name."""
+
+
+def check(name: object, value: object) -> Scalar:
+    """The value of an option, as it is kept.
+
+    Raises:
+        InvalidArgument, InvalidType: There is no such option, or it does not take the value.
+    """
+    option = OPTIONS.get(name) if isinstance(name, str) else None
+    if option is None:
+        raise InvalidArgument(f"there is no setting {name!r}{near(str(name), OPTIONS)}")
+    if type(value) is not option.kind:
+        raise InvalidType(f"{name} is of type {option.kind.__name__}, not {value!r}")
+    if isinstance(value, str):
+        if option.words and value not in option.words:
+            raise InvalidArgument(f"{name} is {' or '.join(map(repr, option.words))}, not {value!r}")
+        if name == "thread_affinity" and value != "cores" and not value.removeprefix("node:").isdecimal():
+            raise InvalidArgument(f"{name} is 'cores' or 'node:N', not {value!r}")
+        return value
+    assert isinstance(value, int)
+    if not isinstance(value, bool) and value < option.minimum:
+        raise InvalidArgument(f"{name} is {option.minimum} or more, not {value}")
+    return value
+
+
+def since(name: str, value: Scalar) -> tuple[int, ...]:
+    """The first release of ONNX Runtime that has an option with a value, as `Option.since`."""
+    return max(OPTIONS[name].since(), _VALUES_SINCE.get((name, value), ())) if name in OPTIONS else ()
+
+
+def known_to(release: str, name: str, value: Scalar) -> bool:
+    """Whether ONNX Runtime of this release has an option with a value; of an unknown release (empty): yes."""
+    numbers = release_of(release)
+    return not numbers or since(name, value) <= numbers
+
+
+# Found by trying: the others refuse it.
+_VALUES_SINCE: Mapping[tuple[str, Scalar], tuple[int, ...]] = {("graph_optimization_level", "layout"): (1, 23)}
+
+
+def of_sessions(options: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Those that sessions and pools can be created with; the others are the caller's."""
+    return {name: value for name, value in options.items() if name in OPTIONS and OPTIONS[name].where != "caller"}
+
+
+def variables(options: Mapping[str, Scalar]) -> dict[str, str]:
+    """The variables of the environment among them."""
+    return {name.removeprefix(VARIABLE): str(value) for name, value in options.items() if name.startswith(VARIABLE)}
+
+
+def near(name: str, names: Mapping[str, Any] | set[str]) -> str:
+    """What an error adds about the name that may have been meant."""
+    found = difflib.get_close_matches(name, names, n=1)
+    return f" (did you mean {found[0]!r}?)" if found else f"; there are {', '.join(sorted(names))}"
+
+
+def describe(options: Mapping[str, Scalar]) -> str:
+    """Options as a text on one line; none: ``"the defaults"``."""
+    return ", ".join(f"{name}={_text(value)}" for name, value in options.items()) or "the defaults"
+
+
+def _text(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,222 @@
+"""What ONNX Runtime fixes when its environment is made, or keeps there: thread pools, arenas, log level, telemetry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import SupportsInt
+
+from ortmulti import _core, errors
+from ortmulti._runtime import affinity, log
+from ortmulti._runtime.checks import boolean, integer, text
+from ortmulti.arena import ArenaConfig
+from ortmulti.arena import to_core as arenas_to_core
+from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.threads import Threads
+
+__all__ = [
+    "GlobalThreadPools",
+    "configure",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
+    "set_default_logger_callback",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes",
+    "set_seed",
+]
+
+
+@dataclass(frozen=True)
+class GlobalThreadPools:
+    """The thread pools that sessions with ``use_per_session_threads = False`` use together.
+
+    Attributes:
+        intra_op_num_threads: Threads within nodes, the calling one included; default 0: as many as the process has
+            cores (affinity and control group respected).
+        inter_op_num_threads: Threads across nodes with ``ORT_PARALLEL``; default 0, as above.
+        allow_spinning: Whether threads without work wait actively for a while; default None: ONNX Runtime's default,
+            True. How long, ONNX Runtime's C interface sets for sessions with threads of their own alone (config entries
+            ``session.intra_op.spin_duration_us`` and ``spin_backoff_max``, up to 1.31).
+        intra_op_thread_affinities: The logical processors, counted from 1, of each intra-op thread but the calling one,
+            in ONNX Runtime's form ``"1,2;3-4"``; default empty: threads are not bound. ``intra_op_num_threads`` must be
+            set to one more than there are of them.
+        set_denormal_as_zero: Whether the threads take denormal numbers for zero; default False.
+        threads: How the threads are made, as `Threads` say, which then also bind them; default None: by ONNX Runtime.
+
+    Raises:
+        InvalidArgument, InvalidType: A value that cannot be.
+    """
+
+    intra_op_num_threads: int = 0
+    inter_op_num_threads: int = 0
+    allow_spinning: bool | None = None
+    intra_op_thread_affinities: str = ""
+    set_denormal_as_zero: bool = False
+    threads: Threads | None = None
+
+    def __post_init__(self) -> None:
+        integer("intra_op_num_threads", self.intra_op_num_threads, minimum=0)
+        integer("inter_op_num_threads", self.inter_op_num_threads, minimum=0)
+        if self.allow_spinning is not None:
+            boolean("allow_spinning", self.allow_spinning)
+        boolean("set_denormal_as_zero", self.set_denormal_as_zero)
+        affinities = text("intra_op_thread_affinities", self.intra_op_thread_affinities)
+        if affinities:
+            affinity.check("intra_op_thread_affinities", affinities, self.intra_op_num_threads)
+        if self.threads is None:
+            return
+        if not isinstance(self.threads, Threads):
+            raise InvalidType(f"threads are an ortmulti.Threads or None, not {self.threads!r}")
+        if self.threads.numa_node == "near":
+            raise InvalidArgument("the global thread pools belong to no GPU: numa_node is a node's number, or None")
+        if affinities:
+            raise InvalidArgument(
+                "intra_op_thread_affinities binds threads that ONNX Runtime makes itself, and threads has the core "
+                "make them: give their CPUs in ortmulti.Threads"
+            )
+
+
+def configure(
+    *,
+    global_thread_pools: GlobalThreadPools | None = None,
+    arena: ArenaConfig | Mapping[str, ArenaConfig] | None = None,
+) -> None:
+    """Sets what ONNX Runtime fixes when its environment is made.
+
+    That is done by the first session, value, `RunOptions` or library of custom operators of the process. Calling it
+    again before replaces what is given again; None leaves it as it is.
+
+    Args:
+        global_thread_pools: Thread pools for the sessions that have none of their own, which are those with
+            ``use_per_session_threads = False``. They stay until the process ends. A forked child does not have their
+            threads: sessions that use them raise `ForkError` there.
+        arena: An arena that the sessions of a device have together: those with the config entry
+            ``session.use_env_allocators`` set to ``"1"``. One configuration: for every device, each with an arena of
+            its own; a dict: for the devices that it names (``"cpu"``, ``"cuda:0"``). The CPU's is made with the
+            environment, a GPU's by the first such session there. They stay until the process ends, and closing a
+            session returns its memory to them; the run option ``memory.enable_memory_arena_shrinkage`` returns what is
+            free to the system.
+
+    Raises:
+        Fail: The environment is there already.
+        InvalidType: No `GlobalThreadPools`, no `ArenaConfig`.
+        InvalidArgument: Nothing was given, or a device that is none.
+    """
+    if global_thread_pools is None and arena is None:
+        raise InvalidArgument("configure was given nothing: global_thread_pools, arena, or both")
+    if global_thread_pools is not None and not isinstance(global_thread_pools, GlobalThreadPools):
+        raise InvalidType(f"global_thread_pools is an ortmulti.GlobalThreadPools, not {global_thread_pools!r}")
+    arenas = None if arena is None else arenas_to_core(arena)
+    if global_thread_pools is not None:
+        threads = global_thread_pools.threads
+        _core.set_global_thread_pools(
+            int(global_thread_pools.intra_op_num_threads),
+            int(global_thread_pools.inter_op_num_threads),
+            global_thread_pools.allow_spinning,
+            global_thread_pools.intra_op_thread_affinities,
+            global_thread_pools.set_denormal_as_zero,
+            None if threads is None else threads._to_core(),
+        )
+    if arenas is not None:
+        _core.set_arenas(arenas)
+
+
+def set_global_thread_pool_sizes(intra_op_num_threads: SupportsInt = 0, inter_op_num_threads: SupportsInt = 0) -> None:
+    """Has ONNX Runtime make global thread pools of these sizes; see `configure`, which has more options.
+
+    Args:
+        intra_op_num_threads: Threads within nodes; default 0: as many as the process has cores.
+        inter_op_num_threads: Threads across nodes; default 0, as above.
+
+    Raises:
+        Fail: ONNX Runtime's environment is there already; see `configure`.
+        InvalidArgument, InvalidType: A negative number, or none.
+    """
+    intra = integer("intra_op_num_threads", intra_op_num_threads, minimum=0)
+    inter = integer("inter_op_num_threads", inter_op_num_threads, minimum=0)
+    configure(global_thread_pools=GlobalThreadPools(intra, inter))
+
+
+def set_default_logger_severity(severity: SupportsInt) -> None:
+    """Sets the least severity that ONNX Runtime logs, and that of sessions created from now on which set none.
+
+    Args:
+        severity: 0 verbose, 1 info, 2 warning (what it is at first), 3 error, 4 fatal.
+
+    Raises:
+        InvalidArgument, InvalidType: Another number, or none.
+    """
+    _core.set_log_severity(_severity(severity))
+
+
+def set_default_logger_callback(
+    callback: Callable[[int, str, str, str, str], object] | None, severity: SupportsInt = 2
+) -> None:
+    """Has a function get what ONNX Runtime logs, instead of Python's logger ``ortmulti.onnxruntime``.
+
+    It is called by a thread of ortmulti's, or by the thread that has just created a session, one message after the
+    other; never by ONNX Runtime's threads. If it raises, the exception goes to the logger ``ortmulti`` and the message
+    to the logger that it would have gone to. In a forked child it goes on.
+
+    Args:
+        callback: Called with the severity (0 verbose to 4 fatal), the category, the logid, where in ONNX Runtime's code
+            the message comes from, and the message. None: the logger gets them again, and the severity stays.
+        severity: As of `set_default_logger_severity`; default 2: warnings and worse.
+
+    Raises:
+        InvalidArgument, InvalidType: Nothing that can be called, another number, or none.
+    """
+    if callback is not None and not callable(callback):
+        raise InvalidType(f"callback is a function of five arguments, or None, not {callback!r}")
+    level = _severity(severity)
+    log.set_callback(callback)
+    if callback is not None:
+        _core.set_log_severity(level)
+
+
+def _severity(value: SupportsInt) -> int:
+    level = integer("the default log severity", value, minimum=0)
+    if level > 4:
+        raise InvalidArgument(f"the default log severity is 0 to 4, not {level}")
+    return level
+
+
+def set_default_logger_verbosity(verbosity: SupportsInt) -> None:
+    """Only 0 can be set: ONNX Runtime's C API has no call for the default logger's verbosity.
+
+    Sessions and runs have their own, ``log_verbosity_level``.
+
+    Raises:
+        NotImplemented: Another number.
+        InvalidType: No int.
+    """
+    if integer("the default log verbosity", verbosity, minimum=-(2**31)) != 0:
+        raise errors.NotImplemented(
+            "the default log verbosity can only be 0: ONNX Runtime's C API has no call to set it; set "
+            "log_verbosity_level of SessionOptions or RunOptions"
+        )
+
+
+def set_seed(seed: SupportsInt) -> None:
+    """Not supported: ONNX Runtime's C API has no call for the seed of operators that draw random numbers.
+
+    Raises:
+        NotImplemented: Always, for an int.
+        InvalidType: No int.
+    """
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise InvalidType(f"a seed is an int, not {seed!r}")
+    raise errors.NotImplemented(
+        "ONNX Runtime's C API has no call to set the seed: give the model's random operators the attribute 'seed'"
+    )
+
+
+def enable_telemetry_events() -> None:
+    """Has ONNX Runtime collect telemetry events where the platform has them; on Linux there are none."""
+    _core.set_telemetry(True)
+
+
+def disable_telemetry_events() -> None:
+    """Has ONNX Runtime collect no telemetry events; on Linux there are none."""
+    _core.set_telemetry(False)

@@ -1,0 +1,211 @@
+"""Where ONNX Runtime and the CUDA libraries that it needs lie in this Python environment.
+
+Nothing here imports onnxruntime (that takes longer than everything else that a program does before it loads its
+model) and nothing is loaded: files are found and their headers are read.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.machinery
+import importlib.util
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortmulti._runtime.cuda_libraries import (
+    CudaLibraries,
+    cuda_major,
+    find_cuda_libraries,
+    is_cuda_library,
+    why_driver_too_old,
+    why_no_cuda,
+)
+from ortmulti._runtime.elf import ElfError, read_shared_library
+from ortmulti.errors import LibraryError
+
+__all__ = [
+    "INSTALL",
+    "OVERRIDE",
+    "CudaLibraries",
+    "OnnxRuntime",
+    "cuda_major",
+    "find_cuda_libraries",
+    "find_onnxruntime",
+    "why_driver_too_old",
+    "why_no_cuda",
+]
+
+OVERRIDE = "ORTMULTI_ONNXRUNTIME_LIBRARY"
+"""Environment variable: the ONNX Runtime library to use instead of the installed distribution's."""
+
+INSTALL = 'pip install "ortmulti[gpu]" (NVIDIA GPUs) or pip install "ortmulti[cpu]"'
+"""What to do where there is no ONNX Runtime."""
+
+OLDEST = (1, 21)
+_CUDA_PROVIDER = "libonnxruntime_providers_cuda.so"
+
+
+@dataclass(frozen=True)
+class OnnxRuntime:
+    """An ONNX Runtime that this process can open.
+
+    Attributes:
+        path: the library to open.
+        version: its release; empty where neither the distribution nor the file's name tells (an override).
+        distribution: the Python distribution that it came with ("onnxruntime", "onnxruntime-gpu", ...); empty
+            for an override.
+        capi: the folder of the Python package that holds it; None for an override.
+        has_cuda: whether the CUDA provider's library lies beside it.
+        cuda_needed: the CUDA libraries that the CUDA provider is linked to, the driver's own (libcuda.so.1) left out.
+    """
+
+    path: Path
+    version: str
+    distribution: str
+    capi: Path | None
+    has_cuda: bool
+    cuda_needed: tuple[str, ...]
+
+    @property
+    def provider(self) -> Path:
+        """Where the CUDA provider's library lies, or would lie."""
+        return self.path.parent / _CUDA_PROVIDER
+
+
+def find_onnxruntime() -> OnnxRuntime:
+    """Find the ONNX Runtime of this environment, without importing or loading it.
+
+    The environment variable ``ORTMULTI_ONNXRUNTIME_LIBRARY`` names a library to use instead. The answer is kept for
+    the life of the process; failures are not, so that it can be installed and asked for again.
+
+    Returns:
+        Where it lies and what it is.
+
+    Raises:
+        LibraryError: none is installed; two distributions lie over each other in one folder; it is older than 1.21;
+            it is damaged; or the override's file does not exist. The message says what to do.
+    """
+    override = os.environ.get(OVERRIDE)
+    return _from_override(Path(override)) if override else _from_environment()
+
+
+@functools.cache
+def _from_override(path: Path) -> OnnxRuntime:
+    if not path.is_file():
+        raise LibraryError(f"{OVERRIDE} is set to {path}, and there is no such file: correct it or unset it")
+    real = path.resolve()
+    match = re.search(r"\.so\.(\d+\.\d+\.\d+)$", real.name)
+    return _inspect(real, match[1] if match else "", "", None)
+
+
+@functools.cache
+def _from_environment() -> OnnxRuntime:
+    package = _package_folder()
+    if package is None:
+        raise LibraryError(f"ONNX Runtime is not installed in this Python environment: {INSTALL}")
+    return inspect_package(package)
+
+
+def _package_folder() -> Path | None:
+    module = sys.modules.get("onnxruntime")
+    places = getattr(module, "__path__", None)
+    if getattr(module, "__name__", "onnxruntime") != "onnxruntime":  # an alias: sys.modules["onnxruntime"] = ortmulti
+        spec = importlib.machinery.PathFinder.find_spec("onnxruntime")
+        places = spec.submodule_search_locations if spec else None
+    elif places is None:
+        spec = importlib.util.find_spec("onnxruntime") if module is None else None
+        places = spec.submodule_search_locations if spec else None
+    if places:
+        return Path(next(iter(places)))
+    # One of two distributions in one folder was uninstalled: pip believes in the other, and its files are gone.
+    return next((package for entry in sys.path if _owners(package := Path(entry) / "onnxruntime")), None)
+
+
+def inspect_package(package: Path) -> OnnxRuntime:
+    """Find the library inside an installed onnxruntime package.
+
+    Args:
+        package: the package's folder, ``.../site-packages/onnxruntime``.
+
+    Returns:
+        Where it lies and what it is.
+
+    Raises:
+        LibraryError: as `find_onnxruntime`.
+    """
+    owners = _owners(package)
+    if len(owners) > 1:
+        names = sorted(owners)
+        raise LibraryError(
+            f"{' and '.join(f'{name} {owners[name]}' for name in names)} are installed over each other in {package}, "
+            f"and each has overwritten files of the other: run pip uninstall -y {' '.join(names)}, then install one of "
+            f"them: {INSTALL}"
+        )
+    distribution, version = next(iter(owners.items())) if owners else ("", "")
+    capi = package / "capi"
+    libraries = {path.name.removeprefix("libonnxruntime.so."): path for path in capi.glob("libonnxruntime.so.*")}
+    if not libraries:
+        if distribution:
+            raise LibraryError(
+                f"{distribution} {version} is installed in {package}, but its libonnxruntime.so.{version} is missing: "
+                f"repair it with pip install --force-reinstall --no-deps {distribution}=={version}, or set {OVERRIDE} "
+                f"to an ONNX Runtime library"
+            )
+        raise LibraryError(
+            f"the onnxruntime package in {package} carries no libonnxruntime.so: replace it by {INSTALL}, or set "
+            f"{OVERRIDE} to an ONNX Runtime library"
+        )
+    # An interrupted upgrade can leave another release's library beside the one that belongs here.
+    name = version if version in libraries else max(libraries, key=release_of)
+    return _inspect(libraries[name], version or name, distribution, capi)
+
+
+def _inspect(path: Path, version: str, distribution: str, capi: Path | None) -> OnnxRuntime:
+    if version and release_of(version) < OLDEST:
+        raise LibraryError(
+            f"ONNX Runtime {version} ({path}) is too old, ortmulti needs 1.21 or newer: "
+            + (f"pip install --upgrade {distribution}" if distribution else f"set {OVERRIDE} to a newer one")
+        )
+    try:
+        library = read_shared_library(path)
+    except ElfError as error:
+        raise LibraryError(f"the ONNX Runtime library {path} {error}") from error
+    if not library.is_native:
+        raise LibraryError(f"the ONNX Runtime library {path} is for another processor than this machine's")
+    provider = path.parent / _CUDA_PROVIDER
+    if not provider.is_file():
+        return OnnxRuntime(path, version, distribution, capi, has_cuda=False, cuda_needed=())
+    try:
+        needed = tuple(name for name in read_shared_library(provider).needed if is_cuda_library(name))
+    except ElfError as error:
+        raise LibraryError(f"the CUDA provider's library {provider} {error}") from error
+    return OnnxRuntime(path, version, distribution, capi, has_cuda=True, cuda_needed=needed)
+
+
+def release_of(version: str) -> tuple[int, ...]:
+    """The numbers of a release such as ``"1.31.1"``; none of what is no release."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def _owners(package: Path) -> dict[str, str]:
+    """The distributions whose files lie in a package's folder: name -> release."""
+    owners: dict[str, str] = {}
+    for info in package.parent.glob("*.dist-info"):
+        name, _, version = info.name.removesuffix(".dist-info").partition("-")
+        # onnxruntime-genai and others begin with the same name and live in folders of their own.
+        if name.startswith(("onnxruntime", "ort_")) and _owns(info, package.name, name):
+            owners[re.sub(r"[-_.]+", "-", name).lower()] = version
+    return owners
+
+
+def _owns(info: Path, package: str, name: str) -> bool:
+    try:
+        record = (info / "RECORD").read_text(errors="replace")
+    except OSError:
+        # Other installers than pip may leave no list of files.
+        return name in ("onnxruntime", "onnxruntime_gpu")
+    return re.search(rf"(?m)^\"?{re.escape(package)}/capi/", record) is not None

@@ -1,0 +1,144 @@
+"""ONNX Runtime's log on its way to Python's `logging`.
+
+ONNX Runtime calls its log function from any of its threads, and none of them may wait for the GIL. So the core
+queues the records, and they are emitted here: by a thread that sleeps until there are some, and by whoever has just
+created a session, before that call returns.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ortmulti import _core
+from ortmulti._runtime.threads import Task
+
+LOGGER = logging.getLogger("ortmulti.onnxruntime")
+
+# What the core has to say itself is in the same queue, under this category, and goes to a logger of its own.
+_CORE = "ortmulti"
+
+# ONNX Runtime's severities 0 to 4: verbose, info, warning, error, fatal.
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+
+# Only a bound on how long the thread may stay in one wait; a record or the end wakes it at once.
+_WAIT_MS = 60_000
+
+# Gets severity, category, logger, location and message of each record, instead of LOGGER.
+Callback = Callable[[int, str, str, str, str], object]
+
+# Who takes records holds it until they are emitted, so that they come in their order, and that they have come when
+# `flush` returns. A handler or callback may itself create sessions.
+_emitting = threading.RLock()
+
+# How long `flush` waits for another thread's handler, which may wait for what this thread holds.
+_PATIENCE_S = 5.0
+
+_callback: Callback | None = None
+_task: Task | None = None
+_lock = threading.Lock()
+
+
+def _emit(records: list[tuple[int, str, str, str, str, int, int]], dropped: int) -> None:
+    if dropped:
+        LOGGER.warning("%d of ONNX Runtime's log records were dropped: more came than could be emitted", dropped)
+    for severity, category, logger, location, message, time_ns, thread in records:
+        level = _LEVELS[min(max(severity, 0), len(_LEVELS) - 1)]
+        if category == _CORE:
+            logging.getLogger(_CORE).log(level, "%s", message)
+        elif _called_back(severity, category, logger, location, message):
+            pass
+        elif LOGGER.isEnabledFor(level):
+            extra: dict[str, Any] = {
+                "ort_category": category,
+                "ort_logger": logger,
+                "ort_location": location,
+                "ort_time_ns": time_ns,  # of time.monotonic_ns's clock
+                "ort_thread": thread,  # as threading.get_native_id gives it
+            }
+            LOGGER.log(level, "%s", message, extra=extra)
+
+
+def _called_back(*record: Any) -> bool:
+    callback = _callback
+    if callback is None:
+        return False
+    try:
+        callback(*record)
+    except Exception:
+        logging.getLogger(_CORE).exception("the callback of set_default_logger_callback raised")
+        return False
+    return True
+
+
+def set_callback(callback: Callback | None) -> None:
+    """Who gets ONNX Runtime's records from now on; None: the logger. What waits goes to who had it before."""
+    global _callback
+    flush()
+    _callback = callback
+
+
+def flush() -> None:
+    """Returns when the records so far are emitted: in the calling thread, unless another one is at it."""
+    if _emitting._is_owned():  # type: ignore[attr-defined]  # a handler creates a session
+        _emit(*_core.take_log()[:2])
+        return
+    try:
+        if _emitting.acquire(timeout=_PATIENCE_S):
+            _emit(*_core.take_log()[:2])
+    finally:
+        # Asked of the lock, since Ctrl-C may come between its acquisition and any note of that.
+        if _emitting._is_owned():  # type: ignore[attr-defined]
+            _emitting.release()
+
+
+def _emit_until_closed() -> None:
+    while True:
+        _core.wait_for_log(_WAIT_MS)
+        with _emitting:
+            records, dropped, closed = _core.take_log()
+            _emit(records, dropped)
+        if closed:
+            return
+
+
+def start() -> None:
+    """Starts the emitting thread, unless it runs in this process already.
+
+    Raises:
+        RuntimeException: The system gives no further thread.
+    """
+    global _task
+    if _task is not None:
+        return
+    with _lock:
+        if _task is None:
+            task = _task = Task(_emit_until_closed, "ortmulti-log")
+            try:
+                task.start()
+            except BaseException:
+                if task.revoke():
+                    _task = None
+                raise
+
+
+def stop() -> None:
+    """Ends the emitting thread after it has emitted what waits."""
+    global _task
+    with _lock:
+        task, _task = _task, None
+    if task is not None:
+        _core.close_log()
+        task.wait()
+
+
+def _after_fork_in_child() -> None:
+    global _task, _lock, _emitting
+    _lock, _emitting = threading.Lock(), threading.RLock()
+    _task = None  # it stayed with the parent; the next use starts another
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,179 @@
+"""onnxruntime's module functions about the library itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+from pathlib import Path
+
+from ortmulti import _core
+from ortmulti._runtime import cuda_libraries, startup
+from ortmulti._runtime import libraries as _libraries
+from ortmulti.errors import InvalidArgument, InvalidType, LibraryError
+
+__all__ = [
+    "get_all_providers",
+    "get_build_info",
+    "get_device",
+    "get_version_string",
+    "preload_dlls",
+    "print_debug_info",
+]
+
+LOGGER = logging.getLogger("ortmulti")
+
+# The preferred ones first.
+_PROVIDERS = (
+    "NvTensorRTRTX",
+    "Tensorrt",
+    "CUDA",
+    "MIGraphX",
+    "ROCM",
+    "OpenVINO",
+    "Dnnl",
+    "VitisAI",
+    "QNN",
+    "Nnapi",
+    "VSINPU",
+    "Js",
+    "CoreML",
+    "ArmNN",
+    "ACL",
+    "Dml",
+    "Rknpu",
+    "WebNN",
+    "WebGpu",
+    "Xnnpack",
+    "CANN",
+    "Azure",
+    "CPU",
+)
+# The releases in which ONNX Runtime began, or ceased, to list one, from 1.21 on.
+_SINCE = {"NvTensorRTRTX": (1, 22)}
+_UNTIL = {"ROCM": (1, 24), "ArmNN": (1, 25), "ACL": (1, 32), "NvTensorRTRTX": (1, 32)}
+
+
+def get_version_string() -> str:
+    """The release of the ONNX Runtime that ortmulti uses, such as ``"1.31.1"``.
+
+    Raises:
+        LibraryError: No ONNX Runtime is installed.
+    """
+    startup.ensure_library()
+    return _core.onnxruntime_version()
+
+
+def get_build_info() -> str:
+    """What the build of ONNX Runtime that ortmulti uses says of itself: branch, commit, flags.
+
+    Raises:
+        LibraryError: No ONNX Runtime is installed.
+    """
+    startup.ensure_library()
+    return _core.build_info()
+
+
+def print_debug_info() -> None:
+    """Prints what a report of a problem should say: releases, where ONNX Runtime lies, its providers, the CUDA driver.
+
+    ``ortmulti devices`` says more about GPUs, and which CUDA libraries are missing.
+    """
+    lines = [f"ortmulti {_core.__version__}", f"Python {platform.python_version()} on {platform.platform()}"]
+    try:
+        lines.append(f"ONNX Runtime {get_version_string()} at {_core.onnxruntime_path()}")
+        lines += [get_build_info(), f"Providers: {', '.join(startup.get_available_providers())}"]
+    except LibraryError as error:
+        lines.append(f"ONNX Runtime: {error}")
+    version = _core.cuda_driver_version()
+    driver = "none" if version is None else f"for CUDA {version // 1000}.{version % 1000 // 10}"
+    lines.append(f"NVIDIA driver: {driver}")
+    lines += [f"{name}={os.environ.get(name, '(unset)')}" for name in ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")]
+    print("\n".join(lines))
+
+
+def get_device() -> str:
+    """The kind of device that the installed ONNX Runtime was built for: ``"GPU"`` with CUDA, else ``"CPU"``.
+
+    Whether the machine has a GPU is not asked.
+
+    Raises:
+        LibraryError: No ONNX Runtime is installed.
+    """
+    return "GPU" if "CUDAExecutionProvider" in startup.get_available_providers() else "CPU"
+
+
+def get_all_providers() -> list[str]:
+    """The names of all execution providers that this release of ONNX Runtime may be built with, the preferred first.
+
+    Raises:
+        LibraryError: No ONNX Runtime is installed.
+    """
+    release = _libraries.release_of(get_version_string()) or (99, 0)
+    return [
+        f"{name}ExecutionProvider"
+        for name in _PROVIDERS
+        if release >= _SINCE.get(name, release) and release < _UNTIL.get(name, (100, 0))
+    ]
+
+
+def preload_dlls(
+    cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | os.PathLike[str] | None = None
+) -> None:
+    """Opens the CUDA libraries that the installed ONNX Runtime's CUDA provider needs.
+
+    ortmulti does that by itself before it needs them; this is for those who want it earlier, or from another place. A
+    library that this process has already loaded is taken as it is. Without a CUDA provider nothing is done. What is
+    missing, or cannot be opened, is said as a warning of the logger ``ortmulti``.
+
+    Args:
+        cuda: Open the CUDA toolkit's libraries; default True.
+        cudnn: Open cuDNN's; default True.
+        msvc: Has no meaning on Linux.
+        directory: Where to look first: an absolute path, or one relative to the onnxruntime package. Default, or empty:
+            NVIDIA's wheels, PyTorch's folder, and where the dynamic loader looks.
+
+    Raises:
+        InvalidArgument: There is no such directory.
+        InvalidType: An argument of the wrong type.
+        LibraryError: No ONNX Runtime is installed.
+    """
+    for name, value in (("cuda", cuda), ("cudnn", cudnn), ("msvc", msvc)):
+        if not isinstance(value, (bool, int)):
+            raise InvalidType(f"{name} is True or False, not {value!r}")
+    if directory is not None and not isinstance(directory, (str, os.PathLike)):
+        raise InvalidType(f"directory is a path, not {directory!r}")
+    runtime = _libraries.find_onnxruntime()
+    first = _folder(runtime, os.fspath(directory)) if directory is not None and os.fspath(directory) else None
+    if not runtime.has_cuda or not (cuda or cudnn):
+        return
+    if first is None:
+        libraries = _libraries.find_cuda_libraries(runtime)
+    else:
+        libraries = cuda_libraries.search_first(runtime, first)
+    absent = [name for name in (*libraries.missing, *libraries.missing_optional) if _wanted(name, cuda, cudnn)]
+    if absent:
+        LOGGER.warning("preload_dlls did not find %s for %s", ", ".join(absent), runtime.path)
+    _open([path for path in libraries.found if _wanted(path.name, cuda, cudnn)])
+
+
+def _folder(runtime: _libraries.OnnxRuntime, directory: str) -> Path:
+    package = runtime.capi.parent if runtime.capi is not None else runtime.path.parent
+    folder = package / directory
+    if not folder.is_dir():
+        raise InvalidArgument(f"the directory of preload_dlls does not exist: {folder}")
+    return folder
+
+
+def _wanted(name: str, cuda: bool, cudnn: bool) -> bool:
+    return cudnn if name.startswith("libcudnn") else cuda
+
+
+def _open(paths: list[Path]) -> None:
+    import ctypes  # not with `import ortmulti`
+
+    for path in paths:
+        try:
+            ctypes.CDLL(str(path))  # never closed: ctypes keeps what it opened
+        except OSError as error:
+            LOGGER.warning("preload_dlls could not open %s: %s", path, error)

@@ -1,0 +1,72 @@
+"""Files that a user names: read as regular files only, opened once, and written as a whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file to read it; a FIFO or a device is refused instead of waited for.
+
+    Raises:
+        OSError: The file cannot be opened, or is no regular file.
+    """
+    file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    return file
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # without it, opening a FIFO waits for a writer
+
+
+def read_json(path: str | os.PathLike[str], max_bytes: int) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        OSError: The file cannot be opened or read.
+        ValueError: The file is not JSON, is nested too deeply, or has more than `max_bytes`.
+    """
+    import json
+
+    with open_regular(path) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"it has more than {max_bytes} bytes, the limit for such a file")
+    try:
+        return json.loads(content.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Lets `write` fill a temporary file beside `path`, which then takes its place: a reader, and whoever looks after
+    an interruption, sees the old content or the new, never a part.
+
+    Args:
+        path: the file; missing folders are made.
+        write: is given the temporary file's path, whose suffix is that of `path`.
+    """
+    import tempfile
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        # mkstemp's files are for the owner alone; a result is as readable as any other new file.
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,201 @@
+"""Making an entry: ONNX Runtime optimizes the model and saves it, and the result is split."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ortmulti import _core
+from ortmulti._create import creation
+from ortmulti._create.creation import CheckedModel, Weights
+from ortmulti.cache.entries import Draft
+from ortmulti.cache.staging import remove_tree
+from ortmulti.errors import Error, NotOptimizable
+from ortmulti.options import SessionOptions
+from ortmulti.providers import Provider
+
+from .entry import Entry
+from .identity import FileIdentity
+from .key import DATA_FOLDER
+
+LARGE = "large.bin"
+"""All tensors of an optimized model that is too large to be saved as one file."""
+
+_ERROR = 3  # ONNX Runtime's severity
+
+# The model's inputs and outputs, and what its creation spent its time on.
+_Saved: TypeAlias = tuple[Any, _core.Timeline]
+
+
+def build(
+    draft: Draft,
+    model: CheckedModel,
+    providers: Sequence[Provider],
+    options: SessionOptions | None = None,
+    refused: Sequence[str] = (),
+) -> Entry:
+    """Optimizes a model and makes an entry of it, which is not published yet.
+
+    A second call for the same draft does not optimize again.
+
+    Args:
+        draft: Where.
+        model: What the draft's key was made of.
+        providers: Those of the sessions that will use it, with their options.
+        options: Those of the sessions, too.
+        refused: Names of weights that are not to be shared.
+
+    Raises:
+        NotOptimizable: ONNX Runtime cannot create or save it, or a file of the model was changed meanwhile.
+    """
+    start = time.monotonic()
+    try:
+        return _build(draft, model, providers, options, refused, start)
+    except OSError as error:
+        raise NotOptimizable(f"the optimized model cannot be written: {error}") from error
+
+
+def entry_options(options: _core.SessionOptions) -> _core.SessionOptions:
+    """The options for a session over an entry: as given, but the graph is used as it is and found where it lies."""
+    result = creation.without_optimization(options)
+    result.optimized_model_filepath = ""
+    result.config_entries = {key: value for key, value in result.config_entries.items() if key != DATA_FOLDER}
+    return result
+
+
+def not_loadable(error: Error) -> NotOptimizable:
+    """What to raise if no session over an entry can be created: ONNX Runtime does not load everything that it saves."""
+    return NotOptimizable(f"the optimized model cannot be loaded: {error}")
+
+
+def _build(
+    draft: Draft,
+    model: CheckedModel,
+    providers: Sequence[Provider],
+    options: SessionOptions | None,
+    refused: Sequence[str],
+    start: float,
+) -> Entry:
+    core = _core.SessionOptions() if options is None else options._core
+    large = draft.folder / LARGE
+    if large.exists():
+        large.rename(draft.saved.with_name(LARGE))
+    if draft.signature is None or not draft.saved.exists():
+        draft.signature, draft.timeline = _optimize(draft.saved, model, providers, core)
+    is_large = draft.saved.with_name(LARGE).exists()
+    if is_large:
+        original, data_folder = "", str(draft.saved.parent)
+    elif isinstance(model, str):
+        original, data_folder = model, str(Path(model).parent)
+    else:
+        original, data_folder = "", core.config_entries.get(DATA_FOLDER, "")
+    try:
+        weights, own_bytes = _core.split_optimized_model(
+            str(draft.saved), original, data_folder, str(draft.folder), list(refused)
+        )
+    except Error as error:
+        raise NotOptimizable(f"what ONNX Runtime saved cannot be used: {error}") from error
+    if is_large:
+        weights = _move_large(draft, weights)
+        own_bytes += large.stat().st_size
+    facts = {"signature": draft.signature, "seconds": round(time.monotonic() - start, 6)}
+    return draft.finish(weights, own_bytes, refused, facts)
+
+
+def _optimize(saved: Path, model: CheckedModel, providers: Sequence[Provider], options: _core.SessionOptions) -> _Saved:
+    """Has ONNX Runtime save the optimized model."""
+    saving = options.copy()
+    saving.optimized_model_filepath = str(saved)
+    # Weights in another layout are made again by each session; saved they would only be new bytes.
+    saving.config_entries = {**saving.config_entries, "session.disable_prepacking": "1"}
+    saving.enable_profiling = False
+    if saving.log_severity_level not in (0, 1):
+        # It warns that the result is for this hardware alone, which is what it is made for.
+        saving.log_severity_level = _ERROR
+    try:
+        return _save(saved, model, providers, saving)
+    except Error as error:
+        if not _is_too_large(error):
+            raise NotOptimizable(f"ONNX Runtime cannot save the optimized model: {error}") from error
+    # A file of this format holds 2 GB at most.
+    saving.config_entries = {
+        **saving.config_entries,
+        "session.optimized_model_external_initializers_file_name": LARGE,
+        "session.optimized_model_external_initializers_min_size_in_bytes": str(_core.MIN_SHARED_BYTES),
+    }
+    try:
+        return _save(saved, model, providers, saving)
+    except Error as error:
+        raise NotOptimizable(f"ONNX Runtime cannot save the optimized model: {error}") from error
+
+
+def _save(saved: Path, model: CheckedModel, providers: Sequence[Provider], saving: _core.SessionOptions) -> _Saved:
+    _clear(saved.parent)
+    weights = _unread_weights(model)
+    if weights is not None:
+        # ONNX Runtime reads from the files only those weights that it computes others from.
+        try:
+            return _create(saved, model, providers, saving, Weights(weights, fill=False))
+        except Error as error:
+            if _is_too_large(error):
+                raise
+            _clear(saved.parent)
+    return _create(saved, model, providers, saving)
+
+
+def _create(
+    saved: Path,
+    model: CheckedModel,
+    providers: Sequence[Provider],
+    saving: _core.SessionOptions,
+    weights: Weights | None = None,
+) -> _Saved:
+    [session], timeline = creation.create(model, [providers], saving, weights=weights)
+    try:
+        if not saved.exists() or saved.stat().st_size == 0:
+            raise NotOptimizable("ONNX Runtime has not saved the optimized model")
+        return signature(session), timeline
+    finally:
+        session.close()
+
+
+def signature(session: _core.Session) -> Any:
+    """Names, types and shapes of a session's inputs and outputs, as JSON can carry them."""
+    return [
+        [[value.name, value.type, list(value.shape)] for value in values]
+        for values in (session.inputs(), session.outputs())
+    ]
+
+
+def _is_too_large(error: Error) -> bool:
+    return "protobuf serialization failed" in str(error).lower()
+
+
+def _unread_weights(model: CheckedModel) -> _core.WeightList | None:
+    if not isinstance(model, str):
+        return None
+    try:
+        weights = _core.shareable_weights(model)
+    except Error:
+        return None  # ONNX Runtime says what is wrong
+    return weights if weights.weights else None
+
+
+def _clear(folder: Path) -> None:
+    remove_tree(folder)
+    folder.mkdir(mode=0o700)
+
+
+def _move_large(draft: Draft, weights: _core.WeightList) -> _core.WeightList:
+    """Takes the file with all tensors into the entry."""
+    moved = draft.folder / LARGE
+    draft.saved.with_name(LARGE).rename(moved)
+    moved.chmod(0o600)
+    identity = FileIdentity.of(str(moved))
+    files = [
+        identity if Path(path).name == LARGE else (path, size, inode, mtime)
+        for path, size, inode, mtime in weights.files
+    ]
+    return _core.WeightList(files, weights.weights, weights.left_out)

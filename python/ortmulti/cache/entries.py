@@ -1,0 +1,383 @@
+"""The optimized models that this user's processes keep on the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ortmulti import _core
+from ortmulti.cache.staging import DraftFolder, Scratch, check_private, remove_tree, temporary_folder
+from ortmulti.errors import Error, InvalidArgument, NotOptimizable
+
+from . import entry as _entry
+from .entry import Damaged, Entry, Weights
+from .key import CacheKey
+
+LOCATION = "ORTMULTI_CACHE"
+"""Environment variable: the cache's folder."""
+
+SIZE = "ORTMULTI_CACHE_SIZE"
+"""Environment variable: how much the entries may take together, such as ``5GB``."""
+
+_DEFAULT_SIZE = 20 * 10**9
+_PREFIXES = "kmgt"
+
+_LOGGER = logging.getLogger("ortmulti")
+
+_said: set[str] = set()
+_said_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An entry as the list of the cache shows it.
+
+    Attributes:
+        folder: Where it lies.
+        model: The model that it was made of; empty for one that came as bytes.
+        bytes: What it takes on the disk.
+        last_used: Seconds since 1970.
+        facts: Its manifest; None for what is damaged or of another release's format.
+    """
+
+    folder: Path
+    model: str
+    bytes: int
+    last_used: float
+    facts: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """What clearing the cache removed: so many entries, of so many bytes; ``in_use`` are being loaded and stayed."""
+
+    entries: int
+    bytes: int
+    in_use: int
+
+
+class Cache:
+    """Optimized models below one folder, which several processes may use at the same time.
+
+    If the cache is not writable, the logger ``ortmulti`` warns once, and its entries are still read. A cache that other
+    users can change is not used at all.
+    """
+
+    def __init__(self, folder: Path, limit: int = _DEFAULT_SIZE) -> None:
+        self.folder = folder
+        self.limit = limit
+        self._entries = folder / "entries"
+        self._scratch = Scratch(folder)
+
+    @classmethod
+    def default(cls) -> Self:
+        """The cache that the environment names, or the one in the user's cache folder.
+
+        Raises:
+            InvalidArgument: ``ORTMULTI_CACHE_SIZE`` is no size.
+        """
+        text = os.environ.get(LOCATION)
+        if not text:
+            from platformdirs import user_cache_dir
+
+            text = user_cache_dir("ortmulti", appauthor=False)
+        return cls(Path(text).expanduser().absolute(), parse_size(os.environ.get(SIZE) or str(_DEFAULT_SIZE)))
+
+    def find(self, key: CacheKey, *, verify: bool = False) -> Entry | None:
+        """The entry for ``key``; one that is seen to be damaged is removed.
+
+        Args:
+            key: Of the model, as it is now.
+            verify: Read all of the entry and compare its checksums; otherwise only the manifest's and the sizes of the
+                other files are looked at, so that `Entry.verify` may run beside other work.
+
+        Returns:
+            The entry, open; None if there is none that is whole.
+        """
+        if key.changed_source() is not None:
+            return None
+        try:
+            check_private(self.folder)
+            check_private(self._entries)
+        except PermissionError as error:
+            self.say_unwritable(error)
+            return None
+        except OSError:
+            return None
+        try:
+            return _entry.open_entry(self._folder_of(key), key, verify=verify)
+        except Damaged as damage:
+            self.remove(key, damage)
+            return None
+
+    def remove(self, key: CacheKey, damage: Damaged) -> None:
+        """Removes the entry for ``key``, seen to be damaged, unless another process has replaced it by a whole one."""
+        folder = self._folder_of(key)
+        _LOGGER.warning("the cached optimized model in %s is damaged and is made anew: %s", folder, damage)
+        try:
+            self._remove_damaged(folder, key)
+        except OSError as error:
+            self.say_unwritable(error)
+
+    def draft(self, key: CacheKey) -> Draft:
+        """Make an empty folder for a new entry: a temporary one if the cache is not writable.
+
+        Raises:
+            NotOptimizable: Neither can be written.
+        """
+        try:
+            return Draft(self, key, self._scratch.new())
+        except OSError as error:
+            self.say_unwritable(error)
+        try:
+            return Draft(None, key, temporary_folder())
+        except OSError as error:
+            raise NotOptimizable(f"there is no place for the optimized model: {error}") from error
+
+    def entries(self) -> list[Stored]:
+        """All entries, the one used last first."""
+        return sorted(self._stored(), key=lambda stored: stored.last_used, reverse=True)
+
+    def clear(self) -> Cleared:
+        """Removes all entries but those that are being loaded, and what killed processes left.
+
+        Raises:
+            Error: The cache cannot be written.
+        """
+        if not self.folder.is_dir():
+            return Cleared(0, 0, 0)
+        removed = size = in_use = 0
+        try:
+            with self._scratch.locked():
+                self._scratch.remove_abandoned()
+                for folder, taken, _ in self._sizes():
+                    with _free(folder) as free:
+                        if free:
+                            self._scratch.remove(folder)
+                            removed += 1
+                            size += taken
+                        else:
+                            in_use += 1
+        except OSError as error:
+            raise Error(f"the cache of optimized models in {self.folder} cannot be cleared: {error}") from error
+        return Cleared(removed, size, in_use)
+
+    def take(self, key: CacheKey, draft: Path) -> Entry:
+        """Moves a draft into the cache, unless another process was faster; its entry is as good.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        target = self._folder_of(key)
+        self._remove_damaged(target, key)
+        with self._scratch.locked():
+            self._entries.mkdir(mode=0o700, exist_ok=True)
+            check_private(self._entries)
+            if not target.exists():
+                draft.rename(target)
+            found = _entry.open_entry(target, key, verify=False)
+            if found is None:
+                raise OSError(errno.EBUSY, "the entry is in the way and cannot be used", str(target))
+            self._keep_bound(target)
+        return found
+
+    def say_unused(self, reason: object) -> None:
+        """Says once that this cache is not used, and why."""
+        _say_once(f"the cache of optimized models in {self.folder} is not used: {reason}")
+
+    def say_unwritable(self, error: OSError | Damaged) -> None:
+        """Says once that this cache is not used since it cannot be written, and why."""
+        reason = error.strerror if isinstance(error, OSError) else None
+        self.say_unused(f"it cannot be written: {reason or error}")
+
+    def _folder_of(self, key: CacheKey) -> Path:
+        return self._entries / key.digest
+
+    def _remove_damaged(self, folder: Path, key: CacheKey) -> None:
+        """Removes the entry in ``folder`` if it is damaged. The cache is not locked while the entry is read."""
+        try:
+            seen = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        try:
+            found = _entry.open_entry(folder, key, verify=True)
+        except Damaged:
+            with self._scratch.locked(), contextlib.suppress(FileNotFoundError):
+                # Another process may have replaced it by a whole one. While `seen` is open, no other has its inode.
+                if os.path.samestat(os.fstat(seen), folder.lstat()):
+                    self._scratch.remove(folder)
+        else:
+            if found is not None:
+                found.close()
+        finally:
+            os.close(seen)
+
+    def _stored(self) -> Iterator[Stored]:
+        for folder, size, used in self._sizes():
+            try:
+                facts: dict[str, Any] | None = _entry.read_manifest(folder)
+            except Damaged:
+                facts = None
+            yield Stored(folder, facts["model"] if facts else "", size, used, facts)
+
+    def _sizes(self) -> Iterator[tuple[Path, int, float]]:
+        """Each entry's folder, bytes and last use."""
+        try:
+            folders = list(self._entries.iterdir())
+        except OSError:
+            return
+        for folder in folders:
+            with contextlib.suppress(OSError):  # it may just have been removed
+                files = {file.name: file.lstat() for file in folder.iterdir()}
+                used = files.get(_entry.MANIFEST, folder.lstat()).st_mtime
+                yield folder, sum(status.st_size for status in files.values()), used
+
+    def _keep_bound(self, newest: Path) -> None:
+        """Removes the entries that were not used for longest; only while locked."""
+        stored = sorted(self._sizes(), key=lambda entry: entry[2])
+        total = sum(size for _, size, _ in stored)
+        for folder, size, _ in stored:
+            if total <= self.limit:
+                return
+            if folder != newest:
+                with _free(folder) as free:
+                    if free:
+                        self._scratch.remove(folder)
+                        total -= size
+
+
+class Draft:
+    """An entry that is being made. As a context manager it removes what was not published.
+
+    Attributes:
+        folder: Where the entry's files go.
+        key: What it is made of.
+        signature: Inputs and outputs of what was saved; None before.
+        timeline: What optimizing spent its time on; None before.
+    """
+
+    def __init__(self, cache: Cache | None, key: CacheKey, folder: DraftFolder) -> None:
+        self._cache = cache
+        self._own = folder
+        self._entry: Entry | None = None
+        self.key = key
+        self.signature: Any = None
+        self.timeline: _core.Timeline | None = None
+
+    @property
+    def folder(self) -> Path:
+        return self._own.path
+
+    @property
+    def saved(self) -> Path:
+        """Where ONNX Runtime saves the optimized model, in a folder of its own that is no part of the entry."""
+        return self.folder / "saved" / "model.onnx"
+
+    def finish(
+        self, weights: Weights, own_bytes: int, refused: Sequence[str] = (), facts: Mapping[str, Any] | None = None
+    ) -> Entry:
+        """Makes what lies in ``folder`` an entry, which nobody else sees yet.
+
+        Args:
+            weights: The weights that are shared.
+            own_bytes: Bytes of the tensors that the entry has and the model has not.
+            refused: Names of weights that are not shared since ONNX Runtime would not take them.
+            facts: Further facts for those who list the cache.
+
+        Raises:
+            NotOptimizable: A file of the model was changed since the key was made.
+            OSError: It cannot be written.
+        """
+        if (changed := self.key.changed_source()) is not None:
+            raise NotOptimizable(f"the file {changed} was changed while the model was optimized")
+        try:
+            self._entry = _entry.write(self.folder, self.key, weights, own_bytes, refused, facts or {})
+        except Damaged as error:
+            raise NotOptimizable(str(error)) from error
+        return self._entry
+
+    def publish(self) -> Entry:
+        """Puts the finished entry into the cache.
+
+        Returns:
+            The entry there, open: this one or that of a process which was faster. Without a cache, or if it cannot be
+            written or is too small, this one where it is; it vanishes with the draft.
+        """
+        if self._entry is None:
+            raise RuntimeError("a draft is finished before it is published")
+        if self._cache is None:
+            return self._entry
+        if self._entry.bytes > self._cache.limit:
+            self._cache.say_unused(f"the entry of {self._entry.bytes} bytes is larger than the cache may be ({SIZE})")
+            return self._entry
+        remove_tree(self.saved.parent)
+        try:
+            published = self._cache.take(self.key, self.folder)
+        except (OSError, Damaged) as error:
+            self._cache.say_unwritable(error)
+            return self._entry
+        self._own.done()
+        return published
+
+    def discard(self) -> None:
+        """Removes the draft; does nothing once it was published."""
+        self._own.done()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.discard()
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as ``20GB``, ``1.5 GiB`` or ``1000000``.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", text.strip().lower())
+    if match is None:
+        raise InvalidArgument(f"{SIZE} is a size such as 20GB, not {text!r}")
+    prefix = match[2] or ""
+    power = _PREFIXES.index(prefix[0]) + 1 if prefix else 0
+    return int(float(match[1]) * (1024 if prefix.endswith("i") else 1000) ** power)
+
+
+@contextlib.contextmanager
+def _free(folder: Path) -> Iterator[bool]:
+    """Whether nobody loads the entry in ``folder``, who is kept out meanwhile."""
+    try:
+        lock = open(folder / _entry.MANIFEST, "r+b", buffering=0, opener=_core.open_nofollow)  # noqa: SIM115
+    except OSError:
+        yield True  # what has no manifest cannot be loaded
+        return
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError:
+            pass  # a file system without locks
+        yield True
+
+
+def _say_once(text: str) -> None:
+    with _said_lock:
+        if text in _said:
+            return
+        _said.add(text)
+    _LOGGER.warning("%s", text)

@@ -1,0 +1,147 @@
+"""`ortmulti.optimize`: a model's optimized form made ahead of the time when it is loaded."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ortmulti import providers as _providers
+from ortmulti._create import creation
+from ortmulti._create.foreign_options import to_session_options
+from ortmulti._runtime import startup
+from ortmulti.devices import Device, parse_devices
+from ortmulti.errors import Error, InvalidArgument, NotOptimizable
+from ortmulti.options import SessionOptions
+
+if TYPE_CHECKING:
+    from ortmulti.cache import Entry
+    from ortmulti.cache.comparison import Comparison
+
+__all__ = ["OptimizedModel", "optimize"]
+
+
+@dataclass(frozen=True)
+class OptimizedModel:
+    """What `optimize` made, or found.
+
+    Attributes:
+        path: The folder of the cache in which it lies.
+        device: The device that it was made on.
+        made: Whether it was made now; False if it was there already.
+        seconds: What making or finding it took, comparison included.
+        bytes: What it takes on the disk.
+        own_bytes: Of that: tensors which the optimization changed or made. All others are read from the model's files.
+        shared: How many tensors the sessions of a device have in common.
+        shared_bytes: Their size.
+        left_out: The other large tensors, which each session has for itself: name and reason.
+        compared: True: with sample inputs it computed bit for bit what the model does. None: it was not compared.
+        not_compared: Why not; empty if it was compared, or there already.
+    """
+
+    path: str
+    device: str
+    made: bool
+    seconds: float
+    bytes: int
+    own_bytes: int
+    shared: int
+    shared_bytes: int
+    left_out: tuple[tuple[str, str], ...]
+    compared: bool | None
+    not_compared: str
+
+
+def optimize(
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview,
+    device: str | int | Device | None = None,
+    options: SessionOptions | None = None,
+    provider_options: Mapping[str, Any] | None = None,
+    *,
+    compare: bool = True,
+    inputs: Mapping[str, Any] | None = None,
+) -> OptimizedModel:
+    """Has ONNX Runtime optimize a model once, and keeps the result in the cache, where loading the model finds it.
+
+    The cache lies in the folder that the environment variable ``ORTMULTI_CACHE`` names, by default in the user's cache
+    folder. It is for this model, these options, this release of ONNX Runtime and hardware of this kind, so optimize
+    where you load, with the same options.
+
+    Args:
+        model: Path of a model, or its bytes; see `InferenceSession`.
+        device: ``"cpu"`` or a GPU. Default: the first GPU, or the CPU on a machine without NVIDIA hardware.
+        options: Those of the sessions.
+        provider_options: Options of the CUDA provider, without ``device_id``.
+        compare: Run the model and its optimized form before it is published, and compare the outputs bit for bit.
+        inputs: What to compare with: an array for each input. Default: made from what the model declares.
+
+    Raises:
+        NotOptimizable: There is no optimized form of this model that could be used; the message says why.
+        Error: The cache cannot be written. Other errors as those of `InferenceSession`, where the model or the device
+            cannot be used at all.
+    """
+    from ortmulti.cache import Cache, build, compute_capability, key_of
+    from ortmulti.cache import comparison as comparing
+
+    start = time.monotonic()
+    checked = creation.check_model(model)
+    options = to_session_options(options)
+    _providers.check_cuda_options(provider_options)
+    target = parse_devices("all" if device is None else device)[0]
+    if provider_options and target.kind == "cpu":
+        raise InvalidArgument("provider_options are the CUDA provider's, and the device is the CPU")
+    providers = _providers.for_device(target, provider_options)
+    startup.ensure_open()
+    _providers.check_usable(providers)
+    cache = Cache.default()
+    try:
+        key = key_of(checked, providers, options, compute_capability=compute_capability([target]))
+        found = cache.find(key, verify=True)
+        if found is not None:
+            with found:
+                return _describe(found, target, start, made=False, comparison=None)
+        with cache.draft(key) as draft:
+            entry = build(draft, checked, providers, options)
+            comparison = None
+            if compare:
+                comparison = comparing.compare(entry, checked, providers, options, inputs)
+            else:
+                comparing.check_loadable(entry, providers, options)
+            with draft.publish() as published:
+                if published is entry:
+                    raise Error(f"the optimized model cannot be kept in the cache {cache.folder}: see the log")
+                return _describe(published, target, start, made=True, comparison=comparison)
+    except NotOptimizable:
+        _check_ordinary(checked, providers, options)
+        raise
+
+
+def _check_ordinary(model: Any, providers: list[_providers.Provider], options: SessionOptions | None) -> None:
+    """Raises what is wrong with the model itself, which is then no matter of optimizing."""
+    [session], _ = creation.create_native(model, [providers], options)
+    session.close()
+
+
+def _describe(
+    entry: Entry, device: Device, start: float, *, made: bool, comparison: Comparison | None
+) -> OptimizedModel:
+    weights = entry.weights.weights
+    if comparison is None:
+        compared, why_not = None, "it was not asked for" if made else ""
+    else:
+        compared, why_not = comparison.equal, comparison.reason
+    return OptimizedModel(
+        path=str(entry.folder),
+        device=str(device),
+        made=made,
+        seconds=time.monotonic() - start,
+        bytes=entry.bytes,
+        own_bytes=int(entry.facts["own_bytes"]),
+        shared=len(weights),
+        shared_bytes=sum(length for *_, length in weights),
+        left_out=tuple((name, reason) for name, reason in entry.weights.left_out),
+        compared=compared,
+        not_compared=why_not,
+    )

@@ -1,0 +1,69 @@
+"""Pools over the onnxruntime package: its sessions in threads of this process, or in processes of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from ortmulti.devices import Device
+from ortmulti.options import SessionOptions
+from ortmulti.progress import LoadProgress, OnLoadProgress
+from ortmulti.timeline import Timeline
+
+if TYPE_CHECKING:
+    from ortmulti._create.creation import Model
+    from ortmulti.pool.batching import Batching
+    from ortmulti.pool.engine import Backend
+
+__all__ = ["open_backend"]
+
+
+def open_backend(
+    backend: Literal["threads", "processes"],
+    model: Model,
+    devices: str | int | Device | Iterable[str | int | Device],
+    sessions_per_device: int,
+    options: SessionOptions | None,
+    provider_options: Mapping[str, Any] | None,
+    *,
+    progress: OnLoadProgress | None,
+    max_queue: int | None,
+    batching: Batching | None,
+    in_flight: int = 2,
+) -> Backend:
+    """The sessions of one model, ready, behind one queue; arguments as for `load`.
+
+    Args:
+        in_flight: For processes: how many requests a worker has at a time, one of which runs.
+
+    Raises:
+        As `load`; LibraryError also where the onnxruntime package cannot be imported.
+    """
+    from ortmulti.pool.external.dispatch import Dispatcher
+    from ortmulti.pool.external.request_queue import Waiting
+    from ortmulti.pool.external.worker_spec import make_orders
+
+    start = time.monotonic()
+    orders = make_orders(model, devices, sessions_per_device, options, provider_options, batching)
+    waiting = Waiting() if batching is None else Waiting(batching.max_size, int(batching.max_delay_ms * 1e6))
+    dispatcher = Dispatcher(max_queue, waiting)
+    timeline = Timeline()
+
+    def told(ready: int, total: int, device: str) -> None:
+        if progress is not None:
+            progress(LoadProgress(0, 0, time.monotonic() - start, ready, total, device))
+
+    try:
+        if backend == "threads":
+            from ortmulti.pool.external.threads import ThreadsEngine, open_threads
+
+            signature = open_threads(orders, dispatcher, timeline, told)
+            return ThreadsEngine(backend, dispatcher, signature, timeline, batching)
+        from ortmulti.pool.external.processes import ProcessesEngine, open_processes
+
+        signature = open_processes(orders, dispatcher, timeline, told, in_flight)
+        return ProcessesEngine(backend, dispatcher, signature, timeline, batching)
+    except BaseException:  # Ctrl-C also between two of these steps
+        dispatcher.close(True)
+        raise

@@ -1,0 +1,120 @@
+"""Files of arrays by name (.npz): a model's inputs, from users and for the processes of a measurement.
+
+Nothing in such a file is unpickled, whoever wrote it. Strings are stored as NumPy's "U" arrays.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ortmulti._runtime.regular_file import open_regular
+from ortmulti.errors import InvalidArgument, NoSuchFile
+
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+_FITS = 1 << 26
+"""Bytes that fit into the memory of every machine."""
+
+
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
+    """Read the arrays of an .npz file. The file is opened once.
+
+    Raises:
+        NoSuchFile: The file cannot be opened.
+        InvalidArgument: It is no .npz file, is damaged, holds Python objects, or its arrays do not fit into memory.
+    """
+    try:
+        file = open_regular(path)
+    except OSError as error:
+        raise NoSuchFile(f"the inputs '{path}' cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # a NUL in the path
+        raise InvalidArgument(f"the inputs {str(path)!r} cannot be read: {error}") from error
+    with file:
+        try:
+            return _read(file)
+        except Exception as error:  # damaged files raise a dozen types in zipfile, zlib and NumPy
+            reason = str(error) or type(error).__name__
+    raise InvalidArgument(f"'{path}' is no .npz file with an array for each input: {reason}")
+
+
+def _read(file: Any) -> dict[str, npt.NDArray[Any]]:
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    with zipfile.ZipFile(file) as archive:
+        # A member yields at most the bytes of its size, so this bounds the memory of all arrays.
+        _check_memory(sum(member.file_size for member in archive.infolist()))
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name in arrays:
+                raise InvalidArgument(f"it has two arrays of the name {name!r}")
+            try:
+                arrays[name] = _read_member(archive, member)
+            except Exception as error:
+                raise InvalidArgument(f"array {name!r}: {str(error) or type(error).__name__}") from error
+    return arrays
+
+
+def _check_memory(needed: int) -> None:
+    if needed <= _FITS:
+        return
+    from ortmulti._runtime.machine import available_memory  # takes too long to import in a process that is measured
+
+    free = available_memory()
+    if needed > free:
+        raise InvalidArgument(f"its arrays need {needed} bytes of memory, and {free} are free")
+
+
+def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[Any]:
+    # LZMA and bzip2 expand a file without bounds, and NumPy writes neither.
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise InvalidArgument(f"compression method {member.compress_type}: save it by numpy.savez_compressed")
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        if version not in _HEADERS:
+            raise InvalidArgument(f"version {version} of NumPy's format, expected (1, 0) or (2, 0)")
+        shape, _, dtype = _HEADERS[version](file)
+        if dtype.hasobject:
+            raise InvalidArgument("Python objects are never loaded: save strings as np.array(strings, 'U')")
+        if math.prod(shape) * max(dtype.itemsize, 1) > member.file_size:
+            raise InvalidArgument(f"shape {shape} of {dtype} does not fit into {member.file_size} bytes")
+        file.seek(0)
+        array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+        return array
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write an .npz file that `read_arrays` reads. Any names are allowed, unlike in `numpy.savez`.
+
+    Raises:
+        InvalidArgument: An array has Python objects that are no strings, bytes that are not UTF-8, or a string that
+            ends in a NUL character.
+    """
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, value in arrays.items():
+            array = np.asarray(value)
+            if array.dtype.kind in "OS":
+                strings = [_text(name, one) for one in array.ravel().tolist()]
+                array = np.array(strings, "U").reshape(array.shape)
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _text(name: str, value: object) -> str:
+    # Bytes become text: onnxruntime reads past the ends of NumPy's byte strings.
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            raise InvalidArgument(f"input {name!r} has the bytes {value!r}, expected UTF-8") from None
+    if not isinstance(value, str):
+        raise InvalidArgument(f"input {name!r} has an object of type {type(value).__name__}, expected str or bytes")
+    if value.endswith("\0"):
+        raise InvalidArgument(f"input {name!r} has the string {value!r}: a NUL at the end is not kept in a file")
+    return value

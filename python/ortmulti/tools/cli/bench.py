@@ -1,0 +1,280 @@
+"""`ortmulti bench`: measurements."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ortmulti import _core
+from ortmulti._runtime.regular_file import write_atomically
+from ortmulti.errors import InvalidArgument, LibraryError
+from ortmulti.tools import models, strategies
+from ortmulti.tools.create import Options, Plan, Progress, compare, failures, tables
+from ortmulti.tools.measure import devices, gil, results
+
+from . import demo as demonstration
+from .output import bytes_written, print_json, stderr, stdout, steps
+
+app = typer.Typer(help="Measure the creation of sessions, and what pools do with requests.", no_args_is_help=True)
+
+JsonFile = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON; - prints it instead of the table."),
+]
+_Repeat = Annotated[
+    int | None,
+    typer.Option(help="Measurements of each case, every one in a process of its own (default: 5, with --demo 3)."),
+]
+ProviderOptions = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the CUDA provider; may be repeated.")
+]
+ConfigEntries = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="A session configuration entry; may be repeated.")
+]
+Timeout = Annotated[float, typer.Option(help="Seconds that one measurement may take.")]
+
+DEVICES_HELP = (
+    "all: every GPU, or two sessions on the CPU where there is no GPU; or a list: cpu, 0,1, cuda:0,cuda:1; "
+    "cpu*4 is four sessions on the CPU."
+)
+
+
+@app.command("create")
+def create(
+    model: Annotated[list[Path] | None, typer.Argument(help="One or more .onnx files.", show_default=False)] = None,
+    device_text: Annotated[str, typer.Option("--devices", help=DEVICES_HELP)] = "all",
+    counts: Annotated[
+        str | None,
+        typer.Option(help="Numbers of sessions, such as 1,2,4: on the first ones of the devices (default: 1 and all)."),
+    ] = None,
+    strategy_text: Annotated[
+        str, typer.Option("--strategies", help="Which strategies to compare; sequential is what S refers to.")
+    ] = ",".join(strategies.names()),
+    repeat: _Repeat = None,
+    cold: Annotated[
+        bool,
+        typer.Option(
+            "--cold", help="Put the model out of the page cache before each measurement, and read it once beside each."
+        ),
+    ] = False,
+    no_entry: Annotated[
+        bool,
+        typer.Option(
+            "--no-entry",
+            help="Measure the first load: empty the cache of optimized models (a scratch one, as in every comparison) "
+            "before each measurement.",
+        ),
+    ] = False,
+    contexts_ready: Annotated[
+        bool, typer.Option("--contexts-ready", help="Make the GPUs' contexts before each measured creation.")
+    ] = False,
+    second_model: Annotated[
+        bool,
+        typer.Option("--second-model", help="Create sessions of a small model before each measured creation."),
+    ] = False,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            help="CPU threads of each session (intra_op_num_threads), for all strategies alike "
+            "(default: the cores divided by the sessions side by side; 1 on GPUs)."
+        ),
+    ] = None,
+    provider_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[STRATEGY:]NAME=VALUE",
+            help="An option of the CUDA provider, for all strategies or for one; may be repeated.",
+        ),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[STRATEGY:]NAME=VALUE",
+            help="A session configuration entry, for all strategies or for one; may be repeated.",
+        ),
+    ] = None,
+    timeout: Timeout = 1800.0,
+    json: JsonFile = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None,
+    demo: Annotated[
+        bool,
+        typer.Option("--demo", help="Make resnet50 and phi3-mini, as large as suits this machine, and compare them."),
+    ] = False,
+    output: Annotated[Path, typer.Option("--output", "--out", help="The folder for the files of --demo.")] = Path(
+        "demo"
+    ),
+) -> None:
+    """Create sessions of a model on several devices by every strategy, and compare.
+
+    On a machine without GPUs, N devices are N sessions on the CPU. On GPUs, each measurement has one of the driver
+    floor beside it: cuInit and the contexts alone.
+    """
+    device_sets = devices.device_sets(
+        devices.parse_devices(device_text), devices.parse_counts(counts) if counts is not None else None
+    )
+    paths = list(model or [])
+    if demo:
+        paths += demonstration.make_models(output / "models", device_sets)
+        json, plot = json or output / "create.json", plot or output / "create.png"
+        markdown = markdown or output / "create.md"
+    if not paths:
+        raise typer.BadParameter("name at least one .onnx file, or ask for --demo")
+    if contexts_ready and second_model:
+        raise typer.BadParameter("--contexts-ready and --second-model exclude each other")
+    provider, config_entries = options_by_owner(provider_option or []), options_by_owner(config or [])
+    plan = Plan(
+        models=paths,
+        device_sets=device_sets,
+        strategies=[name.strip() for name in strategy_text.split(",")],
+        repeat=repeat if repeat is not None else demonstration.REPEAT if demo else 5,
+        cold=cold,
+        entry=not no_entry,
+        before="contexts" if contexts_ready else "model" if second_model else "nothing",
+        intra_op_num_threads=threads,
+        cores=_core.usable_cores(),
+        options=Options(provider.pop("", {}), config_entries.pop("", {})),
+        strategy_options={
+            name: Options(provider.get(name, {}), config_entries.get(name, {}))
+            for name in {**provider, **config_entries}
+        },
+        timeout=timeout,
+    )
+    if plot is not None:
+        require_matplotlib()
+    with steps() as step:
+        document = compare(plan, lambda progress: step(progress.done, progress.total, _text(progress)))
+    _show_creation(document, json)
+    _write_files(document, json, plot, markdown)
+    end_with(failures(document))
+
+
+@app.command("gil")
+def bench_gil(
+    model: Annotated[Path | None, typer.Argument(help="An .onnx file (default: a 512 MB matmul, made for it).")] = None,
+    onnxruntime: Annotated[bool, typer.Option("--onnxruntime/--no-onnxruntime", help="Measure onnxruntime.")] = True,
+    ortmulti: Annotated[bool, typer.Option("--ortmulti/--no-ortmulti", help="Measure ortmulti.")] = True,
+    device: Annotated[str, typer.Option(help="cpu or cuda:N.")] = "cpu",
+    threads: Annotated[int, typer.Option(help="CPU threads of the session; 0 is ONNX Runtime's default.")] = 0,
+    repeat: _Repeat = None,
+    timeout: Timeout = 600.0,
+    json: JsonFile = None,
+) -> None:
+    """Measure how long other Python threads stand still while a session is created.
+
+    A thread sleeps for a millisecond, again and again. Beats that come more than 5 ms late, the interpreter's switch
+    interval, count: their lateness altogether and the largest one, over the creation time.
+    """
+    checked = devices.parse_devices(device)
+    if len(checked) != 1:
+        raise InvalidArgument(f"one device is measured at a time, not {devices.describe(checked)}")
+    libraries = [name for name, wanted in (("onnxruntime", onnxruntime), ("ortmulti", ortmulti)) if wanted]
+    with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
+        if model is None:
+            with bytes_written("making matmul, 512 MB, in a temporary folder") as progress:
+                model = models.make("matmul", folder, progress=progress)
+        with steps() as step:
+            document = gil.bench(
+                model,
+                libraries=libraries,
+                device=checked[0],
+                threads=threads,
+                repeat=repeat if repeat is not None else 5,
+                timeout=timeout,
+                progress=step,
+            )
+    if json is not None and str(json) == "-":
+        print_json(document)
+    else:
+        stdout().print(tables.gil_table(document))
+        _write_files(document, json, None, None)
+    end_with([f"{row['library']}: {error}" for row in document["rows"] for error in row["errors"]])
+
+
+def options_by_owner(texts: Sequence[str], owners: bool = True) -> dict[str, dict[str, str]]:
+    """The options by strategy; under "" those for all. Without `owners` there are no strategies' own."""
+    options: dict[str, dict[str, str]] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        strategy, colon, own_name = name.partition(":") if owners else ("", "", "")
+        if colon:
+            strategies.check_name(strategy)
+            name = own_name
+        if not name or not equals:
+            form = "NAME=VALUE or STRATEGY:NAME=VALUE" if owners else "NAME=VALUE"
+            raise InvalidArgument(f"option {text!r} is not of the form {form}")
+        options.setdefault(strategy if colon else "", {})[name] = value
+    return options
+
+
+def _text(progress: Progress) -> str:
+    if progress.case is None:
+        return ""
+    case = progress.case
+    uncounted = "" if progress.counted else "uncounted: "
+    return f"{uncounted}{case.model.stem}, {case.strategy} on {devices.describe(case.devices)}"
+
+
+def require_matplotlib() -> None:
+    """Finds out before minutes of measuring that the plot cannot be drawn."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise LibraryError('--plot needs matplotlib: pip install "ortmulti[plot]"') from error
+
+
+def _show_creation(document: Mapping[str, Any], json: Path | None) -> None:
+    if json is not None and str(json) == "-":
+        print_json(document)
+        return
+    console = stdout()
+    for table in tables.creation_tables(document, console):
+        console.print(table)
+        console.print()
+    console.print(tables.notes(document), markup=False)
+
+
+def write_files(
+    document: dict[str, Any],
+    json: Path | None,
+    plot: Path | None,
+    markdown: Path | None,
+    *,
+    table: Callable[[dict[str, Any]], str],
+    save_plot: Callable[[dict[str, Any], Path], None],
+) -> None:
+    """Writes what was asked for, and says where; a plot only of what was measured."""
+    written = []
+    if json is not None and str(json) != "-":
+        results.save(document, json)
+        written.append(("result", json))
+    if markdown is not None:
+        text = table(document)
+        write_atomically(markdown, lambda file: file.write_text(text))
+        written.append(("table", markdown))
+    if plot is not None and any(row["measured"] for row in document["rows"]):
+        save_plot(document, plot)
+        written.append(("plot", plot))
+    for what, path in written:
+        stderr().print(f"{what}: {path}", markup=False)
+
+
+def _write_files(document: dict[str, Any], json: Path | None, plot: Path | None, markdown: Path | None) -> None:
+    def save_plot(document: dict[str, Any], path: Path) -> None:
+        from ortmulti.tools.create.plots import save_creation_plot
+
+        save_creation_plot(document, path)
+
+    write_files(document, json, plot, markdown, table=tables.markdown, save_plot=save_plot)
+
+
+def end_with(failed: Sequence[str]) -> None:
+    """Says what failed, once for each reason, and ends with status 1 if anything did."""
+    for text in dict.fromkeys(failed):
+        stderr().print(f"failed: {' '.join(text.split())}", style="red", markup=False)
+    if failed:
+        raise typer.Exit(1)

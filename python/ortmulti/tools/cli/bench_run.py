@@ -1,0 +1,181 @@
+"""`ortmulti bench run`: throughput and latency."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ortmulti.errors import InvalidArgument
+from ortmulti.tools import serve
+from ortmulti.tools.measure import devices
+from ortmulti.tools.measure.devices import describe
+from ortmulti.tools.serve import plots, tables
+from ortmulti.tools.serve.model_names import make_models
+
+from . import demo as demonstration
+from .bench import (
+    DEVICES_HELP,
+    ConfigEntries,
+    JsonFile,
+    ProviderOptions,
+    Timeout,
+    end_with,
+    options_by_owner,
+    require_matplotlib,
+    write_files,
+)
+from .output import bytes_written, print_json, stdout, steps
+
+_File = Path | None
+
+
+def bench_run(
+    model: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Models: .onnx files, or generated ones such as tiny-kernels, resnet50, resnet50:precision=fp16, "
+            "phi3-mini:layers=4 (`ortmulti models list`).",
+            show_default=False,
+        ),
+    ] = None,
+    device_text: Annotated[str, typer.Option("--devices", help=DEVICES_HELP)] = "all",
+    counts: Annotated[
+        str | None,
+        typer.Option(help="Numbers of devices, such as 1,2,4 (default: 1, 2, 4, ... and all of them)."),
+    ] = None,
+    variants: Annotated[
+        str,
+        typer.Option(
+            help="The pools: core, threads, processes, each with any of +graph, +sessions=N, +in_flight=N behind it."
+        ),
+    ] = "core,threads,processes",
+    batch: Annotated[str, typer.Option(help="Batch sizes, such as 1,32.")] = "1",
+    sequence: Annotated[int, typer.Option(help="Size of the models' other dynamic dimensions.")] = 16,
+    inputs: Annotated[str, typer.Option(help="Where the inputs are: host, or device (core only).")] = "host",
+    outputs: Annotated[str, typer.Option(help="Where the outputs stay: host, or device (core only).")] = "host",
+    in_flight: Annotated[int, typer.Option(help="Closed loop: requests in flight for each session.")] = 4,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            help="Open loops beside it: rates such as 200,400 (requests a second) or 0.5x,0.8x,0.95x (of what the "
+            "closed loop answered)."
+        ),
+    ] = None,
+    arrivals: Annotated[str, typer.Option(help="Open loops: poisson or constant.")] = "poisson",
+    seconds: Annotated[float, typer.Option(help="How long a measurement lasts.")] = 3.0,
+    warm_seconds: Annotated[float, typer.Option(help="How long it goes on before, uncounted.")] = 1.0,
+    repeat: Annotated[
+        int | None,
+        typer.Option(
+            help="Rounds; each measures every case in a process of its own (default: 5, with --demo 1).",
+        ),
+    ] = None,
+    ceiling: Annotated[
+        bool, typer.Option(help="Measure each variant with a model that does nothing, too: the most that is possible.")
+    ] = True,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads of each session (default: as the pools choose).")
+    ] = None,
+    provider_option: ProviderOptions = None,
+    config: ConfigEntries = None,
+    folder: Annotated[Path, typer.Option("--models", help="The folder for generated models.")] = Path("models"),
+    timeout: Timeout = 600.0,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Seconds for all rounds: none begins that would not end in time."),
+    ] = None,
+    json: JsonFile = None,
+    plot: Annotated[_File, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")] = None,
+    markdown: Annotated[_File, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Compare the backends for half a minute, with a model made for it.")
+    ] = False,
+    output: Annotated[Path, typer.Option("--output", "--out", help="The folder for the files of --demo.")] = Path(
+        "demo"
+    ),
+) -> None:
+    """Ask pools of every backend for runs, on one device and on more, and compare throughput and latency.
+
+    Every measurement is a process of its own. A closed loop has a fixed number of requests in flight; an open loop
+    asks at a given rate, whether or not it is answered, and counts latency from when a request was to arrive.
+    """
+    available = devices.parse_devices(device_text)
+    if demo:
+        model = [*(model or []), demonstration.RUN_MODEL]
+        folder, ceiling = output / "models", False
+        json, plot = json or output / "run.json", plot or output / "run.png"
+        markdown = markdown or output / "run.md"
+        seconds, warm_seconds = demonstration.RUN_SECONDS, demonstration.RUN_WARM_SECONDS
+        counts = counts or f"1,{len(available)}"
+        # So that N sessions on the CPU can do what one does N times.
+        threads = 1 if threads is None else threads
+    if not model:
+        raise typer.BadParameter("name at least one model, or ask for --demo")
+    plan_arguments: dict[str, Any] = {
+        "device_sets": devices.device_sets(available, _counts(counts, len(available))),
+        "variants": [serve.parse_variant(text) for text in variants.split(",")],
+        "loads": [serve.parse_rate(text, arrivals) for text in rate.split(",")] if rate is not None else [],
+        "closed": serve.closed(in_flight),
+        "batches": _sizes(batch),
+        "sequence": sequence,
+        "inputs": inputs,
+        "outputs": outputs,
+        "repeat": repeat if repeat is not None else 1 if demo else 5,
+        "seconds": seconds,
+        "warm_seconds": warm_seconds,
+        "ceiling": ceiling,
+        "intra_op_num_threads": threads,
+        "provider_options": _of_all(provider_option),
+        "config_entries": _of_all(config),
+        "timeout": timeout,
+        "budget": budget,
+    }
+    serve.RunPlan(models=[Path()], **plan_arguments)  # wrong arguments are found before models are made
+    if plot is not None:
+        require_matplotlib()
+    plan = serve.RunPlan(models=make_models(model, folder, bytes_written), **plan_arguments)
+    with steps() as step:
+        document = serve.bench(plan, lambda progress: step(progress.done, progress.total, _text(progress)))
+    show(document, json)
+    write_files(document, json, plot, markdown, table=tables.markdown, save_plot=plots.save_run_plot)
+    end_with(serve.failures(document))
+
+
+def show(document: Mapping[str, Any], json: Path | None) -> None:
+    """Prints the tables, or the result as JSON where that is asked for."""
+    if json is not None and str(json) == "-":
+        print_json(document)
+        return
+    console = stdout()
+    for table in tables.run_tables(document, console):
+        console.print(table)
+        console.print()
+    console.print(tables.NOTES, markup=False)
+
+
+def _counts(text: str | None, available: int) -> tuple[int, ...]:
+    return serve.doubling(available) if text is None else devices.parse_counts(text)
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        return [int(item) for item in text.split(",")]
+    except ValueError:
+        raise InvalidArgument(f"{text!r} is no list of batch sizes, such as 1,32") from None
+
+
+def _of_all(texts: list[str] | None) -> dict[str, str]:
+    return options_by_owner(texts or [], owners=False).get("", {})
+
+
+def _text(progress: serve.RunProgress) -> str:
+    case = progress.case
+    if case is None:
+        return ""
+    where = f"{case.variant.name} on {describe(case.devices)}"
+    if not progress.counted:
+        return f"ceiling: {where}"
+    return f"{case.model.stem}, batch {case.batch}, {where}, {case.load.name}"

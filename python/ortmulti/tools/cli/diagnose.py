@@ -1,0 +1,142 @@
+"""`ortmulti diagnose`: where a model's start spends its time, and what would shorten it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ortmulti.errors import InvalidArgument, NoSuchFile
+from ortmulti.tools import strategies
+from ortmulti.tools.array_file import read_arrays
+from ortmulti.tools.measure import devices as device_names
+from ortmulti.tools.measure import results
+
+from .bench import DEVICES_HELP, ConfigEntries, JsonFile, ProviderOptions, Timeout, options_by_owner, require_matplotlib
+from .output import print_json, stderr, stdout, steps
+
+_INTERRUPTED = 130
+
+
+def diagnose_command(
+    model: Annotated[
+        Path,
+        typer.Argument(help="An .onnx file; or what --json has written, to be reported again.", show_default=False),
+    ],
+    device_text: Annotated[str, typer.Option("--devices", help=DEVICES_HELP)] = "all",
+    ways: Annotated[
+        str,
+        typer.Option(help="Which ways to create sessions; what could be saved is said of the first one."),
+    ] = ",".join(strategies.names()),
+    repeat: Annotated[
+        int | None, typer.Option(help="How often each way is measured at most (default: 5, with --quick 1).")
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds after which no further repetition begins (default: 50, with --quick 20); each way is "
+            "measured once in any case."
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure each way once, and leave out what takes long.")] = (
+        False
+    ),
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--input", metavar="FILE", help="An .npz file with an array for each input (default: made up)."),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Size of the dynamic batch dimension of inputs that are made up.")] = 1,
+    sequence: Annotated[int, typer.Option(help="Size of their other dynamic dimensions.")] = 16,
+    threads: Annotated[
+        int | None,
+        typer.Option(help="CPU threads of each session (default: the cores divided by the sessions; 1 on GPUs)."),
+    ] = None,
+    custom_ops: Annotated[
+        list[Path] | None,
+        typer.Option("--custom-ops", metavar="FILE", help="A library of custom operators; may be repeated."),
+    ] = None,
+    provider_option: ProviderOptions = None,
+    config: ConfigEntries = None,
+    timeout: Timeout = 600.0,
+    json: JsonFile = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report as one page of HTML that needs no network.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")] = None,
+) -> None:
+    """Find out where a model's start spends its time, and which one change would help most.
+
+    Every way to create sessions is accounted for in fresh processes, on the first device and on all of them; then it is
+    measured what each serializes on, and the first finding's change is run. Ctrl-C ends the measuring: what there is by
+    then is reported.
+    """
+    if plot is not None:
+        require_matplotlib()
+    if model.suffix == ".json":
+        from ortmulti.tools.diagnose.report.document import load_document
+
+        _report(load_document(model), json, html, plot)
+        return
+    settings: dict[str, Any] = {
+        "provider_options": options_by_owner(provider_option or [], owners=False).get("", {}),
+        "config_entries": options_by_owner(config or [], owners=False).get("", {}),
+        "custom_op_libraries": [str(library.absolute()) for library in custom_ops or []],
+    }
+    if threads is not None:
+        if threads < 0:
+            raise InvalidArgument(f"the number of threads is {threads}, but must not be negative")
+        settings["intra_op_num_threads"] = threads
+    for library in custom_ops or []:
+        if not library.is_file():
+            raise NoSuchFile(f"library {library} does not exist")
+    from ortmulti.tools.diagnose import diagnose
+
+    with steps() as step:
+        document = diagnose(
+            model,
+            "all" if device_text.strip() == "all" else device_names.repeated(device_text),
+            ways=[way.strip() for way in ways.split(",")],
+            repeat=repeat,
+            budget=budget,
+            quick=quick,
+            batch=batch,
+            sequence=sequence,
+            inputs=None if inputs is None else read_arrays(inputs),
+            settings={name: value for name, value in settings.items() if value or name == "intra_op_num_threads"},
+            timeout=timeout,
+            progress=step,
+        )
+    _report(document, json, html, plot)
+    if document["partial"] == "interrupted":
+        raise typer.Exit(_INTERRUPTED)
+    if document["partial"]:
+        raise typer.Exit(1)
+
+
+def _report(document: dict[str, Any], json: Path | None, html: Path | None, plot: Path | None) -> None:
+    """Prints the report, and writes the files that were asked for; these first, since they are what lasts."""
+    written = []
+    if json is not None and str(json) != "-":
+        results.save(document, json)
+        written.append(("result", json))
+    if html is not None:
+        from ortmulti.tools.diagnose.report.html import write_html
+
+        write_html(document, html)
+        written.append(("page", html))
+    if plot is not None:
+        from ortmulti.tools.diagnose.report import view
+        from ortmulti.tools.diagnose.report.plot import save_plot
+
+        if view.accounts(document) or view.default_run(document):
+            save_plot(document, plot)
+            written.append(("plot", plot))
+    if json is not None and str(json) == "-":
+        print_json(document)
+    else:
+        from ortmulti.tools.diagnose.report.terminal import print_diagnosis
+
+        print_diagnosis(document, stdout())
+    for what, path in written:
+        stderr().print(f"{what}: {path}", markup=False)

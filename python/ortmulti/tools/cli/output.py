@@ -1,0 +1,101 @@
+"""What the commands write: results to stdout, progress and errors to stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+from rich.segment import Segment
+
+from ortmulti.tools.printable import printable_lines
+
+# Where nobody looks at a terminal (a pipe, a log), tables are as wide as they need.
+_FILE_WIDTH = 160
+
+
+class _Console(Console):
+    """A console that shows the control characters in names of files and models, instead of sending them on."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+
+def stdout() -> Console:
+    """The console for results."""
+    return _Console(width=None if sys.stdout.isatty() else _FILE_WIDTH, highlight=False, emoji=False)
+
+
+def stderr() -> Console:
+    """The console for progress and errors."""
+    return _Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+
+def print_log() -> None:
+    """Write the log and warnings to stderr, as Python does by default, with control characters shown."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter())
+    logging.basicConfig(handlers=[handler])
+    logging.captureWarnings(True)
+
+
+def print_json(value: Any) -> None:
+    """Writes `value` to stdout as JSON."""
+    print(json.dumps(value, indent=1))
+
+
+@contextlib.contextmanager
+def steps() -> Iterator[Callable[[int, int, str], None]]:
+    """A display of how many steps are done, and of the one that runs.
+
+    Yields:
+        A function to call with the steps done, their number, and what comes next. On a terminal it moves a bar,
+        elsewhere it writes a line for each step.
+    """
+    console = stderr()
+    if not console.is_terminal:
+
+        def write(done: int, total: int, text: str) -> None:
+            if text:
+                console.print(f"[{done + 1}/{total}] {text}", markup=False)
+
+        yield write
+        return
+    with Progress(
+        BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"), TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False), console=console, transient=True,
+    ) as progress:  # fmt: skip
+        task = progress.add_task("", total=1)
+        yield lambda done, total, text: progress.update(task, completed=done, total=total, description=text)
+
+
+@contextlib.contextmanager
+def bytes_written(text: str) -> Iterator[Callable[[int, int], None]]:
+    """A display of the bytes written.
+
+    Args:
+        text: what is being written.
+
+    Yields:
+        A function to call with the bytes written and to be written.
+    """
+    console = stderr()
+    if not console.is_terminal:
+        console.print(text, markup=False)
+        yield lambda _done, _total: None
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(text, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -1,0 +1,123 @@
+"""What a comparison measures, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ortmulti.errors import InvalidArgument
+from ortmulti.tools.strategies import SessionSettings, check_name, names
+
+Before = Literal["nothing", "contexts", "model"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the table: a model on devices, by a strategy."""
+
+    model: Path
+    devices: tuple[str, ...]
+    strategy: str
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of sessions beyond the usual ones.
+
+    Attributes:
+        provider: options of the CUDA provider.
+        config_entries: session configuration entries.
+    """
+
+    provider: Mapping[str, str] = field(default_factory=dict)
+    config_entries: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole comparison.
+
+    Attributes:
+        models: .onnx files.
+        device_sets: the devices of each number of sessions that is compared.
+        strategies: names, see `ortmulti.tools.strategies.names`.
+        repeat: how often each case is measured.
+        cold: whether the model is put out of the page cache before each measurement; otherwise it is read into it.
+        entry: whether measurements find the model's entry in the cache of optimized models, which is a scratch one;
+            otherwise that is emptied before each, as for the first load ever.
+        before: what each measured process has when the creation begins: nothing; the devices' CUDA contexts; or
+            sessions of another, small model, and so the contexts and all libraries.
+        intra_op_num_threads: CPU threads of each session; None shares the cores among the sessions of a case.
+        cores: the cores to share.
+        options: options of every session.
+        strategy_options: further options of one strategy's sessions, by its name.
+        timeout: seconds that one measurement may take.
+    """
+
+    models: Sequence[Path]
+    device_sets: Sequence[tuple[str, ...]]
+    strategies: Sequence[str] = field(default_factory=names)
+    repeat: int = 5
+    cold: bool = False
+    entry: bool = True
+    before: Before = "nothing"
+    intra_op_num_threads: int | None = None
+    cores: int = 1
+    options: Options = field(default_factory=Options)
+    strategy_options: Mapping[str, Options] = field(default_factory=dict)
+    timeout: float = 1800.0
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            InvalidArgument: an empty list, an unknown strategy, or a number below one.
+        """
+        for what in ("models", "device_sets", "strategies"):
+            if not getattr(self, what):
+                raise InvalidArgument(f"nothing to compare: no {what.replace('_', ' ')}")
+        for strategy in (*self.strategies, *self.strategy_options):
+            check_name(strategy)
+        if self.repeat < 1:
+            raise InvalidArgument(f"each case is measured at least once, not {self.repeat} times")
+        if self.intra_op_num_threads is not None and self.intra_op_num_threads < 0:
+            raise InvalidArgument(f"the number of threads is {self.intra_op_num_threads}, but must not be negative")
+
+    def settings(self, devices: tuple[str, ...], strategy: str) -> SessionSettings:
+        """The session options of a case: the same for every strategy, but for what was asked for one of them."""
+        own = self.strategy_options.get(strategy, Options())
+        options: dict[str, Any] = {
+            "provider_options": {**self.options.provider, **own.provider},
+            "config_entries": {**self.options.config_entries, **own.config_entries},
+        }
+        if self.intra_op_num_threads is not None:
+            return SessionSettings(self.intra_op_num_threads, **options)
+        return SessionSettings.side_by_side(devices, self.cores, **options)
+
+    def cases(self) -> list[Case]:
+        """Every case, in the order of the table."""
+        return [
+            Case(model, devices, strategy)
+            for model in self.models
+            for devices in self.device_sets
+            for strategy in self.strategies
+        ]
+
+    def order(self) -> list[Case]:
+        """The cases in the order in which they are measured, each `repeat` times.
+
+        The strategies take turns, so that what changes with time (clock speed, other load) meets all of them alike,
+        and each repetition begins with another one, so that none always follows the same.
+        """
+        measured = []
+        for repetition in range(self.repeat):
+            turn = repetition % len(self.strategies)
+            rotated = [*self.strategies[turn:], *self.strategies[:turn]]
+            measured += [
+                Case(model, devices, strategy)
+                for model in self.models
+                for devices in self.device_sets
+                for strategy in rotated
+            ]
+        return measured

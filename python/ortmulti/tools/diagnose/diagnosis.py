@@ -1,0 +1,267 @@
+"""A whole diagnosis: what is measured, in which order, and what becomes of it when it is interrupted."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ortmulti import _core
+from ortmulti.devices import Device, name_devices
+from ortmulti.errors import DeviceError, Error, InvalidArgument, LibraryError
+from ortmulti.tools import strategies
+from ortmulti.tools.array_file import write_arrays
+from ortmulti.tools.measure import fresh_process, page_cache, results
+from ortmulti.tools.models import sample_inputs
+
+from . import environment
+from .bench import Bench, EndedError
+from .conclusions import conclude
+from .experiments import series
+from .plan import BUDGET_SECONDS, QUICK_SECONDS, REPEAT, DiagnosisPlan
+from .verify import verify
+
+__all__ = ["diagnose", "diagnose_model"]
+
+_DEVICES_TIMEOUT = 120.0
+# Causes differ less from start to start than what is done about them.
+_REPETITIONS_OF_ACCOUNTS = 1
+# What a further session adds is compared with what it adds to these.
+_REFERENCES = ("sequential", "native")
+
+
+def diagnose(
+    model: str | os.PathLike[str],
+    devices: str | int | Device | Iterable[str | int | Device] = "all",
+    *,
+    ways: Sequence[str] | None = None,
+    repeat: int | None = None,
+    budget: float | None = None,
+    quick: bool = False,
+    batch: int = 1,
+    sequence: int = 16,
+    inputs: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    timeout: float = 600.0,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> dict[str, Any]:
+    """Measures where a model's start spends its time, in fresh processes, and what would shorten it.
+
+    Every way to create sessions is accounted for on the first device and on all of them; experiments say what each
+    serializes on; the change that would help most is verified by running it. Nothing of ONNX Runtime or CUDA is
+    started in this process.
+
+    Ctrl-C ends the measuring, not the call: it returns what there is by then. A second one interrupts as usual.
+
+    Args:
+        model: Path of an .onnx file.
+        devices: One for each session, as for `load`; a device may be named more than once. "all" on a machine without
+            NVIDIA hardware is two sessions on the CPU.
+        ways: Strategies (default: all). Findings say what would be saved of the first one's time.
+        repeat: How often each way is measured at most; default 5, with `quick` 1.
+        budget: Seconds after which no further repetition begins (default 50, with `quick` 20). Whatever it is, each way
+            is measured once.
+        quick: Leaves out what takes long.
+        batch: Size of the dynamic batch dimension of the inputs.
+        sequence: Size of their other dynamic dimensions.
+        inputs: Arrays by the inputs' names, in place of inputs made from what the model declares.
+        settings: Fields of `ortmulti.tools.strategies.SessionSettings` for every session.
+        timeout: Seconds that one measurement may take.
+        progress: Called before each measurement with how many are done, about how many there will be, and what comes
+            next.
+
+    Returns:
+        A document of kind "diagnose", which `json.dumps` takes: "runs", "serialization", "prediction", "findings" (the
+        first would help most) and, if it is not whole, "partial": "interrupted", or why.
+
+    Raises:
+        NoSuchFile: The model, or a file that it names, does not exist.
+        InvalidArgument: An unknown way, device or setting; arguments that contradict each other.
+        InvalidProtobuf: The file is no model.
+        DeviceError: A device does not exist.
+        Error: The model cannot be run in any of the ways; the message says why.
+    """
+    if quick and repeat is not None and repeat > 1:
+        raise InvalidArgument(f"a quick diagnosis measures each way once, and repeat is {repeat}")
+    if inputs is not None and (batch != 1 or sequence != 16):
+        raise InvalidArgument("batch and sequence are for inputs that are made up, and inputs were given")
+    named = name_devices(devices)
+    plan = DiagnosisPlan(
+        model=Path(model),
+        devices=None if named is None else tuple(map(str, named)),
+        ways=tuple(ways) if ways is not None else strategies.names(),
+        repeat=repeat if repeat is not None else 1 if quick else REPEAT,
+        budget=budget if budget is not None else QUICK_SECONDS if quick else BUDGET_SECONDS,
+        quick=quick,
+        batch=batch,
+        sequence=sequence,
+        inputs=inputs,
+        settings=dict(settings or {}),
+        timeout=timeout,
+    )
+    files = (plan.model, *page_cache.external_files(plan.model))
+    found = _find_devices(plan.devices, plan.timeout)
+    with tempfile.TemporaryDirectory(prefix="ortmulti-") as name:
+        folder = Path(name)
+        bench = Bench(
+            plan,
+            tuple(found["devices"]),
+            _core.usable_cores(),
+            files,
+            _save_inputs(plan, folder),
+            folder / "cache",
+            progress or (lambda _done, _total, _text: None),
+            functools.partial(_check_devices, tuple(found["devices"]), plan.timeout),
+        )
+        bench.cache.mkdir()
+        return _measure(bench, found)
+
+
+# As `ortmulti` has it, where "diagnose" is this package.
+diagnose_model = diagnose
+
+
+def _measure(bench: Bench, found: Mapping[str, Any]) -> dict[str, Any]:
+    plan = bench.plan
+    around: dict[str, Any] = {}
+    partial: str | None = None
+    try:
+        around = environment.look(found["gpus"])
+        bench.held_open_helps = any(gpu["persistence_mode"] is False for gpu in around["gpus"])
+        first_error = _warm_up(bench)
+        _accounts(bench)
+        if not any("error" not in run for run in bench.runs):
+            raise Error(f"{plan.model} cannot be run here in any way: {first_error or bench.runs[0]['error']}")
+        series.measure_all(bench, found)
+    except KeyboardInterrupt:
+        partial = "interrupted"
+    except EndedError as reason:
+        partial = str(reason)
+    facts = {
+        "name": plan.model.stem,
+        "path": str(plan.model),
+        "bytes": plan.model.stat().st_size if plan.model.is_file() else 0,
+        "external_bytes": sum(file.stat().st_size for file in bench.files[1:] if file.is_file()),
+        "external": [os.path.relpath(file, plan.model.parent) for file in bench.files[1:]],
+    }
+    document = results.document(
+        "diagnose",
+        settings={
+            "devices": list(bench.devices),
+            "ways": list(plan.ways),
+            "repeat": plan.repeat,
+            "budget": plan.budget,
+            "quick": plan.quick,
+            "batch": plan.batch,
+            "sequence": plan.sequence,
+            "session": dict(plan.settings_for(bench.devices, bench.cores)),
+            "visible_gpus": found["visible"],
+        },
+        surroundings=around,
+        models=[facts],
+        partial=partial,
+        runs=bench.runs,
+    )
+    found_out = conclude(document)
+    if partial is None:
+        try:
+            verify(document, found_out, bench)
+        except KeyboardInterrupt:
+            document["partial"] = "interrupted"
+        except EndedError as reason:
+            document["partial"] = str(reason)
+    document["seconds"] = bench.elapsed()
+    return document
+
+
+def _warm_up(bench: Bench) -> str | None:
+    """Runs what brings the libraries into the page cache, and the model's entry into the cache of optimized models.
+
+    Returns:
+        What went wrong first, None if nothing.
+    """
+    problems = []
+    ways = bench.plan.ways
+    # onnxruntime's package and ortmulti open different libraries.
+    chosen = dict.fromkeys(
+        way
+        for group in (("sequential", "threads", "processes"), ("native", "shared"))
+        for way in ways
+        if way in group and way == next(other for other in ways if other in group)
+    )
+    if "shared" in ways and any(device != "cpu" for device in bench.devices):
+        chosen.setdefault("shared")
+    for way in chosen:
+        run = bench.account(way, bench.devices[:1], counted=False)
+        if "error" in run:
+            problems.append(str(run["error"]))
+    return problems[0] if problems else None
+
+
+def _accounts(bench: Bench) -> None:
+    """Every way on the first device and on all of them, in turns, as often as the plan and its budget say.
+
+    Each is accounted for on both; on all devices it is measured with nothing watching, too, which is what ways are
+    compared by.
+    """
+    plan = bench.plan
+    last = 0.0
+    for repetition in range(plan.repeat):
+        begin = bench.elapsed()
+        if repetition and begin + last > plan.part_of_budget("accounts"):
+            return
+        order = plan.order(repetition)
+        # What all devices take comes first, so that the figures that count are there after an interruption.
+        for way in order:
+            bench.account(way, bench.devices, experiment="plain", instrumented=False)
+        last = bench.elapsed() - begin
+        if repetition >= _REPETITIONS_OF_ACCOUNTS:
+            continue
+        for way in order:
+            bench.account(way, bench.devices)
+        _one_session_each(bench, order)
+
+
+def _one_session_each(bench: Bench, order: Sequence[str]) -> None:
+    """Accounts on the first device alone: of the way that findings are about and of those that ways are compared with
+    in any case, of the others in a diagnosis that is not quick and while there is time."""
+    plan = bench.plan
+    if len(bench.devices) == 1:
+        return
+    needed = {plan.ways[0]} if plan.quick else {plan.ways[0], *_REFERENCES}
+    for way in sorted(order, key=lambda way: way not in needed):
+        if way not in needed and (plan.quick or bench.elapsed() > plan.part_of_budget("accounts")):
+            return
+        bench.account(way, bench.devices[:1])
+
+
+def _find_devices(devices: Sequence[str] | None, timeout: float) -> dict[str, Any]:
+    if devices is not None and all(device == "cpu" for device in devices):
+        return {"devices": list(devices), "visible": None, "gpus": []}
+    spec = {"devices": None if devices is None else list(devices)}
+    try:
+        return fresh_process.run("ortmulti.tools.diagnose.experiments.devices", spec, min(timeout, _DEVICES_TIMEOUT))
+    except fresh_process.MeasurementError as error:
+        raise DeviceError(str(error)) from error
+
+
+def _check_devices(devices: Sequence[str], timeout: float) -> None:
+    try:
+        _find_devices(devices, timeout)
+    except DeviceError as error:
+        raise EndedError(f"a device has vanished: {error}") from error
+
+
+def _save_inputs(plan: DiagnosisPlan, folder: Path) -> Path:
+    feeds = folder / "feeds.npz"
+    arrays = plan.inputs
+    if arrays is None:
+        try:
+            arrays = sample_inputs(plan.model, plan.batch, plan.sequence)
+        except LibraryError as error:
+            raise LibraryError(f"without inputs, they are made from what the model declares: {error}") from error
+    write_arrays(feeds, arrays)
+    return feeds

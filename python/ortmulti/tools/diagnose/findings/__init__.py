@@ -1,0 +1,70 @@
+"""Rules from measurements to findings, the one whose change would save most first.
+
+Each rule takes the runs and gives a finding or none. They know nothing of each other: two may find the same seconds,
+and only running the changes tells which of them are there to be saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ortmulti.tools.diagnose.measured import Measured
+
+from . import driver, environment, loading, ways
+from .finding import DriverStart, Finding, Recipe, Start
+
+__all__ = ["DriverStart", "Finding", "Recipe", "Start", "find", "nothing"]
+
+_RULES = (*ways.RULES, *loading.RULES, *driver.RULES, *environment.RULES)
+
+# What saves less is not worth a change: this share of the creation, and seconds.
+LEAST_SHARE = 0.05
+LEAST_SECONDS = 0.02
+
+
+def find(measured: Measured, prediction: Mapping[str, Any] | None) -> list[Finding]:
+    """Applies every rule.
+
+    Args:
+        measured: the runs.
+        prediction: see `ortmulti.tools.diagnose.prediction`.
+
+    Returns:
+        The findings that are worth a change, the one that would save most first; then what is worth knowing, whose
+        seconds are unknown.
+    """
+    usual = measured.usual
+    if usual is None or prediction is None:
+        return []
+    creation = measured.creation(usual) or 0.0
+    least = max(LEAST_SECONDS, LEAST_SHARE * creation)
+    found = [finding for rule in _RULES if (finding := rule(measured, prediction["best"])) is not None]
+    worth = [finding for finding in found if finding.seconds == 0.0 or finding.seconds >= least]
+    if not any(finding.seconds for finding in worth):
+        worth.append(nothing(measured, prediction["best"]))
+    # A rule's place settles ties; what is not known to save anything comes last, behind "nothing to gain".
+    return sorted(worth, key=lambda finding: (finding.id != "nothing" and not finding.seconds, -finding.seconds))
+
+
+def nothing(measured: Measured, best: str) -> Finding:
+    """What is said where no change is worth it."""
+    from ortmulti.tools.diagnose.measured import devices_text, seconds_text
+
+    usual = measured.usual or best
+    creation = measured.creation(usual) or 0.0
+    evidence = tuple(
+        f"{way} creates the sessions in {seconds_text(seconds)}"
+        for way in measured.ways
+        if (seconds := measured.creation(way)) is not None
+    )
+    return Finding(
+        id="nothing",
+        title=f"nothing to gain: {usual} creates the sessions on {devices_text(measured.devices)} in "
+        f"{seconds_text(creation)}, and no change that was tried is certain to shorten that",
+        cause="none",
+        seconds=0.0,
+        share=0.0,
+        evidence=evidence,
+        change="none",
+    )

@@ -1,0 +1,233 @@
+"""A diagnosis in the terminal. Loads rich when it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from string import ascii_uppercase
+from typing import TYPE_CHECKING, Any
+
+from ortmulti.tools.create import plots
+
+from . import view
+from .colours import style, title
+from .view import Account
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+Json = Mapping[str, Any]
+
+_NARROW = 78
+"""Columns below which ways stand below each other instead of beside each other."""
+
+_SHORTEST_BAR = 16
+
+
+def print_diagnosis(document: Json, console: Console) -> None:
+    """Prints a diagnosis: each way's account, what it serializes on, what is best; and at the end the findings.
+
+    Args:
+        document: the diagnosis; see `load_document`.
+        console: where to. Its width decides how the account is laid out; without colours, letters stand for causes.
+    """
+    for part in _parts(document, console):
+        console.print(part)
+        console.print()
+
+
+def _parts(document: Json, console: Console) -> Iterator[RenderableType]:
+    from rich.panel import Panel
+    from rich.text import Text
+
+    yield Text.assemble(("Where the time goes: ", "bold"), (view.models_text(document), "bold"))
+    if partial := view.partial_text(document):
+        yield Panel(Text(partial), style="yellow", title="partial")
+    yield Text(view.headline(document))
+    found = view.accounts(document)
+    keys = _keys(view.causes_of(found), console)
+    longest = max((account.wall for account in found), default=0)
+    for group in view.by_device_count(found).values():
+        yield _heading(f"From the process's start to the first answer on {view.devices_text(group[0].devices)}")
+        yield _bars(group, longest, keys, console)
+        yield _table(group, keys) if console.width >= _NARROW else _lists(group, keys)
+    if document.get("serialization"):
+        yield _heading("What each way serializes on")
+        yield _serialization(document)
+    if prediction := document.get("prediction"):
+        yield _prediction(prediction)
+    yield from _findings(document)
+    if failed := view.failures(document):
+        yield Text("\n".join(["Failed:", *(f"  {text}" for text in failed)]), style="red")
+    yield Text(f"{_machine_text(document)}; {str(document.get('created', ''))[:10]}", style="dim")
+
+
+def _heading(text: str) -> Text:
+    from rich.text import Text
+
+    return Text(text, style="bold")
+
+
+def _findings(document: Json) -> Iterator[RenderableType]:
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    if not document["findings"]:
+        yield Text(view.no_findings_text(document), style="bold")
+        return
+    yield _heading("Findings, the one that would help most first")
+    for number, finding in enumerate(document["findings"], 1):
+        what = title(finding["cause"])
+        if finding["seconds"]:
+            what += f": {view.seconds(finding['seconds'])}, {view.percent(finding['share'])}"
+        gained, gain = view.verified_text(finding.get("verified"))
+        lines = [
+            Text(view.printable(what), style="dim"),
+            *(Text(view.printable(line)) for line in finding["evidence"]),
+            Text.assemble(("Change: ", "bold"), view.printable(finding["change"])),
+        ]
+        if finding.get("command"):
+            lines.append(Text(view.code_text(finding["command"]), style="cyan"))
+        lines.append(Text(f"{gain[:1].upper()}{gain[1:]}.", style="green" if gained else "yellow"))
+        heading = Text(f"{number}. {view.printable(finding['title'])}", style="bold")
+        yield Group(heading, *(Padding(line, (0, 0, 0, 3)) for line in lines))
+
+
+def _keys(causes: Sequence[str], console: Console) -> dict[str, tuple[str, str]]:
+    """For each cause the character of which its bars consist, and that character's style."""
+    if console.no_color or console.color_system is None:
+        return {cause: (letter, "") for cause, letter in zip(causes, _letters(), strict=False)}
+    return {cause: ("▒" if style(cause).hatched else "█", style(cause).colour) for cause in causes}
+
+
+def _letters() -> Iterator[str]:
+    yield from ascii_uppercase
+    yield from ascii_uppercase.lower()
+    while True:
+        yield "*"
+
+
+def _bars(group: Sequence[Account], longest: float, keys: Mapping[str, tuple[str, str]], console: Console) -> Text:
+    """One bar for each way, as long as its wall time, of its causes in their order."""
+    from rich.text import Text
+
+    names = [view.printable(account.name) for account in group]
+    most = max(10, console.width - _SHORTEST_BAR - 12)
+    left = min(max(map(len, names)), most)
+    width = max(_SHORTEST_BAR, console.width - left - 12)
+    lines = []
+    for name, account in zip(names, group, strict=True):
+        line = Text(f"{name if len(name) <= left else name[: left - 1] + '…':<{left}} ")
+        for cause, cells in cells_of(account, max(1, round(width * account.wall / longest))):
+            character, colour = keys[cause]
+            line.append(character * cells, style=colour)
+        line.append(f" {view.seconds(account.wall)}", style="bold")
+        lines.append(line)
+    return Text("\n").join(lines)
+
+
+def cells_of(account: Account, cells: int) -> list[tuple[str, int]]:
+    """How many of `cells` each cause gets: they add up to `cells`, and none is more than one off its share."""
+    causes = {cause: length for cause, length in account.run["causes"].items() if length > 0}
+    whole = sum(causes.values())
+    shares, sum_so_far, given = [], 0.0, 0
+    for cause in view.causes_of([account]):
+        sum_so_far += causes[cause]
+        until = round(cells * sum_so_far / whole)
+        shares.append((cause, until - given))
+        given = until
+    return [(cause, count) for cause, count in shares if count]
+
+
+def _table(group: Sequence[Account], keys: Mapping[str, tuple[str, str]]) -> RenderableType:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("cause", overflow="fold", ratio=1)
+    for account in group:
+        table.add_column(view.printable(account.name), justify="right", overflow="fold")
+    for cause in view.causes_of(group):
+        cells = [_cell(account, cause) for account in group]
+        table.add_row(Text.assemble(keys[cause], " ", view.printable(title(cause))), *cells)
+    table.add_section()
+    table.add_row("from start to last answer", *(Text(view.seconds(account.wall), "bold") for account in group))
+    table.add_row("explained", *(_explained(account) for account in group))
+    if any(account.range for account in group):
+        table.add_row("repetitions", *(str(len(account.walls)) for account in group))
+        spans = [f"{view.seconds(account.walls[0])}\n{view.seconds(account.walls[-1])}" for account in group]
+        table.add_row("shortest\nlongest", *spans)
+    return table
+
+
+def _cell(account: Account, cause: str) -> Text:
+    from rich.text import Text
+
+    length = account.run["causes"].get(cause, 0)
+    if not length:
+        return Text("-", style="dim")
+    return Text(view.seconds(length), style="bold" if length >= account.wall / 5 else "")
+
+
+def _explained(account: Account) -> Text:
+    from rich.text import Text
+
+    enough = account.explained >= view.LEAST_EXPLAINED
+    return Text(f"{account.explained:.1%}", style="" if enough else "red bold")
+
+
+def _lists(group: Sequence[Account], keys: Mapping[str, tuple[str, str]]) -> RenderableType:
+    """The account for narrow terminals: each way's causes below each other, the longest first."""
+    from rich.text import Text
+
+    text = Text()
+    for number, account in enumerate(group):
+        text.append("\n" if number else "")
+        text.append(f"{view.printable(account.name)}: {view.seconds(account.wall)}", style="bold")
+        text.append(", explained ")
+        text.append_text(_explained(account))
+        causes = sorted(account.run["causes"].items(), key=lambda item: -item[1])
+        for cause, length in causes:
+            if length > 0:
+                text.append("\n  ")
+                text.append(*keys[cause])
+                text.append(f" {view.seconds(length):>8} {view.percent(length / account.wall):>4} ")
+                text.append(view.printable(title(cause)))
+    return text
+
+
+def _serialization(document: Json) -> Text:
+    from rich.text import Text
+
+    lines = []
+    for one in document["serialization"]:
+        line = Text(f"{view.printable(one['way'])} on {one['devices']}: ", style="bold")
+        line.append(view.speedup_text(one), style="not bold")
+        for cause in one["on"]:
+            share = "" if cause.get("share") is None else f" {view.percent(cause['share'])}"
+            name = view.what_text(cause["what"])
+            line.append(f"\n  {name}{share}: {view.printable(cause['evidence'])}", style="not bold")
+        if not one["on"]:
+            line.append("\n  nothing found that it waits for", style="not bold dim")
+        lines.append(line)
+    return Text("\n").join(lines)
+
+
+def _prediction(prediction: Json) -> Text:
+    from rich.text import Text
+
+    by_way = sorted(prediction["seconds"].items(), key=lambda item: item[1])
+    return Text.assemble(
+        (f"Best here: {view.printable(prediction['best'])}. ", "bold"),
+        view.printable(prediction["why"]),
+        ("\nPredicted: " + ", ".join(f"{view.printable(way)} {view.seconds(s)}" for way, s in by_way), "dim"),
+    )
+
+
+def _machine_text(document: Json) -> str:
+    releases = document["releases"]
+    parts = [plots.machine_text(document["machine"])]
+    parts += [f"{name} {releases[name]}" for name in ("onnxruntime", "ortmulti", "python") if releases.get(name)]
+    return view.printable("; ".join(parts))

@@ -1,0 +1,222 @@
+"""Runs the change that a finding proposes: before and after in turns, each in fresh processes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ortmulti.errors import Error
+from ortmulti.tools.create.summary import Interval
+from ortmulti.tools.measure import fresh_process
+
+from .bench import Bench
+from .conclusions import conclude_again
+from .experiments.series import floor
+from .findings import LEAST_SECONDS, DriverStart, Finding, Recipe, Start, nothing
+from .measured import Measured, creation_of, start_of_workers
+
+# Six pairs give an interval of more than 95%.
+_PAIRS = 6
+_LEAST_PAIRS = 3
+_QUICK_PAIRS = 2
+_CANDIDATES = 3
+_MEMORY = Path("/dev/shm")
+
+
+class _NotPossibleError(Exception):
+    """The change cannot be run here; the text says why."""
+
+
+def verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> None:
+    """Verifies the findings from the first on until one is confirmed, which is then the first; and the others while the
+    budget lasts.
+
+    One whose change gains nothing for certain is put behind those that were not tried.
+
+    Args:
+        document: its "findings" are set anew, its "runs" get those that are run, and its "prediction" takes them into
+            account.
+        found: what `conclude` returned.
+        bench: runs the changes.
+
+    Raises:
+        EndedError, KeyboardInterrupt: the document has what is verified by then.
+    """
+    known = len(bench.runs)
+    try:
+        _verify(document, found, bench)
+    finally:
+        document["runs"] += bench.runs[known:]
+        conclude_again(document)
+
+
+def _verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> None:
+    tried: list[Finding] = []
+    left = list(found)
+    confirmed: list[Finding] = []
+
+    def write() -> None:
+        # What is known to save nothing is no finding to begin with.
+        document["findings"] = [finding.as_json() for finding in (*confirmed, *left, *tried)]
+
+    while left and not confirmed and len(tried) < _CANDIDATES:
+        place = next((number for number, finding in enumerate(left) if finding.recipe is not None), None)
+        # What cannot be run stays where it is, if it would save the most.
+        if place is None or (place > 0 and left[0].seconds > 0):
+            break
+        if tried and bench.elapsed() > bench.plan.budget:
+            break
+        finding = left[place]
+        after, in_vain = _verified(bench, finding)
+        left.pop(place)
+        (tried if in_vain else confirmed).append(after)
+        write()
+    if confirmed and not bench.plan.quick:
+        _verify_others(bench, left, tried, write)
+    if tried and not confirmed and not any(finding.seconds for finding in left):
+        confirmed.append(nothing(Measured(document), document["prediction"]["best"]))
+        left = [finding for finding in left if finding.id != "nothing"]
+        write()
+
+
+def _verify_others(bench: Bench, left: list[Finding], tried: list[Finding], write: Callable[[], None]) -> None:
+    """Those that come behind the confirmed one, each in its place, until the budget is spent."""
+    for finding in [one for one in left if one.recipe is not None]:
+        if bench.elapsed() > bench.plan.budget:
+            return
+        after, in_vain = _verified(bench, finding)
+        place = left.index(finding)
+        if in_vain:
+            left.pop(place)
+            tried.append(after)
+        else:
+            left[place] = after
+        write()
+
+
+def _verified(bench: Bench, finding: Finding) -> tuple[Finding, bool]:
+    """The finding with what came of its change, and whether that was run and gains nothing for certain."""
+    verified = _run(bench, finding)
+    return dataclasses.replace(finding, verified=verified), verified is not None and verified["interval"][0] <= 1
+
+
+def _run(bench: Bench, finding: Finding) -> dict[str, Any] | None:
+    """The verification of a finding; None where it could not be run."""
+    recipe = finding.recipe
+    assert recipe is not None
+    pairs: list[tuple[float, float]] = []
+    try:
+        with _models(bench, recipe) as models:
+            for number in range(_QUICK_PAIRS if bench.plan.quick else _PAIRS):
+                if number >= _LEAST_PAIRS and bench.elapsed() > bench.plan.budget:
+                    break
+                turn = (recipe.before, recipe.after) if number % 2 == 0 else (recipe.after, recipe.before)
+                first, second = (_seconds(bench, finding, recipe, start, models) for start in turn)
+                pairs.append((first, second) if number % 2 == 0 else (second, first))
+    except _NotPossibleError:
+        if not pairs:
+            return None
+    interval = Interval.of(before / after for before, after in pairs)
+    assert interval is not None
+    return {
+        "before": statistics.median(before for before, _ in pairs),
+        "after": statistics.median(after for _, after in pairs),
+        "speedup": interval.median,
+        "interval": [interval.low, interval.high],
+        "confidence": interval.confidence,
+        "pairs": len(pairs),
+        "what": f"{recipe.what}; {len(pairs)} pairs in turns, "
+        f"{'until the first answers' if recipe.until == 'answered' else 'creation'}",
+    }
+
+
+def _seconds(
+    bench: Bench, finding: Finding, recipe: Recipe, start: Start | DriverStart, models: Mapping[str, Path | None]
+) -> float:
+    if isinstance(start, DriverStart):
+        run = floor(bench, "verify", list(start.gpus), only_these=start.only_these, held=start.held)
+        if "error" in run:
+            raise _NotPossibleError(run["error"])
+        return max(float(run["measured"]["driver_floor"]), 1e-9)
+    run = bench.account(
+        start.way,
+        start.devices,
+        cache=start.cache,
+        experiment="verify",
+        model=models[start.model],
+        settings=start.settings,
+        environment=start.environment,
+        instrumented=False,
+    )
+    if "error" in run:
+        raise _NotPossibleError(run["error"])
+    run["finding"] = finding.id
+    run["changed"] = start != Start(start.way, start.devices)
+    seconds = float(run["wall"]) if recipe.until == "answered" else creation_of(run)
+    if recipe.until == "created by workers":
+        seconds -= start_of_workers(run)
+    return max(seconds, LEAST_SECONDS / 1e3)
+
+
+@contextlib.contextmanager
+def _models(bench: Bench, recipe: Recipe) -> Iterator[dict[str, Path | None]]:
+    """The models that a recipe needs, made and removed again.
+
+    Raises:
+        _NotPossibleError: one cannot be made here.
+    """
+    starts = [start for start in (recipe.before, recipe.after) if isinstance(start, Start)]
+    models: dict[str, Path | None] = {"as it is": None}
+    with contextlib.ExitStack() as stack:
+        for start in starts:
+            if start.model == "in memory":
+                models[start.model] = stack.enter_context(_copy_in_memory(bench))
+            elif start.model == "optimized":
+                models[start.model] = stack.enter_context(_optimized(bench, start))
+        yield models
+
+
+@contextlib.contextmanager
+def _copy_in_memory(bench: Bench) -> Iterator[Path]:
+    size = sum(file.stat().st_size for file in bench.files)
+    try:
+        available = shutil.disk_usage(_MEMORY).free
+    except OSError as error:
+        raise _NotPossibleError(f"{_MEMORY} cannot be used: {error}") from error
+    if size > available // 2:
+        raise _NotPossibleError(f"{_MEMORY} has {available} bytes and the model {size}")
+    bench.say("copying the model into memory")
+    with tempfile.TemporaryDirectory(prefix="ortmulti-", dir=_MEMORY) as name:
+        top = bench.plan.model.parent
+        for file in bench.files:
+            target = Path(name, os.path.relpath(file, top))
+            if not target.resolve().is_relative_to(Path(name).resolve()):
+                raise _NotPossibleError(f"{file} lies outside of the model's folder")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+        yield Path(name, bench.plan.model.name)
+
+
+@contextlib.contextmanager
+def _optimized(bench: Bench, start: Start) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="ortmulti-") as name:
+        target = Path(name) / bench.plan.model.name
+        bench.say("saving the optimized model")
+        spec = {
+            "model": str(bench.plan.model),
+            "target": str(target),
+            "device": start.devices[0],
+            "settings": bench.plan.settings_for(start.devices, bench.cores),
+        }
+        try:
+            fresh_process.run("ortmulti.tools.diagnose.experiments.optimized", spec, bench.plan.timeout)
+        except Error as error:
+            raise _NotPossibleError(str(error)) from error
+        yield target

@@ -1,0 +1,1 @@
+"""What measurements share: fresh processes, devices, page caches, memory, results."""

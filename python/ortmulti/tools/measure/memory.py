@@ -1,0 +1,101 @@
+"""Memory of a measured process with its children, and of the GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortmulti._runtime.nvml import Nvml
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class ProcessMemory:
+    """Bytes of a process and all its descendants together.
+
+    Attributes:
+        peak_rss: the sum of the processes' own peaks (VmHWM). A page that several of them map, of a library or of the
+            page cache, counts once for each; the peaks need not have been at the same moment. So it is an upper
+            bound where there are several processes, and exact for one.
+        pss: the sum of their proportional set sizes now, where a shared page counts once altogether.
+        processes: how many they are.
+    """
+
+    peak_rss: int
+    pss: int
+    processes: int
+
+
+def process_tree(pid: int) -> list[int]:
+    """`pid` and its descendants that run now."""
+    children: dict[int, list[int]] = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # the process has ended meanwhile
+                # The second field, the command's name in brackets, may itself hold blanks and brackets.
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found = [pid]
+    for member in found:
+        found.extend(children.get(member, []))
+    return found
+
+
+def process_memory(pid: int | None = None) -> ProcessMemory:
+    """The memory of `pid` (this process if None) and its descendants."""
+    peak = pss = count = 0
+    for member in process_tree(pid if pid is not None else os.getpid()):
+        with contextlib.suppress(OSError):
+            folder = _PROC / str(member)
+            member_peak = _kilobytes(folder / "status", "VmHWM:")
+            member_pss = _kilobytes(folder / "smaps_rollup", "Pss:")
+            peak, pss, count = peak + member_peak, pss + member_pss, count + 1
+    return ProcessMemory(peak, pss, count)
+
+
+def _kilobytes(file: Path, key: str) -> int:
+    for line in file.read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) * 1024
+    return 0  # a process that is just ending has no memory any more
+
+
+def gpu_memory_used() -> dict[str, int]:
+    """Bytes in use on each GPU that NVML sees, by UUID ("GPU-..."); empty without NVML.
+
+    NVML is closed again at once: on a machine without persistence mode an open one would keep the driver loaded and so
+    shorten the start of CUDA that is being measured.
+    """
+    nvml = Nvml.open()
+    if nvml is None:
+        return {}
+    with nvml:
+        return {gpu.uuid: gpu.memory_used for gpu in nvml.gpus() if gpu.memory_used is not None}
+
+
+def gpu_memory_growth(before: dict[str, int], after: dict[str, int], devices: Sequence[str]) -> dict[str, int]:
+    """By how many bytes the memory in use has grown on each CUDA device among `devices`, contexts included.
+
+    CUDA numbers the devices its own way (CUDA_VISIBLE_DEVICES, fastest first), so that NVML's are found by UUID. To
+    ask CUDA for the UUIDs starts it, therefore call this after everything else has been measured.
+
+    Args:
+        before: what `gpu_memory_used` said before the sessions were created.
+        after: what it said afterwards.
+        devices: the sessions' devices.
+    """
+    wanted = {device for device in devices if device.startswith("cuda:")}
+    if not wanted or not after:
+        return {}
+    from ortmulti import _core
+
+    uuids = {f"cuda:{device.index}": device.uuid for device in _core.cuda_devices()}
+    return {
+        device: after[uuids[device]] - before.get(uuids[device], 0)
+        for device in sorted(wanted)
+        if uuids.get(device) in after
+    }

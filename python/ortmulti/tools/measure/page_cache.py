@@ -1,0 +1,126 @@
+"""The page cache under a model: which files it has, how much of them is resident, and putting it in or out."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ortmulti import _core
+from ortmulti.cache.identity import FileIdentity, index_model
+from ortmulti.errors import Error, InvalidProtobuf, WeightsError
+
+_CHUNK_BYTES = 16 << 20
+_READINGS = 5
+
+
+def external_files(model: Path) -> tuple[Path, ...]:
+    """The files beside `model` that hold its external data, sorted by name.
+
+    Reads the protobuf alone, not the weights.
+
+    Raises:
+        NoSuchFile: the model, or a file that it names, does not exist.
+        InvalidProtobuf: the file holds no ONNX model.
+        Fail: the model names a file outside of its folder.
+    """
+    identity = FileIdentity.of(str(model))
+    try:
+        if identity.size == 0:
+            raise InvalidProtobuf("the file is empty")
+        index = index_model(identity)
+    except (InvalidProtobuf, WeightsError) as error:
+        raise InvalidProtobuf(f"{model} is not an ONNX model: {error}") from error
+    return tuple(Path(path) for path, *_ in _core.external_files(index, str(model.parent), str(model)))
+
+
+def resident_share(files: Iterable[Path]) -> float:
+    """The share of the files' pages that lie in the page cache, 0 to 1; 1 for files without bytes.
+
+    Linux tells the truth only to a file's owner and to who may write to it; to others every page looks resident.
+    """
+    resident = pages = 0
+    for file in files:
+        flags = _page_flags(file)
+        pages += len(flags)
+        resident += sum(flag & 1 for flag in flags)
+    return resident / pages if pages else 1.0
+
+
+def _page_flags(file: Path) -> bytes:
+    """mincore's byte for each page of the file; the lowest bit says whether it is resident."""
+    size = file.stat().st_size
+    if size == 0:
+        return b""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    flags = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
+    # A private mapping is writable, which ctypes asks for, over a file that is only open for reading.
+    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY) as mapping:
+        first_byte = ctypes.c_char.from_buffer(mapping)
+        failed = libc.mincore(ctypes.addressof(first_byte), size, flags)
+        del first_byte  # the mapping cannot be closed while something points into it
+    if failed:
+        code = ctypes.get_errno()
+        raise Error(f"mincore on {file} failed: {os.strerror(code)}")
+    return flags.raw
+
+
+def drop(files: Sequence[Path], tolerated_share: float = 0.01) -> float:
+    """Puts the files out of the page cache, so that reading them next comes from the disk.
+
+    Args:
+        files: the files; they must not be mapped by a running process, whose pages would stay.
+        tolerated_share: how much may stay resident.
+
+    Returns:
+        The share that is still resident.
+
+    Raises:
+        Error: more than `tolerated_share` is.
+    """
+    for file in files:
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())  # pages that are not yet on the disk are not dropped
+            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    share = resident_share(files)
+    if share > tolerated_share:
+        names = ", ".join(str(file) for file in files)
+        raise Error(
+            f"{share:.0%} of {names} stayed in the page cache: the files are in memory (tmpfs), mapped by another "
+            "process, or belong to another user; a cold measurement needs them on a disk and to itself"
+        )
+    return share
+
+
+def read_sequentially(files: Sequence[Path]) -> float:
+    """How long `cat` takes to read the files, one after the other; seconds."""
+    begin = time.perf_counter()
+    done = subprocess.run(
+        ["cat", "--", *map(str, files)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+    )
+    seconds = time.perf_counter() - begin
+    if done.returncode:
+        raise Error(f"reading the model's files failed: {done.stderr.strip()}")
+    return seconds
+
+
+def warm(files: Sequence[Path]) -> float:
+    """Reads those of the files that are not wholly in the page cache. Returns the share that is resident then.
+
+    What the kernel takes meanwhile, as one that reclaims memory ahead of need does, is read again, a few times.
+    """
+    buffer = bytearray(_CHUNK_BYTES)
+    for _ in range(_READINGS):
+        missing = [file for file in files if resident_share([file]) < 1.0]
+        if not missing:
+            return 1.0
+        for file in missing:
+            with file.open("rb", buffering=0) as stream:
+                while stream.readinto(buffer):
+                    pass
+    return resident_share(files)

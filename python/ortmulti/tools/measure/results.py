@@ -1,0 +1,113 @@
+"""Result files: what they hold, and writing and reading them."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ortmulti._runtime import machine
+from ortmulti._runtime.regular_file import read_json, write_atomically
+from ortmulti.errors import InvalidArgument, NoSuchFile
+
+# Raised when a field changes its meaning or goes; new fields alone do not raise it.
+# 2: "creation" includes opening the libraries, which "starting" did before.
+SCHEMA_VERSION = 2
+
+_MAX_BYTES = 1 << 26
+
+
+def model_facts(model: Path, external: Sequence[Path]) -> dict[str, Any]:
+    """What a result says of a model.
+
+    Args:
+        model: the .onnx file.
+        external: the files of weights that it names.
+    """
+    return {
+        "name": model.stem,
+        "path": str(model),
+        "bytes": model.stat().st_size,
+        "external_bytes": sum(file.stat().st_size for file in external),
+    }
+
+
+def document(kind: str, **content: Any) -> dict[str, Any]:
+    """A result with what belongs to every one of them.
+
+    Args:
+        kind: what was measured: "create", "gil", "run" or "torch".
+        content: the fields of that kind.
+
+    Returns:
+        "schema_version", "kind", "created" (UTC), "command", "machine", "releases" (see
+        `ortmulti._runtime.machine.describe`)
+        and `content`. Results are published: of paths in "command", "path" and "model" only the last part is kept, or
+        as many as tell the models apart.
+    """
+    description = machine.describe()
+    whole = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": kind,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": ["ortmulti", *sys.argv[1:]],
+        "releases": {"python": description["python"]["version"], **description.pop("releases")},
+        "machine": description,
+        **content,
+    }
+    short = _short_names([model["path"] for model in content.get("models", [])])
+    return {key: _without_folders(value, key, short) for key, value in whole.items()}
+
+
+def _short_names(paths: Sequence[str]) -> dict[str, str]:
+    """The shortest ends of the paths that differ from each other."""
+    parts = 1
+    while True:
+        short = {path: "/".join(Path(path).parts[-parts:]) for path in paths}
+        if len(set(short.values())) == len(short):
+            return short
+        parts += 1
+
+
+def _without_folders(value: Any, key: str, short: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {inner: _without_folders(item, inner, short) for inner, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_folders(item, key, short) for item in value]
+    if isinstance(value, str) and key in ("command", "path", "model"):
+        if value in short or value.startswith("/"):
+            return short.get(value, Path(value).name)
+        name, equals, path = value.partition("=")  # an option with its value: VERSION=FOLDER, --json=FILE
+        return f"{name}{equals}{Path(path).name}" if path.startswith("/") else value
+    return value
+
+
+def save(result: dict[str, Any], path: Path) -> None:
+    """Writes a result as JSON."""
+    text = json.dumps(result, indent=1) + "\n"
+    write_atomically(path, lambda file: file.write_text(text))
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Reads a result.
+
+    Raises:
+        NoSuchFile: there is no such file, or it cannot be read.
+        InvalidArgument: it is no result, has more than 64 MiB, or is one of a schema that this release does not know.
+    """
+    try:
+        result = read_json(path, _MAX_BYTES)
+    except FileNotFoundError as error:
+        raise NoSuchFile(f"result file {path} does not exist") from error
+    except OSError as error:
+        raise NoSuchFile(f"result file {path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InvalidArgument(f"{path} is not a result file: {error}") from error
+    version = result.get("schema_version") if isinstance(result, dict) else None
+    if version != SCHEMA_VERSION:
+        raise InvalidArgument(f"{path} has schema version {version}; this release reads {SCHEMA_VERSION}")
+    assert isinstance(result, dict)
+    return result

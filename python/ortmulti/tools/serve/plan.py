@@ -1,0 +1,167 @@
+"""What is measured, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ortmulti.errors import InvalidArgument
+
+from .loads import Load, closed
+from .variants import Variant, parse_variant
+
+Place = Literal["host", "device"]
+PLACES = ("host", "device")
+
+
+@dataclass(frozen=True)
+class RunCase:
+    """One line of the table: a model at a batch size on devices, behind one pool, asked in one way."""
+
+    model: Path
+    batch: int
+    devices: tuple[str, ...]
+    variant: Variant
+    load: Load
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """How far the measurements are.
+
+    Attributes:
+        done: measurements that are done.
+        total: all measurements.
+        case: what is measured next; None at the end.
+        counted: whether that is one of them, or the ceiling of a pool of `case`'s kind.
+    """
+
+    done: int
+    total: int
+    case: RunCase | None
+    counted: bool = True
+
+
+def doubling(most: int) -> tuple[int, ...]:
+    """1, 2, 4, ... below `most`, and `most`."""
+    return (*(1 << power for power in range(most.bit_length()) if 1 << power < most), most)
+
+
+def _variants() -> tuple[Variant, ...]:
+    return tuple(parse_variant(name) for name in ("core", "threads", "processes"))
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A whole comparison.
+
+    Attributes:
+        models: .onnx files.
+        device_sets: the devices that are compared; where one is named N times, it has N times a variant's sessions.
+        variants: the pools.
+        loads: the ways of asking, beside the closed loop.
+        closed: the closed loop, which every variant gets; scaling is of its throughput.
+        batches: sizes of the dynamic batch dimension.
+        sequence: size of other dynamic dimensions, see `ortmulti.tools.models.sample_inputs`.
+        inputs: "host": NumPy arrays; "device": values that lie on the device that runs them.
+        outputs: "host": NumPy arrays; "device": values that stay there.
+        repeat: rounds; each measures every case once.
+        seconds: how long each measurement lasts.
+        warm_seconds: how long it has gone on before, uncounted.
+        ceiling: whether each variant's requests a second are measured for a model that does nothing, on the CPU, with
+            as many sessions: no more can be asked of it by these clients.
+        intra_op_num_threads: CPU threads of each session; None leaves the pool's default.
+        provider_options: of the CUDA provider.
+        config_entries: session configuration entries.
+        timeout: seconds that one measurement may take, loading included.
+        budget: seconds that all rounds may take; no round begins that would take longer, going by the last one. The
+            first is always measured. None: any number.
+    """
+
+    models: Sequence[Path]
+    device_sets: Sequence[tuple[str, ...]]
+    variants: Sequence[Variant] = field(default_factory=_variants)
+    loads: Sequence[Load] = ()
+    closed: Load = field(default_factory=closed)
+    batches: Sequence[int] = (1,)
+    sequence: int = 16
+    inputs: Place = "host"
+    outputs: Place = "host"
+    repeat: int = 5
+    seconds: float = 3.0
+    warm_seconds: float = 1.0
+    ceiling: bool = True
+    intra_op_num_threads: int | None = None
+    provider_options: Mapping[str, str] = field(default_factory=dict)
+    config_entries: Mapping[str, str] = field(default_factory=dict)
+    timeout: float = 600.0
+    budget: float | None = None
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            InvalidArgument: an empty list, a number that is too small, or values on devices for another backend than
+                the core's.
+        """
+        for what in ("models", "device_sets", "variants", "batches"):
+            if not getattr(self, what):
+                raise InvalidArgument(f"nothing to compare: no {what.replace('_', ' ')}")
+        for what, least in (
+            ("repeat", 1),
+            ("sequence", 1),
+            ("warm_seconds", 0),
+            ("intra_op_num_threads", 0),
+            ("budget", 0),
+        ):
+            value = getattr(self, what)
+            if value is not None and value < least:
+                raise InvalidArgument(f"{what} is at least {least}, not {value}")
+        if not 0 < self.seconds < float("inf"):
+            raise InvalidArgument(f"a measurement lasts more than 0 seconds, not {self.seconds:g}")
+        if min(self.batches) < 1:
+            raise InvalidArgument(f"a batch has at least one item, not {min(self.batches)}")
+        for what in ("inputs", "outputs"):
+            if getattr(self, what) not in PLACES:
+                raise InvalidArgument(f"{what} are on the {' or '.join(PLACES)}, not {getattr(self, what)!r}")
+        if "device" in (self.inputs, self.outputs):
+            others = [variant.name for variant in self.variants if variant.backend != "core"]
+            if others:
+                raise InvalidArgument(
+                    f"inputs and outputs on devices are for the backend core, not for {', '.join(others)}"
+                )
+        for devices in self.device_sets:
+            counts = {devices.count(device) for device in devices}
+            if len(counts) > 1:
+                raise InvalidArgument(f"a pool has as many sessions on each device, unlike {', '.join(devices)}")
+
+    def cases(self) -> list[RunCase]:
+        """Every case, in the order of the table."""
+        return [
+            RunCase(model, batch, devices, variant, load)
+            for model in self.models
+            for batch in self.batches
+            for devices in self.device_sets
+            for variant in self.variants
+            for load in (self.closed, *self.loads)
+        ]
+
+    def round(self, number: int) -> list[RunCase]:
+        """The cases of one round, in the order in which they are measured.
+
+        The variants take turns, and each round begins with another one and goes through the devices in the other
+        direction, so that what changes with time meets all of them alike. The closed loop comes first: it says what
+        the others' relative rates are.
+        """
+        turn = number % len(self.variants)
+        variants = [*self.variants[turn:], *self.variants[:turn]]
+        device_sets = self.device_sets if number % 2 == 0 else self.device_sets[::-1]
+        return [
+            RunCase(model, batch, devices, variant, load)
+            for model in self.models
+            for batch in self.batches
+            for devices in device_sets
+            for variant in variants
+            for load in (self.closed, *self.loads)
+        ]

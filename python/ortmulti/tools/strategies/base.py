@@ -1,0 +1,151 @@
+"""What every strategy offers: start, create, first_run, close."""
+
+from __future__ import annotations
+
+import abc
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ortmulti._runtime.closing import Closing
+from ortmulti.errors import Error, InvalidArgument
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_DEVICE = re.compile(r"cpu|cuda:\d+")
+
+
+class StrategyError(Error):
+    """A strategy could not create, run or keep a session; the message names the device."""
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """The session options of a comparison: every strategy gives all of its sessions the same ones.
+
+    Attributes:
+        intra_op_num_threads: threads of each session on the CPU, the calling one included; 0 leaves ONNX Runtime's
+            default, all cores for each session.
+        provider_options: options of the CUDA provider, besides the device.
+        config_entries: session configuration entries, such as "session.use_env_allocators".
+        custom_op_libraries: paths of shared libraries with custom operators.
+    """
+
+    intra_op_num_threads: int = 0
+    provider_options: Mapping[str, str] = field(default_factory=dict)
+    config_entries: Mapping[str, str] = field(default_factory=dict)
+    custom_op_libraries: Sequence[str] = ()
+
+    @classmethod
+    def side_by_side(cls, devices: Sequence[str], cores: int, **others: Any) -> SessionSettings:
+        """Settings under which sessions on all of `devices` share `cores` instead of each taking all of them.
+
+        CPU sessions get ``cores / number of sessions`` threads, at least one. Where every session is on a GPU, they
+        get one: the CPU has nothing to compute there, and further threads would only wait.
+        """
+        on_cpu = any(device == "cpu" for device in devices)
+        return cls(intra_op_num_threads=max(1, cores // len(devices)) if on_cpu else 1, **others)
+
+
+@dataclass(frozen=True)
+class Creation:
+    """What one creation took, in seconds.
+
+    Attributes:
+        wall: from the call until the last session could run.
+        sessions: each session's own share, in the order of the devices. Sessions that are created at once overlap, so
+            that these may add up to more than `wall`; opening the libraries is no session's.
+        details: what else the strategy knows of this creation, as JSON can carry it; see each strategy's `create`.
+    """
+
+    wall: float
+    sessions: tuple[float, ...]
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FirstRun:
+    """The first inference of every session: seconds until the last one was done, and each session's outputs."""
+
+    wall: float
+    outputs: tuple[list[Array], ...]
+
+
+def make_contexts(devices: Sequence[str]) -> None:
+    """Makes the CUDA contexts of `devices` in this process, in that order, and opens none of the CUDA libraries."""
+    from ortmulti import _core
+
+    for device in dict.fromkeys(devices):
+        if device.startswith("cuda:"):
+            _core.cuda_memory(int(device.removeprefix("cuda:")))
+
+
+class Strategy(Closing):
+    """Sessions of one model, one on each device named.
+
+    The calls come in this order: `start`, `create`, `first_run`, `close`; `close` may come at any point and again.
+    `make_contexts` may come before `create`. Usable as a context manager, which closes.
+
+    Attributes:
+        model: the .onnx file. A later `create` makes sessions of another one where this was changed meanwhile; the
+            sessions from before are closed with it or when that is done.
+        devices: the sessions' devices.
+        settings: the options that every session gets.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, model: Path, devices: Sequence[str], settings: SessionSettings) -> None:
+        """
+        Args:
+            model: the .onnx file.
+            devices: "cpu" or "cuda:<index>", one for each session.
+            settings: the options that every session gets.
+
+        Raises:
+            InvalidArgument: `devices` is empty or holds something else.
+        """
+        if not devices:
+            raise InvalidArgument("no device was given")
+        for device in devices:
+            if not _DEVICE.fullmatch(device):
+                raise InvalidArgument(f"{device!r} is no device; devices are 'cpu' and 'cuda:<index>'")
+        self.model = model
+        self.devices = tuple(devices)
+        self.settings = settings
+
+    @abc.abstractmethod
+    def start(self) -> float:
+        """Brings up interpreters: processes and Python's own modules. Opens neither ONNX Runtime nor CUDA.
+
+        Returns:
+            The seconds that took.
+        """
+
+    def make_contexts(self) -> None:
+        """Makes the devices' CUDA contexts where the sessions will be, for measuring creation without them."""
+        make_contexts(self.devices)
+
+    @abc.abstractmethod
+    def create(self) -> Creation:
+        """Opens ONNX Runtime's and the CUDA libraries, the first time, and creates the sessions.
+
+        Raises:
+            Error: a session could not be created, or not on its device; the message names the device.
+        """
+
+    @abc.abstractmethod
+    def first_run(self, feeds: Mapping[str, Array]) -> FirstRun:
+        """Runs every session once with the same inputs, as this strategy would in use.
+
+        Args:
+            feeds: input name -> array.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Closes the sessions and ends whatever `start` brought up."""

@@ -1,0 +1,275 @@
+"""`tune`: which settings suit a model on this machine."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ortmulti import _core
+from ortmulti._create import creation
+from ortmulti._create.fingerprint import describe_machine, describe_model
+from ortmulti._create.tuning_file import Tuning
+from ortmulti._create.tuning_options import of_sessions
+from ortmulti.devices import Device, parse_devices
+from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.tools.array_file import read_arrays, write_arrays
+from ortmulti.tools.tune.bench import Bench, Job
+from ortmulti.tools.tune.racing import Effort
+from ortmulti.tools.tune.report import document
+from ortmulti.tools.tune.search import Outcome, Search
+from ortmulti.tools.tune.settings import OBJECTIVES, Host, Objective, Through, advice, space
+from ortmulti.tools.tune.space import DEFAULTS, Setting, Space
+
+__all__ = ["TuneResult", "TuningInterrupted", "tune"]
+
+BUDGET = 120.0
+"""Seconds."""
+
+_EFFORT: Mapping[str, Effort] = {
+    "latency": Effort((2, 4, 8), pairs=18, restarts=6, explore=16),
+    "throughput": Effort((2, 4, 8), pairs=18, restarts=6, explore=16),
+    "creation": Effort((1, 3, 6), pairs=9, hopeless=1.02),
+    # What a process needs hardly changes from one time to the next.
+    "memory": Effort((1, 2), pairs=6, hopeless=1.01),
+}
+_BLOCK_SECONDS: Mapping[str, float] = {"latency": 0.05, "throughput": 0.15}
+_ADVICE_PAIRS = 7
+
+
+_ADVICE = ("io_binding", "mimalloc")
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What tuning has found.
+
+    Attributes:
+        tuning: The settings, to be written to a file or given to `load` as they are; none, if nothing was better.
+        document: Everything that was measured, as ``ortmulti tune --json`` prints it.
+    """
+
+    tuning: Tuning
+    document: dict[str, Any]
+
+
+class TuningInterrupted(KeyboardInterrupt):
+    """Ctrl-C, or a KeyboardInterrupt of another kind, has ended the tuning.
+
+    Attributes:
+        result: What was confirmed by then, marked as partial.
+    """
+
+    def __init__(self, result: TuneResult) -> None:
+        super().__init__("tuning was interrupted")
+        self.result = result
+
+
+def tune(
+    model: str | os.PathLike[str],
+    objective: Objective = "latency",
+    *,
+    inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    devices: str | int | Device | Iterable[str | int | Device] = "all",
+    through: Through = "pool",
+    budget: float | None = BUDGET,
+    tolerance: float | None = None,
+    only: Sequence[str] | None = None,
+    skip: Collection[str] = (),
+    exhaustive: bool = False,
+    out: str | os.PathLike[str] | None = None,
+    clients: int | None = None,
+    block_seconds: float | None = None,
+    timeout: float | None = None,
+    minimum_gain: float = 0.01,
+    seed: int = 0,
+    progress: Callable[[str, str], None] | None = None,
+) -> TuneResult:
+    """Measures which settings make a model better than the defaults on this machine; docs/tune.md says how.
+
+    Every configuration is measured in a process of its own, in turns with the defaults. Nothing of this process is
+    changed.
+
+    Args:
+        model: Path of a model.
+        objective: ``"latency"``: the median time of one request, on the first of the devices; ``"throughput"``: answers
+            a second; ``"creation"``: from the start of a process to the first answer; ``"memory"``: bytes of main
+            memory (proportional set size), or of the GPUs', that the loaded model needs.
+        inputs: The path of an .npz file, which is opened once and not unpickled, or arrays by the inputs' names;
+            default: made from what the model declares.
+        devices: As for `load`.
+        through: ``"pool"``: `load` and `Pool.run`; ``"session"``: `InferenceSession`, on one device.
+        budget: Seconds, for all but the first look at the model; None: as many as it takes. Default 120.
+        tolerance: By how much floats of the outputs may differ from the defaults', as a part of the output's largest
+            magnitude; default by dtype: 1e-4 for float32 (5e-3 on GPUs), 1e-2 for float16, 1e-9 for float64.
+        only, skip: Names of settings that are tried alone, or left out; also ``"io_binding"`` and ``"mimalloc"``.
+        exhaustive: Try all combinations instead of searching.
+        out: Where to write the tuning; it is tried before anything is measured. Default: nowhere.
+        clients: Of ``"throughput"``: requests in flight; default: twice the cores, or 8 for each GPU.
+        block_seconds: How long one measurement lasts, of ``"latency"`` (default 0.05) and ``"throughput"`` (0.15).
+        timeout: Seconds in which a candidate has to start, and to answer; default: ten times what the defaults took, at
+            least 20.
+        minimum_gain: The part of the cost below which a gain is none; default 0.01.
+        seed: Of the order of the measurements.
+        progress: Called with a stage and what is done in it.
+
+    Raises:
+        InvalidArgument, InvalidType: Arguments that cannot be, or contradict each other; or ``out`` cannot be written.
+        NoSuchFile: There is no such model, or no such file of inputs.
+        Fail: The model cannot be run with the defaults.
+        TuningInterrupted: Ctrl-C; with what was confirmed by then. ``out`` is written then, too, if that is anything.
+    """
+    path = creation.check_model(model)
+    if not isinstance(path, str):
+        raise InvalidType("tuning needs the path of a model: its candidates are processes")
+    _check(objective, through, budget, tolerance, block_seconds, timeout, minimum_gain, clients)
+    found = [str(device) for device in parse_devices(devices)]
+    if len({name.partition(":")[0] for name in found}) > 1:
+        raise InvalidArgument("the CPU and GPUs are tuned apart: name one or the other")
+    if through == "session" and objective == "throughput":
+        raise InvalidArgument("throughput is that of a pool: through='session' is for the other objectives")
+    if objective == "latency" or through == "session":
+        found = found[:1]
+    found = list(dict.fromkeys(found))
+    kind = found[0].partition(":")[0]
+    advised = {one.name: one for one in advice(objective, Host.here(kind))}
+    skipped = [name for name in skip if name not in _ADVICE]
+    space(objective, through, Host.here(kind, 1)).select(only, skipped)  # wrong names are found before anything is run
+    extras = [] if only is not None or exhaustive else [one for name, one in advised.items() if name not in skip]
+    if out is not None:
+        check_writable(Path(out))
+    tell = progress or (lambda _stage, _text: None)
+    job = Job(
+        model=str(Path(path).absolute()),
+        devices=tuple(found),
+        objective=objective,
+        through=through,
+        clients=clients or (2 * max(2, _core.usable_cores()) if kind == "cpu" else 8 * len(found)),
+        block_seconds=block_seconds or _BLOCK_SECONDS.get(objective, 0.0),
+        tolerance=tolerance,
+        timeout=timeout,
+    )
+    with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
+        feeds = _feeds(inputs, Path(folder))
+        tell("the defaults", Path(path).name)
+        with Bench(job, Path(folder), feeds) as bench:
+            gpu_memory = max(bench.defaults["gpu_memory"].values(), default=None)
+            host = Host.here(kind, gpu_memory)
+            candidates = space(objective, through, host).select(only, skipped)
+            result = _Tuning(bench, candidates, extras, host, exhaustive).run(budget, minimum_gain, seed, tell)
+    if out is not None and (result.tuning.partial is None or result.tuning.settings):
+        result.tuning.write(out)
+    if result.tuning.partial == "interrupted":
+        raise TuningInterrupted(result)
+    return result
+
+
+class _Tuning:
+    """One tuning, from the first measurement to the result."""
+
+    def __init__(
+        self, bench: Bench, candidates: Space, extras: Sequence[Setting], host: Host, exhaustive: bool
+    ) -> None:
+        self._bench = bench
+        self._extras = [choice for one in extras for choice in one.choices]
+        self._space = candidates
+        self._host = host
+        self._exhaustive = exhaustive
+
+    def run(self, budget: float | None, minimum_gain: float, seed: int, tell: Callable[[str, str], None]) -> TuneResult:
+        begin = time.monotonic()
+        job = self._bench.job
+        effort = _EFFORT[job.objective]
+        search = Search(self._space, self._bench, time.monotonic, effort, budget, minimum_gain, seed, tell)
+        advised = {}
+        try:
+            outcome = search.run_grid(self._bench.most_alive - 1) if self._exhaustive else search.run()
+            advised = search.on_top(self._extras, _ADVICE_PAIRS)
+        except KeyboardInterrupt:
+            outcome = search.so_far("interrupted")
+        seconds = time.monotonic() - begin
+        return TuneResult(
+            _as_tuning(job, self._host, outcome),
+            document(self._bench, self._space, outcome, advised, seconds, budget, exhaustive=self._exhaustive),
+        )
+
+
+def _as_tuning(job: Job, host: Host, outcome: Outcome) -> Tuning:
+    best = outcome.best
+    configuration = DEFAULTS if best is None else best.configuration
+    gain = (
+        {} if best is None else {"ratio": 1 / best.ratio.median, "low": 1 / best.ratio.high, "high": 1 / best.ratio.low}
+    )
+    return Tuning(
+        settings=of_sessions(configuration.options),
+        objective=job.objective,
+        devices=job.devices,
+        model={"name": Path(job.model).name, **describe_model(job.model)},
+        machine=describe_machine(host.kind),
+        gain=gain,
+        partial=outcome.partial,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def check_writable(path: Path) -> None:
+    """Makes sure that a file can be written.
+
+    Raises:
+        InvalidArgument: It cannot.
+    """
+    if path.is_dir():
+        raise InvalidArgument(f"'{path}' cannot be written: it is a folder")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+        if path.exists():
+            path.open("ab").close()
+    except OSError as error:
+        raise InvalidArgument(f"'{path}' cannot be written: {error.strerror}") from error
+
+
+def _check(
+    objective: object,
+    through: object,
+    budget: float | None,
+    tolerance: float | None,
+    block_seconds: float | None,
+    timeout: float | None,
+    minimum_gain: float,
+    clients: int | None,
+) -> None:
+    if objective not in OBJECTIVES:
+        raise InvalidArgument(f"the objective is {' or '.join(map(repr, OBJECTIVES))}, not {objective!r}")
+    if through not in ("pool", "session"):
+        raise InvalidArgument(f"through is 'pool' or 'session', not {through!r}")
+    for name, value in (("budget", budget), ("block_seconds", block_seconds), ("timeout", timeout)):
+        if value is not None and not 0 < value < float("inf"):
+            raise InvalidArgument(f"{name} is a number of seconds above 0, not {value!r}")
+    if tolerance is not None and not 0 <= tolerance < float("inf"):
+        raise InvalidArgument(f"tolerance is 0 or more, not {tolerance!r}")
+    if not 0 <= minimum_gain < 1:
+        raise InvalidArgument(f"minimum_gain is a part, from 0 to below 1, not {minimum_gain!r}")
+    if clients is not None and clients < 1:
+        raise InvalidArgument(f"clients is 1 or more, not {clients!r}")
+
+
+def _feeds(inputs: object, folder: Path) -> Path | None:
+    """A file with the inputs; None: they are to be made."""
+    if inputs is None:
+        return None
+    if isinstance(inputs, Mapping):
+        arrays = {str(name): array for name, array in inputs.items()}
+    elif isinstance(inputs, (str, os.PathLike)):
+        arrays = read_arrays(inputs)
+    else:
+        raise InvalidType(f"inputs is the path of an .npz file or a dict of arrays, not {inputs!r}")
+    # Candidates read this copy: the caller's file may change while they are measured.
+    path = folder / "given.npz"
+    write_arrays(path, arrays)
+    return path

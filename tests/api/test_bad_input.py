@@ -1,0 +1,442 @@
+"""Bad input: the error says what was asked and found, nothing leaks, and what is right still works afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import ortmulti
+from ortmulti import _core
+from tests.support import onnx_models
+from tests.support.processes import nothing_leaks
+
+CPU = "CPUExecutionProvider"
+X = np.ones((2, 64), np.float32)
+EXPECTED: Any = ortmulti.InferenceSession(onnx_models.matmul(), providers=[CPU]).run(None, {"x": X})[0]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_leaks_and_work_goes_on() -> Iterator[None]:
+    with suppress(ortmulti.DeviceError):
+        _core.cuda_device_count()  # the driver, where there is one, stays once it was asked
+    with nothing_leaks():
+        yield
+        with ortmulti.create_sessions(onnx_models.matmul(), "cpu") as [session]:
+            np.testing.assert_array_equal(session.run(None, {"x": X})[0], EXPECTED)
+
+
+def error_of(model: Any, message: str) -> ortmulti.Error:
+    """The error of creating a session, the same whether of one session or of several at once."""
+    with pytest.raises(ortmulti.Error, match=message) as several:
+        ortmulti.create_sessions(model, "cpu", sessions_per_device=3)
+    with pytest.raises(ortmulti.Error, match=message) as one:
+        ortmulti.InferenceSession(model, providers=[CPU])
+    assert type(one.value) is type(several.value)
+    return one.value
+
+
+def assert_as_onnxruntime(error: ortmulti.Error, model: Any) -> None:
+    """The class has the name that onnxruntime gives it, and the message keeps what onnxruntime says."""
+    with pytest.raises(Exception, match="ONNXRuntimeError") as caught:
+        onnxruntime.InferenceSession(model, providers=[CPU])
+    assert type(error).__name__ == type(caught.value).__name__
+    prefix, number, name, text = str(caught.value).split(" : ", 3)
+    assert str(error).startswith(f"{prefix} : {number} : {name} : ")
+    assert text in str(error)
+
+
+# --- Models that are none ---------------------------------------------------------------------------------------------
+
+
+def test_missing_model(tmp_path: Path) -> None:
+    path = tmp_path / "missing.onnx"
+    error = error_of(path, r"^\[ONNXRuntimeError\] : 3 : NO_SUCHFILE : .*missing.onnx")
+    assert isinstance(error, ortmulti.NoSuchFile)
+    assert isinstance(error, FileNotFoundError)
+    assert isinstance(error_of(path / "below", "missing.onnx"), ortmulti.NoSuchFile)
+
+
+NOT_UTF8 = os.fsdecode(b"model \xff.onnx")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_path_that_no_file_can_have(name: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(onnx_models.matmul())  # a path in C ends at the NUL character
+    path = str(tmp_path / name)
+    assert isinstance(error_of(path, "no file can have the path"), ortmulti.NoSuchFile)
+    options = ortmulti.SessionOptions()
+    uses: list[Callable[[], object]] = [
+        lambda: ortmulti.optimize(path, "cpu"),
+        lambda: ortmulti.load(path, "cpu"),
+        lambda: _core.shareable_weights(path),
+        lambda: _core.identify_file(path),
+        lambda: _core.file_checksum(path),
+        lambda: setattr(options, "optimized_model_filepath", path),
+        lambda: setattr(options, "profile_file_prefix", path),
+    ]
+    for use in uses:
+        with pytest.raises(ortmulti.NoSuchFile, match="no file can have the path"):
+            use()
+
+
+def test_path_that_is_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / NOT_UTF8
+    path.write_bytes(onnx_models.matmul())
+    options = ortmulti.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / f"optimized {NOT_UTF8}")
+    options.profile_file_prefix = str(tmp_path / f"profile {NOT_UTF8}")
+    options.enable_profiling = True
+    with ortmulti.InferenceSession(path, options, providers=[CPU]) as one:
+        np.testing.assert_array_equal(one.run(None, {"x": X})[0], EXPECTED)
+        profile = one.end_profiling()
+    assert profile.startswith(options.profile_file_prefix)
+    assert Path(profile).is_file()
+    assert Path(options.optimized_model_filepath).is_file()
+    with ortmulti.load(path, "cpu", 2) as pool:
+        np.testing.assert_array_equal(pool.run(None, {"x": X})[0], EXPECTED)
+    path.unlink()
+    assert isinstance(error_of(path, "no model file"), ortmulti.NoSuchFile)
+
+
+def test_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(ortmulti.NoSuchFile, match="not a regular file"):
+        _core.file_checksum(str(tmp_path / "fifo"))
+    error_of(tmp_path / "fifo", "0 bytes")
+
+
+def test_folder_as_model(tmp_path: Path) -> None:
+    assert isinstance(error_of(tmp_path, "directory"), ortmulti.NoSuchFile)
+
+
+def test_below_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    assert isinstance(error_of(path / "model.onnx", "Not a directory"), ortmulti.NoSuchFile)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_model(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_models.matmul())
+    path.chmod(0)
+    error_of(path, "permission")
+
+
+def test_empty_model(tmp_path: Path) -> None:
+    path = tmp_path / "empty.onnx"
+    path.touch()
+    for model in (path, b"", bytearray(), memoryview(b"")):
+        error = error_of(model, "empty")
+        assert isinstance(error, ortmulti.InvalidArgument)
+        assert isinstance(error, ValueError)
+
+
+@pytest.mark.parametrize("part", [0.001, 0.3, 0.9, 1])
+def test_truncated_model(part: float, tmp_path: Path) -> None:
+    whole = onnx_models.matmul()
+    cut = whole[: max(1, int(len(whole) * part) - 1)]
+    path = tmp_path / "cut.onnx"
+    path.write_bytes(cut)
+    for model, named in ((cut, f"{len(cut)} bytes"), (path, "cut.onnx")):
+        error = error_of(model, named)
+        assert isinstance(error, ortmulti.InvalidProtobuf)
+        assert_as_onnxruntime(error, str(model) if isinstance(model, Path) else model)
+
+
+@pytest.mark.parametrize("content", [b"no model at all, but text\n" * 50, b"\x00" * 1000, b"\x7fELF", os.urandom(4096)])
+def test_what_is_no_onnx(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "other.onnx"
+    path.write_bytes(content)
+    for model in (content, path):
+        error = error_of(model, "creating a session")
+        assert_as_onnxruntime(error, str(model) if isinstance(model, Path) else model)
+
+
+@pytest.mark.parametrize("model", [None, 3, [b"model"], object()])
+def test_what_is_neither_path_nor_bytes(model: Any) -> None:
+    error = error_of(model, "path or bytes")
+    assert isinstance(error, ortmulti.InvalidType)
+    assert isinstance(error, TypeError)
+
+
+def invalid_models() -> dict[str, bytes]:
+    x, y = ("x", TensorProto.FLOAT, ["n"]), ("y", TensorProto.FLOAT, ["n"])
+    return {
+        "an operator that does not exist": onnx_models.one_node("NoSuchOperator"),
+        "an input that does not exist": onnx_models.model(
+            [helper.make_node("Neg", ["nowhere"], ["y"])], [x], [y]
+        ).SerializeToString(),
+        "a type that does not fit": onnx_models.model(
+            [helper.make_node("Neg", ["x"], ["y"])], [x], [("y", TensorProto.INT64, ["n"])]
+        ).SerializeToString(),
+        "a circle": onnx_models.model(
+            [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Neg", ["a"], ["b"]),
+             helper.make_node("Neg", ["b"], ["y"])], [x], [y]
+        ).SerializeToString(),
+        "an opset of the future": onnx_models.model(
+            [helper.make_node("Neg", ["x"], ["y"])], [x], [y], opset=999
+        ).SerializeToString(),
+        "no graph": onnx.ModelProto(ir_version=8).SerializeToString(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(invalid_models()))
+def test_invalid_graph(name: str) -> None:
+    model = invalid_models()[name]
+    assert_as_onnxruntime(error_of(model, "on cpu: "), model)
+
+
+# --- External data ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ["missing", "empty", "short", "a folder"])
+def test_external_data(change: str, tmp_path: Path) -> None:
+    path, data = onnx_models.write_external(tmp_path, onnx_models.matmul_proto(layers=1))
+    whole = data.read_bytes()
+    data.unlink()
+    if change == "a folder":
+        data.mkdir()
+    elif change != "missing":
+        data.write_bytes(whole[: 0 if change == "empty" else -1])
+    error = error_of(path, "model.onnx' on cpu")
+    assert_as_onnxruntime(error, path)
+    if change == "missing":
+        assert "model.data" in str(error)
+
+
+def test_external_data_of_bytes_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = onnx_models.write_external(tmp_path, onnx_models.matmul_proto(layers=1))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    model = path.read_bytes()
+    assert_as_onnxruntime(error_of(model, "bytes on cpu"), model)
+
+
+# --- Feeds ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def session() -> Iterator[ortmulti.InferenceSession]:
+    with ortmulti.InferenceSession(onnx_models.matmul(), providers=[CPU]) as created:
+        yield created
+        np.testing.assert_array_equal(created.run(None, {"x": X})[0], EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "feed", "error", "message"),
+    [
+        (None, {}, ValueError, r"Required inputs .*'x'"),
+        (None, {"X": X}, ValueError, "unknown input 'X'.*'x'"),
+        (None, {"x": X, "z": X}, ValueError, "unknown input 'z'.*'x'"),
+        (None, {3: X}, TypeError, "must be a str, not int"),
+        (None, None, TypeError, "dict.*NoneType"),
+        (None, [X], TypeError, "dict.*list"),
+        (None, {"x": X.astype(np.float64)}, TypeError, "'x'.*float32.*float64"),
+        (None, {"x": X.astype(np.int32)}, TypeError, "'x'.*float32.*int32"),
+        (None, {"x": X.astype(np.float16)}, TypeError, "'x'.*float32.*float16"),
+        (None, {"x": X.astype(complex)}, TypeError, "'x'.*float32.*complex128"),
+        (None, {"x": X.astype(object)}, TypeError, "'x'.*float32.*object"),
+        (None, {"x": X.astype(str)}, TypeError, "'x'.*float32.*<U"),
+        (None, {"x": np.zeros(2, "M8[s]")}, TypeError, "'x'.*float32.*datetime64"),
+        (None, {"x": np.zeros(2, "f4,f4")}, TypeError, "'x'.*float32"),
+        (None, {"x": None}, TypeError, "'x' is None"),
+        (None, {"x": "text"}, TypeError, "'x'.*str"),
+        (None, {"x": [[1], [2, 3]]}, TypeError, "'x'.*list"),
+        (None, {"x": object()}, TypeError, "'x'.*object"),
+        (None, {"x": X[0]}, ValueError, "rank.*x.*1.*2"),
+        (None, {"x": X[None]}, ValueError, "rank.*x.*3.*2"),
+        (None, {"x": np.float32(1)}, ValueError, "rank.*x.*0.*2"),
+        (None, {"x": X[:, :63]}, ValueError, "dimensions.*x[^$]*63[^$]*64"),
+        (None, {"x": np.zeros((64, 2), np.float32)}, ValueError, "dimensions.*x[^$]*2[^$]*64"),
+        (["z"], {"x": X}, ValueError, "unknown output 'z'.*'y'"),
+        (["y", "z"], {"x": X}, ValueError, "unknown output 'z'.*'y'"),
+        ("y", {"x": X}, TypeError, "output_names"),
+        (b"y", {"x": X}, TypeError, "output_names"),
+        ({"y": 1}, {"x": X}, TypeError, "output_names"),
+        ((name for name in ["y", "z"]), {"x": X}, ValueError, "unknown output 'z'.*'y'"),
+        ([1], {"x": X}, TypeError, "must be a str, not int"),
+        (7, {"x": X}, TypeError, "output_names"),
+    ],
+)
+def test_feed(
+    outputs: Any, feed: Any, error: type[Exception], message: str, session: ortmulti.InferenceSession
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        session.run(outputs, feed)
+    assert isinstance(caught.value, ortmulti.InvalidArgument)
+
+
+CALLS: dict[str, Callable[[Any, Any], object]] = {
+    "an unknown config entry": lambda p, _: p.SessionOptions().get_session_config_entry("NOPE"),
+    "an unknown config entry of a run": lambda p, _: p.RunOptions().get_run_config_entry("NOPE"),
+    "an empty config key": lambda p, _: p.SessionOptions().add_session_config_entry("", "1"),
+    "a severity": lambda p, _: p.set_default_logger_severity(5),
+    "a severity of a callback": lambda p, _: p.set_default_logger_callback(print, severity=5),
+    "a callback": lambda p, _: p.set_default_logger_callback("none"),
+    "an input to bind": lambda _, session: session.io_binding().bind_cpu_input("Q", X),
+    "a list to bind": lambda _, session: session.io_binding().bind_cpu_input("x", [1]),
+    "a dtype": lambda _, session: session.run(None, {"x": X.astype(np.complex64)}),
+    "a value's size": lambda p, _: p.OrtValue.ortvalue_from_numpy(X).update_inplace(X[:1]),
+}
+
+
+@pytest.mark.parametrize("name", list(CALLS))
+def test_where_onnxruntime_raises_a_bare_runtime_error(name: str, session: ortmulti.InferenceSession) -> None:
+    theirs = onnxruntime.InferenceSession(onnx_models.matmul(), providers=[CPU])
+    if not hasattr(onnxruntime, "set_default_logger_callback") and "callback" in name:
+        pytest.skip("a function of a later release")
+    for package, created in ((onnxruntime, theirs), (ortmulti, session)):
+        with pytest.raises(RuntimeError):
+            CALLS[name](package, created)
+
+
+def test_a_missing_input_is_said_in_onnxruntimes_words() -> None:
+    feeds: list[dict[str, Any]] = [{}, {"a": X}]
+    for fed in feeds:
+        with pytest.raises(ValueError, match="Required inputs") as theirs:
+            onnxruntime.InferenceSession(onnx_models.add_mul(), providers=[CPU]).run(None, fed)
+        with (
+            onnx_models.cpu_session(onnx_models.add_mul()) as session,
+            pytest.raises(ValueError, match="Required inputs") as ours,
+        ):
+            session.run(None, fed)
+        assert str(theirs.value).removesuffix(".") in str(ours.value)
+
+
+@pytest.mark.parametrize("options", [onnxruntime.SessionOptions(), {}, 1])
+def test_run_options_of_another_class(options: Any, session: ortmulti.InferenceSession) -> None:
+    with pytest.raises(ortmulti.InvalidType, match="run_options"):
+        session.run(None, {"x": X}, options)
+
+
+def test_numbers_for_strings() -> None:
+    with (
+        onnx_models.cpu_session(onnx_models.identity(TensorProto.STRING)) as session,
+        pytest.raises(ortmulti.InvalidType, match=r"'x'.*str.*int64"),
+    ):
+        session.run(None, {"x": np.arange(3)})
+
+
+@pytest.mark.parametrize("element_type", [TensorProto.FLOAT, TensorProto.STRING])
+def test_output_of_a_shape_that_numpy_refuses(element_type: int) -> None:
+    if element_type == TensorProto.STRING:
+        text = helper.make_node("Constant", [], ["c"], value_strings=[""])
+        nodes = [text, helper.make_node("Expand", ["c", "shape"], ["y"])]
+    else:
+        nodes = [helper.make_node("ConstantOfShape", ["shape"], ["y"])]
+    model = onnx_models.model(
+        nodes,
+        [("shape", TensorProto.INT64, [3])],
+        [("y", element_type, None)],
+    ).SerializeToString()
+    with ortmulti.InferenceSession(model, providers=[CPU]) as session:
+        shape = np.array([0, 2**62, 2**62])
+        with pytest.raises(ortmulti.InvalidArgument, match=r"shape \(0, 4611686018427387904, ") as caught:
+            session.run(None, {"shape": shape})
+        assert isinstance(caught.value, ValueError)  # as onnxruntime
+        [kept] = session.run_with_ort_values(None, {"shape": ortmulti.OrtValue.ortvalue_from_numpy(shape)})
+        assert kept.shape() == shape.tolist()
+        with pytest.raises(ortmulti.InvalidArgument, match="keep the value as an OrtValue"):
+            kept.numpy()
+        assert session.run(None, {"shape": np.array([0, 2, 3])})[0].shape == (0, 2, 3)
+
+
+def test_a_node_that_fails_in_the_run() -> None:
+    model = onnx_models.model(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"], "the_reshape")],
+        [("x", TensorProto.FLOAT, ["n"]), ("shape", TensorProto.INT64, [1])],
+        [("y", TensorProto.FLOAT, None)],
+    ).SerializeToString()
+    feed = {"x": np.ones(3, np.float32), "shape": np.array([2])}
+    with pytest.raises(Exception, match="the_reshape") as theirs:
+        onnxruntime.InferenceSession(model, providers=[CPU]).run(None, feed)
+    with ortmulti.InferenceSession(model, providers=[CPU]) as session:
+        with pytest.raises(ortmulti.Error, match=r"running a model.*on cpu[^$]*the_reshape") as ours:
+            session.run(None, feed)
+        assert type(ours.value).__name__ == type(theirs.value).__name__
+        feed["shape"] = np.array([3])
+        assert session.run(None, feed)[0].tolist() == [1, 1, 1]
+
+
+def test_a_run_that_needs_more_memory_than_there_is() -> None:
+    model = onnx_models.model(
+        [helper.make_node("ConstantOfShape", ["shape"], ["y"])],
+        [("shape", TensorProto.INT64, [1])],
+        [("y", TensorProto.FLOAT, None)],
+    ).SerializeToString()
+    options = ortmulti.SessionOptions()
+    options.enable_cpu_mem_arena = False  # which would go on trying to grow by as much
+    with onnx_models.cpu_session(model, options) as session:
+        with pytest.raises(ortmulti.OutOfMemory) as caught:
+            session.run(None, {"shape": np.array([1 << 50])})
+        assert isinstance(caught.value, MemoryError)
+        assert session.run(None, {"shape": np.array([2])})[0].tolist() == [0, 0]
+
+
+# --- Several sessions of which one fails ------------------------------------------------------------------------------
+
+
+def test_a_device_that_does_not_exist_beside_one_that_does() -> None:
+    progress: list[Any] = []
+    with pytest.raises(ortmulti.DeviceError, match="cuda:4096"):
+        ortmulti.create_sessions(
+            onnx_models.matmul(), ["cpu", "cuda:4096"], progress=lambda *call: progress.append(call)
+        )
+    assert progress == []
+
+
+@pytest.mark.parametrize("serialize", ["none", "device", "all"])
+@pytest.mark.parametrize("failing", range(3))
+def test_one_of_several_sessions_fails(failing: int, serialize: str) -> None:
+    """By a provider that ONNX Runtime itself refuses, below the checks that come first."""
+    sessions: list[list[tuple[str, dict[str, str]]]] = [[(CPU, {})] for _ in range(3)]
+    sessions[failing] = [("NoSuchExecutionProvider", {})]
+    options = _core.SessionOptions()
+    options.intra_op_num_threads = 2
+    with pytest.raises(ortmulti.InvalidArgument, match="on cpu: provider NoSuchExecutionProvider"):
+        _core.create_sessions(onnx_models.matmul(), sessions, options, serialize, None)
+
+
+@pytest.mark.parametrize("stop", [ValueError("from progress"), KeyboardInterrupt(), SystemExit(3)])
+def test_an_error_in_progress_gives_the_creation_up(stop: BaseException) -> None:
+    def progress(*_call: Any) -> None:
+        raise stop
+
+    with pytest.raises(type(stop)) as caught:
+        ortmulti.create_sessions(onnx_models.matmul(), "cpu", 4, progress=progress)
+    assert caught.value is stop
+
+
+# --- Use after close --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda session: session.run(None, {"x": X}),
+        lambda session: session.run(["y"], {"x": X}),
+        lambda session: session.end_profiling(),
+        lambda session: session.get_profiling_start_time_ns(),
+    ],
+)
+def test_use_after_close(use: Callable[[ortmulti.InferenceSession], object]) -> None:
+    session = ortmulti.InferenceSession(onnx_models.matmul(), providers=[CPU])
+    session.close()
+    with pytest.raises(ortmulti.ClosedError, match="on cpu is closed") as caught:
+        use(session)
+    assert isinstance(caught.value, ValueError)
+    sessions = ortmulti.create_sessions(onnx_models.matmul(), "cpu", 2)
+    sessions.close()
+    for closed in sessions:
+        with pytest.raises(ortmulti.ClosedError):
+            use(closed)

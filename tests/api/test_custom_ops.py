@@ -1,0 +1,173 @@
+"""Libraries of custom operators: a real one, compiled here, and what is none."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import ortmulti
+from ortmulti.cache.key import key_of
+from ortmulti.interop import onnxruntime_sessions
+from tests.support import custom_ops, onnx_models
+from tests.support.cached_models import CPU
+from tests.support.processes import check_child
+
+X = np.array([1, 2], np.float32)
+MODEL = custom_ops.scaled()
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return custom_ops.build_library(tmp_path_factory.mktemp("custom_ops"))
+
+
+@pytest.fixture
+def options(library: Path) -> ortmulti.SessionOptions:
+    made = ortmulti.SessionOptions()
+    made.register_custom_ops_library(str(library))
+    return made
+
+
+@pytest.fixture(params=["InferenceSession", "create_sessions", "native", "load"])
+def sessions(request: pytest.FixtureRequest, options: ortmulti.SessionOptions) -> Iterator[list[Any]]:
+    if request.param == "InferenceSession":
+        made: Any = [onnx_models.cpu_session(MODEL, options)]
+    elif request.param == "load":
+        with ortmulti.load(MODEL, "cpu", 2, options) as pool:
+            yield list(pool.sessions)
+        return
+    else:
+        strategy: Any = "native" if request.param == "native" else "shared"
+        made = ortmulti.create_sessions(MODEL, "cpu", 2, options, strategy=strategy)
+    yield list(made)
+    for session in made:
+        session.close()
+
+
+def test_its_operators_run(sessions: list[Any]) -> None:
+    for session in sessions:
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], 3 * X)
+
+
+def test_the_result_is_onnxruntimes(library: Path, options: ortmulti.SessionOptions) -> None:
+    # In a process of its own: a library keeps the functions of the one ONNX Runtime that has registered it last.
+    expected = check_child(
+        """
+        import sys, numpy as np, onnxruntime
+        options = onnxruntime.SessionOptions()
+        options.register_custom_ops_library(sys.argv[1])
+        session = onnxruntime.InferenceSession(bytes.fromhex(sys.argv[2]), options, providers=["CPUExecutionProvider"])
+        print(session.run(None, {"x": np.array([1, 2], np.float32)})[0].tolist())
+        """,
+        library,
+        MODEL.hex(),
+    )
+    assert str(onnx_models.cpu_session(MODEL, options).run(None, {"x": X})[0].tolist()) == expected.strip()
+
+
+def test_without_it_the_model_is_refused() -> None:
+    with pytest.raises(ortmulti.Error, match="Scale"):
+        onnx_models.cpu_session(MODEL)
+
+
+def test_it_is_needed_no_more_once_it_is_loaded(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(library, tmp_path / "relative.so")
+    monkeypatch.chdir(tmp_path)
+    options = ortmulti.SessionOptions()
+    options.register_custom_ops_library("./relative.so")
+    monkeypatch.chdir("/")
+    session = onnx_models.cpu_session(MODEL, options)
+    (tmp_path / "relative.so").unlink()
+    for each in (session, onnx_models.cpu_session(MODEL, options)):
+        np.testing.assert_array_equal(each.run(None, {"x": X})[0], 3 * X)
+
+
+def test_sessions_outlive_the_options(library: Path) -> None:
+    for _ in range(3):
+        options = ortmulti.SessionOptions()
+        options.register_custom_ops_library(library)
+        session = onnx_models.cpu_session(MODEL, options)
+        del options
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], 3 * X)
+        session.close()
+
+
+def test_the_cache_key_is_the_librarys_too(library: Path, tmp_path: Path, options: ortmulti.SessionOptions) -> None:
+    other = ortmulti.SessionOptions()
+    other.register_custom_ops_library(shutil.copy(library, tmp_path / "other.so"))
+    keys = [key_of(MODEL, CPU, given).digest for given in (None, options, other)]
+    assert len(set(keys)) == 3
+    assert key_of(MODEL, CPU, options).digest == keys[1]
+    shutil.copy(library, tmp_path / "new.so")
+    (tmp_path / "new.so").replace(tmp_path / "other.so")
+    with pytest.raises(ortmulti.NotOptimizable, match=r"other\.so.* was replaced"):
+        key_of(MODEL, CPU, other)
+    (tmp_path / "other.so").unlink()
+    with pytest.raises(ortmulti.NotOptimizable, match="custom operators"):
+        key_of(MODEL, CPU, other)
+
+
+def test_a_model_with_custom_operators_can_be_optimized(options: ortmulti.SessionOptions) -> None:
+    try:
+        assert ortmulti.optimize(MODEL, "cpu", options=options).path
+    except ortmulti.NotOptimizable as reason:
+        pytest.fail(str(reason))
+
+
+@pytest.mark.parametrize("strategy", ["threads", "native"])
+def test_the_first_session_of_a_library_registers_it_alone(strategy: str, tmp_path: Path) -> None:
+    # ONNX Runtime adds a library's domain to its own in two steps, so that sessions that do it at once can fail. Its
+    # Python package does that under the GIL.
+    library = custom_ops.build_library(tmp_path, FIRST_LOOK_MS=50)
+    (tmp_path / "model.onnx").write_bytes(MODEL)
+    assert (
+        check_child(
+            """
+            import ctypes, sys
+            from pathlib import Path
+            from ortmulti.tools.strategies import SessionSettings, load
+
+            settings = SessionSettings(intra_op_num_threads=1, custom_op_libraries=[sys.argv[1]])
+            strategy = load(sys.argv[3])(Path(sys.argv[2]), ["cpu"] * 4, settings)
+            strategy.start()
+            strategy.create()
+            print(ctypes.CDLL(sys.argv[1]).looks_beside_first())
+            strategy.close()
+            """,
+            library,
+            tmp_path / "model.onnx",
+            strategy,
+        )
+        == "0\n"
+    )
+
+
+def test_it_is_not_for_onnxruntimes_sessions(options: ortmulti.SessionOptions) -> None:
+    with pytest.raises(ortmulti.NotImplemented, match="register_custom_ops_library"):
+        onnxruntime_sessions(MODEL, "cpu", options=options)
+
+
+@pytest.mark.parametrize("path", ["/not/there.so", "not_there.so", __file__, "libm.so.6"])
+def test_what_is_no_such_library_is_refused_at_once(path: str) -> None:
+    with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.Fail) as theirs:
+        onnxruntime.SessionOptions().register_custom_ops_library(path)
+    options = ortmulti.SessionOptions()
+    with pytest.raises(ortmulti.Fail) as ours:
+        options.register_custom_ops_library(path)
+    assert str(theirs.value).rpartition(": FAIL : ")[2] in str(ours.value)
+    assert path in str(ours.value)
+    assert options._core.custom_op_libraries == []
+    assert onnx_models.cpu_session(onnx_models.matmul(8), options).run(None, {"x": np.ones((1, 8), np.float32)})
+
+
+@pytest.mark.parametrize("path", [None, 1, b"library.so", "", "a\0b"])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    with pytest.raises(ortmulti.InvalidArgument) as error:
+        ortmulti.SessionOptions().register_custom_ops_library(path)
+    assert isinstance(error.value, TypeError) == (not isinstance(path, str))

@@ -1,0 +1,156 @@
+"""Devices by name, and one model's sessions on several of them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti import Device, _core, parse_devices
+from tests.support import onnx_models
+from tests.support.processes import check_child
+
+X = np.linspace(-1, 1, 2 * 64, dtype=np.float32).reshape(2, 64)
+MISSING = 4096  # no machine has this many GPUs
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ("cpu", ["cpu"]),
+        (["cpu", "cpu"], ["cpu", "cpu"]),
+        (("cpu", Device("cpu")), ["cpu", "cpu"]),
+        (Device("cpu"), ["cpu"]),
+        (iter(["cpu"]), ["cpu"]),
+    ],
+)
+def test_the_cpu(devices: Any, expected: list[str]) -> None:
+    assert [str(device) for device in parse_devices(devices)] == expected
+
+
+@pytest.mark.parametrize("device", [MISSING, str(MISSING), f"cuda:{MISSING}", Device("cuda", MISSING)])
+def test_every_spelling_of_a_gpu_means_it(device: Any) -> None:
+    for devices in (device, [device], ["cpu", device]):
+        with pytest.raises(ortmulti.DeviceError, match=f"cuda:{MISSING}.*sees") as caught:
+            parse_devices(devices)
+        assert isinstance(caught.value, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("devices", "error", "message"),
+    [
+        ("gpu", ValueError, "'gpu'.*cuda:N"),
+        ("CPU", ValueError, "'CPU'"),
+        ("cpu:0", ValueError, "cpu:0"),
+        ("cuda:", ValueError, "cuda:"),
+        ("cuda:x", ValueError, "cuda:x"),
+        ("cuda:-1", ValueError, "cuda:-1"),
+        ("cuda:1 ", ValueError, "cuda:1 "),
+        ("cuda:99999999999999999999", ValueError, "cuda:9999"),
+        ("", ValueError, "''"),
+        (-1, ValueError, "-1"),
+        ([], ValueError, "empty"),
+        (["cpu", "all"], ValueError, "'all'"),
+        (1.0, TypeError, "1.0"),
+        (True, TypeError, "True"),
+        (None, TypeError, "None"),
+        ([None], TypeError, "None"),
+        (["cpu", ["cpu"]], TypeError, "cpu"),
+    ],
+)
+def test_what_is_no_device_is_refused(devices: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        parse_devices(devices)
+    assert isinstance(caught.value, ortmulti.InvalidArgument)
+    with pytest.raises(error, match=message):
+        ortmulti.create_sessions(onnx_models.matmul(), devices)
+
+
+def test_devices_are_values() -> None:
+    assert Device("cuda", 1) == Device("cuda", 1) != Device("cuda", 2)
+    assert len({Device("cpu"), Device("cpu"), Device("cuda", 0)}) == 2
+    assert sorted([Device("cuda", 1), Device("cpu"), Device("cuda", 0)])[0] == Device("cpu")
+
+
+def test_all_means_the_cpu_where_no_gpu_is_visible() -> None:
+    """As with CUDA_VISIBLE_DEVICES empty, whatever the machine has."""
+    printed = check_child(
+        """
+        import sys
+        import ortmulti
+        print(*ortmulti.parse_devices("all"))
+        sessions = ortmulti.create_sessions(bytes.fromhex(sys.argv[1]))
+        print(*sessions.devices, *sessions[0].get_providers())
+        session = ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]))
+        print(session.device)
+        """,
+        onnx_models.matmul(8).hex(),
+        environment={"CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert printed.split() == ["cpu", "cpu", "CPUExecutionProvider", "cpu"]
+
+
+def test_sessions_come_in_the_order_asked_for_and_each_runs() -> None:
+    expected = ortmulti.InferenceSession(onnx_models.matmul(), providers=["CPUExecutionProvider"]).run(None, {"x": X})[
+        0
+    ]
+    with ortmulti.create_sessions(onnx_models.matmul(), ["cpu", "cpu"], sessions_per_device=2) as sessions:
+        assert len(sessions) == 4
+        assert sessions.devices == ["cpu"] * 4
+        assert list(sessions) == [sessions[i] for i in range(4)]
+        assert sessions[-1] is sessions[3]
+        assert sessions[1:3] == (sessions[1], sessions[2])
+        assert "cpu, cpu" in repr(sessions)
+        for session in sessions:
+            np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=1e-5, atol=1e-6)
+    assert all(session.closed for session in sessions)
+
+
+@pytest.mark.parametrize("serialize", [None, "none", "device", "all"])
+def test_serialize(serialize: Any) -> None:
+    """With "device" and "all" no two creations overlap in time."""
+    with ortmulti.create_sessions(onnx_models.matmul(), "cpu", 4, serialize=serialize, strategy="native") as sessions:
+        spans = sorted(
+            (span.start_ns, span.end_ns) for span in sessions.timeline.spans if span.name == "create session"
+        )
+    assert len(spans) == 4
+    if serialize in ("device", "all"):
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
+
+
+def test_progress_is_told_of_every_session_in_this_thread() -> None:
+    import threading
+
+    calls: list[tuple[int, int, str, int]] = []
+    ortmulti.create_sessions(
+        onnx_models.matmul(), "cpu", 3, progress=lambda *call: calls.append((*call, threading.get_ident()))
+    )
+    assert calls == [(done, 3, "cpu", threading.get_ident()) for done in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"sessions_per_device": 0}, ValueError, "sessions_per_device"),
+        ({"sessions_per_device": 1.0}, TypeError, "sessions_per_device"),
+        ({"sessions_per_device": True}, TypeError, "sessions_per_device"),
+        ({"serialize": "some"}, ValueError, "serialize"),
+        ({"progress": 3}, TypeError, "progress"),
+        ({"options": {}}, TypeError, "options"),
+        ({"provider_options": {"use_tf32": 1}}, ValueError, "provider_options"),
+    ],
+)
+def test_other_arguments(arguments: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        ortmulti.create_sessions(onnx_models.matmul(), "cpu", **arguments)
+    assert isinstance(caught.value, ortmulti.Error)
+
+
+def test_the_core_names_the_cores_and_devices() -> None:
+    import os
+
+    assert 1 <= _core.usable_cores() <= len(os.sched_getaffinity(0))
+    assert len(_core.cuda_devices()) == _core.cuda_device_count()

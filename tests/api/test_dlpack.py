@@ -1,0 +1,360 @@
+"""DLPack in both directions: with NumPy, with onnxruntime's own values, and with PyTorch where it is installed."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from onnx import TensorProto
+
+import ortmulti
+from ortmulti import OrtValue
+from tests.support import onnx_models
+from tests.support.bindings import BOOL_IS_UINT8, from_dlpack
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+make = OrtValue.ortvalue_from_numpy
+theirs = onnxruntime.OrtValue.ortvalue_from_numpy
+
+DTYPES = [dtype for dtype in onnx_models.NUMERIC.values() if dtype != np.bool_]
+SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
+ARRAYS = st.sampled_from(DTYPES).flatmap(lambda dtype: hnp.arrays(dtype, SHAPES))
+
+
+@given(ARRAYS)
+def test_numpy_takes_values(array: np.ndarray) -> None:
+    taken = np.from_dlpack(make(array))
+    np.testing.assert_array_equal(taken, array)
+    assert taken.dtype == array.dtype
+    if array.size:
+        assert taken.ctypes.data == array.ctypes.data
+
+
+@given(ARRAYS)
+def test_values_take_numpys_arrays(array: np.ndarray) -> None:
+    value = OrtValue.from_dlpack(array)
+    assert (value.shape(), value.numpy().dtype) == (list(array.shape), array.dtype)
+    np.testing.assert_array_equal(value.numpy(), array)
+    if array.size:
+        assert value.data_ptr() == array.ctypes.data
+
+
+@given(ARRAYS)
+def test_onnxruntimes_values_go_in_and_out(array: np.ndarray) -> None:
+    value = OrtValue.from_dlpack(theirs(array))
+    back = from_dlpack(value)
+    assert value.data_type() == back.data_type() == theirs(array).data_type()
+    np.testing.assert_array_equal(back.numpy(), array)
+    if array.size:
+        assert value.data_ptr() == back.data_ptr() == array.ctypes.data
+
+
+@pytest.mark.parametrize("source", [lambda array: array, make, theirs])
+def test_bool_comes_as_bool_and_goes_as_onnxruntimes(source: Any) -> None:
+    array = np.array([True, False, True])
+    given = np.uint8 if BOOL_IS_UINT8 else np.bool_
+    value = OrtValue.from_dlpack(source(array))
+    assert value.data_type() == "tensor(bool)"
+    assert value.data_ptr() == array.ctypes.data
+    assert np.from_dlpack(value).dtype == given
+    if hasattr(onnxruntime.OrtValue, "__dlpack__"):
+        assert np.from_dlpack(theirs(array)).dtype == given
+    assert from_dlpack(make(array)).data_type() in ("tensor(bool)", "tensor(uint8)")
+
+
+class Given:
+    """A capsule, as the object that gives it."""
+
+    def __init__(self, capsule: object) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: object) -> object:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+@pytest.mark.parametrize(("bool_is_uint8", "dtype"), [(True, np.uint8), (False, np.bool_)])
+def test_bool_goes_by_either_name(bool_is_uint8: bool, dtype: type) -> None:
+    array = np.array([True, False, True])
+    assert np.from_dlpack(Given(make(array)._core.dlpack(bool_is_uint8))).dtype == dtype
+    assert np.from_dlpack(Given(make(array.view(np.uint8))._core.dlpack(bool_is_uint8))).dtype == np.uint8
+
+
+def test_bfloat16_goes_between_the_packages() -> None:
+    bits = np.array([0x3F80, 0x4000], np.uint16)
+    kind = TensorProto.BFLOAT16
+    ours = OrtValue.from_dlpack(onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, kind))
+    assert (ours.data_type(), ours.data_ptr()) == ("tensor(bfloat16)", bits.ctypes.data)
+    value = OrtValue.ortvalue_from_numpy_with_onnx_type(bits, kind)
+    back = from_dlpack(value)
+    assert (back.data_type(), back.data_ptr()) == ("tensor(bfloat16)", bits.ctypes.data)
+
+
+SMALL_TYPES = ["FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "UINT4", "INT4"]
+
+
+@pytest.mark.parametrize("name", SMALL_TYPES)
+def test_small_types_are_given_and_taken(name: str) -> None:
+    kind = TensorProto.DataType.Value(name)
+    value = OrtValue.ortvalue_from_shape_and_type([3], kind)
+    taken = OrtValue.from_dlpack(value.__dlpack__())
+    assert (taken.element_type(), taken.shape(), taken.data_ptr()) == (kind, [3], value.data_ptr())
+
+
+@pytest.mark.skipif(BOOL_IS_UINT8, reason="onnxruntime 1.32 was the first to give and take them")
+@pytest.mark.parametrize("name", SMALL_TYPES)
+def test_small_types_go_between_the_packages(name: str) -> None:
+    kind = TensorProto.DataType.Value(name)
+    native = onnxruntime.OrtValue.ortvalue_from_shape_and_type([3], kind)
+    value = OrtValue.from_dlpack(native)
+    assert (value.element_type(), value.data_ptr()) == (kind, native.data_ptr())
+    back = from_dlpack(OrtValue.ortvalue_from_shape_and_type([3], kind))
+    assert (back.element_type(), back.shape()) == (kind, [3])
+
+
+def test_who_takes_an_array_keeps_it() -> None:
+    array = np.arange(1000.0)
+    watched = weakref.ref(array)
+    value = OrtValue.from_dlpack(array)
+    del array
+    gc.collect()
+    assert watched() is not None
+    inner = value.numpy()
+    del value
+    gc.collect()
+    assert watched() is not None
+    assert inner[-1] == 999
+    del inner
+    gc.collect()
+    assert watched() is None
+
+
+def test_who_takes_a_value_keeps_its_array() -> None:
+    array = np.arange(1000.0)
+    watched = weakref.ref(array)
+    value = make(array)
+    capsule = value.__dlpack__()
+    taken = np.from_dlpack(value)
+    del array, value
+    gc.collect()
+    assert watched() is not None
+    del capsule
+    gc.collect()
+    assert watched() is not None
+    assert taken[-1] == 999
+    del taken
+    gc.collect()
+    assert watched() is None
+
+
+def test_onnxruntimes_values_are_kept_with_the_arrays_that_they_are_over() -> None:
+    array = np.arange(1000.0)
+    watched = weakref.ref(array)
+    value = OrtValue.from_dlpack(theirs(array))
+    del array
+    gc.collect()
+    assert watched() is not None
+    assert value.numpy()[-1] == 999
+    del value
+    gc.collect()
+    assert watched() is None
+
+
+def test_a_capsule_is_taken_once() -> None:
+    array = np.arange(3.0)
+    capsule = array.__dlpack__()
+    assert OrtValue.from_dlpack(capsule).data_ptr() == array.ctypes.data
+    with pytest.raises(ortmulti.InvalidType, match="nobody has taken"):
+        OrtValue.from_dlpack(capsule)
+    assert OrtValue.from_dlpack(make(array).__dlpack__(stream=1)).data_ptr() == array.ctypes.data
+
+
+def test_a_run_reads_and_writes_other_libraries_memory() -> None:
+    session = ortmulti.InferenceSession(onnx_models.add_mul(3))
+    a, target = np.ones((2, 3), np.float32), np.zeros((2, 3), np.float32)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("a", OrtValue.from_dlpack(a))
+    binding.bind_ortvalue_input("b", OrtValue.from_dlpack(a))
+    binding.bind_ortvalue_output("sum", OrtValue.from_dlpack(target))
+    binding.bind_output("product")
+    session.run_with_iobinding(binding)
+    assert (target == 2).all()
+    product = binding.get_outputs()[1]
+    taken = np.from_dlpack(product)
+    assert taken.ctypes.data == product.data_ptr()
+    session.close()
+    del session, binding, product
+    gc.collect()
+    assert (taken == 1).all()
+
+
+class Device(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int), ("index", ctypes.c_int)]
+
+
+class Tensor(ctypes.Structure):
+    """DLManagedTensor."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", Device),
+        ("ndim", ctypes.c_int),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("offset", ctypes.c_uint64),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    ]
+
+
+PYTHON = ctypes.pythonapi
+PYTHON.PyCapsule_New.restype = ctypes.py_object
+PYTHON.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+NUMBERS = (ctypes.c_float * 16)(*range(16))
+NAME = b"dltensor"
+
+
+def tensor(shape: list[int], strides: list[int] | None = None, **fields: Any) -> Tensor:
+    """A float32 tensor over NUMBERS, with some fields changed."""
+    made = Tensor(ctypes.addressof(NUMBERS), Device(1, 0), len(shape), 2, 32, 1)
+    made.shape = (ctypes.c_int64 * max(1, len(shape)))(*shape)
+    if strides is not None:
+        made.strides = (ctypes.c_int64 * max(1, len(strides)))(*strides)
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+KEPT = []  # what nobody deletes
+
+
+def take(made: Tensor) -> OrtValue:
+    KEPT.append(made)
+    return OrtValue.from_dlpack(PYTHON.PyCapsule_New(ctypes.addressof(made), NAME, None))
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "offset", "expected"),
+    [
+        ([2, 3], None, 0, [[0, 1, 2], [3, 4, 5]]),
+        ([2, 3], [3, 1], 4, [[1, 2, 3], [4, 5, 6]]),
+        ([1, 3], [99, 1], 0, [[0, 1, 2]]),  # the stride of one element counts for nothing
+        ([], [], 8, 2),
+        ([0, 3], [7, 7], 0, []),
+    ],
+)
+def test_tensors_of_every_form_are_taken(
+    shape: list[int], strides: list[int] | None, offset: int, expected: object
+) -> None:
+    value = take(tensor(shape, strides, offset=offset))
+    assert value.shape() == shape
+    assert value.numpy().tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("made", "error", "message"),
+    [
+        (tensor([2, 3], [1, 2]), ortmulti.InvalidArgument, "not contiguous"),
+        (tensor([2, 3], [6, 1]), ortmulti.InvalidArgument, "not contiguous"),
+        (tensor([2**62, 2**62], [2**62, 1]), ortmulti.InvalidArgument, "not contiguous"),
+        (tensor([2**62, 2**62]), ortmulti.InvalidArgument, "no memory has room"),
+        (tensor([-1]), ortmulti.InvalidArgument, "negative"),
+        (tensor([2], offset=2), ortmulti.InvalidArgument, "not aligned"),
+        (tensor([2], data=None), ortmulti.InvalidArgument, "address 0"),
+        (tensor([2], lanes=2), ortmulti.InvalidType, "2 lanes"),
+        (tensor([2], code=5), ortmulti.InvalidType, "32 bits"),
+        (tensor([2], code=77), ortmulti.InvalidType, "77"),
+        (tensor([2], bits=0), ortmulti.InvalidType, "0 bits"),
+        (tensor([2], ndim=-1), ortmulti.InvalidArgument, "dimensions"),
+        (tensor([2], device=Device(10, 0)), ortmulti.NotImplemented, "type 10"),
+    ],
+)
+def test_bad_tensors_are_refused_and_left(made: Tensor, error: type[Exception], message: str) -> None:
+    capsule = PYTHON.PyCapsule_New(ctypes.addressof(made), NAME, None)
+    for _ in range(2):  # it was not taken
+        with pytest.raises(error, match=message):
+            OrtValue.from_dlpack(capsule)
+
+
+def test_bad_sources_are_refused() -> None:
+    array = np.ones((2, 3), np.float32)
+    frozen = array.copy()
+    frozen.flags.writeable = False
+    for wrong in (object(), None, 3, "dltensor", PYTHON.PyCapsule_New(1, b"other", None)):
+        with pytest.raises(ortmulti.InvalidType, match="__dlpack__"):
+            OrtValue.from_dlpack(wrong)
+    with pytest.raises(ortmulti.InvalidArgument, match="not contiguous"):
+        OrtValue.from_dlpack(array.T)
+    with pytest.raises(ortmulti.InvalidType, match="has no tensors"):
+        OrtValue.from_dlpack(array.astype(np.complex64))
+    with pytest.raises(BufferError):
+        OrtValue.from_dlpack(frozen)
+    with pytest.raises(BufferError, match="read-only"):
+        make(frozen).__dlpack__()
+    with pytest.raises(ortmulti.NotImplemented):
+        make(np.array(["text"])).__dlpack__()
+    assert make(array).__dlpack_device__() == (1, 0)
+
+
+def test_many_threads_give_and_take() -> None:
+    array = np.arange(1000.0)
+    wrong: list[object] = []
+
+    def work() -> None:
+        for _ in range(200):
+            taken = np.from_dlpack(OrtValue.from_dlpack(make(array)))
+            if taken.ctypes.data != array.ctypes.data:
+                wrong.append(taken)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def torch_on(device: str) -> Any:
+    torch = pytest.importorskip("torch")
+    return torch, torch.arange(12, dtype=torch.float32, device=device).reshape(3, 4)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_torchs_tensors_go_in_and_out(device: str) -> None:
+    torch, tensor = torch_on(device)
+    value = OrtValue.from_dlpack(tensor)
+    assert (value.data_ptr(), value.device_name()) == (tensor.data_ptr(), device)
+    np.testing.assert_array_equal(value.numpy(), tensor.cpu().numpy())
+    back = torch.from_dlpack(value)
+    assert back.data_ptr() == tensor.data_ptr()
+    del value, tensor
+    gc.collect()
+    assert back.sum().item() == 66
+    assert OrtValue.from_dlpack(torch.tensor([True], device=device)).data_type() == "tensor(bool)"
+
+
+@pytest.mark.gpu
+def test_what_torchs_streams_write_is_there() -> None:
+    torch, _ = torch_on("cuda")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        large = torch.ones(4096, 4096, device="cuda")
+        for _ in range(20):
+            large = large @ large / 4096
+        value = OrtValue.from_dlpack(large)
+    assert (value.numpy() == 1).all()

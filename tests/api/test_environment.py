@@ -1,0 +1,255 @@
+"""What ONNX Runtime's environment is made with, each in a process of its own; and what cannot be set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnxruntime
+import pytest
+
+import ortmulti
+from tests.support import onnx_models
+from tests.support.processes import check_child
+
+COMMON = """
+    import logging, os, sys
+    import numpy as np
+    import ortmulti as om
+    from tests.support.processes import threads
+
+    model = bytes.fromhex(sys.argv[1])
+    x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
+
+    def session(per_session_threads=True):
+        options = om.SessionOptions()
+        options.use_per_session_threads = per_session_threads
+        return om.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+    def name_of_error(function, *arguments, **named):
+        try:
+            function(*arguments, **named)
+        except om.Error as error:
+            return type(error).__name__
+"""
+
+
+def lines(code: str, *arguments: object) -> list[str]:
+    return check_child(COMMON + code, onnx_models.matmul(8).hex(), *arguments).splitlines()
+
+
+# --- Global thread pools ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "configure",
+    [
+        "om.set_global_thread_pool_sizes(5, 1)",
+        "om.set_global_thread_pool_sizes(inter_op_num_threads=1, intra_op_num_threads=np.int64(5))",
+        "om.configure(global_thread_pools=om.GlobalThreadPools(5, 1, allow_spinning=False, set_denormal_as_zero=True))",
+        "om.set_global_thread_pool_sizes(2, 1); om.configure(global_thread_pools=om.GlobalThreadPools(5, 1))",
+        # What asks the library, or sets what can be set at any time, does not make the environment.
+        "om.get_available_providers(); om.get_build_info(); om.disable_telemetry_events(); "
+        "om.set_default_logger_severity(3); om.SessionOptions(); om.set_global_thread_pool_sizes(5, 1)",
+    ],
+)
+def test_sessions_share_the_global_threads(configure: str) -> None:
+    assert lines(
+        f"""
+    expected = None
+    {configure}
+    om.RunOptions()  # makes the environment
+    before = threads()
+    sessions = [session(False) for _ in range(3)]
+    print(len(before) >= 5, threads() - before)
+    results = [s.run(None, {{"x": x}})[0] for s in sessions]
+    own = session()  # has threads of its own even so
+    print(all((result == own.run(None, {{"x": x}})[0]).all() for result in results))
+    with om.create_sessions(model, "cpu", 2, sessions[0].get_session_options()) as created:
+        print((created[0].run(None, {{"x": x}})[0] == results[0]).all())
+    """
+    ) == ["True set()", "True", "True"]
+
+
+def test_threads_are_bound_to_processors() -> None:
+    """The processor's number is that of `GlobalThreadPools`, which counts from 1, less one."""
+    assert lines(
+        """
+    cpu = min(os.sched_getaffinity(0))
+    om.configure(global_thread_pools=om.GlobalThreadPools(2, 1, intra_op_thread_affinities=str(cpu + 1)))
+    before = threads()
+    om.RunOptions()
+    session(False).run(None, {"x": x})
+    print(any(os.sched_getaffinity(int(tid)) == {cpu} for tid in threads() - before))
+    """
+    ) == ["True"]
+
+
+def test_without_global_threads_such_a_session_is_refused() -> None:
+    assert lines(
+        """
+    try:
+        session(False)
+    except om.InvalidArgument as error:
+        print("set_global_thread_pool_sizes" in str(error), "use_per_session_threads" in str(error))
+    options = om.SessionOptions()
+    options.use_per_session_threads = False
+    print(name_of_error(om.create_sessions, model, "cpu", 2, options))
+    print(session().run(None, {"x": x})[0].shape)
+    """
+    ) == ["True True", "InvalidArgument", "(1, 8)"]
+
+
+@pytest.mark.parametrize(
+    "first", ["session()", "om.RunOptions()", "om.OrtValue.ortvalue_from_numpy(x)", "om.load(model, 'cpu').close()"]
+)
+def test_it_is_refused_once_the_environment_is_there(first: str) -> None:
+    assert lines(
+        f"""
+    {first}
+    print(name_of_error(om.set_global_thread_pool_sizes, 2, 1))
+    print(name_of_error(om.configure, global_thread_pools=om.GlobalThreadPools()))
+    print(session().run(None, {{"x": x}})[0].shape)
+    """
+    ) == ["Fail", "Fail", "(1, 8)"]
+
+
+def test_a_forked_child_does_not_have_the_threads() -> None:
+    assert lines(
+        """
+    import warnings
+    warnings.simplefilter("ignore", DeprecationWarning)
+    om.set_global_thread_pool_sizes(2, 1)
+    inherited = session(False)
+    child = os.fork()
+    if child == 0:
+        print(name_of_error(inherited.run, None, {"x": x}), name_of_error(session, False))
+        print(session().run(None, {"x": x})[0].shape)
+        sys.exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), inherited.run(None, {"x": x})[0].shape)
+    """
+    ) == ["ForkError ForkError", "(1, 8)", "0 (1, 8)"]
+
+
+def test_a_forked_child_can_have_threads_of_its_own() -> None:
+    assert lines(
+        """
+    import warnings
+    warnings.simplefilter("ignore", DeprecationWarning)
+    om.set_global_thread_pool_sizes(2, 1)
+    child = os.fork()
+    if child == 0:
+        print(session(False).run(None, {"x": x})[0].shape)
+        sys.exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), session(False).run(None, {"x": x})[0].shape)
+    """
+    ) == ["(1, 8)", "0 (1, 8)"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (-1, 0),
+        (0, -1),
+        (2**31, 0),
+        (2, 1, None, "first"),
+        (2, 1, None, "1;2"),
+        (0, 1, None, "1"),
+        (2, 1, None, "1;"),
+    ],
+)
+def test_pools_of_values_that_cannot_be(arguments: Any) -> None:
+    with pytest.raises(ortmulti.InvalidArgument) as error:
+        ortmulti.GlobalThreadPools(*arguments)
+    assert not isinstance(error.value, TypeError)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("2",), (2.0,), (True,), (None,), (1, None), (1, 1, 1), (1, 1, None, 1), (1, 1, None, "", 0)]
+)
+def test_pools_of_other_types(arguments: Any) -> None:
+    with pytest.raises(ortmulti.InvalidType):
+        ortmulti.GlobalThreadPools(*arguments)
+
+
+@pytest.mark.parametrize("arguments", [(-1, 0), (0, -1), ("2", 0), (0, None)])
+def test_sizes_that_cannot_be(arguments: Any) -> None:
+    with pytest.raises(ortmulti.InvalidArgument, match="op_num_threads"):
+        ortmulti.set_global_thread_pool_sizes(*arguments)
+
+
+def test_configure_takes_pools_alone() -> None:
+    with pytest.raises(ortmulti.InvalidType, match="GlobalThreadPools"):
+        ortmulti.configure(global_thread_pools=4)
+
+
+# --- The log ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", ["", "om.RunOptions()"])
+def test_sessions_have_the_default_severity(before: str) -> None:
+    assert lines(
+        f"""
+    records = []
+    class Handler(logging.Handler):
+        def emit(self, record):
+            records.append(record.levelno)
+    logger = logging.getLogger("ortmulti.onnxruntime")
+    logger.addHandler(Handler())
+    logger.propagate = False
+    logger.setLevel(1)
+
+    def levels():
+        from ortmulti._runtime import log
+        session().run(None, {{"x": x}})
+        log.flush()
+        found = set(records)
+        records.clear()
+        return sorted(found)
+
+    {before}
+    om.set_default_logger_severity(0)
+    print(levels())
+    om.set_default_logger_severity(1)
+    print(levels())
+    om.set_default_logger_severity(2)
+    print(levels())
+    """
+    ) == ["[10, 20]", "[20]", "[]"]
+
+
+@pytest.mark.parametrize("severity", [-1, 5, "2", None, 2.0])
+def test_severities_that_cannot_be(severity: Any) -> None:
+    with pytest.raises(ortmulti.InvalidArgument) as error:
+        ortmulti.set_default_logger_severity(severity)
+    assert isinstance(error.value, TypeError) == (not isinstance(severity, int))
+
+
+def test_what_the_c_interface_has_no_call_for() -> None:
+    ortmulti.set_default_logger_verbosity(0)
+    with pytest.raises(ortmulti.NotImplemented, match="log_verbosity_level"):
+        ortmulti.set_default_logger_verbosity(1)
+    for seed in (0, 1234, 2**40):
+        with pytest.raises(ortmulti.NotImplemented, match="seed"):
+            ortmulti.set_seed(seed)
+    for function in (ortmulti.set_default_logger_verbosity, ortmulti.set_seed):
+        with pytest.raises(ortmulti.InvalidType):
+            function("1")
+
+
+# --- The rest ---------------------------------------------------------------------------------------------------------
+
+
+def test_telemetry_is_what_it_is_in_onnxruntime() -> None:
+    for function in ("disable_telemetry_events", "enable_telemetry_events"):
+        assert getattr(ortmulti, function)() is getattr(onnxruntime, function)() is None
+
+
+def test_the_build_is_onnxruntimes() -> None:
+    assert ortmulti.get_build_info() == onnxruntime.get_build_info()
+
+
+def test_the_debug_information_says_what_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    ortmulti.print_debug_info()
+    text = capsys.readouterr().out
+    for words in (ortmulti.__version__, ortmulti.get_version_string(), "libonnxruntime", "CPUExecutionProvider"):
+        assert words in text

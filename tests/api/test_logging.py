@@ -1,0 +1,357 @@
+"""ONNX Runtime's log in Python's logging."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ortmulti
+from ortmulti._runtime import log as ort_log
+from tests.support import onnx_models
+from tests.support.processes import check_child, run_child
+
+LOGGER = logging.getLogger("ortmulti.onnxruntime")
+
+
+class Collector(logging.Handler):
+    """Keeps records, and wakes who waits for one: they are emitted by another thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+        self._arrived = threading.Condition()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with self._arrived:
+            self.records.append(record)
+            self._arrived.notify_all()
+
+    def wait_for(self, wanted: Callable[[Any], bool]) -> logging.LogRecord:
+        with self._arrived:
+            assert self._arrived.wait_for(lambda: any(map(wanted, self.records)), timeout=60)
+            return next(filter(wanted, self.records))
+
+
+@pytest.fixture
+def log() -> Iterator[Collector]:
+    collector = Collector()
+    level, propagate = LOGGER.level, LOGGER.propagate
+    LOGGER.addHandler(collector)
+    LOGGER.setLevel(logging.DEBUG)
+    LOGGER.propagate = False
+    yield collector
+    LOGGER.removeHandler(collector)
+    LOGGER.setLevel(level)
+    LOGGER.propagate = propagate
+
+
+def warning_model() -> bytes:
+    """ONNX Runtime warns about its initializer that is also an input."""
+    return onnx_models.model(
+        [helper.make_node("Add", ["x", "overridable"], ["y"])],
+        [("x", TensorProto.FLOAT, [2]), ("overridable", TensorProto.FLOAT, [2])],
+        [("y", TensorProto.FLOAT, [2])],
+        [numpy_helper.from_array(np.ones(2, np.float32), "overridable")],
+    ).SerializeToString()
+
+
+def options(severity: int, logid: str = "") -> ortmulti.SessionOptions:
+    result = ortmulti.SessionOptions()
+    result.log_severity_level = severity
+    result.logid = logid
+    return result
+
+
+@pytest.mark.parametrize("severity", [-1, 0, 1, 2, 3])
+def test_levels_are_mapped_and_bounded_by_the_options(severity: int, log: Collector) -> None:
+    name = f"levels {severity}"
+    onnx_models.cpu_session(warning_model(), options(severity, name))
+    # An error ends what this session may have logged.
+    with pytest.raises(ortmulti.Error):
+        run_wrong(options(severity, name))
+    log.wait_for(lambda record: record.ort_logger == name and record.levelno == logging.ERROR)
+    levels = {record.levelno for record in log.records if getattr(record, "ort_logger", None) == name}
+    everything = [logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR]
+    assert levels == set(everything[2 if severity < 0 else severity :])
+
+
+def run_wrong(session_options: ortmulti.SessionOptions) -> None:
+    """A run that fails in a node, which ONNX Runtime also logs as an error."""
+    proto = onnx_models.model(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n"]), ("shape", TensorProto.INT64, [1])],
+        [("y", TensorProto.FLOAT, None)],
+    )
+    session = onnx_models.cpu_session(proto.SerializeToString(), session_options)
+    session.run(None, {"x": np.ones(3, np.float32), "shape": np.array([2])})
+
+
+def test_records_say_where_they_come_from(log: Collector) -> None:
+    begin = time.monotonic_ns()
+    onnx_models.cpu_session(warning_model(), options(-1, "this session"))
+    end = time.monotonic_ns()
+    record: Any = log.wait_for(lambda record: "overridable" in record.getMessage())
+    assert record.name == "ortmulti.onnxruntime"
+    assert record.levelname == "WARNING"
+    assert record.ort_logger == "this session"
+    assert ".cc" in record.ort_location
+    assert record.ort_category
+    assert begin <= record.ort_time_ns <= end
+    assert record.ort_thread > 0
+
+
+def test_text_is_kept_as_it_is(log: Collector) -> None:
+    proto = onnx_models.model(
+        [helper.make_node("Add", ["x", "100% é漢"], ["y"])],
+        [("x", TensorProto.FLOAT, [2]), ("100% é漢", TensorProto.FLOAT, [2])],
+        [("y", TensorProto.FLOAT, [2])],
+        [numpy_helper.from_array(np.ones(2, np.float32), "100% é漢")],
+    )
+    onnx_models.cpu_session(proto.SerializeToString())
+    assert log.wait_for(lambda record: "100% é漢" in record.getMessage()).levelno == logging.WARNING
+
+
+def test_sessions_of_many_threads_log_at_once(log: Collector) -> None:
+    def create(number: int) -> None:
+        onnx_models.cpu_session(warning_model(), options(0, f"thread {number}")).close()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(create, range(16)))
+    for number in range(16):
+        log.wait_for(
+            lambda record, name=f"thread {number}": (  # type: ignore[misc]
+                record.ort_logger == name and "overridable" in record.getMessage()
+            )
+        )
+
+
+def test_a_handler_that_waits_for_another_session_stops_nobody(log: Collector) -> None:
+    """Records are emitted by no thread of ONNX Runtime's, so a handler may create and run sessions itself."""
+    results: list[list[float]] = []
+    done = threading.Event()
+
+    class Nested(logging.Handler):
+        def emit(self, record: Any) -> None:
+            if record.ort_logger == "outer" and not results:
+                results.append([])
+                session = onnx_models.cpu_session(onnx_models.one_node("Neg"))
+                with ThreadPoolExecutor(1) as pool:
+                    [y] = pool.submit(session.run, None, {"x": np.ones(2, np.float32)}).result()
+                results.append(y.tolist())
+                done.set()
+
+    nested = Nested()
+    LOGGER.addHandler(nested)
+    try:
+        ortmulti.create_sessions(warning_model(), "cpu", 2, options(0, "outer")).close()
+        assert done.wait(60)
+    finally:
+        LOGGER.removeHandler(nested)
+    assert results[-1] == [-1, -1]
+    assert log.records
+
+
+def test_by_default_warnings_go_to_stderr_and_nothing_else() -> None:
+    """As Python's logging does without any configuration."""
+    code = """
+        import sys
+        import ortmulti
+        options = ortmulti.SessionOptions()
+        options.log_severity_level = int(sys.argv[2])
+        ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]), options)
+    """
+    child = run_child(code, warning_model().hex(), 0)
+    assert child.returncode == 0
+    assert "overridable" in child.stderr
+    assert "GraphTransformer" not in child.stderr  # verbose and info
+    assert child.stdout == ""
+    assert check_child(code, warning_model().hex(), 3) == ""
+
+
+def test_what_was_logged_before_exit_is_emitted() -> None:
+    child = run_child(
+        """
+        import logging, sys
+        logging.basicConfig(level=logging.DEBUG, format="%(name)s %(levelname)s %(message)s")
+        import ortmulti
+        options = ortmulti.SessionOptions()
+        options.log_severity_level = 0
+        session = ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]), options)
+        """,
+        warning_model().hex(),
+    )
+    assert child.returncode == 0
+    assert "ortmulti.onnxruntime INFO Session successfully initialized." in child.stderr
+    assert child.stderr.count("overridable appears in graph inputs") == 1
+
+
+def test_more_records_than_can_be_kept_are_counted_and_nobody_waits() -> None:
+    """The handler holds back all emitting until far more than the queue keeps have been logged."""
+    printed = check_child(
+        """
+        import logging, sys, threading
+        import ortmulti
+
+        go, seen, dropped = threading.Event(), [], threading.Event()
+
+        class Held(logging.Handler):
+            def emit(self, record):
+                go.wait()
+                seen.append(record.getMessage())
+                if "dropped" in seen[-1]:
+                    dropped.set()
+
+        logger = logging.getLogger("ortmulti.onnxruntime")
+        logger.propagate = False
+        logger.setLevel(logging.DEBUG)
+        logger.addHandler(Held())
+        options = ortmulti.SessionOptions()
+        options.log_severity_level = 0
+        model = bytes.fromhex(sys.argv[1])
+
+        def create():
+            ortmulti._core.create_sessions(model, [[("CPUExecutionProvider", {})]] * 200, options._core, "all", None)
+
+        ortmulti.RunOptions()
+        worker = threading.Thread(target=create)
+        worker.start()
+        worker.join()
+        go.set()
+        print(dropped.wait(60))
+        """,
+        onnx_models.matmul(8).hex(),
+    )
+    assert printed.strip() == "True"
+
+
+class Slow(logging.Handler):
+    """Has the emitting thread wait in its first record, and notes whether `flushed` was set meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.flushed = threading.Event(), threading.Event()
+        self.early: bool | None = None
+
+    def createLock(self) -> None:  # noqa: N802  (of logging)
+        self.lock = None  # which would have others wait for this one
+
+    def emit(self, _: logging.LogRecord) -> None:
+        if self.early is None and threading.current_thread().name == "ortmulti-log":
+            self.entered.set()
+            self.early = self.flushed.wait(0.5)
+
+
+def test_what_another_thread_emits_has_come_when_a_session_is_there() -> None:
+    slow = Slow()
+    session = onnx_models.cpu_session(onnx_models.matmul())
+    verbose = ortmulti.RunOptions()
+    verbose.log_severity_level = 0
+    ortmulti.set_default_logger_severity(0)
+    level = LOGGER.level
+    LOGGER.addHandler(slow)
+    LOGGER.setLevel(logging.DEBUG)
+    try:
+        session.run(None, {"x": np.ones((1, 64), np.float32)}, verbose)
+        assert slow.entered.wait(60)
+        ortmulti.set_default_logger_severity(2)
+        onnx_models.cpu_session(onnx_models.matmul(), options(4)).close()  # which has nothing to say itself
+        slow.flushed.set()
+        assert slow.early is False
+    finally:
+        ortmulti.set_default_logger_severity(2)
+        LOGGER.removeHandler(slow)
+        LOGGER.setLevel(level)
+
+
+# --- A callback -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def said() -> Iterator[list[tuple[Any, ...]]]:
+    """What the callback was given; afterwards there is none."""
+    messages: list[tuple[Any, ...]] = []
+    ortmulti.set_default_logger_callback(lambda *message: messages.append(message))
+    yield messages
+    ortmulti.set_default_logger_callback(None)
+
+
+def of(messages: list[tuple[Any, ...]], logid: str) -> list[tuple[Any, ...]]:
+    """This session's, when all that was logged is emitted."""
+    ort_log.flush()
+    return [message for message in messages if message[2] == logid]
+
+
+def test_a_callback_gets_what_the_logger_would(said: list[tuple[Any, ...]], log: Collector) -> None:
+    onnx_models.cpu_session(warning_model(), options(2, "called")).close()
+    [(severity, category, _, location, message)] = of(said, "called")
+    assert (severity, category) == (2, "onnxruntime")
+    assert "overridable" in message
+    assert ".cc:" in location
+    assert log.records == []
+    ortmulti.set_default_logger_callback(None)
+    onnx_models.cpu_session(warning_model(), options(2, "logged")).close()
+    log.wait_for(lambda record: record.ort_logger == "logged" and record.getMessage() == message)
+    assert of(said, "logged") == []
+
+
+def test_a_callback_that_raises_loses_nothing(log: Collector, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    ortmulti.set_default_logger_callback(fail)
+    try:
+        onnx_models.cpu_session(warning_model(), options(2, "raised")).close()
+        ort_log.flush()
+    finally:
+        ortmulti.set_default_logger_callback(None)
+    log.wait_for(lambda record: record.ort_logger == "raised" and "overridable" in record.getMessage())
+    [told] = {record.exc_info[0] for record in caplog.records if record.exc_info}
+    assert told is ZeroDivisionError
+
+
+def test_a_callback_may_create_sessions(said: list[tuple[Any, ...]]) -> None:
+    def create(severity: int, category: str, logid: str, location: str, message: str) -> None:
+        said.append((severity, category, logid, location, message))
+        if logid == "outer":
+            onnx_models.cpu_session(warning_model(), options(2, "inner")).close()
+
+    ortmulti.set_default_logger_callback(create)
+    onnx_models.cpu_session(warning_model(), options(2, "outer")).close()
+    assert len(of(said, "inner")) == len(of(said, "outer")) == 1
+
+
+@pytest.mark.parametrize(
+    ("callback", "severity"), [(3, 2), ("print", 2), (print, 5), (print, -1), (None, 9), (print, "x")]
+)
+def test_callbacks_and_severities_that_cannot_be(callback: Any, severity: Any) -> None:
+    with pytest.raises(ortmulti.InvalidArgument):
+        ortmulti.set_default_logger_callback(callback, severity)
+
+
+def test_the_severity_of_a_callback_is_the_default_one() -> None:
+    printed = check_child(
+        """
+        import sys
+        import ortmulti
+        from ortmulti._runtime import log
+
+        def count(severity):
+            said = []
+            ortmulti.set_default_logger_callback(lambda *message: said.append(message[0]), severity)
+            ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]), providers=["CPUExecutionProvider"]).close()
+            log.flush()
+            return sorted(set(said))
+
+        print(count(0), count(1), count(2), count(3))
+        """,
+        warning_model().hex(),
+    )
+    assert printed.strip() == "[0, 1, 2] [1, 2] [2] []"

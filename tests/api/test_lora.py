@@ -1,0 +1,226 @@
+"""Runs with LoRA adapters, beside onnxruntime's."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ortmulti
+from tests.support import onnx_models
+
+SIZE, RANK = 8, 2
+X = np.linspace(-1, 1, 3 * SIZE, dtype=np.float32).reshape(3, SIZE)
+A = np.linspace(0, 1, SIZE * RANK, dtype=np.float32).reshape(SIZE, RANK)
+B = np.linspace(1, 2, RANK * SIZE, dtype=np.float32).reshape(RANK, SIZE)
+
+
+def lora_model() -> bytes:
+    """ "y" = x w + x lora_a lora_b, with both of these overridable and empty by default."""
+    weight = np.random.default_rng(0).standard_normal((SIZE, SIZE), dtype=np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["base"]),
+        helper.make_node("MatMul", ["x", "lora_a"], ["low"]),
+        helper.make_node("MatMul", ["low", "lora_b"], ["delta"]),
+        helper.make_node("Add", ["base", "delta"], ["y"]),
+    ]
+    proto = onnx_models.model(
+        nodes,
+        [
+            ("x", TensorProto.FLOAT, ["n", SIZE]),
+            ("lora_a", TensorProto.FLOAT, [SIZE, "rank"]),
+            ("lora_b", TensorProto.FLOAT, ["rank", SIZE]),
+        ],
+        [("y", TensorProto.FLOAT, ["n", SIZE])],
+        [
+            numpy_helper.from_array(weight, "w"),
+            numpy_helper.from_array(np.zeros((SIZE, 0), np.float32), "lora_a"),
+            numpy_helper.from_array(np.zeros((0, SIZE), np.float32), "lora_b"),
+        ],
+    )
+    return proto.SerializeToString()
+
+
+MODEL = lora_model()
+
+
+def write(path: Path, **parameters: np.ndarray[Any, Any]) -> Path:
+    adapter = ortmulti.AdapterFormat()
+    adapter.set_parameters({k: ortmulti.OrtValue.ortvalue_from_numpy(v) for k, v in parameters.items()})
+    adapter.export_adapter(path)
+    return path
+
+
+def options_with(*paths: Path) -> ortmulti.RunOptions:
+    options = ortmulti.RunOptions()
+    for path in paths:
+        adapter = ortmulti.LoraAdapter()
+        adapter.Load(path)
+        options.add_active_adapter(adapter)
+    return options
+
+
+def theirs(*paths: Path) -> np.ndarray[Any, Any]:
+    session = onnxruntime.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
+    options = onnxruntime.RunOptions()
+    adapters = [onnxruntime.LoraAdapter() for _ in paths]
+    for adapter, path in zip(adapters, paths, strict=True):
+        adapter.Load(str(path))
+        options.add_active_adapter(adapter)
+    [y] = session.run(None, {"x": X}, options)
+    return np.asarray(y)
+
+
+@pytest.fixture
+def session() -> ortmulti.InferenceSession:
+    return onnx_models.cpu_session(MODEL)
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    return write(tmp_path / "adapter", lora_a=A, lora_b=B)
+
+
+def test_a_model_with_and_without_an_adapter(session: ortmulti.InferenceSession, adapter: Path) -> None:
+    [without] = session.run(None, {"x": X})
+    [with_adapter] = session.run(None, {"x": X}, options_with(adapter))
+    np.testing.assert_array_equal(without, theirs())
+    np.testing.assert_array_equal(with_adapter, theirs(adapter))
+    np.testing.assert_allclose(with_adapter - without, X @ A @ B, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], without)
+
+
+def test_the_model_is_one_of_overridable_initializers(session: ortmulti.InferenceSession) -> None:
+    assert [info.name for info in session.get_inputs()] == ["x"]
+    assert {info.name for info in session.get_overridable_initializers()} == {"lora_a", "lora_b"}
+
+
+def test_several_adapters_at_once(session: ortmulti.InferenceSession, adapter: Path, tmp_path: Path) -> None:
+    halves = write(tmp_path / "a", lora_a=A), write(tmp_path / "b", lora_b=B)
+    [y] = session.run(None, {"x": X}, options_with(*halves))
+    np.testing.assert_array_equal(y, theirs(adapter))
+    np.testing.assert_array_equal(y, theirs(*halves))
+
+
+def test_one_adapter_after_another(session: ortmulti.InferenceSession, adapter: Path, tmp_path: Path) -> None:
+    other = write(tmp_path / "other", lora_a=A[:, :1], lora_b=B[:1])  # of another rank
+    for path in (adapter, other, adapter):
+        np.testing.assert_array_equal(session.run(None, {"x": X}, options_with(path))[0], theirs(path))
+
+
+def test_other_kinds_of_runs(session: ortmulti.InferenceSession, adapter: Path) -> None:
+    options, expected = options_with(adapter), theirs(adapter)
+    value = ortmulti.OrtValue.ortvalue_from_numpy(X)
+    np.testing.assert_array_equal(session.run_with_ort_values(None, {"x": value}, options)[0].numpy(), expected)
+    told, got = threading.Event(), []
+
+    def callback(results: list[Any], _: Any, error: str) -> None:
+        got.append((results, error))
+        told.set()
+
+    session.run_async(None, {"x": X}, callback, None, options)
+    del options
+    gc.collect()
+    assert told.wait(30)
+    [([y], error)] = got
+    assert error == ""
+    np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("library", [ortmulti, onnxruntime])
+def test_runs_of_bindings_leave_adapters_aside(library: Any, adapter: Path) -> None:
+    """As the C API does, which says so in the log."""
+    session = library.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
+    loaded, options = library.LoraAdapter(), library.RunOptions()
+    loaded.Load(str(adapter))
+    options.add_active_adapter(loaded)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_output("y")
+    session.run_with_iobinding(binding, options)
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], theirs())
+
+
+def test_options_keep_their_adapter(session: ortmulti.InferenceSession, adapter: Path, tmp_path: Path) -> None:
+    expected = theirs(adapter)
+    loaded = ortmulti.LoraAdapter()
+    loaded.Load(adapter)
+    options = ortmulti.RunOptions()
+    options.add_active_adapter(loaded)
+    loaded.Load(write(tmp_path / "other", lora_a=2 * A, lora_b=B))
+    np.testing.assert_array_equal(session.run(None, {"x": X}, options)[0], expected)
+    del loaded
+    gc.collect()
+    adapter.unlink()  # it is mapped
+    np.testing.assert_array_equal(session.run(None, {"x": X}, options)[0], expected)
+
+
+def test_an_adapter_that_loads_again_has_the_last(
+    session: ortmulti.InferenceSession, adapter: Path, tmp_path: Path
+) -> None:
+    loaded = ortmulti.LoraAdapter()
+    loaded.Load(write(tmp_path / "other", lora_a=2 * A, lora_b=B))
+    loaded.Load(adapter)
+    with pytest.raises(ortmulti.NoSuchFile):
+        loaded.Load(tmp_path / "missing")
+    options = ortmulti.RunOptions()
+    options.add_active_adapter(loaded)
+    np.testing.assert_array_equal(session.run(None, {"x": X}, options)[0], theirs(adapter))
+
+
+def test_one_adapter_in_many_threads(adapter: Path) -> None:
+    expected = theirs(adapter)
+    loaded = ortmulti.LoraAdapter()
+    loaded.Load(adapter)
+    sessions = [onnx_models.cpu_session(MODEL) for _ in range(2)]
+    [base] = sessions[0].run(None, {"x": X})
+    begun, wrong = threading.Barrier(6), []
+
+    def work(session: ortmulti.InferenceSession, with_adapter: bool) -> None:
+        begun.wait()
+        for _ in range(100):
+            options = ortmulti.RunOptions()
+            if with_adapter:
+                options.add_active_adapter(loaded)
+            [y] = session.run(None, {"x": X}, options)
+            if not np.array_equal(y, expected if with_adapter else base):
+                wrong.append(y)
+
+    threads = [threading.Thread(target=work, args=(sessions[i % 2], i < 4)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_adapters_that_do_not_fit(session: ortmulti.InferenceSession, adapter: Path, tmp_path: Path) -> None:
+    unknown = write(tmp_path / "unknown", lora_c=A)
+    other_type = write(tmp_path / "type", lora_a=A.astype(np.float64), lora_b=B)
+    other_shape = write(tmp_path / "shape", lora_a=A[:-1], lora_b=B)
+    for path in (unknown, other_type, other_shape):
+        with pytest.raises(Exception):  # noqa: B017, PT011 - onnxruntime's classes have no common base
+            theirs(path)
+        with pytest.raises(ortmulti.Error):
+            session.run(None, {"x": X}, options_with(path))
+    np.testing.assert_array_equal(session.run(None, {"x": X}, options_with(adapter))[0], theirs(adapter))
+
+
+def test_what_is_no_adapter(adapter: Path) -> None:
+    options = ortmulti.RunOptions()
+    for wrong in (None, 5, onnxruntime.LoraAdapter(), ortmulti.AdapterFormat()):
+        with pytest.raises(ortmulti.InvalidType, match="LoraAdapter"):
+            options.add_active_adapter(wrong)
+    with pytest.raises(ortmulti.InvalidArgument, match="loaded nothing"):
+        options.add_active_adapter(ortmulti.LoraAdapter())
+    loaded = ortmulti.LoraAdapter()
+    loaded.Load(adapter)
+    options.add_active_adapter(loaded)
+    with pytest.raises(ortmulti.InvalidArgument, match="already"):
+        options.add_active_adapter(loaded)

@@ -1,0 +1,336 @@
+"""Initializers and external data that session options give in the place of the model's own, beside onnxruntime's."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+import ortmulti
+from ortmulti._create import shared
+from ortmulti._runtime.libraries import release_of
+from ortmulti.cache.key import key_of
+from ortmulti.interop import onnxruntime_sessions
+from tests.support import onnx_models
+from tests.support.cached_models import CPU
+from tests.support.processes import check_child
+
+X = np.array([[1, 2]], np.float32)
+WEIGHT = np.array([[3, 4], [5, 6]], np.float32)
+
+
+def product(name: str = "weight0") -> onnx.ModelProto:
+    """ "y" = "x" times a matrix of zeros [2, 2] of this name."""
+    weight = numpy_helper.from_array(np.zeros((2, 2), np.float32), name)
+    shape: onnx_models.Shape = ["n", 2]
+    value = (int(onnx.TensorProto.FLOAT), shape)
+    return onnx_models.model(
+        [helper.make_node("MatMul", ["x", name], ["y"])], [("x", *value)], [("y", *value)], [weight]
+    )
+
+
+MODEL = product().SerializeToString()
+
+
+@pytest.fixture
+def external(tmp_path: Path) -> tuple[Path, Path]:
+    """The model with its matrix in a file beside it; both paths."""
+    return onnx_models.write_external(tmp_path, product())
+
+
+def value(array: np.ndarray[Any, Any]) -> ortmulti.OrtValue:
+    return ortmulti.OrtValue.ortvalue_from_numpy(array)
+
+
+def with_initializer(array: np.ndarray[Any, Any] = WEIGHT, name: str = "weight0") -> ortmulti.SessionOptions:
+    options = ortmulti.SessionOptions()
+    options.add_initializer(name, value(array))
+    return options
+
+
+def with_external(array: np.ndarray[Any, Any] = WEIGHT, name: str = "weight0") -> ortmulti.SessionOptions:
+    options = ortmulti.SessionOptions()
+    options.add_external_initializers([name], [value(array)])
+    return options
+
+
+def with_file(content: Any = None, name: str = "model.data") -> ortmulti.SessionOptions:
+    options = ortmulti.SessionOptions()
+    content = WEIGHT.tobytes() if content is None else content
+    options.add_external_initializers_from_files_in_memory([name], [content], [WEIGHT.nbytes])
+    return options
+
+
+def run(session: Any) -> Any:
+    return session.run(None, {"x": X})[0]
+
+
+def of_onnxruntime(source: Any, add: Callable[[Any], object]) -> Any:
+    """The result with onnxruntime's own options, or the name of its error."""
+    options = onnxruntime.SessionOptions()
+    try:
+        add(options)
+    except AttributeError as error:
+        pytest.skip(f"onnxruntime {onnxruntime.__version__}: {error}")
+    try:
+        return run(onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"]))
+    except Exception as error:
+        return type(error).__name__
+
+
+ORT_WEIGHT = onnxruntime.OrtValue.ortvalue_from_numpy(WEIGHT)
+BYTES = WEIGHT.tobytes()  # onnxruntime keeps nothing alive
+
+# What ours and onnxruntime's options are given, for the model with external data.
+ADDED = {
+    "initializer": (with_initializer, lambda o: o.add_initializer("weight0", ORT_WEIGHT)),
+    "external": (with_external, lambda o: o.add_external_initializers(["weight0"], [ORT_WEIGHT])),
+    "file": (
+        with_file,
+        lambda o: o.add_external_initializers_from_files_in_memory(["model.data"], [BYTES], [WEIGHT.nbytes]),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ADDED)
+def test_the_result_is_onnxruntimes(kind: str, external: tuple[Path, Path]) -> None:
+    make, theirs = ADDED[kind]
+    ours = run(onnx_models.cpu_session(external[0], make()))
+    np.testing.assert_array_equal(ours, of_onnxruntime(str(external[0]), theirs))
+    np.testing.assert_array_equal(ours, X @ WEIGHT)
+
+
+def test_onnxruntimes_values_are_taken(external: tuple[Path, Path]) -> None:
+    options = ortmulti.SessionOptions()
+    options.add_initializer("weight0", ORT_WEIGHT)
+    np.testing.assert_array_equal(run(onnx_models.cpu_session(external[0], options)), X @ WEIGHT)
+
+
+@pytest.mark.parametrize("kind", ADDED)
+@pytest.mark.parametrize("strategy", ["shared", "native"])
+def test_sessions_that_are_created_together_have_them(kind: str, strategy: Any, external: tuple[Path, Path]) -> None:
+    options = ADDED[kind][0]()
+    with ortmulti.create_sessions(external[0], "cpu", 2, options, strategy=strategy) as sessions:
+        for session in sessions:
+            np.testing.assert_array_equal(run(session), X @ WEIGHT)
+    with ortmulti.load(external[0], "cpu", 2, options, strategy=strategy) as pool:
+        for session in pool.sessions:
+            np.testing.assert_array_equal(run(session), X @ WEIGHT)
+
+
+def test_a_file_in_memory_replaces_one_that_is_not_there(external: tuple[Path, Path]) -> None:
+    path, data = external
+    data.unlink()
+    np.testing.assert_array_equal(run(onnx_models.cpu_session(path, with_file())), X @ WEIGHT)
+    np.testing.assert_array_equal(run(onnx_models.cpu_session(path.read_bytes(), with_file())), X @ WEIGHT)
+    with pytest.raises(ortmulti.Error):
+        onnx_models.cpu_session(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"), [("external", MODEL), ("file", MODEL), ("external", b"other"), ("file", b"other")]
+)
+def test_what_the_model_has_not_is_as_in_onnxruntime(kind: str, source: bytes) -> None:
+    """Weights that are in the model file, and names that it does not have."""
+    made = MODEL if source == MODEL else product("other").SerializeToString()
+    make, theirs = ADDED[kind]
+    expected = of_onnxruntime(made, theirs)
+    if isinstance(expected, str):
+        with pytest.raises(ortmulti.Error):
+            onnx_models.cpu_session(made, make())
+    else:
+        np.testing.assert_array_equal(run(onnx_models.cpu_session(made, make())), expected)
+
+
+def test_an_initializer_of_another_name_is_not_used() -> None:
+    np.testing.assert_array_equal(run(onnx_models.cpu_session(MODEL, with_initializer(name="other"))), 0 * X)
+
+
+def test_memory_of_onnx_runtimes_own_will_do() -> None:
+    """onnxruntime refuses values that it has allocated itself."""
+    made = ortmulti.OrtValue.ortvalue_from_shape_and_type([2, 2], np.float32)
+    made.update_inplace(WEIGHT)
+    options = ortmulti.SessionOptions()
+    options.add_initializer("weight0", made)
+    np.testing.assert_array_equal(run(onnx_models.cpu_session(MODEL, options)), X @ WEIGHT)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ">f4"])
+def test_any_layout_of_an_array_will_do(dtype: Any) -> None:
+    array = np.asfortranarray(WEIGHT.astype(dtype))
+    assert not array.flags.c_contiguous
+    np.testing.assert_array_equal(run(onnx_models.cpu_session(MODEL, with_initializer(array))), X @ WEIGHT)
+
+
+@pytest.mark.parametrize("kind", ADDED)
+def test_they_live_as_long_as_the_sessions(kind: str, external: tuple[Path, Path]) -> None:
+    array = WEIGHT.copy()
+    watched = weakref.ref(array)
+    given: Any = array if kind != "file" else memoryview(array).cast("B")
+    sessions = ortmulti.create_sessions(external[0], "cpu", 2, ADDED[kind][0](given))
+    del array, given
+    gc.collect()
+    assert watched() is not None
+    first, second = sessions
+    first.close()
+    np.testing.assert_array_equal(run(second), X @ WEIGHT)
+    second.close()
+    assert watched() is not None  # get_session_options has them
+    del sessions, first, second
+    gc.collect()
+    assert watched() is None
+
+
+def test_an_initializer_is_used_in_place() -> None:
+    array = np.zeros((2, 2), np.float32)
+    options = with_initializer(array)
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    session = onnx_models.cpu_session(MODEL, options)
+    array[:] = WEIGHT
+    np.testing.assert_array_equal(run(session), X @ WEIGHT)
+
+
+def test_a_file_that_is_used_in_place_stays(external: tuple[Path, Path]) -> None:
+    """From 1.31 on this entry has ONNX Runtime keep no copy."""
+    if release_of(ortmulti.get_version_string()) < (1, 31):
+        pytest.skip("needs ONNX Runtime 1.31")
+    options = with_file(bytearray(WEIGHT.tobytes()))
+    options.add_session_config_entry("session.use_external_initializer_file_buffers_directly", "1")
+    session = onnx_models.cpu_session(external[0], options)
+    del options
+    gc.collect()
+    np.testing.assert_array_equal(run(session), X @ WEIGHT)
+
+
+def test_options_that_change_later_do_not_change_sessions() -> None:
+    options = ortmulti.SessionOptions()
+    session = onnx_models.cpu_session(MODEL, options)
+    options.add_initializer("weight0", value(WEIGHT))
+    np.testing.assert_array_equal(run(session), 0 * X)
+    np.testing.assert_array_equal(run(onnx_models.cpu_session(MODEL, options)), X @ WEIGHT)
+
+
+def test_the_process_ends_in_order() -> None:
+    """With sessions over values, and options, alive when the interpreter ends."""
+    assert (
+        check_child(
+            """
+            import sys, numpy as np, ortmulti
+            options = ortmulti.SessionOptions()
+            options.add_initializer("weight0", ortmulti.OrtValue.ortvalue_from_numpy(np.ones((2, 2), np.float32)))
+            options.add_external_initializers_from_files_in_memory(["f"], [bytearray(8)], [8])
+            session = ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]), options, providers=["CPUExecutionProvider"])
+            print(session.run(None, {"x": np.ones((1, 2), np.float32)})[0].tolist())
+            """,
+            MODEL.hex(),
+        ).strip()
+        == "[[2.0, 2.0]]"
+    )
+
+
+# --- What is not shared, and not kept ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "method"),
+    [
+        (with_initializer, "add_initializer"),
+        (with_external, "add_external_initializers"),
+        (with_file, "add_external_initializers_from_files_in_memory"),
+    ],
+)
+def test_weights_of_the_options_are_neither_shared_nor_optimized_ahead(
+    make: Callable[[], ortmulti.SessionOptions], method: str, external: tuple[Path, Path]
+) -> None:
+    options = make()
+    load = shared._Load(shared.Request(str(external[0]), options=options))
+    assert method in str(shared._why_not(load))
+    with pytest.raises(ortmulti.NotOptimizable, match=method):
+        key_of(str(external[0]), CPU, options)
+    with pytest.raises(ortmulti.NotOptimizable, match=method):
+        ortmulti.optimize(external[0], "cpu", options=options)
+    with pytest.raises(ortmulti.NotImplemented, match=method):
+        onnxruntime_sessions(external[0], "cpu", options=options)
+
+
+# --- What is refused --------------------------------------------------------------------------------------------------
+
+EMPTY = np.zeros(0, np.float32)
+INVALID_TYPES: list[Callable[[ortmulti.SessionOptions], object]] = [
+    lambda o: o.add_initializer("a", WEIGHT),
+    lambda o: o.add_initializer("a", None),
+    lambda o: o.add_initializer(None, value(WEIGHT)),
+    lambda o: o.add_initializer("a", value(np.array(["text"]))),
+    lambda o: o.add_external_initializers("a", [value(WEIGHT)]),
+    lambda o: o.add_external_initializers(["a"], value(WEIGHT)),
+    lambda o: o.add_external_initializers(["b", "a"], [value(WEIGHT), WEIGHT]),  # type: ignore[list-item]
+    lambda o: o.add_external_initializers(["b", 1], [value(WEIGHT), value(WEIGHT)]),  # type: ignore[list-item]
+    lambda o: o.add_external_initializers_from_files_in_memory(["f"], b"abc", [3]),
+    lambda o: o.add_external_initializers_from_files_in_memory(["g", "f"], [b"abc", "abc"], [3, 3]),
+    lambda o: o.add_external_initializers_from_files_in_memory(["g", "f"], [b"abc", b"abc"], [3, 3.0]),
+    lambda o: o.add_external_initializers_from_files_in_memory(["g", "f"], [b"abc", b"abc"], [3, True]),
+]
+INVALID_VALUES: list[Callable[[ortmulti.SessionOptions], object]] = [
+    lambda o: o.add_initializer("", value(WEIGHT)),
+    lambda o: o.add_initializer("a\0b", value(WEIGHT)),
+    lambda o: o.add_external_initializers(["a", "b"], [value(WEIGHT)]),
+    lambda o: o.add_external_initializers(["a", "a"], [value(WEIGHT), value(WEIGHT)]),
+    lambda o: o.add_external_initializers_from_files_in_memory(["f"], [b"abc"], []),
+    lambda o: o.add_external_initializers_from_files_in_memory(["g", "f"], [b"abc", b"abc"], [3, 4]),
+    lambda o: o.add_external_initializers_from_files_in_memory(["g", "f"], [b"abc", b"abc"], [3, -1]),
+    lambda o: o.add_external_initializers_from_files_in_memory(["f"], [b"abc"], [2**70]),
+    lambda o: o.add_external_initializers_from_files_in_memory(["f", "f"], [b"abc", b"abc"], [3, 3]),
+    lambda o: o.add_external_initializers_from_files_in_memory(["f"], [np.arange(8)[::2]], [8]),
+]
+
+
+@pytest.mark.parametrize("add", [*INVALID_TYPES, *INVALID_VALUES])
+def test_what_cannot_be_is_one_error_and_adds_nothing(add: Callable[[ortmulti.SessionOptions], object]) -> None:
+    options = with_initializer(name="kept")
+    with pytest.raises(ortmulti.InvalidType if add in INVALID_TYPES else ortmulti.InvalidArgument) as error:
+        add(options)
+    assert isinstance(error.value, TypeError) == (add in INVALID_TYPES)
+    core = options._core
+    assert [core.initializers, core.external_initializers, core.files_in_memory] == [["kept"], [], []]
+
+
+def test_names_are_given_once() -> None:
+    options = with_initializer()
+    with pytest.raises(ortmulti.InvalidArgument, match="'weight0' was added"):
+        options.add_initializer("weight0", value(EMPTY))
+    options.add_external_initializers(["weight0"], [value(WEIGHT)])
+    with pytest.raises(ortmulti.InvalidArgument, match="'weight0' was added"):
+        options.add_external_initializers(["weight0"], [value(WEIGHT)])
+    options = with_file()
+    with pytest.raises(ortmulti.InvalidArgument, match=r"'model\.data' was added"):
+        options.add_external_initializers_from_files_in_memory(["model.data"], [b""], [0])
+
+
+@pytest.mark.parametrize("array", [np.zeros((2, 3), np.float32), np.zeros((2, 2), np.float64), EMPTY])
+@pytest.mark.parametrize("kind", ["initializer", "external"])
+def test_another_type_or_shape_is_as_in_onnxruntime(
+    kind: str, array: np.ndarray[Any, Any], external: tuple[Path, Path]
+) -> None:
+    theirs = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    expected = of_onnxruntime(
+        str(external[0]),
+        lambda o: (
+            o.add_initializer("weight0", theirs)
+            if kind == "initializer"
+            else o.add_external_initializers(["weight0"], [theirs])
+        ),
+    )
+    options = ADDED[kind][0](array)
+    try:
+        found: Any = run(onnx_models.cpu_session(external[0], options))
+    except ortmulti.Error as error:
+        found = type(error).__name__
+    np.testing.assert_array_equal(found, expected)

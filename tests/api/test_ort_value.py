@@ -1,0 +1,339 @@
+"""OrtValue against onnxruntime's, and what it shares with arrays."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from onnx import TensorProto
+
+import ortmulti
+from ortmulti import OrtValue
+from tests.support import fake_driver, gpus, onnx_models
+from tests.support.arrays import SHAPES, arrays
+from tests.support.processes import check_child
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+make = OrtValue.ortvalue_from_numpy
+
+
+def facts(value: Any) -> dict[str, object]:
+    """What both packages say of a value."""
+    names = ["shape", "data_type", "element_type", "device_name", "tensor_size_in_bytes"]
+    names += ["has_value", "is_tensor", "is_sparse_tensor", "is_tensor_sequence"]
+    return {name: getattr(value, name)() for name in names if hasattr(onnxruntime.OrtValue, name)}
+
+
+LAID_OUT = arrays().map(lambda typed: typed[1])
+ARRAYS = st.sampled_from(list(onnx_models.NUMERIC.values())).flatmap(lambda dtype: hnp.arrays(dtype, SHAPES))
+
+
+@given(ARRAYS)
+def test_values_say_what_onnxruntimes_say(array: np.ndarray) -> None:
+    value = make(array)
+    theirs = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    assert facts(value) == facts(theirs)
+    np.testing.assert_array_equal(value.numpy(), theirs.numpy())
+    assert value.numpy().dtype == theirs.numpy().dtype
+
+
+@given(LAID_OUT)
+def test_arrays_of_any_layout_come_back(array: np.ndarray) -> None:
+    found = make(array).numpy()
+    assert found.dtype == array.dtype.newbyteorder("=")
+    np.testing.assert_array_equal(found, array)
+
+
+@given(LAID_OUT)
+def test_memory_is_shared_where_a_value_can_be_over_it(array: np.ndarray) -> None:
+    value = make(array)
+    shared = array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative
+    if array.size:
+        assert (value.data_ptr() == array.ctypes.data) == shared
+        assert value.numpy().ctypes.data == value.data_ptr()
+        assert value.numpy().flags.writeable == (array.flags.writeable or not shared)
+
+
+@given(LAID_OUT, st.data())
+def test_updates_are_seen_by_whoever_shares_the_memory(array: np.ndarray, data: st.DataObject) -> None:
+    target = np.zeros(array.shape, array.dtype.newbyteorder("="))
+    value = make(target)
+    theirs = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros_like(target))
+    value.update_inplace(make(array) if data.draw(st.booleans()) else array)
+    theirs.update_inplace(np.require(array, target.dtype, "CA"))
+    np.testing.assert_array_equal(target, theirs.numpy())
+    np.testing.assert_array_equal(target, array)
+
+
+@given(SHAPES, st.sampled_from(list(onnx_models.NUMERIC)), st.booleans())
+def test_new_memory_has_the_shape_and_type(shape: tuple[int, ...], element_type: int, by_dtype: bool) -> None:
+    asked = onnx_models.NUMERIC[element_type] if by_dtype else element_type
+    value = OrtValue.ortvalue_from_shape_and_type(shape, asked)
+    assert facts(value) == facts(onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, asked))
+    value.numpy()[...] = 1
+    assert value.numpy().sum() == np.prod(shape, dtype=int)
+
+
+@pytest.mark.parametrize(
+    ("element_type", "dtype"),
+    [(TensorProto.BFLOAT16, np.uint16), (TensorProto.FLOAT8E4M3FN, np.uint8), (TensorProto.FLOAT16, np.int16)],
+)
+def test_arrays_are_taken_for_other_types(element_type: int, dtype: type) -> None:
+    array = np.arange(6, dtype=dtype).reshape(2, 3)
+    value = OrtValue.ortvalue_from_numpy_with_onnx_type(array, element_type)
+    assert facts(value) == facts(onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, element_type))
+    assert value.data_ptr() == array.ctypes.data
+    if element_type != TensorProto.FLOAT16:
+        value.update_inplace(array[::-1].copy())
+        np.testing.assert_array_equal(array, np.arange(6).reshape(2, 3)[::-1])
+    strided = OrtValue.ortvalue_from_numpy_with_onnx_type(array[:, ::2], element_type)
+    assert strided.shape() == [2, 2]
+    assert strided.data_ptr() != array.ctypes.data
+
+
+def test_strings_are_copied_both_ways() -> None:
+    texts = np.array([["a", "bé"], ["", "nul\0inside"]], object)
+    for array in (texts, texts.astype(str)):
+        value = make(array)
+        assert value.data_type() == "tensor(string)"
+        assert value.shape() == [2, 2]
+        np.testing.assert_array_equal(value.numpy(), texts)
+    assert make(np.array([b"xy"])).numpy().tolist() == ["xy"]
+    with pytest.raises(ortmulti.NotImplemented):
+        value.update_inplace(texts)
+    with pytest.raises(ortmulti.InvalidType, match="no address"):
+        value.data_ptr()
+    empty = OrtValue.ortvalue_from_shape_and_type([2], np.str_)
+    assert empty.numpy().tolist() == ["", ""]
+
+
+def test_values_are_arrays_to_numpy() -> None:
+    array = np.arange(3.0)
+    value = make(array)
+    assert np.asarray(value).ctypes.data == array.ctypes.data
+    assert np.asarray(value, np.float32).dtype == np.float32
+    assert np.array(value).ctypes.data != array.ctypes.data
+    assert repr(value) == "<OrtValue tensor(double) [3] on cpu>"
+
+
+def test_the_array_lives_as_long_as_the_value_and_what_it_gave() -> None:
+    array = np.arange(1000.0)
+    watched = weakref.ref(array)
+    value = make(array)
+    del array
+    gc.collect()
+    assert watched() is not None
+    given_out = value.numpy()
+    del value
+    gc.collect()
+    assert watched() is not None
+    assert given_out[-1] == 999
+    del given_out
+    gc.collect()
+    assert watched() is None
+
+
+def test_what_onnxruntime_allocated_lives_as_long_as_its_arrays() -> None:
+    value = OrtValue.ortvalue_from_shape_and_type([1000], np.int64)
+    address = value.data_ptr()
+    array = value.numpy()
+    array[:] = 7
+    watched = weakref.ref(value)
+    del value
+    gc.collect()
+    assert watched() is None
+    other = OrtValue.ortvalue_from_shape_and_type([1000], np.int64)
+    assert other.data_ptr() != address
+    assert (array == 7).all()
+
+
+FLOATS = np.ones((2, 3), np.float32)
+FROZEN = np.ones((2, 3), np.float32)
+FROZEN.flags.writeable = False
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: make(3), ortmulti.InvalidType, "numpy.ndarray, not int"),
+        (lambda: make(FLOATS.astype(np.complex64)), ortmulti.InvalidType, "complex64"),
+        (lambda: make(np.array(["2020"], "M8[Y]")), ortmulti.InvalidType, "datetime64"),
+        (lambda: make(FLOATS, "toaster"), ortmulti.InvalidArgument, "'toaster'"),
+        (lambda: make(FLOATS, "CPU"), ortmulti.InvalidArgument, "'CPU'"),
+        (lambda: make(FLOATS, "npu"), ortmulti.NotImplemented, "'npu'"),
+        (lambda: make(FLOATS, "gpu", 0, 0x1002), ortmulti.NotImplemented, "'gpu'"),
+        (lambda: make(FLOATS, "cuda", 99), ortmulti.DeviceError, "no device cuda:99"),
+        (lambda: make(FLOATS, "cpu", -1), ortmulti.InvalidArgument, "0 or more"),
+        (lambda: make(FLOATS, "cpu", 1.5), ortmulti.InvalidType, "device_id"),
+        (lambda: make(FLOATS, None), ortmulti.InvalidType, "device_type"),
+        (lambda: OrtValue(FLOATS), ortmulti.InvalidArgument, "ndarray"),
+        (lambda: OrtValue.ortvalue_from_shape_and_type([-1], 1), ortmulti.InvalidArgument, "negative"),
+        (lambda: OrtValue.ortvalue_from_shape_and_type([2**62, 4], 1), ortmulti.InvalidArgument, "no memory"),
+        (lambda: OrtValue.ortvalue_from_shape_and_type([2**80], 1), ortmulti.InvalidArgument, "no memory"),
+        (lambda: OrtValue.ortvalue_from_shape_and_type([2**53], 1), ortmulti.OutOfMemory, "memory|alloc"),
+        (lambda: OrtValue.ortvalue_from_shape_and_type("ab", 1), ortmulti.InvalidType, "shape"),
+        (lambda: OrtValue.ortvalue_from_shape_and_type(None, 1), ortmulti.InvalidType, "shape"),
+        (lambda: OrtValue.ortvalue_from_shape_and_type([1], None), ortmulti.InvalidType, "element_type"),
+        (lambda: OrtValue.ortvalue_from_shape_and_type([1], "no dtype"), ortmulti.InvalidType, "'no dtype'"),
+        (lambda: OrtValue.ortvalue_from_shape_and_type([1], np.complex64), ortmulti.InvalidType, "complex64"),
+        (lambda: OrtValue.ortvalue_from_shape_and_type([1], 99), ortmulti.NotImplemented, "99"),
+        (lambda: OrtValue.ortvalue_from_shape_and_type([1], 2**40), ortmulti.NotImplemented, "1099511627776"),
+        (lambda: OrtValue.ortvalue_from_shape_and_type([1], 1, memory_info=3), ortmulti.NotImplemented, "memory_info"),
+        (lambda: OrtValue.ortvalue_from_numpy_with_onnx_type(FLOATS, 16), ortmulti.InvalidArgument, "2 bytes"),
+        (lambda: OrtValue.ortvalue_from_numpy_with_onnx_type(FLOATS, 99), ortmulti.NotImplemented, "99"),
+        (lambda: OrtValue.ortvalue_from_numpy_with_onnx_type(FLOATS, -(2**40)), ortmulti.NotImplemented, "-109"),
+        (lambda: OrtValue.ortvalue_from_numpy_with_onnx_type(FLOATS, 8), ortmulti.NotImplemented, "string"),
+        (lambda: OrtValue.ortvalue_from_numpy_with_onnx_type([1], 16), ortmulti.InvalidType, "not list"),
+        (lambda: make(FLOATS).update_inplace([1]), ortmulti.InvalidType, "not list"),
+        (lambda: make(FLOATS).update_inplace(np.zeros(7, np.float32)), ortmulti.InvalidArgument, "28 bytes"),
+        (lambda: make(FLOATS).update_inplace(np.zeros((2, 3))), ortmulti.InvalidType, "float64"),
+        (lambda: make(FLOATS).update_inplace(make(np.zeros(7))), ortmulti.InvalidArgument, "56 bytes"),
+        (lambda: make(FROZEN).update_inplace(FLOATS), ortmulti.InvalidArgument, "read-only"),
+    ],
+)
+def test_bad_arguments_are_refused(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.fixture
+def memory_driver(tmp_path: Path) -> dict[str, str]:
+    """The environment of a child with GPUs whose memory it can read."""
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    return fake_driver.build(folder, "memory_driver.c").environment
+
+
+def test_values_on_gpus_have_memory_of_their_own(memory_driver: dict[str, str]) -> None:
+    code = """
+        import ctypes, gc
+        import numpy as np
+        from ortmulti import OrtDevice, OrtValue, OrtValueVector, copy_tensors
+
+        driver = ctypes.CDLL("libcuda.so.1")
+        array = np.arange(6, dtype=np.float32).reshape(2, 3)
+        value = OrtValue.ortvalue_from_numpy(array.T, "cuda", 1)
+        print(value, value.device_name(), value.__dlpack_device__(), value.shape(), driver.live())
+        assert np.array_equal(value.numpy(), array.T)
+        value.update_inplace(np.full((3, 2), 5, np.float32))
+        assert (value.numpy() == 5).all() and array[1, 2] == 5 and array[0, 0] == 0
+        other = OrtValue.ortvalue_from_shape_and_type([6], np.float32, "gpu", 2, 0x10de)
+        other.update_inplace(value)  # of another GPU
+        assert (other.numpy() == 5).all()
+        on_cpu = OrtValue.ortvalue_from_numpy(np.zeros(6, np.float32))
+        on_cpu.update_inplace(other)
+        other.update_inplace(OrtValue.ortvalue_from_numpy(array))
+        assert (on_cpu.numpy() == 5).all() and np.array_equal(other.numpy(), array.reshape(-1))
+        value.update_inplace(np.full((3, 2), 7, np.float32))
+        copy_tensors([value, other], [other, on_cpu])  # one after the other
+        assert (on_cpu.numpy() == 7).all()
+        value.update_inplace(np.full((3, 2), 5, np.float32))
+        batch = OrtValueVector()
+        pointer, device = other.data_ptr(), OrtDevice.make("cuda", 2)
+        batch.push_back_batch([other], [pointer], [np.float32], [[2, 3]], [device])
+        del other
+        gc.collect()
+        assert driver.live() == 2 and batch[0].data_ptr() == pointer and (batch[0].numpy() == 7).all()
+        other = batch[0]
+        del batch
+        empty = OrtValue.ortvalue_from_numpy(np.zeros((0, 3)), "cuda")
+        assert empty.numpy().shape == (0, 3)
+        capsule = value.__dlpack__()
+        del value, other, empty
+        gc.collect()
+        print(driver.live())
+        taken = OrtValue.from_dlpack(capsule)
+        del capsule
+        print(taken, (taken.numpy() == 5).all())
+        again = OrtValue.from_dlpack(taken)
+        assert again.data_ptr() == taken.data_ptr()
+        del taken
+        assert (again.numpy() == 5).all()
+        del again
+        gc.collect()
+        print(driver.live())
+    """
+    assert check_child(code, environment=memory_driver).splitlines() == [
+        "<OrtValue tensor(float) [3, 2] on cuda:1> cuda (2, 1) [3, 2] 1",
+        "1",
+        "<OrtValue tensor(float) [3, 2] on cuda:1> True",
+        "0",
+    ]
+
+
+def test_a_full_gpu_and_bad_devices_are_said(memory_driver: dict[str, str]) -> None:
+    code = """
+        import ctypes
+        import numpy as np
+        from ortmulti import OrtValue
+
+        def failure(call, *arguments):
+            try:
+                call(*arguments)
+            except Exception as error:
+                print(f"{type(error).__name__}: {error}")
+
+        make = OrtValue.ortvalue_from_shape_and_type
+        failure(make, [10], np.float32, "cuda", 2)
+        failure(make, [2**30], np.float32, "cuda", 0)
+        failure(make, [10], np.float32, "cuda", 3)
+        failure(make, [10], np.str_, "cuda", 0)
+        print(ctypes.CDLL("libcuda.so.1").live())
+    """
+    full, large, unknown, strings, live = check_child(
+        code, environment={**memory_driver, "FAKE_DRIVER_FULL": "2"}
+    ).splitlines()
+    assert full.startswith("OutOfMemory: the value takes 0 MB on cuda:2")
+    assert large.startswith("OutOfMemory: the value takes 4294 MB on cuda:0, which has ")
+    assert unknown == "DeviceError: there is no device cuda:3: this process sees 3 CUDA devices"
+    assert strings.startswith(
+        "NotImplemented: [ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : strings are in the CPU's memory"
+    )
+    assert live == "0"
+
+
+def test_values_on_gpus_stay_with_the_parent_after_a_fork(memory_driver: dict[str, str]) -> None:
+    code = """
+        import os
+        import numpy as np
+        import ortmulti
+
+        value = ortmulti.OrtValue.ortvalue_from_numpy(np.ones(3), "cuda")
+        child = os.fork()
+        if child == 0:
+            try:
+                value.numpy()
+            except ortmulti.ForkError:
+                del value
+                os._exit(0)
+            os._exit(1)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), value.numpy().sum())
+    """
+    assert check_child(code, environment=memory_driver) == "0 3.0\n"
+
+
+@pytest.mark.gpu
+def test_values_on_real_gpus() -> None:
+    code = """
+        import numpy as np
+        from ortmulti import OrtValue, _core
+
+        array = np.random.default_rng(0).standard_normal((300, 70))
+        for device in range(_core.cuda_device_count()):
+            value = OrtValue.ortvalue_from_numpy(array, "cuda", device)
+            assert np.array_equal(value.numpy(), array)
+            value.update_inplace(array + 1)
+            other = OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, "cuda", 0)
+            other.update_inplace(value)
+            assert np.array_equal(other.numpy(), array + 1)
+        print("done")
+    """
+    assert check_child(code, environment=gpus.VISIBLE, timeout=120) == "done\n"

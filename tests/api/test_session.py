@@ -1,0 +1,341 @@
+"""A session under onnxruntime's interface, beside onnxruntime's own."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import shutil
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ortmulti
+from ortmulti import _core
+from tests.support import onnx_models
+from tests.support.processes import check_child, nothing_leaks
+
+CPU = ["CPUExecutionProvider"]
+X = np.linspace(-1, 1, 3 * 64, dtype=np.float32).reshape(3, 64)
+
+
+def described(values: Any) -> list[tuple[str, str, list[int | str | None]]]:
+    return [(value.name, value.type, value.shape) for value in values]
+
+
+def typed_model() -> bytes:
+    """Inputs of many types and shapes, one of them with a default value."""
+    shapes: list[onnx_models.Shape] = [None, [], [0], ["n"], [None, 3], ["batch", 2, None, "width"]]
+    types = [*onnx_models.NUMERIC, TensorProto.STRING]
+    inputs: list[onnx_models.Value] = [
+        (f"input {i}", element_type, shapes[i % len(shapes)]) for i, element_type in enumerate(types)
+    ]
+    nodes = [helper.make_node("Identity", [name], [f"output {i}"]) for i, (name, *_) in enumerate(inputs)]
+    outputs = [(f"output {i}", element_type, shape) for i, (_, element_type, shape) in enumerate(inputs)]
+    default = numpy_helper.from_array(np.ones(2, np.float32), "default")
+    nodes.append(helper.make_node("Neg", ["default"], ["negated"]))
+    inputs.append(("default", TensorProto.FLOAT, [2]))
+    outputs.append(("negated", TensorProto.FLOAT, [2]))
+    proto = onnx_models.model(nodes, inputs, outputs, [default])
+    proto.model_version = 7
+    proto.domain = "a.domain"
+    proto.doc_string = "what it is for"
+    proto.graph.doc_string = "the graph"
+    helper.set_model_props(proto, {"key": "value", "empty": "", "é": "漢"})
+    return proto.SerializeToString()
+
+
+def test_inputs_outputs_and_metadata_are_onnxruntimes() -> None:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    theirs = onnxruntime.InferenceSession(typed_model(), options, providers=CPU)
+    ours_options = ortmulti.SessionOptions()
+    ours_options.log_severity_level = 3
+    ours = onnx_models.cpu_session(typed_model(), ours_options)
+    assert described(ours.get_inputs()) == described(theirs.get_inputs())
+    assert described(ours.get_outputs()) == described(theirs.get_outputs())
+    assert described(ours.get_overridable_initializers()) == described(theirs.get_overridable_initializers())
+    assert [value.name for value in ours.get_overridable_initializers()] == ["default"]
+    assert str(ours.get_inputs()[5]) == str(theirs.get_inputs()[5])
+    for name in (
+        "producer_name", "graph_name", "domain", "description", "graph_description", "version", "custom_metadata_map",
+    ):  # fmt: skip
+        assert getattr(ours.get_modelmeta(), name) == getattr(theirs.get_modelmeta(), name), name
+    assert ours.get_modelmeta().custom_metadata_map == {"key": "value", "empty": "", "é": "漢"}
+    assert ours.get_providers() == theirs.get_providers() == CPU
+    assert ours.get_provider_options() == theirs.get_provider_options() == {CPU[0]: {}}
+    assert ours.device == "cpu"
+
+
+def test_a_default_value_can_be_overridden() -> None:
+    proto = onnx_models.model(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        [("x", TensorProto.FLOAT, [2]), ("w", TensorProto.FLOAT, [2])],
+        [("y", TensorProto.FLOAT, [2])],
+        [numpy_helper.from_array(np.ones(2, np.float32), "w")],
+    )
+    options = ortmulti.SessionOptions()
+    options.log_severity_level = 3
+    session = onnx_models.cpu_session(proto.SerializeToString(), options)
+    x = np.zeros(2, np.float32)
+    assert session.run(None, {"x": x})[0].tolist() == [1, 1]
+    assert session.run(None, {"x": x, "w": np.full(2, 5, np.float32)})[0].tolist() == [5, 5]
+
+
+def expected_matmul() -> np.ndarray[Any, Any]:
+    theirs = onnxruntime.InferenceSession(onnx_models.matmul(), providers=CPU)
+    result: np.ndarray[Any, Any] = theirs.run(None, {"x": X})[0]
+    return result
+
+
+@pytest.mark.parametrize("kind", [str, Path, bytes, bytearray, memoryview])
+def test_a_model_is_a_path_or_bytes(kind: Any, tmp_path: Path) -> None:
+    model = onnx_models.matmul()
+    path = tmp_path / "modèle 漢.onnx"
+    path.write_bytes(model)
+    session = onnx_models.cpu_session(kind(path) if kind in (str, Path) else kind(model))
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_matmul())
+
+
+def test_the_callers_bytes_are_released_after_creation() -> None:
+    model = bytearray(onnx_models.matmul())
+    session = onnx_models.cpu_session(model)
+    model.clear()  # BufferError while it is exported
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_matmul())
+
+
+def test_bytes_that_onnxruntime_goes_on_using_are_kept(tmp_path: Path) -> None:
+    """Such as those of a model in ONNX Runtime's own format, used in place."""
+    path = tmp_path / "model.ort"
+    options = ortmulti.SessionOptions()
+    options.optimized_model_filepath = path
+    options.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    onnx_models.cpu_session(onnx_models.matmul(512), options)
+    x = np.ones((1, 512), np.float32)
+
+    in_place = ortmulti.SessionOptions()
+    in_place.add_session_config_entry("session.use_ort_model_bytes_directly", "1")
+    in_place.add_session_config_entry("session.use_ort_model_bytes_for_initializers", "1")
+    in_place.add_session_config_entry("session.disable_prepacking", "1")
+    model = bytearray(path.read_bytes())
+    session = onnx_models.cpu_session(model, in_place)
+    expected = session.run(None, {"x": x})[0]
+    with pytest.raises(BufferError):
+        model.clear()
+    del model
+    gc.collect()
+    scratch = bytearray(path.stat().st_size)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
+    assert len(scratch) > 2**20
+
+
+def test_external_data_lies_beside_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = onnx_models.write_external(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for model in (path, path.relative_to(tmp_path)):
+        session = onnx_models.cpu_session(model)
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_matmul())
+
+
+def test_external_data_of_bytes_lies_where_the_options_say(tmp_path: Path) -> None:
+    path, _ = onnx_models.write_external(tmp_path)
+    options = ortmulti.SessionOptions()
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(tmp_path))
+    session = onnx_models.cpu_session(path.read_bytes(), options)
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_matmul())
+
+
+def test_external_data_through_a_link(tmp_path: Path) -> None:
+    """As in the caches that model hubs make: links to files under other names; some releases refuse these."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"
+    blobs.mkdir()
+    snapshot.mkdir()
+    path, data = onnx_models.write_external(tmp_path)
+    for source in (path, data):
+        shutil.move(source, blobs / f"of-{source.name}")
+        (snapshot / source.name).symlink_to(blobs / f"of-{source.name}")
+
+    def outcome(create: Callable[[Path], Any]) -> str:
+        try:
+            session = create(snapshot / path.name)
+        except Exception as error:
+            return type(error).__name__
+        return str(session.run(None, {"x": X})[0].tolist())
+
+    assert outcome(onnx_models.cpu_session) == outcome(lambda model: onnxruntime.InferenceSession(model, providers=CPU))
+
+
+def test_close_frees_the_session_and_its_threads() -> None:
+    options = ortmulti.SessionOptions()
+    options.intra_op_num_threads = 3
+    onnx_models.cpu_session(onnx_models.matmul(), options).close()
+    with nothing_leaks():
+        session = onnx_models.cpu_session(onnx_models.matmul(), options)
+        assert "closed" not in repr(session)
+        session.close()
+        session.close()
+        assert session.closed
+    assert "closed" in repr(session)
+
+
+def test_deleting_a_session_frees_it() -> None:
+    options = ortmulti.SessionOptions()
+    options.intra_op_num_threads = 3
+    with nothing_leaks():
+        session = onnx_models.cpu_session(onnx_models.matmul(), options)
+        reference = weakref.ref(session)
+        del session
+        gc.collect()
+        assert reference() is None
+
+
+def test_with_closes() -> None:
+    with onnx_models.cpu_session(onnx_models.matmul()) as session:
+        assert session.run(None, {"x": X})[0].shape == (3, 64)
+    assert session.closed
+
+
+def test_closing_while_threads_run_waits_and_later_runs_raise() -> None:
+    session = onnx_models.cpu_session(onnx_models.matmul(128))
+    x = np.ones((64, 128), np.float32)
+    running = threading.Barrier(5)
+    outcomes: list[str] = []
+
+    def work() -> None:
+        session.run(None, {"x": x})
+        running.wait()
+        try:
+            while True:
+                session.run(None, {"x": x})
+        except ortmulti.ClosedError:
+            outcomes.append("closed")
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    running.wait()
+    session.close()
+    for thread in threads:
+        thread.join()
+    assert outcomes == ["closed"] * 4
+
+
+def test_ours_and_onnxruntimes_sessions_run_side_by_side() -> None:
+    model = onnx_models.convolution()
+    x = np.ones((2, 3, 16, 16), np.float32)
+    theirs = onnxruntime.InferenceSession(model, providers=CPU)
+    ours = onnx_models.cpu_session(model)
+    expected = theirs.run(None, {"x": x})[0]
+    np.testing.assert_array_equal(ours.run(None, {"x": x})[0], expected)
+    del theirs
+    gc.collect()
+    np.testing.assert_array_equal(ours.run(None, {"x": x})[0], expected)
+    ours.close()
+    again = onnxruntime.InferenceSession(model, providers=CPU)
+    np.testing.assert_array_equal(again.run(None, {"x": x})[0], expected)
+
+
+def test_a_profile_is_written(tmp_path: Path) -> None:
+    options = ortmulti.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    session = onnx_models.cpu_session(onnx_models.matmul(), options)
+    assert session.get_profiling_start_time_ns() > 0
+    session.run(None, {"x": X})
+    path = Path(session.end_profiling())
+    assert path.parent == tmp_path
+    assert "matmul0" in path.read_text()
+
+
+def test_without_onnxruntime_the_first_use_says_what_to_install(tmp_path: Path) -> None:
+    """In an interpreter that sees ortmulti and NumPy alone."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    (packages / "ortmulti").symlink_to(Path(ortmulti.__file__).parent)
+    core = Path(_core.__file__)
+    numpy_folder = Path(np.__file__).parent
+    for folder in numpy_folder.parent.glob("numpy*"):
+        (packages / folder.name).symlink_to(folder)
+    printed = check_child(
+        """
+        import importlib.machinery, importlib.util, sys
+        packages, core = sys.argv[1:]
+        sys.path.insert(0, packages)
+        # The compiled module of an editable installation lies elsewhere.
+        loader = importlib.machinery.ExtensionFileLoader("ortmulti._core", core)
+        spec = importlib.util.spec_from_file_location("ortmulti._core", core, loader=loader)
+        sys.modules["ortmulti._core"] = importlib.util.module_from_spec(spec)
+        loader.exec_module(sys.modules["ortmulti._core"])
+        import ortmulti
+        for use in (
+            lambda: ortmulti.InferenceSession(b"model"), ortmulti.get_available_providers, ortmulti.RunOptions,
+            lambda: ortmulti.create_sessions(b"model", "cpu"),
+        ):
+            try:
+                use()
+            except ortmulti.LibraryError as error:
+                assert isinstance(error, ImportError)
+                print(error)
+        """,
+        packages,
+        core,
+        options=("-S", "-E"),
+        environment={"ORTMULTI_ONNXRUNTIME_LIBRARY": None},
+    ).splitlines()
+    assert len(printed) == 4
+    for message in printed:
+        assert 'pip install "ortmulti[gpu]"' in message
+        assert 'pip install "ortmulti[cpu]"' in message
+
+
+@pytest.mark.parametrize("content", ["none", "empty", "text", "another library"])
+def test_an_unusable_library_is_named(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "libonnxruntime.so.1"
+    if content == "another library":
+        [libc] = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libc.so" in line}
+        shutil.copy(libc, path)
+    elif content != "none":
+        path.write_text("" if content == "empty" else content)
+    printed = check_child(
+        """
+        import ortmulti
+        for _ in range(2):
+            try:
+                ortmulti.get_available_providers()
+            except ortmulti.LibraryError as error:
+                print(error)
+        """,
+        environment={"ORTMULTI_ONNXRUNTIME_LIBRARY": str(path)},
+    )
+    assert printed.count(str(path)) >= 2
+
+
+def test_a_session_is_not_picklable() -> None:
+    session = onnx_models.cpu_session(onnx_models.matmul())
+    with pytest.raises(TypeError, match="pickle"):
+        pickle.dumps(session)
+
+
+def test_large_model_bytes_reach_onnxruntime_whole() -> None:
+    """Those of a model with 8 MB of weights inside."""
+    model = onnx_models.matmul_proto(1024).SerializeToString()
+    assert len(model) > 8_000_000
+    x = np.ones((1, 1024), np.float32)
+    theirs = onnxruntime.InferenceSession(model, providers=CPU)
+    np.testing.assert_array_equal(onnx_models.cpu_session(model).run(None, {"x": x})[0], theirs.run(None, {"x": x})[0])
+
+
+def test_the_model_may_change_or_go_after_creation(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx_models.matmul_proto(), path)
+    session = onnx_models.cpu_session(path)
+    path.unlink()
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_matmul())

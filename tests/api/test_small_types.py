@@ -1,0 +1,138 @@
+"""Tensors of the types that NumPy has not, and ml_dtypes has, in and out of a run, beside onnxruntime's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+import ortmulti
+from tests.support import onnx_models
+from tests.support.processes import check_child
+from tests.support.values import assert_same, casting, model, pair, tensor
+
+# (element type, its dtype in ml_dtypes); those that ONNX Runtime 1.21 has.
+SMALL = [
+    (TensorProto.BFLOAT16, ml_dtypes.bfloat16),
+    (TensorProto.FLOAT8E4M3FN, ml_dtypes.float8_e4m3fn),
+    (TensorProto.FLOAT8E4M3FNUZ, ml_dtypes.float8_e4m3fnuz),
+    (TensorProto.FLOAT8E5M2, ml_dtypes.float8_e5m2),
+    (TensorProto.FLOAT8E5M2FNUZ, ml_dtypes.float8_e5m2fnuz),
+    (TensorProto.UINT4, ml_dtypes.uint4),
+    (TensorProto.INT4, ml_dtypes.int4),
+]
+small = pytest.mark.parametrize(("element", "dtype"), SMALL, ids=[np.dtype(dtype).name for _, dtype in SMALL])
+
+
+def every_value(dtype: Any) -> Any:
+    """Every finite value of a type; of bfloat16, some of each exponent."""
+    name = np.dtype(dtype).name
+    if "int" in name:
+        info = ml_dtypes.iinfo(dtype)
+        return np.arange(info.min, info.max + 1).astype(dtype)
+    bits = np.arange(0, 1 << 16, 37, dtype=np.uint16) if name == "bfloat16" else np.arange(256).astype(np.uint8)
+    values = bits.view(dtype)
+    return values[np.isfinite(values.astype(np.float32))]
+
+
+@small
+def test_small_types_arrive(element: int, dtype: Any) -> None:
+    """onnxruntime's run takes no such array; the model's result is what ml_dtypes says."""
+    theirs, ours = pair(casting(element, back=True))
+    values = every_value(dtype)
+    for array in (values, values[1:], values[::-1], values[::2], values[:0], values[1], values.reshape(1, -1, 1)):
+        [result] = ours.run(None, {"x": array})
+        assert_same(result, np.asarray(array).astype(np.float32))
+    with pytest.raises(RuntimeError):
+        theirs.run(None, {"x": values})
+
+
+@small
+def test_small_types_return(element: int, dtype: Any) -> None:
+    _, ours = pair(casting(element, back=False))
+    for values in (every_value(dtype), every_value(dtype)[1:], every_value(dtype)[:0].reshape(3, 0)):
+        [result] = ours.run(None, {"x": values.astype(np.float32)})
+        if element == TensorProto.FLOAT8E4M3FN:
+            assert result.dtype == np.uint8
+            result = result.view(dtype)
+        assert_same(result, values)
+        assert result.flags.writeable
+
+
+@small
+def test_small_types_that_onnxruntime_returns_are_the_same(element: int, dtype: Any) -> None:
+    theirs, ours = pair(casting(element, back=False))
+    feed = {"x": every_value(dtype).astype(np.float32)}
+    try:
+        [expected] = theirs.run(None, feed)
+    except RuntimeError as error:
+        assert "No corresponding Numpy type" in str(error)  # noqa: PT017 - which types it has differs by release
+    else:
+        assert_same(ours.run(None, feed)[0], expected)
+
+
+@pytest.mark.parametrize("element", [element for element, _ in SMALL], ids=TensorProto.DataType.Name)
+def test_lists_and_numbers_are_converted_to_small_types(element: int) -> None:
+    _, ours = pair(casting(element, back=True))
+    for value in ([[1, 2], [3, 4]], 3):
+        assert_same(ours.run(None, {"x": value})[0], np.array(value, np.float32))
+
+
+@small
+def test_other_dtypes_for_small_types(element: int, dtype: Any) -> None:
+    _, ours = pair(casting(element, back=True))
+    other = ml_dtypes.float8_e5m2 if dtype is not ml_dtypes.float8_e5m2 else ml_dtypes.bfloat16
+    for wrong in (np.uint8, np.uint16, np.int8, np.float16, np.float32, object, other):
+        with pytest.raises(ortmulti.InvalidType, match=rf"'x'.*dtype ml_dtypes\.{np.dtype(dtype).name}; got"):
+            ours.run(None, {"x": np.ones(2).astype(wrong)})
+
+
+@pytest.mark.parametrize("count", range(9))
+def test_packed_types_of_every_length_pass_through(count: int) -> None:
+    type_ = tensor(TensorProto.INT4)
+    _, ours = pair(model([], {"x": type_}, {"x": type_}, opset=21))
+    values = np.arange(-4, count - 4).astype(ml_dtypes.int4)
+    [result] = ours.run(None, {"x": values})
+    assert_same(result, values)
+
+
+def test_an_input_of_a_small_type_that_is_also_an_output_is_copied() -> None:
+    type_ = tensor(TensorProto.BFLOAT16)
+    _, ours = pair(model([], {"x": type_}, {"x": type_}, opset=21))
+    x = np.arange(5).astype(ml_dtypes.bfloat16)
+    for array in (x, x[::-1], x.astype(x.dtype.newbyteorder())):
+        [result] = ours.run(None, {"x": array})
+        assert_same(result, array.astype(ml_dtypes.bfloat16))
+        assert not np.shares_memory(result, array)
+
+
+def test_ml_dtypes_is_imported_when_it_is_needed_and_missed_by_name() -> None:
+    printed = check_child(
+        """
+        import sys
+        import numpy as np
+        import ortmulti
+
+        def session(text):
+            return ortmulti.InferenceSession(bytes.fromhex(text), providers=["CPUExecutionProvider"])
+
+        session(sys.argv[1]).run(None, {"x": np.ones(2, np.float32)})
+        print("ml_dtypes" in sys.modules)
+        sys.modules["ml_dtypes"] = None  # as if it were not installed
+        for text, x in ((sys.argv[2], np.ones(2, np.float32)), (sys.argv[3], [1, 2])):
+            try:
+                session(text).run(None, {"x": x})
+            except ortmulti.NotImplemented as error:
+                print(error)
+        """,
+        onnx_models.one_node("Neg").hex(),
+        casting(TensorProto.BFLOAT16, back=False).hex(),
+        casting(TensorProto.INT4, back=True).hex(),
+    ).splitlines()
+    assert printed[0] == "False"
+    assert "tensor(bfloat16)" in printed[1]
+    assert "tensor(int4)" in printed[2]
+    assert all("pip install" in line for line in printed[1:])

@@ -1,0 +1,436 @@
+"""What ONNX Runtime saved, split into a small graph and the weights that the original's files do not have."""
+
+from __future__ import annotations
+
+import copy
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, external_data_helper, helper, numpy_helper
+
+import ortmulti
+from ortmulti import _core
+from tests.support import onnx_models
+
+ALIGNMENT = 256
+NAMES = ["a", "b", "c", "é", "w.0"]
+
+
+def value(shape: list[int], dtype: Any, seed: int) -> np.ndarray:
+    """Any bytes; equal ones for an equal seed."""
+    count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    data = np.random.default_rng(seed).integers(0, 2 if dtype == np.bool_ else 128, count, dtype=np.uint8)
+    return np.frombuffer(data.tobytes(), dtype).reshape(shape)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> TensorProto:
+    name = draw(st.sampled_from(NAMES))
+    shape = draw(st.sampled_from([[], [0], [3], [2, 5], [1024], [33, 64], [5000]]))
+    dtype = draw(st.sampled_from([np.float32, np.float16, np.int8, np.int64, np.bool_]))
+    array = value(shape, dtype, draw(st.integers(0, 2)))
+    if draw(st.integers(0, 3)) == 0:
+        return helper.make_tensor(name, helper.np_dtype_to_tensor_dtype(array.dtype), shape, array.ravel())
+    return numpy_helper.from_array(array, name)
+
+
+@st.composite
+def graphs(draw: st.DrawFn, depth: int = 0) -> onnx.GraphProto:
+    weights = draw(st.lists(tensors(), max_size=3, unique_by=lambda tensor: tensor.name))
+    inputs = [
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        for tensor in weights
+        if draw(st.integers(0, 4)) == 0
+    ]
+    nodes = [helper.make_node("Relu", ["x"], ["y"], name="é")]
+    for _ in range(draw(st.integers(0, 2 if depth < 2 else 0))):
+        branches = {name: draw(graphs(depth + 1)) for name in ("then_branch", "else_branch")}
+        nodes.append(helper.make_node("If", ["c"], ["y"], **branches))
+    return helper.make_graph(nodes, "graph", inputs, [], weights, doc_string="text" * depth)
+
+
+@st.composite
+def models(draw: st.DrawFn) -> onnx.ModelProto:
+    model = helper.make_model(draw(graphs()), ir_version=draw(st.sampled_from([3, 8, 10])))
+    if draw(st.booleans()):
+        node = helper.make_node("If", ["c"], ["y"], then_branch=draw(graphs(2)), else_branch=draw(graphs(2)))
+        opset = [helper.make_opsetid("", 17)]
+        model.functions.append(helper.make_function("custom", "F", ["c"], ["y"], [node], opset, [], []))
+    return model
+
+
+def initializers(model: onnx.ModelProto) -> Iterator[TensorProto]:
+    """In the order in which they lie in the serialized model."""
+
+    def of_nodes(nodes: Any) -> Iterator[TensorProto]:
+        for node in nodes:
+            for attribute in node.attribute:
+                if attribute.type == onnx.AttributeProto.GRAPH:
+                    yield from of_graph(attribute.g)
+
+    def of_graph(graph: onnx.GraphProto) -> Iterator[TensorProto]:
+        yield from of_nodes(graph.node)
+        yield from graph.initializer
+
+    yield from of_graph(model.graph)
+    for function in model.functions:
+        yield from of_nodes(function.node)
+
+
+def put_outside(tensor: TensorProto, file: Path, padding: int = 0) -> None:
+    """Moves a tensor's raw_data to the end of a file."""
+    with file.open("ab") as data:
+        data.write(bytes(padding))
+        offset = data.tell()
+        data.write(tensor.raw_data)
+    external_data_helper.set_external_data(tensor, file.name, offset, len(tensor.raw_data))
+    tensor.ClearField("raw_data")
+
+
+def load(tensor: TensorProto, folder: Path) -> bytes:
+    """A tensor's bytes, as the onnx package finds them."""
+    return numpy_helper.to_array(tensor, str(folder)).tobytes()
+
+
+@given(models(), st.data())
+def test_relocated_initializers_have_the_same_values_for_the_onnx_package(
+    tmp_path_factory: pytest.TempPathFactory, model: onnx.ModelProto, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("relocate")
+    found = _core.index_model(model.SerializeToString()).initializers
+    wanted = list(initializers(model))
+    assert [initializer.name for initializer in found] == [tensor.name.encode() for tensor in wanted]
+    content, relocations = bytearray(), []
+    for index in data.draw(st.lists(st.integers(0, max(len(wanted) - 1, 0)), unique=True)) if wanted else []:
+        raw = numpy_helper.to_array(wanted[index]).tobytes()
+        relocations.append((index, "data é.bin", len(content), len(raw)))
+        content += raw
+    (folder / "data é.bin").write_bytes(content)
+
+    moved = onnx.ModelProto.FromString(_core.relocate_initializers(model.SerializeToString(), relocations))
+
+    for index, (before, after) in enumerate(zip(wanted, initializers(moved), strict=True)):
+        is_moved = any(index == relocation[0] for relocation in relocations)
+        assert after.data_location == (TensorProto.EXTERNAL if is_moved else TensorProto.DEFAULT)
+        assert load(after, folder) == numpy_helper.to_array(before).tobytes()
+    # And nothing else is another than before.
+    for tensors_of_one in (initializers(model), initializers(moved)):
+        for tensor in tensors_of_one:
+            for field in ("raw_data", "external_data", "data_location", "float_data", "int32_data", "int64_data"):
+                tensor.ClearField(field)
+    assert moved == model
+
+
+def test_a_model_of_which_nothing_is_moved_stays_as_it_is() -> None:
+    model = helper.make_model(helper.make_graph([], "g", [], [], [numpy_helper.from_array(np.ones(3), "w")]))
+    assert _core.relocate_initializers(model.SerializeToString(), []) == model.SerializeToString()
+
+
+def test_moving_what_is_not_there_is_an_error() -> None:
+    model = helper.make_model(helper.make_graph([], "g", [], [], [numpy_helper.from_array(np.ones(3), "w")]))
+    data = model.SerializeToString()
+    with pytest.raises(ortmulti.InvalidArgument, match="no initializer 1: the model has 1"):
+        _core.relocate_initializers(data, [(1, "f", 0, 24)])
+    with pytest.raises(ortmulti.InvalidArgument, match="twice"):
+        _core.relocate_initializers(data, [(0, "f", 0, 24), (0, "f", 0, 24)])
+
+
+@given(models(), st.data())
+def test_damaged_models_are_rewritten_or_one_error(model: onnx.ModelProto, data: st.DataObject) -> None:
+    content = bytearray(model.SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(content[: data.draw(st.integers(0, len(content)))])
+    try:
+        found = _core.index_model(cut).initializers
+        moved = _core.relocate_initializers(cut, [(index, "f", 1, 2) for index in range(len(found))])
+    except ortmulti.InvalidProtobuf:
+        return
+    again = _core.index_model(moved).initializers
+    assert [(i.name, i.storage, i.location, i.offset, i.length) for i in again] == [
+        (i.name, "external", b"f", 1, 2) for i in found
+    ]
+
+
+class Folders:
+    """An original model with its data, and the folder of a split one."""
+
+    def __init__(self, parent: Path) -> None:
+        self.original, self.saved, self.entry = (parent / name for name in ("original", "saved", "entry"))
+        for folder in (self.original, self.saved, self.entry):
+            folder.mkdir()
+
+    def save(self, original: onnx.ModelProto | None, saved: onnx.ModelProto) -> None:
+        if original is not None:
+            (self.original / "model.onnx").write_bytes(original.SerializeToString())
+        (self.saved / "model.onnx").write_bytes(saved.SerializeToString())
+
+    def split(self, *unshared: str, from_bytes: bool = False) -> tuple[_core.WeightList, int]:
+        original = "" if from_bytes else str(self.original / "model.onnx")
+        saved = str(self.saved / "model.onnx")
+        return _core.split_optimized_model(saved, original, str(self.original), str(self.entry), unshared)
+
+    def model(self) -> onnx.ModelProto:
+        return onnx.load(self.entry / "model.onnx", load_external_data=False)
+
+    def files(self) -> dict[str, int]:
+        return {path.name: path.stat().st_size for path in self.entry.iterdir()}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    return Folders(tmp_path)
+
+
+def read(weights: _core.WeightList) -> dict[str, bytes]:
+    found = {}
+    for name, _, _, file, offset, length in weights.weights:
+        path, size, inode, mtime_ns = weights.files[file]
+        status = Path(path).stat()
+        assert (size, inode, mtime_ns) == (status.st_size, status.st_ino, status.st_mtime_ns)
+        with Path(path).open("rb") as data:
+            data.seek(offset)
+            found[name] = data.read(length)
+    return found
+
+
+@given(models(), st.data())
+def test_a_split_model_has_every_value_and_stores_none_twice(
+    tmp_path_factory: pytest.TempPathFactory, saved: onnx.ModelProto, data: st.DataObject
+) -> None:
+    folders = Folders(tmp_path_factory.mktemp("split"))
+    wanted = [numpy_helper.to_array(tensor).tobytes() for tensor in initializers(saved)]
+    for tensor in initializers(saved):
+        if tensor.HasField("raw_data") and data.draw(st.booleans()):
+            put_outside(tensor, folders.original / "w.bin", data.draw(st.integers(0, 5)))
+    original = data.draw(st.none() | st.just(copy.deepcopy(saved)) | models())
+    folders.save(original, saved)
+    unshared = data.draw(st.sets(st.sampled_from(NAMES)))
+
+    weights, own_bytes = folders.split(*unshared, from_bytes=original is None)
+
+    shared = read(weights)
+    names = [tensor.name for tensor in initializers(saved)]
+    assert len(weights.weights) == len(shared)
+    assert not unshared & shared.keys()
+    # What is only read from the original's files is not in weights.bin; all in it is aligned.
+    assert folders.files().get("weights.bin", 0) == own_bytes
+    for tensor, value in zip(initializers(folders.model()), wanted, strict=True):
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        if tensor.name in shared:
+            assert names.count(tensor.name) == 1
+            assert entries["location"] == "shared"
+            assert shared[tensor.name] == value
+            assert len(value) >= _core.MIN_SHARED_BYTES
+        else:
+            assert entries.get("location", "weights.bin") == "weights.bin"
+            assert int(entries.get("offset", 0)) % ALIGNMENT == 0
+            assert load(tensor, folders.entry) == value
+    own = [w for w in weights.weights if weights.files[w[3]][0] == str((folders.entry / "weights.bin").resolve())]
+    assert all(offset % ALIGNMENT == 0 for *_, offset, _ in own)
+    assert (folders.entry / "shared").stat().st_size == 0
+    assert sorted(folders.files()) == sorted({"model.onnx", "shared"} | ({"weights.bin"} if own_bytes else set())) or (
+        own_bytes == 0 and folders.files()["weights.bin"] == 0
+    )
+
+
+def big(name: str, seed: int, size: int = 1000) -> TensorProto:
+    return numpy_helper.from_array(value([size], np.float32, seed), name)
+
+
+def model_of(*weights: TensorProto) -> onnx.ModelProto:
+    return helper.make_model(helper.make_graph([], "graph", [], [], list(weights)), ir_version=8)
+
+
+def test_an_unchanged_model_is_stored_as_its_graph_alone(folders: Folders) -> None:
+    outside = big("outside", 1)
+    put_outside(outside, folders.original / "w.bin", 3)
+    model = model_of(outside, big("inside", 2), big("tiny", 3, 10))
+    folders.save(model, model)
+
+    weights, own_bytes = folders.split()
+
+    assert own_bytes == 0
+    assert sorted(folders.files()) == ["model.onnx", "shared"]
+    assert folders.files()["model.onnx"] < 500
+    assert read(weights) == {"outside": value([1000], np.float32, 1).tobytes(), "inside": big("", 2).raw_data}
+    paths = {name: weights.files[file][0] for name, _, _, file, _, _ in weights.weights}
+    assert paths == {
+        "outside": str((folders.original / "w.bin").resolve()),
+        "inside": str((folders.original / "model.onnx").resolve()),
+    }
+
+
+def test_changed_and_new_weights_are_stored(folders: Folders) -> None:
+    folders.save(
+        model_of(big("changed", 1), big("longer", 1), big("same", 2)),
+        model_of(big("changed", 3), big("longer", 1, 1001), big("same", 2), big("new", 4)),
+    )
+    weights, own_bytes = folders.split()
+    assert read(weights) == {
+        "changed": big("", 3).raw_data,
+        "longer": big("", 1, 1001).raw_data,
+        "same": big("", 2).raw_data,
+        "new": big("", 4).raw_data,
+    }
+    assert own_bytes == 4096 + 4096 + 4000
+
+
+def test_a_model_of_bytes_has_all_its_own_weights_stored(folders: Folders) -> None:
+    folders.save(None, model_of(big("a", 1)))
+    weights, own_bytes = folders.split(from_bytes=True)
+    assert own_bytes == 4000
+    assert read(weights) == {"a": big("", 1).raw_data}
+
+
+def test_weights_that_were_refused_before_lie_where_onnx_runtime_reads_them(folders: Folders) -> None:
+    outside = big("outside", 1)
+    put_outside(outside, folders.original / "w.bin")
+    model = model_of(outside, big("inside", 2), big("shared", 3))
+    folders.save(model, model)
+    weights, own_bytes = folders.split("outside", "inside")
+    assert list(read(weights)) == ["shared"]
+    assert own_bytes == 4096 + 4000
+    assert sorted(weights.left_out) == [(name, "it was not taken before") for name in ("inside", "outside")]
+
+
+def test_a_second_splitting_replaces_the_first(folders: Folders) -> None:
+    folders.save(None, model_of(big("a", 1), big("b", 2)))
+    folders.split(from_bytes=True)
+    folders.save(None, model_of(big("tiny", 1, 3)))
+    weights, own_bytes = folders.split(from_bytes=True)
+    assert (weights.weights, own_bytes) == ([], 0)
+    assert sorted(folders.files()) == ["model.onnx", "shared"]
+
+
+def test_a_data_file_that_is_missing_or_short_leaves_nothing_behind(folders: Folders) -> None:
+    outside = big("outside", 1)
+    put_outside(outside, folders.original / "w.bin")
+    folders.save(None, model_of(big("new", 1), outside))
+    data = folders.original / "w.bin"
+    data.write_bytes(data.read_bytes()[:-1])
+    with pytest.raises(ortmulti.Fail, match=r"external data of 'outside' in 'w\.bin'"):
+        folders.split(from_bytes=True)
+    data.unlink()
+    with pytest.raises(ortmulti.NoSuchFile, match=r"external data of 'outside' in 'w\.bin'"):
+        folders.split(from_bytes=True)
+    assert folders.files() == {}
+
+
+def test_a_saved_model_with_data_in_attributes_is_refused(folders: Folders) -> None:
+    folders.save(None, onnx_models.external_places()["attribute"])
+    (folders.original / "a.bin").write_bytes(bytes(64))
+    with pytest.raises(ortmulti.Fail, match=r"a\.bin.*attributes"):
+        folders.split(from_bytes=True)
+    assert folders.files() == {}
+
+
+@given(st.binary(max_size=100))
+def test_a_saved_model_that_is_none_leaves_nothing_behind(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    folders = Folders(tmp_path_factory.mktemp("none"))
+    (folders.saved / "model.onnx").write_bytes(b"\x07" + content)
+    with pytest.raises(ortmulti.InvalidProtobuf):
+        folders.split(from_bytes=True)
+    assert folders.files() == {}
+
+
+def test_without_a_folder_data_lies_in_the_working_folder(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = big("outside", 1)
+    put_outside(outside, folders.original / "w.bin")
+    folders.save(None, model_of(outside))
+    arguments = (str(folders.saved / "model.onnx"), "", "", str(folders.entry), [])
+    monkeypatch.chdir(folders.entry)
+    with pytest.raises(ortmulti.NoSuchFile, match=r"cannot open './w\.bin'"):
+        _core.split_optimized_model(*arguments)
+    monkeypatch.chdir(folders.original)
+    assert read(_core.split_optimized_model(*arguments)[0]) == {"outside": big("", 1).raw_data}
+
+
+@pytest.mark.parametrize("change", ["shrinks", "is written to"])
+def test_a_data_file_that_changes_while_it_is_copied_is_one_error(folders: Folders, change: str) -> None:
+    size = 512 << 20
+    data = folders.original / "w.bin"
+    with data.open("wb") as file:
+        file.truncate(size)
+    tensor = TensorProto(name="w", data_type=TensorProto.UINT8, dims=[size], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w.bin")
+    folders.save(None, model_of(tensor))
+
+    def change_it() -> None:
+        copied = folders.entry / "weights.bin"
+        while not ended.is_set() and not (copied.exists() and copied.stat().st_size > 0):
+            pass
+        with data.open("r+b") as file:
+            if change == "shrinks":
+                file.truncate(size // 2)
+            else:
+                file.write(b"x")
+
+    os.utime(data, (0, 0))  # changed long ago: file systems' clocks are coarse
+    ended = threading.Event()
+    thread = threading.Thread(target=change_it)
+    thread.start()
+    with pytest.raises(ortmulti.Fail, match=r"w\.bin': it ends before|w\.bin' was changed while it was read"):
+        folders.split("w", from_bytes=True)
+    ended.set()
+    thread.join()
+    assert folders.files() == {}
+
+
+def test_a_folder_that_is_not_there_is_named(folders: Folders) -> None:
+    folders.save(None, model_of(big("new", 1)))
+    folders.entry.rmdir()
+    with pytest.raises(ortmulti.Fail, match=r"cannot write '.*/entry/weights.bin': No such file or directory"):
+        folders.split(from_bytes=True)
+
+
+FULL = """
+import resource, sys
+from ortmulti import _core
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]),) * 2)
+try:
+    _core.split_optimized_model(sys.argv[1], "", sys.argv[2], sys.argv[3], [])
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(("room", "file"), [(1_000_000, "weights.bin"), (1, "weights.bin"), (4_100_000, "model.onnx")])
+def test_a_full_disk_is_one_error_and_leaves_nothing_behind(folders: Folders, room: int, file: str) -> None:
+    # A limit on files' sizes makes writes short and then fail, as a full disk does.
+    typed = helper.make_tensor("typed", TensorProto.FLOAT, [1_100_000], np.ones(1_100_000, np.float32))
+    folders.save(None, model_of(big("new", 1, 1_000_000), typed))
+    arguments = [str(folders.saved / "model.onnx"), str(folders.original), str(folders.entry), str(room)]
+    process = subprocess.run([sys.executable, "-c", FULL, *arguments], capture_output=True, text=True, check=True)
+    assert (
+        process.stdout
+        == f"Fail [ONNXRuntimeError] : 1 : FAIL : cannot write '{folders.entry / file}': File too large\n"
+    )
+    assert folders.files() == {}
+
+
+def test_copying_takes_little_memory(folders: Folders) -> None:
+    # 256 MB are copied from the data file; pages of files that are mapped or cached are nobody's memory.
+    with (folders.original / "w.bin").open("wb") as data:
+        data.truncate(256 << 20)
+    tensor = TensorProto(name="w", data_type=TensorProto.UINT8, dims=[256 << 20])
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="w.bin")
+    folders.save(None, model_of(tensor))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    _, own_bytes = folders.split("w", from_bytes=True)
+    assert own_bytes == 256 << 20
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10

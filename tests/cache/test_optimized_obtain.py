@@ -1,0 +1,182 @@
+"""Entries for sessions that are being created: found, made, made again, and what sessions over weights do with them.
+
+Sessions that share weights are on GPUs; here the same code creates them on the CPU.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti import _core
+from ortmulti._create import shared as _shared
+from ortmulti._runtime import startup
+from ortmulti.cache import Cache, Draft, Entry, Wanted, compute_capability, key_of
+from ortmulti.devices import Device
+from tests.cache.test_optimized_build import CPU
+from tests.support import onnx_models
+from tests.support.cached_models import add_endless_file
+from tests.support.processes import check_child
+
+X = np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
+    startup.ensure_open()
+    monkeypatch.setenv("ORTMULTI_CACHE", str(tmp_path / "cache"))
+    return Cache.default()
+
+
+def load(model: str | bytes, **arguments: Any) -> tuple[list[str], list[str]]:
+    """Creates two sessions and runs them; the names of the spans of that, and why nothing was shared."""
+    request = _shared.Request(model, **arguments)
+    asked = _shared._Load(request, sessions=[list(CPU)] * 2, targets=[Device("cpu")])
+    created, timeline = _shared._over_entry(asked)
+    timeline = asked.spans.to(timeline)
+    with onnx_models.cpu_session(model) as usual:
+        expected = usual.run(None, {"x": X})[0]
+    for session in created:
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected)
+        session.close()
+    return [span.name for span in timeline.spans], timeline.not_shared
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_what_is_made_once_is_found(tmp_path: Path, cache: Cache, in_memory: bool) -> None:
+    model = onnx_models.matmul() if in_memory else str(onnx_models.write_external(tmp_path)[0])
+    message = "a model of .* bytes" if in_memory else r"'/.*model\.onnx'"
+    with pytest.raises(ortmulti.NotFound, match=f"^there is no optimized form of {message} for .*ortmulti optimize"):
+        load(model, optimize="offline")
+    assert cache.entries() == []
+    spans, not_shared = load(model)
+    assert not_shared == []
+    assert {"find optimized model", "optimize model", "publish optimized model"} <= set(spans)
+    for optimize in ("auto", "offline"):
+        spans, not_shared = load(model, optimize=optimize)
+        assert not_shared == []
+        assert "find optimized model" in spans
+        assert "optimize model" not in spans
+    assert len(cache.entries()) == 1
+
+
+def test_a_damaged_entry_is_made_anew(tmp_path: Path, cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
+    model = str(onnx_models.write_external(tmp_path)[0])
+    load(model)
+    [stored] = cache.entries()
+    graph = stored.folder / "model.onnx"
+    content = graph.read_bytes()
+    graph.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with caplog.at_level(logging.WARNING, "ortmulti"), pytest.raises(ortmulti.NotFound):
+        load(model, optimize="offline")
+    assert "is damaged" in caplog.text
+    assert cache.entries() == []
+    assert "optimize model" in load(model)[0]
+    assert len(cache.entries()) == 1
+
+
+@pytest.mark.parametrize("how", ["load", "optimize"])
+def test_ctrl_c_ends_the_comparison_of_checksums(tmp_path: Path, cache: Cache, how: str) -> None:
+    model = str(onnx_models.write_external(tmp_path)[0])
+    load(model)
+    [stored] = cache.entries()
+    add_endless_file(stored.folder)
+    printed = check_child(
+        """
+        import os, signal, sys, threading
+        import ortmulti
+        from tests.cache import test_optimized_obtain as helpers
+        from tests.support.processes import files, nothing_leaks
+
+        def interrupt():
+            while not any(name.endswith("endless") for name in files()):
+                os.sched_yield()
+            os.kill(os.getpid(), signal.SIGINT)
+
+        ortmulti.RunOptions()  # starts the thread that emits the log
+        with nothing_leaks():
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            try:
+                helpers.load(sys.argv[1]) if sys.argv[2] == "load" else ortmulti.optimize(sys.argv[1], "cpu")
+            except KeyboardInterrupt:
+                print("interrupted")
+            thread.join()
+        """,
+        model,
+        how,
+    )
+    assert printed == "interrupted\n"
+    assert [entry.folder for entry in cache.entries()] == [stored.folder]
+
+
+def test_an_entry_that_cannot_be_read_is_made_anew(tmp_path: Path, cache: Cache) -> None:
+    """A file is as large as it should be; reading it is an error of the system."""
+    model = str(onnx_models.write_external(tmp_path)[0])
+    load(model)
+    [stored] = cache.entries()
+    entry = cache.find(key_of(model, CPU))
+    assert entry is not None
+    (stored.folder / "shared").unlink()
+    (stored.folder / "shared").mkdir()
+    wanted = Wanted(model, CPU, None, [Device("cpu")])
+
+    def use(_: Entry) -> str:
+        with entry:
+            entry.verify()
+        return "used"
+
+    def make(draft: Draft) -> str:
+        draft.discard()
+        return "made"
+
+    assert wanted.find_or_make(use, make, offline=False) == "made"
+
+
+def test_what_cannot_be_optimized_is_loaded_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def split(*_: object) -> None:
+        raise ortmulti.Fail("of no use")
+
+    monkeypatch.setattr(_core, "split_optimized_model", split)
+    assert load(onnx_models.matmul())[1] == ["what ONNX Runtime saved cannot be used: of no use"]
+
+
+def test_weights_that_are_not_taken_are_left_out(tmp_path: Path, cache: Cache) -> None:
+    model = str(onnx_models.write_external(tmp_path)[0])
+    seen: list[tuple[str, ...]] = []
+    wanted = Wanted(model, CPU, None, [Device("cpu")])
+
+    def create(entry: Entry) -> tuple[Entry, list[str]]:
+        seen.append(entry.refused)
+        return entry, [name for name, *_ in entry.weights.weights[:1]] if len(seen) < 3 else []
+
+    with cache.draft(key_of(model, CPU)) as draft:
+        entry = wanted.build(draft, create)
+        shared = [name for name, *_ in entry.weights.weights]
+    assert [len(refused) for refused in seen] == [0, 1, 2]
+    assert not set(shared) & set(entry.refused)
+
+
+def test_weights_that_are_never_taken_are_named(tmp_path: Path, cache: Cache) -> None:
+    model = str(onnx_models.write_external(tmp_path)[0])
+    wanted = Wanted(model, CPU, None, [Device("cpu")])
+    with (
+        cache.draft(key_of(model, CPU)) as draft,
+        pytest.raises(ortmulti.NotOptimizable, match=r"does not take the weights one, two$"),
+    ):
+        wanted.build(draft, lambda _: (None, ["two", "one"]))
+
+
+def test_gpus_of_one_key_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [SimpleNamespace(index=index, compute_capability=(9, index // 2)) for index in range(3)]
+    monkeypatch.setattr(_core, "cuda_devices", lambda: gpus)
+    assert compute_capability([Device("cpu")]) is None
+    assert compute_capability([Device("cuda", 0), Device("cpu"), Device("cuda", 1)]) == (9, 0)
+    with pytest.raises(ortmulti.NotOptimizable, match="different compute capabilities"):
+        compute_capability([Device("cuda", 1), Device("cuda", 2)])

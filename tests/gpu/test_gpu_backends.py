@@ -1,0 +1,78 @@
+"""Pools over onnxruntime's sessions on GPUs."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti import Batching, Warmup
+from ortmulti.pool.engine import BackendName
+from ortmulti.pool.external.processes import ProcessesEngine
+from tests.support import onnx_models
+from tests.support.processes import nothing_leaks
+
+pytestmark = pytest.mark.gpu
+
+on_onnxruntime = pytest.mark.parametrize("backend", ["threads", "processes"])
+
+MODEL = onnx_models.matmul()
+
+
+def feed(number: int) -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(number).standard_normal((3, 64), dtype=np.float32)}
+
+
+@on_onnxruntime
+def test_every_gpu_answers_as_the_core(backend: BackendName) -> None:
+    tf32_off = {"use_tf32": 0}
+    with ortmulti.load(MODEL, "cuda:0", provider_options=tf32_off) as core:
+        expected = [core.run(None, feed(number))[0] for number in range(30)]
+    count = ortmulti._core.cuda_device_count()
+    with ortmulti.load(MODEL, provider_options=tf32_off, warmup=Warmup(samples=feed(0)), backend=backend) as pool:
+        assert pool.devices == [f"cuda:{index}" for index in range(count)]
+        for device in pool.devices:
+            for number in range(30):
+                [result] = pool.run(None, feed(number), device=device)
+                np.testing.assert_allclose(result, expected[number], rtol=1e-4, atol=1e-4)
+        for number, [result] in enumerate(pool.map(feed(number) for number in range(30))):
+            np.testing.assert_allclose(result, expected[number], rtol=1e-4, atol=1e-4)
+        assert [device.device for device in pool.stats().devices] == pool.devices
+        assert all(device.done >= 30 for device in pool.stats().devices)
+
+
+@on_onnxruntime
+def test_batches_and_values_on_the_device(backend: BackendName) -> None:
+    with ortmulti.load(MODEL, "cuda:0", backend=backend, batching=Batching(12, max_delay_ms=60_000)) as pool:
+        futures = [pool.submit(None, feed(number)) for number in range(3)]
+        value = ortmulti.OrtValue.ortvalue_from_numpy(feed(3)["x"], "cuda", 0)
+        futures.append(pool.submit(None, {"x": value}))
+        results = [future.result()[0] for future in futures]
+        assert pool.stats().devices[0].runs == 1
+    with ortmulti.load(MODEL, "cpu") as usual:
+        for number, result in enumerate(results):
+            np.testing.assert_allclose(result, usual.run(None, feed(number))[0], rtol=1e-2, atol=1e-2)
+
+
+@on_onnxruntime
+def test_a_gpu_without_the_memory_is_named(backend: BackendName) -> None:
+    ortmulti.load(MODEL, "cuda:0", backend=backend).close()
+    large = onnx_models.matmul(2048, 4)
+    with nothing_leaks(), pytest.raises(ortmulti.Error, match="on cuda:0: "):
+        ortmulti.load(large, "cuda:0", provider_options={"gpu_mem_limit": 1 << 20}, backend=backend)
+
+
+def test_a_worker_that_is_killed_comes_back_on_its_gpu() -> None:
+    with ortmulti.load(MODEL, backend="processes") as pool:
+        expected = [pool.run(None, feed(1), device=device)[0] for device in pool.devices]
+        engine = pool._core
+        assert isinstance(engine, ProcessesEngine)
+        for pid in engine.pids:
+            os.kill(pid, signal.SIGKILL)
+        while sum(device.restarts for device in pool.stats().devices) < len(pool.devices):
+            pass
+        for device, wanted in zip(pool.devices, expected, strict=True):
+            np.testing.assert_array_equal(pool.run(None, feed(1), device=device)[0], wanted)

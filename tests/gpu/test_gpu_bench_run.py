@@ -1,0 +1,73 @@
+"""`ortmulti bench run` on GPUs: every backend, inputs and outputs on the device, CUDA graphs, PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import pytorch
+from ortmulti.tools import models, serve
+from ortmulti.tools.measure.devices import device_sets, parse_devices
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.make("tiny-kernels", tmp_path_factory.mktemp("models"))
+
+
+def bench(model: Path, variants: str, **changes: Any) -> dict[str, Any]:
+    available = parse_devices("all")
+    settings: dict[str, Any] = {
+        "models": [model],
+        "device_sets": device_sets(available, None),
+        "variants": [serve.parse_variant(name) for name in variants.split(",")],
+        "repeat": 1,
+        "seconds": 0.5,
+        "warm_seconds": 0.2,
+        "ceiling": False,
+        "timeout": 120.0,
+    }
+    return serve.bench(serve.RunPlan(**{**settings, **changes}))
+
+
+def check(document: dict[str, Any]) -> None:
+    assert serve.failures(document) == []
+    for measurement in document["measurements"]:
+        assert set(measurement["stats"]) == set(measurement["devices"])
+        assert all(device["done"] > 0 for device in measurement["stats"].values())
+        assert all(device["failed"] == 0 for device in measurement["stats"].values())
+        assert set(measurement["gpu_memory"]) in (set(), set(measurement["devices"]))  # empty without NVML
+
+
+def test_every_gpu_answers_from_host_arrays(model: Path) -> None:
+    check(bench(model, "core", loads=[serve.parse_rate("0.5x")], batches=[1, 8]))
+
+
+def test_inputs_on_the_device(model: Path) -> None:
+    check(bench(model, "core", inputs="device"))
+
+
+def test_inputs_and_outputs_on_the_device(model: Path) -> None:
+    check(bench(model, "core", inputs="device", outputs="device"))
+
+
+@pytest.mark.parametrize("variant", ["core+graph", "core+in_flight=1", "threads", "processes"])
+def test_variants(variant: str, model: Path) -> None:
+    check(bench(model, variant))
+
+
+@pytest.mark.parametrize(("precision", "place"), [("fp32", "host"), ("fp16", "device")])
+def test_outputs_are_those_of_pytorch(precision: str, place: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    plan = pytorch.TorchPlan("cuda:0", (precision,), (2,), (place,), (), rounds=2, block_seconds=0.01)
+    document = pytorch.bench(plan, tmp_path)
+    assert pytorch.failures(document) == []
+    [measurement] = document["measurements"]
+    worked = {(way["side"], way["name"]) for way in measurement["ways"] if "error" not in way}
+    assert {("pytorch", name) for name in ("eager", "eager, channels_last", "graph", "graph, channels_last")} <= worked
+    assert ("ortmulti", "pool" if place == "host" else "bound") in worked
+    assert document["rows"][0]["ratio"]["median"] > 0

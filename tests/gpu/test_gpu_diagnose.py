@@ -1,0 +1,87 @@
+"""`ortmulti diagnose` on GPUs: the driver's experiments, findings about it, and a GPU that vanishes meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortmulti import _core
+from ortmulti.tools import models
+from ortmulti.tools.diagnose import diagnose
+from ortmulti.tools.diagnose.report.document import check_document
+from tests.support import gpus
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.make("resnet50", tmp_path_factory.mktemp("models"))
+
+
+def runs_of(document: dict[str, Any], experiment: str) -> list[dict[str, Any]]:
+    return [run for run in document["runs"] if run["experiment"] == experiment]
+
+
+def check(document: dict[str, Any]) -> None:
+    check_document(document)
+    assert document["partial"] is None
+    assert [run["error"] for run in document["runs"] if run.get("error")] == []
+    assert document["prediction"]["best"] in document["settings"]["ways"]
+
+
+def test_every_gpu(model: Path) -> None:
+    document = diagnose(model, "all", quick=True)
+    check(document)
+    count = _core.cuda_device_count()
+    assert document["settings"]["devices"] == [f"cuda:{index}" for index in range(count)]
+    contexts = runs_of(document, "contexts")
+    assert len(contexts[0]["measured"]["contexts"]) == count
+    assert {run["at_once"] for run in contexts} == ({False, True} if count > 1 else {False})
+    assert all(run["measured"]["driver_floor"] > 0 for run in contexts if not run["at_once"])
+    assert runs_of(document, "visible") == []
+
+
+def test_what_the_search_for_algorithms_costs(model: Path) -> None:
+    document = diagnose(model, "cuda:0", ways=("sequential", "shared"), quick=True)
+    check(document)
+    names = [finding["id"] for finding in document["findings"]]
+    assert "algorithm search" in names
+    heuristic = diagnose(
+        model,
+        "cuda:0",
+        ways=("sequential",),
+        quick=True,
+        settings={"provider_options": {"cudnn_conv_algo_search": "HEURISTIC"}},
+    )
+    check(heuristic)
+    assert "algorithm search" not in [finding["id"] for finding in heuristic["findings"]]
+
+
+def test_gpus_that_are_visible_and_not_used(model: Path) -> None:
+    gpus.needs_gpus(2)
+    document = diagnose(model, "cuda:1", ways=("native",), quick=True)
+    check(document)
+    assert document["settings"]["visible_gpus"] == _core.cuda_device_count()
+    [alone] = runs_of(document, "visible")
+    [every] = runs_of(document, "contexts")
+    assert alone["devices"] == every["devices"] == ["cuda:1"]
+    assert alone["measured"]["driver_floor"] > 0
+
+
+def test_a_gpu_that_vanishes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second way on the processes do not see it any more, as after a fault of its."""
+    gpus.needs_gpus(2)
+
+    def progress(_done: int, _total: int, text: str) -> None:
+        if text.startswith("plain, native"):
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+
+    document = diagnose(model, [0, 1], ways=("sequential", "native", "threads"), progress=progress)
+    check_document(document)
+    assert document["partial"].startswith("a device has vanished: there is no cuda:1")
+    assert [run["way"] for run in document["runs"] if not run.get("error")] == ["sequential"]
+    assert document["prediction"]["best"] == "sequential"
+    assert all(finding["verified"] is None for finding in document["findings"])

@@ -1,0 +1,246 @@
+"""Pools that stage inputs and outputs, leave outputs on the GPU, and capture CUDA graphs."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import ortmulti
+from ortmulti import CudaGraph, Warmup, _core
+from ortmulti._create.sample_inputs import sample_inputs
+from tests.support import onnx_models
+from tests.support.gpus import needs_gpus
+
+pytestmark = pytest.mark.gpu
+
+MODEL = onnx_models.matmul()
+
+
+def feed(number: int, rows: int = 3) -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(number).standard_normal((rows, 64), dtype=np.float32)}
+
+
+def expected(rows: int, count: int) -> list[np.ndarray]:
+    with ortmulti.InferenceSession(MODEL, providers=["CUDAExecutionProvider"]) as session:
+        return [session.run(None, feed(number, rows))[0] for number in range(count)]
+
+
+def captured(pool: ortmulti.Pool) -> int:
+    return sum(span.name == "capture" for span in pool.timeline.spans)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3, 40_000])  # 40,000: 10 MB, several pinned buffers
+def test_staged_inputs_and_outputs_are_those_of_a_session(rows: int) -> None:
+    wanted = expected(rows, 6)
+    with ortmulti.load(MODEL, "cuda:0", in_flight=3) as pool:
+        for _ in range(3):
+            for number, [result] in enumerate(pool.map(feed(number, rows) for number in range(6))):
+                np.testing.assert_array_equal(result, wanted[number])
+        stats = pool.stats().devices[0]
+        assert stats.sessions == 1
+        assert stats.copy.count == 18
+
+
+def test_outputs_stay_on_the_gpu() -> None:
+    torch = pytest.importorskip("torch")
+    wanted = expected(3, 8)
+    for options in ({}, {"cuda_graph": True}):
+        with ortmulti.load(MODEL, "cuda:0", **options) as pool:
+            futures = [pool.submit(None, feed(number), outputs="device") for number in range(8)]
+            values = [future.result()[0] for future in futures]
+            assert all(value.device_name() == "cuda" for value in values)
+            for number, value in enumerate(values):
+                np.testing.assert_array_equal(torch.from_dlpack(value).cpu().numpy(), wanted[number])
+            # and are inputs of the next run, without a copy by the host
+            x = ortmulti.OrtValue.ortvalue_from_numpy(feed(5)["x"], "cuda", 0)
+            [y] = pool.run(None, {"x": x}, outputs="device")
+            np.testing.assert_array_equal(y.numpy(), wanted[5])
+        np.testing.assert_array_equal(values[7].numpy(), wanted[7])  # it outlives the pool
+
+
+def test_graphs_answer_as_ordinary_runs_do() -> None:
+    wanted = {rows: expected(rows, 20) for rows in (1, 3, 8)}
+    with ortmulti.load(MODEL, "cuda:0", cuda_graph=True, in_flight=2) as pool:
+        for round_ in range(4):
+            for rows, results in wanted.items():
+                futures = [pool.submit(None, feed(number, rows), trace=True) for number in range(20)]
+                for number, future in enumerate(futures):
+                    np.testing.assert_allclose(future.result()[0], results[number], rtol=1e-3, atol=1e-3)
+            if round_ == 0:
+                first = captured(pool)
+        assert first >= 3  # each shape's second run in a runner
+        assert captured(pool) <= 6  # two runners, three shapes
+        with pytest.raises(ortmulti.errors.InvalidArgument, match="by the pool alone"):
+            _ = pool.sessions
+
+
+def test_the_least_recently_used_graph_goes() -> None:
+    with ortmulti.load(MODEL, "cuda:0", cuda_graph=CudaGraph(max_shapes=2), in_flight=1) as pool:
+        results = {rows: expected(rows, 1)[0] for rows in range(1, 6)}
+        for _ in range(3):
+            for rows, wanted in results.items():
+                np.testing.assert_allclose(pool.run(None, feed(0, rows), trace=True)[0], wanted, rtol=1e-3, atol=1e-3)
+        # every shape was captured, again and again: there is room for two of the five
+        assert captured(pool) == 10
+        before = captured(pool)
+        for _ in range(5):
+            pool.run(None, feed(0, 5), trace=True)
+            pool.run(None, feed(0, 4), trace=True)
+        assert captured(pool) == before
+
+
+def test_captures_beside_creations_and_runs_of_other_pools() -> None:
+    wanted = {rows: expected(rows, 1)[0] for rows in range(1, 30)}
+    stop = threading.Event()
+    problems: list[BaseException] = []
+    done = {"created": 0, "run": 0}
+
+    def create() -> None:
+        while not stop.is_set():
+            with ortmulti.InferenceSession(MODEL, providers=["CUDAExecutionProvider"]) as session:
+                session.run(None, feed(0))
+            done["created"] += 1
+
+    def run(pool: ortmulti.Pool) -> None:
+        number = 0
+        while not stop.is_set():
+            pool.run(None, feed(0, 1 + number % 50))
+            number += 1
+            done["run"] += 1
+
+    def guarded(function: Any, *arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except BaseException as error:
+            problems.append(error)
+
+    with ortmulti.load(MODEL) as other:
+        threads = [
+            threading.Thread(target=guarded, args=(create,)),
+            *(threading.Thread(target=guarded, args=(run, other)) for _ in range(2)),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            with ThreadPoolExecutor(4) as callers, ortmulti.load(MODEL, cuda_graph=CudaGraph(32)) as pool:
+                for _ in range(20):
+                    answers = {rows: callers.submit(pool.run, None, feed(0, rows), trace=True) for rows in wanted}
+                    for rows, answer in answers.items():
+                        np.testing.assert_allclose(answer.result()[0], wanted[rows], rtol=1e-3, atol=1e-3)
+                made = captured(pool)
+                assert all(device.failed == 0 for device in pool.stats().devices)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    assert not problems
+    assert made > 0
+    assert min(done.values()) > 0
+
+
+def test_warm_up_captures() -> None:
+    samples = [feed(0, rows) for rows in (1, 2)]
+    with ortmulti.load(MODEL, cuda_graph=True, warmup=Warmup(samples=samples)) as pool:
+        for _ in range(10):
+            for sample in samples:
+                pool.run(None, sample, trace=True)
+        assert captured(pool) == 0
+
+
+@pytest.mark.parametrize("name", ["tiny-kernels", "resnet50"])
+def test_graphs_of_the_generated_models(name: str, tmp_path: Path) -> None:
+    from ortmulti.tools.models import make
+
+    path = make(name, tmp_path)
+    with ortmulti.InferenceSession(path, providers=["CUDAExecutionProvider"]) as session:
+        feeds = [sample_inputs(session.get_inputs(), seed=seed) for seed in range(3)]
+        wanted = [session.run(None, one) for one in feeds]
+    with ortmulti.load(path, cuda_graph=True) as pool:
+        for _ in range(4):
+            for one, outputs in zip(feeds, wanted, strict=True):
+                for got, want in zip(pool.run(None, one, trace=True), outputs, strict=True):
+                    np.testing.assert_allclose(got, want, rtol=1e-2, atol=1e-2)
+        assert captured(pool) > 0
+
+
+def control_flow() -> bytes:
+    then = onnx.helper.make_graph(
+        [onnx.helper.make_node("Identity", ["x"], ["a"])],
+        "then",
+        [],
+        [onnx.helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, [4])],
+    )
+    other = onnx.helper.make_graph(
+        [onnx.helper.make_node("Neg", ["x"], ["b"])],
+        "else",
+        [],
+        [onnx.helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [4])],
+    )
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)],
+        "control",
+        [
+            onnx.helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, []),
+            onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4]),
+        ],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4])],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    return bytes(model.SerializeToString())
+
+
+def test_models_that_no_graph_can_hold_are_refused() -> None:
+    with pytest.raises(ortmulti.Error) as caught:
+        ortmulti.load(control_flow(), "cuda:0", cuda_graph=True)
+    print(caught.value)
+    assert "graph" in str(caught.value)
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(ortmulti.errors.InvalidArgument, match="cuda_graph is for GPUs"):
+        ortmulti.load(MODEL, ["cuda:0", "cpu"], cuda_graph=True)
+    with pytest.raises(ortmulti.errors.InvalidArgument, match="cuda_graph=True"):
+        ortmulti.load(MODEL, "cuda:0", provider_options={"enable_cuda_graph": "1"})
+    with ortmulti.load(MODEL, "cuda:0", cuda_graph=True) as pool:
+        with pytest.raises(ortmulti.errors.InvalidArgument, match="no run_options"):
+            pool.run(None, feed(0), ortmulti.RunOptions())
+        with pytest.raises(ortmulti.errors.InvalidArgument):
+            pool.run(None, {"x": np.zeros((3, 63), np.float32)})
+        for _ in range(3):
+            np.testing.assert_allclose(pool.run(None, feed(0))[0], expected(3, 1)[0], rtol=1e-3, atol=1e-3)
+
+
+def test_memory_comes_back() -> None:
+    def used() -> int:
+        free, total = _core.cuda_memory(0)
+        return total - free
+
+    def cycle() -> None:
+        with ortmulti.load(MODEL, "cuda:0", cuda_graph=True, warmup=Warmup(samples=feed(0, 4000))) as pool:
+            values = [pool.run(None, feed(1, 4000), outputs="device")[0] for _ in range(20)]
+        del values
+
+    cycle()
+    before = used()
+    for _ in range(10):
+        cycle()
+    assert used() - before < 32 << 20
+
+
+def test_requests_run_where_their_inputs_lie() -> None:
+    needs_gpus(2)
+    with ortmulti.load(MODEL, ["cuda:0", "cuda:1"]) as pool:
+        for number in range(10):
+            x = ortmulti.OrtValue.ortvalue_from_numpy(feed(number)["x"], "cuda", 1)
+            [y] = pool.run(None, {"x": x}, outputs="device")
+            assert y._core.device() == "cuda:1"
+            other = pool.run(None, {"x": x}, device="cuda:0", outputs="device")[0]
+            assert other._core.device() == "cuda:0"
+            np.testing.assert_array_equal(y.numpy(), other.numpy())
+        assert [device.done for device in pool.stats().devices] == [10, 10]

@@ -1,0 +1,204 @@
+"""GPUs that are full, and memory that comes back. GPUs are filled in child interpreters."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti import _core
+from tests.loading.test_several_models import SHRINK, chain
+from tests.support import onnx_models
+from tests.support.gpus import VISIBLE, cuda_session, needs_gpus
+from tests.support.processes import check_child
+
+pytestmark = pytest.mark.gpu
+
+
+def test_a_memory_limit_below_the_model_is_out_of_memory(large_model: Path) -> None:
+    before = _core.cuda_memory(0)[0]
+    with pytest.raises(ortmulti.OutOfMemory, match=r"cuda:0.*free of") as caught:
+        cuda_session(large_model, gpu_mem_limit=64 << 20)
+    assert isinstance(caught.value, MemoryError)
+    assert _core.cuda_memory(0)[0] > before - (256 << 20)
+
+
+# Fills a GPU to the last `left` bytes through the driver; `release` gives the memory back.
+FILL = """
+    import ctypes, sys
+    import numpy as np
+    import ortmulti
+    from ortmulti.tools import models
+
+    large, small = sys.argv[1], bytes.fromhex(sys.argv[2])
+    cuda = ctypes.CDLL("libcuda.so.1")
+
+    def check(result):
+        assert result == 0, result
+
+    def fill(index, left):
+        free, _ = ortmulti._core.cuda_memory(index)  # makes its context current here
+        pointer = ctypes.c_uint64()
+        check(cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(free - left)))
+        return pointer
+
+    def release(index, pointer):
+        ortmulti._core.cuda_memory(index)
+        check(cuda.cuMemFree_v2(pointer))
+
+    def failing(create):
+        try:
+            create()
+        except ortmulti.OutOfMemory as error:
+            print(isinstance(error, MemoryError), " free of " in str(error), "cuda:" in str(error))
+        else:
+            print("no error")
+
+    def width(session):
+        return session.get_inputs()[0].shape[1]
+"""
+
+
+def test_a_full_device_is_out_of_memory_and_gives_all_back(large_model: Path) -> None:
+    printed = check_child(
+        FILL
+        + """
+    import logging
+    logging.getLogger("ortmulti.onnxruntime").setLevel(logging.CRITICAL + 1)
+
+    # Kernels and libraries are loaded first: what they take is not the session's.
+    with ortmulti.create_sessions(large, 0) as [session]:
+        session.run(None, {"x": np.zeros((1, width(session)), np.float32)})
+    pointer = fill(0, 300 << 20)
+    before = ortmulti._core.cuda_memory(0)[0]
+    failing(lambda: ortmulti.create_sessions(large, 0))
+    failing(lambda: ortmulti.create_sessions(large, ["cpu", 0]))
+    failing(lambda: ortmulti.InferenceSession(large, providers=["CUDAExecutionProvider"]))
+    print(before - ortmulti._core.cuda_memory(0)[0] < 32 << 20)
+    with ortmulti.create_sessions(small, 0) as [session]:
+        print(session.run(None, {"x": np.ones((1, 64), np.float32)})[0].shape)
+        failing(lambda: session.run(None, {"x": np.ones((10**7, 64), np.float32)}))
+        print(session.run(None, {"x": np.ones((1, 64), np.float32)})[0].shape)
+    release(0, pointer)
+    with ortmulti.create_sessions(large, 0) as [session]:
+        print(session.run(None, {"x": np.zeros((1, width(session)), np.float32)})[0].any())
+    """,
+        large_model,
+        onnx_models.matmul().hex(),
+        environment=VISIBLE,
+    )
+    full = "True True True"
+    assert printed.splitlines() == [full, full, full, "True", "(1, 64)", full, "(1, 64)", "False"]
+
+
+def test_one_of_two_gpus_is_full(large_model: Path) -> None:
+    needs_gpus(2)
+    printed = check_child(
+        FILL
+        + """
+    import logging
+    logging.getLogger("ortmulti.onnxruntime").setLevel(logging.CRITICAL + 1)
+
+    with ortmulti.create_sessions(large, [0, 1]) as sessions:
+        for session in sessions:
+            session.run(None, {"x": np.zeros((1, width(session)), np.float32)})
+    pointer = fill(1, 300 << 20)
+    before = ortmulti._core.cuda_memory(0)[0]
+    try:
+        ortmulti.create_sessions(large, [0, 1])
+    except ortmulti.OutOfMemory as error:
+        print("cuda:1" in str(error) and " free of " in str(error))
+    print(before - ortmulti._core.cuda_memory(0)[0] < 32 << 20)
+    """,
+        large_model,
+        onnx_models.matmul().hex(),
+        environment=VISIBLE,
+    )
+    assert printed.splitlines() == ["True", "True"]
+
+
+def test_sessions_give_their_gpu_memory_back(large_model: Path) -> None:
+    def cycle() -> int:
+        with ortmulti.create_sessions(large_model, 0) as [session]:
+            width = session.get_inputs()[0].shape[1]
+            session.run(None, {"x": np.zeros((1, int(width or 0)), np.float32)})
+        return _core.cuda_memory(0)[0]
+
+    cycle()
+    first = cycle()
+    for _ in range(5):
+        last = cycle()
+    assert first - last < 64 << 20
+
+
+def test_an_arena_is_shrunk_between_runs() -> None:
+    """It keeps what a large run took, through small ones, until a run is told to shrink it."""
+    large, small = np.ones(1 << 26, np.float32), np.ones(10, np.float32)  # 256 MiB
+    options = ortmulti.RunOptions()
+    options.add_run_config_entry(SHRINK, "gpu:0")
+    with cuda_session(chain(), arena_extend_strategy="kSameAsRequested") as session:
+
+        def taken(x: np.ndarray, run_options: ortmulti.RunOptions | None = None) -> int:
+            [y] = session.run(None, {"x": x}, run_options)
+            assert y == 0
+            return before - _core.cuda_memory(0)[0]
+
+        before = 0
+        before -= taken(small)  # kernels and libraries are loaded: what they take is not the arena's
+        assert taken(large) >= 256 << 20
+        assert taken(small) >= 256 << 20
+        assert taken(small, options) < 64 << 20
+        assert taken(large) >= 256 << 20
+
+
+def test_an_arena_of_another_gpu_is_refused() -> None:
+    options = ortmulti.RunOptions()
+    options.add_run_config_entry(SHRINK, "gpu:63")
+    with cuda_session(chain()) as session:
+        with pytest.raises(ortmulti.InvalidArgument, match="gpu:63"):
+            session.run(None, {"x": np.ones(10, np.float32)}, options)
+        assert session.run(None, {"x": np.ones(10, np.float32)})[0] == 0
+
+
+def test_different_models_are_created_at_once_on_a_gpu() -> None:
+    """By threads that begin together, each another model; unloaded and reloaded, with the memory given back."""
+    images = np.random.default_rng(0).standard_normal((1, 3, 16, 16), dtype=np.float32)
+    models: list[tuple[bytes, dict[str, np.ndarray]]] = [
+        (onnx_models.matmul(64), {"x": np.ones((2, 64), np.float32)}),
+        (onnx_models.matmul(256, 3, seed=1), {"x": np.ones((2, 256), np.float32)}),
+        (onnx_models.convolution(), {"x": images}),
+        (onnx_models.add_mul(4), {name: np.ones((3, 4), np.float32) for name in ("a", "b")}),
+    ]
+    exact = {"use_tf32": 0}
+    begin = threading.Barrier(len(models))
+
+    def work(number: int) -> list[list[np.ndarray]]:
+        model, feed = models[number]
+        begin.wait()
+        results = []
+        with cuda_session(model, **exact) as session:
+            results.append(session.run(None, feed))
+        with ortmulti.create_sessions(model, 0, 2, provider_options=exact) as sessions:
+            results.extend(session.run(None, feed) for session in sessions)
+        with ortmulti.load(model, devices=0, provider_options=exact) as pool:
+            results.extend(session.run(None, feed) for session in pool.sessions)
+        return results
+
+    def cycle() -> int:
+        with ThreadPoolExecutor(len(models)) as executor:
+            for (model, feed), results in zip(models, executor.map(work, range(len(models))), strict=True):
+                expected = onnx_models.cpu_session(model).run(None, feed)
+                for outputs in results:
+                    for output, right in zip(outputs, expected, strict=True):
+                        np.testing.assert_allclose(output, right, rtol=1e-2, atol=1e-3)
+        return _core.cuda_memory(0)[0]
+
+    cycle()
+    first = cycle()
+    for _ in range(5):
+        last = cycle()
+    assert first - last < 64 << 20

@@ -1,0 +1,89 @@
+"""`tune` on GPUs."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti import TuningWarning
+from ortmulti._create.fingerprint import describe_machine
+from ortmulti.tools import models
+from ortmulti.tools.tune import outputs
+from ortmulti.tools.tune.target import Subject
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.make("resnet50", tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.make("tiny-kernels", tmp_path_factory.mktemp("models"))
+
+
+def test_a_cuda_graph_is_found_for_many_small_kernels(tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tiny.json"
+    result = ortmulti.tune(tiny, devices=0, only=["cuda_graph", "enable_mem_pattern"], budget=120, out=out)
+    assert result.tuning.settings == {"cuda_graph": True}
+    assert result.tuning.gain["low"] > 1.1
+    assert result.tuning.devices == ("cuda:0",)
+    feed = models.sample_inputs(tiny)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TuningWarning)
+        with ortmulti.load(tiny, 0, tuning=out) as tuned, ortmulti.load(tiny, 0) as plain:
+            for _ in range(4):
+                [found] = tuned.run(None, feed)
+            np.testing.assert_allclose(found, plain.run(None, feed)[0], rtol=1e-4, atol=1e-4)
+    assert result.document["machine"]["gpus"]
+
+
+def test_an_algorithm_search_that_costs_more_than_it_gives_is_found(resnet: Path) -> None:
+    result = ortmulti.tune(resnet, "creation", devices=0, only=["cudnn_conv_algo_search"], budget=300)
+    assert set(result.tuning.settings) <= {"cudnn_conv_algo_search"}
+    assert all(trial["outputs"] is not None for trial in result.document["trials"])
+
+
+def test_memory_of_the_gpu_is_what_counts(resnet: Path) -> None:
+    result = ortmulti.tune(resnet, "memory", devices=0, only=["arena_extend_strategy", "gpu_mem_limit"], budget=300)
+    assert result.document["defaults"] > 100e6  # the weights
+    assert result.document["unit"] == "bytes"
+
+
+def test_tf32_that_is_off_changes_the_outputs(resnet: Path) -> None:
+    result = ortmulti.tune(resnet, devices=0, only=["use_tf32"], tolerance=1e-9, budget=60)
+    assert [one["why"] for one in result.document["rejected"]] == ["outputs"]
+    assert result.tuning.settings == {}
+
+
+@pytest.mark.parametrize("through", ["pool", "session"])
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_subject_gives_the_model_s_outputs(tiny: Path, tmp_path: Path, through: str, bound: bool) -> None:
+    feed = models.sample_inputs(tiny, batch=2)
+    np.savez(tmp_path / "feeds.npz", **feed)
+    options: dict[str, Any] = {"use_tf32": False, **({"io_binding": True} if bound else {})}
+    spec = {"model": str(tiny), "devices": ["cuda:0"], "options": options, "through": through,
+            "feeds": str(tmp_path / "feeds.npz")}  # fmt: skip
+    with Subject(spec) as subject, ortmulti.InferenceSession(tiny, providers=["CPUExecutionProvider"]) as session:
+        [found] = outputs.flatten(subject.warm_up())
+        np.testing.assert_allclose(found, session.run(None, feed)[0], rtol=1e-3, atol=1e-3)
+        assert subject.latency(0.01) > 0
+
+
+def test_throughput_of_all_gpus(tiny: Path) -> None:
+    result = ortmulti.tune(tiny, "throughput", only=["in_flight", "cuda_graph"], budget=120)
+    assert len(result.tuning.devices) == len(ortmulti.parse_devices("all"))
+    assert result.document["rejected"] == []
+
+
+def test_what_it_holds_for_names_the_gpu() -> None:
+    machine = describe_machine("cuda")
+    assert machine["driver"]
+    assert all(isinstance(name, str) for name in machine["gpus"])

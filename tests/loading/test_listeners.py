@@ -1,0 +1,177 @@
+"""Sessions over entries of the cache, given out one by one: not before the entry is known to be right.
+
+Sessions that share weights are on GPUs; here the same code creates them on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti import Timeline, _core
+from ortmulti._create import creation, shared
+from ortmulti._runtime import startup
+from ortmulti.cache import Cache, Draft, Entry
+from ortmulti.cache.entry import Damaged
+from ortmulti.devices import Device
+from tests.cache.test_optimized_build import CPU
+from tests.pool.test_pool_readiness import break_session
+from tests.support import onnx_models
+
+X = np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
+    startup.ensure_open()
+    monkeypatch.setenv("ORTMULTI_CACHE", str(tmp_path / "cache"))
+    return Cache.default()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return str(onnx_models.write_external(tmp_path)[0])
+
+
+class Listener:
+    """Notes what it is given, and what had been done by then."""
+
+    def __init__(self, keep_going: bool = False) -> None:
+        self.keep_going = keep_going
+        self.timeline = Timeline()
+        self.done: list[str] = []
+        self.news: list[tuple[str, int, list[str]]] = []
+        self.sessions: list[_core.Session] = []
+
+    def targets(self, devices: Sequence[Device]) -> None:
+        pass
+
+    def ready(self, index: int, session: _core.Session) -> None:
+        self.news.append(("ready", index, list(self.done)))
+        self.sessions.append(session)
+
+    def failed(self, index: int, error: BaseException) -> None:
+        assert "NoSuchExecutionProvider" in str(error)
+        self.news.append(("failed", index, list(self.done)))
+
+    def poll(self) -> None:
+        pass
+
+    def close(self) -> None:
+        for session in self.sessions:
+            session.close()
+
+
+@pytest.fixture
+def listener(monkeypatch: pytest.MonkeyPatch) -> Listener:
+    made = Listener()
+    verify, publish = Entry.verify, Draft.publish
+
+    def noted_verify(entry: Entry, poll: Callable[[], object] | None = None) -> None:
+        verify(entry, poll)
+        made.done.append("verified")
+
+    def noted_publish(draft: Draft) -> Entry:
+        entry = publish(draft)
+        made.done.append("published")
+        return entry
+
+    monkeypatch.setattr(Entry, "verify", noted_verify)
+    monkeypatch.setattr(Draft, "publish", noted_publish)
+    return made
+
+
+def load(model: str, listener: Listener, sessions: int = 3) -> None:
+    request = shared.Request(model, listener=listener)
+    spans = shared._Spans(listener.timeline)
+    asked = shared._Load(request, spans, sessions=[list(CPU)] * sessions, targets=[Device("cpu")])
+    created, timeline = shared._over_entry(asked)
+    assert created == []
+    assert timeline._core is listener.timeline._core
+    for session in listener.sessions:
+        assert session.run(None, {"x": X})[0].shape == (3, 64)
+    listener.close()
+
+
+def test_sessions_over_a_new_entry_are_given_out_once_it_is_published(model: str, listener: Listener) -> None:
+    load(model, listener)
+    assert {index for _, index, _ in listener.news} == {0, 1, 2}
+    assert all("published" in done for _, _, done in listener.news)
+
+
+def test_sessions_over_an_entry_are_given_out_once_it_is_verified(model: str, listener: Listener) -> None:
+    load(model, Listener())
+    listener.done.clear()
+    load(model, listener)
+    assert [(what, done) for what, _, done in listener.news] == [("ready", ["verified"])] * 3
+    names = [span.name for span in listener.timeline.spans]
+    assert "find optimized model" in names
+    assert "optimize model" not in names
+
+
+def test_of_a_damaged_entry_nothing_is_given_out(model: str, listener: Listener, cache: Cache) -> None:
+    load(model, Listener())
+    [stored] = cache.entries()
+    manifest = stored.folder / "model.onnx"
+    content = manifest.read_bytes()
+    manifest.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    listener.done.clear()
+    load(model, listener)
+    assert len(listener.news) == 3
+    assert all("published" in done for _, _, done in listener.news)
+
+
+def test_one_that_fails_beside_others_is_told(model: str, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener.keep_going = True
+    load(model, Listener())
+    break_session(monkeypatch, lambda index: index == 1)
+    for _ in range(2):  # over the entry, and over a new one
+        listener.news.clear()
+        listener.sessions.clear()
+        load(model, listener)
+        assert sorted((what, index) for what, index, _ in listener.news) == [("failed", 1), ("ready", 0), ("ready", 2)]
+        assert listener.news[0][0] == "ready" or "published" in listener.done
+        Cache.default().clear()
+
+
+def test_failures_of_all_are_not_told_but_raised(
+    model: str, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener.keep_going = True
+    load(model, Listener())
+    break_session(monkeypatch, lambda _: True)
+    with pytest.raises(ortmulti.InvalidArgument, match="NoSuchExecutionProvider"):
+        load(model, listener)
+    assert listener.news == []
+
+
+def test_what_was_not_given_out_is_closed(model: str, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    created: list[_core.Session] = []
+    create = creation.create
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        if (listener := kwargs.get("listener")) is not None:
+            ready = listener.ready
+
+            def note(index: int, session: _core.Session) -> None:
+                created.append(session)
+                ready(index, session)
+
+            listener.ready = note
+        return create(*args, **kwargs)
+
+    def fail(_: Any) -> Any:
+        raise Damaged("for this test")
+
+    monkeypatch.setattr(creation, "create", noted)
+    monkeypatch.setattr(Draft, "publish", fail)
+    with pytest.raises(Damaged):
+        load(model, listener)
+    assert len(created) == 3
+    assert all(session.closed() for session in created)
+    assert listener.news == []

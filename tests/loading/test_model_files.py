@@ -1,0 +1,214 @@
+"""Writing models: whole or not at all, once, and what is said when it fails."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortmulti.errors import InvalidArgument
+from ortmulti.tools import models
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_an_existing_model_is_reused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ortmulti.tools.models")
+    assert models.find("matmul", tmp_path, megabytes=3) is None
+    path = models.make("matmul", tmp_path, megabytes=3)
+    before = {file: file.stat() for file in tmp_path.iterdir()}
+    calls: list[tuple[int, int]] = []
+    assert models.make("matmul", tmp_path, megabytes=3, progress=lambda *call: calls.append(call)) == path
+    assert models.find("matmul", tmp_path, megabytes=3) == path
+    after = {file: file.stat() for file in tmp_path.iterdir()}
+    assert [(stat.st_ino, stat.st_mtime_ns) for stat in before.values()] == [
+        (stat.st_ino, stat.st_mtime_ns) for stat in after.values()
+    ]
+    total = models.describe("matmul", megabytes=3).weight_bytes
+    assert calls == [(total, total)]
+    assert caplog.messages[-1] == f"reusing {path}"
+
+
+def test_models_of_different_options_stand_side_by_side(tmp_path: Path) -> None:
+    paths = [models.make("matmul", tmp_path, megabytes=size, seed=seed) for size in (1, 2) for seed in (0, 1)]
+    assert [path.name for path in paths] == [
+        f"matmul-{name}.onnx" for name in ("1-mb", "1-mb-seed-1", "2-mb", "2-mb-seed-1")
+    ]
+    assert models.find("matmul", tmp_path, megabytes=1) == paths[0]
+
+
+def shorten(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def garble(path: Path) -> None:
+    path.write_text("[]")
+
+
+def age(path: Path) -> None:
+    record = json.loads(path.read_text())
+    record["parameters"]["generator"] = 0
+    path.write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("matmul-3-mb.onnx.data", shorten),
+        ("matmul-3-mb.onnx.data", Path.unlink),
+        ("matmul-3-mb.onnx", shorten),
+        ("matmul-3-mb.json", age),
+        ("matmul-3-mb.json", garble),
+        ("matmul-3-mb.json", Path.unlink),
+    ],
+)
+def test_a_damaged_or_older_model_is_made_anew(name: str, damage: Any, tmp_path: Path) -> None:
+    models.make("matmul", tmp_path, megabytes=3)
+    whole = contents(tmp_path)
+    damage(tmp_path / name)
+    assert models.find("matmul", tmp_path, megabytes=3) is None
+    models.make("matmul", tmp_path, megabytes=3)
+    assert contents(tmp_path) == whole
+
+
+def test_progress_counts_up_to_the_total(tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    models.make("matmul", tmp_path, megabytes=30, progress=lambda *call: calls.append(call))
+    total = models.describe("matmul", megabytes=30).weight_bytes
+    done = [call[0] for call in calls]
+    assert done == sorted(done)
+    assert {call[1] for call in calls} == {total}
+    assert done[-1] == total
+    assert len(set(done)) > 3
+
+
+@pytest.mark.parametrize("name", ["matmul", "tiny-kernels"])
+def test_an_interrupt_leaves_nothing(name: str, tmp_path: Path) -> None:
+    def interrupt(*_: int) -> None:
+        assert any(tmp_path.iterdir())
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        models.make(name, tmp_path, progress=interrupt, **({"megabytes": 3} if name == "matmul" else {}))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_process_leaves_no_model_and_the_next_one_cleans_up(tmp_path: Path) -> None:
+    code = """
+import os, signal, sys
+from ortmulti.tools import models
+models.make("matmul", sys.argv[1], megabytes=3, progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+"""
+    assert python(code, tmp_path).returncode == -signal.SIGKILL
+    left = list(contents(tmp_path))
+    assert len(left) == 1
+    assert left[0].endswith(".partial")
+    models.make("matmul", tmp_path, megabytes=3)
+    assert set(contents(tmp_path)) == {f"matmul-3-mb{end}" for end in (".onnx", ".onnx.data", ".json")}
+
+
+def test_two_that_write_the_same_model_do_not_disturb_each_other(tmp_path: Path) -> None:
+    inner: list[Path] = []
+
+    def also_make(*_: int) -> None:
+        if not inner:
+            inner.append(models.make("matmul", tmp_path, megabytes=3))
+            whole.update(contents(tmp_path))
+
+    whole: dict[str, bytes] = {}
+    assert models.make("matmul", tmp_path, megabytes=3, progress=also_make) == inner[0]
+    finished = {name: data for name, data in whole.items() if not name.endswith(".partial")}
+    assert contents(tmp_path) == finished
+    assert len(finished) == 3
+
+
+def test_a_disk_that_fills_up_gives_one_error_and_leaves_nothing(tmp_path: Path) -> None:
+    # A limit on the size of files stops a write in the middle, as a full disk does.
+    code = """
+import resource, sys
+from ortmulti.tools import models
+resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))
+try:
+    models.make("matmul", sys.argv[1], megabytes=3)
+except models.WriteError as error:
+    print(error.errno, error)
+"""
+    done = python(code, tmp_path)
+    reason = f"{errno.EFBIG} cannot write model matmul-3-mb to {tmp_path}: {os.strerror(errno.EFBIG)}"
+    assert (done.stdout.strip(), done.stderr) == (reason, "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_is_too_small_is_noticed_before_writing(tmp_path: Path) -> None:
+    megabytes = min(10**7, shutil.disk_usage(tmp_path).free // 10**6 * 2)
+    if megabytes == 10**7:
+        pytest.skip("the disk has room for every model")
+    with pytest.raises(models.WriteError, match=r"it needs .* GB and .* GB are free") as caught:
+        models.make("matmul", tmp_path, megabytes=megabytes)
+    assert caught.value.errno == errno.ENOSPC
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_that_cannot_be_made_is_one_error(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(models.WriteError, match=f"cannot write model identity to {blocked / 'below'}: Not a directory"):
+        models.make("identity", blocked / "below")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("resnet", {}, "no model is called 'resnet'; there are resnet50, phi3-mini"),
+        ("resnet50", {"layers": 2}, "does not take the option layers; its options: precision"),
+        ("identity", {"layers": 2}, "does not take the option layers; its options: none"),
+        ("resnet50", {"precision": "fp8"}, "precision must be one of fp16, fp32, not 'fp8'"),
+        ("matmul", {"precision": "fp32"}, "does not take the option precision; its options: megabytes"),
+        ("phi3-mini", {"layers": 0}, "layers must be an integer from 1 to 1024, not 0"),
+        ("phi3-mini", {"layers": True}, "layers must be an integer"),
+        ("phi3-mini", {"precision": "int4"}, "precision must be one of fp16, fp32, not 'int4'"),
+        ("matmul", {"megabytes": 10**9}, "megabytes must be an integer from 1 to"),
+        ("identity", {"seed": -1}, "seed must be an integer of at least 0, not -1"),
+    ],
+)
+def test_bad_arguments_are_refused(name: str, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        models.make(name, tmp_path / "models", **options)
+    assert not (tmp_path / "models").exists()
+
+
+def test_without_the_onnx_package_the_error_says_how_to_get_it(tmp_path: Path) -> None:
+    code = """
+import sys
+sys.modules["onnx"] = None
+from ortmulti import errors
+from ortmulti.tools import models
+print(models.describe("resnet50").weight_bytes)
+for call in (lambda: models.make("identity", sys.argv[1]), lambda: models.sample_inputs("model.onnx")):
+    try:
+        call()
+    except errors.LibraryError as error:
+        print(error)
+"""
+    done = python(code, tmp_path / "models")
+    size, *messages = done.stdout.splitlines()
+    assert int(size) == 4 * (25_557_032 + 53_120)
+    assert len(messages) == 2
+    assert all('pip install "ortmulti[models]"' in message for message in messages)
+    assert not (tmp_path / "models").exists()

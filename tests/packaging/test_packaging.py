@@ -1,0 +1,254 @@
+"""What is said of the package in several places agrees, and the tools that make its wheels notice what is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from onnx import checker, load_from_string, numpy_helper
+
+import ortmulti
+from tests.support.processes import ROOT
+from tools import check_version, check_wheel, requirements, smoke_wheel
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+WORKFLOWS = ROOT / ".github/workflows"
+HAS_SOURCES = pytest.mark.skipif(not (ROOT / "cpp").is_dir(), reason="needs the sources")
+
+
+def supported() -> list[str]:
+    """The releases of Python that the classifiers name."""
+    prefix = "Programming Language :: Python :: 3."
+    return [f"3.{line.removeprefix(prefix)}" for line in PYPROJECT["project"]["classifiers"] if line.startswith(prefix)]
+
+
+def test_the_version_is_in_one_place() -> None:
+    assert PYPROJECT["project"]["dynamic"] == ["version"]
+    assert "version" not in PYPROJECT["project"]
+    assert ortmulti.__version__ == check_version.version()
+    try:
+        assert metadata.version("ortmulti") == ortmulti.__version__
+    except metadata.PackageNotFoundError:
+        pytest.skip("no distribution: make PYTHON_READY=1 installs none")
+
+
+def test_supported_releases_of_python_agree() -> None:
+    releases = supported()
+    assert releases == ["3.11", "3.12", "3.13", "3.14"]
+    assert PYPROJECT["project"]["requires-python"] == f">={releases[0]}"
+    wheels = [name.removesuffix("-*") for name in PYPROJECT["tool"]["cibuildwheel"]["build"]]
+    assert wheels == [f"cp{release.replace('.', '')}" for release in releases] + ["cp314t"]
+    assert any(":: Free Threading ::" in line for line in PYPROJECT["project"]["classifiers"])
+    assert PYPROJECT["tool"]["ruff"]["target-version"] == wheels[0].replace("cp", "py")
+
+
+def test_the_oldest_onnxruntime_agrees() -> None:
+    """What the extras ask for is the oldest release whose headers wheels are built with."""
+    script = (ROOT / "tools/fetch_onnxruntime_headers.sh").read_text("utf-8")
+    [headers] = re.findall(r"version=\$\{2:-(\d+\.\d+)\.\d+\}", script)
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    assert [extras["gpu"], extras["cpu"]] == [[f"onnxruntime-gpu[cuda,cudnn]>={headers}"], [f"onnxruntime>={headers}"]]
+    [needed] = re.findall(r"find_package\(ONNXRuntimeHeaders (\d+)", (ROOT / "CMakeLists.txt").read_text("utf-8"))
+    assert headers == f"1.{needed}"
+
+
+@pytest.mark.skipif(not WORKFLOWS.is_dir(), reason="needs the workflows")
+def test_workflows_use_what_is_there() -> None:
+    for path in WORKFLOWS.glob("*.yml"):
+        text = path.read_text("utf-8")
+        for script in re.findall(r"(?:run: |\s)((?:tools|\.ci)/[\w./]+)", text):
+            assert (ROOT / script).is_file(), f"{path.name} runs {script}"
+        assert set(re.findall(r"python: \"([\d.]+)\"", text)) <= set(supported())
+    wheels = (WORKFLOWS / "wheels.yml").read_text("utf-8")
+    assert re.search(r"runner: \[ubuntu-24\.04, ubuntu-24\.04-arm\]", wheels)
+    assert {"manylinux-x86_64-image", "manylinux-aarch64-image"} <= set(PYPROJECT["tool"]["cibuildwheel"]["linux"])
+
+
+def test_requirements_of_the_group_that_builds_wheels(capsys: pytest.CaptureFixture[str]) -> None:
+    requirements.main(["wheel"])
+    printed = capsys.readouterr().out.splitlines()
+    assert set(PYPROJECT["dependency-groups"]["wheel"]) <= set(printed)
+    assert set(PYPROJECT["build-system"]["requires"]) <= set(printed)
+    assert not any("onnxruntime" in line for line in printed)
+
+
+@pytest.mark.parametrize(
+    ("tag", "heading", "message"),
+    [
+        ("v1.2.3", "1.2.3 (2026-11-21)", ""),
+        ("v1.2.4", "1.2.3 (2026-11-21)", "the tag is v1.2.4, and CMakeLists.txt says 1.2.3"),
+        ("1.2.3", "1.2.3 (2026-11-21)", "the tag is 1.2.3"),
+        ("v1.2.3", "1.2.3 (unreleased)", "begins with '1.2.3 (unreleased)'"),
+        ("v1.2.3", "1.2.2 (2026-11-21)", "begins with '1.2.2 (2026-11-21)'"),
+    ],
+)
+def test_a_tag_is_the_version_and_a_date_is_in_the_changelog(
+    tag: str, heading: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "CMakeLists.txt").write_text("project(ortmulti VERSION 1.2.3 LANGUAGES CXX)\n")
+    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {heading}\n\n- Something\n\n## 1.2.3 (2026-11-21)\n")
+    assert check_version.main(tag, tmp_path) == bool(message)
+    assert message in capsys.readouterr().err
+
+
+WHEEL = {
+    "ortmulti/__init__.py": b"",
+    "ortmulti/_core.pyi": b"",
+    "ortmulti/_core.cpython-314t-x86_64-linux-gnu.so": b"\x7fELF",
+    "ortmulti/py.typed": b"",
+    **{f"{check_wheel.PAGE}{name}": b"" for name in check_wheel.PAGE_FILES},
+    "ortmulti-1.2.3.dist-info/METADATA": b"Name: ortmulti\n",
+    "ortmulti-1.2.3.dist-info/licenses/LICENSE": b"",
+}
+SDIST = dict.fromkeys(check_wheel.NEEDED_IN_SDIST, b"")
+
+
+def write_wheel(folder: Path, files: Mapping[str, bytes]) -> Path:
+    path = folder / "ortmulti-1.2.3-cp314-cp314t-manylinux_2_28_x86_64.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def write_archive(path: Path, files: Mapping[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, ""),
+        ({"ortmulti.libs/libcudart.so.13": b""}, "does not belong here: ortmulti.libs/libcudart.so.13"),
+        ({"tests/test_a.py": b""}, "does not belong here: tests/test_a.py"),
+        ({"ortmulti/_other.so": b""}, "one extension module is expected"),
+        ({"ortmulti/_core.pyi": None}, "type information is missing"),
+        ({f"{check_wheel.PAGE}page.css": None}, f"is missing: {check_wheel.PAGE}page.css"),
+        ({"ortmulti/page.html": b""}, "does not belong here: ortmulti/page.html"),
+        ({"ortmulti-1.2.3.dist-info/licenses/LICENSE": None}, "the license is missing"),
+        ({"ortmulti/a.py": f"'{ROOT}/cpp'".encode()}, f"ortmulti/a.py names {ROOT}"),
+        ({"ortmulti/a.py": os.urandom(check_wheel.LIMIT)}, "more than 5000000"),
+    ],
+)
+def test_what_is_wrong_with_a_wheel_is_named(
+    changes: Mapping[str, bytes | None], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {name: content for name, content in {**WHEEL, **changes}.items() if content is not None}
+    assert check_wheel.main([str(write_wheel(tmp_path, files))]) == bool(message)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, ""),
+        ({"tests/conftest.py": None}, "is missing: tests/conftest.py"),
+        ({"tests/__pycache__/conftest.cpython-311.pyc": b""}, "does not belong here: tests/__pycache__"),
+        ({"python/ortmulti/_core.cpython-311-x86_64-linux-gnu.so": b""}, "does not belong here: python/ortmulti/_core"),
+        ({".venv/pyvenv.cfg": b""}, "does not belong here: .venv/pyvenv.cfg"),
+        ({".git": b""}, "does not belong here: .git"),
+        ({"notes.md": f"see {ROOT}/notes".encode()}, f"notes.md names {ROOT}"),
+    ],
+)
+def test_what_is_wrong_with_an_sdist_is_named(
+    changes: Mapping[str, bytes | None], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {f"ortmulti-1.2.3/{name}": data for name, data in {**SDIST, **changes}.items() if data is not None}
+    path = write_archive(tmp_path / "ortmulti-1.2.3.tar.gz", files)
+    assert check_wheel.main([str(path)]) == bool(message)
+    assert message in capsys.readouterr().err
+
+
+@HAS_SOURCES
+def test_the_sdist_of_these_sources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("scikit_build_core")
+    code = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, capture_output=True, timeout=120)
+    [path] = tmp_path.iterdir()
+    assert path.name == f"ortmulti-{check_version.version()}.tar.gz"
+    assert check_wheel.main([str(path)]) == 0, capsys.readouterr().err
+    names = {name for name, _ in check_wheel.read_sdist(path)}
+    for folder, pattern in (("cpp", "*.?pp"), ("python", "*.py"), ("tests", "*.py"), ("tests/cpp", "*.?pp")):
+        assert {str(file.relative_to(ROOT)) for file in (ROOT / folder).rglob(pattern)} <= names
+
+
+def test_the_page_s_files_are_those_that_a_wheel_needs() -> None:
+    folder = Path(ortmulti.__file__).parents[1] / check_wheel.PAGE
+    assert {file.name for file in folder.iterdir() if file.suffix in (".html", ".css", ".js")} == set(
+        check_wheel.PAGE_FILES
+    )
+
+
+def test_the_smoke_test_runs_the_model_that_it_describes() -> None:
+    """Its bytes are stored, since the environments that it runs in have no onnx."""
+    model = load_from_string(smoke_wheel.MODEL)
+    checker.check_model(model, full_check=True)
+    nodes = [(node.op_type, list(node.input), list(node.output)) for node in model.graph.node]
+    assert nodes == [("MatMul", ["x", "w"], ["h"]), ("Relu", ["h"], ["y"])]
+    assert [numpy_helper.to_array(weights).tolist() for weights in model.graph.initializer] == [[[1, -1], [0.5, 2]]]
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 13)]
+    smoke_wheel.compare()
+
+
+def test_the_smoke_test_tells_strange_files(tmp_path: Path) -> None:
+    ours = [Path(sys.prefix, "lib/a.so"), tmp_path / "onnxruntime/a.so", Path("/usr/lib/libc.so.6"), Path(os.__file__)]
+    assert Path(os.__file__) in set(smoke_wheel.modules())
+    assert Path(sys.executable).resolve() in {path.resolve() for path in smoke_wheel.mapped()}
+    assert list(smoke_wheel.foreign(iter(ours), tmp_path)) == []
+    debians = Path("/etc", f"python3.{sys.version_info.minor}", "sitecustomize.py")
+    assert list(smoke_wheel.foreign(iter([debians]), None)) == []
+    if sys.prefix == sys.base_prefix:
+        pytest.skip("this interpreter is not of a virtual environment")
+    base = Path(os.__file__).parent / "site-packages/numpy/__init__.py"
+    strange = {tmp_path / "a.so", ROOT / "elsewhere/_core.so", base}
+    assert set(smoke_wheel.foreign(iter([*ours[:1], *strange]), None)) == {path.resolve() for path in strange}
+
+
+def fetch_headers(archive: Path, dest: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(ROOT / "tools/fetch_onnxruntime_headers.sh"), str(dest), "1.2.3"],
+        env={**os.environ, "ONNXRUNTIME_RELEASES": archive.as_uri(), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_headers_are_fetched_from_an_archive(tmp_path: Path) -> None:
+    name, dest = "onnxruntime-linux-x64-1.2.3", tmp_path / "headers"
+    (tmp_path / "v1.2.3").mkdir()
+    headers = {"onnxruntime_c_api.h": b"#define ORT_API_VERSION 21\n", "onnxruntime_cxx_api.h": b"// C++\n"}
+    files = {f"{name}/include/{file}": content for file, content in headers.items()}
+    archive = write_archive(tmp_path / f"v1.2.3/{name}.tgz", {**files, f"{name}/lib/libonnxruntime.so": b"\x7fELF"})
+
+    wrong = fetch_headers(tmp_path, dest, ONNXRUNTIME_HEADERS_SHA256="0" * 64)
+    assert (wrong.returncode, dest.exists()) == (1, False)
+    checksum = hashlib.sha256(archive.read_bytes()).hexdigest()
+    assert f"has the SHA-256 {checksum}, not 000" in wrong.stderr
+
+    right = fetch_headers(tmp_path, dest, ONNXRUNTIME_HEADERS_SHA256=checksum)
+    assert (right.returncode, checksum in right.stderr) == (0, True), right.stderr
+    assert {path.name: path.read_bytes() for path in dest.iterdir()} == headers
+
+    write_archive(archive, {f"{name}/lib/libonnxruntime.so": b"\x7fELF"})
+    assert "has no headers" in fetch_headers(tmp_path, tmp_path / "none").stderr
+    archive.unlink()
+    assert "cannot fetch" in fetch_headers(tmp_path, tmp_path / "none").stderr
+    assert not (tmp_path / "none").exists()

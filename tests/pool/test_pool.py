@@ -1,0 +1,230 @@
+"""`load`, the pool that it returns, its progress and its options."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti import LoaderOptions, LoadProgress
+from tests.support import gpus, onnx_models
+from tests.support.processes import check_child, nothing_leaks
+
+X = np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)
+
+
+def expected(model: bytes | Path) -> np.ndarray:
+    with onnx_models.cpu_session(model) as session:
+        return session.run(None, {"x": X})[0]
+
+
+def test_a_pool_holds_ready_sessions() -> None:
+    model = onnx_models.matmul()
+    with ortmulti.load(model, "cpu", 3) as pool:
+        assert isinstance(pool.sessions, Sequence)
+        assert [session.device for session in pool.sessions] == pool.devices == ["cpu"] * 3
+        for session in pool.sessions:
+            np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected(model))
+        assert not pool.closed
+        assert "create session" in [span.name for span in pool.timeline.spans]
+
+
+def test_a_closed_pools_sessions_raise() -> None:
+    pool = ortmulti.load(onnx_models.matmul(), "cpu", 2)
+    assert repr(pool) == f"<Pool of {pool.sessions[0]._core.model()} on cpu, cpu>"
+    with pool:
+        pass
+    assert pool.closed
+    assert repr(pool).endswith(" on cpu, cpu, closed>")
+    for session in pool.sessions:
+        with pytest.raises(ortmulti.ClosedError):
+            session.run(None, {"x": X})
+    pool.close()
+    assert pool.devices == ["cpu", "cpu"]
+
+
+def test_a_pool_is_closed_by_an_error_in_its_block() -> None:
+    with pytest.raises(KeyError), ortmulti.load(onnx_models.matmul(), "cpu") as pool:
+        raise KeyError
+    assert pool.closed
+
+
+def test_a_pool_that_is_dropped_frees_everything() -> None:
+    ortmulti.load(onnx_models.matmul(), "cpu").close()  # what starts with the library is there
+    with nothing_leaks():
+        pool = ortmulti.load(onnx_models.matmul(), "cpu", 2)
+        gone = weakref.ref(pool)
+        del pool
+        gc.collect()
+        assert gone() is None
+
+
+def test_one_session_of_a_pool_may_be_closed_or_outlive_it() -> None:
+    model = onnx_models.matmul()
+    pool = ortmulti.load(model, "cpu", 2)
+    pool.sessions[0].close()
+    assert not pool.closed
+    kept = pool.sessions[1]
+    del pool
+    gc.collect()
+    np.testing.assert_array_equal(kept.run(None, {"x": X})[0], expected(model))
+    kept.close()
+
+
+def test_devices_may_be_any_iterable(tmp_path: Path) -> None:
+    path, _ = onnx_models.write_external(tmp_path)
+    with ortmulti.load(path, (device for device in ("cpu", "cpu"))) as pool:
+        assert pool.devices == ["cpu", "cpu"]
+
+
+def test_progress_tells_of_every_session() -> None:
+    news: list[LoadProgress] = []
+    with ortmulti.load(onnx_models.matmul(), "cpu", 3, progress=news.append) as pool:
+        assert len(pool.sessions) == 3
+    of_sessions = [each for each in news if each.device]
+    assert [(each.sessions_ready, each.sessions_total, each.device) for each in of_sessions] == [
+        (1, 3, "cpu"),
+        (2, 3, "cpu"),
+        (3, 3, "cpu"),
+    ]
+    assert all(a.seconds <= b.seconds for a, b in itertools.pairwise(news))
+    assert all(0 <= each.bytes_loaded <= each.bytes_total for each in news)
+
+
+def test_an_error_in_progress_ends_the_load() -> None:
+    def progress(news: LoadProgress) -> None:
+        raise LookupError(f"after {news.sessions_ready}")
+
+    ortmulti.load(onnx_models.matmul(), "cpu").close()
+    with nothing_leaks(), pytest.raises(LookupError, match="after 1"):
+        ortmulti.load(onnx_models.matmul(), "cpu", 2, progress=progress)
+
+
+def test_a_rate_is_bytes_over_seconds() -> None:
+    assert LoadProgress(3_000_000_000, 4_000_000_000, 1.5, 0, 1).gb_per_second == 2
+    assert LoadProgress(0, 0, 0.0, 0, 1).gb_per_second == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"devices": 1.5}, ortmulti.InvalidType, "devices is 'all'"),
+        ({"devices": []}, ortmulti.InvalidArgument, "devices is empty"),
+        ({"sessions_per_device": 0}, ortmulti.InvalidArgument, "1 or more, not 0"),
+        ({"options": {}}, ortmulti.InvalidType, "SessionOptions, not dict"),
+        ({"provider_options": {"use_tf32": 1}}, ortmulti.InvalidArgument, "no device is a GPU"),
+        ({"strategy": "best"}, ortmulti.InvalidArgument, "'shared' or 'native', not 'best'"),
+        ({"optimize": True}, ortmulti.InvalidArgument, "'auto', 'never' or 'offline', not True"),
+        ({"serialize": "some"}, ortmulti.InvalidArgument, "'some'"),
+        ({"progress": 3}, ortmulti.InvalidType, "function of a LoadProgress, not 3"),
+        ({"loader": {"reader_threads": 2}}, ortmulti.InvalidType, "LoaderOptions, not {'reader_threads': 2}"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ortmulti.load(onnx_models.matmul(), **{"devices": "cpu", **arguments})
+
+
+def test_why_sessions_are_separate_is_in_the_timeline(tmp_path: Path) -> None:
+    with ortmulti.load(onnx_models.matmul(), "cpu", 2) as pool:
+        assert pool.timeline.not_shared == []
+    options = ortmulti.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    with ortmulti.load(onnx_models.matmul(), "cpu", 2, options) as pool:
+        [reason] = pool.timeline.not_shared
+        assert "profile" in reason
+        assert f"not shared: {reason}" in pool.timeline.table()
+    with ortmulti.load(onnx_models.matmul(), "cpu", 2, strategy="native") as pool:
+        assert [span.name for span in pool.timeline.spans].count("create session") == 2
+        assert pool.timeline.not_shared == []
+        for session in pool.sessions:
+            np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected(onnx_models.matmul()))
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ortmulti.NoSuchFile, match=r"no model file .*missing\.onnx"):
+        ortmulti.load(tmp_path / "missing.onnx", "cpu")
+
+
+def test_loader_options_are_checked() -> None:
+    given = LoaderOptions(reader_threads=np.int64(4), chunk_bytes=1 << 20, buffers_per_thread=2)
+    assert given == LoaderOptions(4, 1 << 20, 2)
+    assert type(given.reader_threads) is int
+    assert LoaderOptions() == LoaderOptions(None, None, None)
+    for name, wrong in [
+        ("reader_threads", 0),
+        ("reader_threads", 1025),
+        ("chunk_bytes", 100),
+        ("buffers_per_thread", -1),
+    ]:
+        with pytest.raises(ortmulti.InvalidArgument, match=f"{name} is .* to .*, not {wrong}"):
+            LoaderOptions(**{name: wrong})
+    for value in (True, 1.5, "4"):
+        with pytest.raises(ortmulti.InvalidType, match="reader_threads is None or an int"):
+            LoaderOptions(reader_threads=value)
+
+
+def test_without_nvidia_hardware_the_default_is_the_cpu(tmp_path: Path) -> None:
+    path, _ = onnx_models.write_external(tmp_path)
+    code = """
+        import sys
+        import ortmulti
+
+        with ortmulti.load(sys.argv[1]) as pool:
+            print(pool.devices)
+    """
+    assert check_child(code, path) == "['cpu']\n"
+
+
+@pytest.mark.gpu
+def test_the_default_is_every_gpu(tmp_path: Path) -> None:
+    path, _ = onnx_models.write_external(tmp_path)
+    count = ortmulti._core.cuda_device_count()
+    with ortmulti.load(path, sessions_per_device=2) as pool:
+        assert pool.devices == [f"cuda:{index}" for index in range(count) for _ in range(2)]
+        outputs = [session.run(None, {"x": X})[0] for session in pool.sessions]
+    for output in outputs:
+        np.testing.assert_array_equal(output, outputs[0])
+    np.testing.assert_allclose(outputs[0], expected(path), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.gpu
+def test_gpus_and_the_cpu_in_one_pool(tmp_path: Path) -> None:
+    path, _ = onnx_models.write_external(tmp_path)
+    with ortmulti.load(path, ["cpu", 0], provider_options={"use_tf32": 0}) as pool, gpus.cuda_session(path) as usual:
+        assert pool.devices == ["cpu", "cuda:0"]
+        np.testing.assert_array_equal(pool.sessions[0].run(None, {"x": X})[0], expected(path))
+        assert usual.run(None, {"x": X})[0].shape == pool.sessions[1].run(None, {"x": X})[0].shape
+
+
+@pytest.mark.gpu
+def test_progress_tells_of_the_bytes(tmp_path: Path) -> None:
+    path, data = onnx_models.write_external(tmp_path, onnx_models.matmul_proto(1024, 8))
+    news: list[LoadProgress] = []
+    loader = LoaderOptions(reader_threads=2, chunk_bytes=1 << 20, buffers_per_thread=2)
+    with ortmulti.load(path, 0, 2, optimize="never", progress=news.append, loader=loader) as pool:
+        assert pool.timeline.not_shared == []
+    assert news[-1].sessions_ready == news[-1].sessions_total == 2
+    assert news[-1].bytes_loaded == news[-1].bytes_total == data.stat().st_size
+    assert news[-1].gb_per_second > 0
+    assert [each.bytes_loaded for each in news] == sorted(each.bytes_loaded for each in news)
+    assert {each.sessions_total for each in news} == {2}
+
+
+@pytest.mark.gpu
+def test_an_error_in_progress_ends_a_load_of_weights(tmp_path: Path) -> None:
+    path, _ = onnx_models.write_external(tmp_path, onnx_models.matmul_proto(1024, 8))
+
+    def progress(news: LoadProgress) -> None:
+        raise LookupError(f"{news.bytes_total}")
+
+    ortmulti.load(path, 0, optimize="never").close()
+    with nothing_leaks(), pytest.raises(LookupError):
+        ortmulti.load(path, 0, 2, optimize="never", progress=progress)

@@ -1,0 +1,214 @@
+"""Requests that are run together."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import queue
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+import ortmulti
+from ortmulti import Batching
+from ortmulti.pool.engine import BackendName
+from tests.support import onnx_models
+from tests.support.backends import on_every_backend
+
+
+def rows() -> bytes:
+    """y [n, 3] = 2 x [n, 3]; size [1]: the number of rows that were run."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Add", ["x", "x"], ["y"]),
+            helper.make_node("Shape", ["x"], ["shape"]),
+            helper.make_node("Slice", ["shape", "zero", "one"], ["rows"]),
+            helper.make_node("Expand", ["rows", "shape"], ["size"]),
+        ],
+        "rows",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3]),
+            helper.make_tensor_value_info("size", TensorProto.INT64, ["n", 3]),
+        ],
+        [
+            helper.make_tensor("zero", TensorProto.INT64, [1], [0]),
+            helper.make_tensor("one", TensorProto.INT64, [1], [1]),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    return model.SerializeToString()
+
+
+def x(count: int, first: float = 0) -> np.ndarray:
+    return np.arange(first, first + 3 * count, dtype=np.float32).reshape(count, 3)
+
+
+@on_every_backend
+def test_requests_are_joined_and_split(backend: BackendName) -> None:
+    with ortmulti.load(rows(), "cpu", backend=backend, batching=Batching(4, max_delay_ms=60_000)) as pool:
+        futures = [pool.submit(None, {"x": x(1, n)}) for n in range(4)]
+        for number, future in enumerate(futures):
+            y, size = future.result()
+            np.testing.assert_array_equal(y, 2 * x(1, number))
+            assert size.shape == (1, 3)
+            assert (size == 4).all()
+        [device] = pool.stats().devices
+        assert (device.runs, device.done) == (1, 4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(2, 8))
+@pytest.mark.parametrize("backend", ["core", "threads"])
+def test_any_sizes_get_their_own_answers(backend: BackendName, sizes: list[int], max_size: int) -> None:
+    with ortmulti.load(rows(), "cpu", 2, backend=backend, batching=Batching(max_size, max_delay_ms=1)) as pool:
+        futures = [pool.submit(["y"], {"x": x(size, number)}) for number, size in enumerate(sizes)]
+        for number, (size, future) in enumerate(zip(sizes, futures, strict=True)):
+            np.testing.assert_array_equal(future.result()[0], 2 * x(size, number))
+
+
+@on_every_backend
+def test_many_batches_on_every_backend(backend: BackendName) -> None:
+    sizes = np.random.default_rng(0).integers(0, 6, 300).tolist()
+    with ortmulti.load(rows(), "cpu", 2, backend=backend, batching=Batching(8, max_delay_ms=0.1)) as pool:
+        futures = [pool.submit(["y"], {"x": x(size, number)}) for number, size in enumerate(sizes)]
+        for number, (size, future) in enumerate(zip(sizes, futures, strict=True)):
+            np.testing.assert_array_equal(future.result(60)[0], 2 * x(size, number))
+        [device] = pool.stats().devices
+        assert device.done == 300
+        assert device.runs < 300
+
+
+@on_every_backend
+def test_run_is_joined_too(backend: BackendName) -> None:
+    with ortmulti.load(rows(), "cpu", backend=backend, batching=Batching(2, max_delay_ms=60_000)) as pool:
+        other = pool.submit(None, {"x": x(1)})
+        _, size = pool.run(None, {"x": x(1, 5)})
+        assert (size == 2).all()
+        other.result()
+
+
+def test_a_delay_may_be_any_number() -> None:
+    with ortmulti.load(rows(), "cpu", batching=Batching(2, max_delay_ms=1e300)) as pool:
+        alone = pool.submit(None, {"x": x(1)})
+        with pytest.raises(TimeoutError):
+            alone.result(0.3)
+        for future in (alone, pool.submit(None, {"x": x(1)})):
+            _, size = future.result(60)
+            assert (size == 2).all()
+
+
+@on_every_backend
+def test_wrong_shapes_fail_alone(backend: BackendName) -> None:
+    with ortmulti.load(rows(), "cpu", backend=backend, batching=Batching(3, max_delay_ms=50)) as pool:
+        good = pool.submit(["y"], {"x": x(1)})
+        bad = pool.submit(["y"], {"x": np.zeros((1, 4), np.float32)})
+        also_good = pool.submit(["y"], {"x": x(1, 7)})
+        np.testing.assert_array_equal(good.result()[0], 2 * x(1))
+        np.testing.assert_array_equal(also_good.result()[0], 2 * x(1, 7))
+        with pytest.raises(ortmulti.InvalidArgument):
+            bad.result()
+
+
+def without_rows() -> bytes:
+    """ "total" [1] = the sum of x [n, 3]: an output that no batch can be split from. And y [n, 3] = 2 x."""
+    return onnx_models.model(
+        [
+            helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+            helper.make_node("Unsqueeze", ["sum", "zero"], ["total"]),
+            helper.make_node("Add", ["x", "x"], ["y"]),
+        ],
+        [("x", TensorProto.FLOAT, ["n", 3])],
+        [("total", TensorProto.FLOAT, [1]), ("y", TensorProto.FLOAT, ["n", 3])],
+        [helper.make_tensor("zero", TensorProto.INT64, [1], [0])],
+    ).SerializeToString()
+
+
+def test_requests_whose_outputs_cannot_be_split_are_joined_once() -> None:
+    records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+    handler = logging.handlers.QueueHandler(records)
+    logging.getLogger("ortmulti").addHandler(handler)
+    with ortmulti.load(without_rows(), "cpu", batching=Batching(2, max_delay_ms=60_000)) as pool:
+        for number, future in enumerate([pool.submit(None, {"x": x(1, n)}) for n in range(2)]):
+            total, y = future.result()
+            np.testing.assert_array_equal(total, [x(1, number).sum()])
+            np.testing.assert_array_equal(y, 2 * x(1, number))
+        assert pool.stats().devices[0].runs == 3
+        for number in range(3):  # nor does any wait for others to be joined
+            np.testing.assert_array_equal(pool.run(None, {"x": x(1, number)})[0], [x(1, number).sum()])
+        for future in [pool.submit(["y"], {"x": x(1)}) for n in range(2)]:  # which can be split
+            np.testing.assert_array_equal(future.result()[0], 2 * x(1))
+        stats = pool.stats()
+        assert (stats.devices[0].runs, stats.devices[0].done) == (7, 7)
+        assert stats.unsplit == 1
+        assert "output 'total' of a batch of 2 cannot be split along dimension 0" in stats.why_apart
+        assert "ortmulti_runs_unsplit_total 1\n" in stats.prometheus()
+        for future in [pool.submit(["total"], {"x": x(1)}) for n in range(2)]:
+            future.result()
+        assert pool.stats().unsplit == 2
+    warning = records.get(timeout=60)  # by another thread
+    assert (warning.levelname, warning.name) == ("WARNING", "ortmulti")
+    assert "one at a time from now on: output 'total'" in warning.getMessage()
+    logging.getLogger("ortmulti").removeHandler(handler)
+    assert records.empty()
+
+
+@on_every_backend
+def test_runs_are_padded_to_given_sizes(backend: BackendName) -> None:
+    batching = Batching(4, max_delay_ms=60_000, sizes=[2, 4])
+    with ortmulti.load(rows(), "cpu", backend=backend, batching=batching) as pool:
+        futures = [pool.submit(None, {"x": x(count, count)}) for count in (1, 3)]
+        for count, future in zip((1, 3), futures, strict=True):
+            y, size = future.result()
+            np.testing.assert_array_equal(y, 2 * x(count, count))
+            assert size.shape == (count, 3)
+            assert (size == 4).all()
+    with ortmulti.load(rows(), "cpu", backend=backend, batching=Batching(4, sizes=(2, 4))) as pool:
+        for count, run in ((1, 2), (2, 2), (3, 4), (4, 4), (5, 5)):
+            y, size = pool.submit(None, {"x": x(count)}).result()
+            np.testing.assert_array_equal(y, 2 * x(count))
+            assert (size == run).all()
+
+
+@on_every_backend
+def test_what_cannot_be_split_is_not_padded(backend: BackendName) -> None:
+    with ortmulti.load(without_rows(), "cpu", backend=backend, batching=Batching(4, sizes=[4])) as pool:
+        for number in range(3):
+            total, y = pool.submit(None, {"x": x(1, number)}).result()
+            np.testing.assert_array_equal(y, 2 * x(1, number))
+            np.testing.assert_array_equal(total, x(1, number).sum())
+
+
+@on_every_backend
+def test_strings_run_alone(backend: BackendName) -> None:
+    strings = onnx_models.identity(TensorProto.STRING)
+    with ortmulti.load(strings, "cpu", backend=backend, batching=Batching(4, max_delay_ms=60_000)) as pool:
+        [result] = pool.submit(None, {"x": np.array(["a", "b"], object)}).result()
+        assert result.tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_size": 1}, "max_size"),
+        ({"max_size": 2.0}, "max_size"),
+        ({"max_size": 4, "max_delay_ms": -1}, "max_delay_ms"),
+        ({"max_size": 4, "max_delay_ms": "1"}, "max_delay_ms"),
+        ({"max_size": 4, "axis": -1}, "axis"),
+        ({"max_size": 4, "sizes": [2]}, "sizes"),
+        ({"max_size": 4, "sizes": [4, 2]}, "sizes"),
+        ({"max_size": 4, "sizes": [0, 4]}, "sizes"),
+        ({"max_size": 4, "sizes": 4}, "sizes"),
+        ({"max_size": 4, "sizes": "4"}, "sizes"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ortmulti.InvalidArgument, match=message):
+        Batching(**arguments)
+    with pytest.raises(ortmulti.InvalidType, match="batching"):
+        ortmulti.load(rows(), "cpu", batching=arguments)

@@ -1,0 +1,297 @@
+"""Devices that are added to a pool and taken out of it, and models that are replaced, while it runs."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti import Batching, LoadProgress, Warmup
+from ortmulti._create import shared
+from ortmulti.pool.members import Members
+from tests.pool.test_pool_requests import ENDLESS, busy
+from tests.support import onnx_models
+from tests.support.processes import check_child, nothing_leaks
+
+MODEL = onnx_models.matmul()
+X = {"x": np.random.default_rng(5).standard_normal((3, 64), dtype=np.float32)}
+OTHER = onnx_models.add_mul()
+AB = {"a": np.ones((2, 8), np.float32), "b": np.full((2, 8), 3, np.float32)}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def everything_that_stays_is_there() -> None:
+    with ortmulti.load(MODEL, "cpu") as pool:
+        pool.submit(None, X, timeout=60).result()
+
+
+@pytest.fixture
+def pool() -> Iterator[ortmulti.Pool]:
+    with ortmulti.load(MODEL, "cpu", 2) as made:
+        yield made
+
+
+def state(pool: ortmulti.Pool) -> dict[str, str]:
+    return {device.device: device.state for device in pool.stats().devices}
+
+
+def expected() -> np.ndarray:
+    with onnx_models.cpu_session(MODEL) as session:
+        return session.run(None, X)[0]
+
+
+def test_the_last_device_stays(pool: ortmulti.Pool) -> None:
+    for devices in ("cpu", ["cpu", "cpu"]):
+        with pytest.raises(ortmulti.InvalidArgument, match="no device left"):
+            pool.remove_devices(devices)
+    with pytest.raises(ortmulti.InvalidArgument, match="close it"):
+        pool.remove_devices("all")
+    with pytest.raises(ortmulti.InvalidArgument, match="no session on cuda:3"):
+        pool.remove_devices("cuda:3")
+    with pytest.raises(ortmulti.InvalidArgument, match="in the pool already"):
+        pool.add_devices("cpu")
+    with pytest.raises(ortmulti.InvalidArgument, match="empty"):
+        pool.add_devices([])
+    for wrong in (1.5, None):
+        with pytest.raises(ortmulti.InvalidType):
+            pool.add_devices(wrong)
+        with pytest.raises(ortmulti.InvalidType):
+            pool.remove_devices(wrong)
+    np.testing.assert_array_equal(pool.run(None, X)[0], expected())
+
+
+def test_a_device_that_cannot_be_added_leaves_the_pool_as_it_was(pool: ortmulti.Pool) -> None:
+    waiting: list[ortmulti.PoolFuture] = []
+    create = shared.create
+
+    def failing(request: Any) -> Any:
+        waiting.append(pool.submit(None, X, device="cuda:9"))
+        assert state(pool) == {"cpu": "ready", "cuda:9": "starting"}
+        return create(request)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared, "create", failing)
+        with pytest.raises(ortmulti.DeviceError, match="cuda:9"):
+            pool.add_devices("cuda:9")
+    with pytest.raises(ortmulti.DeviceError, match="cuda:9"):
+        waiting[0].result(60)
+    [cpu, failed] = pool.stats().devices
+    assert (cpu.state, failed.state) == ("ready", "failed")
+    assert "cuda:9" in failed.broken
+    with pytest.raises(ortmulti.DeviceError, match=r"cuda:9 failed: .*cuda:9"):
+        pool.wait_ready(devices="cuda:9")
+    with pytest.raises(ortmulti.InvalidArgument, match="no session on cuda:8"):
+        pool.wait_ready(devices=["cpu", "cuda:8"])
+    assert pool.wait_ready() == pool.ready == ["cpu"]
+    pool.remove_devices("cuda:9")
+    assert state(pool) == {"cpu": "ready", "cuda:9": "removed"}
+    np.testing.assert_array_equal(pool.run(None, X)[0], expected())
+
+
+# Models.
+
+
+def test_a_session_whose_device_is_removed_while_it_comes_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    coming: list[ortmulti.InferenceSession] = []
+    add = Members._add
+
+    def add_and_remove(self: Members, core: Any, session: ortmulti.InferenceSession, *others: Any) -> None:
+        add(self, core, session, *others)
+        coming.append(session)
+        self._remove(session.device)
+
+    monkeypatch.setattr(Members, "_add", add_and_remove)
+    pool = ortmulti.load(MODEL, "cpu")
+    assert len(coming) == 1
+    assert coming[0].closed
+    assert pool.devices == []
+    pool.close()
+
+
+def test_another_model_takes_over(pool: ortmulti.Pool) -> None:
+    old = pool.sessions
+    former = pool.timeline
+    before = pool.run(None, X)
+    pool.replace_model(OTHER)
+    assert all(session.closed for session in old)
+    assert [session.closed for session in pool.sessions] == [False, False]
+    assert pool.timeline is not former
+    assert "create session" in [span.name for span in pool.timeline.spans]
+    total, product, first = pool.run(["sum", "product", "first"], AB)
+    np.testing.assert_array_equal(total, AB["a"] + AB["b"])
+    np.testing.assert_array_equal(product, AB["a"] * AB["b"])
+    np.testing.assert_array_equal(first, AB["a"])
+    with pytest.raises(ortmulti.InvalidArgument, match="'x'"):
+        pool.submit(None, X)
+    assert (pool.stats().devices[0].done, pool.stats().devices[0].whole.count) == (2, 2)
+    pool.replace_model(MODEL, warmup=True)
+    np.testing.assert_array_equal(pool.submit(None, X).result()[0], before[0])
+    assert [span.name for span in pool.timeline.spans].count("warm up") == 2
+    assert pool.stats().devices[0].done == 3
+    assert pool.devices == ["cpu"] * 2
+    assert repr(pool) == f"<Pool of a model of {len(MODEL)} bytes on cpu, cpu>"
+
+
+def test_what_was_asked_before_is_answered_by_the_former_model() -> None:
+    with ortmulti.load(ENDLESS, "cpu", max_queue=10) as pool:
+        running = busy(pool)
+        short = {"x": np.ones(1, np.float32), "count": np.array(3)}
+        waiting = [pool.submit(None, short) for _ in range(5)]
+        [wanted] = pool.sessions[0].run(None, short)
+        replaced = threading.Thread(target=pool.replace_model, args=(MODEL,))
+        replaced.start()
+        while pool.sessions[0].get_inputs()[0].shape != ["batch", 64] and len(pool.sessions[0].get_inputs()) != 1:
+            pass  # until the new one has taken over
+        np.testing.assert_array_equal(pool.run(None, X)[0], expected())
+        assert not any(future.done() for future in [running, *waiting])
+        assert pool.stats().waiting == 5
+        assert running.cancel()
+        for future in waiting:
+            np.testing.assert_array_equal(future.result(60)[0], wanted)
+        replaced.join()
+        assert pool.stats().devices[0].cancelled == 1
+
+
+def test_a_model_that_fails_changes_nothing(pool: ortmulti.Pool, tmp_path: Any) -> None:
+    session = pool.sessions[0]
+    with pytest.raises(ortmulti.NoSuchFile):
+        pool.replace_model(tmp_path / "none.onnx")
+    with pytest.raises(ortmulti.InvalidType):
+        pool.replace_model(3)
+    with pytest.raises(ortmulti.InvalidType, match="warmup"):
+        pool.replace_model(MODEL, warmup=3)
+    with nothing_leaks():
+        with pytest.raises(ortmulti.InvalidProtobuf):
+            pool.replace_model(b"no model")
+        with pytest.raises(ortmulti.InvalidArgument, match="'z'"):
+            pool.replace_model(OTHER, warmup=Warmup(samples={"z": X["x"]}))
+    assert pool.sessions[0] is session
+    assert not session.closed
+    np.testing.assert_array_equal(pool.run(None, X)[0], expected())
+
+
+def test_memory_that_is_not_enough_for_both_is_said(pool: ortmulti.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(_: Any) -> Any:
+        raise ortmulti.OutOfMemory("the weights take 9 GB")
+
+    monkeypatch.setattr(shared, "create", too_large)
+    with pytest.raises(ortmulti.OutOfMemory, match=r"take 9 GB; the sessions of .* stay until .* both must fit"):
+        pool.replace_model(OTHER)
+    np.testing.assert_array_equal(pool.run(None, X)[0], expected())
+
+
+def test_no_request_is_lost_while_models_are_replaced_again_and_again() -> None:
+    wrong: list[object] = []
+    answered = [0] * 4
+    end = threading.Event()
+    with ortmulti.load(MODEL, "cpu", 2, batching=Batching(9)) as pool:
+        want = expected()
+
+        def ask(number: int) -> None:
+            while not end.is_set():
+                try:
+                    [y] = pool.run(None, X) if number % 2 else pool.submit(None, X).result()
+                except BaseException as error:
+                    wrong.append(error)
+                    return
+                answered[number] += 1
+                if not np.allclose(y, want, rtol=1e-4, atol=1e-4):
+                    wrong.append(y)
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(15):
+            pool.replace_model(MODEL)
+        end.set()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        assert all(answered)
+        assert pool.stats().devices[0].done == sum(answered)
+
+
+def test_models_that_were_replaced_leave_nothing() -> None:
+    with nothing_leaks():
+        pool = ortmulti.load(MODEL, "cpu", 2)
+        for _ in range(5):
+            pool.replace_model(MODEL)
+            pool.run(None, X)
+        pool.close()
+        del pool
+        gc.collect()
+
+
+def test_a_replacement_waits_for_the_load_before_it() -> None:
+    gate = threading.Event()
+
+    def progress(_: LoadProgress) -> None:
+        gate.wait()
+
+    with ortmulti.load(MODEL, "cpu", wait="none", progress=progress) as pool:
+        replaced = threading.Thread(target=pool.replace_model, args=(OTHER,))
+        replaced.start()
+        gate.set()
+        replaced.join()
+        assert len(pool.run(None, AB)) == 3
+
+
+def test_closing_ends_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def without_end(request: Any) -> Any:
+        begun.set()
+        while True:
+            request.listener.poll()
+
+    errors: list[BaseException] = []
+
+    def replace(pool: ortmulti.Pool) -> None:
+        try:
+            pool.replace_model(OTHER)
+        except ortmulti.Error as error:
+            errors.append(error)
+
+    with nothing_leaks():
+        pool = ortmulti.load(MODEL, "cpu")
+        monkeypatch.setattr(shared, "create", without_end)
+        thread = threading.Thread(target=replace, args=(pool,))
+        thread.start()
+        begun.wait()
+        pool.close()
+        thread.join()
+        [error] = errors
+        assert isinstance(error, ortmulti.ClosedError)
+        with pytest.raises(ortmulti.ClosedError):
+            pool.replace_model(MODEL)
+        for change in (pool.add_devices, pool.remove_devices):
+            with pytest.raises(ortmulti.ClosedError):
+                change(0)
+        del pool, change, error, errors[:]
+
+
+def test_the_interpreter_may_end_while_a_former_model_is_busy() -> None:
+    check_child(
+        """
+        import logging, threading
+        import numpy as np
+        import ortmulti
+        from tests.support import onnx_models
+        from tests.pool.test_pool_requests import ENDLESS, busy
+
+        logging.disable()  # ONNX Runtime says that the run was ended
+
+        pool = ortmulti.load(ENDLESS, "cpu")
+        running = busy(pool)
+        waiting = pool.submit(None, {"x": np.zeros(1, np.float32), "count": np.array(3)})
+        threading.Thread(target=pool.replace_model, args=(onnx_models.matmul(),), daemon=True).start()
+        while len(pool.sessions[0].get_inputs()) != 1:
+            pass
+        running.cancel()
+        """
+    )

@@ -1,0 +1,115 @@
+"""What a pool gives and takes besides arrays: values, spans, and options that are for GPUs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+import ortmulti
+from ortmulti import CudaGraph
+from ortmulti.errors import InvalidArgument, InvalidType
+from tests.support import onnx_models
+
+MODEL = onnx_models.matmul()
+FEED = {"x": np.ones((3, 64), np.float32)}
+
+
+def test_outputs_are_values_where_that_is_asked_for() -> None:
+    with ortmulti.load(MODEL, "cpu") as pool:
+        [expected] = pool.run(None, FEED)
+        answers = [
+            pool.run(None, FEED, outputs="device"),
+            pool.submit(None, FEED, outputs="device").result(),
+            asyncio.run(pool.run_async(None, FEED, outputs="device")),
+            next(pool.map([FEED], outputs="device")),
+            next(pool.as_completed([FEED], outputs="device"))[1].result(),
+        ]
+    for [value] in answers:
+        assert isinstance(value, ortmulti.OrtValue)
+        assert value.device_name() == "cpu"
+        np.testing.assert_array_equal(value.numpy(), expected)
+        np.testing.assert_array_equal(np.from_dlpack(value), expected)
+
+
+def test_a_value_does_not_lie_in_the_input() -> None:
+    x = np.arange(6, dtype=np.float32)
+    with ortmulti.load(onnx_models.identity(TensorProto.FLOAT), "cpu") as pool:
+        [name] = [value.name for value in pool.sessions[0].get_inputs()]
+        [y] = pool.run(None, {name: x}, outputs="device")
+    x[:] = -1
+    np.testing.assert_array_equal(y.numpy(), np.arange(6))
+
+
+def test_a_traced_request_adds_its_spans() -> None:
+    with ortmulti.load(MODEL, "cpu") as pool:
+        loaded = len(pool.timeline.spans)
+        pool.run(None, FEED)
+        pool.submit(None, FEED).result()
+        assert len(pool.timeline.spans) == loaded
+        pool.run(None, FEED, trace=True)
+        pool.submit(None, FEED, trace=True).result()
+        added = pool.timeline.spans[loaded:]
+        assert sorted(span.name for span in added) == ["queue", "queue", "run", "run"]
+        assert {span.device for span in added} == {"cpu"}
+        assert all(span.start_ns <= span.end_ns for span in added)
+
+
+def test_the_time_of_copies_is_none_on_the_cpu() -> None:
+    with ortmulti.load(MODEL, "cpu", in_flight=5, sessions_per_device=2) as pool:
+        for _ in range(4):
+            pool.run(None, FEED)
+        [device] = pool.stats().devices
+        assert (device.sessions, device.done) == (2, 4)
+        assert (device.copy.count, device.copy.sum) == (4, 0.0)
+        assert 'ortmulti_copy_seconds_count{device="cpu"} 4' in pool.stats().prometheus()
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "text"),
+    [
+        (lambda: ortmulti.load(MODEL, "cpu", cuda_graph=True), InvalidArgument, "cuda_graph is for GPUs"),
+        (lambda: ortmulti.load(MODEL, "cpu", cuda_graph=8), InvalidType, "CudaGraph or a bool"),
+        (lambda: CudaGraph(0), InvalidArgument, "max_shapes is 1 or more"),
+        (lambda: CudaGraph("2"), InvalidType, "max_shapes is an int"),
+        (lambda: ortmulti.load(MODEL, "cpu", in_flight=0), InvalidArgument, "in_flight is 1 or more"),
+        (lambda: ortmulti.load(MODEL, "cpu", in_flight=True), InvalidType, "in_flight is an int"),
+        (
+            lambda: ortmulti.load(MODEL, "cpu", provider_options={"enable_cuda_graph": True}),
+            InvalidArgument,
+            "cuda_graph=True",
+        ),
+    ],
+)
+def test_bad_arguments_of_load(call: Callable[[], Any], kind: type[ortmulti.Error], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        call()
+
+
+def test_bad_outputs() -> None:
+    with ortmulti.load(MODEL, "cpu") as pool:
+        for call in (
+            lambda: pool.run(None, FEED, outputs="gpu"),
+            lambda: pool.submit(None, FEED, outputs=None),
+        ):
+            with pytest.raises(InvalidArgument, match="outputs is 'numpy' or 'device'"):
+                call()
+    with ortmulti.load(MODEL, "cpu", backend="threads") as pool:
+        with pytest.raises(InvalidArgument, match="outputs='device'"):
+            pool.run(None, FEED, outputs="device")
+        with pytest.raises(InvalidArgument, match="trace=True"):
+            pool.submit(None, FEED, trace=True)
+        with pytest.raises(ortmulti.errors.NotImplemented, match="keeps the devices"):
+            pool.add_devices("cuda:0")
+        with pytest.raises(ortmulti.errors.NotImplemented, match="keeps the devices"):
+            pool.replace_model(MODEL)
+        assert pool.wait_ready() == ["cpu"]
+        assert pool.ready == ["cpu"]
+        with pytest.raises(InvalidArgument, match="no session on cuda:5"):
+            pool.wait_ready(devices="cuda:5")
+    with pytest.raises(InvalidArgument, match=r"backend='threads' has no wait, cuda_graph"):
+        ortmulti.load(MODEL, "cpu", backend="threads", wait="none", cuda_graph=CudaGraph())

@@ -1,0 +1,415 @@
+"""Requests to a pool: runs, futures, order, cancellation, deadlines, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti.pool.engine import BackendName
+from tests.support import onnx_models
+from tests.support.backends import BACKENDS, on_every_backend
+from tests.support.processes import check_child, nothing_leaks, run_child
+
+ENDLESS = onnx_models.endless()
+
+
+def feed(number: float) -> dict[str, np.ndarray]:
+    return {"x": np.full((2, 64), number, np.float32)}
+
+
+@pytest.fixture(params=BACKENDS)
+def pool(request: pytest.FixtureRequest) -> Iterator[ortmulti.Pool]:
+    with ortmulti.load(onnx_models.matmul(), "cpu", 2, backend=request.param) as made:
+        yield made
+
+
+@functools.cache
+def session() -> ortmulti.InferenceSession:
+    return onnx_models.cpu_session(onnx_models.matmul())
+
+
+def answer(number: float) -> np.ndarray:
+    return session().run(None, feed(number))[0]
+
+
+@pytest.fixture(params=BACKENDS)
+def endless(request: pytest.FixtureRequest) -> Iterator[ortmulti.Pool]:
+    """A pool of one session whose runs do not end by themselves."""
+    with ortmulti.load(ENDLESS, "cpu", max_queue=2, backend=request.param) as made:
+        yield made
+        made.close(cancel_pending=True)
+
+
+def endless_feed() -> dict[str, np.ndarray]:
+    return {"x": np.zeros(1, np.float32), "count": np.array(2**62)}
+
+
+def busy(pool: ortmulti.Pool) -> ortmulti.PoolFuture:
+    """Has the only session run something without end."""
+    future = pool.submit(None, endless_feed())
+    while pool.stats().devices[0].busy == 0:
+        pass
+    return future
+
+
+def test_run_and_submit_give_what_a_session_gives(pool: ortmulti.Pool) -> None:
+    expected = answer(3)
+    np.testing.assert_array_equal(pool.run(None, feed(3))[0], expected)
+    future = pool.submit(["y"], feed(3))
+    np.testing.assert_array_equal(future.result()[0], expected)
+    assert isinstance(future, concurrent.futures.Future)
+    np.testing.assert_array_equal(pool.run(["y"], feed(3), device="cpu", timeout=60)[0], expected)
+
+
+def test_many_threads_get_their_own_answers(pool: ortmulti.Pool) -> None:
+    expected = [answer(number) for number in range(50)]
+    wrong = []
+
+    def ask(first: int) -> None:
+        futures = [(n % 50, pool.submit(None, feed(n % 50))) for n in range(first, first + 200)]
+        for number, future in futures:
+            if not np.array_equal(future.result()[0], expected[number]):
+                wrong.append(number)
+        for n in range(first, first + 100):
+            if not np.array_equal(pool.run(None, feed(n % 50))[0], expected[n % 50]):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=ask, args=(7 * i,)) for i in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert sum(device.done for device in pool.stats().devices) == 16 * 300
+
+
+def test_asyncio_gets_its_answers(pool: ortmulti.Pool) -> None:
+    expected = [answer(number) for number in range(200)]
+
+    async def ask() -> list[list[np.ndarray]]:
+        return await asyncio.gather(*(pool.run_async(None, feed(number)) for number in range(200)))
+
+    for [result], wanted in zip(asyncio.run(ask()), expected, strict=True):
+        np.testing.assert_array_equal(result, wanted)
+
+
+def test_map_keeps_the_order_and_looks_ahead_no_further(pool: ortmulti.Pool) -> None:
+    taken = []
+
+    def feeds() -> Iterator[dict[str, np.ndarray]]:
+        for number in range(20):
+            taken.append(number)
+            yield feed(number)
+
+    results = pool.map(feeds(), lookahead=3)
+    assert not taken
+    for number in range(20):
+        np.testing.assert_array_equal(next(results)[0], answer(number))
+        assert len(taken) <= number + 3
+    assert next(results, None) is None
+
+
+def test_map_raises_the_first_failure_in_its_place(pool: ortmulti.Pool) -> None:
+    feeds = [feed(0), {"x": np.zeros((2, 2, 2), np.float32)}, feed(2)]
+    results = pool.map(feeds)
+    next(results)
+    with pytest.raises(ortmulti.InvalidArgument):
+        next(results)
+    assert list(results) == []
+
+
+def test_as_completed_gives_each_once_with_its_place(pool: ortmulti.Pool) -> None:
+    results = dict(pool.as_completed((feed(number) for number in range(30)), lookahead=4))
+    assert sorted(results) == list(range(30))
+    for number, future in results.items():
+        np.testing.assert_array_equal(future.result()[0], answer(number))
+
+
+def test_a_failed_request_fails_alone(pool: ortmulti.Pool) -> None:
+    good = pool.submit(None, feed(1))
+    bad = pool.submit(None, {"x": np.zeros((2, 2, 2), np.float32)})
+    with pytest.raises(ortmulti.InvalidArgument, match="x"):
+        bad.result()
+    np.testing.assert_array_equal(good.result()[0], answer(1))
+    assert pool.stats().devices[0].failed == 1
+
+
+def test_cancelling_ends_what_runs_and_what_waits(endless: ortmulti.Pool) -> None:
+    running = busy(endless)
+    waiting = endless.submit(None, endless_feed())
+    assert waiting.cancel()
+    with pytest.raises(concurrent.futures.CancelledError):
+        waiting.result()
+    assert endless.stats().cancelled_waiting == 1
+    assert running.cancel()
+    assert running.cancelled()
+    endless.close()  # which returns, since the run was ended
+    assert endless.stats().devices[0].cancelled == 1
+
+
+def test_a_deadline_ends_what_runs_and_what_waits(endless: ortmulti.Pool) -> None:
+    running = endless.submit(None, endless_feed(), timeout=0.1)
+    waiting = endless.submit(None, endless_feed(), timeout=0.05)
+    for future in (running, waiting):
+        with pytest.raises(ortmulti.DeadlineExceeded, match="ms"):
+            future.result()
+    with pytest.raises(TimeoutError):
+        endless.run(None, endless_feed(), timeout=0.05)
+
+
+def test_a_full_queue_refuses_waits_or_takes(endless: ortmulti.Pool) -> None:
+    running = busy(endless)
+    waiting = [endless.submit(None, endless_feed()) for _ in range(2)]
+    with pytest.raises(ortmulti.QueueFull, match="2 requests wait"):
+        endless.submit(None, endless_feed(), when_full="reject")
+    with pytest.raises(ortmulti.QueueFull):
+        endless.submit(None, endless_feed(), when_full=0.05)
+    assert endless.stats().rejected == 2
+    blocked: list[ortmulti.PoolFuture] = []
+    thread = threading.Thread(target=lambda: blocked.append(endless.submit(None, endless_feed())))
+    thread.start()
+    assert waiting[0].cancel()
+    thread.join()  # there was room for it
+    for future in [running, *waiting, *blocked]:
+        future.cancel()
+
+
+def test_run_options_terminate_a_submitted_run() -> None:
+    options = ortmulti.RunOptions()
+    with ortmulti.load(ENDLESS, "cpu") as pool:
+        future = pool.submit(None, endless_feed(), options)
+        while pool.stats().devices[0].busy == 0:
+            pass
+        options.terminate = True
+        with pytest.raises(ortmulti.Error, match="terminate"):
+            future.result()
+
+
+def test_cancelling_a_task_cancels_the_request(endless: ortmulti.Pool) -> None:
+    async def ask() -> None:
+        task = asyncio.create_task(endless.run_async(None, endless_feed()))
+        while endless.stats().devices[0].busy == 0:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(ask())
+    endless.close()
+    assert endless.stats().devices[0].cancelled == 1
+
+
+def test_run_async_refuses_when_told_to(endless: ortmulti.Pool) -> None:
+    async def ask() -> None:
+        futures = [busy(endless), *(endless.submit(None, endless_feed()) for _ in range(2))]
+        with pytest.raises(ortmulti.QueueFull):
+            await endless.run_async(None, endless_feed(), when_full="reject")
+        for future in futures:
+            future.cancel()
+
+    asyncio.run(ask())
+
+
+@on_every_backend
+def test_close_answers_what_was_asked_for(backend: BackendName) -> None:
+    with ortmulti.load(onnx_models.matmul(), "cpu", 2, backend=backend) as pool:
+        expected = [answer(number) for number in range(200)]
+        futures = [pool.submit(None, feed(number)) for number in range(200)]
+    for future, wanted in zip(futures, expected, strict=True):
+        np.testing.assert_array_equal(future.result()[0], wanted)
+    assert pool.closed
+    for call in (pool.run, pool.submit):
+        with pytest.raises(ortmulti.ClosedError):
+            call(None, feed(0))
+    assert pool.stats().devices[0].done == 200
+
+
+def test_close_cancels_what_waits_if_asked_to(endless: ortmulti.Pool) -> None:
+    running = busy(endless)
+    waiting = endless.submit(None, endless_feed())
+    closing = threading.Thread(target=lambda: endless.close(cancel_pending=True))
+    closing.start()
+    with pytest.raises(concurrent.futures.CancelledError):
+        waiting.result()
+    running.cancel()
+    closing.join()
+
+
+def test_arrays_are_held_until_they_are_used_and_no_longer(pool: ortmulti.Pool) -> None:
+    class Array(np.ndarray):
+        """One that can be referred to weakly."""
+
+    array = feed(3)["x"].view(Array)
+    seen = weakref.ref(array)
+    future = pool.submit(None, {"x": array})
+    del array
+    np.testing.assert_array_equal(future.result()[0], answer(3))
+    pool.close()
+    gc.collect()
+    assert seen() is None
+
+
+def test_a_callback_may_ask_for_more(pool: ortmulti.Pool) -> None:
+    second: concurrent.futures.Future[list[np.ndarray]] = concurrent.futures.Future()
+
+    def more(future: concurrent.futures.Future[list[np.ndarray]]) -> None:
+        second.set_result(pool.run(None, {"x": future.result()[0]}))
+
+    pool.submit(None, feed(2)).add_done_callback(more)
+    np.testing.assert_array_equal(second.result()[0], pool.run(None, {"x": answer(2)})[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"timeout": -1}, "timeout is 0 or more"),
+        ({"timeout": "1"}, "timeout is a number"),
+        ({"timeout": True}, "timeout is a number"),
+        ({"timeout": float("nan")}, "timeout is 0 or more"),
+        ({"device": "tpu"}, "tpu"),
+        ({"device": "cuda:9"}, "cuda:9"),
+        ({"when_full": "wait"}, "when_full"),
+        ({"when_full": -0.5}, "when_full"),
+        ({"when_full": None}, "when_full"),
+    ],
+)
+def test_bad_arguments_are_refused(pool: ortmulti.Pool, arguments: dict[str, object], message: str) -> None:
+    with pytest.raises((ortmulti.InvalidArgument, ortmulti.DeviceError), match=message):
+        pool.submit(None, feed(0), **arguments)
+    np.testing.assert_array_equal(pool.run(None, feed(1))[0], answer(1))
+
+
+@pytest.mark.parametrize("call", ["run", "submit"])
+def test_bad_inputs_are_refused_when_they_are_given(pool: ortmulti.Pool, call: str) -> None:
+    ask = getattr(pool, call)
+    with pytest.raises(ortmulti.InvalidArgument, match="unknown input 'z'"):
+        ask(None, {"z": feed(0)["x"]})
+    with pytest.raises(ortmulti.InvalidArgument, match=r"Required inputs .*'x'"):
+        ask(None, {})
+    with pytest.raises(ortmulti.InvalidArgument, match="unknown output 'q'"):
+        ask(["q"], feed(0))
+    with pytest.raises(ortmulti.InvalidType):
+        ask(None, {"x": np.zeros((2, 64), np.int64)})
+    with pytest.raises(ortmulti.InvalidType):
+        ask("y", feed(0))
+    with pytest.raises(ortmulti.InvalidType):
+        ask(None, feed(0), "options")
+
+
+@pytest.mark.parametrize("max_queue", [-1, 1.5, "2", True])
+def test_a_queue_of_no_length_is_refused(max_queue: object) -> None:
+    with pytest.raises(ortmulti.InvalidArgument, match="max_queue"):
+        ortmulti.load(onnx_models.matmul(), "cpu", max_queue=max_queue)
+
+
+@on_every_backend
+def test_pools_leave_nothing_behind(backend: BackendName) -> None:
+    ortmulti.load(onnx_models.matmul(), "cpu").run(None, feed(0))
+    warm = ortmulti.load(onnx_models.matmul(), "cpu", backend=backend)
+    warm.submit(None, feed(0)).result()
+    warm.close()
+    gc.collect()
+    with nothing_leaks():
+        for _ in range(3 if backend == "processes" else 20):
+            pool = ortmulti.load(onnx_models.matmul(), "cpu", 2, backend=backend)
+            pool.submit(None, feed(0), timeout=60).result()
+        del pool
+        gc.collect()
+
+
+@on_every_backend
+def test_a_forked_child_gets_an_error(backend: BackendName) -> None:
+    check_child(
+        """
+        import os
+        import sys
+        import numpy as np
+        import ortmulti
+        from tests.support import onnx_models
+
+        pool = ortmulti.load(onnx_models.matmul(), "cpu", 2, backend=sys.argv[1])
+        feed = {"x": np.zeros((2, 64), np.float32)}
+        pool.submit(None, feed).result()
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                pool.submit(None, feed)
+            except ortmulti.ForkError:
+                status = 0
+            pool.close()
+            del pool
+            os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        pool.submit(None, feed).result()
+        """,
+        backend,
+    )
+
+
+@on_every_backend
+def test_the_interpreter_ends_while_a_pool_is_busy(backend: BackendName) -> None:
+    out = check_child(
+        """
+        import sys
+        import numpy as np
+        import ortmulti
+        from tests.support import onnx_models
+
+        pool = ortmulti.load(onnx_models.matmul(512, 4), "cpu", 2, backend=sys.argv[1])
+        x = {"x": np.zeros((64, 512), np.float32)}
+        futures = [pool.submit(None, x) for _ in range(500)]
+        for future in futures:
+            future.add_done_callback(lambda done: print("c" if done.cancelled() else "d", end=""))
+        """,
+        backend,
+    )
+    assert len(out.strip()) == 500
+    assert set(out.strip()) <= {"c", "d"}
+
+
+@on_every_backend
+def test_ctrl_c_ends_a_run_a_wait_for_room_and_a_close(backend: BackendName) -> None:
+    child = run_child(
+        """
+        import logging
+        import signal
+        import sys
+        import time
+        import numpy as np
+        import ortmulti
+        from tests.support import onnx_models
+
+        logging.getLogger("ortmulti.onnxruntime").setLevel(logging.CRITICAL)  # what a run that is ended logs
+        x = {"x": np.zeros(1, np.float32), "count": np.array(2**62)}
+        pool = ortmulti.load(onnx_models.endless(), "cpu", max_queue=0, backend=sys.argv[1])
+        for call in (pool.run, pool.run, pool.submit, lambda *_: pool.close()):
+            if call == pool.submit:
+                future = pool.submit(None, x)
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            start = time.monotonic()
+            try:
+                call(None, x)
+            except KeyboardInterrupt:
+                pass
+            else:
+                raise AssertionError("not interrupted")
+            assert time.monotonic() - start < 5
+        future.cancel()
+        pool.close()
+        """,
+        backend,
+    )
+    assert child.returncode == 0, child.stderr
+    if backend == "core":  # onnxruntime's own log goes to the standard error
+        assert child.stderr == ""

@@ -1,0 +1,56 @@
+"""What a pool says of its work."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti.pool.engine import BackendName
+from tests.support import onnx_models
+from tests.support.backends import on_every_backend
+
+X = {"x": np.zeros((2, 64), np.float32)}
+
+
+@on_every_backend
+def test_counts_and_times(backend: BackendName) -> None:
+    with ortmulti.load(onnx_models.matmul(), "cpu", 2, backend=backend) as pool:
+        for _ in range(10):
+            pool.run(None, X)
+        pool.submit(None, X).result()
+        with pytest.raises(ortmulti.InvalidArgument):
+            pool.run(None, {"x": np.zeros((2, 2, 2), np.float32)})
+    stats = pool.stats()
+    [device] = stats.devices
+    assert (device.device, device.sessions, device.busy, device.waiting) == ("cpu", 2, 0, 0)
+    assert (device.done, device.failed, device.cancelled, device.retried, device.runs) == (11, 1, 0, 0, 12)
+    assert device.broken == ""
+    assert (stats.waiting, stats.rejected, stats.cancelled_waiting, stats.failed_waiting) == (0, 0, 0, 0)
+    assert (stats.unsplit, stats.why_apart) == (0, "")
+    for times in (device.queue, device.run, device.whole):
+        assert times.count == 12
+        assert 0 <= times.p50 <= times.p95 <= times.p99 <= times.p999 <= times.max <= times.sum
+        assert times.mean == times.sum / 12
+    assert device.whole.sum == pytest.approx(device.queue.sum + device.run.sum, rel=1e-6)
+    assert stats.throughput == 11 / stats.seconds
+
+
+def test_prometheus_has_each_metric_once_and_its_labels() -> None:
+    with ortmulti.load(onnx_models.matmul(), "cpu") as pool:
+        pool.run(None, X)
+        text = pool.stats().prometheus({"model": 'a "quoted"\\ name\n'})
+    names = re.findall(r"^# TYPE (\S+) (counter|gauge|summary)$", text, re.M)
+    assert len(names) == len({name for name, _ in names}) >= 9
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            match = re.fullmatch(r'(\w+)\{model="a \\"quoted\\"\\\\ name\\n"(,\w+="[^"]*")*\} (\S+)', line)
+            assert match is not None, line
+            float(match[3])
+            base = match[1].removesuffix("_sum").removesuffix("_count")
+            assert base in {name for name, _ in names} or match[1] in {name for name, _ in names}
+    assert 'ortmulti_requests_total{model="a \\"quoted\\"\\\\ name\\n",device="cpu",outcome="done"} 1\n' in text
+    with ortmulti.load(onnx_models.matmul(), "cpu") as pool:
+        assert "ortmulti_waiting 0\n" in pool.stats().prometheus()

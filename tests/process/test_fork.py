@@ -1,0 +1,225 @@
+"""Processes that are forked after the library was used. Each test forks in a child interpreter."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import onnx_models
+from tests.support.processes import check_child
+
+# `in_fork(function)` runs it in a forked process that ends as an interpreter does, and says how it ended.
+COMMON = """
+    import os, sys, threading, warnings
+    warnings.simplefilter("ignore", DeprecationWarning)  # newer Python's, about forks of processes with threads
+    import numpy as np
+    import ortmulti
+
+    model = bytes.fromhex(sys.argv[1])
+    CPU = ["CPUExecutionProvider"]
+    x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
+
+    def session(threads=2):
+        options = ortmulti.SessionOptions()
+        options.intra_op_num_threads = threads
+        return ortmulti.InferenceSession(model, options, providers=CPU)
+
+    def in_fork(function):
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            function()
+            sys.exit(0)
+        _, status = os.waitpid(child, 0)
+        print("ended with", os.waitstatus_to_exitcode(status))
+"""
+
+
+def lines(code: str, model: bytes | None = None) -> list[str]:
+    return check_child(COMMON + code, (model or onnx_models.matmul(8)).hex()).splitlines()
+
+
+def test_a_session_with_threads_gives_an_error_and_a_new_one_works() -> None:
+    assert lines(
+        """
+    inherited = session()
+    expected = inherited.run(None, {"x": x})[0]
+
+    def child():
+        try:
+            inherited.run(None, {"x": x})
+        except ortmulti.ForkError as error:
+            print(isinstance(error, RuntimeError), "forked" in str(error), "spawn" in str(error))
+        new = session()
+        print((new.run(None, {"x": x})[0] == expected).all())
+        new.close()
+
+    in_fork(child)
+    print((inherited.run(None, {"x": x})[0] == expected).all())
+    """
+    ) == ["True True True", "True", "ended with 0", "True"]
+
+
+def test_a_session_without_threads_goes_on() -> None:
+    assert lines(
+        """
+    inherited = session(threads=1)
+    expected = inherited.run(None, {"x": x})[0]
+    in_fork(lambda: print((inherited.run(None, {"x": x})[0] == expected).all()))
+    """
+    ) == ["True", "ended with 0"]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_inherited_session_can_be_closed(threads: int) -> None:
+    assert lines(
+        f"""
+    inherited = session(threads={threads})
+    """
+        """
+    def child():
+        inherited.close()
+        print(inherited.closed)
+        try:
+            inherited.run(None, {"x": x})
+        except (ortmulti.ClosedError, ortmulti.ForkError):
+            print("refused")
+
+    in_fork(child)
+    print(inherited.closed, inherited.run(None, {"x": x})[0].shape)
+    """
+    ) == ["True", "refused", "ended with 0", "False (1, 8)"]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_fork_while_another_thread_runs_the_session_ends(threads: int) -> None:
+    """The child has the session but not the thread that was using it."""
+    assert lines(
+        f"""
+    inherited = session(threads={threads})
+    """
+        """
+    stop = ortmulti.RunOptions()
+    stop.logid = "a long run"
+    running = threading.Event()
+
+    import logging
+
+    class Running(logging.Handler):
+        def emit(self, record):
+            if "a long run" in record.getMessage():
+                running.set()
+
+    logger = logging.getLogger("ortmulti.onnxruntime")
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
+    logger.addHandler(Running())
+    options = ortmulti.SessionOptions()
+    options.log_severity_level = 1
+    options.intra_op_num_threads = 1
+    endless = ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]), options, providers=CPU)
+
+    def run():
+        try:
+            endless.run(None, {"count": np.array(2**62), "x": np.ones(1, np.float32)}, stop)
+        except ortmulti.Error:
+            print("run ended")
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    running.wait()
+    in_fork(endless.close)
+    in_fork(lambda: None)
+    stop.terminate = True
+    thread.join()
+    """,
+        onnx_models.endless(),
+    ) == ["ended with 0", "ended with 0", "run ended"]
+
+
+def test_several_sessions_are_created_in_a_child() -> None:
+    assert lines(
+        """
+    inherited = ortmulti.create_sessions(model, "cpu", 2)
+
+    def child():
+        with ortmulti.create_sessions(model, "cpu", 3) as sessions:
+            print(*[s.run(None, {"x": x})[0].shape for s in sessions])
+
+    in_fork(child)
+    """
+    ) == ["(1, 8) (1, 8) (1, 8)", "ended with 0"]
+
+
+def test_the_log_of_a_child_is_emitted_there() -> None:
+    assert lines(
+        """
+    import logging
+
+    inherited = session()
+
+    class Printing(logging.Handler):
+        def emit(self, record):
+            if "successfully initialized" in record.getMessage():
+                print(record.getMessage())
+
+    logger = logging.getLogger("ortmulti.onnxruntime")
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
+    logger.addHandler(Printing())
+
+    def child():
+        options = ortmulti.SessionOptions()
+        options.log_severity_level = 1
+        ortmulti.InferenceSession(model, options, providers=CPU)
+
+    in_fork(child)
+    """
+    ) == ["Session successfully initialized.", "ended with 0"]
+
+
+def test_a_fork_before_the_first_use_is_like_none() -> None:
+    assert lines("""\n    in_fork(lambda: print(session().run(None, {"x": x})[0].shape))""") == [
+        "(1, 8)",
+        "ended with 0",
+    ]
+
+
+def test_a_fork_of_a_fork() -> None:
+    assert lines(
+        """
+    inherited = session()
+
+    def child():
+        second = session()
+
+        def grandchild():
+            for old in (inherited, second):
+                try:
+                    old.run(None, {"x": x})
+                except ortmulti.ForkError:
+                    print("refused")
+            print(session().run(None, {"x": x})[0].shape)
+
+        in_fork(grandchild)
+        print(second.run(None, {"x": x})[0].shape)
+
+    in_fork(child)
+    """
+    ) == ["refused", "refused", "(1, 8)", "ended with 0", "(1, 8)", "ended with 0"]
+
+
+def test_multiprocessings_fork_pool() -> None:
+    assert lines(
+        """
+    import multiprocessing
+
+    inherited = session()
+
+    def work(scale):
+        return float(session().run(None, {"x": scale * x})[0].sum())
+
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        results = pool.map(work, [np.float32(1), np.float32(1)])
+    print(results[0] == results[1] == float(inherited.run(None, {"x": x})[0].sum()))
+    """
+    ) == ["True"]

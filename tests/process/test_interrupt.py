@@ -1,0 +1,205 @@
+"""Ctrl-C while sessions are being created, and at random moments of other calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from ortmulti._runtime.threads import Task
+from ortmulti.tools import models
+from tests.support import onnx_models
+from tests.support.processes import ROOT, check_child, child_environment, run_child
+
+# `create_interrupted` sends its process SIGINT as soon as the creation has started its threads.
+COMMON = """
+    import os, signal, sys, threading, time
+    import numpy as np
+    import ortmulti
+
+    large, small = sys.argv[1], bytes.fromhex(sys.argv[2])
+
+    def tasks():
+        return set(os.listdir("/proc/self/task"))
+
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def watch_for_creation():
+        # Threads that start with the library are there before it looks.
+        ortmulti.InferenceSession(small, providers=["CPUExecutionProvider"]).close()
+        known = tasks()
+
+        def interrupt():
+            known.add(str(threading.get_native_id()))
+            while not tasks() - known:
+                os.sched_yield()
+            os.kill(os.getpid(), signal.SIGINT)
+
+        watcher = threading.Thread(target=interrupt)
+        watcher.start()
+        return watcher
+
+    def create_interrupted(create):
+        ready = []
+        watcher = watch_for_creation()
+        try:
+            create(lambda *call: ready.append(call))
+        except KeyboardInterrupt:
+            print("interrupted,", len(ready), "ready")
+        watcher.join()
+
+    def several(progress):
+        ortmulti.create_sessions(large, "cpu", 3, serialize="all", progress=progress)
+
+    def one(progress):
+        ortmulti.InferenceSession(large, providers=["CPUExecutionProvider"])
+"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose session takes some tenths of a second."""
+    return models.make("matmul", tmp_path_factory.mktemp("matmul"), megabytes=320)
+
+
+@pytest.mark.parametrize("create", ["one", "several"])
+def test_ctrl_c_returns_before_the_creation_ends_and_leaves_nothing(create: str, large: Path) -> None:
+    printed = check_child(
+        COMMON
+        + f"""
+    ortmulti.InferenceSession(small, providers=["CPUExecutionProvider"]).close()
+    threads_before, memory_before = tasks(), resident()
+    create_interrupted({create})
+    deadline = time.monotonic() + 60
+    while tasks() - threads_before and time.monotonic() < deadline:
+        os.sched_yield()
+    print(len(tasks() - threads_before), "threads left")
+    print("memory kept:", resident() - memory_before > 200e6)
+    session = ortmulti.InferenceSession(large, providers=["CPUExecutionProvider"])
+    print(session.run(None, {{"x": np.zeros((1, session.get_inputs()[0].shape[1]), np.float32)}})[0].any())
+    """,
+        large,
+        onnx_models.matmul(8).hex(),
+    )
+    assert printed.splitlines() == ["interrupted, 0 ready", "0 threads left", "memory kept: False", "False"]
+
+
+@pytest.mark.parametrize("create", ["one", "several"])
+def test_the_process_may_end_while_the_rest_is_still_created(create: str, large: Path) -> None:
+    printed = check_child(COMMON + f"\n    create_interrupted({create})", large, onnx_models.matmul(8).hex())
+    assert printed.splitlines() == ["interrupted, 0 ready"]
+
+
+def test_ctrl_c_that_nobody_catches_ends_the_process_as_usual(large: Path) -> None:
+    child = run_child(
+        COMMON
+        + """
+    watch_for_creation()
+    several(None)
+    """,
+        large,
+        onnx_models.matmul(8).hex(),
+    )
+    assert child.returncode == -signal.SIGINT
+    assert child.stderr.splitlines()[-1] == "KeyboardInterrupt"
+
+
+def test_a_handler_that_raises_something_else(large: Path) -> None:
+    printed = check_child(
+        COMMON
+        + """
+    class Stop(Exception):
+        pass
+
+    def stop(*_):
+        raise Stop
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        create_interrupted(several)
+    except Stop:
+        print("stopped")
+    """,
+        large,
+        onnx_models.matmul(8).hex(),
+    )
+    assert printed == "stopped\n"
+
+
+# Attempts of the long test. A worker process takes half a second to start.
+ATTEMPTS = int(os.environ.get("ORTMULTI_SIGINTS", "10000"))
+SHARES = {"core": 0.7, "threads": 0.28, "processes": 0.02}
+
+
+@pytest.mark.parametrize("timeout", [-1, 60])
+def test_an_interrupted_wait_for_a_task_ends_no_other_wait(timeout: float) -> None:
+    for line in range(1, 6):  # at each line of `wait` in turn
+        end = threading.Event()
+        task = Task(end.wait, "task")
+        task.start()
+        left, interrupted = line, False
+
+        def trace(frame: FrameType, event: str, _: Any, end: threading.Event = end) -> Any:
+            nonlocal left, interrupted
+            if frame.f_code is not Task.wait.__code__:
+                return None
+            left -= event == "line"
+            if left <= 1:
+                end.set()
+            if event == "line" and left == 0:
+                interrupted = True
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            task.wait(timeout)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        after = threading.Thread(target=task.wait, daemon=True)
+        after.start()
+        after.join(10)
+        assert interrupted
+        assert not after.is_alive(), f"interrupted at line {line} of the first wait"
+
+
+def interrupt_at_random(backend: str, attempts: int, folder: Path) -> None:
+    seed = random.randrange(2**31)
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    environment = child_environment({"ORTMULTI_CACHE": str(folder / "cache"), "TMPDIR": str(temporary)})
+    command = [sys.executable, "-m", "tests.support.sigint", backend, str(attempts), str(seed), str(folder)]
+    child = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60 + 2 * attempts, check=False
+    )
+    assert child.returncode == 0, f"seed {seed}: {child.stdout}{child.stderr}"
+    outcomes = json.loads(child.stdout)
+    print(f"{backend}, seed {seed}: {outcomes}")
+    assert sum(outcomes.values()) == attempts
+    # The interpreter drops what a destructor raises.
+    swallowed = sum(count for outcome, count in outcomes.items() if "swallowed" in outcome)
+    assert swallowed <= 1 + attempts / 100, outcomes
+
+
+@pytest.mark.parametrize(("backend", "attempts"), [("core", 40), ("threads", 20), ("processes", 4)])
+def test_ctrl_c_at_any_moment(backend: str, attempts: int, tmp_path: Path) -> None:
+    interrupt_at_random(backend, attempts, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", list(SHARES))
+def test_ctrl_c_at_many_moments(backend: str, tmp_path: Path) -> None:
+    interrupt_at_random(backend, int(ATTEMPTS * SHARES[backend]), tmp_path)

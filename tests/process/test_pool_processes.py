@@ -1,0 +1,324 @@
+"""Pools whose sessions are in processes of their own: shared memory, and what becomes of processes."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti.pool.external.processes import ProcessesEngine
+from ortmulti.pool.external.spawned import SpawnedSession
+from ortmulti.pool.external.worker_spec import make_orders
+from tests.support import onnx_models
+from tests.support.processes import check_child, nothing_leaks, run_child
+
+X = {"x": np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)}
+ENDLESS = {"x": np.zeros(1, np.float32), "count": np.array(2**62)}
+
+
+def load(model: bytes | Path, sessions: int = 1, **arguments: object) -> ortmulti.Pool:
+    return ortmulti.load(model, "cpu", sessions, backend="processes", **arguments)
+
+
+def pids(pool: ortmulti.Pool) -> list[int]:
+    engine = pool._core
+    assert isinstance(engine, ProcessesEngine)
+    return engine.pids
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    os.kill(pid, number)
+
+
+def wait_for_restarts(pool: ortmulti.Pool, count: int) -> None:
+    while pool.stats().devices[0].restarts < count:
+        pass
+
+
+def busy(pool: ortmulti.Pool, count: int = 1) -> None:
+    while pool.stats().devices[0].busy < count:
+        pass
+
+
+@pytest.fixture
+def endless() -> Iterator[ortmulti.Pool]:
+    options = ortmulti.SessionOptions()
+    options.log_severity_level = 4
+    with load(onnx_models.endless(), options=options) as pool:
+        yield pool
+        pool.close(cancel_pending=True)
+
+
+def test_each_session_is_in_a_process_and_out_of_reach() -> None:
+    with load(onnx_models.matmul(), 2) as pool:
+        assert len(set(pids(pool))) == 2
+        assert os.getpid() not in pids(pool)
+        with pytest.raises(ortmulti.NotImplemented, match="in its workers' processes"):
+            _ = pool.sessions
+        assert "start process" in [span.name for span in pool.timeline.spans]
+
+
+def test_requests_and_answers_of_growing_and_shrinking_size() -> None:
+    model = onnx_models.add_mul(1024)
+    with load(model) as pool, onnx_models.cpu_session(model) as session:
+        for rows in (1, 1000, 7, 0, 5000, 1):
+            feed = {name: np.full((rows, 1024), value, np.float32) for name, value in (("a", rows), ("b", 3))}
+            for found, wanted in zip(pool.run(None, feed), session.run(None, feed), strict=True):
+                np.testing.assert_array_equal(found, wanted)
+        maps = Path("/proc/self/maps").read_text()
+        assert "memfd:ortmulti" in maps
+        assert "/dev/shm" not in maps
+    assert "memfd:ortmulti" not in Path("/proc/self/maps").read_text()
+
+
+def test_answers_outlive_the_pool() -> None:
+    with load(onnx_models.identity()) as pool:
+        array = np.arange(100_000, dtype=np.float32)
+        [first] = pool.run(None, {"x": array})
+        [second] = pool.run(None, {"x": array + 1})
+    np.testing.assert_array_equal(first, array)
+    np.testing.assert_array_equal(second, array + 1)
+
+
+def test_workers_killed_under_load_lose_no_request() -> None:
+    with load(onnx_models.matmul(), 2) as pool:
+        [wanted] = pool.run(None, X)
+        futures = []
+        killed: set[int] = set()
+        for number in range(900):
+            if number % 300 == 150:
+                while not (left := set(pids(pool)) - killed):
+                    pass
+                kill(min(left))
+                killed.add(min(left))
+            futures.append(pool.submit(None, X))
+        concurrent.futures.wait(futures, 60)
+        failures = [error for future in futures if (error := future.exception(0)) is not None]
+        for future in futures:
+            if future.exception(0) is None:
+                np.testing.assert_array_equal(future.result(0)[0], wanted)
+        assert len(failures) <= 3
+        assert all(isinstance(error, ortmulti.DeviceError) and "SIGKILL" in str(error) for error in failures)
+        wait_for_restarts(pool, 3)
+        np.testing.assert_array_equal(pool.run(None, X)[0], wanted)
+        [device] = pool.stats().devices
+        assert (device.done, device.failed, device.restarts) == (902 - len(failures), len(failures), 3)
+        assert 'ortmulti_worker_restarts_total{device="cpu"} 3\n' in pool.stats().prometheus()
+
+
+def test_a_run_whose_worker_dies_fails_where_there_is_no_other(endless: ortmulti.Pool) -> None:
+    [pid] = pids(endless)
+    running = endless.submit(None, ENDLESS)
+    waiting = endless.submit(None, {**ENDLESS, "count": np.array(3)})
+    busy(endless)
+    kill(pid)
+    with pytest.raises(ortmulti.DeviceError, match=rf"cpu: the worker process {pid} was ended by signal 9 \(SIGKILL\)"):
+        running.result(60)
+    assert waiting.result(60)[0].tolist() == [3]
+    assert pids(endless) != [pid]
+
+
+def test_a_run_whose_worker_dies_is_tried_elsewhere_once() -> None:
+    options = ortmulti.SessionOptions()
+    options.log_severity_level = 4
+    with load(onnx_models.endless(), 2, options=options) as pool:
+        running = pool.submit(None, ENDLESS)
+        busy(pool)
+        first = next(worker for worker in pool._core._dispatcher.workers if worker.runs)  # type: ignore[attr-defined]
+        kill(first.pid)
+        wait_for_restarts(pool, 1)
+        busy(pool)
+        assert not running.done()
+        assert pool.stats().devices[0].retried == 1
+        second = next(worker for worker in pool._core._dispatcher.workers if worker.runs)  # type: ignore[attr-defined]
+        kill(second.pid, signal.SIGSEGV)
+        with pytest.raises(ortmulti.DeviceError, match=r"signal 11 \(SIGSEGV\)"):
+            running.result(60)
+
+
+def test_a_worker_that_cannot_be_started_again_is_given_up(tmp_path: Path) -> None:
+    path, _ = onnx_models.write_external(tmp_path)
+    with load(path) as pool:
+        pool.run(None, X)
+        path.unlink()
+        kill(*pids(pool))
+        while not pool.stats().devices[0].broken:
+            pass
+        assert re.search(r"ended 3 times without a run: .*model\.onnx", pool.stats().devices[0].broken)
+        with pytest.raises(ortmulti.DeviceError, match="no session left"):
+            pool.run(None, X)
+
+
+def test_one_worker_is_given_up_and_the_other_goes_on() -> None:
+    with load(onnx_models.matmul(), 2) as pool:
+        worker = pool._core._dispatcher.workers[0]  # type: ignore[attr-defined]
+        worker._order = type(worker._order)(**{**vars(worker._order), "model": b"junk"})
+        kill(worker.pid)
+        while pool.stats().devices[0].sessions == 2:
+            pass
+        for _ in range(5):
+            pool.run(None, X)
+        assert pool.stats().devices[0].broken == ""
+
+
+def test_nothing_is_sent_to_a_worker_that_has_ended() -> None:
+    [order] = make_orders(onnx_models.matmul(), "cpu", 1, None, None, None)
+    with nothing_leaks():
+        session = SpawnedSession(order, 2)
+        session.load(order, ortmulti.Timeline())
+        session.kill()
+        assert session.receive() == 0
+        died = session.death("in a test")
+        session.close(died)
+        answers: list[Any] = []
+        with pytest.raises(ortmulti.DeviceError, match="in a test"):
+            session.send(0, ["y"], X, lambda *answer: answers.append(answer), lambda _segment: None)
+        assert answers == []
+
+
+def test_cancelling_takes_back_what_the_worker_has_not_begun(endless: ortmulti.Pool) -> None:
+    running = endless.submit(None, ENDLESS)
+    busy(endless)
+    for _ in range(50):  # each is given to the worker behind the one that runs
+        waiting = endless.submit(None, ENDLESS)
+        assert waiting.cancel()
+        with pytest.raises(concurrent.futures.CancelledError):
+            waiting.result(60)
+    assert endless.stats().cancelled_waiting == 50
+    assert running.cancel()
+    assert endless.run(None, {**ENDLESS, "count": np.array(2)})[0].tolist() == [2]
+
+
+def test_signals_from_the_terminal_do_not_end_workers() -> None:
+    with load(onnx_models.matmul()) as pool:
+        [pid] = pids(pool)
+        for _ in range(3):
+            kill(pid, signal.SIGINT)
+            pool.run(None, X)
+        assert pids(pool) == [pid]
+        assert os.getpgid(pid) != os.getpgid(0)
+
+
+def test_workers_stay_when_the_thread_that_loaded_ends() -> None:
+    made: list[ortmulti.Pool] = []
+    thread = threading.Thread(target=lambda: made.append(load(onnx_models.matmul())))
+    thread.start()
+    thread.join()
+    with made[0] as pool:
+        for _ in range(5):
+            pool.run(None, X)
+        assert pool.stats().devices[0].restarts == 0
+
+
+def test_workers_end_with_their_parent_when_that_is_killed() -> None:
+    child = run_child(
+        """
+        import os
+        import signal
+        import time
+        from tests.support import onnx_models
+        from tests.process.test_pool_processes import ENDLESS, busy, load, pids
+
+        pool = load(onnx_models.endless(), 2)
+        futures = [pool.submit(None, ENDLESS) for _ in range(2)]
+        busy(pool, 2)
+        print(*pids(pool), flush=True)
+        if os.fork() == 0:  # which keeps the sockets open
+            os.close(1)
+            os.close(2)
+            time.sleep(20)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    assert child.returncode == -signal.SIGKILL
+    found = [int(pid) for pid in child.stdout.split()]
+    assert len(found) == 2
+    for pid in found:
+        while Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+            os.sched_yield()
+
+
+def test_ctrl_c_while_loading_leaves_no_process() -> None:
+    check_child(
+        """
+        import contextlib
+        import os
+        import signal
+        import threading
+        from pathlib import Path
+        import ortmulti
+        from tests.support import onnx_models
+
+        def children():
+            found = []
+            for task in Path("/proc/self/task").iterdir():
+                with contextlib.suppress(OSError):  # the thread has just ended
+                    found += (task / "children").read_text().split()
+            return found
+
+        def interrupt():
+            while not children():
+                pass
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
+        try:
+            ortmulti.load(onnx_models.matmul(), "cpu", 2, backend="processes")
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise AssertionError("not interrupted")
+        assert children() == []
+        """
+    )
+
+
+def test_closing_while_a_worker_is_started_again() -> None:
+    ortmulti.load(onnx_models.matmul(), "cpu").close()
+    with nothing_leaks():
+        for _ in range(2):
+            pool = load(onnx_models.matmul())
+            kill(*pids(pool))
+            futures = [pool.submit(None, X) for _ in range(20)]
+            pool.close()
+            for future in futures:
+                assert future.result(60)[0].shape == (3, 64)
+
+
+def test_the_main_module_is_not_imported_again() -> None:
+    out = check_child(
+        """
+        import numpy as np
+        import ortmulti
+        from tests.support import onnx_models
+
+        print("main")
+        with ortmulti.load(onnx_models.matmul(), "cpu", backend="processes") as pool:
+            pool.run(None, {"x": np.zeros((2, 64), np.float32)})
+        """
+    )
+    assert out == "main\n"
+
+
+@pytest.mark.slow
+def test_200_pools_leave_nothing_behind() -> None:
+    ortmulti.load(onnx_models.matmul(), "cpu").close()
+    with nothing_leaks():
+        for number in range(200):
+            pool = load(onnx_models.matmul(), 2)
+            futures = [pool.submit(None, X) for _ in range(4)]
+            if number % 3 == 0:
+                kill(pids(pool)[0])
+            pool.close(cancel_pending=number % 2 == 0)
+            assert all(future.done() for future in futures)
+        del pool, futures

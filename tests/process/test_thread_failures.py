@@ -1,0 +1,104 @@
+"""Threads that the system does not give: one error, nobody waits for them, and the next call works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import fake_driver, onnx_models
+from tests.support import faults as _faults
+from tests.support.processes import check_child
+
+COMMON = """
+    import errno, os, sys, threading
+    import numpy as np
+    import ortmulti
+    from ortmulti._runtime import callbacks, log, prewarm, startup
+    from ortmulti import _core
+    from tests.support.faults import failing
+
+    model = bytes.fromhex(sys.argv[1])
+    x = {"x": np.ones((1, 8), np.float32)}
+
+    def fails(call, first=1, count=1):
+        with failing("pthread_create", errno.EAGAIN, first, count) as faults:
+            try:
+                call()
+            except ortmulti.RuntimeException as error:
+                assert "thread" in str(error), error
+            else:
+                raise AssertionError("no error")
+        assert faults.failures > 0
+"""
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return _faults.build(tmp_path_factory.mktemp("faults"))
+
+
+def check(code: str, environment: dict[str, str]) -> None:
+    assert check_child(COMMON + code, onnx_models.matmul(8).hex(), environment=environment, timeout=15) == "ended\n"
+
+
+@pytest.mark.parametrize("wait", ["first", "none"])
+def test_a_load_in_the_background(wait: str, faults: dict[str, str]) -> None:
+    check(
+        f"""
+    ortmulti.load(model, "cpu").close()
+    fails(lambda: ortmulti.load(model, "cpu", wait={wait!r}))
+    with ortmulti.load(model, "cpu", wait={wait!r}) as pool:
+        assert pool.run(None, x)[0].shape == (1, 8)
+    print("ended")
+        """,
+        faults,
+    )
+
+
+def test_contexts_in_the_background(faults: dict[str, str], tmp_path: Path) -> None:
+    driver = fake_driver.build(tmp_path)
+    check(
+        """
+    fails(lambda: ortmulti.prewarm([0, 1]))
+    assert ortmulti._core.cuda_device_count() == 3
+    _core.prewarm([1])
+    try:
+        ortmulti.load(model, [0, 1])  # which this onnxruntime has no provider for
+    except ortmulti.Error as error:
+        assert "thread" not in str(error), error
+    print("ended")
+        """,
+        {**faults, **driver.environment},
+    )
+    assert "context 1" in driver.calls
+
+
+def test_the_log(faults: dict[str, str]) -> None:
+    check(
+        """
+    startup.ensure_library()
+    _core.start_environment()  # ONNX Runtime may have threads of its own
+    fails(lambda: ortmulti.InferenceSession(model, providers=["CPUExecutionProvider"]))
+    assert startup._closes_at_exit
+    session = ortmulti.InferenceSession(model, providers=["CPUExecutionProvider"])
+    assert "ortmulti-log" in {thread.name for thread in threading.enumerate()}
+    session.run(None, x)
+    print("ended")
+        """,
+        faults,
+    )
+
+
+def test_callbacks(faults: dict[str, str]) -> None:
+    check(
+        """
+    session = ortmulti.InferenceSession(model, providers=["CPUExecutionProvider"])
+    done = threading.Event()
+    fails(lambda: session.run_async(None, x, lambda *_: done.set(), None))
+    session.run_async(None, x, lambda *_: done.set(), None)
+    assert done.wait(60)
+    print("ended")
+        """,
+        faults,
+    )

@@ -1,0 +1,69 @@
+"""Entries of a cache of optimized models, without ONNX Runtime: what the cache does with their files is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ortmulti import _core
+from ortmulti.cache import entry as _entry
+from ortmulti.cache.entries import Cache, Draft
+from ortmulti.cache.entry import Entry
+from ortmulti.cache.identity import FileIdentity
+from ortmulti.cache.key import CacheKey, key_of
+from tests.support import onnx_models
+
+CPU = [("CPUExecutionProvider", {})]
+
+
+def write_model(folder: Path, seed: int = 0) -> tuple[Path, Path]:
+    """A model with external data; both paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return onnx_models.write_external(folder, onnx_models.matmul_proto(32, 2, seed))
+
+
+def key(model: Path, **arguments: object) -> CacheKey:
+    return key_of(str(model), CPU, **arguments)
+
+
+def fill(draft: Draft, own: bytes = b"weights" * 1000) -> Entry:
+    """Writes an entry into a draft: the model's first weight in its file, another in weights.bin."""
+    (draft.folder / "model.onnx").write_bytes(b"graph of " + draft.key.digest.encode())
+    (draft.folder / "weights.bin").write_bytes(own)
+    (draft.folder / "shared").touch()
+    files = [tuple(draft.key.sources[-1]), tuple(FileIdentity.of(str(draft.folder / "weights.bin")))]
+    weights = [("weight0", 1, [32, 32], 0, 0, 4096), ("new", 1, [4], 1, 256, 16)]
+    return draft.finish(_core.WeightList(files, weights, [("small", "too small")]), len(own), ["weight1"], {"note": 1})
+
+
+def store(cache: Cache, key: CacheKey, own: bytes = b"weights" * 1000) -> Path:
+    """Publishes such an entry; its folder."""
+    with cache.draft(key) as draft:
+        fill(draft, own)
+        with draft.publish() as entry:
+            return entry.folder
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes an entry's manifest; its checksum is right again."""
+    manifest = folder / "manifest.json"
+    facts = json.loads(manifest.read_text())
+    del facts["checksum"]
+    change(facts)
+    manifest.write_text(json.dumps({"checksum": _entry._digest(facts), **facts}))
+
+
+def add_endless_file(folder: Path) -> None:
+    """Adds a file to an entry that takes hours to read."""
+    size = 1 << 42
+    (folder / "endless").touch()
+    os.truncate(folder / "endless", size)
+    rewrite(folder, lambda facts: facts["files"].update(endless={"size": size, "checksum": "0" * 16}))
+
+
+def left(folder: Path) -> list[str]:
+    """Every file below ``folder`` but the lock and the folders themselves."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != "lock")

@@ -1,0 +1,62 @@
+"""Pools in tests: a model that some inputs fail in, and what became of requests."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+import ortmulti
+from tests.support import onnx_models
+
+HANG = 60.0  # seconds, after which something that is waited for will not come
+
+
+def rows() -> bytes:
+    """ "y" (float32 [n, 4]) = the rows of a table, number * 10 + column, whose numbers "x" (int64 [n]) has: 0 to 7."""
+    table = np.arange(8, dtype=np.float32)[:, None] * 10 + np.arange(4, dtype=np.float32)
+    return onnx_models.model(
+        [helper.make_node("Gather", ["table", "x"], ["y"])],
+        [("x", TensorProto.INT64, ["n"])],
+        [("y", TensorProto.FLOAT, ["n", 4])],
+        [numpy_helper.from_array(table, "table")],
+    ).SerializeToString()
+
+
+def row(number: int) -> dict[str, np.ndarray]:
+    return {"x": np.array([number])}
+
+
+def check_row(outputs: list[np.ndarray], number: int) -> None:
+    np.testing.assert_array_equal(outputs[0], [[10 * number, 10 * number + 1, 10 * number + 2, 10 * number + 3]])
+
+
+def in_threads(count: int, target: Callable[[int], object]) -> None:
+    """Calls `target` with 0, 1, ... in as many threads, and raises what the first of them raised."""
+    with concurrent.futures.ThreadPoolExecutor(count) as threads:
+        for future in [threads.submit(target, index) for index in range(count)]:
+            future.result()
+
+
+def outcomes(futures: list[ortmulti.PoolFuture]) -> Counter[str]:
+    """How each ended, when all have."""
+    done = concurrent.futures.wait(futures, timeout=HANG)
+    assert not done.not_done
+    return Counter(
+        "cancelled" if each.cancelled() else type(each.exception()).__name__ if each.exception() else "done"
+        for each in futures
+    )
+
+
+def counted(pool: ortmulti.Pool) -> int:
+    """The requests that ended, by the pool's own account."""
+    stats = pool.stats()
+    assert stats.waiting == 0
+    return (
+        sum(device.done + device.failed + device.cancelled for device in stats.devices)
+        + stats.cancelled_waiting
+        + stats.failed_waiting
+    )

@@ -1,0 +1,133 @@
+"""Child interpreters, and what a process holds of the system."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+_PF_EXITING = 4  # of a thread's flags, proc(5); linux/sched.h
+
+# CPython's advice, from 3.12 on, against forks beside threads; ONNX Runtime and CUDA have threads.
+FORKS_AT_EASE = ("-W", "ignore:This process:DeprecationWarning")
+
+
+def child_environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """This process's environment with `changes` (None removes one), without GPUs, and the tests importable."""
+    environment = dict(os.environ)
+    environment["CUDA_VISIBLE_DEVICES"] = ""
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(ROOT)]))
+    for name, value in (changes or {}).items():
+        if value is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = value
+    return environment
+
+
+def run_child(
+    code: str,
+    *arguments: object,
+    environment: Mapping[str, str | None] | None = None,
+    options: tuple[str, ...] = (),
+    timeout: float = 120,
+) -> subprocess.CompletedProcess[str]:
+    """Runs `code` in a new interpreter, which gets `arguments` as sys.argv[1:]; a hang is an error."""
+    try:
+        return subprocess.run(
+            [sys.executable, *FORKS_AT_EASE, *options, "-c", textwrap.dedent(code), *map(str, arguments)],
+            env=child_environment(environment),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        printed = [(stream or b"").decode() for stream in (expired.stdout, expired.stderr)]
+        raise AssertionError(f"still running after {timeout} s, having printed {printed}") from None
+
+
+def check_child(code: str, *arguments: object, **kwargs: Any) -> str:
+    """As `run_child`, and asserts a clean end: exit status 0 and nothing on stderr. Returns what it printed."""
+    child = run_child(code, *arguments, **kwargs)
+    assert (child.returncode, child.stderr) == (0, ""), child.stdout + child.stderr
+    return child.stdout
+
+
+def threads() -> set[str]:
+    """This process's threads by their numbers. Those past their last instruction, which may be listed for an instant
+    after they were joined, are left out."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+            if not int(fields[6]) & _PF_EXITING:
+                found.add(task.name)
+    return found
+
+
+def files(process: int | str = "self") -> list[str]:
+    """What a process's file descriptors refer to, that of this listing left out."""
+    found = []
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(str(descriptor.readlink()))
+    return sorted(found)
+
+
+@contextmanager
+def nothing_leaks() -> Iterator[None]:
+    """Asserts that the body leaves no thread and no file descriptor behind."""
+    threads_before, files_before = threads(), Counter(files())
+
+    def left() -> tuple[set[str], Counter[str]]:
+        return threads() - threads_before, Counter(files()) - files_before
+
+    yield
+    gc.collect()  # an exception's traceback may still hold what the body used
+    # A thread that nobody joins may still be at its end, and one of a library's own may just have a file open.
+    deadline = time.monotonic() + 30
+    while any(left()) and time.monotonic() < deadline:
+        os.sched_yield()
+    threads_left, files_left = left()
+    assert not threads_left, [Path(f"/proc/self/task/{thread}/comm").read_text() for thread in threads_left]
+    assert not files_left
+
+
+def held(folder: Path) -> Counter[str]:
+    """How much this process holds: threads, open files, drafts in the cache, and files in `folder`/temporary."""
+    from ortmulti.cache.staging import Scratch
+
+    cache, temporary = Path(os.environ["ORTMULTI_CACHE"]), folder / "temporary"
+    drafts, scratch = cache / "drafts", Scratch(cache)
+    if drafts.exists():
+        with scratch.locked():
+            scratch.remove_abandoned()  # as the next draft does: what is left is held
+    return Counter(
+        threads=len(threads()),
+        files=len(files()),
+        drafts=len(list(drafts.iterdir())) if drafts.exists() else 0,
+        # Less the cache that is used where the chosen one cannot be written.
+        temporary=len([path for path in temporary.iterdir() if not path.name.startswith("ortmulti-")]),
+    )
+
+
+def check_held(before: Counter[str], folder: Path) -> None:
+    """Asserts that this process holds no more than `held` said before."""
+    gc.collect()
+    end = time.monotonic() + 10
+    while held(folder) - before and time.monotonic() < end:
+        os.sched_yield()  # a thread may be at its end
+    more = held(folder) - before
+    assert not more, (more, [thread.name for thread in threading.enumerate()], files())

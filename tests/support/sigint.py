@@ -1,0 +1,239 @@
+"""Calls that another process interrupts by SIGINT at random moments. A program, for a process of its own:
+
+    python -m tests.support.sigint BACKEND ATTEMPTS SEED FOLDER
+
+It prints one line: the counts of the outcomes, as JSON. It ends with an error after an outcome that is wrong.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import mmap
+import os
+import random
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ortmulti
+from ortmulti.pool.engine import BackendName
+from tests.support import onnx_models
+from tests.support.processes import check_held, held
+
+LIMIT = 1.0  # seconds from the signal to KeyboardInterrupt
+HANG = 60.0
+CHECKED_TOGETHER = 25  # attempts after which nothing may be left
+
+_ORDER = struct.Struct("<qq")  # number of the attempt, delay in nanoseconds
+_SENT = struct.Struct("<qq")  # number of the attempt, when its signal was sent
+
+# Spins for the last part of a delay, since a sleep may end late.
+_SENDER = """
+import mmap, os, signal, struct, sys, time
+memory, parent = mmap.mmap(int(sys.argv[2]), 16), os.getppid()
+while len(order := os.read(int(sys.argv[1]), 16)) == 16:
+    number, delay = struct.unpack("<qq", order)
+    end = time.monotonic_ns() + delay
+    while (left := end - time.monotonic_ns()) > 0:
+        if left > 500_000:
+            time.sleep((left - 500_000) / 1e9)
+    memory[8:16] = struct.pack("<q", time.monotonic_ns())
+    memory[0:8] = struct.pack("<q", number)
+    os.kill(parent, signal.SIGINT)
+"""
+
+
+class Sender:
+    """The process that sends the signals."""
+
+    def __init__(self) -> None:
+        orders, self._orders = os.pipe()
+        descriptor = os.memfd_create("sent")
+        os.ftruncate(descriptor, _SENT.size)
+        self._sent = mmap.mmap(descriptor, _SENT.size)
+        command = [sys.executable, "-S", "-c", _SENDER, str(orders), str(descriptor)]
+        self._process = subprocess.Popen(command, pass_fds=[orders, descriptor])
+        os.close(orders)
+        os.close(descriptor)
+
+    def send(self, number: int, delay: float) -> None:
+        """Has it send a signal after so many seconds."""
+        os.write(self._orders, _ORDER.pack(number, int(delay * 1e9)))
+
+    def seconds_since(self, number: int) -> float:
+        """Seconds since it sent this signal."""
+        last, sent = _SENT.unpack(self._sent)
+        assert last == number
+        return (time.monotonic_ns() - sent) / 1e9
+
+    def close(self) -> None:
+        os.close(self._orders)
+        self._process.wait()
+        self._sent.close()
+
+
+Call = tuple[Callable[[], object], Callable[[], None]]
+"""What is interrupted, and what must hold afterwards."""
+
+
+class Calls:
+    """The calls to interrupt."""
+
+    def __init__(self, backend: BackendName, folder: Path) -> None:
+        self._backend = backend
+        self._model = folder / "model.onnx"
+        self._model.write_bytes(onnx_models.matmul(32, 2))
+        self._other = onnx_models.matmul(32, 1)
+        self._x = {"x": np.ones((2, 32), np.float32)}
+        self.open()
+        self._expected = self._pool.run(None, self._x)[0]
+        self._pool.submit(None, self._x, timeout=HANG).result()  # starts the threads that stay
+        every = [self.load, self.load_warm, self.close, self.warm_up, self.run]
+        self.all: list[Callable[[], Call]] = (
+            [*every, self.load_first, self.optimize, self.replace_model] if backend == "core" else every
+        )
+
+    def load(self) -> Call:
+        return lambda: self._load().close(), self._works
+
+    def load_warm(self) -> Call:
+        return lambda: self._load(warmup=True).close(), self._works
+
+    def load_first(self) -> Call:
+        return lambda: self._load(wait="first", warmup=True).close(), self._works
+
+    def optimize(self) -> Call:
+        shutil.rmtree(os.environ["ORTMULTI_CACHE"], ignore_errors=True)
+        return lambda: ortmulti.optimize(self._model, "cpu"), self._works
+
+    def warm_up(self) -> Call:
+        return self._pool.warmup, self._works
+
+    def run(self) -> Call:
+        return lambda: [self._pool.run(None, self._x) for _ in range(50)], self._works
+
+    def replace_model(self) -> Call:
+        def check() -> None:
+            self._pool.replace_model(self._model)
+            self._works()
+
+        return lambda: self._pool.replace_model(self._other, warmup=True), check
+
+    def close(self) -> Call:
+        pool = self._load()
+        futures = [pool.submit(None, self._x) for _ in range(4)]
+
+        def check() -> None:
+            pool.close()
+            assert pool.closed
+            for future in futures:
+                np.testing.assert_array_equal(future.result(HANG)[0], self._expected)
+
+        return pool.close, check
+
+    def open(self) -> None:
+        """Loads the pool that several attempts use."""
+        self._pool = self._load()
+
+    def end(self) -> None:
+        self._pool.close()
+
+    def _load(self, **arguments: Any) -> ortmulti.Pool:
+        sessions = 1 if self._backend == "processes" else 2
+        return ortmulti.load(self._model, "cpu", sessions, backend=self._backend, **arguments)
+
+    def _works(self) -> None:
+        np.testing.assert_array_equal(self._pool.run(None, self._x)[0], self._expected)
+
+
+_swallowed: list[str] = []  # KeyboardInterrupts that the interpreter could raise to nobody
+
+
+def _unraisable(unraisable: Any) -> None:
+    if unraisable.exc_type is KeyboardInterrupt:
+        _swallowed.append(repr(unraisable.object))
+    else:
+        sys.__unraisablehook__(unraisable)
+
+
+def attempt(call: Callable[[], object], number: int, delay: float, sender: Sender) -> str:
+    """Has the call be interrupted; what became of it."""
+    _swallowed.clear()
+    outcome = ""
+    late = 0.0
+    try:
+        try:
+            sender.send(number, delay)
+            call()
+            outcome = "ended before"
+        except KeyboardInterrupt:
+            late = sender.seconds_since(number)
+            return outcome or ("interrupted" if late < LIMIT else f"interrupted after {late:.1f} s")
+        except BaseException as error:
+            outcome = "".join(traceback.format_exception(error))
+        end = time.monotonic() + delay + HANG / 2
+        while time.monotonic() < end and not _swallowed:  # until the signal comes
+            time.sleep(0.0005)
+    except KeyboardInterrupt:
+        return outcome
+    return f"swallowed in {_swallowed[0].split(' at 0x')[0]}" if _swallowed else f"lost, {outcome}"
+
+
+def main(backend: BackendName, attempts: int, seed: int, folder: Path) -> None:
+    numbers = random.Random(seed)
+    calls = Calls(backend, folder)
+    durations: dict[str, float] = {}
+    for make in calls.all:
+        times = []
+        for _ in range(3):
+            call, check = make()
+            begin = time.monotonic()
+            call()
+            times.append(time.monotonic() - begin)
+            check()
+        durations[make.__name__] = statistics.median(times)
+    sender = Sender()
+    calls.optimize()[0]()
+    calls.end()
+    before = held(folder)
+    sys.unraisablehook = _unraisable
+    outcomes: Counter[str] = Counter()
+    done = 0
+    while done < attempts:
+        calls.open()
+        for _ in range(min(CHECKED_TOGETHER, attempts - done)):
+            faulthandler.dump_traceback_later(HANG, exit=True)
+            make = numbers.choice(calls.all)
+            call, check = make()
+            delay = numbers.uniform(0, 1.1 * durations[make.__name__])
+            outcome = attempt(call, done, delay, sender)
+            del call
+            outcomes[f"{make.__name__}: {outcome}"] += 1
+            try:
+                assert outcome in ("ended before", "interrupted") or outcome.startswith("swallowed")
+                check()
+            except BaseException:
+                print(f"attempt {done} of seed {seed}, {make.__name__}, delay {delay}: {outcome}", file=sys.stderr)
+                raise
+            del check
+            done += 1
+            faulthandler.cancel_dump_traceback_later()
+        calls.end()
+        check_held(before, folder)
+    sender.close()
+    print(json.dumps(dict(sorted(outcomes.items()))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import platform
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ortmulti._runtime.machine import cgroup_cores, describe, describe_cpu, describe_memory
+from ortmulti._runtime.nvml import Nvml, pci_address
+
+GIB = 1 << 30
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    return root
+
+
+class TestDescribe:
+    def test_this_machine(self) -> None:
+        facts = json.loads(json.dumps(describe()))
+        assert set(facts) == {"cpu", "memory", "system", "driver", "gpus", "python", "releases", "environment"}
+        assert facts["cpu"]["logical_cores"] >= facts["cpu"]["physical_cores"] >= 1
+        assert facts["cpu"]["usable_logical_cores"] == len(os.sched_getaffinity(0))
+        assert facts["cpu"]["usable_physical_cores"] <= facts["cpu"]["physical_cores"]
+        assert facts["memory"]["total"] > 64 << 20
+        assert facts["system"]["kernel"] == platform.release()
+        assert facts["python"]["version"] == platform.python_version()
+        assert facts["releases"]["numpy"] is not None
+
+    def test_nothing_private(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
+        facts = describe()
+        assert facts["environment"]["CUDA_MODULE_LOADING"] == "LAZY"
+        text = json.dumps(facts)
+        private = [str(Path.home()), str(Path.cwd()), socket.gethostname(), "/usr", "/home"]
+        with contextlib.suppress(KeyError, OSError):
+            private.append(getpass.getuser())
+        # A name as short as "root" or "pc" might well be part of another word.
+        assert [name for name in private if len(name) > 4 and name in text] == []
+
+
+class TestCpu:
+    def test_cores_and_nodes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        files = {
+            "sys/devices/system/cpu/online": "0-7",
+            "sys/devices/system/node/online": "0-1",
+            "proc/cpuinfo": "processor\t: 0\nmodel name\t: Some Processor 9000\nflags\t: x",
+        }
+        for cpu in range(8):  # two sockets with two cores of two threads each
+            topology = f"sys/devices/system/cpu/cpu{cpu}/topology"
+            files[f"{topology}/thread_siblings_list"] = f"{cpu % 4},{cpu % 4 + 4}"
+            files[f"{topology}/physical_package_id"] = str(cpu % 4 // 2)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 4})
+        assert describe_cpu(write(tmp_path, files)) == {
+            "model": "Some Processor 9000",
+            "architecture": platform.machine(),
+            "sockets": 2,
+            "physical_cores": 4,
+            "logical_cores": 8,
+            "usable_physical_cores": 2,
+            "usable_logical_cores": 3,
+            "cgroup_cores": None,
+            "numa_nodes": 2,
+        }
+
+    def test_without_any_of_the_kernels_files(self, tmp_path: Path) -> None:
+        facts = describe_cpu(tmp_path)
+        assert facts["model"] is None
+        assert facts["logical_cores"] == os.cpu_count()
+        assert facts["numa_nodes"] == 1
+
+
+class TestControlGroups:
+    def test_version_2_takes_the_smallest_above(self, tmp_path: Path) -> None:
+        write(
+            tmp_path,
+            {
+                "proc/self/cgroup": "0::/work/job",
+                "sys/fs/cgroup/work/job/cpu.max": "max 100000",
+                "sys/fs/cgroup/work/cpu.max": "250000 100000",
+                "sys/fs/cgroup/cpu.max": "800000 100000",
+                "proc/meminfo": "MemTotal:       16 kB\nMemFree:        8 kB",
+                "sys/fs/cgroup/work/job/memory.max": "4096",
+                "sys/fs/cgroup/work/memory.max": "max",
+            },
+        )
+        assert cgroup_cores(tmp_path) == 2.5
+        assert describe_memory(tmp_path) == {"total": 16384, "cgroup_limit": 4096}
+
+    @pytest.mark.parametrize("mount", ["cpu", "cpu,cpuacct"])
+    def test_version_1(self, tmp_path: Path, mount: str) -> None:
+        write(
+            tmp_path,
+            {
+                "proc/self/cgroup": "4:memory:/docker/1\n3:cpu,cpuacct:/docker/1\n1:name=systemd:/docker/1\n0::/",
+                # Inside the container its own group is the root.
+                f"sys/fs/cgroup/{mount}/cpu.cfs_quota_us": "150000",
+                f"sys/fs/cgroup/{mount}/cpu.cfs_period_us": "50000",
+                "sys/fs/cgroup/memory/docker/1/memory.limit_in_bytes": "9223372036854771712",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "8192",
+            },
+        )
+        assert cgroup_cores(tmp_path) == 3.0
+        assert describe_memory(tmp_path)["cgroup_limit"] == 8192
+
+    def test_no_limit(self, tmp_path: Path) -> None:
+        write(
+            tmp_path,
+            {
+                "proc/self/cgroup": "3:cpu:/\n0::/",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+                "sys/fs/cgroup/cpu.max": "max 100000",
+            },
+        )
+        assert cgroup_cores(tmp_path) is None
+        assert describe_memory(tmp_path) == {"total": None, "cgroup_limit": None}
+        assert cgroup_cores(tmp_path / "nothing") is None
+
+
+class TestPciAddress:
+    @given(
+        domain=st.integers(0, 2**32 - 1), bus=st.integers(0, 255), device=st.integers(0, 31), function=st.integers(0, 7)
+    )
+    def test_cudas_and_nvmls_forms_are_the_same(self, domain: int, bus: int, device: int, function: int) -> None:
+        address = (domain, bus, device, function)
+        assert pci_address(f"{domain:04x}:{bus:02x}:{device:02x}.{function}") == address
+        assert pci_address(f"{domain:08X}:{bus:02X}:{device:02X}.{function}") == address
+
+    def test_parts_may_be_left_out(self) -> None:
+        assert pci_address("1b:00.0") == pci_address("0000:1b:00") == (0, 0x1B, 0, 0)
+
+    @pytest.mark.parametrize("text", ["", "cuda:0", "1b", "0000:1b:00.9", "GPU-1b:00.0"])
+    def test_what_is_no_address(self, text: str) -> None:
+        with pytest.raises(ValueError, match="not a PCI address"):
+            pci_address(text)
+
+
+class LibraryWithoutDriver:
+    """The part of pynvml that is used, for two GPUs in NVML's order and one MIG instance on the second.
+
+    This stands in for hardware: matching devices is tested everywhere, and against the real NVML in `TestRealNvml`.
+    """
+
+    class NVMLError(Exception):
+        pass
+
+    nvmlMemory_v2 = 2  # noqa: N815 - NVML's name
+
+    def __init__(self, *, knows_second_version: bool = True) -> None:
+        self.times_closed = 0
+        self._knows_second_version = knows_second_version
+        self._devices = {
+            "GPU-aaaa": SimpleNamespace(uuid="GPU-aaaa", bus=b"00000000:9B:00.0", used=3 * GIB, parent=None),
+            "GPU-bbbb": SimpleNamespace(uuid="GPU-bbbb", bus=b"00000000:1B:00.0", used=5 * GIB, parent=None),
+        }
+        mig = SimpleNamespace(uuid="MIG-cccc", bus=None, used=1 * GIB, parent=self._devices["GPU-bbbb"])
+        self._all = {**self._devices, "MIG-cccc": mig}
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.times_closed += 1
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything that is asked of one device; what is not here is not supported by it."""
+
+        def answer(device: Any, *arguments: Any) -> Any:
+            values = {
+                "nvmlDeviceGetUUID": device.uuid,
+                "nvmlDeviceGetName": b"Some GPU",
+                "nvmlDeviceIsMigDeviceHandle": int(device.parent is not None),
+                "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": device.parent,
+                "nvmlDeviceGetPciInfo": device.bus and SimpleNamespace(busId=device.bus),
+                "nvmlDeviceGetPersistenceMode": 1,
+                "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+            }
+            if name == "nvmlDeviceGetMemoryInfo":
+                if arguments and not self._knows_second_version:
+                    raise self.NVMLError
+                reserved = 0 if arguments else GIB
+                return SimpleNamespace(
+                    total=80 * GIB, used=device.used + reserved, free=80 * GIB - device.used - reserved
+                )
+            if values.get(name) is None:
+                raise self.NVMLError
+            return values[name]
+
+        return answer
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self._devices)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:  # noqa: N802
+        return list(self._devices.values())[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Any:  # noqa: N802
+        if uuid not in self._all:
+            raise self.NVMLError
+        return self._all[uuid]
+
+    def nvmlDeviceGetHandleByPciBusId(self, text: str) -> Any:  # noqa: N802
+        for device in self._devices.values():
+            if pci_address(device.bus.decode()) == pci_address(text):
+                return device
+        raise self.NVMLError
+
+
+class TestNvml:
+    def test_a_device_is_found_by_uuid_or_address(self) -> None:
+        nvml = Nvml(LibraryWithoutDriver())
+        assert nvml.memory_used("GPU-bbbb") == 5 * GIB
+        assert nvml.memory_used(pci_bus_id="0000:1b:00.0") == 5 * GIB
+        assert nvml.memory_used("GPU-unknown", "0000:9B:00.0") == 3 * GIB
+        assert nvml.memory_used("GPU-unknown") is None
+        assert nvml.memory_used("GPU-unknown", "0000:9c:00.0") is None
+        assert nvml.gpu() is None
+
+    def test_a_mig_instance(self) -> None:
+        nvml = Nvml(LibraryWithoutDriver())
+        for uuid in ("MIG-cccc", "GPU-cccc"):  # NVML's name for it, and CUDA's
+            gpu = nvml.gpu(uuid, "0000:1b:00.0")
+            assert gpu is not None
+            assert (gpu.uuid, gpu.memory_used) == ("MIG-cccc", GIB)
+            assert gpu.pci_bus_id == "0000:1b:00.0"
+            assert gpu.persistence_mode is True
+
+    def test_what_a_gpu_does_not_tell_is_none(self) -> None:
+        [first, second] = Nvml(LibraryWithoutDriver()).gpus()
+        assert (first.uuid, first.pci_bus_id) == ("GPU-aaaa", "0000:9b:00.0")
+        assert (second.uuid, second.pci_bus_id) == ("GPU-bbbb", "0000:1b:00.0")
+        assert (first.memory_total, first.memory_free) == (80 * GIB, 77 * GIB)
+        assert (first.name, first.pcie_generation_max, first.pcie_width) == ("Some GPU", 5, None)
+
+    def test_older_drivers_count_what_they_reserve(self) -> None:
+        assert Nvml(LibraryWithoutDriver(knows_second_version=False)).memory_used("GPU-aaaa") == 4 * GIB
+
+    def test_it_is_closed_once(self) -> None:
+        library = LibraryWithoutDriver()
+        with Nvml(library) as nvml:
+            assert library.times_closed == 0
+        nvml.close()
+        assert library.times_closed == 1
+
+
+class TestRealNvml:
+    def test_every_gpu_is_found_by_both_names(self) -> None:
+        nvml = Nvml.open()
+        if nvml is None:
+            pytest.skip("needs nvidia-ml-py and an NVIDIA driver")
+        with nvml:
+            for gpu in nvml.gpus():
+                assert gpu.pci_bus_id is not None
+                by_address = nvml.gpu(pci_bus_id=gpu.pci_bus_id)
+                by_uuid = nvml.gpu(gpu.uuid)
+                assert by_address is not None
+                assert by_uuid is not None
+                assert by_address.uuid == by_uuid.uuid == gpu.uuid
+                assert gpu.memory_total is not None
+                assert 0 <= (nvml.memory_used(gpu.uuid) or 0) <= gpu.memory_total
+            assert nvml.driver_version
+            assert (nvml.cuda_driver_version or 0) >= 12000
