@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ortmulti import _core, provider_options
-from ortmulti._runtime import cuda, libraries, startup
+from ortmulti._runtime import cuda, cuda_libraries, libraries, startup
 from ortmulti.devices import Device, check_devices_exist
 from ortmulti.errors import DeviceError, InvalidArgument, InvalidType, LibraryError
 from ortmulti.provider_options import CPU, CUDA
@@ -157,11 +157,11 @@ def check_usable(providers: Sequence[Provider]) -> None:
     if not gpus:
         return
     runtime = libraries.find_onnxruntime()
-    problems = libraries.why_no_cuda(runtime)
+    problems = cuda_libraries.why_no_cuda(runtime)
     if problems:
         raise LibraryError(f"{gpus[0][0]} cannot be used: {'; '.join(problems)}")
     driver = _core.cuda_driver_version()
-    too_old = None if driver is None else libraries.why_driver_too_old(runtime, driver)
+    too_old = None if driver is None else cuda_libraries.why_driver_too_old(runtime, driver)
     if too_old:
         raise DeviceError(f"{gpus[0][0]} cannot be used: {too_old}")
     devices = []

@@ -15,10 +15,10 @@ from ortmulti._create.creation import Model, Progress, Serialize
 from ortmulti._create.foreign_options import to_run_options, to_session_options
 from ortmulti._create.session_calls import SessionCalls
 from ortmulti._create.shared import Optimize, Strategy
-from ortmulti._create.value_runs import ValueRuns
 from ortmulti._runtime.closing import Closing
 from ortmulti.devices import Device
 from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.io_binding import ValueRuns
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import RunOptions, SessionOptions
 from ortmulti.timeline import Timeline

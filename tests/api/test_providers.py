@@ -11,7 +11,7 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
-from ortmulti._runtime import libraries
+from ortmulti._runtime import cuda_libraries, libraries
 from tests.support import onnx_models
 
 CPU = "CPUExecutionProvider"
@@ -82,7 +82,7 @@ def test_a_gpu_that_cannot_be_used_is_an_error_that_says_why() -> None:
     """Never a session on the CPU, as onnxruntime makes it."""
     runtime = libraries.find_onnxruntime()
     try:
-        usable = runtime.has_cuda and not libraries.why_no_cuda(runtime) and _core.cuda_device_count() > 0
+        usable = runtime.has_cuda and not cuda_libraries.why_no_cuda(runtime) and _core.cuda_device_count() > 0
     except ortmulti.DeviceError:
         usable = False
     if usable:

@@ -20,16 +20,20 @@ from hypothesis import strategies as st
 
 import ortmulti
 from ortmulti._runtime import libraries as _libraries
-from ortmulti._runtime.cuda_libraries import CudaSearch, owner, run_time_use
+from ortmulti._runtime.cuda_libraries import (
+    CudaSearch,
+    cuda_major,
+    find_cuda_libraries,
+    owner,
+    run_time_use,
+    why_driver_too_old,
+    why_no_cuda,
+)
 from ortmulti._runtime.libraries import (
     OVERRIDE,
     OnnxRuntime,
-    cuda_major,
-    find_cuda_libraries,
     find_onnxruntime,
     inspect_package,
-    why_driver_too_old,
-    why_no_cuda,
 )
 from ortmulti._runtime.loader_search import LoaderSearch, loaded_libraries, read_cache
 from ortmulti.errors import LibraryError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ortmulti import _core
-from ortmulti._runtime import libraries
+from ortmulti._runtime import cuda_libraries, libraries
 from ortmulti.errors import LibraryError
 
 
@@ -13,11 +13,11 @@ def begin_opening_libraries() -> None:
         return
     try:
         runtime = libraries.find_onnxruntime()
-        if not runtime.has_cuda or libraries.why_no_cuda(runtime):
+        if not runtime.has_cuda or cuda_libraries.why_no_cuda(runtime):
             return
     except LibraryError:
         return  # whoever needs it says so
-    found = [str(path) for path in libraries.find_cuda_libraries(runtime).found]
+    found = [str(path) for path in cuda_libraries.find_cuda_libraries(runtime).found]
     linked = max((i + 1 for i, path in enumerate(found) if path.rsplit("/", 1)[-1] in runtime.cuda_needed), default=0)
     _core.begin_opening_cuda_libraries(found[:linked], found[linked:])
 

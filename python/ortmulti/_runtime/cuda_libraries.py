@@ -11,28 +11,16 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ortmulti._runtime.elf import ElfError, SharedLibrary, read_shared_library
+from ortmulti._runtime.libraries import OnnxRuntime, is_cuda_library
 from ortmulti._runtime.loader_search import LoaderSearch, loaded_libraries
-
-if TYPE_CHECKING:
-    from ortmulti._runtime.libraries import OnnxRuntime
-
-_CUDA_LIBRARY = re.compile(
-    r"(lib(?:cublas|cublasLt|cudart|curand|cufft|cudnn\w*|nvrtc|nvJitLink|cusparse|cusolver))\.so\.[\d.]+"
-)
 
 _RUN_TIME_USES = {
     "libcudnn": "convolution, pooling, normalization and recurrent operators",
     "libcufft": "Fourier transforms (Rfft, Irfft)",
     "libnvrtc": "kernels that cuDNN compiles at run time",
 }
-
-
-def is_cuda_library(name: str) -> bool:
-    """Whether a library name is one of the CUDA toolkit's or cuDNN's. The driver's (libcuda.so.1) is not."""
-    return _CUDA_LIBRARY.fullmatch(name) is not None
 
 
 def cuda_major(runtime: OnnxRuntime) -> int | None:

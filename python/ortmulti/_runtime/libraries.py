@@ -1,4 +1,4 @@
-"""Where ONNX Runtime and the CUDA libraries that it needs lie in this Python environment.
+"""Find the ONNX Runtime of this Python environment.
 
 Nothing here imports onnxruntime (that takes longer than everything else that a program does before it loads its
 model) and nothing is loaded: files are found and their headers are read.
@@ -15,28 +15,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortmulti._runtime.cuda_libraries import (
-    CudaLibraries,
-    cuda_major,
-    find_cuda_libraries,
-    is_cuda_library,
-    why_driver_too_old,
-    why_no_cuda,
-)
 from ortmulti._runtime.elf import ElfError, read_shared_library
 from ortmulti.errors import LibraryError
-
-__all__ = [
-    "INSTALL",
-    "OVERRIDE",
-    "CudaLibraries",
-    "OnnxRuntime",
-    "cuda_major",
-    "find_cuda_libraries",
-    "find_onnxruntime",
-    "why_driver_too_old",
-    "why_no_cuda",
-]
 
 OVERRIDE = "ORTMULTI_ONNXRUNTIME_LIBRARY"
 """Environment variable: the ONNX Runtime library to use instead of the installed distribution's."""
@@ -46,6 +26,9 @@ INSTALL = 'pip install "ortmulti[gpu]" (NVIDIA GPUs) or pip install "ortmulti[cp
 
 OLDEST = (1, 21)
 _CUDA_PROVIDER = "libonnxruntime_providers_cuda.so"
+_CUDA_LIBRARY = re.compile(
+    r"(lib(?:cublas|cublasLt|cudart|curand|cufft|cudnn\w*|nvrtc|nvJitLink|cusparse|cusolver))\.so\.[\d.]+"
+)
 
 
 @dataclass(frozen=True)
@@ -183,6 +166,11 @@ def _inspect(path: Path, version: str, distribution: str, capi: Path | None) -> 
     except ElfError as error:
         raise LibraryError(f"the CUDA provider's library {provider} {error}") from error
     return OnnxRuntime(path, version, distribution, capi, has_cuda=True, cuda_needed=needed)
+
+
+def is_cuda_library(name: str) -> bool:
+    """Whether a library name is one of the CUDA toolkit's or cuDNN's. The driver's (libcuda.so.1) is not."""
+    return _CUDA_LIBRARY.fullmatch(name) is not None
 
 
 def release_of(version: str) -> tuple[int, ...]:

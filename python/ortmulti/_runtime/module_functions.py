@@ -148,7 +148,7 @@ def preload_dlls(
     if not runtime.has_cuda or not (cuda or cudnn):
         return
     if first is None:
-        libraries = _libraries.find_cuda_libraries(runtime)
+        libraries = cuda_libraries.find_cuda_libraries(runtime)
     else:
         libraries = cuda_libraries.search_first(runtime, first)
     absent = [name for name in (*libraries.missing, *libraries.missing_optional) if _wanted(name, cuda, cudnn)]

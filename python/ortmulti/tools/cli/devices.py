@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from ortmulti import _core
+from ortmulti._runtime import cuda_libraries as _cuda
 from ortmulti._runtime import libraries as _libraries
-from ortmulti._runtime.cuda_libraries import owner, run_time_use
 from ortmulti._runtime.machine import describe_cpu, describe_memory
 from ortmulti._runtime.nvml import Gpu, Nvml, pci_address
 from ortmulti.errors import DeviceError, LibraryError
@@ -113,22 +113,27 @@ def _describe_libraries(driver: int | None, problem: str | None, any_device: boo
             "distribution": runtime.distribution or None,
             "version": runtime.version or None,
             "path": str(runtime.path),
-            "cuda": _libraries.cuda_major(runtime),
+            "cuda": _cuda.cuda_major(runtime),
             "problem": None,
         }
-        found = _libraries.find_cuda_libraries(runtime)
+        found = _cuda.find_cuda_libraries(runtime)
         libraries["missing"] = list(found.missing)
         libraries["missing_optional"] = list(found.missing_optional)
-        reasons += _libraries.why_no_cuda(runtime)
+        reasons += _cuda.why_no_cuda(runtime)
         for path, source in zip(found.found, found.sources, strict=True):
             # Opening them is the one proof that they work; without a GPU it would prove nothing and cost memory.
             failure = _why_not_opened(path) if any_device and not found.missing else None
             libraries["found"].append(
-                {"path": str(path), "source": source, "distribution": owner(path) or None, "problem": failure}
+                {
+                    "path": str(path),
+                    "source": source,
+                    "distribution": _cuda.owner(path) or None,
+                    "problem": failure,
+                }
             )
             if failure:
                 reasons.append(f"{path} cannot be opened: {failure}")
-        if driver is not None and (too_old := _libraries.why_driver_too_old(runtime, driver)):
+        if driver is not None and (too_old := _cuda.why_driver_too_old(runtime, driver)):
             reasons.append(too_old)
     if problem:
         reasons.append(problem)
@@ -231,7 +236,7 @@ def _library_table(facts: dict[str, Any]) -> Table:
     for name in libraries["missing"]:
         table.add_row(name, "[red]missing[/red]", "")
     for name in libraries["missing_optional"]:
-        use = run_time_use(name)
+        use = _cuda.run_time_use(name)
         table.add_row(name, "[yellow]missing[/yellow]", f"needed for {use}" if use else "")
     return table
 
