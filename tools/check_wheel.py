@@ -22,6 +22,8 @@ PAGE = "ortmulti/tools/diagnose/report/html/"
 PAGE_FILES = ("page.html", "page.css", "layout.js", "drawing.js", "timeline.js", "start.js")
 """What the page of a diagnosis is made of, beside its modules."""
 
+TYPES = ("ortmulti/py.typed", "ortmulti/_core.pyi", "ortmulti/__init__.pyi")
+
 WHEEL = re.compile(
     rf"ortmulti/[\w./-]+\.(py|pyi|so)|ortmulti/py\.typed|{PAGE}\w+\.(html|css|js)|ortmulti-[\w.]+\.dist-info/.+"
 )
@@ -85,8 +87,7 @@ def check_wheel(names: set[str]) -> Iterator[str]:
     extensions = [name for name in names if name.endswith(".so")]
     if len(extensions) != 1:
         yield f"one extension module is expected, not {extensions}"
-    if "ortmulti/py.typed" not in names or "ortmulti/_core.pyi" not in names:
-        yield "type information is missing"
+    yield from (f"type information is missing: {name}" for name in TYPES if name not in names)
     yield from (f"is missing: {PAGE}{name}" for name in PAGE_FILES if f"{PAGE}{name}" not in names)
     if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
         yield "the license is missing"

@@ -104,6 +104,7 @@ def test_a_tag_is_the_version_and_a_date_is_in_the_changelog(
 
 WHEEL = {
     "ortmulti/__init__.py": b"",
+    "ortmulti/__init__.pyi": b"",
     "ortmulti/_core.pyi": b"",
     "ortmulti/_core.cpython-314t-x86_64-linux-gnu.so": b"\x7fELF",
     "ortmulti/py.typed": b"",
@@ -138,7 +139,8 @@ def write_archive(path: Path, files: Mapping[str, bytes]) -> Path:
         ({"ortmulti.libs/libcudart.so.13": b""}, "does not belong here: ortmulti.libs/libcudart.so.13"),
         ({"tests/test_a.py": b""}, "does not belong here: tests/test_a.py"),
         ({"ortmulti/_other.so": b""}, "one extension module is expected"),
-        ({"ortmulti/_core.pyi": None}, "type information is missing"),
+        ({"ortmulti/_core.pyi": None}, "type information is missing: ortmulti/_core.pyi"),
+        ({"ortmulti/__init__.pyi": None}, "type information is missing: ortmulti/__init__.pyi"),
         ({f"{check_wheel.PAGE}page.css": None}, f"is missing: {check_wheel.PAGE}page.css"),
         ({"ortmulti/page.html": b""}, "does not belong here: ortmulti/page.html"),
         ({"ortmulti-1.2.3.dist-info/licenses/LICENSE": None}, "the license is missing"),
