@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+import graphlib
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
+
+import ortmulti
 
 CPP = Path(__file__).parents[2] / "cpp"
 # From bottom to top. The bindings come last and may include all.
 CPP_ROOMS = ("base", "onnx", "cuda", "ort", "weights", "create", "pool")
 
 
+HAS_SOURCES = pytest.mark.skipif(not CPP.is_dir(), reason="needs the sources")
+
+
+@HAS_SOURCES
 @pytest.mark.parametrize("room", CPP_ROOMS)
 def test_a_cpp_room_includes_only_earlier_rooms(room: str) -> None:
     earlier = CPP_ROOMS[: CPP_ROOMS.index(room) + 1]
@@ -26,5 +35,110 @@ def test_a_cpp_room_includes_only_earlier_rooms(room: str) -> None:
     assert not wrong
 
 
+@HAS_SOURCES
 def test_every_folder_of_the_core_is_a_room() -> None:
     assert {folder.name for folder in (CPP / "core").iterdir() if folder.is_dir()} == set(CPP_ROOMS)
+
+
+# --- Python -----------------------------------------------------------------------------------------------------------
+
+PACKAGE = Path(ortmulti.__file__).parent
+MODULE_OF: dict[str, str] = vars(ortmulti)["_MODULE_OF"]
+
+
+def module_name(file: Path) -> str:
+    parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module_name(file): file for file in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports(module: str, source: str, *, package: bool) -> set[str]:
+    """The modules of ortmulti that `source` imports, at any place: in functions and under TYPE_CHECKING too."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = module.split(".")[: len(module.split(".")) - node.level + package] if node.level else []
+            origin = ".".join([*base, *filter(None, [node.module])])
+            for alias in node.names:
+                public = MODULE_OF.get(alias.name) if origin == "ortmulti" else None
+                member = f"{origin}.{alias.name}"
+                found.add(public or (member if member in FILES else origin))
+    return {name for name in found if name.partition(".")[0] == "ortmulti"} - {module}
+
+
+def import_graph() -> dict[str, set[str]]:
+    return {
+        name: imports(name, file.read_text("utf-8"), package=file.name == "__init__.py") for name, file in FILES.items()
+    }
+
+
+def cycles(graph: dict[str, set[str]]) -> list[str]:
+    sorter = graphlib.TopologicalSorter({name: targets & graph.keys() for name, targets in graph.items()})
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+def in_tools(module: str) -> bool:
+    return f"{module}.".startswith("ortmulti.tools.")
+
+
+def test_imports_are_found_wherever_they_are() -> None:
+    source = """
+    import ortmulti.errors
+    from . import devices
+    from .pool import load
+    if TYPE_CHECKING:
+        from ortmulti import SessionOptions
+    def function():
+        from ortmulti.tools.cli import main
+    """
+    assert imports("ortmulti.session", textwrap.dedent(source), package=False) == {
+        "ortmulti.errors",
+        "ortmulti.devices",
+        "ortmulti.pool.load",
+        "ortmulti.options",
+        "ortmulti.tools.cli",
+    }
+    assert imports("ortmulti.pool", "from .load import load; from .. import errors", package=True) == {
+        "ortmulti.errors",
+        "ortmulti.pool.load",
+    }
+
+
+def test_a_cycle_is_found() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) in (["b", "c", "b"], ["c", "b", "c"])
+
+
+def test_the_library_imports_no_tools() -> None:
+    """Public names that live in the tools are lazy attributes: `__init__.pyi` lists them."""
+    wrong = [
+        f"{name} imports {target}"
+        for name, targets in import_graph().items()
+        if not in_tools(name)
+        for target in targets
+        if in_tools(target)
+    ]
+    assert not wrong
+
+
+def test_the_library_names_no_module_of_the_tools() -> None:
+    """Neither for `import_module` nor for `python -m`."""
+    wrong = [
+        f"{name}:{node.lineno} names {node.value}"
+        for name, file in FILES.items()
+        if not in_tools(name)
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and node.value in FILES and in_tools(node.value)
+    ]
+    assert not wrong
+
+
+def test_modules_do_not_import_each_other_in_a_cycle() -> None:
+    assert not cycles(import_graph())
