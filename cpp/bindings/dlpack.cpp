@@ -7,6 +7,7 @@
 #include "bindings/gil.hpp"
 #include "bindings/python_value.hpp"
 #include "core/base/error.hpp"
+#include "core/onnx/element_types.hpp"
 
 namespace py = pybind11;
 
@@ -39,16 +40,6 @@ constexpr std::int32_t cpu = 1;
 constexpr std::int32_t cuda = 2;
 constexpr std::int32_t cuda_host = 3;
 
-constexpr std::uint8_t signed_integer = 0;
-constexpr std::uint8_t unsigned_integer = 1;
-constexpr std::uint8_t floating_point = 2;
-constexpr std::uint8_t bfloat = 4;
-constexpr std::uint8_t boolean = 6;
-constexpr std::uint8_t float8_e4m3fn = 10;
-constexpr std::uint8_t float8_e4m3fnuz = 11;
-constexpr std::uint8_t float8_e5m2 = 12;
-constexpr std::uint8_t float8_e5m2fnuz = 13;
-
 constexpr const char* capsule_name = "dltensor";
 constexpr const char* taken_name = "used_dltensor";  // once someone has taken the tensor
 
@@ -77,14 +68,12 @@ std::optional<ONNXTensorElementDataType> onnx_type(const DataType& type, bool is
   if (type.lanes != 1) {
     return std::nullopt;
   }
-  if (is_bool && type.bits == 8 && type.code == unsigned_integer) {
+  if (is_bool && type.bits == 8 && type.code == dlpack_code::unsigned_integer) {
     return ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL;
   }
-  for (int i = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; i <= ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4; ++i) {
-    const auto candidate = static_cast<ONNXTensorElementDataType>(i);
-    const std::optional<DataType> known = type_of(candidate, false);
-    if (known && known->code == type.code && known->bits == type.bits) {
-      return candidate;
+  for (const ElementType& known : element_types()) {
+    if (known.dlpack == type.code && known.bits == type.bits) {
+      return static_cast<ONNXTensorElementDataType>(known.number);
     }
   }
   return std::nullopt;
@@ -125,48 +114,13 @@ bool contiguous(const Tensor& tensor) {
 }  // namespace
 
 std::optional<DataType> type_of(ONNXTensorElementDataType type, bool bool_is_uint8) {
-  switch (type) {
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
-      return DataType{floating_point, 32, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8:
-      return DataType{unsigned_integer, 8, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL:
-      return DataType{bool_is_uint8 ? unsigned_integer : boolean, 8, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8:
-      return DataType{signed_integer, 8, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16:
-      return DataType{unsigned_integer, 16, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16:
-      return DataType{signed_integer, 16, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32:
-      return DataType{signed_integer, 32, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
-      return DataType{signed_integer, 64, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
-      return DataType{floating_point, 16, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
-      return DataType{floating_point, 64, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32:
-      return DataType{unsigned_integer, 32, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64:
-      return DataType{unsigned_integer, 64, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16:
-      return DataType{bfloat, 16, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN:
-      return DataType{float8_e4m3fn, 8, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ:
-      return DataType{float8_e4m3fnuz, 8, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2:
-      return DataType{float8_e5m2, 8, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ:
-      return DataType{float8_e5m2fnuz, 8, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT4:  // packed, two to a byte
-      return DataType{unsigned_integer, 4, 1};
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4:
-      return DataType{signed_integer, 4, 1};
-    default:
-      return std::nullopt;
+  const ElementType* found = find_element_type(type);
+  if (found == nullptr || found->dlpack == dlpack_code::none) {
+    return std::nullopt;
   }
+  const bool to_uint8 = bool_is_uint8 && found->dlpack == dlpack_code::boolean;
+  return DataType{static_cast<std::uint8_t>(to_uint8 ? dlpack_code::unsigned_integer : found->dlpack),
+                  static_cast<std::uint8_t>(found->bits), 1};
 }
 
 std::pair<int, int> device_of(const Device& device) {

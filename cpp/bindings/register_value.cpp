@@ -13,7 +13,7 @@
 #include "bindings/tensors.hpp"
 #include "core/base/error.hpp"
 #include "core/cuda/memory.hpp"
-#include "core/ort/value_info.hpp"
+#include "core/onnx/element_types.hpp"
 
 namespace py = pybind11;
 
@@ -104,7 +104,8 @@ void update(const PythonValue& self, const py::array& given) {
     throw Error(ErrorKind::not_implemented, "strings cannot be updated in place");
   }
   // Of the newer types NumPy has arrays of their bits alone.
-  const bool in_numpy = value.element_type() <= ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64;
+  const ElementType* type = find_element_type(value.element_type());
+  const bool in_numpy = type != nullptr && type->numpy >= 0;
   const PythonValue source = in_numpy ? from_array(given, "cpu") : from_array_as(given, value.element_type());
   if (source.value->element_type() != value.element_type()) {
     throw Error(ErrorKind::invalid_type, "this OrtValue is " + value.type() + "; got an array of dtype " +

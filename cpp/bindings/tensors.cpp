@@ -5,10 +5,9 @@
 #include <string>
 #include <utility>
 
-#include "bindings/element_types.hpp"
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
-#include "core/ort/value_info.hpp"
+#include "core/onnx/element_types.hpp"
 
 namespace py = pybind11;
 
@@ -20,6 +19,84 @@ const Ort::MemoryInfo& cpu_memory() {
   static const auto* info = new Ort::MemoryInfo(
       Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault));  // NOLINT(cppcoreguidelines-owning-memory)
   return *info;
+}
+
+static_assert(py::detail::npy_api::NPY_LONG_ == 7 && py::detail::npy_api::NPY_DOUBLE_ == 12,
+              "the table of element types has NumPy's numbers");
+
+// Null where there are no arrays of this type.
+const ElementType* find_array_type(ONNXTensorElementDataType number) noexcept {
+  const ElementType* type = find_element_type(number);
+  return type != nullptr && type->has_dtype() ? type : nullptr;
+}
+
+// NumPy has two numbers for each 64-bit integer.
+int canonical(int numpy) {
+  switch (numpy) {
+    case py::detail::npy_api::NPY_LONGLONG_:
+      return py::detail::npy_api::NPY_LONG_;
+    case py::detail::npy_api::NPY_ULONGLONG_:
+      return py::detail::npy_api::NPY_ULONG_;
+    default:
+      return numpy;
+  }
+}
+
+// Of NumPy's own dtypes, in any byte order; null for others.
+const ElementType* find_array_type(const py::dtype& dtype) noexcept {
+  const int number = canonical(dtype.num());
+  const auto& types = element_types();
+  const auto* found = std::find_if(types.begin(), types.end(), [number](const ElementType& type) {
+    return type.has_dtype() && type.numpy == number;
+  });
+  return found == types.end() ? nullptr : found;
+}
+
+// Imports ml_dtypes if the dtype is one of its own; throws Error where it is not installed.
+py::dtype dtype_of(const ElementType& type) {
+  if (!type.is_of_ml_dtypes()) {
+    return py::dtype(type.numpy);
+  }
+  try {
+    return py::dtype::from_args(py::module_::import("ml_dtypes").attr(type.dtype));
+  } catch (const py::error_already_set& error) {
+    if (error.matches(PyExc_ImportError) || error.matches(PyExc_AttributeError)) {
+      throw Error(ErrorKind::not_implemented, std::string("tensor(") + type.name + ") needs " + type.dtype +
+                                                  " of the package ml_dtypes: pip install -U ml_dtypes");
+    }
+    throw;
+  }
+}
+
+// Whether arrays of this dtype hold the type, in any byte order.
+bool is_dtype_of(const ElementType& type, const py::dtype& dtype) {
+  constexpr int first_of_users = 256;  // NumPy's own have lower numbers
+  if (!type.is_of_ml_dtypes()) {
+    return canonical(dtype.num()) == type.numpy;
+  }
+  return dtype.num() >= first_of_users && dtype.num() == dtype_of(type).num();
+}
+
+// The bytes of `count` packed elements, to one element in the lowest bits of a byte, as ml_dtypes has them, and back.
+void unpack(const ElementType& type, const std::uint8_t* packed, std::uint8_t* elements, std::size_t count) noexcept {
+  const unsigned per_byte = type.per_byte();
+  const unsigned bits = 8U / per_byte;
+  const unsigned mask = (1U << bits) - 1U;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto shift = static_cast<unsigned>(i % per_byte) * bits;
+    elements[i] = static_cast<std::uint8_t>((static_cast<unsigned>(packed[i / per_byte]) >> shift) & mask);
+  }
+}
+
+void pack(const ElementType& type, const std::uint8_t* elements, std::uint8_t* packed, std::size_t count) noexcept {
+  const unsigned per_byte = type.per_byte();
+  const unsigned bits = 8U / per_byte;
+  const unsigned mask = (1U << bits) - 1U;
+  std::fill_n(packed, (count + per_byte - 1) / per_byte, std::uint8_t{0});
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto shift = static_cast<unsigned>(i % per_byte) * bits;
+    packed[i / per_byte] |= static_cast<std::uint8_t>((elements[i] & mask) << shift);
+  }
 }
 
 std::vector<std::int64_t> shape_of(const py::array& array) { return {array.shape(), array.shape() + array.ndim()}; }
@@ -68,7 +145,8 @@ Ort::Value string_value(const py::array& array) {
 Ort::Value packed_value(const ElementType& type, const py::array& array) {
   const std::vector<std::int64_t> shape = shape_of(array);
   const Ort::AllocatorWithDefaultOptions allocator;
-  Ort::Value value = Ort::Value::CreateTensor(allocator, shape.data(), shape.size(), type.onnx);
+  Ort::Value value = Ort::Value::CreateTensor(allocator, shape.data(), shape.size(),
+                                              static_cast<ONNXTensorElementDataType>(type.number));
   if (array.size() > 0) {
     pack(type, static_cast<const std::uint8_t*>(array.data()),
          static_cast<std::uint8_t*>(value.GetTensorMutableRawData()), static_cast<std::size_t>(array.size()));
@@ -155,21 +233,21 @@ Input to_input(const ValueInfo& declared, py::handle object) {
     input.value = string_value(array);
     return input;
   }
-  const ElementType* type = find_element_type(declared.element_type);
+  const ElementType* type = find_array_type(declared.element_type);
   if (type == nullptr) {
     throw Error(ErrorKind::not_implemented,
                 "input '" + declared.name + "' is " + declared.type + ", for which NumPy has no dtype");
   }
   py::array array = as_array(declared, object, type);
   if (!is_dtype_of(*type, array.dtype())) {
-    refuse_dtype(declared, array, (type->numpy == of_ml_dtypes ? "ml_dtypes." : "") + std::string(type->name));
+    refuse_dtype(declared, array, (type->is_of_ml_dtypes() ? "ml_dtypes." : "") + std::string(type->dtype));
   }
   const bool native = array.dtype().byteorder() != '>';
   if (!native || (array.flags() & py::array::c_style) == 0 ||
       (array.flags() & py::detail::npy_api::NPY_ARRAY_ALIGNED_) == 0) {
     array = py::module_::import("numpy").attr("require")(array, dtype_of(*type), "CA");
   }
-  if (type->packed()) {
+  if (type->is_packed()) {
     input.value = packed_value(*type, array);
     return input;
   }
@@ -177,7 +255,7 @@ Input to_input(const ValueInfo& declared, py::handle object) {
   // ONNX Runtime does not write to inputs; its C API has no pointer to const.
   input.value = Ort::Value::CreateTensor(
       cpu_memory(), const_cast<void*>(array.data()),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-      static_cast<std::size_t>(array.nbytes()), shape.data(), shape.size(), type->onnx);
+      static_cast<std::size_t>(array.nbytes()), shape.data(), shape.size(), declared.element_type);
   input.array = std::move(array);
   return input;
 }
@@ -201,7 +279,7 @@ py::object to_array(Ort::Value value, const std::string& name, bool copy) {
   if (info.GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
     return string_array(value, shape, count);
   }
-  const ElementType* type = find_element_type(info.GetElementType());
+  const ElementType* type = find_array_type(info.GetElementType());
   if (type == nullptr) {
     throw Error(ErrorKind::not_implemented, "output '" + name + "' is tensor(" +
                                                 element_type_name(info.GetElementType()) +
@@ -211,7 +289,7 @@ py::object to_array(Ort::Value value, const std::string& name, bool copy) {
   if (count == 0) {
     return new_array(dtype, shape);
   }
-  if (type->packed()) {
+  if (type->is_packed()) {
     py::array unpacked(dtype, shape);
     unpack(*type, static_cast<const std::uint8_t*>(value.GetTensorRawData()),
            static_cast<std::uint8_t*>(unpacked.mutable_data()), count);
@@ -228,8 +306,8 @@ py::object to_array(Ort::Value value, const std::string& name, bool copy) {
 }
 
 ONNXTensorElementDataType element_type_of(const py::dtype& dtype) {
-  if (const ElementType* entry = find_element_type(dtype); entry != nullptr) {
-    return entry->onnx;
+  if (const ElementType* entry = find_array_type(dtype); entry != nullptr) {
+    return static_cast<ONNXTensorElementDataType>(entry->number);
   }
   if (holds_strings(dtype)) {
     return ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING;
@@ -242,8 +320,8 @@ py::dtype dtype_of(ONNXTensorElementDataType type) {
   if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
     return py::dtype("O");
   }
-  const ElementType* entry = find_element_type(type);
-  if (entry == nullptr || entry->numpy == of_ml_dtypes) {
+  const ElementType* entry = find_array_type(type);
+  if (entry == nullptr || entry->is_of_ml_dtypes()) {
     throw Error(ErrorKind::not_implemented,
                 std::string("the value is tensor(") + element_type_name(type) + "), for which NumPy has no dtype");
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/onnx/element_types.hpp"
 #include "core/ort/value_info.hpp"
 #include "test_support.hpp"
 

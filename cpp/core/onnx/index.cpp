@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/onnx/element_types.hpp"
 #include "core/onnx/wire.hpp"
 
 namespace ortmulti {
@@ -317,15 +318,6 @@ std::set<std::string> external_locations(const ModelIndex& index) {
     }
   }
   return locations;
-}
-
-unsigned element_bits(int data_type) noexcept {
-  // By TensorProto.DataType: undefined, float, uint8, int8, uint16, int16, int32, int64, string, bool, float16, double,
-  // uint32, uint64, complex64, complex128, bfloat16, four of float8, uint4, int4, float4e2m1, float8e8m0, uint2, int2.
-  constexpr std::array<unsigned, 27> bits = {0,  32,  8,  8, 16, 16, 32, 64, 0, 8, 16, 64, 32, 64,
-                                             64, 128, 16, 8, 8,  8,  8,  4,  4, 4, 8,  2,  2};
-  const auto index = static_cast<std::size_t>(data_type);
-  return data_type >= 0 && index < bits.size() ? bits[index] : 0;
 }
 
 std::uint64_t dense_bytes(int data_type, const std::vector<std::int64_t>& shape) noexcept {

@@ -51,9 +51,6 @@ ModelIndex index_model(ModelBytes model);
 /// Every external file that the model names, as it names them.
 std::set<std::string> external_locations(const ModelIndex& index);
 
-/// Bits of one element of a TensorProto.DataType; 0 for strings and unknown ones.
-unsigned element_bits(int data_type) noexcept;
-
 /// Bytes of a dense tensor; the largest number where that overflows or a dimension is negative, 0 for unknown types.
 std::uint64_t dense_bytes(int data_type, const std::vector<std::int64_t>& shape) noexcept;
 

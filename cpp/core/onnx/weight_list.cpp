@@ -14,19 +14,16 @@
 
 #include "core/base/error.hpp"
 #include "core/base/file_io.hpp"
+#include "core/onnx/element_types.hpp"
 #include "core/onnx/wire.hpp"
 
 namespace ortmulti {
 namespace {
 
-// TensorProto.DataType: what ONNX Runtime's API can make a tensor of over somebody's memory. Strings and complex
-// numbers are not among them, nor what came after int4.
+// A type of which ONNX Runtime's API makes tensors over existing memory. Its number is the same in ONNX's files.
 bool has_shareable_type(int data_type) {
-  constexpr int string = 8;
-  constexpr int complex64 = 14;
-  constexpr int complex128 = 15;
-  constexpr int int4 = 22;
-  return data_type > 0 && data_type <= int4 && data_type != string && data_type != complex64 && data_type != complex128;
+  const ElementType* type = find_element_type(data_type);
+  return type != nullptr && type->over_memory;
 }
 
 bool lies_in(const std::string& path, const std::string& folder) {

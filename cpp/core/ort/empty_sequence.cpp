@@ -4,7 +4,7 @@
 #include <string>
 
 #include "core/base/error.hpp"
-#include "core/ort/value_info.hpp"
+#include "core/onnx/element_types.hpp"
 
 namespace ortmulti {
 namespace {

@@ -6,42 +6,20 @@
 
 #include "core/base/error.hpp"
 #include "core/cuda/memory.hpp"
+#include "core/onnx/element_types.hpp"
 #include "core/ort/value_info.hpp"
 
 namespace ortmulti {
 namespace {
 
 unsigned bits_of(ONNXTensorElementDataType type) {
-  switch (static_cast<int>(type)) {
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT4:
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4:
-      return 4;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8:
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8:
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL:
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN:
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ:
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2:
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ:
-      return 8;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16:
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16:
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16:
-      return 16;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32:
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32:
-      return 32;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64:
-      return 64;
-    default:
-      throw Error(ErrorKind::not_implemented, "there are no tensors over memory of element type " +
-                                                  std::to_string(static_cast<int>(type)) + " (" +
-                                                  element_type_name(type) + ")");
+  const ElementType* found = find_element_type(type);
+  if (found == nullptr || !found->over_memory) {
+    throw Error(ErrorKind::not_implemented, "there are no tensors over memory of element type " +
+                                                std::to_string(static_cast<int>(type)) + " (" +
+                                                element_type_name(type) + ")");
   }
+  return found->bits;
 }
 
 std::string text_of(const std::vector<std::int64_t>& shape) {

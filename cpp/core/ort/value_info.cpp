@@ -1,8 +1,9 @@
 #include "core/ort/value_info.hpp"
 
-#include <array>
 #include <utility>
 #include <vector>
+
+#include "core/onnx/element_types.hpp"
 
 namespace ortmulti {
 namespace {
@@ -35,16 +36,6 @@ ValueType read_type(const Type& type) {
 }
 
 }  // namespace
-
-const char* element_type_name(ONNXTensorElementDataType type) noexcept {
-  constexpr std::array<const char*, 27> names = {
-      "undefined", "float",      "uint8",      "int8",         "uint16",         "int16",      "int32",
-      "int64",     "string",     "bool",       "float16",      "double",         "uint32",     "uint64",
-      "complex64", "complex128", "bfloat16",   "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz",
-      "uint4",     "int4",       "float4e2m1", "uint2",        "int2",           "float8e8m0"};
-  const auto index = static_cast<std::size_t>(type);
-  return index < names.size() ? names[index] : "unknown";
-}
 
 std::string type_name(const ValueType& type) {
   const std::string element = element_type_name(type.element_type);

@@ -16,7 +16,4 @@ std::string type_name(const ValueType& type);
 
 Metadata read_metadata(const Ort::ModelMetadata& metadata);
 
-/// "float", "int64", "string", ...: ONNX's name of an element type.
-const char* element_type_name(ONNXTensorElementDataType type) noexcept;
-
 }  // namespace ortmulti
