@@ -1,7 +1,9 @@
 # make demo      the comparisons on this machine, creation and pools: tables, build/demo/*.json and *.png
-# make test      the tests that take seconds (those for GPUs run where there are GPUs)
-# make test-all  the long ones too: ONNX Runtime's releases and headers, sanitizers, fuzzing, stress, the wheel, and
-#                libraries that use onnxruntime
+# make test      the core's tests, and the library's in parallel (those for GPUs run where there are GPUs)
+# make test-tools  the tests of the tools (tests/tools), of processes (tests/process) and of the package (tests/packaging);
+#                make test runs the essential ones of them
+# make test-all  all tests, the long ones too: ONNX Runtime's releases and headers, sanitizers, fuzzing, stress, the
+#                wheel, and libraries that use onnxruntime
 # make test-locks  the Python tests with a Debug build of the extension, which checks its locks against the GIL
 # make lint      formatting, ruff, mypy, clang-tidy;  make format  applies the formatting
 # make wheel     an sdist and a repaired wheel in dist/, tried out in an empty environment;  make test-wheel  runs the
@@ -13,6 +15,8 @@
 #   PYTHON=python3    the interpreter that it is made of (3.11 or newer)
 #   RUNTIME=gpu|cpu   which ONNX Runtime is installed; by default the GPU one where there is an NVIDIA driver
 #   JOBS=2            compile and lint jobs
+#   WORKERS=auto      processes of the library's Python tests: auto is one for each core; 0 runs them in one process
+#   SELECT="tools"    the markers of the Python tests that test-python runs, as pytest's -m
 #   RELEASES="newest 1.21.1 1.23.2"  the releases of onnxruntime that `make wheel` tries the wheel with
 #   PYTHON_READY=1    no virtual environment and no network: PYTHON has the packages that tools/requirements.py prints
 #                     (headers: ONNXRUNTIME_INCLUDE_DIR, ORTMULTI_GOOGLETEST_DIR from the environment, where not found)
@@ -102,7 +106,12 @@ build/test-models: tests/cpp/make_models.py
 
 # --- Demonstration and tests ------------------------------------------------------------------------------------------
 
-.PHONY: demo test test-python test-cpp test-locks test-all
+# `make test` takes at most 5 minutes on two cores. The other families start many processes, or measure.
+FAMILIES := tools or process or packaging
+SELECT ?= not slow and (essential or not ($(FAMILIES)))
+WORKERS ?= auto
+
+.PHONY: demo test test-python test-cpp test-tools test-locks test-all
 demo: build
 	@$(PY) -m ortmulti.tools.cli bench create --demo --out build/demo
 	@echo "== A pool's backends"
@@ -110,9 +119,14 @@ demo: build
 
 test: test-python test-cpp
 
+# A file's tests share a worker. The GPUs' tests run one after another: they measure GPU memory.
 test-python: build
-	@echo "== Python tests"
-	@$(PY) -m pytest -m "not slow"
+	@echo "== Python tests: $(SELECT)"
+	@$(PY) -m pytest -n $(WORKERS) --maxprocesses 16 --dist loadfile -m "($(SELECT))$(if $(HAS_NVIDIA), and not gpu)"
+	@$(if $(HAS_NVIDIA),$(PY) -m pytest -m "($(SELECT)) and gpu")
+
+test-tools:
+	@$(MAKE) test-python WORKERS=0 SELECT="not slow and not essential and ($(FAMILIES))"
 
 test-cpp: build build/test-models
 	@echo "== C++ tests"
@@ -124,10 +138,10 @@ test-locks: $(if $(PYTHON_READY),,$(VENV)/.packages)
 	@echo "== Locks and the GIL"
 	@PYTHONPATH="$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
 	  PYTEST_ADDOPTS="$$PYTEST_ADDOPTS --capture=sys" \
-	  $(MAKE) test-python PYTHON_READY=1 BUILD=build/debug CMAKE_OPTIONS=-DCMAKE_BUILD_TYPE=Debug \
+	  $(MAKE) test-python WORKERS=0 SELECT="not slow" PYTHON_READY=1 BUILD=build/debug CMAKE_OPTIONS=-DCMAKE_BUILD_TYPE=Debug \
 	  PYTHON="$$($(PY) -c 'import sys; print(sys.executable if "$(PYTHON_READY)" else sys._base_executable)')"
 
-test-all: test
+test-all: test test-tools
 	@echo "== Long tests"
 	@$(PY) -m pytest -m slow
 	@$(MAKE) test-locks

@@ -88,7 +88,16 @@ def _why_no_gpu() -> str | None:
     return None if runtime.has_cuda else "needs onnxruntime-gpu"
 
 
+# The folders whose tests have the folder's name as a marker.
+FAMILIES = {"tools", "process", "packaging"}
+
+
+# Before pytest selects by markers.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent.name in FAMILIES:
+            item.add_marker(item.path.parent.name)
     if not any(item.get_closest_marker("gpu") for item in items):
         return
     reason = _why_no_gpu()

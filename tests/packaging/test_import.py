@@ -19,6 +19,8 @@ from tests.support.processes import check_child
 MODULE_OF: dict[str, str] = vars(ortmulti)["_MODULE_OF"]
 MODULES: set[str] = vars(ortmulti)["_MODULES"]
 NAMES: list[str] = vars(ortmulti)["__all__"]
+pytestmark = pytest.mark.essential
+
 STUB = ast.parse(Path(ortmulti.__file__).with_suffix(".pyi").read_text("utf-8"))
 
 # Their imports take milliseconds; what needs them imports them.

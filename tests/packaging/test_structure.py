@@ -12,6 +12,8 @@ import pytest
 
 import ortmulti
 
+pytestmark = pytest.mark.essential
+
 CPP = Path(__file__).parents[2] / "cpp"
 # From bottom to top. The bindings come last and may include all.
 CPP_ROOMS = ("base", "onnx", "cuda", "ort", "weights", "create", "pool")

@@ -109,12 +109,14 @@ DAEMONS = """
 """
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("_attempt", range(5))
 def test_daemon_threads_may_be_running(_attempt: int) -> None:
     """More than once, since they are stopped wherever they happen to be."""
     assert check_child(COMMON + DAEMONS, onnx_models.matmul().hex()) == "end\n"
 
 
+@pytest.mark.essential
 def test_daemon_threads_may_be_creating() -> None:
     assert (
         check_child(
@@ -137,6 +139,7 @@ def test_daemon_threads_may_be_creating() -> None:
     )
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize(("how", "status"), [("sys.exit(3)", 3), ("raise SystemExit(4)", 4), ("os._exit(5)", 5)])
 def test_the_exit_status_is_kept(how: str, status: int) -> None:
     child = run_child(

@@ -38,6 +38,7 @@ def lines(code: str, model: bytes | None = None) -> list[str]:
     return check_child(COMMON + code, (model or onnx_models.matmul(8)).hex()).splitlines()
 
 
+@pytest.mark.essential
 def test_a_session_with_threads_gives_an_error_and_a_new_one_works() -> None:
     assert lines(
         """

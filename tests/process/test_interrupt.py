@@ -73,6 +73,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models.make("matmul", tmp_path_factory.mktemp("matmul"), megabytes=320)
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("create", ["one", "several"])
 def test_ctrl_c_returns_before_the_creation_ends_and_leaves_nothing(create: str, large: Path) -> None:
     printed = check_child(

@@ -89,6 +89,7 @@ def test_answers_outlive_the_pool() -> None:
     np.testing.assert_array_equal(second, array + 1)
 
 
+@pytest.mark.essential
 def test_workers_killed_under_load_lose_no_request() -> None:
     with load(onnx_models.matmul(), 2) as pool:
         [wanted] = pool.run(None, X)

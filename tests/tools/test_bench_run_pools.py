@@ -18,8 +18,9 @@ from ortmulti.tools.measure import results
 from ortmulti.tools.serve import worker
 from ortmulti.tools.serve.clients import ClosedLoop, ask_at
 from ortmulti.tools.serve.processor_time import ProcessorTime
+from tests.support.command import invoke, run
 from tests.support.processes import nothing_leaks
-from tests.tools.test_cli import PNG, run
+from tests.tools.test_cli import PNG
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +229,7 @@ def test_worker(variant: str, changes: dict[str, Any], model: Path, tmp_path: Pa
 
 
 def test_help() -> None:
-    shown = run("bench", "run", "--help")
+    shown = invoke("bench", "run", "--help")
     assert shown.returncode == 0
     wanted = (
         "--devices --counts --variants --batch --inputs --outputs --in-flight --rate --arrivals --seconds --repeat "
@@ -275,7 +276,7 @@ def test_command_prints_tables_and_writes_what_was_asked_for(model: Path, tmp_pa
 def test_wrong_arguments_say_what_is_wrong(
     arguments: tuple[str, ...], status: int, mentions: str, tmp_path: Path
 ) -> None:
-    shown = run("bench", "run", "--devices", "cpu", *arguments, cwd=tmp_path)
+    shown = invoke("bench", "run", "--devices", "cpu", *arguments, cwd=tmp_path)
     assert shown.returncode == status, shown.stderr
     assert mentions in shown.stderr
     assert "Traceback" not in shown.stderr

@@ -1,4 +1,4 @@
-"""The command line, as a user runs it: in a process of its own."""
+"""The command line: in a process of its own as users run it; arguments and their errors in the test's."""
 
 from __future__ import annotations
 
@@ -20,16 +20,10 @@ from ortmulti.tools import models
 from ortmulti.tools.cli import demo, output
 from ortmulti.tools.measure import results
 from tests.support import onnx_models
+from tests.support.command import COMMAND, invoke, run
 from tests.support.processes import run_child
 
-COMMAND = (sys.executable, "-m", "ortmulti.tools.cli")
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "100"}
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +64,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_help(command: tuple[str, ...], mentions: list[str]) -> None:
-    shown = run(*command, "--help")
+    shown = invoke(*command, "--help")
     assert shown.returncode == 0
     assert [name for name in mentions if name not in shown.stdout] == []
 
@@ -81,11 +75,11 @@ def test_version() -> None:
 
 
 def test_unknown_command_is_a_wrong_argument() -> None:
-    assert run("compose").returncode == 2
+    assert invoke("compose").returncode == 2
 
 
 def test_error_is_one_line_without_traceback() -> None:
-    shown = run("models", "make", "magic")
+    shown = invoke("models", "make", "magic")
     assert shown.returncode == 1
     assert shown.stdout == ""
     [line] = [line for line in shown.stderr.splitlines() if line.startswith("error:")]
@@ -109,6 +103,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("options", [(), ("--debug",)])
 def test_names_in_files_do_not_control_the_terminal(hostile: Path, options: tuple[str, ...]) -> None:
     """Neither in errors and tracebacks nor in the log and warnings."""
@@ -118,6 +113,7 @@ def test_names_in_files_do_not_control_the_terminal(hostile: Path, options: tupl
     assert not [c for c in shown.stdout + shown.stderr if not c.isprintable() and c != "\n"]
 
 
+@pytest.mark.essential
 def test_consoles_show_control_characters() -> None:
     table = Table("a", title=f"title{ESCAPES}")
     table.add_row(f"cell{ESCAPES}")
@@ -147,7 +143,7 @@ def test_log_and_warnings_show_control_characters() -> None:
 
 
 def test_debug_shows_the_traceback() -> None:
-    shown = run("--debug", "models", "make", "magic")
+    shown = invoke("--debug", "models", "make", "magic")
     assert shown.returncode == 1
     assert "Traceback" in shown.stderr
     assert "InvalidArgument" in shown.stderr
@@ -162,23 +158,23 @@ def test_missing_package_is_one_line_that_names_the_extra(package: str) -> None:
 
 
 def test_models_are_listed() -> None:
-    listed = json.loads(run("models", "list", "--json").stdout)
+    listed = json.loads(invoke("models", "list", "--json").stdout)
     assert [model["name"] for model in listed] == list(models.MODELS)
-    assert all(name in run("models", "list").stdout for name in models.MODELS)
+    assert all(name in invoke("models", "list").stdout for name in models.MODELS)
 
 
 def test_model_is_made_where_asked(tmp_path: Path) -> None:
-    made = run("models", "make", "matmul", "--megabytes", "1", "--output", "there", cwd=tmp_path)
+    made = invoke("models", "make", "matmul", "--megabytes", "1", "--output", "there", cwd=tmp_path)
     assert made.returncode == 0
     assert (tmp_path / made.stdout.strip()).is_file()
-    again = run("models", "make", "matmul", "--megabytes", "1", "--output", "there", "--json", cwd=tmp_path)
+    again = invoke("models", "make", "matmul", "--megabytes", "1", "--output", "there", "--json", cwd=tmp_path)
     facts = json.loads(again.stdout)
     assert facts["path"] == made.stdout.strip()
     assert facts["options"] == {"megabytes": 1}
 
 
 def test_option_that_a_model_does_not_take_is_refused(tmp_path: Path) -> None:
-    refused = run("models", "make", "identity", "--layers", "3", "--output", tmp_path)
+    refused = invoke("models", "make", "identity", "--layers", "3", "--output", tmp_path)
     assert refused.returncode == 1
     assert "layers" in refused.stderr
 
@@ -202,6 +198,7 @@ def test_create_prints_the_table_and_writes_what_was_asked_for(model: Path, tmp_
     assert (tmp_path / "table.md").read_text().count("| native |") == 2
 
 
+@pytest.mark.essential
 def test_create_prints_json_alone(model: Path) -> None:
     options = (
         "--devices",
@@ -251,6 +248,7 @@ def test_failed_measurement_ends_with_status_1_after_the_table(tmp_path: Path) -
     assert [row["measured"] for row in results.load(tmp_path / "r.json")["rows"]] == [0, 0]
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize(
     ("arguments", "status", "mentions"),
     [
@@ -271,7 +269,7 @@ def test_failed_measurement_ends_with_status_1_after_the_table(tmp_path: Path) -
 def test_wrong_arguments_say_what_is_wrong(
     arguments: tuple[str, ...], status: int, mentions: str, tmp_path: Path
 ) -> None:
-    shown = run(*arguments, cwd=tmp_path)
+    shown = invoke(*arguments, cwd=tmp_path)
     assert shown.returncode == status
     assert mentions in shown.stderr
     assert "Traceback" not in shown.stderr

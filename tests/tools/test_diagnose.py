@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,16 +21,13 @@ from ortmulti.tools import models
 from ortmulti.tools.diagnose import diagnose
 from ortmulti.tools.diagnose.report.document import check_document
 from ortmulti.tools.measure import page_cache, results
-from tests.support import onnx_models
+from tests.support import command, onnx_models
 
-COMMAND = (sys.executable, "-m", "ortmulti.tools.cli", "diagnose")
-ENVIRONMENT = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "100"}
 SHORT = ("--devices", "cpu*2", "--quick", "--ways", "sequential,native", "--budget", "1")
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    return command.run("diagnose", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +106,7 @@ def test_inputs_from_a_file_and_json_to_the_terminal(model: Path, tmp_path: Path
 def test_wrong_arguments(model: Path, tmp_path: Path, arguments: tuple[str, ...], status: int, says: str) -> None:
     inputs = tmp_path / "inputs.npz"
     np.savez(inputs, x=np.ones((1, 128), np.float32))
-    done = run(model, *(argument.format(inputs=inputs) for argument in arguments))
+    done = command.invoke("diagnose", model, *(argument.format(inputs=inputs) for argument in arguments))
     assert done.returncode == status, done.stdout + done.stderr
     assert says in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
@@ -181,9 +177,14 @@ def test_ctrl_c_returns_what_there_is(model: Path) -> None:
 
 def test_ctrl_c_ends_the_command_with_what_there_is(model: Path, tmp_path: Path) -> None:
     saved = tmp_path / "partial.json"
-    command = [*COMMAND, str(model), *SHORT, "--json", str(saved), "--html", str(tmp_path / "partial.html")]
+    files = ("--json", str(saved), "--html", str(tmp_path / "partial.html"))
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, start_new_session=True
+        [*command.COMMAND, "diagnose", str(model), *SHORT, *files],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **command.TERMINAL},
+        start_new_session=True,
     )
     assert process.stderr is not None
     for line in process.stderr:
