@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ortmulti import _core
-from ortmulti._runtime.checks import text
+from ortmulti._runtime import checks as _checks
 from ortmulti.errors import InvalidArgument, InvalidType
 
 __all__ = ["ArenaConfig"]
@@ -54,17 +54,12 @@ class ArenaConfig:
 
     def __post_init__(self) -> None:
         for name, largest in _LARGEST.items():
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise InvalidType(f"{name} is an int, not {value!r}")
-            least = 0 if name == "max_mem" else 1
-            if not least <= value <= largest:
-                raise InvalidArgument(f"{name} is {least} to {largest} bytes, not {value}")
+            if (value := getattr(self, name)) is not None:
+                number = _checks.integer(name, value, 0 if name == "max_mem" else 1, largest)
+                object.__setattr__(self, name, number)
         strategy = self.arena_extend_strategy
-        if strategy is not None and text("arena_extend_strategy", strategy) not in _STRATEGIES:
-            raise InvalidArgument(f"arena_extend_strategy is {' or '.join(map(repr, _STRATEGIES))}, not {strategy!r}")
+        if strategy is not None:
+            _checks.choice("arena_extend_strategy", _checks.text("arena_extend_strategy", strategy), _STRATEGIES)
         given = [name for name in _OF_POWERS_OF_TWO if getattr(self, name) is not None]
         if strategy == "kSameAsRequested" and given:
             raise InvalidArgument(f"{', '.join(given)}: with kSameAsRequested the arena grows by what is asked for")
@@ -94,6 +89,6 @@ def to_core(arena: object) -> dict[str, dict[str, int]]:
         raise InvalidArgument("arena names no device")
     found = {}
     for device, config in arena.items():
-        kind, index = _core.parse_device(text("a device", device))
+        kind, index = _core.parse_device(_checks.text("a device", device))
         found["cpu" if kind == "cpu" else f"cuda:{index}"] = config._to_core()
     return found

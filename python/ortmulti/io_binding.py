@@ -9,6 +9,7 @@ import numpy as np
 
 from ortmulti import _core
 from ortmulti._create.foreign_options import to_run_options
+from ortmulti._runtime import checks
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
 from ortmulti.ort_device import OrtDevice, OrtDeviceVendorId, core_device, device_name
@@ -16,12 +17,6 @@ from ortmulti.ort_value_vector import OrtValueVector, address
 from ortmulti.values import OrtValue, core_value, dimensions, element_type_number
 
 __all__ = ["IOBinding", "SessionIOBinding"]
-
-
-def _name(name: object) -> str:
-    if not isinstance(name, str):
-        raise InvalidType(f"name is a str, not {name!r}")
-    return name
 
 
 class SessionIOBinding:
@@ -47,15 +42,15 @@ class SessionIOBinding:
             *value: An array; or an `OrtDevice`, a NumPy dtype or the number of an ONNX type, a shape and an address.
         """
         if len(value) == 1:
-            self._core.bind_input(_name(name), OrtValue.ortvalue_from_numpy(value[0])._core)
+            self._core.bind_input(checks.text("name", name), OrtValue.ortvalue_from_numpy(value[0])._core)
         elif len(value) == 4:
-            self._core.bind_input(_name(name), _over(core_device("bind_input", value[0]), *value[1:]))
+            self._core.bind_input(checks.text("name", name), _over(core_device("bind_input", value[0]), *value[1:]))
         else:
             raise InvalidType("bind_input takes an array, or a device, an element type, a shape and an address")
 
     def bind_ortvalue_input(self, name: str, value: OrtValue) -> None:
         """Binds an input to a value, this package's or onnxruntime's."""
-        self._core.bind_input(_name(name), core_value("bind_ortvalue_input", value))
+        self._core.bind_input(checks.text("name", name), core_value("bind_ortvalue_input", value))
 
     def bind_output(self, name: str, device: OrtDevice, *memory: Any) -> None:
         """Binds an output to a device, where runs allocate it; or, by three more arguments, to memory at an address.
@@ -67,15 +62,15 @@ class SessionIOBinding:
         """
         on = core_device("bind_output", device)
         if len(memory) == 3:
-            self._core.bind_output(_name(name), _over(on, *memory))
+            self._core.bind_output(checks.text("name", name), _over(on, *memory))
         elif not memory:
-            self._core.bind_output_to_device(_name(name), on)
+            self._core.bind_output_to_device(checks.text("name", name), on)
         else:
             raise InvalidType("bind_output takes a device, or a device, an element type, a shape and an address")
 
     def bind_ortvalue_output(self, name: str, value: OrtValue) -> None:
         """Binds an output to a value, this package's or onnxruntime's, into whose memory runs write."""
-        self._core.bind_output(_name(name), core_value("bind_ortvalue_output", value))
+        self._core.bind_output(checks.text("name", name), core_value("bind_ortvalue_output", value))
 
     def synchronize_inputs(self) -> None:
         """Waits until the inputs were copied to the session's device."""
@@ -151,7 +146,7 @@ class IOBinding:
             buffer_ptr: The address, such as ``array.ctypes.data`` or PyTorch's ``tensor.data_ptr()``.
         """
         device = device_name(device_type, device_id)
-        self._core.bind_input(_name(name), _over(device, element_type, shape, buffer_ptr))
+        self._core.bind_input(checks.text("name", name), _over(device, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         """Binds an input to a value, this package's or onnxruntime's.
@@ -181,11 +176,11 @@ class IOBinding:
         """
         device = device_name(device_type, device_id)
         if buffer_ptr is None:
-            self._core.bind_output_to_device(_name(name), device)
+            self._core.bind_output_to_device(checks.text("name", name), device)
             return
         if element_type is None or shape is None:
             raise InvalidArgument("memory at buffer_ptr is a tensor by its element_type and shape, which are missing")
-        self._core.bind_output(_name(name), _over(device, element_type, shape, buffer_ptr))
+        self._core.bind_output(checks.text("name", name), _over(device, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Binds an output to a value, this package's or onnxruntime's, into whose memory runs write.
@@ -265,8 +260,10 @@ class ValueRuns:
             raise InvalidType(
                 f"input_dict_ort_values is a dict of the inputs' names and values, not {input_dict_ort_values!r}"
             )
-        names = _check_names("input_dict_ort_values", list(input_dict_ort_values))
-        wanted = _check_names("output_names", [] if output_names is None else _list("output_names", output_names))
+        names = checks.names("input_dict_ort_values", list(input_dict_ort_values))
+        wanted = checks.names(
+            "output_names", [] if output_names is None else checks.iterable("output_names", output_names)
+        )
         values = [core_value(f"input {name!r}", value) for name, value in input_dict_ort_values.items()]
         outputs = _core.run_with_values(self._core, wanted, names, values, to_run_options(run_options))
         return [OrtValue(output) for output in outputs]
@@ -320,13 +317,13 @@ class ValueRuns:
             InvalidArgument: Not as many names as values or devices.
             InvalidType: ``fetches`` is no `OrtValueVector`, or values or devices of other types.
         """
-        inputs = _check_names("feed_names", _list("feed_names", feed_names))
-        outputs = _check_names("fetch_names", _list("fetch_names", fetch_names))
-        values = [core_value("feeds", value) for value in _list("feeds", feeds)]
+        inputs = checks.names("feed_names", checks.iterable("feed_names", feed_names))
+        outputs = checks.names("fetch_names", checks.iterable("fetch_names", fetch_names))
+        values = [core_value("feeds", value) for value in checks.iterable("feeds", feeds)]
         if not isinstance(fetches, OrtValueVector):
             raise InvalidType(f"fetches is an ortmulti.OrtValueVector, not {type(fetches).__name__}")
         targets: list[OrtValue | None] = list(fetches) or [None] * len(outputs)
-        devices = [core_device("fetch_devices", device) for device in _list("fetch_devices", fetch_devices)]
+        devices = [core_device("fetch_devices", device) for device in checks.iterable("fetch_devices", fetch_devices)]
         if not len(inputs) == len(values) == len(set(inputs)):
             raise InvalidArgument(f"each input once and a value for each: {len(inputs)} names, {len(values)} values")
         if not len(outputs) == len(targets) == len(devices):
@@ -376,16 +373,3 @@ class ValueRuns:
         device = device_name(device_type, device_id, vendor_id)
         number = element_type_number(element_type)
         return OrtValue(_core.allocate_in(self._core, dimensions(shape), number, device))
-
-
-def _list(what: str, values: object) -> list[Any]:
-    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        raise InvalidType(f"{what} is a list or another iterable, not {values!r}")
-    return list(values)
-
-
-def _check_names(what: str, names: list[Any]) -> list[str]:
-    for name in names:
-        if not isinstance(name, str):
-            raise InvalidType(f"{what} has names of type str, not {name!r}")
-    return names

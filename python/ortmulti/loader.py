@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, fields
-from typing import SupportsIndex
 
-from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti._runtime import checks as _checks
 
 __all__ = ["LoaderOptions"]
 
@@ -37,11 +35,5 @@ class LoaderOptions:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-                raise InvalidType(f"{field.name} is None or an int, not {value!r}")
-            number, (least, most) = operator.index(value), _LIMITS[field.name]
-            if not least <= number <= most:
-                raise InvalidArgument(f"{field.name} is {least} to {most}, not {number}")
-            object.__setattr__(self, field.name, number)
+            if value is not None:
+                object.__setattr__(self, field.name, _checks.integer(field.name, value, *_LIMITS[field.name]))

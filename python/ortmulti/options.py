@@ -9,12 +9,9 @@ from typing import Never, SupportsInt
 from ortmulti import _core, errors
 from ortmulti._create import config_entries
 from ortmulti._create.model_additions import ModelAdditions
+from ortmulti._runtime import checks as _checks
 from ortmulti._runtime import startup
-from ortmulti._runtime.checks import boolean as _boolean
-from ortmulti._runtime.checks import integer as _integer
-from ortmulti._runtime.checks import member as _member
-from ortmulti._runtime.checks import text as _text
-from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.errors import InvalidArgument
 from ortmulti.threads import Threads
 
 __all__ = ["ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions"]
@@ -92,7 +89,7 @@ class SessionOptions(ModelAdditions):
 
     @intra_op_num_threads.setter
     def intra_op_num_threads(self, value: SupportsInt) -> None:
-        self._core.intra_op_num_threads = _integer("intra_op_num_threads", value, minimum=0)
+        self._core.intra_op_num_threads = _checks.integer("intra_op_num_threads", value, minimum=0)
 
     @property
     def inter_op_num_threads(self) -> int:
@@ -100,7 +97,7 @@ class SessionOptions(ModelAdditions):
 
     @inter_op_num_threads.setter
     def inter_op_num_threads(self, value: SupportsInt) -> None:
-        self._core.inter_op_num_threads = _integer("inter_op_num_threads", value, minimum=0)
+        self._core.inter_op_num_threads = _checks.integer("inter_op_num_threads", value, minimum=0)
 
     @property
     def graph_optimization_level(self) -> GraphOptimizationLevel:
@@ -108,7 +105,7 @@ class SessionOptions(ModelAdditions):
 
     @graph_optimization_level.setter
     def graph_optimization_level(self, value: SupportsInt) -> None:
-        self._core.graph_optimization_level = _member(GraphOptimizationLevel, "graph_optimization_level", value)
+        self._core.graph_optimization_level = _checks.member(GraphOptimizationLevel, "graph_optimization_level", value)
 
     @property
     def execution_mode(self) -> ExecutionMode:
@@ -116,7 +113,7 @@ class SessionOptions(ModelAdditions):
 
     @execution_mode.setter
     def execution_mode(self, value: SupportsInt) -> None:
-        self._core.execution_mode = _member(ExecutionMode, "execution_mode", value)
+        self._core.execution_mode = _checks.member(ExecutionMode, "execution_mode", value)
 
     @property
     def execution_order(self) -> ExecutionOrder:
@@ -124,7 +121,7 @@ class SessionOptions(ModelAdditions):
 
     @execution_order.setter
     def execution_order(self, value: SupportsInt) -> None:
-        if _member(ExecutionOrder, "execution_order", value) is not ExecutionOrder.DEFAULT:
+        if _checks.member(ExecutionOrder, "execution_order", value) is not ExecutionOrder.DEFAULT:
             raise errors.NotImplemented(
                 "execution_order can only be DEFAULT: ONNX Runtime's C API has no call to set it"
             )
@@ -135,10 +132,7 @@ class SessionOptions(ModelAdditions):
 
     @log_severity_level.setter
     def log_severity_level(self, value: SupportsInt) -> None:
-        level = _integer("log_severity_level", value, minimum=-1)
-        if level > 4:
-            raise InvalidArgument(f"log_severity_level is -1 to 4, not {level}")
-        self._core.log_severity_level = level
+        self._core.log_severity_level = _checks.integer("log_severity_level", value, -1, 4)
 
     @property
     def log_verbosity_level(self) -> int:
@@ -146,7 +140,7 @@ class SessionOptions(ModelAdditions):
 
     @log_verbosity_level.setter
     def log_verbosity_level(self, value: SupportsInt) -> None:
-        self._core.log_verbosity_level = _integer("log_verbosity_level", value, minimum=0)
+        self._core.log_verbosity_level = _checks.integer("log_verbosity_level", value, minimum=0)
 
     @property
     def logid(self) -> str:
@@ -154,7 +148,7 @@ class SessionOptions(ModelAdditions):
 
     @logid.setter
     def logid(self, value: str) -> None:
-        self._core.logid = _text("logid", value)
+        self._core.logid = _checks.text("logid", value)
 
     @property
     def enable_cpu_mem_arena(self) -> bool:
@@ -162,7 +156,7 @@ class SessionOptions(ModelAdditions):
 
     @enable_cpu_mem_arena.setter
     def enable_cpu_mem_arena(self, value: bool) -> None:
-        self._core.enable_cpu_mem_arena = _boolean("enable_cpu_mem_arena", value)
+        self._core.enable_cpu_mem_arena = _checks.boolean("enable_cpu_mem_arena", value)
 
     @property
     def enable_mem_pattern(self) -> bool:
@@ -170,7 +164,7 @@ class SessionOptions(ModelAdditions):
 
     @enable_mem_pattern.setter
     def enable_mem_pattern(self, value: bool) -> None:
-        self._core.enable_mem_pattern = _boolean("enable_mem_pattern", value)
+        self._core.enable_mem_pattern = _checks.boolean("enable_mem_pattern", value)
 
     @property
     def enable_mem_reuse(self) -> bool:
@@ -178,7 +172,7 @@ class SessionOptions(ModelAdditions):
 
     @enable_mem_reuse.setter
     def enable_mem_reuse(self, value: bool) -> None:
-        if not _boolean("enable_mem_reuse", value):
+        if not _checks.boolean("enable_mem_reuse", value):
             raise errors.NotImplemented(
                 "enable_mem_reuse can only be True: ONNX Runtime's C API has no call to unset it"
             )
@@ -189,7 +183,7 @@ class SessionOptions(ModelAdditions):
 
     @enable_profiling.setter
     def enable_profiling(self, value: bool) -> None:
-        self._core.enable_profiling = _boolean("enable_profiling", value)
+        self._core.enable_profiling = _checks.boolean("enable_profiling", value)
 
     @property
     def profile_file_prefix(self) -> str:
@@ -197,7 +191,7 @@ class SessionOptions(ModelAdditions):
 
     @profile_file_prefix.setter
     def profile_file_prefix(self, value: str) -> None:
-        self._core.profile_file_prefix = _text("profile_file_prefix", value)
+        self._core.profile_file_prefix = _checks.text("profile_file_prefix", value)
 
     @property
     def optimized_model_filepath(self) -> str:
@@ -205,7 +199,7 @@ class SessionOptions(ModelAdditions):
 
     @optimized_model_filepath.setter
     def optimized_model_filepath(self, value: str | os.PathLike[str]) -> None:
-        self._core.optimized_model_filepath = _text("optimized_model_filepath", value)
+        self._core.optimized_model_filepath = _checks.text("optimized_model_filepath", value)
 
     @property
     def use_deterministic_compute(self) -> bool:
@@ -213,7 +207,7 @@ class SessionOptions(ModelAdditions):
 
     @use_deterministic_compute.setter
     def use_deterministic_compute(self, value: bool) -> None:
-        self._core.use_deterministic_compute = _boolean("use_deterministic_compute", value)
+        self._core.use_deterministic_compute = _checks.boolean("use_deterministic_compute", value)
 
     @property
     def use_per_session_threads(self) -> bool:
@@ -221,7 +215,7 @@ class SessionOptions(ModelAdditions):
 
     @use_per_session_threads.setter
     def use_per_session_threads(self, value: bool) -> None:
-        self._core.use_per_session_threads = _boolean("use_per_session_threads", value)
+        self._core.use_per_session_threads = _checks.boolean("use_per_session_threads", value)
 
     @property
     def threads(self) -> Threads | None:
@@ -230,8 +224,7 @@ class SessionOptions(ModelAdditions):
 
     @threads.setter
     def threads(self, value: Threads | None) -> None:
-        if value is not None and not isinstance(value, Threads):
-            raise InvalidType(f"threads are an ortmulti.Threads or None, not {value!r}")
+        _checks.instance("threads", value, Threads, optional=True)
         self._core.threads = None if value is None else value._to_core()
 
     def add_session_config_entry(self, key: str, value: str) -> None:
@@ -244,7 +237,7 @@ class SessionOptions(ModelAdditions):
                 defines the key, and ``value`` is none of its values. Where the release that is used does not know the
                 key yet, creating a session is one that says from which release on there is such a key.
         """
-        key, value = _text("the key of a config entry", key), _text("the value of a config entry", value)
+        key, value = _checks.text("the key of a config entry", key), _checks.text("the value of a config entry", value)
         if not 0 < len(key) <= _MAX_KEY:
             raise InvalidArgument(f"the key of a config entry has 1 to {_MAX_KEY} characters, not {len(key)}")
         if len(value) > _MAX_VALUE:
@@ -265,12 +258,18 @@ class SessionOptions(ModelAdditions):
 
     def add_free_dimension_override_by_name(self, name: str, size: SupportsInt) -> None:
         """Fixes the open dimension ``name`` of the model's inputs to ``size``; a negative size leaves it open."""
-        entry = (_text("the name of a dimension", name), _integer(f"the size of dimension {name!r}", size, _MIN_SIZE))
+        entry = (
+            _checks.text("the name of a dimension", name),
+            _checks.integer(f"the size of dimension {name!r}", size, _MIN_SIZE),
+        )
         self._core.free_dimensions_by_name = [*self._core.free_dimensions_by_name, entry]
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: SupportsInt) -> None:
         """Fixes the open dimensions with this denotation of the model's inputs to ``size``, as above."""
-        entry = (_text("a denotation", denotation), _integer(f"the size of {denotation!r}", size, _MIN_SIZE))
+        entry = (
+            _checks.text("a denotation", denotation),
+            _checks.integer(f"the size of {denotation!r}", size, _MIN_SIZE),
+        )
         self._core.free_dimensions_by_denotation = [*self._core.free_dimensions_by_denotation, entry]
 
 
@@ -305,7 +304,7 @@ class RunOptions(_core.RunOptions):
             InvalidArgument: ONNX Runtime defines the key, and ``value`` is none of its values.
             InvalidType: No str.
         """
-        key, value = _text("the key of a config entry", key), _text("the value of a config entry", value)
+        key, value = _checks.text("the key of a config entry", key), _checks.text("the value of a config entry", value)
         config_entries.check_run_entry(key, value)
         super().add_run_config_entry(key, value)
 
@@ -315,7 +314,7 @@ class RunOptions(_core.RunOptions):
 
     @only_execute_path_to_fetches.setter
     def only_execute_path_to_fetches(self, value: bool) -> None:
-        if _boolean("only_execute_path_to_fetches", value):
+        if _checks.boolean("only_execute_path_to_fetches", value):
             raise errors.NotImplemented(
                 "only_execute_path_to_fetches can only be False: ONNX Runtime's C API has no call to set it"
             )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, SupportsIndex
+from typing import Any
 
 from ortmulti import errors
+from ortmulti._runtime import checks, libraries
 from ortmulti._runtime import cuda as _cuda
-from ortmulti._runtime import libraries
 from ortmulti.errors import DeviceError, InvalidArgument, InvalidType, LibraryError
 
-__all__ = ["OrtDevice", "OrtDeviceVendorId", "core_device", "device_name", "integer"]
+__all__ = ["OrtDevice", "OrtDeviceVendorId", "core_device", "device_name"]
 
 
 class OrtDeviceVendorId(IntEnum):
@@ -38,15 +38,8 @@ _VENDORS = {
 }
 
 
-def integer(name: str, value: object) -> int:
-    """An argument that is an int, or what Python takes for one; no bool."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise InvalidType(f"{name} is an int, not {value!r}")
-    return value.__index__()
-
-
 def _within(name: str, value: object, low: int, high: int) -> int:
-    number = integer(name, value)
+    number = checks.integer(name, value)
     if not low <= number < high:
         raise InvalidType(f"{name} is an int from {low} to {high - 1}, not {number}")
     return number
@@ -186,7 +179,7 @@ class OrtDevice:
             raise InvalidType(f"ort_device_name is a str, not {ort_device_name!r}")
         if ort_device_name not in _KINDS:
             raise InvalidArgument(f"ort_device_name is one of {', '.join(_KINDS)}, not {ort_device_name!r}")
-        vendor = integer("vendor_id", vendor_id)
+        vendor = checks.integer("vendor_id", vendor_id)
         kind = _KINDS[ort_device_name]
         if vendor < 0:
             vendor = int(_VENDORS.get(ort_device_name, _default_vendor(kind)))
@@ -217,9 +210,7 @@ def device_name(device_type: object, device_id: object, vendor_id: object = -1) 
     """onnxruntime's three arguments as the core's ``"cpu"`` or ``"cuda:N"``."""
     if not isinstance(device_type, str):
         raise InvalidType(f"device_type is a str, not {device_type!r}")
-    index, vendor = integer("device_id", device_id), integer("vendor_id", vendor_id)
-    if index < 0:
-        raise InvalidArgument(f"device_id is 0 or more, not {index}")
+    index, vendor = checks.integer("device_id", device_id, 0), checks.integer("vendor_id", vendor_id)
     if device_type == "cpu":
         return "cpu"
     if device_type == "cuda" or (device_type == "gpu" and vendor == OrtDeviceVendorId.NVIDIA):

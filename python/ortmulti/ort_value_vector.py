@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from ortmulti import _core
-from ortmulti._runtime import startup
+from ortmulti._runtime import checks, startup
 from ortmulti.errors import InvalidArgument, InvalidType
-from ortmulti.ort_device import core_device, integer
+from ortmulti.ort_device import core_device
 from ortmulti.values import OrtValue, dimensions, element_type_number, find_value
 
 __all__ = ["OrtValueVector"]
@@ -85,8 +83,8 @@ class OrtValueVector:
 
     def reserve(self, count: int) -> None:
         """Nothing: a list grows by itself."""
-        if integer("count", count) < 0:
-            raise InvalidType(f"count is 0 or more, not {count}")
+        if checks.integer("count", count) < 0:
+            raise InvalidType(f"count is 0 or more, not {count}")  # onnxruntime raises TypeError
 
     def shrink_to_fit(self) -> None:
         """Nothing, as `reserve`."""
@@ -116,7 +114,7 @@ class OrtValueVector:
         return len(self._values)
 
     def __getitem__(self, index: int) -> OrtValue:
-        number = integer("the index", index)
+        number = checks.integer("the index", index)
         if not 0 <= number < len(self._values):
             raise IndexError(f"there is no value {number} among {len(self._values)}")
         return self._values[number]
@@ -133,8 +131,4 @@ class OrtValueVector:
 
 def address(buffer_ptr: object) -> int:
     """An argument that is the address of memory."""
-    if isinstance(buffer_ptr, bool) or not isinstance(buffer_ptr, (int, np.integer)):
-        raise InvalidType(f"buffer_ptr is an address, not {buffer_ptr!r}")
-    if not 0 <= int(buffer_ptr) < 2**64:
-        raise InvalidArgument(f"buffer_ptr is an address, not {buffer_ptr}")
-    return int(buffer_ptr)
+    return checks.integer("the address buffer_ptr", buffer_ptr, 0, 2**64 - 1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ortmulti import _core
-from ortmulti._runtime.checks import integer, text
-from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti._runtime import checks as _checks
+from ortmulti.errors import InvalidArgument
 
 __all__ = ["ThreadCounts", "Threads", "thread_counts"]
 
@@ -45,7 +45,7 @@ class Threads:
     cpus: Iterable[int] | None = None
 
     def __post_init__(self) -> None:
-        prefix = text("name_prefix", self.name_prefix)
+        prefix = _checks.text("name_prefix", self.name_prefix)
         if not 1 <= len(prefix) <= _NAME_LENGTH or not (prefix.isascii() and prefix.isprintable()):
             raise InvalidArgument(f"name_prefix has 1 to {_NAME_LENGTH} printable ASCII characters, not {prefix!r}")
         if self.numa_node is not None and self.cpus is not None:
@@ -54,12 +54,10 @@ class Threads:
             if self.numa_node != "near":
                 raise InvalidArgument(f"numa_node is the number of a node or 'near', not {self.numa_node!r}")
         elif self.numa_node is not None:
-            object.__setattr__(self, "numa_node", integer("numa_node", self.numa_node, minimum=0))
+            object.__setattr__(self, "numa_node", _checks.integer("numa_node", self.numa_node, minimum=0))
         if self.cpus is not None:
-            given: Any = self.cpus
-            if isinstance(given, str) or not isinstance(given, Iterable):
-                raise InvalidType(f"cpus are the numbers of CPUs, not {given!r}")
-            cpus = tuple(sorted({integer("a CPU's number", cpu, minimum=0) for cpu in given}))
+            given = _checks.iterable("cpus", self.cpus)
+            cpus = tuple(sorted({_checks.integer("a CPU's number", cpu, minimum=0) for cpu in given}))
             if not cpus or cpus[-1] >= _MAX_CPU:
                 raise InvalidArgument(f"cpus are at least one number of a CPU, not {cpus}")
             object.__setattr__(self, "cpus", cpus)

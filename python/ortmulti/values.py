@@ -11,9 +11,9 @@ import numpy as np
 
 from ortmulti import _core, errors
 from ortmulti._create import onnxruntime_values
-from ortmulti._runtime import startup
+from ortmulti._runtime import checks, startup
 from ortmulti.errors import InvalidArgument, InvalidType
-from ortmulti.ort_device import device_name, integer
+from ortmulti.ort_device import device_name
 
 __all__ = ["OrtValue", "copy_tensors"]
 
@@ -128,7 +128,7 @@ class OrtValue:
             InvalidArgument: Elements of another size.
             NotImplemented: A number that is no type, or one whose elements have no size, such as strings.
         """
-        array, number = _array("data", data), _type_number(integer("onnx_element_type", onnx_element_type))
+        array, number = _array("data", data), _type_number(checks.integer("onnx_element_type", onnx_element_type))
         startup.ensure_open()
         return cls(_core.OrtValue.from_array_as(array, number))
 

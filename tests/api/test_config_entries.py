@@ -16,7 +16,7 @@ import ortmulti
 from ortmulti import _core
 from ortmulti._create import config_entries, config_keys
 from ortmulti._create.config_entries import check_options, check_run_entry, check_session_entry
-from ortmulti._runtime import affinity
+from ortmulti._runtime import checks
 from ortmulti._runtime.libraries import release_of
 from tests.support import onnx_models
 
@@ -204,7 +204,7 @@ def test_affinities_need_threads_of_the_sessions_own() -> None:
 @given(st.lists(st.lists(st.integers(1, 4096), min_size=1), min_size=1, max_size=20))
 def test_any_processors_fit_as_many_threads(groups: list[list[int]]) -> None:
     text = ";".join(",".join(map(str, group)) for group in groups)
-    affinity.check("it", text, len(groups) + 1)
+    checks.affinities("it", text, len(groups) + 1)
     for threads in itertools.chain(range(len(groups) + 1), [len(groups) + 2]):
         with pytest.raises(ortmulti.InvalidArgument, match="it is for"):
-            affinity.check("it", text, threads)
+            checks.affinities("it", text, threads)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ortmulti import _core
 from ortmulti._create import config_keys
-from ortmulti._runtime import affinity
+from ortmulti._runtime import checks
 from ortmulti._runtime.libraries import OLDEST, release_of
 from ortmulti.errors import InvalidArgument
 
@@ -82,7 +82,7 @@ def check_session_entry(key: str, value: str) -> None:
     """Raises InvalidArgument where a key of session options that ONNX Runtime defines cannot have this value."""
     _check_value(key, value)
     if key == AFFINITIES:
-        affinity.check(key, value)
+        checks.affinities(key, value)
     if key.endswith("spin_backoff_max") and key in _INTEGERS and (number := int(value)) & (number - 1):
         power = 1 << (number.bit_length() - 1)
         _LOGGER.warning("%s is %d, no power of two: ONNX Runtime takes %d", key, number, power)
@@ -134,7 +134,7 @@ def check_options(options: _core.SessionOptions, release: Callable[[], str]) -> 
                 f"{AFFINITIES} binds threads that ONNX Runtime makes itself, and threads has the core make them: give "
                 "their CPUs in ortmulti.Threads"
             )
-        affinity.check(AFFINITIES, entries[AFFINITIES], options.intra_op_num_threads)
+        checks.affinities(AFFINITIES, entries[AFFINITIES], options.intra_op_num_threads)
     if entries.get(ENV_ALLOCATORS) == "1" and not options.enable_cpu_mem_arena and _core.has_arena("cpu"):
         raise InvalidArgument(
             f"enable_cpu_mem_arena is False, and {ENV_ALLOCATORS} has the session use the CPU arena that is shared"

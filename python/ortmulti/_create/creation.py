@@ -6,15 +6,14 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 from ortmulti import _core
 from ortmulti import providers as _providers
 from ortmulti._create import config_entries
-from ortmulti._runtime import log, startup
+from ortmulti._runtime import checks, log, startup
 from ortmulti.devices import Device
-from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
+from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.options import GraphOptimizationLevel, SessionOptions
 from ortmulti.timeline import Timeline
 
@@ -25,29 +24,7 @@ Progress: TypeAlias = Callable[[int, int, str], object]
 BytesProgress: TypeAlias = Callable[[int, int], object]
 
 
-def check_model(model: object) -> CheckedModel:
-    if isinstance(model, (bytes, bytearray, memoryview)):
-        if len(model) == 0:
-            raise InvalidArgument._of_runtime("the model is empty: 0 bytes")
-        return model
-    if not isinstance(model, (str, os.PathLike)):
-        raise InvalidType(f"a model is a path or bytes, not {type(model).__name__}")
-    path = Path(model)
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        raise NoSuchFile._of_runtime(f"there is no model file '{path}'") from None
-    except OSError as error:
-        raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: {error.strerror}") from error
-    except ValueError as error:  # a NUL character, or one that cannot be encoded
-        raise NoSuchFile._of_runtime(f"no file can have the path {str(path)!r}: {error}") from error
-    if path.is_dir():
-        raise NoSuchFile._of_runtime(f"'{path}' is a directory, not a model file")
-    if not os.access(path, os.R_OK):
-        raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: permission denied")
-    if size == 0:
-        raise InvalidArgument._of_runtime(f"the model file '{path}' is empty: 0 bytes")
-    return str(path)
+check_model = checks.model
 
 
 def core_options(options: SessionOptions | None) -> _core.SessionOptions:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, SupportsInt
 
 from ortmulti import _core
-from ortmulti._runtime import startup
-from ortmulti._runtime.checks import text
+from ortmulti._runtime import checks, startup
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.values import OrtValue, core_value
 
@@ -65,7 +64,7 @@ class ModelAdditions:
             InvalidArgument: Another number of values than of names, or a name that is empty or was added before.
             InvalidType: No lists, no `OrtValue`, or one that is no tensor.
         """
-        wanted, given = _sequence("names", names), _sequence("ort_values", ort_values)
+        wanted, given = checks.sequence("names", names), checks.sequence("ort_values", ort_values)
         if len(wanted) != len(given):
             raise InvalidArgument(f"there are {len(wanted)} names and {len(given)} ort_values")
         changed = self._core.copy()
@@ -92,14 +91,20 @@ class ModelAdditions:
                 buffer that is not contiguous, or a length that is negative or more than the buffer has.
             InvalidType: An argument of the wrong type.
         """
-        files, memory, sizes = _sequence("names", names), _sequence("buffers", buffers), _sequence("lengths", lengths)
+        files, memory, sizes = (
+            checks.sequence("names", names),
+            checks.sequence("buffers", buffers),
+            checks.sequence("lengths", lengths),
+        )
         if not len(files) == len(memory) == len(sizes):
             raise InvalidArgument(f"there are {len(files)} names, {len(memory)} buffers and {len(sizes)} lengths")
         changed = self._core.copy()
         for each, buffer, size in zip(files, memory, sizes, strict=True):
             name = _name("a file", each)
             _check_new("file", name, changed.files_in_memory)
-            changed.add_file_in_memory(name, _memory(name, buffer), _length(name, size))
+            changed.add_file_in_memory(
+                name, _memory(name, buffer), checks.integer(f"the length of file {name!r}", size, 0, checks.SIZE_MAX)
+            )
         self._core = changed
 
     def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
@@ -136,16 +141,10 @@ def replacing_weights(options: _core.SessionOptions) -> str:
 
 
 def _name(what: str, value: object) -> str:
-    name = text(what, value)
+    name = checks.text(what, value)
     if not name or "\0" in name:
         raise InvalidArgument(f"{what} has a name that is neither empty nor has a zero byte, not {name!r}")
     return name
-
-
-def _sequence(name: str, value: object) -> list[Any]:
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise InvalidType(f"{name} is a list, not {value!r}")
-    return list(value)
 
 
 def _memory(name: str, buffer: Any) -> memoryview:
@@ -155,15 +154,6 @@ def _memory(name: str, buffer: Any) -> memoryview:
         raise InvalidType(f"the buffer of file {name!r} has no buffer protocol: {type(buffer).__name__}") from None
     except (BufferError, ValueError) as error:  # as of a memoryview that was released
         raise InvalidArgument(f"the buffer of file {name!r} cannot be used: {error}") from error
-
-
-def _length(name: str, value: object) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InvalidType(f"the length of file {name!r} is an int, not {value!r}")
-    length = int(value.__index__())
-    if not 0 <= length < 2**63:
-        raise InvalidArgument(f"the length of file {name!r} is 0 or more, not {length}")
-    return length
 
 
 def _check_new(what: str, name: str, known: list[str]) -> None:

@@ -1,40 +1,78 @@
-"""Checks of options' values, each with an error that names the option."""
+"""Checks of arguments. Each error names the argument, the value found and the values allowed."""
 
 from __future__ import annotations
 
 import operator
 import os
-from enum import Enum
-from typing import SupportsIndex, SupportsInt, TypeVar
+import re
+import stat
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
 
-_Member = TypeVar("_Member", bound=Enum)
+if TYPE_CHECKING:
+    from enum import Enum
+
+    _Member = TypeVar("_Member", bound=Enum)
+
+INT_MAX = 2**31 - 1
+SIZE_MAX = 2**63 - 1
+
+Model: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview"
+CheckedModel: TypeAlias = "str | bytes | bytearray | memoryview"
+
+# "1,2;3-4": logical processors from 1 on, or ranges of them, for each thread.
+_RANGE = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
+_AFFINITIES = rf"{_RANGE}(?:,{_RANGE})*(?:;{_RANGE}(?:,{_RANGE})*)*"
 
 
-def integer(name: str, value: object, minimum: int) -> int:
-    """What converts to an int, from ``minimum`` to 2**31 - 1."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (SupportsIndex, SupportsInt))
-        or isinstance(value, (str, float))
-    ):
+def integer(name: str, value: object, minimum: int | None = None, maximum: int | None = None) -> int:
+    """Convert an int, or an object that converts to one without loss.
+
+    Args:
+        name: The argument.
+        value: What was given.
+        minimum: The least; None: any.
+        maximum: The most; None: what fits into 32 bits, where there is a minimum.
+    """
+    number = _to_int(value)
+    if number is None:
         raise InvalidType(f"{name} is an int, not {value!r}")
-    number = operator.index(value) if isinstance(value, SupportsIndex) else int(value)
-    if not minimum <= number < 2**31:
-        raise InvalidArgument(f"{name} is {minimum} or more, not {number}")
-    return number
+    if minimum is None or minimum <= number <= (INT_MAX if maximum is None else maximum):
+        return number
+    allowed = f"{minimum} or more" if maximum in (None, SIZE_MAX) else f"{minimum} to {maximum}"
+    raise InvalidArgument(f"{name} is {allowed}, not {number}")
+
+
+def _to_int(value: Any) -> int | None:
+    if isinstance(value, (bool, str, float)):
+        return None
+    convert: Callable[[Any], int] = operator.index if hasattr(value, "__index__") else int
+    try:
+        return convert(value) if hasattr(value, "__index__") or hasattr(value, "__int__") else None
+    except TypeError:  # such as an array of several
+        return None
 
 
 def boolean(name: str, value: object) -> bool:
-    """True or False."""
+    """Accept True or False."""
     if not isinstance(value, bool):
         raise InvalidType(f"{name} is True or False, not {value!r}")
     return value
 
 
+def number(name: str, value: object) -> float:
+    """Accept a number that is not negative and not infinite, such as seconds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidType(f"{name} is a number, not {value!r}")
+    if not 0 <= value < float("inf"):
+        raise InvalidArgument(f"{name} is 0 or more, not {value}")
+    return value
+
+
 def text(name: str, value: object) -> str:
-    """A str, or a path as one."""
+    """Accept a str, or a path as one."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if not isinstance(value, str):
@@ -43,10 +81,102 @@ def text(name: str, value: object) -> str:
 
 
 def member(enum: type[_Member], name: str, value: object) -> _Member:
-    """A member of an enumeration, or its number."""
+    """Accept a member of an enumeration, or its number."""
     # onnxruntime's own enumerations have the same numbers and convert with int().
-    number = integer(name, value, minimum=0)
+    found = integer(name, value, minimum=0)
     try:
-        return enum(number)
+        return enum(found)
     except ValueError:
-        raise InvalidArgument(f"{name} is one of {', '.join(m.name for m in enum)}, not {number}") from None
+        raise InvalidArgument(f"{name} is one of {', '.join(m.name for m in enum)}, not {found}") from None
+
+
+def choice(name: str, value: object, choices: Sequence[object]) -> None:
+    """Accept one of several values."""
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise InvalidArgument(f"{name} is {', '.join(others)} or {last}, not {value!r}")
+
+
+def instance(name: str, value: object, kind: type, *, optional: bool = False) -> None:
+    """Accept an object of one of ortmulti's classes, or None if it is optional."""
+    if not (isinstance(value, kind) or (optional and value is None)):
+        article = "an" if kind.__module__.startswith("ortmulti") else "a"
+        package = "ortmulti." if article == "an" else ""
+        raise InvalidType(f"{name} is {article} {package}{kind.__name__}{' or None' * optional}, not {value!r}")
+
+
+def sequence(name: str, value: object, of: str = "") -> list[Any]:
+    """Copy a sequence that is no str, bytes or dict into a list."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
+        raise InvalidType(f"{name} is a list{of and f' of {of}'}, not {value!r}")
+    return list(value)
+
+
+def iterable(name: str, value: object) -> list[Any]:
+    """Copy an iterable that is no str, bytes or dict into a list."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise InvalidType(f"{name} is a list or another iterable, not {value!r}")
+    return list(value)
+
+
+def names(name: str, values: Collection[object]) -> list[str]:
+    """Accept strs alone."""
+    for value in values:
+        if not isinstance(value, str):
+            raise InvalidType(f"{name} has names of type str, not {value!r}")
+    return list(values)  # type: ignore[arg-type]
+
+
+def affinities(name: str, value: str, intra_op_num_threads: int | None = None) -> None:
+    """Accept the processors of an intra-op pool's threads, in ONNX Runtime's form.
+
+    Args:
+        name: The argument.
+        value: ``"1,2;3-4"``: the processors of each thread except the calling one, counted from 1.
+        intra_op_num_threads: The threads of the pool, including the calling one; None: not known yet.
+    """
+    if not re.fullmatch(_AFFINITIES, value):
+        raise InvalidArgument(f"{name} is of the form '1,2;3-4': the processors of each thread, not {value!r}")
+    groups = value.split(";")
+    for part in (part for group in groups for part in group.split(",")):
+        first, _, last = part.partition("-")
+        if not 1 <= int(first) <= int(last or first):
+            raise InvalidArgument(f"{name} has processors from 1 on, and ranges that rise; {part!r} is neither")
+    threads = len(groups) + 1
+    if intra_op_num_threads not in (None, threads):
+        raise InvalidArgument(
+            f"{name} is for {threads - 1} threads besides the calling one: intra_op_num_threads is {threads} with it, "
+            f"not {intra_op_num_threads}"
+        )
+
+
+def model(value: Any) -> CheckedModel:
+    """Accept a model: its bytes, or the path of a file that can be read.
+
+    Raises:
+        NoSuchFile: There is no such file, or it cannot be read.
+        InvalidArgument: There are no bytes.
+        InvalidType: It is neither a path nor bytes.
+    """
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        if len(value) == 0:
+            raise InvalidArgument._of_runtime("the model is empty: 0 bytes")
+        return value
+    if not isinstance(value, (str, os.PathLike)):
+        raise InvalidType(f"a model is a path or bytes, not {type(value).__name__}")
+    path = os.fspath(value)
+    try:
+        status = os.stat(path)  # noqa: PTH116  # pathlib takes 3 ms to import
+    except FileNotFoundError:
+        raise NoSuchFile._of_runtime(f"there is no model file '{path}'") from None
+    except OSError as error:
+        raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: {error.strerror}") from error
+    except ValueError as error:  # a NUL character, or one that cannot be encoded
+        raise NoSuchFile._of_runtime(f"no file can have the path {path!r}: {error}") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise NoSuchFile._of_runtime(f"'{path}' is a directory, not a model file")
+    if not os.access(path, os.R_OK):
+        raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: permission denied")
+    if status.st_size == 0:
+        raise InvalidArgument._of_runtime(f"the model file '{path}' is empty: 0 bytes")
+    return path

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import SupportsInt
 
 from ortmulti import _core, errors
-from ortmulti._runtime import affinity, log
-from ortmulti._runtime.checks import boolean, integer, text
+from ortmulti._runtime import checks, log
 from ortmulti.arena import ArenaConfig
 from ortmulti.arena import to_core as arenas_to_core
 from ortmulti.errors import InvalidArgument, InvalidType
@@ -56,18 +55,17 @@ class GlobalThreadPools:
     threads: Threads | None = None
 
     def __post_init__(self) -> None:
-        integer("intra_op_num_threads", self.intra_op_num_threads, minimum=0)
-        integer("inter_op_num_threads", self.inter_op_num_threads, minimum=0)
+        checks.integer("intra_op_num_threads", self.intra_op_num_threads, minimum=0)
+        checks.integer("inter_op_num_threads", self.inter_op_num_threads, minimum=0)
         if self.allow_spinning is not None:
-            boolean("allow_spinning", self.allow_spinning)
-        boolean("set_denormal_as_zero", self.set_denormal_as_zero)
-        affinities = text("intra_op_thread_affinities", self.intra_op_thread_affinities)
+            checks.boolean("allow_spinning", self.allow_spinning)
+        checks.boolean("set_denormal_as_zero", self.set_denormal_as_zero)
+        affinities = checks.text("intra_op_thread_affinities", self.intra_op_thread_affinities)
         if affinities:
-            affinity.check("intra_op_thread_affinities", affinities, self.intra_op_num_threads)
+            checks.affinities("intra_op_thread_affinities", affinities, self.intra_op_num_threads)
+        checks.instance("threads", self.threads, Threads, optional=True)
         if self.threads is None:
             return
-        if not isinstance(self.threads, Threads):
-            raise InvalidType(f"threads are an ortmulti.Threads or None, not {self.threads!r}")
         if self.threads.numa_node == "near":
             raise InvalidArgument("the global thread pools belong to no GPU: numa_node is a node's number, or None")
         if affinities:
@@ -105,8 +103,7 @@ def configure(
     """
     if global_thread_pools is None and arena is None:
         raise InvalidArgument("configure was given nothing: global_thread_pools, arena, or both")
-    if global_thread_pools is not None and not isinstance(global_thread_pools, GlobalThreadPools):
-        raise InvalidType(f"global_thread_pools is an ortmulti.GlobalThreadPools, not {global_thread_pools!r}")
+    checks.instance("global_thread_pools", global_thread_pools, GlobalThreadPools, optional=True)
     arenas = None if arena is None else arenas_to_core(arena)
     if global_thread_pools is not None:
         threads = global_thread_pools.threads
@@ -133,8 +130,8 @@ def set_global_thread_pool_sizes(intra_op_num_threads: SupportsInt = 0, inter_op
         Fail: ONNX Runtime's environment is there already; see `configure`.
         InvalidArgument, InvalidType: A negative number, or none.
     """
-    intra = integer("intra_op_num_threads", intra_op_num_threads, minimum=0)
-    inter = integer("inter_op_num_threads", inter_op_num_threads, minimum=0)
+    intra = checks.integer("intra_op_num_threads", intra_op_num_threads, minimum=0)
+    inter = checks.integer("inter_op_num_threads", inter_op_num_threads, minimum=0)
     configure(global_thread_pools=GlobalThreadPools(intra, inter))
 
 
@@ -176,10 +173,7 @@ def set_default_logger_callback(
 
 
 def _severity(value: SupportsInt) -> int:
-    level = integer("the default log severity", value, minimum=0)
-    if level > 4:
-        raise InvalidArgument(f"the default log severity is 0 to 4, not {level}")
-    return level
+    return checks.integer("the default log severity", value, 0, 4)
 
 
 def set_default_logger_verbosity(verbosity: SupportsInt) -> None:
@@ -191,7 +185,7 @@ def set_default_logger_verbosity(verbosity: SupportsInt) -> None:
         NotImplemented: Another number.
         InvalidType: No int.
     """
-    if integer("the default log verbosity", verbosity, minimum=-(2**31)) != 0:
+    if checks.integer("the default log verbosity", verbosity) != 0:
         raise errors.NotImplemented(
             "the default log verbosity can only be 0: ONNX Runtime's C API has no call to set it; set "
             "log_verbosity_level of SessionOptions or RunOptions"
@@ -205,8 +199,7 @@ def set_seed(seed: SupportsInt) -> None:
         NotImplemented: Always, for an int.
         InvalidType: No int.
     """
-    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-        raise InvalidType(f"a seed is an int, not {seed!r}")
+    checks.integer("a seed", seed)
     raise errors.NotImplemented(
         "ONNX Runtime's C API has no call to set the seed: give the model's random operators the attribute 'seed'"
     )

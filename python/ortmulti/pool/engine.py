@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ortmulti._create.creation import CheckedModel
     from ortmulti.devices import Device
     from ortmulti.options import RunOptions
-    from ortmulti.pool.warmup import Warmup
+    from ortmulti.pool.configuration import Warmup
     from ortmulti.timeline import Timeline
 
 __all__ = ["Backend", "BackendName", "Devices", "Engine", "PoolMembers", "check_arguments"]

@@ -13,18 +13,16 @@ from ortmulti._create import creation
 from ortmulti._create.creation import Model, Serialize
 from ortmulti._create.foreign_options import to_session_options
 from ortmulti._create.shared import Optimize, Strategy
-from ortmulti._runtime.checks import integer
+from ortmulti._runtime import checks
 from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import SessionOptions
-from ortmulti.pool.batching import Batching, check_queue
-from ortmulti.pool.cuda_graph import CudaGraph, max_graphs
+from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
 from ortmulti.pool.engine import BackendName, check_arguments
 from ortmulti.pool.loading import Serving
 from ortmulti.pool.members import Members
 from ortmulti.pool.pool import Pool
-from ortmulti.pool.warmup import Warmup
 from ortmulti.progress import LoadProgress, OnLoadProgress
 from ortmulti.session import make_request
 
@@ -139,8 +137,10 @@ def load(
     options = to_session_options(options)
     if progress is not None and not callable(progress):
         raise InvalidType(f"progress is a function of a LoadProgress, not {progress!r}")
-    check_queue(max_queue, batching)
-    integer("in_flight", in_flight, 1)
+    if max_queue is not None:
+        checks.integer("max_queue", max_queue, 0, checks.SIZE_MAX)
+    checks.instance("batching", batching, Batching, optional=True)
+    checks.integer("in_flight", in_flight, 1)
     if tuning is not None:
         from ortmulti._create.tuning_file import use
 
@@ -151,12 +151,13 @@ def load(
         options, provider_options = tuned.options, tuned.provider_options or None
         if backend == "core":
             sessions_per_device, in_flight, cuda_graph = (tuned.load[name] for name in arguments)
-    graphs = max_graphs(cuda_graph)
+    if not isinstance(cuda_graph, bool | CudaGraph):
+        raise InvalidType(f"cuda_graph is an ortmulti.CudaGraph or a bool, not {cuda_graph!r}")
+    graphs = cuda_graph.max_shapes if isinstance(cuda_graph, CudaGraph) else CudaGraph().max_shapes * cuda_graph
     if not isinstance(warmup, bool | Warmup):
         raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
-    for name, value, values in (("wait", wait, ("all", "first", "none")), ("require", require, ("all", "any"))):
-        if value not in values:
-            raise InvalidArgument(f"{name} is {', '.join(map(repr, values[:-1]))} or {values[-1]!r}, not {value!r}")
+    checks.choice("wait", wait, ("all", "first", "none"))
+    checks.choice("require", require, ("all", "any"))
     check_arguments(
         backend,
         {

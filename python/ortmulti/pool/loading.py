@@ -14,7 +14,7 @@ from ortmulti._runtime.threads import Task
 from ortmulti.devices import Device
 from ortmulti.errors import ClosedError
 from ortmulti.options import RunOptions
-from ortmulti.pool.warmup import Warmup
+from ortmulti.pool.configuration import Warmup
 from ortmulti.session import InferenceSession
 from ortmulti.timeline import Timeline
 

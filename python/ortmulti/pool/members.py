@@ -20,9 +20,9 @@ from ortmulti._runtime import callbacks, startup, visible_gpus
 from ortmulti._runtime.threads import Changes, Task
 from ortmulti.devices import name_devices, parse_devices
 from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkError, InvalidArgument, OutOfMemory
+from ortmulti.pool.configuration import Warmup, warm_up
 from ortmulti.pool.engine import Devices
 from ortmulti.pool.loading import Loading, Serving, Staged, Warming
-from ortmulti.pool.warmup import Warmup, warm_up
 from ortmulti.session import InferenceSession, Sessions
 from ortmulti.timeline import Timeline
 

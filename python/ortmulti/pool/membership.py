@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ortmulti._create.creation import Model, check_model
+from ortmulti._runtime import checks
 from ortmulti.devices import Device
 from ortmulti.errors import InvalidType
-from ortmulti.pool.batching import check_seconds
+from ortmulti.pool.configuration import Warmup
 from ortmulti.pool.engine import PoolMembers
-from ortmulti.pool.warmup import Warmup
 
 __all__ = ["Membership"]
 
@@ -41,7 +41,7 @@ class Membership:
             ClosedError: The pool was closed. If its load failed, the error of that is raised.
         """
         if timeout is not None:
-            check_seconds("timeout", timeout)
+            checks.number("timeout", timeout)
         return self._members.wait_ready(timeout, devices)
 
     def add_devices(self, devices: str | int | Device | Iterable[str | int | Device]) -> None:

@@ -9,16 +9,16 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from typing import Any, Literal
 
 from ortmulti._create.foreign_options import to_run_options
+from ortmulti._runtime import checks
 from ortmulti._runtime.closing import Closing
 from ortmulti.devices import Device, name_devices
-from ortmulti.errors import ClosedError, InvalidArgument, InvalidType
+from ortmulti.errors import ClosedError, InvalidArgument
 from ortmulti.options import RunOptions
-from ortmulti.pool.batching import Batching, check_int, check_seconds
+from ortmulti.pool.configuration import Batching, Warmup
 from ortmulti.pool.engine import Engine, PoolMembers
 from ortmulti.pool.futures import PoolFuture
 from ortmulti.pool.membership import Membership
 from ortmulti.pool.stats import PoolStats
-from ortmulti.pool.warmup import Warmup
 from ortmulti.session import Sessions
 from ortmulti.timeline import Timeline
 from ortmulti.values import OrtValue
@@ -262,8 +262,7 @@ class Pool(Membership, Closing):
         Raises:
             As `InferenceSession.run`; see also `Warmup`.
         """
-        if warmup is not None and not isinstance(warmup, Warmup):
-            raise InvalidType(f"warmup is an ortmulti.Warmup, not {warmup!r}")
+        checks.instance("warmup", warmup, Warmup, optional=True)
         self.wait_ready()
         self._members.warm_up(warmup or Warmup())
 
@@ -330,7 +329,7 @@ class Pool(Membership, Closing):
     def _lookahead(self, lookahead: int | None) -> int:
         if lookahead is None:
             return 2 * self._members.expected
-        check_int("lookahead", lookahead, 1)
+        checks.integer("lookahead", lookahead, 1)
         return lookahead
 
 
@@ -342,7 +341,7 @@ def _done(pending: dict[PoolFuture, int]) -> Iterator[tuple[int, PoolFuture]]:
 
 def _timeout(timeout: float | None) -> float | None:
     if timeout is not None:
-        check_seconds("timeout", timeout)
+        checks.number("timeout", timeout)
     return timeout
 
 
@@ -363,8 +362,7 @@ def _wait(when_full: str | float) -> float | None:
         return 0.0
     if isinstance(when_full, str):
         raise InvalidArgument(f"when_full is 'block', 'reject' or a number of seconds, not {when_full!r}")
-    check_seconds("when_full", when_full)
-    return when_full
+    return checks.number("when_full", when_full)
 
 
 def _name(device: str | int | Device | None) -> str:

@@ -13,7 +13,7 @@ from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:
     from ortmulti._create.creation import Model
-    from ortmulti.pool.batching import Batching
+    from ortmulti.pool.configuration import Batching
     from ortmulti.pool.engine import Backend
 
 __all__ = ["open_backend"]

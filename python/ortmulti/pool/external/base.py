@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from ortmulti._runtime.threads import Task
 from ortmulti.errors import ClosedError, InvalidArgument, RuntimeException
 from ortmulti.options import RunOptions
+from ortmulti.pool.configuration import Warmup
 from ortmulti.pool.external import batches
 from ortmulti.pool.external.dispatch import Dispatcher
 from ortmulti.pool.external.requests import Request, Worker
 from ortmulti.pool.external.signature import Signature
-from ortmulti.pool.warmup import Warmup
 from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:
-    from ortmulti.pool.batching import Batching
+    from ortmulti.pool.configuration import Batching
 
 __all__ = ["BackendEngine"]
 

@@ -11,7 +11,7 @@ from ortmulti.errors import InvalidArgument
 from ortmulti.pool.external.requests import Request, Run
 
 if TYPE_CHECKING:
-    from ortmulti.pool.batching import Batching
+    from ortmulti.pool.configuration import Batching
 
 __all__ = ["join", "mark", "split"]
 

@@ -11,7 +11,7 @@ from ortmulti.pool.engine import Backend, BackendName, Devices
 
 if TYPE_CHECKING:
     from ortmulti._create.creation import CheckedModel
-    from ortmulti.pool.warmup import Warmup
+    from ortmulti.pool.configuration import Warmup
     from ortmulti.timeline import Timeline
 
 __all__ = ["BackendMembers"]

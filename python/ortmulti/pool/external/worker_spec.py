@@ -17,7 +17,7 @@ from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.options import SessionOptions
 
 if TYPE_CHECKING:
-    from ortmulti.pool.batching import Batching
+    from ortmulti.pool.configuration import Batching
     from ortmulti.pool.external.requests import Worker
 
 __all__ = ["Order", "Reports", "Told", "await_reports", "make_orders"]
