@@ -26,6 +26,7 @@ from ortmulti._runtime import machine
 from ortmulti.tools import models
 from ortmulti.tools.array_file import write_arrays
 from ortmulti.tools.measure import fresh_process, page_cache
+from ortmulti.tools.measure.rounds import alternating, measure_rounds, of_case
 from ortmulti.tools.strategies import SessionSettings
 
 MOST_MEMORY = 1.1
@@ -42,22 +43,22 @@ def measure(model: Path, repeat: int, threads: int, folder: Path) -> dict[str, l
     write_arrays(feeds, models.sample_inputs(model))
     files = [model, *page_cache.external_files(model)]
     environment = {"ORTMULTI_CACHE": str(folder / "cache")}
-    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in CASES}
-    for number in range(-1, repeat):  # the first round loads the libraries from the disk, and does not count
-        for name in CASES if number % 2 else reversed(CASES):
-            strategy, count = CASES[name]
-            page_cache.warm(files)
-            spec = {
-                "strategy": strategy,
-                "model": str(model),
-                "devices": ["cpu"] * count,
-                "settings": asdict(SessionSettings(intra_op_num_threads=threads)),
-                "feeds": str(feeds),
-            }
-            result = fresh_process.run("ortmulti.tools.create.worker", spec, 600.0, environment)
-            if number >= 0:
-                measured[name].append(result)
-    return measured
+
+    def create(name: str, _: int) -> dict[str, Any]:
+        strategy, count = CASES[name]
+        page_cache.warm(files)
+        spec = {
+            "strategy": strategy,
+            "model": str(model),
+            "devices": ["cpu"] * count,
+            "settings": asdict(SessionSettings(intra_op_num_threads=threads)),
+            "feeds": str(feeds),
+        }
+        return fresh_process.run("ortmulti.tools.create.worker", spec, 600.0, environment)
+
+    # The first round loads the libraries from the disk, and does not count.
+    rounds = measure_rounds([*CASES], create, repeat + 1, order=alternating)[1:]
+    return {name: of_case(rounds, name) for name in CASES}
 
 
 def summarize(measured: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:

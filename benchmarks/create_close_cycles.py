@@ -24,6 +24,7 @@ from typing import Any
 
 from ortmulti._runtime import machine
 from ortmulti.tools import models
+from ortmulti.tools.measure.rounds import alternating, measure_rounds, of_case
 
 LIBRARIES = ("ortmulti", "onnxruntime")
 MEGABYTE = 10**6
@@ -83,10 +84,10 @@ def compare(device: str = "cpu", cycles: int = 200, warm: int = 50, repeat: int 
     """
     with tempfile.TemporaryDirectory() as folder:
         path = models.make("matmul", folder, megabytes=4)
-        measured: dict[str, list[dict[str, float]]] = {library: [] for library in LIBRARIES}
-        for number in range(repeat):
-            for library in LIBRARIES if number % 2 else reversed(LIBRARIES):
-                measured[library].append(growth(library, path, device, cycles, warm))
+        rounds = measure_rounds(
+            LIBRARIES, lambda library, _: growth(library, path, device, cycles, warm), repeat, order=alternating
+        )
+    measured = {library: of_case(rounds, library) for library in LIBRARIES}
     medians = {
         library: statistics.median(result["growth_mb"] for result in results) for library, results in measured.items()
     }

@@ -22,9 +22,9 @@ import numpy as np
 from ortmulti import _core
 from ortmulti.tools import models
 from ortmulti.tools.create import Plan, compare
-from ortmulti.tools.create.summary import Interval
 from ortmulti.tools.diagnose import diagnose
 from ortmulti.tools.measure import devices, results
+from ortmulti.tools.measure.rounds import Interval
 
 _EQUAL = 0.03
 

@@ -38,6 +38,7 @@ from ortmulti._runtime import machine
 from ortmulti.tools import models
 from ortmulti.tools.measure import fresh_process, page_cache
 from ortmulti.tools.measure.devices import parse_devices
+from ortmulti.tools.measure.rounds import alternating, measure_rounds
 
 MOST_SECONDS_BEHIND = 0.1
 TOLERANCE = 1e-2
@@ -144,7 +145,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="where to write the result")
     args = parser.parse_args(arguments)
     devices = list(dict.fromkeys(parse_devices(args.devices)))
-    rounds = []
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as cache:
 
         def run(on: list[str]) -> dict[str, Any]:
@@ -155,9 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return fresh_process.run("benchmarks.first_answers", spec, args.timeout, environment)
 
         run(devices)  # makes the model's entry in the cache
-        for number in range(args.repeat):
-            order = (("all", devices), ("one", devices[:1]))
-            rounds.append({name: run(on) for name, on in (order if number % 2 == 0 else order[::-1])})
+        cases = {"all": devices, "one": devices[:1]}
+        rounds = measure_rounds([*cases], lambda name, _: run(cases[name]), args.repeat, order=alternating)
     summary = summarize(rounds)
     first, last, one = summary["first"], summary["last"], summary["one"]
     print(f"{len(devices)} devices: first answer after {first:.3f} s, last after {last:.3f} s", end="")

@@ -18,8 +18,8 @@ from typing import Any
 from benchmarks.published import claims, reports, rounds, script
 from benchmarks.published.verdicts import Verdict, figures, judge
 from ortmulti.tools import models
-from ortmulti.tools.create.summary import Interval
 from ortmulti.tools.measure import gil, page_cache
+from ortmulti.tools.measure.rounds import Interval
 
 SIZES, QUICK_SIZES = (64, 256, 1024), (4, 16)
 HELD_SHARE, LONGER = 0.5, 2.0

@@ -23,6 +23,7 @@ from typing import Any
 
 from ortmulti import __version__
 from ortmulti._runtime import machine
+from ortmulti.tools.measure.rounds import alternating, measure_rounds, of_case
 
 LIMIT = 50.0
 CASES = {"numpy": "import numpy", "numpy, ortmulti": "import numpy, ortmulti"}
@@ -45,13 +46,8 @@ def measure(pairs: int) -> dict[str, list[tuple[float, float]]]:
     Returns:
         For each case its times in milliseconds as `milliseconds` gives them, those of a pair at the same place.
     """
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}
-    for pair in range(-1, pairs):
-        for name in sorted(CASES, reverse=bool(pair % 2)):
-            elapsed = milliseconds(CASES[name])
-            if pair >= 0:
-                times[name].append(elapsed)
-    return times
+    rounds = measure_rounds([*CASES], lambda name, _: milliseconds(CASES[name]), pairs + 1, order=alternating)
+    return {name: of_case(rounds[1:], name) for name in CASES}
 
 
 def summarize(times: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from benchmarks.published import claims, reports, rounds, script
 from benchmarks.published.verdicts import Verdict, figures, judge, ratios
 from ortmulti.tools import models
 from ortmulti.tools.array_file import write_arrays
-from ortmulti.tools.create.summary import Interval
 from ortmulti.tools.measure import page_cache
+from ortmulti.tools.measure.rounds import Interval
 
 RUNS = 10
 LAYERS, LAYERS_ON_CPU = 32, 3

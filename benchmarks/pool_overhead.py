@@ -33,6 +33,7 @@ from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti._runtime import machine
+from ortmulti.tools.measure.rounds import alternating, measure_rounds, of_case
 
 MOST_OVERHEAD_US = 15.0
 MOST_GROWTH_MB = 2.0
@@ -68,19 +69,16 @@ def overhead(rounds: int, runs: int, sessions: int) -> dict[str, Any]:
             "pool.run": lambda: pool.run(None, feed),
             "pool.submit": lambda: pool.submit(None, feed).result(),
         }
-        times: dict[str, list[float]] = {name: [] for name in ways}
         for way in ways.values():
             seconds(way, runs)
         gc.collect()
-        for number in range(rounds):
-            for name in ways if number % 2 else reversed(ways):
-                times[name].append(seconds(ways[name], runs) / runs * 1e6)
-    base = times["session.run"]
+        measured = measure_rounds(
+            [*ways], lambda name, _: seconds(ways[name], runs) / runs * 1e6, rounds, order=alternating
+        )
     return {
-        "us": {name: statistics.median(values) for name, values in times.items()},
+        "us": {name: statistics.median(of_case(measured, name)) for name in ways},
         "over_session_run_us": {
-            name: statistics.median(value - other for value, other in zip(values, base, strict=True))
-            for name, values in times.items()
+            name: statistics.median(times[name] - times["session.run"] for times in measured) for name in ways
         },
     }
 

@@ -28,6 +28,7 @@ from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti._runtime import machine
+from ortmulti.tools.measure.rounds import alternating, measure_rounds, of_case, ratios
 
 LIMIT = 1.05
 Run = Callable[[None, dict[str, Any]], list[Any]]
@@ -93,25 +94,20 @@ def measure(model: bytes, feed: dict[str, Any], pairs: int, runs: int) -> dict[s
         raise AssertionError("the two libraries give different results")
     for run in (theirs, ours):
         seconds(run, feed, 10 * runs)
-    our_times, their_times = [], []
+    libraries = {"onnxruntime": theirs, "ours": ours}
     gc.collect()
     gc.disable()
     try:
-        for pair in range(pairs):
-            if pair % 2:
-                our_times.append(seconds(ours, feed, runs))
-                their_times.append(seconds(theirs, feed, runs))
-            else:
-                their_times.append(seconds(theirs, feed, runs))
-                our_times.append(seconds(ours, feed, runs))
+        rounds = measure_rounds(
+            [*libraries], lambda name, _: seconds(libraries[name], feed, runs), pairs, order=alternating
+        )
     finally:
         gc.enable()
-    ratios = [our / their for our, their in zip(our_times, their_times, strict=True)]
+    over = ratios(rounds, "ours", "onnxruntime", float)
     return {
-        "ratio": statistics.median(ratios),
-        "upper_bound": upper_bound(ratios),
-        "ours_us": statistics.median(our_times) / runs * 1e6,
-        "onnxruntime_us": statistics.median(their_times) / runs * 1e6,
+        "ratio": statistics.median(over),
+        "upper_bound": upper_bound(over),
+        **{f"{name}_us": statistics.median(of_case(rounds, name)) / runs * 1e6 for name in libraries},
     }
 
 

@@ -36,7 +36,7 @@ import ortmulti
 from ortmulti._create.tuning_options import describe
 from ortmulti._runtime import machine
 from ortmulti.tools import models
-from ortmulti.tools.create.summary import Interval
+from ortmulti.tools.measure.rounds import Interval, alternating, measure_rounds, ratios
 from ortmulti.tools.tune.bench import Bench, Job
 from ortmulti.tools.tune.space import DEFAULTS, Choice, Configuration
 
@@ -135,14 +135,14 @@ def _in_turns(model: Path, objective: Any, first: Configuration, second: Configu
     """Costs of `second` over those of `first`."""
     cores = ortmulti._core.usable_cores()
     job = Job(str(model), ("cpu",), objective, "pool", 2 * max(2, cores), _BLOCK_SECONDS.get(objective, 0.0))
-    ratios = []
     with Bench(job, folder, None) as bench:
-        for number in range(_PAIRS):
-            both = (first, second) if number % 2 else (second, first)
-            bench.prepare(both)
-            costs = {one: bench.sample(one) for one in both}
-            ratios.append(costs[second] / costs[first])
-    interval = Interval.of(ratios)
+
+        def cost(configuration: Configuration, _: int) -> float:
+            bench.prepare((first, second))
+            return bench.sample(configuration)
+
+        rounds = measure_rounds((first, second), cost, _PAIRS, order=alternating)
+    interval = Interval.of(ratios(rounds, second, first, float))
     assert interval is not None
     return interval
 

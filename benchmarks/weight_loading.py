@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from ortmulti._runtime import machine
 from ortmulti.tools import models, strategies
 from ortmulti.tools.measure import page_cache
 from ortmulti.tools.measure.devices import parse_devices
+from ortmulti.tools.measure.rounds import alternating, measure_rounds
 from ortmulti.tools.strategies import SessionSettings
 
 # Of the pinned buffer, of what it is copied to, and of what is copied for one figure.
@@ -139,16 +140,18 @@ def measure_loading(model: Path, devices: Sequence[str], repeat: int) -> dict[st
     first = load_once(model, devices)  # makes the model's entry in the cache and the contexts
     copy = PinnedCopy(int(devices[0].removeprefix("cuda:")))
     copy.seconds(TARGET_BYTES)
-    pairs = []
+    both: dict[str, Callable[[], dict[str, Any]]] = {
+        "ceiling": lambda: {"ceiling": COPIED_BYTES / copy.seconds(COPIED_BYTES)},
+        "load": lambda: load_once(model, devices),
+    }
     try:
-        for number in range(repeat):
-            ceiling = copy.seconds(COPIED_BYTES) if number % 2 == 0 else 0.0
-            loaded = load_once(model, devices)
-            ceiling = ceiling or copy.seconds(COPIED_BYTES)
-            pair = {"ceiling": COPIED_BYTES / ceiling, "rate": size / loaded["load"]}
-            pairs.append({**pair, "share": pair["rate"] / pair["ceiling"], **loaded})
+        rounds = measure_rounds([*both], lambda name, _: both[name](), repeat, order=alternating)
     finally:
         copy.close()
+    pairs = []
+    for one in rounds:
+        ceiling, rate = one["ceiling"]["ceiling"], size / one["load"]["load"]
+        pairs.append({"ceiling": ceiling, "rate": rate, "share": rate / ceiling, **one["load"]})
     medians = {
         key: statistics.median(pair[key] for pair in pairs) for key in ("ceiling", "rate", "share", "behind", "ready")
     }
@@ -184,12 +187,15 @@ def memory_of(strategy: str, model: str, device: str, count: int) -> dict[str, A
 def measure_memory(model: Path, device: str, repeat: int) -> dict[str, Any]:
     """Memory of one session and of four, and of onnxruntime's one, each in a process of its own and in turns."""
     cases = (("shared", 1), ("shared", 4), ("sequential", 1))
-    measured: list[dict[str, Any]] = []
-    for number in range(repeat):
-        for strategy, count in cases if number % 2 == 0 else cases[::-1]:
-            spec = json.dumps({"strategy": strategy, "model": str(model), "device": device, "count": count})
-            child = subprocess.run([sys.executable, __file__, "--child", spec], stdout=subprocess.PIPE, check=True)
-            measured.append(json.loads(child.stdout.splitlines()[-1]))
+
+    def measure(case: tuple[str, int], _: int) -> dict[str, Any]:
+        spec = json.dumps({"strategy": case[0], "model": str(model), "device": device, "count": case[1]})
+        child = subprocess.run([sys.executable, __file__, "--child", spec], stdout=subprocess.PIPE, check=True)
+        result: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
+        return result
+
+    rounds = measure_rounds(cases, measure, repeat, order=alternating)
+    measured = [result for results in rounds for result in results.values()]
 
     def median(strategy: str, count: int, fact: str = "bytes") -> float:
         cases = [one[fact] for one in measured if (one["strategy"], one["count"]) == (strategy, count)]

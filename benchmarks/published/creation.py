@@ -14,9 +14,10 @@ from ortmulti import _core
 from ortmulti.errors import Error, InvalidArgument
 from ortmulti.tools import models, strategies
 from ortmulti.tools.array_file import write_arrays
-from ortmulti.tools.create.summary import Interval, efficiencies
+from ortmulti.tools.create.summary import efficiencies
 from ortmulti.tools.measure import page_cache, results
 from ortmulti.tools.measure.devices import describe
+from ortmulti.tools.measure.rounds import Interval
 from ortmulti.tools.strategies import SessionSettings
 
 from . import claims, reports, rounds, script

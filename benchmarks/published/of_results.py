@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ortmulti.tools.create.summary import Interval
 from ortmulti.tools.measure import results
 from ortmulti.tools.measure.devices import describe
+from ortmulti.tools.measure.rounds import Interval
 
 from . import claims, reports, side_by_side
 from .verdicts import Outcome, Verdict, judge

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from ortmulti.errors import InvalidArgument
 from ortmulti.tools.measure import fresh_process, page_cache
+from ortmulti.tools.measure.rounds import RoundsInterrupted, failure, measure_rounds, rotated
 
 from .releases import Release
 
@@ -59,15 +59,16 @@ def measure(
     """Measures every case with every release, `repeat` times.
 
     A round measures each once. Cases and releases take turns, and each round begins with others, so that what changes
-    with time meets all of them alike. What fails becomes part of the result, and the others go on.
+    with time meets all of them alike. What fails becomes part of the result, and the others go on. Ctrl-C ends the
+    rounds: what was measured by then is returned, and the measurement that comes next has failed.
 
     Args:
         cases: what to measure; their names are unique.
         releases: with which.
         repeat: rounds.
         timeout: seconds that one measurement may take.
-        budget: seconds for all rounds; no round begins that would end later, going by the last one. The first is
-            always measured. None: any number.
+        budget: seconds for all rounds; no round begins that would end later, going by the longest before it. The
+            first is always measured. None: any number.
         tell: called with a text before each measurement.
 
     Returns:
@@ -87,25 +88,34 @@ def measure(
                 result = once(case, release, timeout)
                 if "error" in result and not case.counted:  # others will show themselves again, counted
                     found.append({**result, "case": case.name, "release": release.name, "round": -1})
-    begin = last = time.monotonic()
-    for number in range(repeat):
-        now = time.monotonic()
-        if budget is not None and number and now - begin + (now - last) > budget:
-            break
-        last = now
-        for case in _rotated(cases, number):
-            for release in _rotated(releases, number):
-                if release.name in case.refused or not case.counted:
-                    continue
-                tell(f"round {number + 1} of {repeat}: {case.name}, {release.name}")
-                result = once(case, release, timeout)
-                found.append({**result, "case": case.name, "release": release.name, "round": number})
-    return found
+    chosen = {
+        (case.name, release.name): (case, release)
+        for case in cases
+        for release in releases
+        if case.counted and release.name not in case.refused
+    }
 
+    def order(_: object, number: int) -> list[tuple[str, str]]:
+        both = [(case.name, release.name) for case in rotated(cases, number) for release in rotated(releases, number)]
+        return [one for one in both if one in chosen]
 
-def _rotated(values: Sequence[Any], number: int) -> list[Any]:
-    turn = number % len(values)
-    return [*values[turn:], *values[:turn]]
+    def measure_one(one: tuple[str, str], number: int) -> dict[str, Any]:
+        case, release = chosen[one]
+        tell(f"round {number + 1} of {repeat}: {case.name}, {release.name}")
+        result = once(case, release, timeout)
+        return {**result, "case": case.name, "release": release.name, "round": number}
+
+    stopped: list[dict[str, Any]] = []
+    try:
+        measured = measure_rounds([*chosen], measure_one, repeat, order=order, budget=budget)
+    except RoundsInterrupted as interrupt:
+        measured = interrupt.rounds
+        last = len(measured) - 1
+        case_name, release_name = next(
+            (one for one in order(None, last) if one not in measured[-1]), next(iter(chosen))
+        )
+        stopped = [{"error": "interrupted", "stderr": "", "case": case_name, "release": release_name, "round": last}]
+    return found + [result for results in measured for result in results.values()] + stopped
 
 
 def once(case: Case, release: Release, timeout: float) -> dict[str, Any]:
@@ -119,7 +129,7 @@ def once(case: Case, release: Release, timeout: float) -> dict[str, Any]:
     try:
         return fresh_process.run(case.module, spec, timeout, environment)
     except fresh_process.MeasurementError as error:
-        return {"error": str(error), "stderr": error.stderr}
+        return failure(error)
 
 
 def failures(measurements: Sequence[Mapping[str, Any]]) -> list[str]:

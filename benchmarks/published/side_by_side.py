@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ortmulti.tools.create.summary import Interval
 from ortmulti.tools.create.tables import number, pipes
+from ortmulti.tools.measure.rounds import Interval
 
 from .reports import Table
 from .verdicts import Verdict, interval_text

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ortmulti.tools.create.summary import Interval
 from ortmulti.tools.create.tables import number
+from ortmulti.tools.measure import rounds
+from ortmulti.tools.measure.rounds import Interval
 
 from .claims import Claim
 
@@ -112,15 +113,11 @@ def ratios(
         numerator, denominator: the cases.
         key: the figure.
     """
-    by_round: dict[int, dict[str, float]] = {}
+    by_round: dict[int, dict[str, Mapping[str, Any]]] = {}
     for one in measurements:
-        if one["release"] == release and "error" not in one and one.get(key) is not None:
-            by_round.setdefault(one["round"], {})[one["case"]] = one[key]
-    return [
-        found[numerator] / found[denominator]
-        for found in by_round.values()
-        if found.get(denominator) and numerator in found
-    ]
+        if one["release"] == release and "error" not in one:
+            by_round.setdefault(one["round"], {})[one["case"]] = one
+    return rounds.ratios(by_round.values(), numerator, denominator, lambda one: one.get(key))
 
 
 def figures(measurements: Iterable[Mapping[str, Any]], release: str, case: str, key: str) -> list[float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti.errors import LibraryError
-from ortmulti.tools.create.summary import Interval, Spread
 from ortmulti.tools.measure import fresh_process, results
+from ortmulti.tools.measure.rounds import Interval, Spread, ratios, round_numbers
 from ortmulti.tools.models import make as make_model
 
 from .plan import Setting, TorchPlan
@@ -41,7 +40,8 @@ def bench(plan: TorchPlan, folder: Path, progress: Callable[[int, int, str], Non
         progress: called with the settings done, their number, and the one that comes next.
 
     Returns:
-        A result of kind "torch", see `ortmulti.tools.measure.results`.
+        A result of kind "torch", see `ortmulti.tools.measure.results`; after Ctrl-C with what was measured by then, and
+        "partial" is "interrupted".
 
     Raises:
         LibraryError: PyTorch or the onnx package is not installed.
@@ -50,13 +50,11 @@ def bench(plan: TorchPlan, folder: Path, progress: Callable[[int, int, str], Non
     models = {precision: make_model("resnet50", folder, precision=precision) for precision in _files(plan)}
     measurements: list[dict[str, Any]] = []
     settings = plan.settings()
-    longest, start = 0.0, time.monotonic()
+    partial: str | None = None
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as name:
         environment = {_CACHE_VARIABLE: str(Path(name) / "cache")}
-        for number, setting in enumerate(settings):
-            begin = time.monotonic()
-            if plan.budget is not None and number and begin - start + longest > plan.budget:
-                break
+        for number in round_numbers(len(settings), plan.budget):
+            setting = settings[number]
             if progress is not None:
                 progress(number, len(settings), setting.name)
             spec = {
@@ -68,8 +66,13 @@ def bench(plan: TorchPlan, folder: Path, progress: Callable[[int, int, str], Non
                 "rounds": plan.rounds,
                 "block_seconds": plan.block_seconds,
             }
-            measurements.append(_measure(setting, spec, plan.timeout, environment))
-            longest = max(longest, time.monotonic() - begin)
+            try:
+                measurements.append(_measure(setting, spec, plan.timeout, environment))
+            except KeyboardInterrupt:
+                if not measurements:
+                    raise
+                partial = "interrupted"
+                break
     if progress is not None:
         progress(len(settings), len(settings), "")
     return results.document(
@@ -82,6 +85,7 @@ def bench(plan: TorchPlan, folder: Path, progress: Callable[[int, int, str], Non
         left_out=[setting.name for setting in settings[len(measurements) :]],
         measurements=measurements,
         rows=[_row(measurement) for measurement in measurements],
+        partial=partial,
     )
 
 
@@ -90,7 +94,8 @@ def failures(document: Mapping[str, Any]) -> list[str]:
 
     One way of several that does not work, such as a compiler's, is not among them.
     """
-    found = [f"{name}: left out, since the budget has no time for it" for name in document["left_out"]]
+    why = document.get("partial") or "the budget has no time for it"
+    found = [f"{name}: left out: {why}" for name in document["left_out"]]
     for measurement, row in zip(document["measurements"], document["rows"], strict=True):
         found += [f"{row['setting']}: {error}" for error in measurement["errors"]]
         for side in ("ortmulti", "pytorch"):
@@ -137,7 +142,8 @@ def _row(measurement: Mapping[str, Any]) -> dict[str, Any]:
     ours, theirs = best["ortmulti"], best["pytorch"]
     ratio = None
     if ours is not None and theirs is not None:
-        ratio = Interval.of(a / b for a, b in zip(ours["seconds"], theirs["seconds"], strict=True))
+        rounds = [dict(zip(best, both, strict=True)) for both in zip(ours["seconds"], theirs["seconds"], strict=True)]
+        ratio = Interval.of(ratios(rounds, "ortmulti", "pytorch", float))
     row["ratio"] = None if ratio is None else asdict(ratio)
     return row
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ortmulti.tools.create.summary import Spread
 from ortmulti.tools.create.tables import interval_cell, pipes, plain_table, spread_cell, two_lines
+from ortmulti.tools.measure.rounds import Spread
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ortmulti.tools.measure.rounds import measure_rounds, of_case
 from ortmulti.tools.models.resnet50 import INPUT_SHAPE
 from ortmulti.tools.strategies.base import Array
 
@@ -54,10 +55,9 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         contenders = torch_ways.plain(torch, model, images, device, setting)
     with ExitStack() as stack:
         ways, results = _open_all(contenders, stack, expected, TOLERANCES[setting.precision], spec["block_seconds"])
-        for number in range(spec["rounds"]):
-            turn = number % max(1, len(ways))
-            for name, way in [*ways.items()][turn:] + [*ways.items()][:turn]:
-                results[name]["seconds"].append(_seconds(way, results[name]["runs"]))
+        rounds = measure_rounds([*ways], lambda name, _: _seconds(ways[name], results[name]["runs"]), spec["rounds"])
+        for name in ways:
+            results[name]["seconds"] = of_case(rounds, name)
     return {"torch": _releases(torch), "ways": list(results.values())}
 
 

@@ -284,16 +284,21 @@ def test_gil(model: Path, tmp_path: Path) -> None:
     assert [row["library"] for row in document["rows"]] == ["ortmulti"]
 
 
-def test_interrupt_ends_the_measuring_processes(model: Path) -> None:
-    command = [*COMMAND, "bench", "create", str(model), "--devices", "cpu", "--repeat", "100000"]
+def test_interrupt_ends_the_measuring_processes_and_keeps_the_results(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    command = [*COMMAND, "bench", "create", str(model), "--devices", "cpu", "--repeat", "100000", "--json", str(path)]
     with psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         while "[3/" not in process.stderr.readline():
             assert process.poll() is None
         started = process.children(recursive=True)
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
-    assert process.returncode not in (0, None)
+    assert process.returncode == 130
+    assert "partial: interrupted" in rest
     assert "Traceback" not in rest
+    document = results.load(path)
+    assert document["partial"] == "interrupted"
+    assert 1 <= len(document["measurements"]) < 100
     _, alive = psutil.wait_procs(started, timeout=30)
     assert alive == []
 

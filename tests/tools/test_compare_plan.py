@@ -15,9 +15,10 @@ from rich.console import Console
 from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.errors import DeviceError, InvalidArgument, NoSuchFile
 from ortmulti.tools.create import Case, Options, Plan, tables
-from ortmulti.tools.create.summary import Interval, Spread, efficiencies, rows
+from ortmulti.tools.create.summary import efficiencies, rows
 from ortmulti.tools.create.worker import digest
 from ortmulti.tools.measure import devices, results
+from ortmulti.tools.measure.rounds import Interval, Spread
 
 MODEL = Path("folder/model.onnx")
 SETS = (("cpu",), ("cpu", "cpu"))
@@ -29,17 +30,18 @@ def plan(**changes: Any) -> Plan:
 
 
 def test_strategies_take_turns_and_each_repetition_begins_with_another_one() -> None:
-    order = [(len(case.devices), case.strategy) for case in plan().order()]
+    order = [(len(case.devices), case.strategy) for number in range(2) for case in plan().round(number)]
     assert order == [
         (1, "sequential"), (1, "threads"), (1, "native"), (2, "sequential"), (2, "threads"), (2, "native"),
         (1, "threads"), (1, "native"), (1, "sequential"), (2, "threads"), (2, "native"), (2, "sequential"),
     ]  # fmt: skip
 
 
-def test_each_case_is_measured_as_often_as_asked() -> None:
+def test_each_round_has_each_case_once() -> None:
     many = plan(models=[MODEL, Path("other.onnx")], repeat=7)
-    assert all(many.order().count(case) == 7 for case in many.cases())
-    assert len(many.order()) == 7 * 2 * 2 * 3
+    for number in range(many.repeat):
+        assert len(many.round(number)) == len(many.cases()) == 2 * 2 * 3
+        assert set(many.round(number)) == set(many.cases())
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks import diagnose_prediction
 from ortmulti.errors import InvalidArgument, NoSuchFile
-from ortmulti.tools.create.summary import Interval
 from ortmulti.tools.diagnose.conclusions import conclude
 from ortmulti.tools.diagnose.plan import DiagnosisPlan
+from ortmulti.tools.measure.rounds import Interval
 from tests.support import onnx_models
 from tests.support.diagnoses import GPUS, document, experiment, found, from_a_cold_disk, run
 

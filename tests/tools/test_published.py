@@ -15,7 +15,7 @@ from benchmarks.published import claims, creation, of_results, reports, thread_c
 from benchmarks.published.releases import Release
 from benchmarks.published.side_by_side import side_by_side
 from benchmarks.published.verdicts import Verdict, figures, judge, ratios
-from ortmulti.tools.create.summary import Interval
+from ortmulti.tools.measure.rounds import Interval
 
 
 def outcomes(verdicts: Sequence[Verdict]) -> dict[str, str]:

@@ -37,6 +37,9 @@ ConfigEntries = Annotated[
 ]
 Timeout = Annotated[float, typer.Option(help="Seconds that one measurement may take.")]
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
+
 DEVICES_HELP = (
     "all: every GPU, or two sessions on the CPU where there is no GPU; or a list: cpu, 0,1, cuda:0,cuda:1; "
     "cpu*4 is four sessions on the CPU."
@@ -150,7 +153,7 @@ def create(
         document = compare(plan, lambda progress: step(progress.done, progress.total, _text(progress)))
     _show_creation(document, json)
     _write_files(document, json, plot, markdown)
-    end_with(failures(document))
+    end_with(failures(document), document["partial"])
 
 
 @app.command("gil")
@@ -192,7 +195,7 @@ def bench_gil(
     else:
         stdout().print(tables.gil_table(document))
         _write_files(document, json, None, None)
-    end_with([f"{row['library']}: {error}" for row in document["rows"] for error in row["errors"]])
+    end_with([f"{row['library']}: {error}" for row in document["rows"] for error in row["errors"]], document["partial"])
 
 
 def options_by_owner(texts: Sequence[str], owners: bool = True) -> dict[str, dict[str, str]]:
@@ -272,9 +275,15 @@ def _write_files(document: dict[str, Any], json: Path | None, plot: Path | None,
     write_files(document, json, plot, markdown, table=tables.markdown, save_plot=save_plot)
 
 
-def end_with(failed: Sequence[str]) -> None:
-    """Says what failed, once for each reason, and ends with status 1 if anything did."""
+def end_with(failed: Sequence[str], partial: str | None = None) -> None:
+    """Says what failed, once for each reason.
+
+    Raises:
+        Exit: status 130 if `partial` is "interrupted", otherwise 1 if anything failed or `partial` is set.
+    """
     for text in dict.fromkeys(failed):
         stderr().print(f"failed: {' '.join(text.split())}", style="red", markup=False)
-    if failed:
-        raise typer.Exit(1)
+    if partial:
+        stderr().print(f"partial: {partial}", style="red", markup=False)
+    if failed or partial:
+        raise typer.Exit(INTERRUPTED if partial == "interrupted" else 1)

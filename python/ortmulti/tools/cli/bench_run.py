@@ -141,7 +141,7 @@ def bench_run(
         document = serve.bench(plan, lambda progress: step(progress.done, progress.total, _text(progress)))
     show(document, json)
     write_files(document, json, plot, markdown, table=tables.markdown, save_plot=plots.save_run_plot)
-    end_with(serve.failures(document))
+    end_with(serve.failures(document), document["partial"])
 
 
 def show(document: Mapping[str, Any], json: Path | None) -> None:

@@ -13,10 +13,17 @@ from ortmulti.tools.array_file import read_arrays
 from ortmulti.tools.measure import devices as device_names
 from ortmulti.tools.measure import results
 
-from .bench import DEVICES_HELP, ConfigEntries, JsonFile, ProviderOptions, Timeout, options_by_owner, require_matplotlib
+from .bench import (
+    DEVICES_HELP,
+    INTERRUPTED,
+    ConfigEntries,
+    JsonFile,
+    ProviderOptions,
+    Timeout,
+    options_by_owner,
+    require_matplotlib,
+)
 from .output import print_json, stderr, stdout, steps
-
-_INTERRUPTED = 130
 
 
 def diagnose_command(
@@ -109,7 +116,7 @@ def diagnose_command(
         )
     _report(document, json, html, plot)
     if document["partial"] == "interrupted":
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
     if document["partial"]:
         raise typer.Exit(1)
 

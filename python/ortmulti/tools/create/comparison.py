@@ -14,6 +14,7 @@ from ortmulti.tools.array_file import write_arrays
 from ortmulti.tools.create.plan import Case, Plan
 from ortmulti.tools.create.summary import rows
 from ortmulti.tools.measure import floor, fresh_process, page_cache, results
+from ortmulti.tools.measure.rounds import RoundsInterrupted, failure, measure_rounds
 from ortmulti.tools.models import make as make_model
 from ortmulti.tools.models import sample_inputs
 
@@ -58,43 +59,54 @@ class _Model:
 def compare(plan: Plan, progress: Callable[[Progress], None] | None = None) -> dict[str, Any]:
     """Measures every case of `plan`.
 
-    A measurement that fails becomes part of the result, and the others go on.
+    A measurement that fails becomes part of the result, and the others go on. Ctrl-C ends the measuring, not the call:
+    what was measured by then is returned.
 
     Args:
         plan: what to measure.
         progress: called before each measurement and at the end.
 
     Returns:
-        The comparison as JSON can carry it, see `ortmulti.tools.measure.results`.
+        The comparison as JSON can carry it, see `ortmulti.tools.measure.results`; "partial" is "interrupted" if it is
+        not complete.
 
     Raises:
         NoSuchFile: a model, or a file that it names, does not exist.
         InvalidProtobuf: a model is none.
     """
-    measurements: list[dict[str, Any]] = []
-    order = plan.order()
+    cases = plan.cases()
+    partial: str | None = None
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as name:
         folder = Path(name)
         models = {model: _prepare(model, folder / str(number)) for number, model in enumerate(plan.models)}
         bench = _Bench(plan, make_model("matmul", folder, megabytes=1) if plan.before == "model" else None)
         for case in _uncounted(plan):
             if progress is not None:
-                progress(Progress(0, len(order), case, counted=False))
+                progress(Progress(0, plan.repeat * len(cases), case, counted=False))
             bench.measure(case, models[case.model], floors="none")  # a failure will show itself again, counted
-        for number, case in enumerate(order):
-            if progress is not None:
-                progress(Progress(number, len(order), case))
-            # What is measured beside a case comes before it and after it in turns, as the strategies do.
-            floors: _Floors = "after" if number // len(plan.cases()) % 2 else "before"
-            measurements.append(bench.measure(case, models[case.model], floors))
-    if progress is not None:
-        progress(Progress(len(order), len(order), None))
+
+        def measure(case: Case, number: int) -> dict[str, Any]:
+            # The floors come before a case and after it in turns.
+            return bench.measure(case, models[case.model], floors="after" if number % 2 else "before")
+
+        try:
+            rounds = measure_rounds(
+                cases,
+                measure,
+                plan.repeat,
+                order=lambda _, number: plan.round(number),
+                progress=None if progress is None else lambda *state: progress(Progress(*state)),
+            )
+        except RoundsInterrupted as interrupt:
+            rounds, partial = interrupt.rounds, "interrupted"
+    measurements = [result for results in rounds for result in results.values()]
     return results.document(
         "create",
         settings=_settings(plan),
         models=[dict(models[model].facts) for model in plan.models],
         measurements=measurements,
-        rows=[row.as_json() for row in rows(plan.cases(), measurements)],
+        rows=[row.as_json() for row in rows(cases, measurements)],
+        partial=partial,
     )
 
 
@@ -157,10 +169,8 @@ class _Bench:
             if floors == "after":
                 beside = self._floors(case, model)
             return {**described, **result, **beside}
-        except fresh_process.MeasurementError as error:
-            return {**described, "error": str(error), "stderr": error.stderr}
-        except Error as error:  # the page cache
-            return {**described, "error": str(error), "stderr": ""}
+        except Error as error:  # of the process, or of the page cache
+            return {**described, **failure(error)}
 
     def _creation(self, case: Case, model: _Model, described: Mapping[str, Any]) -> dict[str, Any]:
         if not self.plan.entry:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ortmulti.errors import InvalidArgument
+from ortmulti.tools.measure.rounds import rotated
 from ortmulti.tools.strategies import SessionSettings, check_name, names
 
 Before = Literal["nothing", "contexts", "model"]
@@ -104,20 +105,11 @@ class Plan:
             for strategy in self.strategies
         ]
 
-    def order(self) -> list[Case]:
-        """The cases in the order in which they are measured, each `repeat` times.
-
-        The strategies take turns, so that what changes with time (clock speed, other load) meets all of them alike,
-        and each repetition begins with another one, so that none always follows the same.
-        """
-        measured = []
-        for repetition in range(self.repeat):
-            turn = repetition % len(self.strategies)
-            rotated = [*self.strategies[turn:], *self.strategies[:turn]]
-            measured += [
-                Case(model, devices, strategy)
-                for model in self.models
-                for devices in self.device_sets
-                for strategy in rotated
-            ]
-        return measured
+    def round(self, number: int) -> list[Case]:
+        """The cases of one round, in the order in which they are measured: each round begins with another strategy."""
+        return [
+            Case(model, devices, strategy)
+            for model in self.models
+            for devices in self.device_sets
+            for strategy in rotated(self.strategies, number)
+        ]

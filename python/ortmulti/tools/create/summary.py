@@ -2,60 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ortmulti.tools.create.plan import Case
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The median of some measurements with their range."""
-
-    median: float
-    lowest: float
-    highest: float
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Spread | None:
-        """The spread of `values`; None if there are none."""
-        ordered = sorted(values)
-        return cls(statistics.median(ordered), ordered[0], ordered[-1]) if ordered else None
-
-
-@dataclass(frozen=True)
-class Interval(Spread):
-    """The median of some measurements with its confidence interval, from order statistics: whatever their distribution.
-
-    Attributes:
-        low, high: the interval's ends.
-        confidence: how probably it holds the median; at least 0.95 from six measurements on.
-    """
-
-    low: float
-    high: float
-    confidence: float
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Interval | None:
-        """The interval for `values`, the shortest with a confidence of 0.95 or, of few values, their range; None if
-        there are none."""
-        ordered = sorted(values)
-        if not ordered:
-            return None
-        count = len(ordered)
-        # The number of values below the median is binomial. `outside` are that many at each end, left out.
-        outside, confidence = 0, 1 - 2 * 0.5**count
-        while (count - 1) // 2 > outside:
-            next_confidence = confidence - 2 * math.comb(count, outside + 1) * 0.5**count
-            if next_confidence < 0.95:
-                break
-            outside, confidence = outside + 1, next_confidence
-        median = statistics.median(ordered)
-        return cls(median, ordered[0], ordered[-1], ordered[outside], ordered[-1 - outside], confidence)
+from ortmulti.tools.measure.rounds import Interval, Spread
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from ortmulti.errors import DeviceError, Error, InvalidArgument, LibraryError
 from ortmulti.tools import strategies
 from ortmulti.tools.array_file import write_arrays
 from ortmulti.tools.measure import fresh_process, page_cache, results
+from ortmulti.tools.measure.rounds import rotated, round_numbers
 from ortmulti.tools.models import sample_inputs
 
 from . import environment
@@ -27,8 +28,6 @@ from .verify import verify
 __all__ = ["diagnose", "diagnose_model"]
 
 _DEVICES_TIMEOUT = 120.0
-# Causes differ less from start to start than what is done about them.
-_REPETITIONS_OF_ACCOUNTS = 1
 # What a further session adds is compared with what it adds to these.
 _REFERENCES = ("sequential", "native")
 
@@ -208,21 +207,21 @@ def _accounts(bench: Bench) -> None:
     compared by.
     """
     plan = bench.plan
-    last = 0.0
-    for repetition in range(plan.repeat):
-        begin = bench.elapsed()
-        if repetition and begin + last > plan.part_of_budget("accounts"):
-            return
-        order = plan.order(repetition)
-        # What all devices take comes first, so that the figures that count are there after an interruption.
+
+    def plain(order: Sequence[str]) -> None:
         for way in order:
             bench.account(way, bench.devices, experiment="plain", instrumented=False)
-        last = bench.elapsed() - begin
-        if repetition >= _REPETITIONS_OF_ACCOUNTS:
-            continue
-        for way in order:
-            bench.account(way, bench.devices)
-        _one_session_each(bench, order)
+
+    # What all devices take comes first, so that the figures that count are there after an interruption.
+    begin = bench.elapsed()
+    plain(plan.ways)
+    seconds = bench.elapsed() - begin
+    for way in plan.ways:  # once: causes differ less from start to start than what is done about them
+        bench.account(way, bench.devices)
+    _one_session_each(bench, plan.ways)
+    left = plan.part_of_budget("accounts") - bench.elapsed()
+    for number in round_numbers(plan.repeat - 1, left, least=0, longest=seconds):
+        plain(rotated(plan.ways, number + 1))
 
 
 def _one_session_each(bench: Bench, order: Sequence[str]) -> None:

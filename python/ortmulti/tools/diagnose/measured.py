@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ortmulti.tools.create.summary import Interval
+from ortmulti.tools.measure.rounds import Interval
 
 Run = Mapping[str, Any]
 

@@ -84,8 +84,3 @@ class DiagnosisPlan:
     def part_of_budget(self, part: str) -> float:
         """Seconds after the beginning until which a part of the diagnosis may begin something."""
         return self.budget * _PARTS_OF_BUDGET.get(part, 1.0)
-
-    def order(self, repetition: int) -> list[str]:
-        """The ways in the order in which a repetition measures them: each begins with another one."""
-        turn = repetition % len(self.ways)
-        return [*self.ways[turn:], *self.ways[:turn]]

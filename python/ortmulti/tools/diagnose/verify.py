@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti.errors import Error
-from ortmulti.tools.create.summary import Interval
 from ortmulti.tools.measure import fresh_process
+from ortmulti.tools.measure.rounds import Interval, alternating, of_case, ratios, round_numbers
 
 from .bench import Bench
 from .conclusions import conclude_again
@@ -111,23 +111,25 @@ def _run(bench: Bench, finding: Finding) -> dict[str, Any] | None:
     """The verification of a finding; None where it could not be run."""
     recipe = finding.recipe
     assert recipe is not None
-    pairs: list[tuple[float, float]] = []
+    pairs: list[dict[str, float]] = []
     try:
         with _models(bench, recipe) as models:
-            for number in range(_QUICK_PAIRS if bench.plan.quick else _PAIRS):
-                if number >= _LEAST_PAIRS and bench.elapsed() > bench.plan.budget:
-                    break
-                turn = (recipe.before, recipe.after) if number % 2 == 0 else (recipe.after, recipe.before)
-                first, second = (_seconds(bench, finding, recipe, start, models) for start in turn)
-                pairs.append((first, second) if number % 2 == 0 else (second, first))
+            most = _QUICK_PAIRS if bench.plan.quick else _PAIRS
+            left = bench.plan.budget - bench.elapsed()
+            for number in round_numbers(most, left, least=_LEAST_PAIRS, overrun=True):
+                pair = {
+                    name: _seconds(bench, finding, recipe, getattr(recipe, name), models)
+                    for name in alternating(("before", "after"), number)
+                }
+                pairs.append(pair)
     except _NotPossibleError:
         if not pairs:
             return None
-    interval = Interval.of(before / after for before, after in pairs)
+    interval = Interval.of(ratios(pairs, "before", "after", float))
     assert interval is not None
     return {
-        "before": statistics.median(before for before, _ in pairs),
-        "after": statistics.median(after for _, after in pairs),
+        "before": statistics.median(of_case(pairs, "before")),
+        "after": statistics.median(of_case(pairs, "after")),
         "speedup": interval.median,
         "interval": [interval.low, interval.high],
         "confidence": interval.confidence,

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti.errors import InvalidArgument, NoSuchFile
-from ortmulti.tools.create.summary import Spread
 from ortmulti.tools.strategies import SessionSettings
 
 from . import fresh_process, page_cache, results
+from .rounds import RoundsInterrupted, Spread, alternating, failure, measure_rounds
 
 LIBRARIES = ("onnxruntime", "ortmulti")
 
@@ -189,27 +189,39 @@ def bench(
     if not model.is_file():
         raise NoSuchFile(f"model {model} does not exist")
     files = (model, *page_cache.external_files(model))
-    order = [library for turn in range(repeat) for library in (libraries if turn % 2 == 0 else libraries[::-1])]
-    measurements: list[dict[str, Any]] = []
-    for number, library in enumerate([*libraries, *order]):
-        if progress is not None:
-            progress(max(0, number - len(libraries)), len(order), library)
+    tell = progress or (lambda _done, _total, _text: None)
+
+    def once(library: str, _number: int) -> dict[str, Any]:
         page_cache.warm(files)
         spec = {"library": library, "model": str(model), "device": device, "threads": threads}
+        described = {**spec, "devices": [device], "strategy": library}
         try:
-            result = fresh_process.run("ortmulti.tools.measure.gil", spec, timeout)
+            return {**described, **fresh_process.run("ortmulti.tools.measure.gil", spec, timeout)}
         except fresh_process.MeasurementError as error:
-            result = {"error": str(error), "stderr": error.stderr}
-        if number >= len(libraries):  # the first round has loaded the libraries from the disk, and does not count
-            measurements.append({**spec, "devices": [device], "strategy": library, **result})
-    if progress is not None:
-        progress(len(order), len(order), "")
+            return {**described, **failure(error)}
+
+    for library in libraries:  # loads the libraries from the disk, and does not count
+        tell(0, repeat * len(libraries), library)
+        once(library, -1)
+    partial: str | None = None
+    try:
+        rounds = measure_rounds(
+            libraries,
+            once,
+            repeat,
+            order=alternating,
+            progress=lambda done, total, library: tell(done, total, library or ""),
+        )
+    except RoundsInterrupted as interrupt:
+        rounds, partial = interrupt.rounds, "interrupted"
+    measurements = [result for results in rounds for result in results.values()]
     return results.document(
         "gil",
         settings={"repeat": repeat, "page_cache": "warm", "device": device, "intra_op_num_threads": threads},
         models=[results.model_facts(model, files[1:])],
         measurements=measurements,
         rows=[_row(library, measurements) for library in libraries],
+        partial=partial,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from ortmulti.errors import NoSuchFile
 from ortmulti.tools.array_file import write_arrays
 from ortmulti.tools.measure import fresh_process, page_cache, results
+from ortmulti.tools.measure.rounds import RoundsInterrupted, failure, measure_rounds
 from ortmulti.tools.models import make as make_model
 from ortmulti.tools.models import sample_inputs
 
@@ -29,14 +29,15 @@ _CEILING_WARM_SECONDS = 0.2
 def bench(plan: RunPlan, progress: Callable[[RunProgress], None] | None = None) -> dict[str, Any]:
     """Measures every case of `plan`.
 
-    A measurement that fails becomes part of the result, and the others go on.
+    A measurement that fails becomes part of the result, and the others go on. Ctrl-C ends the measuring, not the call:
+    what was measured by then is returned.
 
     Args:
         plan: what to measure.
         progress: called before each measurement and at the end.
 
     Returns:
-        A result of kind "run", see `ortmulti.tools.measure.results`.
+        A result of kind "run", see `ortmulti.tools.measure.results`; "partial" is "interrupted" if it is not complete.
 
     Raises:
         NoSuchFile: a model, or a file that it names, does not exist.
@@ -54,21 +55,28 @@ def bench(plan: RunPlan, progress: Callable[[RunProgress], None] | None = None) 
             for batch in plan.batches
         }
         ceilings = _ceilings(plan, folder, environment, lambda case: tell(RunProgress(0, total, case, counted=False)))
-        measured: list[dict[RunCase, dict[str, Any]]] = []
-        begin = last_begin = time.monotonic()
-        for number in range(plan.repeat):
-            now = time.monotonic()
-            if plan.budget is not None and number and now - begin + (now - last_begin) > plan.budget:
-                break
-            last_begin = now
-            this_round: dict[RunCase, dict[str, Any]] = {}
-            for case in plan.round(number):
-                tell(RunProgress(number * len(plan.cases()) + len(this_round), total, case))
-                capacity = this_round.get(_closed_of(case, plan), {}).get("throughput")
-                spec = _spec(plan, case, feeds[case.model, case.batch], number)
-                this_round[case] = _measure(spec, case.load, capacity, plan.timeout, environment)
-            measured.append(this_round)
-    tell(RunProgress(total, total, None))
+        capacities: dict[tuple[RunCase, int], float] = {}
+
+        def measure(case: RunCase, number: int) -> dict[str, Any]:
+            capacity = capacities.get((_closed_of(case, plan), number))
+            spec = _spec(plan, case, feeds[case.model, case.batch], number)
+            result = _measure(spec, case.load, capacity, plan.timeout, environment)
+            if case.load == plan.closed and "throughput" in result:
+                capacities[case, number] = result["throughput"]
+            return result
+
+        partial: str | None = None
+        try:
+            measured = measure_rounds(
+                plan.cases(),
+                measure,
+                plan.repeat,
+                order=lambda _, number: plan.round(number),
+                budget=plan.budget,
+                progress=lambda *state: tell(RunProgress(*state)),
+            )
+        except RoundsInterrupted as interrupt:
+            measured, partial = interrupt.rounds, "interrupted"
     return results.document(
         "run",
         settings={**_settings(plan), "rounds": len(measured)},
@@ -80,6 +88,7 @@ def bench(plan: RunPlan, progress: Callable[[RunProgress], None] | None = None) 
             for case, result in this_round.items()
         ],
         rows=[row.as_json() for row in rows(plan, measured, _by_kind(ceilings))],
+        partial=partial,
     )
 
 
@@ -118,7 +127,7 @@ def _measure(
     try:
         return fresh_process.run(_WORKER, {**spec, "load": load.as_json()}, timeout, environment)
     except fresh_process.MeasurementError as error:
-        return {"error": str(error), "stderr": error.stderr}
+        return failure(error)
 
 
 def _spec(plan: RunPlan, case: RunCase, feeds: Path, seed: int) -> dict[str, Any]:

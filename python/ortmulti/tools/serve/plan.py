@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ortmulti.errors import InvalidArgument
+from ortmulti.tools.measure.rounds import alternating, rotated
 
 from .loads import Load, closed
 from .variants import Variant, parse_variant
@@ -76,8 +77,8 @@ class RunPlan:
         provider_options: of the CUDA provider.
         config_entries: session configuration entries.
         timeout: seconds that one measurement may take, loading included.
-        budget: seconds that all rounds may take; no round begins that would take longer, going by the last one. The
-            first is always measured. None: any number.
+        budget: seconds that all rounds may take; no round begins that would end later, going by the longest
+            before it. The first is always measured. None: any number.
     """
 
     models: Sequence[Path]
@@ -154,14 +155,11 @@ class RunPlan:
         direction, so that what changes with time meets all of them alike. The closed loop comes first: it says what
         the others' relative rates are.
         """
-        turn = number % len(self.variants)
-        variants = [*self.variants[turn:], *self.variants[:turn]]
-        device_sets = self.device_sets if number % 2 == 0 else self.device_sets[::-1]
         return [
             RunCase(model, batch, devices, variant, load)
             for model in self.models
             for batch in self.batches
-            for devices in device_sets
-            for variant in variants
+            for devices in alternating(self.device_sets, number)
+            for variant in rotated(self.variants, number)
             for load in (self.closed, *self.loads)
         ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ortmulti.tools.create.summary import Interval, Spread
+from ortmulti.tools.measure.rounds import Interval, Spread, of_case, ratios
 
 from .plan import RunCase, RunPlan
 
@@ -85,7 +85,7 @@ def _row(
     rounds: Sequence[Mapping[RunCase, Measurement]],
     ceilings: Mapping[tuple[int, str], float],
 ) -> RunRow:
-    measurements = [measured[case] for measured in rounds if case in measured]
+    measurements = of_case(rounds, case)
     good = [measurement for measurement in measurements if "error" not in measurement]
     row = RunRow(
         str(case.model), case.batch, case.devices, case.variant.name, case.load.name, case.load.kind, len(good),
@@ -135,9 +135,4 @@ def _ratio(
     """The case's throughput over `times` that of `base`, within each round; None where they are one."""
     if base is None or base == case:
         return None
-    pairs = [(measured[case], measured[base]) for measured in rounds if case in measured and base in measured]
-    return Interval.of(
-        mine["throughput"] / (times * other["throughput"])
-        for mine, other in pairs
-        if "error" not in mine and "error" not in other and other["throughput"] > 0
-    )
+    return Interval.of(value / times for value in ratios(rounds, case, base, lambda one: one.get("throughput")))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ortmulti.tools.create.summary import Interval
+from ortmulti.tools.measure.rounds import Interval, alternating, round_numbers
 from ortmulti.tools.tune.rejected import RejectedError
 from ortmulti.tools.tune.space import DEFAULTS, Configuration
 
@@ -153,23 +153,20 @@ class Contest:
         ratios: list[float] = []
         self._tell("confirmation", str(configuration))
         both = (reference, configuration)
-        for number in range(pairs):
-            begin = self._clock()
+        number = 0
+        for number in round_numbers(pairs, self.deadline - self._clock(), clock=self._clock):
             self._sampler.prepare(both)
-            # Whoever is first may be at a disadvantage, or at an advantage.
-            costs = [self._measure(one) for one in (both if number % 2 else both[::-1])]
-            first, second = costs if number % 2 else costs[::-1]
-            ratios.append(second / first)
+            # The first one may be at a disadvantage, or at an advantage.
+            costs = {one: self._measure(one) for one in alternating(both[::-1], number)}
+            ratios.append(costs[configuration] / costs[reference])
             if restarts == 1 or (number + 1) * restarts // pairs != number * restarts // pairs:
                 figures.append(statistics.median(ratios))
                 ratios.clear()
                 if restarts > 1:
                     for one in both:
                         self._sampler.release(one)
-            if number + 1 < pairs and self._clock() + (self._clock() - begin) > self.deadline:
-                if len(figures) < _LEAST_FIGURES:
-                    raise OutOfTime
-                break
+        if number + 1 < pairs and len(figures) < _LEAST_FIGURES:
+            raise OutOfTime
         return figures
 
     def _round(self, reference: Configuration, trials: Sequence[Trial], stage: str) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ortmulti.tools.create.summary import Interval
 from ortmulti.tools.measure import results
+from ortmulti.tools.measure.rounds import Interval
 from ortmulti.tools.tune.bench import Bench
 from ortmulti.tools.tune.outputs import TF32_TOLERANCE, TOLERANCES
 from ortmulti.tools.tune.search import Outcome

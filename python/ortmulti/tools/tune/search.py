@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ortmulti.errors import Fail
-from ortmulti.tools.create.summary import Interval
+from ortmulti.tools.measure.rounds import Interval
 from ortmulti.tools.tune.racing import Contest, Effort, OutOfTime, Sampler, Trial
 from ortmulti.tools.tune.rejected import RejectedError
 from ortmulti.tools.tune.space import DEFAULTS, Choice, Configuration, Space

@@ -14,6 +14,7 @@ from ortmulti.errors import Error
 from ortmulti.tools.diagnose.bench import Bench
 from ortmulti.tools.measure import page_cache
 from ortmulti.tools.measure.floor import cuda_devices
+from ortmulti.tools.measure.rounds import round_numbers
 
 _PACKAGE = "ortmulti.tools.diagnose.experiments"
 _LEVELS_SECONDS = 4.0
@@ -29,10 +30,8 @@ def measure_all(bench: Bench, found: Mapping[str, Any]) -> None:
     Raises:
         EndedError: see `Bench`.
     """
-    rounds = 1 if bench.plan.quick else 3
-    for number in range(rounds):
-        if number and not _in_time(bench):
-            break
+    left = bench.plan.part_of_budget("experiments") - bench.elapsed()
+    for number in round_numbers(1 if bench.plan.quick else 3, left, overrun=True):
         gil(bench)
         if gpus := cuda_devices(bench.devices):
             driver(bench, gpus, found)

@@ -1,0 +1,202 @@
+"""Interleaved rounds under a time budget: cases take turns, and are compared within a round.
+
+What changes with time (clock speed, other load) meets all cases of a round alike, so a ratio is made within a round and
+its median is taken over the rounds.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ortmulti.errors import Error
+
+Value = TypeVar("Value")
+Case = TypeVar("Case", bound=Hashable)
+Result = TypeVar("Result")
+
+
+def rotated(values: Sequence[Value], number: int) -> list[Value]:
+    """The values in the order of a round: each round begins with the next value."""
+    turn = number % max(1, len(values))
+    return [*values[turn:], *values[:turn]]
+
+
+def alternating(values: Sequence[Value], number: int) -> list[Value]:
+    """The values in the order of a round: every second round goes backwards."""
+    return [*values] if number % 2 == 0 else [*values[::-1]]
+
+
+def round_numbers(
+    repeat: int,
+    budget: float | None = None,
+    *,
+    least: int = 1,
+    longest: float = 0.0,
+    overrun: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[int]:
+    """Yield 0, 1, ... for as many rounds as the budget allows.
+
+    Args:
+        repeat: number of rounds without a budget.
+        budget: seconds for all rounds, from the first one on; None: no limit. No round begins that would end later if
+            it took as long as the longest one before it.
+        least: rounds that are measured whatever the budget is.
+        longest: seconds that the longest round took before these.
+        overrun: a round may end after the budget, if it begins within it.
+        clock: returns seconds.
+    """
+    begin = clock()
+    for number in range(repeat):
+        start = clock()
+        expected = 0.0 if overrun else longest
+        if budget is not None and number >= least and start - begin + expected > budget:
+            return
+        yield number
+        longest = max(longest, clock() - start)
+
+
+class RoundsInterrupted(KeyboardInterrupt):
+    """Ctrl-C has ended the rounds.
+
+    Attributes:
+        rounds: the results by then, as `measure_rounds` returns them; the last round may lack cases.
+    """
+
+    def __init__(self, rounds: list[dict[Any, Any]]) -> None:
+        super().__init__("the measurement was interrupted")
+        self.rounds = rounds
+
+
+def failure(error: Error) -> dict[str, Any]:
+    """The result of a case that failed: its message and the end of its standard error."""
+    return {"error": str(error) or type(error).__name__, "stderr": getattr(error, "stderr", "")}
+
+
+def measure_rounds(
+    cases: Sequence[Case],
+    measure: Callable[[Case, int], Result],
+    repeat: int,
+    *,
+    order: Callable[[Sequence[Case], int], Sequence[Case]] = rotated,
+    budget: float | None = None,
+    failed: Callable[[Error], Result] | None = None,
+    progress: Callable[[int, int, Case | None], None] | None = None,
+) -> list[dict[Case, Result]]:
+    """Measure all cases in turns, round after round.
+
+    Args:
+        cases: what takes turns.
+        measure: measures a case; its second argument is the round's number.
+        repeat: number of rounds.
+        order: order of the cases in a round; default: each round begins with the next case.
+        budget: seconds for all rounds, see `round_numbers`; the first round is always measured.
+        failed: makes a result of a case's `Error`, so that the other cases go on; None: the error is raised.
+        progress: called before each measurement with how many are done, how many there will be at most, and the case
+            that comes next; at the end with None.
+
+    Returns:
+        The results of each round by case, in the order in which they were measured.
+
+    Raises:
+        RoundsInterrupted: Ctrl-C after a first result; with the results by then.
+    """
+    total = repeat * len(cases)
+    found: list[dict[Case, Result]] = []
+    try:
+        for number in round_numbers(repeat, budget):
+            results: dict[Case, Result] = {}
+            found.append(results)
+            for case in order(cases, number):
+                if progress is not None:
+                    progress(number * len(cases) + len(results), total, case)
+                try:
+                    results[case] = measure(case, number)
+                except Error as error:
+                    if failed is None:
+                        raise
+                    results[case] = failed(error)
+    except KeyboardInterrupt as interrupt:
+        if any(found):
+            raise RoundsInterrupted([results for results in found if results]) from interrupt
+        raise
+    if progress is not None:
+        progress(total, total, None)
+    return found
+
+
+def of_case(rounds: Iterable[Mapping[Case, Result]], case: Case) -> list[Result]:
+    """A case's results, of the rounds that have one."""
+    return [results[case] for results in rounds if case in results]
+
+
+def ratios(
+    rounds: Iterable[Mapping[Case, Result]], case: Case, base: Case, figure: Callable[[Result], float | None]
+) -> list[float]:
+    """A case's figure over another case's, within each round in which both have one.
+
+    Args:
+        rounds: the results of each round by case.
+        case: numerator.
+        base: denominator; a round in which its figure is 0 is left out.
+        figure: figure of a result; None if the result has none.
+    """
+    found = []
+    for results in rounds:
+        if case in results and base in results:
+            above, below = figure(results[case]), figure(results[base])
+            if above is not None and below:
+                found.append(above / below)
+    return found
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of some measurements with their range."""
+
+    median: float
+    lowest: float
+    highest: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread | None:
+        """The spread of `values`; None if there are none."""
+        ordered = sorted(values)
+        return cls(statistics.median(ordered), ordered[0], ordered[-1]) if ordered else None
+
+
+@dataclass(frozen=True)
+class Interval(Spread):
+    """The median of some measurements with its confidence interval, from order statistics: whatever their distribution.
+
+    Attributes:
+        low, high: the interval's ends.
+        confidence: how probably it holds the median; at least 0.95 from six measurements on.
+    """
+
+    low: float
+    high: float
+    confidence: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Interval | None:
+        """The interval for `values`, the shortest with a confidence of 0.95 or, of few values, their range; None if
+        there are none."""
+        ordered = sorted(values)
+        if not ordered:
+            return None
+        count = len(ordered)
+        # The number of values below the median is binomial. `outside` are that many at each end, left out.
+        outside, confidence = 0, 1 - 2 * 0.5**count
+        while (count - 1) // 2 > outside:
+            next_confidence = confidence - 2 * math.comb(count, outside + 1) * 0.5**count
+            if next_confidence < 0.95:
+                break
+            outside, confidence = outside + 1, next_confidence
+        median = statistics.median(ordered)
+        return cls(median, ordered[0], ordered[-1], ordered[outside], ordered[-1 - outside], confidence)
