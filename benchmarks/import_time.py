@@ -1,8 +1,8 @@
-"""How long does `import ortmulti` take beyond `import numpy`?
+"""How long do `import ortmulti` and the attribute `ortmulti.load` take beyond `import numpy`?
 
-Fresh processes, in turns: one that imports NumPy, one that imports NumPy and ortmulti, and the order changes with every
-pair. Measured from the start of the process to its end. Each pair gives one difference; the result is their median. The
-processor's time is reported beside it: where that is much smaller, other programs were in the way.
+Fresh processes, in turns: one imports NumPy, the other also imports ortmulti and takes `load` from it. The order
+changes with every pair. Measured from the start of the process to its end. Each pair gives one difference; the result
+is their median. The processor's time is reported beside it: if it is much smaller, other programs were in the way.
 
     python benchmarks/import_time.py --json import.json
 
@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -25,8 +26,9 @@ from ortmulti import __version__
 from ortmulti._runtime import machine
 from ortmulti.tools.measure.rounds import alternating, measure_rounds, of_case
 
-LIMIT = 50.0
-CASES = {"numpy": "import numpy", "numpy, ortmulti": "import numpy, ortmulti"}
+LIMIT = 15.0
+CASES = {"numpy": "import numpy", "numpy, ortmulti.load": "import numpy, ortmulti; ortmulti.load"}
+COUNT = "import numpy, sys; less = len(sys.modules); import ortmulti; ortmulti.load; print(len(sys.modules) - less)"
 
 
 def milliseconds(code: str) -> tuple[float, float]:
@@ -65,7 +67,7 @@ def summarize(times: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=40, help="pairs of processes (default: 40)")
+    parser.add_argument("--pairs", type=int, default=25, help="pairs of processes (default: 25)")
     parser.add_argument(
         "--limit", type=float, default=LIMIT, help=f"highest median, in milliseconds (default: {LIMIT:g})"
     )
@@ -74,15 +76,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     times = measure(args.pairs)
     summary = summarize(times)
     low, high = summary["difference_quartiles_ms"]
+    modules = int(subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True).stdout)
     print(
         "; ".join(f"import {name}: {elapsed:.1f} ms" for name, elapsed in summary["ms"].items())
         + f"; difference {summary['difference_ms']:.1f} ms (quartiles {low:.1f} and {high:.1f}, {args.pairs} pairs), "
-        f"of the processor {summary['difference_processor_ms']:.1f} ms"
+        f"of the processor {summary['difference_processor_ms']:.1f} ms; {modules} modules"
     )
     if args.json:
         report = {
             "pairs": args.pairs,
             "limit_ms": args.limit,
+            "modules": modules,
             "ortmulti": __version__,
             "summary": summary,
             "times_ms": times,

@@ -22,7 +22,7 @@ PAGE = "ortmulti/tools/diagnose/report/html/"
 PAGE_FILES = ("page.html", "page.css", "layout.js", "drawing.js", "timeline.js", "start.js")
 """What the page of a diagnosis is made of, beside its modules."""
 
-TYPES = ("ortmulti/py.typed", "ortmulti/_core.pyi", "ortmulti/__init__.pyi")
+TYPES = ("ortmulti/py.typed", "ortmulti/_core.pyi", "ortmulti/__init__.pyi", "ortmulti/pool/__init__.pyi")
 
 WHEEL = re.compile(
     rf"ortmulti/[\w./-]+\.(py|pyi|so)|ortmulti/py\.typed|{PAGE}\w+\.(html|css|js)|ortmulti-[\w.]+\.dist-info/.+"

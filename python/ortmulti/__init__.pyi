@@ -1,6 +1,6 @@
 """The public names of ortmulti, listed once.
 
-Type checkers read this file; so does `__init__.py`, which imports a name from its module at the first use.
+Type checkers read this file; so does `ortmulti._lazy`, which imports a name from its module at the first use.
 """
 
 from ortmulti import arena as arena
@@ -89,15 +89,15 @@ from ortmulti.ort_device import OrtDeviceVendorId as OrtDeviceVendorId
 from ortmulti.ort_value_vector import OrtValueVector as OrtValueVector
 from ortmulti.patch import Patch as Patch
 from ortmulti.patch import patch_onnxruntime as patch_onnxruntime
-from ortmulti.pool import Batching as Batching
-from ortmulti.pool import CudaGraph as CudaGraph
-from ortmulti.pool import DeviceStats as DeviceStats
-from ortmulti.pool import Latency as Latency
-from ortmulti.pool import Pool as Pool
-from ortmulti.pool import PoolFuture as PoolFuture
-from ortmulti.pool import PoolStats as PoolStats
-from ortmulti.pool import Warmup as Warmup
+from ortmulti.pool.configuration import Batching as Batching
+from ortmulti.pool.configuration import CudaGraph as CudaGraph
+from ortmulti.pool.configuration import Warmup as Warmup
+from ortmulti.pool.futures import PoolFuture as PoolFuture
 from ortmulti.pool.load import load as load
+from ortmulti.pool.pool import Pool as Pool
+from ortmulti.pool.stats import DeviceStats as DeviceStats
+from ortmulti.pool.stats import Latency as Latency
+from ortmulti.pool.stats import PoolStats as PoolStats
 from ortmulti.progress import LoadProgress as LoadProgress
 from ortmulti.session import InferenceSession as InferenceSession
 from ortmulti.session import Sessions as Sessions

@@ -15,13 +15,25 @@ import pytest
 import ortmulti
 from tests.support.processes import check_child
 
-# `__init__.pyi`, which type checkers read in place of `__init__.py`, has not these.
-MODULE_OF: dict[str, str] = vars(ortmulti)["_MODULE_OF"]
-MODULES: set[str] = vars(ortmulti)["_MODULES"]
-NAMES: list[str] = vars(ortmulti)["__all__"]
 pytestmark = pytest.mark.essential
 
-STUB = ast.parse(Path(ortmulti.__file__).with_suffix(".pyi").read_text("utf-8"))
+PACKAGES = {package.__name__: package for package in (ortmulti, ortmulti.pool)}
+# `__init__.pyi`, which type checkers read in place of `__init__.py`, has no `__all__`.
+NAMES = [(package, name) for package, module in PACKAGES.items() for name in vars(module)["__all__"]]
+
+
+def listed(package: str) -> dict[str, str]:
+    """The names that type checkers see in a package, and from which module each is."""
+    stub = ast.parse(Path(str(PACKAGES[package].__file__)).with_suffix(".pyi").read_text("utf-8"))
+    seen = {}
+    for node in stub.body[1:]:
+        assert isinstance(node, ast.ImportFrom)
+        [alias] = node.names
+        assert (alias.asname, node.lineno) == (alias.name, node.end_lineno)  # `as` makes it public; `_lazy` reads lines
+        assert alias.name not in seen
+        seen[alias.name] = str(node.module)
+    return seen
+
 
 # Their imports take milliseconds; what needs them imports them.
 SLOW = {"argparse", "asyncio", "concurrent", "ctypes", "dataclasses", "difflib", "email", "hashlib", "hmac", "inspect"}
@@ -39,9 +51,20 @@ def imported(code: str) -> set[str]:
 
 def test_the_import_loads_the_core_alone() -> None:
     loaded = imported("import ortmulti")
-    assert {name for name in loaded if name.partition(".")[0] == "ortmulti"} == {"ortmulti", "ortmulti._core"}
+    assert {name for name in loaded if name.partition(".")[0] == "ortmulti"} == {
+        "ortmulti",
+        "ortmulti._core",
+        "ortmulti._lazy",
+    }
     assert loaded.isdisjoint(SLOW)
     assert {name.partition(".")[0] for name in loaded}.isdisjoint(OTHERS)
+
+
+def test_load_is_there_without_what_it_uses() -> None:
+    """It imports the rest while the driver starts."""
+    loaded = imported("import ortmulti; ortmulti.load")
+    assert len(loaded) <= 10
+    assert loaded.isdisjoint(SLOW)
 
 
 def test_a_session_needs_no_other_package_and_nothing_of_pools_or_adapters() -> None:
@@ -54,24 +77,18 @@ def test_a_session_needs_no_other_package_and_nothing_of_pools_or_adapters() -> 
     }
 
 
-def test_the_package_finds_the_names_that_type_checkers_see() -> None:
-    """`__init__.pyi` as Python reads it, and as `__init__.py` does: one import a line."""
-    seen: dict[str | None, set[str]] = {}
-    for node in STUB.body[1:]:
-        assert isinstance(node, ast.ImportFrom)
-        [alias] = node.names
-        assert (alias.asname, node.lineno) == (alias.name, node.end_lineno)  # `as` makes it public for type checkers
-        seen.setdefault(node.module, set()).add(alias.name)
-    assert seen.pop("ortmulti") == MODULES
-    assert {name: module for module, names in seen.items() for name in names} == MODULE_OF
-    assert sorted(MODULE_OF) == NAMES
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_lists_the_names_that_type_checkers_see(package: str) -> None:
+    names = sorted(name for name, module in listed(package).items() if module != package)
+    assert vars(PACKAGES[package])["__all__"] == names
+    assert set(dir(PACKAGES[package])) >= set(listed(package))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_name_is_what_its_module_defines(name: str) -> None:
-    value = getattr(ortmulti, name)
-    assert value is getattr(ortmulti, name)
-    assert value is getattr(importlib.import_module(MODULE_OF[name]), name)
+@pytest.mark.parametrize(("package", "name"), NAMES)
+def test_every_name_is_what_its_module_defines(package: str, name: str) -> None:
+    value = getattr(PACKAGES[package], name)
+    assert value is getattr(importlib.import_module(listed(package)[name]), name)
+    assert value is vars(PACKAGES[package])[name]
     if isinstance(value, type) and value.__module__ != "ortmulti._core":
         assert pickle.loads(pickle.dumps(value)) is value
 

@@ -107,6 +107,7 @@ WHEEL = {
     "ortmulti/__init__.pyi": b"",
     "ortmulti/_core.pyi": b"",
     "ortmulti/_core.cpython-314t-x86_64-linux-gnu.so": b"\x7fELF",
+    "ortmulti/pool/__init__.pyi": b"",
     "ortmulti/py.typed": b"",
     **{f"{check_wheel.PAGE}{name}": b"" for name in check_wheel.PAGE_FILES},
     "ortmulti-1.2.3.dist-info/METADATA": b"Name: ortmulti\n",

@@ -45,7 +45,12 @@ def test_every_folder_of_the_core_is_a_room() -> None:
 # --- Python -----------------------------------------------------------------------------------------------------------
 
 PACKAGE = Path(ortmulti.__file__).parent
-MODULE_OF: dict[str, str] = vars(ortmulti)["_MODULE_OF"]
+# The lazy attributes of the package: name -> module.
+MODULE_OF = {
+    name: module
+    for module, name in re.findall(r"(?m)^from (\S+) import (\S+) as", (PACKAGE / "__init__.pyi").read_text("utf-8"))
+    if module != "ortmulti"
+}
 
 
 def module_name(file: Path) -> str:

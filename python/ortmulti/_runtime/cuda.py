@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ortmulti import _core
-from ortmulti._runtime import cuda_libraries, libraries
 from ortmulti.errors import LibraryError
 
 
@@ -11,6 +10,8 @@ def begin_opening_libraries() -> None:
     """Opens the CUDA libraries in the background, unless they are open or that is under way."""
     if _core.cuda_driver_version() is None:
         return
+    from ortmulti._runtime import cuda_libraries, libraries
+
     try:
         runtime = libraries.find_onnxruntime()
         if not runtime.has_cuda or cuda_libraries.why_no_cuda(runtime):

@@ -7,22 +7,22 @@ created a session, before that call returns.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortmulti import _core
 from ortmulti._runtime.threads import Task
 
-LOGGER = logging.getLogger("ortmulti.onnxruntime")
+if TYPE_CHECKING:
+    import logging
 
 # What the core has to say itself is in the same queue, under this category, and goes to a logger of its own.
 _CORE = "ortmulti"
 
-# ONNX Runtime's severities 0 to 4: verbose, info, warning, error, fatal.
-_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+# ONNX Runtime's severities 0 to 4, verbose, info, warning, error and fatal, as levels of `logging`.
+_LEVELS = (10, 20, 30, 40, 50)
 
 # Only a bound on how long the thread may stay in one wait; a record or the end wakes it at once.
 _WAIT_MS = 60_000
@@ -42,24 +42,34 @@ _task: Task | None = None
 _lock = threading.Lock()
 
 
+def logger(name: str = _CORE) -> logging.Logger:
+    """A logger of ortmulti's. `logging` is imported at the first use: it takes 4 ms."""
+    import logging
+
+    return logging.getLogger(name)
+
+
 def _emit(records: list[tuple[int, str, str, str, str, int, int]], dropped: int) -> None:
+    if not records and not dropped:
+        return
+    onnxruntime = logger("ortmulti.onnxruntime")
     if dropped:
-        LOGGER.warning("%d of ONNX Runtime's log records were dropped: more came than could be emitted", dropped)
-    for severity, category, logger, location, message, time_ns, thread in records:
+        onnxruntime.warning("%d of ONNX Runtime's log records were dropped: more came than could be emitted", dropped)
+    for severity, category, name, location, message, time_ns, thread in records:
         level = _LEVELS[min(max(severity, 0), len(_LEVELS) - 1)]
         if category == _CORE:
-            logging.getLogger(_CORE).log(level, "%s", message)
-        elif _called_back(severity, category, logger, location, message):
+            logger().log(level, "%s", message)
+        elif _called_back(severity, category, name, location, message):
             pass
-        elif LOGGER.isEnabledFor(level):
+        elif onnxruntime.isEnabledFor(level):
             extra: dict[str, Any] = {
                 "ort_category": category,
-                "ort_logger": logger,
+                "ort_logger": name,
                 "ort_location": location,
                 "ort_time_ns": time_ns,  # of time.monotonic_ns's clock
                 "ort_thread": thread,  # as threading.get_native_id gives it
             }
-            LOGGER.log(level, "%s", message, extra=extra)
+            onnxruntime.log(level, "%s", message, extra=extra)
 
 
 def _called_back(*record: Any) -> bool:
@@ -69,7 +79,7 @@ def _called_back(*record: Any) -> bool:
     try:
         callback(*record)
     except Exception:
-        logging.getLogger(_CORE).exception("the callback of set_default_logger_callback raised")
+        logger().exception("the callback of set_default_logger_callback raised")
         return False
     return True
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from ortmulti import _core
-from ortmulti._runtime import callbacks, libraries, log
+from ortmulti._runtime import callbacks, log
 
 _lock = threading.RLock()
 _closes_at_exit = False
@@ -51,6 +51,8 @@ def ensure_library() -> None:
         return
     with _lock:
         if not _core.is_library_open():
+            from ortmulti._runtime import libraries
+
             _core.open_library(str(libraries.find_onnxruntime().path))
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
-from ortmulti.pool.futures import PoolFuture
-from ortmulti.pool.load import load
-from ortmulti.pool.pool import Pool
-from ortmulti.pool.stats import DeviceStats, Latency, PoolStats
+from ortmulti._lazy import attach
 
-__all__ = ["Batching", "CudaGraph", "DeviceStats", "Latency", "Pool", "PoolFuture", "PoolStats", "Warmup", "load"]
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

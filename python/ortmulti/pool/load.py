@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from ortmulti import _core
-from ortmulti._create import creation
-from ortmulti._create.creation import Model, Serialize
-from ortmulti._create.foreign_options import to_session_options
-from ortmulti._create.shared import Optimize, Strategy
 from ortmulti._runtime import checks
-from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType
-from ortmulti.loader import LoaderOptions
-from ortmulti.options import SessionOptions
-from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
-from ortmulti.pool.engine import BackendName, check_arguments
-from ortmulti.pool.loading import Serving
-from ortmulti.pool.members import Members
-from ortmulti.pool.pool import Pool
-from ortmulti.progress import LoadProgress, OnLoadProgress
-from ortmulti.session import make_request
 
+# Other modules are imported by `load`, while the driver starts.
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ortmulti._create.creation import Model, Serialize
+    from ortmulti._create.shared import Optimize, Strategy
     from ortmulti._create.tuning_file import Tuning
+    from ortmulti.devices import Device
+    from ortmulti.loader import LoaderOptions
+    from ortmulti.options import SessionOptions
+    from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
+    from ortmulti.pool.engine import BackendName
+    from ortmulti.pool.pool import Pool
+    from ortmulti.progress import OnLoadProgress
 
 __all__ = ["load"]
 
@@ -54,6 +50,9 @@ class _Reporter:
         self._report("")
 
     def _report(self, device: str) -> None:
+        from ortmulti.devices import parse_devices
+        from ortmulti.progress import LoadProgress
+
         if self._sessions is None:
             devices = parse_devices("all") if self._named is None else self._named
             self._sessions = (0, len(devices) * self._sessions_per_device)
@@ -134,17 +133,47 @@ def load(
         TuningWarning: ``tuning`` was measured on another machine or with other releases.
     """
     start = time.monotonic()
-    options = to_session_options(options)
     if progress is not None and not callable(progress):
         raise InvalidType(f"progress is a function of a LoadProgress, not {progress!r}")
     if max_queue is not None:
         checks.integer("max_queue", max_queue, 0, checks.SIZE_MAX)
-    checks.instance("batching", batching, Batching, optional=True)
     checks.integer("in_flight", in_flight, 1)
+    checks.integer("sessions_per_device", sessions_per_device, 1)
+    checks.choice("wait", wait, ("all", "first", "none"))
+    checks.choice("require", require, ("all", "any"))
+    checks.choice("backend", backend, ("core", "threads", "processes"))
+    checks.choice("strategy", strategy, ("shared", "native"))
+    checks.choice("optimize", optimize, ("auto", "never", "offline"))
+    checks.choice("serialize", serialize, (None, "none", "device", "all"))
+    from ortmulti.devices import name_devices, parse_devices
+
+    named = name_devices(devices)
+    devices = "all" if named is None else named
+    plain = all(given is None for given in (options, provider_options, loader, batching, tuning))
+    if plain and cuda_graph is False and isinstance(warmup, bool) and backend == "core" and strategy == "shared":
+        checks.model(model)
+        if wait != "first":  # which has contexts begin later
+            from ortmulti._runtime import prewarm
+
+            prewarm.begin_driver(named)
+    # Nothing given is wrong, or else it is checked before the driver starts. These imports take tens of milliseconds.
+    from functools import partial
+
+    from ortmulti._create import creation
+    from ortmulti._create.foreign_options import to_session_options
+    from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
+    from ortmulti.pool.engine import check_arguments
+    from ortmulti.pool.loading import Serving
+    from ortmulti.pool.members import Members
+    from ortmulti.pool.pool import Pool
+    from ortmulti.session import make_request
+
+    options = to_session_options(options)
+    checks.instance("batching", batching, Batching, optional=True)
     if tuning is not None:
         from ortmulti._create.tuning_file import use
 
-        asked = parse_devices("all") if devices == "all" else name_devices(devices) or []
+        asked = parse_devices("all") if named is None else named
         arguments = {"sessions_per_device": sessions_per_device, "in_flight": in_flight, "cuda_graph": cuda_graph}
         kinds = [device.kind for device in asked]
         tuned = use(tuning, creation.check_model(model), kinds, options, provider_options, arguments)
@@ -156,8 +185,6 @@ def load(
     graphs = cuda_graph.max_shapes if isinstance(cuda_graph, CudaGraph) else CudaGraph().max_shapes * cuda_graph
     if not isinstance(warmup, bool | Warmup):
         raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
-    checks.choice("wait", wait, ("all", "first", "none"))
-    checks.choice("require", require, ("all", "any"))
     check_arguments(
         backend,
         {
@@ -188,7 +215,6 @@ def load(
             in_flight=in_flight,
         )
         return _warm(Pool(BackendMembers(backend, engine)), warm)
-    named = name_devices(devices)
     creation.check_arguments(serialize, None)
     provider_options = _graph_options(graphs, named, provider_options)
     callbacks = creation.Callbacks()
@@ -197,7 +223,7 @@ def load(
         callbacks = creation.Callbacks(reporter.session_ready, reporter.bytes_loaded)
     request = make_request(
         model,
-        "all" if named is None else named,
+        devices,
         sessions_per_device,
         options,
         provider_options,
@@ -239,6 +265,8 @@ def _graph_options(
         raise InvalidArgument("a pool is given cuda_graph=True, which binds what a graph needs, not enable_cuda_graph")
     if not graphs:
         return provider_options
+    from ortmulti.devices import parse_devices
+
     asked = parse_devices("all") if named is None else named
     if any(device.kind != "cuda" for device in asked):
         raise InvalidArgument(f"cuda_graph is for GPUs; the devices are {', '.join(map(str, asked))}")

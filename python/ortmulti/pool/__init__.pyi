@@ -1,0 +1,10 @@
+"""The public names of ortmulti.pool, listed once; `ortmulti._lazy` reads them, too."""
+
+from ortmulti.pool.configuration import Batching as Batching
+from ortmulti.pool.configuration import CudaGraph as CudaGraph
+from ortmulti.pool.configuration import Warmup as Warmup
+from ortmulti.pool.futures import PoolFuture as PoolFuture
+from ortmulti.pool.pool import Pool as Pool
+from ortmulti.pool.stats import DeviceStats as DeviceStats
+from ortmulti.pool.stats import Latency as Latency
+from ortmulti.pool.stats import PoolStats as PoolStats
