@@ -16,6 +16,7 @@
 #   RUNTIME=gpu|cpu   which ONNX Runtime is installed; by default the GPU one where there is an NVIDIA driver
 #   JOBS=2            compile and lint jobs
 #   WORKERS=auto      processes of the library's Python tests: auto is one for each core; 0 runs them in one process
+#   TIDY_FILES="..."  the sources that clang-tidy checks; by default all
 #   SELECT="tools"    the markers of the Python tests that test-python runs, as pytest's -m
 #   RELEASES="newest 1.21.1 1.23.2"  the releases of onnxruntime that `make wheel` tries the wheel with
 #   PYTHON_READY=1    no virtual environment and no network: PYTHON has the packages that tools/requirements.py prints
@@ -33,7 +34,7 @@ PYTHON_READY ?=
 HAS_NVIDIA := $(shell command -v nvidia-smi || ls /dev/nvidiactl 2>/dev/null || /sbin/ldconfig -p 2>/dev/null | grep -m1 libcuda.so.1)
 RUNTIME ?= $(if $(HAS_NVIDIA),gpu,cpu)
 RELEASES ?= newest 1.21.1 1.23.2
-CMAKE_OPTIONS := -DORTMULTI_BUILD_TESTS=ON -DORTMULTI_WERROR=ON
+CMAKE_OPTIONS := -DORTMULTI_WERROR=ON
 ifneq ($(ORTMULTI_GOOGLETEST_DIR),)
 CMAKE_OPTIONS += -DORTMULTI_GOOGLETEST_DIR=$(ORTMULTI_GOOGLETEST_DIR)
 endif
@@ -58,42 +59,58 @@ help:
 
 # --- Set-up -----------------------------------------------------------------------------------------------------------
 
-.PHONY: build
+# `library` builds the extension alone; `build` also the core's tests, and installs what tests and linting need.
+.PHONY: library build packages
+.NOTPARALLEL:
 ifeq ($(PYTHON_READY),)
 
-$(VENV)/.packages: pyproject.toml tools/requirements.py tools/constraints.txt
+packages: $(VENV)/.packages
+
+$(VENV)/.library-packages: pyproject.toml tools/requirements.py tools/constraints.txt
 	@echo "== Setting up $(VENV) with onnxruntime for the $(RUNTIME)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: set PYTHON=")'
 	@[[ -x $(PY) ]] || $(PYTHON) -m venv $(VENV) || { echo "python3-venv is needed (apt-get install python3-venv)"; exit 1; }
-	$(PY) tools/requirements.py dev $(RUNTIME) >$(VENV)/requirements.txt
+	$(PY) tools/requirements.py bench build $(RUNTIME) >$(VENV)/library-requirements.txt
+	$(PY) -m pip install -r $(VENV)/library-requirements.txt -c tools/constraints.txt
+	@touch $@
+
+$(VENV)/.packages: $(VENV)/.library-packages
+	$(PY) tools/requirements.py dev build $(RUNTIME) >$(VENV)/requirements.txt
 	$(PY) -m pip install -r $(VENV)/requirements.txt -c tools/constraints.txt
 	@touch $@
 
-# Editable: Python from python/, the extension and the core's tests from $(BUILD), all built once. `build` looks for
-# changes itself; at every import it would take time from what the comparison measures.
-$(VENV)/.installed: $(VENV)/.packages $(if $(wildcard $(BUILD)/CMakeCache.txt),,FORCE)
+# Editable: Python from python/, the extension from $(BUILD), built once. `library` looks for changes itself; at every
+# import it would take time from what the comparison measures.
+$(VENV)/.installed: $(VENV)/.library-packages $(if $(wildcard $(BUILD)/CMakeCache.txt),,FORCE)
 	@echo "== Building"
 	$(PY) -m pip install --no-build-isolation --no-deps $(if $(CI),,-v) \
 	  $(patsubst -D%,--config-settings=cmake.define.%,$(CMAKE_OPTIONS)) \
 	  --config-settings=editable.rebuild=false -e .
 	@touch $@
 
-build: $(VENV)/.installed
-	@cmake --build $(BUILD)
-	@$(PY) -c 'from importlib.util import find_spec; find_spec("ortmulti").loader.rebuild()'
+library: $(VENV)/.installed
+	@cmake --build $(BUILD) --target _core
+	@cmake --install $(BUILD) --prefix "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" >/dev/null
 
 else
 
-build:
+packages:
+
+library:
 	@[[ -f $(BUILD)/CMakeCache.txt ]] || cmake -S . -B $(BUILD) -DORTMULTI_BUILD_BINDINGS=ON $(CMAKE_OPTIONS) \
 	  -DPython_EXECUTABLE="$$($(PY) -c 'import sys; print(sys.executable)')" \
 	  -Dpybind11_DIR="$$($(PY) -m pybind11 --cmakedir)"
-	@cmake --build $(BUILD)
+	@cmake --build $(BUILD) --target _core
 	@rm -rf $(BUILD)/site
 	@cmake --install $(BUILD) --prefix $(BUILD)/site >/dev/null
 	@cp -rs "$(abspath python/ortmulti)" $(BUILD)/site/
 
 endif
+
+build: packages library
+	@grep -q '^ORTMULTI_BUILD_TESTS:BOOL=ON' $(BUILD)/CMakeCache.txt || \
+	  cmake -S . -B $(BUILD) $(CMAKE_OPTIONS) -DORTMULTI_BUILD_TESTS=ON
+	@cmake --build $(BUILD)
 
 .PHONY: FORCE
 FORCE:
@@ -112,7 +129,8 @@ SELECT ?= not slow and (essential or not ($(FAMILIES)))
 WORKERS ?= auto
 
 .PHONY: demo test test-python test-cpp test-tools test-locks test-all
-demo: build
+# Builds only what it runs: neither the tests nor GoogleTest.
+demo: library
 	@$(PY) -m ortmulti.tools.cli bench create --demo --out build/demo
 	@echo "== A pool's backends"
 	@$(PY) -m ortmulti.tools.cli bench run --demo --out build/demo
@@ -120,7 +138,7 @@ demo: build
 test: test-python test-cpp
 
 # A file's tests share a worker. The GPUs' tests run one after another: they measure GPU memory.
-test-python: build
+test-python: packages library
 	@echo "== Python tests: $(SELECT)"
 	@$(PY) -m pytest -n $(WORKERS) --maxprocesses 16 --dist loadfile -m "($(SELECT))$(if $(HAS_NVIDIA), and not gpu)"
 	@$(if $(HAS_NVIDIA),$(PY) -m pytest -m "($(SELECT)) and gpu")
@@ -184,23 +202,23 @@ PYTHON_DIRS := python tests tools $(wildcard benchmarks)
 .PHONY: lint lint-python lint-types lint-format lint-tidy format
 lint: lint-python lint-types lint-format lint-tidy
 
-lint-python: build
+lint-python: packages
 	@echo "== ruff"
 	@ruff check $(PYTHON_DIRS)
 	@ruff format --check $(PYTHON_DIRS)
 
-lint-types: build
+lint-types: packages library
 	@echo "== mypy"
 	@$(PY) -m mypy
 	@$(PY) -m mypy tests
 
-lint-format: build
+lint-format: packages
 	@echo "== clang-format"
 	@clang-format --dry-run -Werror $(CPP_FILES)
 
 lint-tidy: build
 	@echo "== clang-tidy"
-	@tools/clang_tidy.sh $(BUILD)
+	@tools/clang_tidy.sh $(BUILD) $(if $(findstring undefined,$(origin TIDY_FILES)),,$(or $(TIDY_FILES),""))
 
 format: $(if $(PYTHON_READY),,$(VENV)/.packages)
 	@ruff check --fix --select I $(PYTHON_DIRS)

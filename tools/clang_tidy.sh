@@ -2,10 +2,13 @@
 # Runs clang-tidy over our own sources as BUILD compiles them. Files that passed are skipped until they, a header of
 # ours or the configuration change.
 #
-#   tools/clang_tidy.sh BUILD
+#   tools/clang_tidy.sh BUILD [FILE...]
+#
+# Without FILE it checks all sources; with FILE (or one empty argument) those alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1
+shift
 passed=$build/clang-tidy
 mkdir -p "$passed"
 
@@ -35,4 +38,9 @@ export build passed common
 
 mapfile -t files < <(grep -oP "^ +\"file\": \"\Q$PWD\E/\K(cpp|tests/cpp)/[^\"]+" "$build/compile_commands.json" | sort -u)
 [[ ${#files[@]} -gt 0 ]] || { echo "no sources of ours in $build/compile_commands.json" >&2; exit 1; }
+if [[ $# -gt 0 ]]; then
+  mapfile -t files < <(comm -12 <(printf '%s\n' "${files[@]}") <(printf '%s\n' "$@" | sort -u))
+  echo "  ${#files[@]} sources"
+  [[ ${#files[@]} -gt 0 ]] || exit 0
+fi
 printf '%s\0' "${files[@]}" | xargs -0 -n1 -P "${JOBS:-$(nproc)}" bash -c 'check "$1"' _

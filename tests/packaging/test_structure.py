@@ -149,3 +149,20 @@ def test_the_library_names_no_module_of_the_tools() -> None:
 
 def test_modules_do_not_import_each_other_in_a_cycle() -> None:
     assert not cycles(import_graph())
+
+
+# --- Layout -----------------------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_architectures_folders_are_those_of_the_layout() -> None:
+    tables = re.split(r"^\| folder of `([\w/]+)` \|.*$", (ROOT / "docs/architecture.md").read_text("utf-8"), flags=re.M)
+    said = {
+        name: set(re.findall(r"^\| `([\w/]+)/` \|", table, re.M))
+        for name, table in zip(tables[1::2], tables[2::2], strict=True)
+    }
+    assert said["cpp/core"] == set(CPP_ROOMS)
+    packages = {str(file.parent.relative_to(PACKAGE)) for file in FILES.values() if file.name == "__init__.py"}
+    parts_of_tools = {name for name in packages if name.startswith("tools/")}
+    assert said["python/ortmulti"] == packages - {"."} - parts_of_tools
