@@ -25,7 +25,7 @@ CUDNN = "libcudnn.so.9"
 PRELOAD = """
 import json, logging, sys
 import ortmulti
-from ortmulti._runtime.loader_search import loaded_libraries
+from pathlib import Path
 warnings = []
 class Handler(logging.Handler):
     def emit(self, record):
@@ -33,7 +33,8 @@ class Handler(logging.Handler):
 logging.getLogger("ortmulti").addHandler(Handler())
 logging.getLogger("ortmulti").propagate = False
 ortmulti.preload_dlls(**json.loads(sys.argv[1]))
-loaded = {name: str(path) for name, path in loaded_libraries().items() if name.startswith(("libcu", "libnvrtc"))}
+mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+loaded = {path.rsplit("/")[-1]: path for path in mapped if path.rsplit("/")[-1].startswith(("libcu", "libnvrtc"))}
 print(json.dumps([loaded, warnings]))
 """
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
 import shutil
-import struct
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,8 +13,6 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import ortmulti
 from ortmulti._runtime import libraries as _libraries
@@ -24,6 +20,7 @@ from ortmulti._runtime.cuda_libraries import (
     CudaSearch,
     cuda_major,
     find_cuda_libraries,
+    open_by_name,
     owner,
     run_time_use,
     why_driver_too_old,
@@ -35,9 +32,9 @@ from ortmulti._runtime.libraries import (
     find_onnxruntime,
     inspect_package,
 )
-from ortmulti._runtime.loader_search import LoaderSearch, loaded_libraries, read_cache
 from ortmulti.errors import LibraryError
 from tests.support.elf_files import write_elf
+from tests.support.processes import check_child
 
 CUDA12 = (
     "libcublasLt.so.12",
@@ -102,8 +99,12 @@ def add_cuda13(site: Path) -> None:
 
 def search(*sites: Path, system: Path | None = None, loaded: dict[str, Path] | None = None) -> CudaSearch:
     """A search that sees these folders and nothing of the machine that the test runs on."""
-    environ = {"LD_LIBRARY_PATH": str(system)} if system else {}
-    return CudaSearch(sites, LoaderSearch(environ, Path("/nonexistent"), []), loaded if loaded is not None else {})
+
+    def find(name: str, search: bool) -> Path | None:
+        path = system / name if search and system is not None else (loaded or {}).get(name)
+        return path if path is not None and path.is_file() else None
+
+    return CudaSearch(sites, find)
 
 
 @pytest.fixture
@@ -339,6 +340,7 @@ class TestFindCudaLibraries:
         reasons = why_no_cuda(runtime, search(site))
         assert reasons == (
             "onnxruntime-gpu 1.31.1 is built for CUDA 13, and of its libraries are missing: libcurand.so.10",
+            f"looked for in {site}/nvidia/*/lib, and by the system's loader (LD_LIBRARY_PATH, ldconfig)",
             'install the libraries of CUDA 13 with pip install "onnxruntime-gpu[cuda,cudnn]==1.31.1"',
         )
 
@@ -461,48 +463,31 @@ class TestWhyNoCuda:
         assert owner(Path("/usr/lib/libcublas.so.12")) == ""
 
 
-class TestLoader:
-    def test_what_this_process_has_loaded(self) -> None:
-        loaded = loaded_libraries()
-        libc = next(path for name, path in loaded.items() if name.startswith(("libc.so", "ld-")))
-        assert libc.is_file()
+class TestSystemsLoader:
+    def test_a_loaded_library_is_found_by_its_name(self) -> None:
+        path = open_by_name("libc.so.6", False)
+        assert path is not None
+        assert path.is_file()
+        assert path.name == "libc.so.6"
 
-    def test_lines_of_the_memory_map(self, tmp_path: Path) -> None:
-        maps = tmp_path / "maps"
-        maps.write_text(
-            "7f00-7f01 r--p 00000000 08:01 123                        /opt/with space/libcublas.so.12\n"
-            "7f01-7f02 r-xp 00001000 08:01 123                        /opt/other/libcublas.so.12\n"
-            "7f02-7f03 r-xp 00000000 08:01 124                        /opt/libgone.so.1 (deleted)\n"
-            "7f03-7f04 rw-p 00000000 00:00 0                          [stack]\n"
-            "7f04-7f05 r--s 00000000 08:01 125                        /opt/model.onnx\n"
-        )
-        assert loaded_libraries(maps) == {"libcublas.so.12": Path("/opt/with space/libcublas.so.12")}
-        assert loaded_libraries(tmp_path / "absent") == {}
+    def test_a_library_that_is_nowhere(self) -> None:
+        assert open_by_name("libcublas.so.99", False) is None
+        assert open_by_name("libcublas.so.99", True) is None
 
-    def test_this_machines_cache(self) -> None:
-        cache = Path("/etc/ld.so.cache")
-        if not cache.is_file():
-            pytest.skip("needs the loader's cache")
-        printed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True).stdout
-        expected = re.findall(r"(?m)^\t(\S+) \(.*\) => (.*)$", printed)
-        assert expected
-        assert list(read_cache(cache.read_bytes())) == expected
-
-    def test_the_cache_leads_to_the_file(self, tmp_path: Path) -> None:
-        library = write_elf(tmp_path / "cuda" / "libcudart.so.13")
-        strings = b"libcudart.so.13\0" + str(library).encode() + b"\0"
-        header = struct.pack("<20sIIB3xI12x", b"glibc-ld.so.cache1.1", 1, len(strings), 2, 0)
-        entry = struct.pack("<iIIIQ", 0x0303, 48 + 24, 48 + 24 + 16, 0, 0)
-        cache = tmp_path / "ld.so.cache"
-        for prefix in (b"", b"ld.so-1.7.0\0 the format of older systems"):
-            cache.write_bytes(prefix + header + entry + strings)
-            loader = LoaderSearch({}, cache, [])
-            assert list(loader.find("libcudart.so.13")) == [library]
-            assert list(loader.names("libcudart.so.")) == [library]
-            assert list(loader.find("libcudart.so.12")) == []
-
-    @given(data=st.binary(max_size=300), count=st.integers(0, 2**32 - 1))
-    def test_a_damaged_cache_has_fewer_entries(self, data: bytes, count: int) -> None:
-        header = struct.pack("<20sIIB3xI12x", b"glibc-ld.so.cache1.1", count, 0, 2, 0)
-        assert len(list(read_cache(header + data))) <= len(data) // 24
-        assert list(read_cache(data)) == []
+    def test_a_folder_of_the_environment_is_searched(self, tmp_path: Path) -> None:
+        shutil.copy(str(open_by_name("libm.so.6", True)), tmp_path / "libcublas.so.99")
+        (tmp_path / "libcudart.so.99").write_text("no library")
+        program = """
+            from ortmulti._runtime.cuda_libraries import open_by_name
+            assert open_by_name("libcublas.so.99", False) is None
+            print(open_by_name("libcublas.so.99", True))
+            assert str(open_by_name("libcublas.so.99", False)).startswith("/")
+            try:
+                open_by_name("libcudart.so.99", True)
+            except OSError as error:
+                print(error)
+        """
+        found, damaged, *_ = check_child(program, environment={"LD_LIBRARY_PATH": str(tmp_path)}).splitlines()
+        assert found == str(tmp_path / "libcublas.so.99")
+        assert "libcudart.so.99" in damaged
+        assert "invalid ELF header" in damaged or "too short" in damaged

@@ -6,15 +6,16 @@ them first, by path, lets the provider find them by name.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ortmulti._runtime.elf import ElfError, SharedLibrary, read_shared_library
 from ortmulti._runtime.libraries import OnnxRuntime, is_cuda_library
-from ortmulti._runtime.loader_search import LoaderSearch, loaded_libraries
 
 _RUN_TIME_USES = {
     "libcudnn": "convolution, pooling, normalization and recurrent operators",
@@ -38,8 +39,8 @@ class CudaLibraries:
     Attributes:
         found: the files to open, each after those that it depends on.
         missing: names of libraries without which the CUDA provider cannot be loaded.
-        sources: for each of `found`: "loaded" (already in this process), "nvidia" (NVIDIA's wheels), "torch"
-            (PyTorch's own folder) or "system" (the dynamic loader's search).
+        sources: for each of `found`: "loaded" (already in this process), "first" (a folder of the caller's), "nvidia"
+            (NVIDIA's wheels), "torch" (PyTorch's own folder) or "system" (opened by the system's loader).
         missing_optional: names of libraries that the provider opens when an operator first needs them, and that
             are not there.
         unusable: files of the right name that were passed over, with the reason.
@@ -56,10 +57,11 @@ _complete: dict[OnnxRuntime, CudaLibraries] = {}
 
 
 def find_cuda_libraries(runtime: OnnxRuntime) -> CudaLibraries:
-    """Find the CUDA libraries that an ONNX Runtime's CUDA provider needs, without loading any.
+    """Find the CUDA libraries that an ONNX Runtime's CUDA provider needs.
 
-    Searched in this order: what this process has already loaded, NVIDIA's wheels, PyTorch's folder, and where the
-    dynamic loader itself looks. The answer is kept for the life of the process once nothing is missing any more.
+    Searched in this order: what this process has already loaded, NVIDIA's wheels, PyTorch's folder. A library that is
+    in none of them is opened by its name: the system's loader searches its own places. The answer is kept for the life
+    of the process once nothing is missing any more.
 
     Args:
         runtime: what `find_onnxruntime` gave.
@@ -77,8 +79,7 @@ def find_cuda_libraries(runtime: OnnxRuntime) -> CudaLibraries:
 
 def search_first(runtime: OnnxRuntime, folder: Path) -> CudaLibraries:
     """As `find_cuda_libraries`, but with a folder that comes before all but what is already loaded."""
-    there = {path.name: path for path in sorted(folder.iterdir()) if is_cuda_library(path.name)}
-    return CudaSearch(_site_folders(runtime), loaded={**there, **loaded_libraries()}).find(runtime)
+    return CudaSearch(_site_folders(runtime), first=folder).find(runtime)
 
 
 def why_no_cuda(runtime: OnnxRuntime, search: CudaSearch | None = None) -> tuple[str, ...]:
@@ -114,6 +115,7 @@ def why_no_cuda(runtime: OnnxRuntime, search: CudaSearch | None = None) -> tuple
     if others := sorted({text for missing in libraries.missing for text in _other_versions(missing, search)}):
         reasons.append(f"found of other releases: {', '.join(others)}")
     reasons += [f"passed over: {text}" for text in libraries.unusable]
+    reasons.append(f"looked for in {search.places()}")
     return (*reasons, _remedy(runtime))
 
 
@@ -182,24 +184,65 @@ def _site_folders(runtime: OnnxRuntime) -> list[Path]:
     return list(dict.fromkeys(folders))
 
 
+def open_by_name(name: str, search: bool) -> Path | None:
+    """Ask the system's loader for a library.
+
+    Args:
+        name: its soname, for example ``libcublas.so.12``.
+        search: whether to open the library, which the loader searches for; else it must be loaded already.
+
+    Returns:
+        The file, or None if there is none.
+
+    Raises:
+        OSError: there is one, and it cannot be opened; the message has the loader's reason.
+    """
+    import ctypes
+
+    class LinkMap(ctypes.Structure):  # glibc's struct link_map
+        _fields_ = (("l_addr", ctypes.c_void_p), ("l_name", ctypes.c_char_p))
+
+    try:
+        library = ctypes.CDLL(name, os.RTLD_LAZY if search else os.RTLD_NOLOAD)  # never closed
+    except OSError as error:
+        if not search or str(error).startswith(f"{name}: cannot open shared object file: No such file"):
+            return None
+        raise
+    entry = ctypes.POINTER(LinkMap)()
+    if ctypes.CDLL(None).dlinfo(ctypes.c_void_p(library._handle), 2, ctypes.byref(entry)):  # 2: RTLD_DI_LINKMAP
+        return None
+    return Path(os.fsdecode(entry.contents.l_name))
+
+
 class CudaSearch:
     """The places where CUDA libraries may lie.
 
     Args:
         folders: folders in which Python packages are installed, best first.
-        loader: the dynamic loader's own search; None for this machine's.
-        loaded: what this process has already loaded, name -> path; None to look.
+        system: the system's loader, as `open_by_name`.
+        first: a folder that comes before the packages'.
     """
 
     def __init__(
-        self, folders: Sequence[Path], loader: LoaderSearch | None = None, loaded: dict[str, Path] | None = None
+        self,
+        folders: Sequence[Path],
+        system: Callable[[str, bool], Path | None] = open_by_name,
+        first: Path | None = None,
     ) -> None:
-        self._nvidia = [
+        nvidia = [
             library for folder in folders for library in sorted((folder / "nvidia").glob("*/lib")) if library.is_dir()
         ]
-        self._torch = [library for folder in folders if (library := folder / "torch" / "lib").is_dir()]
-        self._loader = loader if loader is not None else LoaderSearch()
-        self._loaded = loaded if loaded is not None else loaded_libraries()
+        torch = [library for folder in folders if (library := folder / "torch" / "lib").is_dir()]
+        self._places = {"first": [first] if first else [], "nvidia": nvidia, "torch": torch}
+        self._system = system
+
+    def places(self) -> str:
+        """Where libraries are looked for, for messages."""
+        nvidia = {f"{folder.parents[1]}/*/lib" for folder in self._places["nvidia"]} or {
+            "NVIDIA's wheels (none is there)"
+        }
+        others = [str(folder) for source in ("first", "torch") for folder in self._places[source]]
+        return f"{', '.join([*sorted(nvidia), *others])}, and by the system's loader (LD_LIBRARY_PATH, ldconfig)"
 
     def find(self, runtime: OnnxRuntime) -> CudaLibraries:
         """Find the libraries for one ONNX Runtime; see `find_cuda_libraries`."""
@@ -231,12 +274,19 @@ class CudaSearch:
 
     def other_versions(self, prefix: str) -> Iterator[Path]:
         """Every library whose file name begins with a prefix such as ``libcublas.so.``."""
-        for folder in (*self._nvidia, *self._torch):
-            yield from folder.glob(f"{prefix}*")
-        yield from self._loader.names(prefix)
+        for folders in self._places.values():
+            for folder in folders:
+                yield from folder.glob(f"{prefix}*")
 
     def _choose(self, name: str, major: int | None, unusable: list[str]) -> tuple[Path, str, SharedLibrary] | None:
-        for path, source in self._candidates(name):
+        for find, source in self._candidates(name):
+            try:
+                path = find()
+            except OSError as error:
+                unusable.append(f"{name} of the system's loader: {error}")
+                continue
+            if path is None:
+                continue
             try:
                 library = read_shared_library(path)
             except ElfError as error:
@@ -250,15 +300,13 @@ class CudaSearch:
                 return path, source, library
         return None
 
-    def _candidates(self, name: str) -> Iterator[tuple[Path, str]]:
-        if name in self._loaded:
-            yield self._loaded[name], "loaded"
-        for folders, source in ((self._nvidia, "nvidia"), (self._torch, "torch")):
+    def _candidates(self, name: str) -> Iterator[tuple[Callable[[], Path | None], str]]:
+        yield partial(self._system, name, False), "loaded"
+        for source, folders in self._places.items():
             for folder in folders:
                 if (folder / name).is_file():
-                    yield folder / name, source
-        for path in self._loader.find(name):
-            yield path, "system"
+                    yield partial(Path, folder, name), source
+        yield partial(self._system, name, True), "system"
 
 
 def _other_cuda(path: Path, library: SharedLibrary, major: int) -> int | None:

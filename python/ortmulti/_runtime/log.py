@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ortmulti import _core
-from ortmulti._runtime.threads import Task
+from ortmulti._runtime.threads import BackgroundThread
 
 if TYPE_CHECKING:
     import logging
@@ -38,8 +38,6 @@ _emitting = threading.RLock()
 _PATIENCE_S = 5.0
 
 _callback: Callback | None = None
-_task: Task | None = None
-_lock = threading.Lock()
 
 
 def logger(name: str = _CORE) -> logging.Logger:
@@ -115,40 +113,26 @@ def _emit_until_closed() -> None:
             return
 
 
+_thread = BackgroundThread(_emit_until_closed, "ortmulti-log")
+
+
 def start() -> None:
-    """Starts the emitting thread, unless it runs in this process already.
+    """Start the emitting thread, unless it runs in this process already.
 
     Raises:
         RuntimeException: The system gives no further thread.
     """
-    global _task
-    if _task is not None:
-        return
-    with _lock:
-        if _task is None:
-            task = _task = Task(_emit_until_closed, "ortmulti-log")
-            try:
-                task.start()
-            except BaseException:
-                if task.revoke():
-                    _task = None
-                raise
+    _thread.start()
 
 
 def stop() -> None:
-    """Ends the emitting thread after it has emitted what waits."""
-    global _task
-    with _lock:
-        task, _task = _task, None
-    if task is not None:
-        _core.close_log()
-        task.wait()
+    """End the emitting thread after it has emitted what waits."""
+    _thread.stop(_core.close_log)
 
 
 def _after_fork_in_child() -> None:
-    global _task, _lock, _emitting
-    _lock, _emitting = threading.Lock(), threading.RLock()
-    _task = None  # it stayed with the parent; the next use starts another
+    global _emitting
+    _emitting = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable
 
 from ortmulti.errors import RuntimeException
 
-__all__ = ["Change", "Changes", "Task"]
+__all__ = ["BackgroundThread", "Change", "Changes", "Task"]
 
 
 class Task:
@@ -84,6 +85,61 @@ class Task:
     def _end(self) -> None:
         self._ended = True
         self._unfinished.release()
+
+
+class BackgroundThread:
+    """One thread of the process, started at the first use. A forked child starts its own.
+
+    Args:
+        call: The function that the thread calls.
+        name: The thread's name.
+        prepare: Called before the thread is started.
+    """
+
+    def __init__(self, call: Callable[[], object], name: str, prepare: Callable[[], object] | None = None) -> None:
+        self._call = call
+        self._name = name
+        self._prepare = prepare
+        self._task: Task | None = None
+        self._stopped = False
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._after_fork_in_child)
+
+    def start(self) -> bool:
+        """Start the thread, unless it runs already; return False once it was stopped.
+
+        Raises:
+            RuntimeException: The system gives no further thread.
+        """
+        if self._task is not None:
+            return True
+        with self._lock:
+            if self._stopped:  # daemon threads may ask to the very end, and the process would not end
+                return False
+            if self._task is None:
+                if self._prepare is not None:
+                    self._prepare()
+                task = self._task = Task(self._call, self._name)
+                try:
+                    task.start()
+                except BaseException:
+                    if task.revoke():
+                        self._task = None
+                    raise
+            return True
+
+    def stop(self, close: Callable[[], object]) -> None:
+        """End the thread for good, at the interpreter's end: `close` has the call return."""
+        with self._lock:
+            task, self._task = self._task, None
+            self._stopped = True
+        if task is not None:
+            close()
+            task.wait()
+
+    def _after_fork_in_child(self) -> None:
+        self._lock = threading.Lock()
+        self._task = None  # it stayed with the parent
 
 
 class Change:
