@@ -12,6 +12,8 @@ import pytest
 from tests.cache import test_optimized_build as helpers
 from tests.support.processes import child_environment
 
+pytestmark = pytest.mark.process
+
 # For a cache in a file system of so many kilobytes and files.
 CODE = """
 import json, sys

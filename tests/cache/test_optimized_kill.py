@@ -13,6 +13,8 @@ from ortmulti.cache.key import CacheKey
 from tests.support.cached_models import key, left, store, write_model
 from tests.support.processes import child_environment
 
+pytestmark = pytest.mark.process
+
 # Runs one step; at the file system event number `stop` in the folder it says so and waits to be killed.
 CODE = """
 import os, sys, time

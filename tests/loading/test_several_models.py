@@ -55,6 +55,7 @@ def pool(model: Any, results: Callable[[ortmulti.InferenceSession], Any]) -> Non
 
 
 WAYS = [alone, together, each_its_own, pool]
+WAYS_OF_MANY = ["together", "each_its_own", "pool"]
 
 
 def same(expected: list[Any], found: list[Any]) -> bool:
@@ -137,7 +138,7 @@ def test_sessions_of_different_models_run_while_others_come_and_go() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("way", ["alone", "together", "each_its_own", "pool"])
+@pytest.mark.parametrize("way", ["alone", *(pytest.param(way, marks=pytest.mark.process) for way in WAYS_OF_MANY)])
 def test_unloaded_and_reloaded_50_times(way: str) -> None:
     """With 16 MB of weights, of which 50 more would be 800 MB; no thread and no file is left either.
 
