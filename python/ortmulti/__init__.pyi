@@ -14,7 +14,6 @@ from ortmulti import ort_device as ort_device
 from ortmulti import ort_value_vector as ort_value_vector
 from ortmulti import patch as patch
 from ortmulti import pool as pool
-from ortmulti import progress as progress
 from ortmulti import provider_options as provider_options
 from ortmulti import providers as providers
 from ortmulti import session as session
@@ -24,8 +23,8 @@ from ortmulti import values as values
 from ortmulti._core import ModelMetadata as ModelMetadata
 from ortmulti._core import NodeArg as NodeArg
 from ortmulti._core import __version__ as __version__
-from ortmulti._create.tuning_file import Tuning as Tuning
-from ortmulti._create.tuning_file import TuningWarning as TuningWarning
+from ortmulti._create.tuning import Tuning as Tuning
+from ortmulti._create.tuning import TuningWarning as TuningWarning
 from ortmulti._runtime.environment import GlobalThreadPools as GlobalThreadPools
 from ortmulti._runtime.environment import configure as configure
 from ortmulti._runtime.environment import disable_telemetry_events as disable_telemetry_events
@@ -77,6 +76,7 @@ from ortmulti.errors import WeightsError as WeightsError
 from ortmulti.io_binding import IOBinding as IOBinding
 from ortmulti.io_binding import SessionIOBinding as SessionIOBinding
 from ortmulti.loader import LoaderOptions as LoaderOptions
+from ortmulti.loader import LoadProgress as LoadProgress
 from ortmulti.lora import AdapterFormat as AdapterFormat
 from ortmulti.lora import LoraAdapter as LoraAdapter
 from ortmulti.options import ExecutionMode as ExecutionMode
@@ -98,7 +98,6 @@ from ortmulti.pool.pool import Pool as Pool
 from ortmulti.pool.stats import DeviceStats as DeviceStats
 from ortmulti.pool.stats import Latency as Latency
 from ortmulti.pool.stats import PoolStats as PoolStats
-from ortmulti.progress import LoadProgress as LoadProgress
 from ortmulti.session import InferenceSession as InferenceSession
 from ortmulti.session import Sessions as Sessions
 from ortmulti.session import create_sessions as create_sessions

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ortmulti import _core
-from ortmulti._runtime import cuda as _cuda
+from ortmulti._runtime import startup as _startup
 from ortmulti.errors import DeviceError, InvalidArgument, InvalidType
 
 __all__ = ["Device", "parse_devices"]
@@ -60,7 +60,7 @@ def parse_devices(devices: str | int | Device | Iterable[str | int | Device]) ->
     """
     named = name_devices(devices)
     if named is None:
-        count = _cuda.device_count()
+        count = _startup.device_count()
         return [Device("cuda", index) for index in range(count)] if count else [Device("cpu")]
     check_devices_exist(named)
     return named
@@ -86,7 +86,7 @@ def check_devices_exist(devices: Iterable[Device]) -> None:
     cuda = [device for device in devices if device.kind == "cuda"]
     if not cuda:
         return
-    count = _cuda.device_count()
+    count = _startup.device_count()
     for device in cuda:
         if device.index >= count:
             found = "this process sees no CUDA device" if count == 0 else f"this process sees {count}, from cuda:0 on"

@@ -202,9 +202,9 @@ def _find_source(
         return Source(model, _core.shareable_weights(model))
     from ortmulti import cache
 
-    wanted = cache.Wanted(model, providers, options, devices)
+    wanted = cache.CacheRequest(model, providers, options, devices)
     try:
-        return wanted.find_or_make(
+        return wanted.find_or_build(
             _take,
             lambda draft: _make_source(wanted, draft),
             offline=optimize == "offline",
@@ -221,7 +221,7 @@ def _take(entry: cache.Entry) -> Source:
     return Source(entry.model_path, entry.weights, _Owner(entry))
 
 
-def _make_source(wanted: cache.Wanted, draft: cache.Draft) -> Source:
+def _make_source(wanted: cache.CacheRequest, draft: cache.StagedEntry) -> Source:
     with contextlib.ExitStack() as stack:
         stack.enter_context(draft)
         entry = wanted.build(draft, lambda entry: (entry, _refused(wanted, entry)))
@@ -232,7 +232,7 @@ def _make_source(wanted: cache.Wanted, draft: cache.Draft) -> Source:
         return Source(published.model_path, published.weights, owner)
 
 
-def _refused(wanted: cache.Wanted, entry: cache.Entry) -> list[str]:
+def _refused(wanted: cache.CacheRequest, entry: cache.Entry) -> list[str]:
     """The weights that ONNX Runtime does not take, such as those that it plans on the CPU."""
     from ortmulti import cache
 

@@ -1,12 +1,14 @@
-"""How weights are read."""
+"""How a load reads weights, and how far it has come."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import TypeAlias
 
 from ortmulti._runtime import checks as _checks
 
-__all__ = ["LoaderOptions"]
+__all__ = ["LoadProgress", "LoaderOptions", "OnLoadProgress"]
 
 # Of each field: the least, and the most that is no mistake.
 _LIMITS = {"reader_threads": (1, 1024), "chunk_bytes": (4096, 2**30), "buffers_per_thread": (1, 64)}
@@ -37,3 +39,33 @@ class LoaderOptions:
             value = getattr(self, field.name)
             if value is not None:
                 object.__setattr__(self, field.name, _checks.integer(field.name, value, *_LIMITS[field.name]))
+
+
+@dataclass(frozen=True)
+class LoadProgress:
+    """How far `load` has come.
+
+    Attributes:
+        bytes_loaded: Bytes of shared weights that are on the first device or on their way to it; 0 where none are
+            shared.
+        bytes_total: All bytes of shared weights; 0 where none are, or while it is not known.
+        seconds: Since the call.
+        sessions_ready: Sessions that can run.
+        sessions_total: All that were asked for.
+        device: The device of the session that has just become ready; empty where the news is of bytes.
+    """
+
+    bytes_loaded: int
+    bytes_total: int
+    seconds: float
+    sessions_ready: int
+    sessions_total: int
+    device: str = ""
+
+    @property
+    def gb_per_second(self) -> float:
+        """Gigabytes (1e9 bytes) of weights a second, from the call on."""
+        return self.bytes_loaded / self.seconds / 1e9 if self.seconds > 0 else 0.0
+
+
+OnLoadProgress: TypeAlias = Callable[[LoadProgress], object]

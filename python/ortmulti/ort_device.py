@@ -7,7 +7,7 @@ from typing import Any
 
 from ortmulti import errors
 from ortmulti._runtime import checks, libraries
-from ortmulti._runtime import cuda as _cuda
+from ortmulti._runtime import startup as _startup
 from ortmulti.errors import DeviceError, InvalidArgument, InvalidType, LibraryError
 
 __all__ = ["OrtDevice", "OrtDeviceVendorId", "core_device", "device_name"]
@@ -242,7 +242,7 @@ def core_device(what: str, device: Any) -> str:
 
 
 def _cuda_name(index: int) -> str:
-    count = _cuda.device_count()
+    count = _startup.device_count()
     if index >= count:
         raise DeviceError(f"there is no device cuda:{index}: this process sees {count} CUDA devices")
     return f"cuda:{index}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ortmulti import _core, provider_options
-from ortmulti._runtime import cuda, cuda_libraries, libraries, startup
+from ortmulti._runtime import cuda_libraries, libraries, startup
 from ortmulti.devices import Device, check_devices_exist
 from ortmulti.errors import DeviceError, InvalidArgument, InvalidType, LibraryError
 from ortmulti.provider_options import CPU, CUDA
@@ -136,7 +136,7 @@ def for_device(device: Device, options: Mapping[str, Any] | None) -> list[Provid
 
 def preferred() -> list[Provider]:
     """What a session gets that asks for no provider: CUDA where the installed distribution and this machine have it."""
-    return [(CUDA, {})] if CUDA in startup.get_available_providers() and cuda.device_count() else [(CPU, {})]
+    return [(CUDA, {})] if CUDA in startup.get_available_providers() and startup.device_count() else [(CPU, {})]
 
 
 def kind_of(providers: Sequence[Provider]) -> str:

@@ -24,7 +24,7 @@ from ortmulti.options import RunOptions, SessionOptions
 from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:
-    from ortmulti._create.tuning_file import Tuning
+    from ortmulti._create.tuning import Tuning
 
 __all__ = ["InferenceSession", "Sessions", "create_sessions"]
 
@@ -81,7 +81,7 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         given = to_session_options(sess_options)
         options = session_arguments.apply(given, kwargs)
         if tuning is not None:
-            from ortmulti._create.tuning_file import use_for_session
+            from ortmulti._create.tuning import use_for_session
 
             given, providers = use_for_session(tuning, model, options, providers, provider_options)
             options, provider_options = given, None
@@ -321,7 +321,7 @@ def create_sessions(
     options = to_session_options(options)
     callbacks = creation.Callbacks(progress)
     if tuning is not None:
-        from ortmulti._create.tuning_file import use
+        from ortmulti._create.tuning import use
         from ortmulti.devices import name_devices, parse_devices
 
         asked = parse_devices("all") if devices == "all" else name_devices(devices) or []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import ortmulti
 from ortmulti import _core
-from ortmulti._create import config_entries, config_keys
+from ortmulti._create import config_entries
 from ortmulti._create.config_entries import check_options, check_run_entry, check_session_entry
 from ortmulti._runtime import checks
 from ortmulti._runtime.libraries import release_of
@@ -22,7 +22,7 @@ from tests.support import onnx_models
 
 AFFINITIES = "session.intra_op_thread_affinities"
 SHRINKAGE = "memory.enable_memory_arena_shrinkage"
-KNOWN = {key for keys in (*config_keys.SESSION.values(), *config_keys.RUN.values()) for key in keys}
+KNOWN = {key for keys in (*config_entries.SESSION.values(), *config_entries.RUN.values()) for key in keys}
 
 
 def never() -> str:
@@ -146,7 +146,7 @@ def test_the_release_is_asked_only_where_it_matters() -> None:
 
 
 def test_releases_are_in_their_order() -> None:
-    releases = [release_of(text) for text in config_keys.SESSION]
+    releases = [release_of(text) for text in config_entries.SESSION]
     assert releases == sorted(releases)
     assert all(len(numbers) == 2 for numbers in releases)
 

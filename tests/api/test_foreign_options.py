@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 import ortmulti
-from ortmulti._create import config_keys
+from ortmulti._create import config_entries
 from ortmulti._create.foreign_options import to_run_options, to_session_options
 from ortmulti._runtime import libraries
 from tests.support import onnx_models
@@ -91,7 +91,7 @@ def test_config_entries_under_known_keys_are_taken_over() -> None:
 
 def test_every_known_key_is_asked_for() -> None:
     theirs = onnxruntime.SessionOptions()
-    keys = [key for keys in config_keys.SESSION.values() for key in keys]
+    keys = [key for keys in config_entries.SESSION.values() for key in keys]
     assert len(keys) == len(set(keys))
     others = {
         "optimization.minimal_build_optimizations": "save",
@@ -112,7 +112,7 @@ def test_the_keys_are_those_of_the_installed_release() -> None:
     """What the library has of names of this form."""
     library = libraries.find_onnxruntime().path.read_bytes()
     names = re.findall(rb"(?<![\w.])(?:session|optimization|mlas|memory)(?:\.[a-z0-9_]+)+(?=\0)", library)
-    known = {key for table in (config_keys.SESSION, config_keys.RUN) for keys in table.values() for key in keys}
+    known = {key for table in (config_entries.SESSION, config_entries.RUN) for keys in table.values() for key in keys}
     assert len(names) > 20
     # Short texts may lie in instructions instead, a part of one beside a part of another.
     assert {name.decode() for name in names if name.count(b"session.") < 2} <= known

@@ -17,7 +17,7 @@ import ortmulti
 from ortmulti import _core
 from ortmulti._create import shared as _shared
 from ortmulti._runtime import startup
-from ortmulti.cache import Cache, Draft, Entry, Wanted, compute_capability, key_of
+from ortmulti.cache import Cache, CacheRequest, Entry, StagedEntry, compute_capability, key_of
 from ortmulti.devices import Device
 from tests.cache.test_optimized_build import CPU
 from tests.support import onnx_models
@@ -125,18 +125,18 @@ def test_an_entry_that_cannot_be_read_is_made_anew(tmp_path: Path, cache: Cache)
     assert entry is not None
     (stored.folder / "shared").unlink()
     (stored.folder / "shared").mkdir()
-    wanted = Wanted(model, CPU, None, [Device("cpu")])
+    wanted = CacheRequest(model, CPU, None, [Device("cpu")])
 
     def use(_: Entry) -> str:
         with entry:
             entry.verify()
         return "used"
 
-    def make(draft: Draft) -> str:
+    def make(draft: StagedEntry) -> str:
         draft.discard()
         return "made"
 
-    assert wanted.find_or_make(use, make, offline=False) == "made"
+    assert wanted.find_or_build(use, make, offline=False) == "made"
 
 
 def test_what_cannot_be_optimized_is_loaded_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_what_cannot_be_optimized_is_loaded_as_it_is(monkeypatch: pytest.MonkeyP
 def test_weights_that_are_not_taken_are_left_out(tmp_path: Path, cache: Cache) -> None:
     model = str(onnx_models.write_external(tmp_path)[0])
     seen: list[tuple[str, ...]] = []
-    wanted = Wanted(model, CPU, None, [Device("cpu")])
+    wanted = CacheRequest(model, CPU, None, [Device("cpu")])
 
     def create(entry: Entry) -> tuple[Entry, list[str]]:
         seen.append(entry.refused)
@@ -165,7 +165,7 @@ def test_weights_that_are_not_taken_are_left_out(tmp_path: Path, cache: Cache) -
 
 def test_weights_that_are_never_taken_are_named(tmp_path: Path, cache: Cache) -> None:
     model = str(onnx_models.write_external(tmp_path)[0])
-    wanted = Wanted(model, CPU, None, [Device("cpu")])
+    wanted = CacheRequest(model, CPU, None, [Device("cpu")])
     with (
         cache.draft(key_of(model, CPU)) as draft,
         pytest.raises(ortmulti.NotOptimizable, match=r"does not take the weights one, two$"),

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import ortmulti
-from ortmulti._create import fingerprint
-from ortmulti.cache import identity
+from ortmulti._create import tuning
+from ortmulti.cache import key as cache_key
 from ortmulti.errors import NotOptimizable, WeightsError
 from tests.support import onnx_models
 from tests.support.processes import run_child
@@ -83,27 +83,27 @@ def test_a_model_that_shrinks_between_its_index_and_its_digest_is_an_error(
 ) -> None:
     path = tmp_path / "model.onnx"
     model = onnx_models.matmul()
-    index = identity.index_model
+    index = cache_key.index_model
 
-    def index_and_cut(model: identity.FileIdentity | memoryview) -> object:
+    def index_and_cut(model: cache_key.FileIdentity | memoryview) -> object:
         result = index(model)
         os.truncate(path, 100)
         return result
 
-    for module in (identity, fingerprint):
+    for module in (cache_key, tuning):
         monkeypatch.setattr(module, "index_model", index_and_cut)
     path.write_bytes(model)
     with pytest.raises(NotOptimizable, match=r"model\.onnx' was changed or replaced while"):
-        identity.read_content(str(path), None)
+        cache_key.read_content(str(path), None)
     path.write_bytes(model)
     with pytest.raises(WeightsError, match=r"model\.onnx' was changed or replaced while"):
-        fingerprint.describe_model(str(path))
+        tuning.describe_model(str(path))
 
 
 def test_a_file_has_the_digest_of_its_bytes(tmp_path: Path) -> None:
     for model in (onnx_models.matmul(), many_initializers(100)):
         path = tmp_path / "model.onnx"
         path.write_bytes(model)
-        assert fingerprint.describe_model(str(path)) == fingerprint.describe_model(model)
+        assert tuning.describe_model(str(path)) == tuning.describe_model(model)
     with pytest.raises(ortmulti.NoSuchFile):
-        fingerprint.describe_model(str(tmp_path / "none"))
+        tuning.describe_model(str(tmp_path / "none"))

@@ -16,7 +16,7 @@ import ortmulti
 from ortmulti import Timeline, _core
 from ortmulti._create import creation, shared
 from ortmulti._runtime import startup
-from ortmulti.cache import Cache, Draft, Entry
+from ortmulti.cache import Cache, Entry, StagedEntry
 from ortmulti.cache.entry import Damaged
 from ortmulti.devices import Device
 from tests.cache.test_optimized_build import CPU
@@ -70,19 +70,19 @@ class Listener:
 @pytest.fixture
 def listener(monkeypatch: pytest.MonkeyPatch) -> Listener:
     made = Listener()
-    verify, publish = Entry.verify, Draft.publish
+    verify, publish = Entry.verify, StagedEntry.publish
 
     def noted_verify(entry: Entry, poll: Callable[[], object] | None = None) -> None:
         verify(entry, poll)
         made.done.append("verified")
 
-    def noted_publish(draft: Draft) -> Entry:
+    def noted_publish(draft: StagedEntry) -> Entry:
         entry = publish(draft)
         made.done.append("published")
         return entry
 
     monkeypatch.setattr(Entry, "verify", noted_verify)
-    monkeypatch.setattr(Draft, "publish", noted_publish)
+    monkeypatch.setattr(StagedEntry, "publish", noted_publish)
     return made
 
 
@@ -169,7 +169,7 @@ def test_what_was_not_given_out_is_closed(model: str, listener: Listener, monkey
         raise Damaged("for this test")
 
     monkeypatch.setattr(creation, "create", noted)
-    monkeypatch.setattr(Draft, "publish", fail)
+    monkeypatch.setattr(StagedEntry, "publish", fail)
     with pytest.raises(Damaged):
         load(model, listener)
     assert len(created) == 3

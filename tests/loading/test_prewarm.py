@@ -10,7 +10,7 @@ import pytest
 
 import ortmulti
 from ortmulti import Device, _core
-from ortmulti._runtime import visible_gpus
+from ortmulti._runtime import prewarm
 from tests.support import gpus as _gpus
 from tests.support import onnx_models
 from tests.support.processes import check_child, nothing_leaks
@@ -57,7 +57,7 @@ def test_devices_that_cannot_be_understood_are_refused_at_once(
 
 @pytest.fixture
 def hints(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr(visible_gpus, "_said", False)
+    monkeypatch.setattr(prewarm, "_said", False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     caplog.set_level(logging.INFO, logger="ortmulti")
     return caplog
@@ -86,8 +86,8 @@ def test_many_unused_gpus_are_worth_a_hint(
 ) -> None:
     if current is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", current)
-    visible_gpus.hint(used, visible)
-    visible_gpus.hint(used, visible)
+    prewarm.hint_at_unused_gpus(used, visible)
+    prewarm.hint_at_unused_gpus(used, visible)
     [record] = hints.records
     assert (record.name, record.levelno) == ("ortmulti", logging.INFO)
     assert f"sees {visible} GPUs and uses {len(set(used) - {Device('cpu')})}" in record.getMessage()
@@ -99,15 +99,15 @@ def test_many_unused_gpus_are_worth_a_hint(
     [(gpus(0, 1, 2), 4), (gpus(0), 3), (gpus(*range(5)), 8), ([Device("cpu")], 8), ([], 8)],
 )
 def test_a_few_unused_gpus_are_not(hints: pytest.LogCaptureFixture, used: list[Device], visible: int) -> None:
-    visible_gpus.hint(used, visible)
+    prewarm.hint_at_unused_gpus(used, visible)
     assert hints.records == []
 
 
 def test_a_hint_that_nobody_reads_is_kept_for_later(hints: pytest.LogCaptureFixture) -> None:
     hints.set_level(logging.WARNING, logger="ortmulti")
-    visible_gpus.hint(gpus(0), 8)
+    prewarm.hint_at_unused_gpus(gpus(0), 8)
     hints.set_level(logging.INFO, logger="ortmulti")
-    visible_gpus.hint(gpus(0), 8)
+    prewarm.hint_at_unused_gpus(gpus(0), 8)
     assert len(hints.records) == 1
 
 

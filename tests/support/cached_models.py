@@ -10,10 +10,9 @@ from typing import Any
 
 from ortmulti import _core
 from ortmulti.cache import entry as _entry
-from ortmulti.cache.entries import Cache, Draft
+from ortmulti.cache.entries import Cache, StagedEntry
 from ortmulti.cache.entry import Entry
-from ortmulti.cache.identity import FileIdentity
-from ortmulti.cache.key import CacheKey, key_of
+from ortmulti.cache.key import CacheKey, FileIdentity, key_of
 from tests.support import onnx_models
 
 CPU = [("CPUExecutionProvider", {})]
@@ -29,7 +28,7 @@ def key(model: Path, **arguments: object) -> CacheKey:
     return key_of(str(model), CPU, **arguments)
 
 
-def fill(draft: Draft, own: bytes = b"weights" * 1000) -> Entry:
+def fill(draft: StagedEntry, own: bytes = b"weights" * 1000) -> Entry:
     """Writes an entry into a draft: the model's first weight in its file, another in weights.bin."""
     (draft.folder / "model.onnx").write_bytes(b"graph of " + draft.key.digest.encode())
     (draft.folder / "weights.bin").write_bytes(own)

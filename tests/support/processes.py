@@ -107,10 +107,10 @@ def nothing_leaks() -> Iterator[None]:
 
 def held(folder: Path) -> Counter[str]:
     """How much this process holds: threads, open files, drafts in the cache, and files in `folder`/temporary."""
-    from ortmulti.cache.staging import Scratch
+    from ortmulti.cache.staging import StagingDir
 
     cache, temporary = Path(os.environ["ORTMULTI_CACHE"]), folder / "temporary"
-    drafts, scratch = cache / "drafts", Scratch(cache)
+    drafts, scratch = cache / "drafts", StagingDir(cache)
     if drafts.exists():
         with scratch.locked():
             scratch.remove_abandoned()  # as the next draft does: what is left is held

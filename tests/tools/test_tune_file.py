@@ -18,10 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 from ortmulti import GraphOptimizationLevel, SessionOptions, Tuning, TuningWarning
-from ortmulti._create.fingerprint import describe_machine, describe_model, differences
-from ortmulti._create.tuning_apply import LOAD_DEFAULTS, apply
-from ortmulti._create.tuning_options import OPTIONS, known_to
-from ortmulti._create.tuning_threads import affinities, numa_nodes
+from ortmulti._create.tuning import LOAD_DEFAULTS, apply, describe_machine, describe_model, differences
+from ortmulti._create.tuning_options import OPTIONS, affinities, known_to, numa_nodes
 from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
 from ortmulti.provider_options import CUDA
 from ortmulti.provider_options import OPTIONS as PROVIDER_OPTIONS

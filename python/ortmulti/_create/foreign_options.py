@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ortmulti import errors
-from ortmulti._create import config_keys
+from ortmulti._create import config_entries
 from ortmulti.errors import InvalidType
 from ortmulti.options import RunOptions, SessionOptions
 
@@ -60,7 +60,7 @@ def to_session_options(options: object) -> SessionOptions | None:
         )
     taken = SessionOptions()
     _copy(options, taken, _SESSION)
-    for key, value in _entries(options, "get_session_config_entry", config_keys.SESSION).items():
+    for key, value in _entries(options, "get_session_config_entry", config_entries.SESSION).items():
         taken.add_session_config_entry(key, value)
     return taken
 
@@ -82,7 +82,7 @@ def to_run_options(options: object) -> RunOptions | None:
         raise InvalidType(f"run_options must be an ortmulti.RunOptions, not {type(options).__name__}")
     taken = RunOptions()
     _copy(options, taken, _RUN)
-    for key, value in _entries(options, "get_run_config_entry", config_keys.RUN).items():
+    for key, value in _entries(options, "get_run_config_entry", config_entries.RUN).items():
         taken.add_run_config_entry(key, value)
     return taken
 

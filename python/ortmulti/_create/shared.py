@@ -244,9 +244,9 @@ def _over_entry(load: _Load) -> tuple[list[_core.Session], Timeline]:
     from ortmulti import cache
 
     request = load.request
-    wanted = cache.Wanted(request.model, load.sessions[0], request.options, load.targets, load.spans)
+    wanted = cache.CacheRequest(request.model, load.sessions[0], request.options, load.targets, load.spans)
     try:
-        return wanted.find_or_make(
+        return wanted.find_or_build(
             lambda entry: _over(load, entry),
             lambda draft: _over_new_entry(load, wanted, draft),
             offline=request.optimize == "offline",
@@ -322,7 +322,9 @@ def _create_over(
     )
 
 
-def _over_new_entry(load: _Load, wanted: cache.Wanted, draft: cache.Draft) -> tuple[list[_core.Session], Timeline]:
+def _over_new_entry(
+    load: _Load, wanted: cache.CacheRequest, draft: cache.StagedEntry
+) -> tuple[list[_core.Session], Timeline]:
     """Optimizes the model, creates the sessions over the result, and publishes that once they are there."""
     from ortmulti import cache
 

@@ -1,13 +1,16 @@
-"""The options that tuning knows: what they are called, which values they take, and where they go."""
+"""The options that tuning knows: their names, values and places, and the CPUs that threads are bound to."""
 
 from __future__ import annotations
 
 import difflib
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from ortmulti._create import config_keys
+from ortmulti._create import config_entries
 from ortmulti._runtime.libraries import release_of
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.options import ExecutionMode, GraphOptimizationLevel
@@ -56,7 +59,9 @@ class Option:
         """The first release of ONNX Runtime that has it, as far as that is newer than the oldest supported one."""
         if self.where == "provider":
             return PROVIDER_OPTIONS[CUDA][self.name].since or ()
-        releases = [release_of(release) for release, keys in config_keys.SESSION.items() if set(self.keys) & set(keys)]
+        releases = [
+            release_of(release) for release, keys in config_entries.SESSION.items() if set(self.keys) & set(keys)
+        ]
         return max(releases, default=())
 
 
@@ -172,3 +177,56 @@ def describe(options: Mapping[str, Scalar]) -> str:
 
 def _text(value: Scalar) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_NODES = Path("/sys/devices/system/node")
+
+
+def numa_nodes(folder: Path = _NODES) -> dict[int, tuple[int, ...]]:
+    """The NUMA nodes with the processors that this process may use, without those of which it may use none."""
+    usable = os.sched_getaffinity(0)
+    found: dict[int, tuple[int, ...]] = {}
+    for entry in sorted(folder.glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
+        try:
+            cpus = tuple(sorted(_parse((entry / "cpulist").read_text()) & usable))
+        except OSError:
+            continue
+        if cpus:
+            found[int(entry.name[4:])] = cpus
+    return found
+
+
+def affinities(where: str, threads: int, nodes: dict[int, tuple[int, ...]] | None = None) -> str:
+    """What ONNX Runtime is told for ``thread_affinity``: the processors, from 1 on, of each thread but the calling one.
+
+    Args:
+        where: ``"cores"``: a processor for each thread; ``"node:N"``: those of that NUMA node for all.
+        threads: How many there are, the calling one included.
+        nodes: The NUMA nodes; default: this machine's.
+
+    Returns:
+        The text; empty for one thread.
+
+    Raises:
+        InvalidArgument: There is no such node.
+    """
+    if threads < 2:
+        return ""
+    if where == "cores":
+        usable = sorted(os.sched_getaffinity(0))
+        # The first one is left to the calling thread.
+        return ";".join(str(usable[number % len(usable)] + 1) for number in range(1, threads))
+    nodes = numa_nodes() if nodes is None else nodes
+    number = int(where.removeprefix("node:"))
+    if number not in nodes:
+        raise InvalidArgument(f"there is no NUMA node {number} that this process may use")
+    return ";".join([",".join(str(cpu + 1) for cpu in nodes[number])] * (threads - 1))
+
+
+def _parse(text: str) -> set[int]:
+    """The kernel's list of numbers: "0-3,8"."""
+    return {
+        number
+        for match in re.finditer(r"(\d+)(?:-(\d+))?", text)
+        for number in range(int(match[1]), int(match[2] or match[1]) + 1)
+    }

@@ -23,6 +23,7 @@ _CORE = "ortmulti"
 
 # ONNX Runtime's severities 0 to 4, verbose, info, warning, error and fatal, as levels of `logging`.
 _LEVELS = (10, 20, 30, 40, 50)
+INFO = 20
 
 # Only a bound on how long the thread may stay in one wait; a record or the end wakes it at once.
 _WAIT_MS = 60_000

@@ -1,4 +1,4 @@
-"""The ONNX Runtime library of this process: opened at the first use, closed in order at exit."""
+"""ONNX Runtime and CUDA in this process: opened at the first use, closed in order at exit."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from ortmulti import _core
 from ortmulti._runtime import callbacks, log
+from ortmulti.errors import LibraryError
 
 _lock = threading.RLock()
 _closes_at_exit = False
@@ -80,3 +81,34 @@ def get_available_providers() -> list[str]:
     """
     ensure_library()
     return list(_core.available_providers())
+
+
+def begin_opening_libraries() -> None:
+    """Opens the CUDA libraries in the background, unless they are open or that is under way."""
+    if _core.cuda_driver_version() is None:
+        return
+    from ortmulti._runtime import cuda_libraries, libraries
+
+    try:
+        runtime = libraries.find_onnxruntime()
+        if not runtime.has_cuda or cuda_libraries.why_no_cuda(runtime):
+            return
+    except LibraryError:
+        return  # whoever needs it says so
+    found = [str(path) for path in cuda_libraries.find_cuda_libraries(runtime).found]
+    linked = max((i + 1 for i, path in enumerate(found) if path.rsplit("/", 1)[-1] in runtime.cuda_needed), default=0)
+    _core.begin_opening_cuda_libraries(found[:linked], found[linked:])
+
+
+def device_count() -> int:
+    """How many CUDA devices this process sees; starts CUDA.
+
+    Returns:
+        0 on a machine without NVIDIA hardware, or where CUDA_VISIBLE_DEVICES hides it.
+
+    Raises:
+        DeviceError: There is hardware, and its driver does not work.
+        ForkError: This process was forked after its parent had started CUDA.
+    """
+    begin_opening_libraries()
+    return _core.cuda_device_count()

@@ -10,7 +10,7 @@ from onnx import ModelProto, helper
 from onnx.backend.base import Backend
 from onnx.checker import check_model
 
-from ortmulti._runtime import cuda, startup
+from ortmulti._runtime import startup
 from ortmulti.backend import _options
 from ortmulti.backend.backend_rep import OnnxRuntimeBackendRep
 from ortmulti.errors import RuntimeException
@@ -98,7 +98,7 @@ class OnnxRuntimeBackend(Backend):
             return int(index or 0) == 0
         if kind not in ("CUDA", "GPU") or CUDA not in startup.get_available_providers():
             return False
-        return int(index or 0) < cuda.device_count()
+        return int(index or 0) < startup.device_count()
 
     @classmethod
     def prepare(cls, model: Any, device: str | None = None, **kwargs: Any) -> OnnxRuntimeBackendRep:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from ortmulti.cache.entries import Cache, Draft
-from ortmulti.cache.find_or_build import Wanted
-
-from .build import build, entry_options, not_loadable, signature
-from .entry import Damaged, Entry
-from .key import CacheKey, compute_capability, key_of
+from ortmulti.cache.build import CacheRequest, build, entry_options, not_loadable, signature
+from ortmulti.cache.entries import Cache, StagedEntry
+from ortmulti.cache.entry import Damaged, Entry
+from ortmulti.cache.key import CacheKey, compute_capability, key_of
 
 __all__ = [
     "Cache",
     "CacheKey",
+    "CacheRequest",
     "Damaged",
-    "Draft",
     "Entry",
-    "Wanted",
+    "StagedEntry",
     "build",
     "compute_capability",
     "entry_options",

@@ -13,12 +13,11 @@ from ortmulti._create import creation
 from ortmulti._create.creation import CheckedModel, Weights
 from ortmulti._create.sample_inputs import sample_inputs
 from ortmulti._runtime.closing import Closing
+from ortmulti.cache.build import entry_options, not_loadable, signature
+from ortmulti.cache.entry import Entry
 from ortmulti.errors import Error, NotOptimizable
 from ortmulti.options import SessionOptions
 from ortmulti.providers import Provider
-
-from .build import entry_options, not_loadable, signature
-from .entry import Entry
 
 
 @dataclass(frozen=True)

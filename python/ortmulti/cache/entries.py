@@ -16,12 +16,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from ortmulti import _core
-from ortmulti.cache.staging import DraftFolder, Scratch, check_private, remove_tree, temporary_folder
+from ortmulti.cache import entry as _entry
+from ortmulti.cache.entry import Damaged, Entry, Weights
+from ortmulti.cache.key import CacheKey
+from ortmulti.cache.staging import StagedFolder, StagingDir, check_private, remove_tree, temporary_folder
 from ortmulti.errors import Error, InvalidArgument, NotOptimizable
-
-from . import entry as _entry
-from .entry import Damaged, Entry, Weights
-from .key import CacheKey
 
 LOCATION = "ORTMULTI_CACHE"
 """Environment variable: the cache's folder."""
@@ -77,7 +76,7 @@ class Cache:
         self.folder = folder
         self.limit = limit
         self._entries = folder / "entries"
-        self._scratch = Scratch(folder)
+        self._scratch = StagingDir(folder)
 
     @classmethod
     def default(cls) -> Self:
@@ -129,18 +128,18 @@ class Cache:
         except OSError as error:
             self.say_unwritable(error)
 
-    def draft(self, key: CacheKey) -> Draft:
+    def draft(self, key: CacheKey) -> StagedEntry:
         """Make an empty folder for a new entry: a temporary one if the cache is not writable.
 
         Raises:
             NotOptimizable: Neither can be written.
         """
         try:
-            return Draft(self, key, self._scratch.new())
+            return StagedEntry(self, key, self._scratch.new())
         except OSError as error:
             self.say_unwritable(error)
         try:
-            return Draft(None, key, temporary_folder())
+            return StagedEntry(None, key, temporary_folder())
         except OSError as error:
             raise NotOptimizable(f"there is no place for the optimized model: {error}") from error
 
@@ -256,7 +255,7 @@ class Cache:
                         total -= size
 
 
-class Draft:
+class StagedEntry:
     """An entry that is being made. As a context manager it removes what was not published.
 
     Attributes:
@@ -266,7 +265,7 @@ class Draft:
         timeline: What optimizing spent its time on; None before.
     """
 
-    def __init__(self, cache: Cache | None, key: CacheKey, folder: DraftFolder) -> None:
+    def __init__(self, cache: Cache | None, key: CacheKey, folder: StagedFolder) -> None:
         self._cache = cache
         self._own = folder
         self._entry: Entry | None = None

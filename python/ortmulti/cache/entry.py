@@ -1,4 +1,4 @@
-"""An optimized model in its folder: a small graph, the tensors that only it has, and a manifest."""
+"""An optimized model in its folder: its manifest, and the checksums of its files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,9 @@ from typing import Any, Protocol
 
 from ortmulti import _core
 from ortmulti._runtime.closing import Closing
+from ortmulti.cache.key import FORMAT, CacheKey, FileIdentity
 from ortmulti.cache.staging import check_private
 from ortmulti.errors import Error
-
-from .checksum import checksum
-from .identity import FileIdentity
-from .key import FORMAT, CacheKey
 
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
@@ -315,3 +312,16 @@ def _weight_list(folder: Path, facts: Mapping[str, Any]) -> _core.WeightList:
     weights = [(name, kind, shape, *place) for name, kind, shape, *place in facts["weights"]]
     left_out = [(name, reason) for name, reason in facts["left_out"]]
     return _core.WeightList(files=files, weights=weights, left_out=left_out)
+
+
+def checksum(path: str, poll: Callable[[], object] | None = None) -> str:
+    """Compute a checksum of the file's bytes. Ctrl-C ends it in the main thread.
+
+    Args:
+        path: The file.
+        poll: Called in short intervals. An exception that it raises ends the computation.
+
+    Raises:
+        Error: The file cannot be read.
+    """
+    return f"{_core.file_checksum(path, poll):016x}"

@@ -55,7 +55,7 @@ def check_private(folder: Path) -> None:
         raise PermissionError(errno.EPERM, f"other users may write to {folder} (mode {mode}); run chmod go-w on it")
 
 
-class Scratch:
+class StagingDir:
     """The drafts below one folder, and the lock that orders what happens to it.
 
     Each draft has a lock of its own, which its process holds and the kernel releases when that dies: so a draft without
@@ -85,7 +85,7 @@ class Scratch:
         with lock:
             yield
 
-    def new(self) -> DraftFolder:
+    def new(self) -> StagedFolder:
         """Makes a folder, and removes those that killed processes left.
 
         Raises:
@@ -103,7 +103,7 @@ class Scratch:
                 _lock_path(folder).unlink(missing_ok=True)
                 lock.close()
                 raise
-        return DraftFolder(folder, lock)
+        return StagedFolder(folder, lock)
 
     def remove(self, folder: Path) -> None:
         """Removes a folder that others may be looking for; only while `locked`. Killed half-way, it leaves a draft
@@ -123,7 +123,7 @@ class Scratch:
                     _lock_path(folder).unlink(missing_ok=True)
 
 
-class DraftFolder:
+class StagedFolder:
     """A folder of this process's own, locked where other processes look for abandoned ones."""
 
     def __init__(self, path: Path, lock: FileIO | None) -> None:
@@ -143,7 +143,7 @@ class DraftFolder:
             self._lock.close()
 
 
-def temporary_folder() -> DraftFolder:
+def temporary_folder() -> StagedFolder:
     """Make a draft's folder outside of the cache, which nobody else can read.
 
     Raises:
@@ -151,7 +151,7 @@ def temporary_folder() -> DraftFolder:
     """
     import tempfile
 
-    return DraftFolder(Path(tempfile.mkdtemp(prefix="ortmulti-")), None)
+    return StagedFolder(Path(tempfile.mkdtemp(prefix="ortmulti-")), None)
 
 
 def _lock_path(folder: Path) -> Path:

@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 
     from ortmulti._create.creation import Model, Serialize
     from ortmulti._create.shared import Optimize, Strategy
-    from ortmulti._create.tuning_file import Tuning
+    from ortmulti._create.tuning import Tuning
     from ortmulti.devices import Device
-    from ortmulti.loader import LoaderOptions
+    from ortmulti.loader import LoaderOptions, OnLoadProgress
     from ortmulti.options import SessionOptions
     from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
     from ortmulti.pool.engine import BackendName
     from ortmulti.pool.pool import Pool
-    from ortmulti.progress import OnLoadProgress
 
 __all__ = ["load"]
 
@@ -51,7 +50,7 @@ class _Reporter:
 
     def _report(self, device: str) -> None:
         from ortmulti.devices import parse_devices
-        from ortmulti.progress import LoadProgress
+        from ortmulti.loader import LoadProgress
 
         if self._sessions is None:
             devices = parse_devices("all") if self._named is None else self._named
@@ -171,7 +170,7 @@ def load(
     options = to_session_options(options)
     checks.instance("batching", batching, Batching, optional=True)
     if tuning is not None:
-        from ortmulti._create.tuning_file import use
+        from ortmulti._create.tuning import use
 
         asked = parse_devices("all") if named is None else named
         arguments = {"sessions_per_device": sessions_per_device, "in_flight": in_flight, "cuda_graph": cuda_graph}

@@ -16,7 +16,7 @@ from typing import Any
 
 from ortmulti import _core
 from ortmulti._create import creation, shared
-from ortmulti._runtime import callbacks, startup, visible_gpus
+from ortmulti._runtime import callbacks, prewarm, startup
 from ortmulti._runtime.threads import Changes, Task
 from ortmulti.devices import name_devices, parse_devices
 from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkError, InvalidArgument, OutOfMemory
@@ -177,7 +177,7 @@ class Members:
                 LOGGER.error("the pool of %s was closed, since loading it failed: %s", self._model, error)
 
     def targets(self, devices: Sequence[str]) -> None:
-        visible_gpus.hint(name_devices(devices) or ())
+        prewarm.hint_at_unused_gpus(name_devices(devices) or ())
         with self._lock:
             if self._targets is None:
                 with contextlib.suppress(ClosedError):

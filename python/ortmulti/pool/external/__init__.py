@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from ortmulti.devices import Device
+from ortmulti.loader import LoadProgress, OnLoadProgress
 from ortmulti.options import SessionOptions
-from ortmulti.progress import LoadProgress, OnLoadProgress
 from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:

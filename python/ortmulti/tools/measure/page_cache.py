@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ortmulti import _core
-from ortmulti.cache.identity import FileIdentity, index_model
+from ortmulti.cache.key import FileIdentity, index_model
 from ortmulti.errors import Error, InvalidProtobuf, WeightsError
 
 _CHUNK_BYTES = 16 << 20

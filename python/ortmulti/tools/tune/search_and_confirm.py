@@ -13,8 +13,7 @@ from typing import Any
 
 from ortmulti import _core
 from ortmulti._create import creation
-from ortmulti._create.fingerprint import describe_machine, describe_model
-from ortmulti._create.tuning_file import Tuning
+from ortmulti._create.tuning import Tuning, describe_machine, describe_model
 from ortmulti._create.tuning_options import of_sessions
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from ortmulti import _core
-from ortmulti._create.tuning_options import VARIABLE, Scalar, known_to
-from ortmulti._create.tuning_threads import numa_nodes
+from ortmulti._create.tuning_options import VARIABLE, Scalar, known_to, numa_nodes
 from ortmulti._runtime.libraries import find_onnxruntime
 from ortmulti.tools.tune.space import Choice, Setting, Space, setting
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import ortmulti
-from ortmulti._create.tuning_apply import apply
+from ortmulti._create.tuning import apply
 from ortmulti._create.tuning_options import of_sessions
 from ortmulti._runtime.closing import Closing
 from ortmulti.tools.array_file import read_arrays, write_arrays

@@ -1,24 +1,235 @@
-"""The file that tuning writes: which settings, for which model and machine, found by what."""
+"""The file that tuning writes: settings, and the model and machine that they hold for; how they are applied."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from ortmulti import providers
-from ortmulti._create.fingerprint import describe_machine, describe_model, differences
-from ortmulti._create.tuning_apply import Applied, apply
-from ortmulti._create.tuning_options import Scalar, check, known_to, of_sessions, since
+from ortmulti import _core, providers
+from ortmulti._create.config_entries import AFFINITIES, ENV_ALLOCATORS
+from ortmulti._create.creation import core_options
+from ortmulti._create.tuning_options import (
+    LEVELS,
+    MODES,
+    OPTIONS,
+    Scalar,
+    affinities,
+    check,
+    known_to,
+    of_sessions,
+    since,
+)
+from ortmulti._runtime import machine
+from ortmulti._runtime.environment import GlobalThreadPools, configure
+from ortmulti._runtime.nvml import Nvml
 from ortmulti._runtime.regular_file import read_json, write_atomically
-from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
+from ortmulti.cache.key import FileIdentity, digest_without, index_model, inline_weights
+from ortmulti.errors import Fail, InvalidArgument, InvalidProtobuf, InvalidType, NoSuchFile
 from ortmulti.options import SessionOptions
 
 __all__ = ["Tuning", "TuningWarning"]
+
+
+def describe_model(model: str | bytes | bytearray | memoryview) -> dict[str, Any]:
+    """What tells one model from another.
+
+    Returns:
+        ``shapes``: digest of the names, types and shapes of its initializers; ``graph``: digest of its bytes but those
+        of tensors from 1024 bytes on. Both None for what is no ONNX protobuf file.
+
+    Raises:
+        NoSuchFile: There is no such file.
+        WeightsError: The file cannot be read, or was changed meanwhile.
+    """
+    if isinstance(model, str):
+        return _describe(FileIdentity.of(model))
+    with memoryview(model) as view:
+        return _describe(view)
+
+
+def _describe(model: FileIdentity | memoryview) -> dict[str, Any]:
+    try:
+        initializers = index_model(model).initializers
+    except InvalidProtobuf:
+        return {"shapes": None, "graph": None}
+    shapes = hashlib.blake2b(digest_size=16)
+    for name, kind, dimensions in sorted((one.name, one.data_type, tuple(one.shape)) for one in initializers):
+        shapes.update(b"%d:%s %d %s;" % (len(name), name, kind, str(dimensions).encode()))
+    return {"shapes": shapes.hexdigest(), "graph": digest_without(model, inline_weights(initializers))}
+
+
+def describe_machine(kind: str) -> dict[str, Any]:
+    """What the best settings may depend on, for sessions on devices of a kind, ``"cpu"`` or ``"cuda"``.
+
+    Does not start CUDA.
+    """
+    cpu = machine.describe_cpu()
+    releases = machine.describe_releases()
+    found: dict[str, Any] = {
+        "cpu": cpu["model"],
+        "cores": _core.usable_cores(),
+        "numa_nodes": cpu["numa_nodes"],
+        "onnxruntime": releases["onnxruntime"],
+        "distribution": releases["onnxruntime_distribution"],
+        "ortmulti": releases["ortmulti"],
+    }
+    return found if kind == "cpu" else {**found, **_gpus()}
+
+
+def _gpus() -> dict[str, Any]:
+    nvml = Nvml.open()
+    if nvml is None:
+        return {"gpus": None, "driver": None}
+    with nvml:
+        return {"gpus": sorted({gpu.name for gpu in nvml.gpus()}), "driver": nvml.driver_version}
+
+
+_TITLES = {
+    "cpu": "CPU",
+    "cores": "cores",
+    "numa_nodes": "NUMA nodes",
+    "gpus": "GPU",
+    "driver": "driver",
+    "onnxruntime": "onnxruntime",
+    "distribution": "distribution",
+    "ortmulti": "ortmulti",
+}
+
+
+def differences(measured: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """What is not as it was where it was measured, as texts such as "cores 8, here 2"."""
+    return [
+        f"{title} {_text(measured[name])}, here {_text(here.get(name))}"
+        for name, title in _TITLES.items()
+        if name in measured and measured[name] != here.get(name)
+    ]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return " and ".join(map(str, value)) or "none"
+    return "unknown" if value is None else str(value)
+
+
+_OF_ARENAS = ("enable_cpu_mem_arena", "gpu_mem_limit", "arena_extend_strategy")
+
+LOAD_DEFAULTS: Mapping[str, Scalar] = {"sessions_per_device": 1, "in_flight": 3, "cuda_graph": False}
+"""The defaults of `load`'s arguments: one that is not given, or given as that, is taken from the settings."""
+
+# The pools that settings have asked for, which later sessions of the process can use, too.
+_pools: list[GlobalThreadPools] = []
+_pools_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What to create sessions with.
+
+    Attributes:
+        options: Session options; the caller's object is left as it was.
+        provider_options: Of the CUDA provider.
+        load: Arguments of `load`, all of `LOAD_DEFAULTS`.
+        left_out: Settings that could not be used in this process, with why.
+    """
+
+    options: SessionOptions
+    provider_options: dict[str, Any]
+    load: dict[str, Any]
+    left_out: tuple[str, ...] = ()
+
+
+def apply(
+    settings: Mapping[str, Scalar],
+    options: SessionOptions | None = None,
+    provider_options: Mapping[str, Any] | None = None,
+    load: Mapping[str, Any] | None = None,
+) -> Applied:
+    """Joins settings with what the caller gave: his win, which is what differs from the defaults.
+
+    Args:
+        settings: Options of `ortmulti._create.tuning_options` and their values.
+        options: The caller's session options.
+        provider_options: The caller's options of the CUDA provider.
+        load: The caller's arguments of `load`, of those in `LOAD_DEFAULTS`.
+
+    Raises:
+        InvalidArgument: Settings that this machine cannot have.
+    """
+    result = SessionOptions()
+    defaults = result._core
+    given = core_options(options)
+    result._core = given.copy()
+    if given.config_entries.get(ENV_ALLOCATORS) == "1":
+        # The arenas are the environment's, as the caller wants them.
+        settings = {name: value for name, value in settings.items() if name not in _OF_ARENAS}
+    for name, value in settings.items():
+        if OPTIONS[name].where == "session" and getattr(given, name) == getattr(defaults, name):
+            setattr(result, name, _converted(name, value))
+    for name, value in settings.items():
+        if OPTIONS[name].where == "config" and name != "thread_affinity":
+            for key in OPTIONS[name].keys:
+                if key not in given.config_entries:
+                    result.add_session_config_entry(key, str(int(value)))
+    left_out = []
+    if given.threads is None and AFFINITIES not in given.config_entries and given.use_per_session_threads:
+        bound = _bound(result, str(settings.get("thread_affinity", "")))
+        if settings.get("global_thread_pools"):
+            reason = _use_global_pools(result, bound)
+            left_out += [f"global_thread_pools: {reason}"] if reason else []
+        if bound and result.use_per_session_threads:
+            result.add_session_config_entry(AFFINITIES, bound)
+    provider = {name: value for name, value in settings.items() if OPTIONS[name].where == "provider"}
+    arguments: dict[str, Any] = {**LOAD_DEFAULTS, **(load or {})}
+    for name, default in LOAD_DEFAULTS.items():
+        if name in settings and arguments[name] == default:
+            arguments[name] = settings[name]
+    return Applied(result, {**provider, **(provider_options or {})}, arguments, tuple(left_out))
+
+
+def _converted(name: str, value: Scalar) -> Any:
+    words: Mapping[str, Mapping[str, Any]] = {"graph_optimization_level": LEVELS, "execution_mode": MODES}
+    return words[name][str(value)] if name in words else value
+
+
+def _bound(options: SessionOptions, where: str) -> str:
+    """The affinities of the session's threads, whose number is then set."""
+    # ONNX Runtime wants to know how many threads there are where it is told where they run.
+    threads = options.intra_op_num_threads or _core.usable_cores()
+    text = affinities(where, threads) if where else ""
+    if text:
+        options.intra_op_num_threads = threads
+    return text
+
+
+def _use_global_pools(options: SessionOptions, bound: str) -> str | None:
+    """Has the session use the process's thread pools; returns why not, if it cannot."""
+    entries = options._core.config_entries
+    spinning = entries.get("session.intra_op.allow_spinning")
+    wanted = GlobalThreadPools(
+        options.intra_op_num_threads,
+        options.inter_op_num_threads,
+        None if spinning is None else spinning == "1",
+        bound,
+    )
+    with _pools_lock:
+        if wanted not in _pools:
+            try:
+                if _core.has_environment():
+                    return "ONNX Runtime's environment is there already; load this model first"
+                configure(global_thread_pools=wanted)
+            except Fail as error:
+                return str(error)
+            _pools[:] = [wanted]
+    options.use_per_session_threads = False
+    return None
+
 
 _KIND = "ortmulti tuning"
 _VERSION = 1
