@@ -9,19 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.shared_memory import SharedMemory
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ortmulti
+from ortmulti._create.onnxruntime_sessions import create_session, open_package
 from ortmulti.errors import InvalidArgument
 from ortmulti.tools import models
 from ortmulti.tools.create.worker import digest
 from ortmulti.tools.serve import latencies
 from ortmulti.tools.serve.clients import ClosedLoop
 from ortmulti.tools.strategies import SessionSettings
-from ortmulti.tools.strategies._onnxruntime import create_session, import_onnxruntime
 
 PICKLING, SHARED_MEMORY, KEPT = "pickling", "shared_memory", "shared_memory, kept"
 PROCESSES, CORE = "processes", "core"
@@ -169,8 +168,8 @@ _attached: dict[str, SharedMemory] = {}
 def _start(waiting: Any, model: str, threads: int) -> None:
     """A worker's beginning: takes a device and creates its session there."""
     global _session
-    device = waiting.get()
-    _session = create_session(import_onnxruntime([device]), Path(model), device, SessionSettings(threads))
+    spec = SessionSettings(threads).spec(model, waiting.get())
+    _session = create_session(open_package([spec.device]), spec)
 
 
 def _answer(feeds: dict[str, Any]) -> list[Any]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ortmulti._create.onnxruntime_sessions import create_session, open_package
 from ortmulti.tools.array_file import read_arrays
 from ortmulti.tools.create.worker import digest
 from ortmulti.tools.strategies import SessionSettings, open_strategy
-from ortmulti.tools.strategies._onnxruntime import timed_import
-
-_CUDA_PROVIDER = "CUDAExecutionProvider"
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
@@ -36,28 +35,23 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     feeds = read_arrays(spec["feeds"])
     if spec["library"] == "ortmulti":
         return _ours(spec, feeds)
-    onnxruntime, opening = timed_import([spec["device"]])
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = spec["threads"]
-    levels = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if spec["optimize"] else levels.ORT_DISABLE_ALL
+    entries = {}
+    options: dict[str, Any] = {"graph_optimization_level": 99 if spec["optimize"] else 0}
     if save is not None:
         save.parent.mkdir(parents=True, exist_ok=True)
-        options.optimized_model_filepath = str(save)
+        options["optimized_model_filepath"] = str(save)
         if spec["external"]:
             # Otherwise what is saved names the model's own file, as if it lay in the same folder.
-            options.add_session_config_entry(
-                "session.optimized_model_external_initializers_file_name", f"{save.name}.data"
-            )
-    providers: list[Any] = ["CPUExecutionProvider"]
-    if spec["device"] != "cpu":
-        index = spec["device"].removeprefix("cuda:")
-        providers.insert(0, (_CUDA_PROVIDER, {"device_id": index, **spec["provider_options"]}))
+            entries["session.optimized_model_external_initializers_file_name"] = f"{save.name}.data"
+    settings = SessionSettings(spec["threads"], spec["provider_options"], entries)
+    wanted = settings.spec(spec["model"], spec["device"])
+    wanted = replace(wanted, options={**wanted.options, **options})
     begin = time.perf_counter()
-    session = onnxruntime.InferenceSession(spec["model"], options, providers=providers, enable_fallback=0)
+    onnxruntime = open_package([wanted.device])
+    opening = time.perf_counter() - begin
+    begin = time.perf_counter()
+    session = create_session(onnxruntime, wanted)
     creation = time.perf_counter() - begin
-    if spec["device"] != "cpu" and _CUDA_PROVIDER not in session.get_providers():
-        raise RuntimeError(f"{spec['device']}: onnxruntime put the session on the CPU")
     return {"opening": opening, **_runs(lambda: session.run(None, feeds), creation, spec["runs"])}
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import statistics
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,11 +57,14 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _onnxruntime(spec: dict[str, Any]) -> Any:
-    from ortmulti.tools.strategies._onnxruntime import import_onnxruntime
+    from ortmulti._create.onnxruntime_sessions import create_session, open_package
+    from ortmulti.tools.strategies import SessionSettings
 
-    onnxruntime = import_onnxruntime(["cpu"])
-    options = _options(onnxruntime, spec)
-    return lambda: onnxruntime.InferenceSession(spec["model"], options, providers=["CPUExecutionProvider"])
+    settings = SessionSettings(spec["intra_op_num_threads"], config_entries=spec["config_entries"])
+    session = settings.spec(spec["model"], "cpu")
+    session = replace(session, options={**session.options, "execution_mode": int(spec["parallel"])})
+    onnxruntime = open_package([session.device])
+    return lambda: create_session(onnxruntime, session)
 
 
 def _ours(spec: dict[str, Any]) -> Any:
@@ -69,19 +73,14 @@ def _ours(spec: dict[str, Any]) -> Any:
 
     if spec["global_threads"]:
         ortmulti.configure(global_thread_pools=ortmulti.GlobalThreadPools(spec["global_threads"]))
-    options = _options(ortmulti, spec)
-    options.use_per_session_threads = not spec["global_threads"]
-    return lambda: ortmulti.InferenceSession(spec["model"], options, providers=["CPUExecutionProvider"])
-
-
-def _options(module: Any, spec: dict[str, Any]) -> Any:
-    options = module.SessionOptions()
+    options = ortmulti.SessionOptions()
     options.intra_op_num_threads = spec["intra_op_num_threads"]
     if spec["parallel"]:
-        options.execution_mode = module.ExecutionMode.ORT_PARALLEL
+        options.execution_mode = ortmulti.ExecutionMode.ORT_PARALLEL
     for key, value in spec["config_entries"].items():
         options.add_session_config_entry(key, value)
-    return options
+    options.use_per_session_threads = not spec["global_threads"]
+    return lambda: ortmulti.InferenceSession(spec["model"], options, providers=["CPUExecutionProvider"])
 
 
 def _threads() -> dict[str, int]:

@@ -6,13 +6,14 @@ import contextlib
 import logging
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ortmulti import _core, errors
 from ortmulti import providers as _providers
 from ortmulti._create import creation, onnxruntime_values
-from ortmulti._create import onnxruntime_sessions as _onnxruntime_sessions
 from ortmulti._create.creation import Model
+from ortmulti._create.onnxruntime_sessions import create_session, open_package, session_specs
 from ortmulti._create.onnxruntime_weights import (
     SMALL_TYPES,
     GpuWeights,
@@ -23,10 +24,9 @@ from ortmulti._create.onnxruntime_weights import (
     check_unchanged,
 )
 from ortmulti._create.shared import Optimize
-from ortmulti._runtime import startup
-from ortmulti._runtime.onnxruntime_package import import_onnxruntime
-from ortmulti.devices import Device, parse_devices
-from ortmulti.errors import Error, InvalidArgument, InvalidType, LibraryError, NotOptimizable
+from ortmulti._runtime import checks, startup
+from ortmulti.devices import Device
+from ortmulti.errors import Error, LibraryError, NotOptimizable
 from ortmulti.options import GraphOptimizationLevel, SessionOptions
 
 if TYPE_CHECKING:
@@ -89,61 +89,39 @@ def onnxruntime_sessions(
             a GPU.
         Fail, RuntimeException, ...: onnxruntime's own errors, under the same names; the message names the device.
     """
-    if optimize not in ("auto", "never", "offline"):
-        raise InvalidArgument(f"optimize is 'auto', 'never' or 'offline', not {optimize!r}")
-    if isinstance(sessions_per_device, bool) or not isinstance(sessions_per_device, int):
-        raise InvalidType(f"sessions_per_device is an int, not {sessions_per_device!r}")
-    if sessions_per_device < 1:
-        raise InvalidArgument(f"sessions_per_device is 1 or more, not {sessions_per_device}")
-    if options is not None and not isinstance(options, SessionOptions):
-        raise InvalidType(f"options are an ortmulti.SessionOptions, not {type(options).__name__}")
-    if options is not None:
-        _onnxruntime_sessions.check_additions(options._core)
-    _providers.check_cuda_options(provider_options)
-    checked = creation.check_model(model)
-    source = checked if isinstance(checked, (str, bytes)) else bytes(checked)
-    targets = parse_devices(devices)
-    if provider_options and not any(device.kind == "cuda" for device in targets):
-        raise InvalidArgument("provider_options are the CUDA provider's, and no device is a GPU")
-    wanted = {device: _providers.for_device(device, provider_options) for device in targets}
+    checks.choice("optimize", optimize, ("auto", "never", "offline"))
+    checks.instance("options", options, SessionOptions, optional=True)
+    specs = session_specs(model, devices, sessions_per_device, options, provider_options)
     startup.ensure_open()
-    _providers.check_usable([provider for given in wanted.values() for provider in given])
-    ort = _import_same()
-    if any(device.kind == "cuda" for device in targets):
-        ort.preload_dlls()  # ortmulti opens them too, but in its own time
+    of_device = {spec.device: spec for spec in specs}
+    ort = _open_same(list(of_device))
 
-    given = SessionOptions() if options is None else options
-    on_cpu = sum(device.kind == "cpu" for device in targets) * sessions_per_device
     shared: dict[Device, tuple[Source, Weights]] = {}
-    for kind in dict.fromkeys(device.kind for device in targets):
-        same = [device for device in wanted if device.kind == kind]
+    for kind in dict.fromkeys(device.kind for device in of_device):
+        same = [device for device in of_device if device.kind == kind]
+        first = of_device[same[0]]
         try:
-            shared.update(_shared(ort, source, same, wanted[same[0]], given, optimize))
+            shared.update(_shared(ort, first.model, same, first.providers, options or SessionOptions(), optimize))
         except NotShared as reason:
             LOGGER.warning("onnxruntime's sessions on %s load their own weights: %s", same[0].kind, reason)
 
     sessions = []
-    for device in targets:
-        path, weights = source, None
-        if device in shared:
-            path, weights = shared[device][0].path, shared[device][1]
-        for _ in range(sessions_per_device):
-            converted = _onnxruntime_sessions.make_options(
-                ort, _onnxruntime_sessions.read_options(given, device, on_cpu)
-            )
-            if weights is not None:
-                converted.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-                weights.add_to(converted)
-            sessions.append(_create(ort, path, converted, device, wanted[device], weights))
+    for spec in specs:
+        if spec.device in shared:
+            source, weights = shared[spec.device]
+            unchanged = {**spec.options, "graph_optimization_level": int(GraphOptimizationLevel.ORT_DISABLE_ALL)}
+            sessions.append(create_session(ort, replace(spec, model=source.path, options=unchanged), weights))
+        else:
+            sessions.append(create_session(ort, spec))
     for used, weights in shared.values():
         check_unchanged(used.weights)  # onnxruntime read the graph after the weights were listed
         weights.created()
     return sessions
 
 
-def _import_same() -> Any:
+def _open_same(devices: Sequence[Device]) -> Any:
     """The onnxruntime package, of the release that ortmulti uses."""
-    ort = import_onnxruntime()
+    ort = open_package(devices)
     ours = _core.onnxruntime_version()
     if ort.__version__ != ours:
         raise LibraryError(
@@ -250,20 +228,3 @@ def _refused(wanted: cache.CacheRequest, entry: cache.Entry) -> list[str]:
         return list(session.weight_use()[1])
     finally:
         session.close()
-
-
-def _create(
-    ort: Any,
-    model: str | bytes,
-    options: Any,
-    device: Device,
-    providers: Sequence[_providers.Provider],
-    weights: Weights | None,
-) -> Any:
-    try:
-        return _onnxruntime_sessions.create(ort, model, options, device, providers, weights)
-    except Exception as error:  # onnxruntime's exceptions share no base class of their own
-        kind = getattr(errors, type(error).__name__, None)
-        if isinstance(kind, type) and issubclass(kind, Error) and not isinstance(error, Error):
-            raise kind(f"{device}: {error}") from error
-        raise

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import ortmulti
+from ortmulti._create.onnxruntime_sessions import session_specs
 from ortmulti.pool.external.processes import ProcessesEngine
 from ortmulti.pool.external.spawned import SpawnedSession
-from ortmulti.pool.external.worker_spec import make_orders
 from tests.support import onnx_models
 from tests.support.processes import check_child, nothing_leaks, run_child
 
@@ -162,7 +162,7 @@ def test_a_worker_that_cannot_be_started_again_is_given_up(tmp_path: Path) -> No
 def test_one_worker_is_given_up_and_the_other_goes_on() -> None:
     with load(onnx_models.matmul(), 2) as pool:
         worker = pool._core._dispatcher.workers[0]  # type: ignore[attr-defined]
-        worker._order = type(worker._order)(**{**vars(worker._order), "model": b"junk"})
+        worker._spec = type(worker._spec)(**{**vars(worker._spec), "model": b"junk"})
         kill(worker.pid)
         while pool.stats().devices[0].sessions == 2:
             pass
@@ -172,10 +172,10 @@ def test_one_worker_is_given_up_and_the_other_goes_on() -> None:
 
 
 def test_nothing_is_sent_to_a_worker_that_has_ended() -> None:
-    [order] = make_orders(onnx_models.matmul(), "cpu", 1, None, None, None)
+    [spec] = session_specs(onnx_models.matmul(), "cpu", 1, None, None)
     with nothing_leaks():
-        session = SpawnedSession(order, 2)
-        session.load(order, ortmulti.Timeline())
+        session = SpawnedSession("cpu", 2)
+        session.load(spec, ortmulti.Timeline())
         session.kill()
         assert session.receive() == 0
         died = session.death("in a test")

@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 import ortmulti
-from ortmulti.errors import Error, InvalidArgument
+from ortmulti._create.onnxruntime_sessions import create_session
+from ortmulti.errors import DeviceError, Error, InvalidArgument
 from ortmulti.tools import models, strategies
-from ortmulti.tools.strategies import SessionSettings, StrategyError
-from ortmulti.tools.strategies._onnxruntime import create_session
-from ortmulti.tools.strategies._timeline import describe, session_seconds
+from ortmulti.tools.strategies import SessionSettings
 from ortmulti.tools.strategies.base import Array
+from ortmulti.tools.strategies.core import describe, session_seconds
 from ortmulti.tools.strategies.processes import Processes
 from tests.support.processes import check_child
 
@@ -150,7 +150,7 @@ def test_wrong_input_is_an_error_of_the_first_run(name: str, model: Path, feeds:
     with strategies.open_strategy(name, model, TWO) as strategy:
         strategy.start()
         strategy.create()
-        with pytest.raises(StrategyError, match="cpu: the first run failed"):
+        with pytest.raises(Error, match=r"cpu.*: the first run failed"):
             strategy.first_run(wrong)
 
 
@@ -201,7 +201,7 @@ def test_sessions_side_by_side_share_the_cores() -> None:
 
 def test_settings_reach_the_session(model: Path) -> None:
     settings = SessionSettings(intra_op_num_threads=3, config_entries={"session.use_env_allocators": "1"})
-    options = create_session(onnxruntime, model, "cpu", settings).get_session_options()
+    options = create_session(onnxruntime, settings.spec(model, "cpu")).get_session_options()
     assert options.intra_op_num_threads == 3
     assert options.get_session_config_entry("session.use_env_allocators") == "1"
 
@@ -221,16 +221,16 @@ def test_workers_live_until_the_strategy_is_closed(model: Path, feeds: Mapping[s
     strategy.close()
 
 
-@pytest.mark.parametrize("doing", ["creating the session", "the first run"])
+@pytest.mark.parametrize("doing", ["while its session was created", "during the first run"])
 def test_killed_worker_is_named_and_the_others_end(doing: str, model: Path, feeds: Mapping[str, Array]) -> None:
     strategy = Processes(model, TWO, ONE_THREAD)
     strategy.start()
     workers = [psutil.Process(pid) for pid in strategy.pids]
-    if doing == "the first run":
+    if doing == "during the first run":
         strategy.create()
     os.kill(strategy.pids[1], signal.SIGKILL)
-    with pytest.raises(StrategyError, match=rf"cpu \(worker 2 of 2\).*signal 9 \(SIGKILL\) during {doing}"):
-        _ = strategy.create() if doing == "creating the session" else strategy.first_run(feeds)
+    with pytest.raises(DeviceError, match=rf"cpu \(worker 2 of 2\).*signal 9 \(SIGKILL\) {doing}"):
+        _ = strategy.create() if doing == "while its session was created" else strategy.first_run(feeds)
     strategy.close()
     assert not any(worker.is_running() for worker in workers)
 

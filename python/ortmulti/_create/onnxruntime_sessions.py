@@ -1,21 +1,29 @@
-"""Sessions of the onnxruntime package, from ortmulti's options."""
+"""Sessions of the onnxruntime package: the only place that creates them, in this process or in a worker's."""
 
 from __future__ import annotations
 
 import atexit
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ortmulti import _core, errors
 from ortmulti import providers as _providers
+from ortmulti._create import creation
+from ortmulti._create.creation import Model
 from ortmulti._create.model_additions import replacing_weights
-from ortmulti.devices import Device
+from ortmulti._create.onnxruntime_errors import error_of, translate
+from ortmulti._create.session_observer import observer
+from ortmulti._runtime import checks
+from ortmulti._runtime.onnxruntime_package import import_onnxruntime
+from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import DeviceError, InvalidArgument
 from ortmulti.options import SessionOptions
 
-__all__ = ["check_additions", "create", "free_on_exit", "make_options", "read_options", "session_class"]
+__all__ = ["SessionSpec", "check_additions", "create_session", "open_package", "session_class", "session_specs"]
 
 _NAMES = (
     "inter_op_num_threads",
@@ -31,8 +39,77 @@ _NAMES = (
 )
 
 
+@dataclass(frozen=True)
+class SessionSpec:
+    """Everything that one session is created from. It can be sent to another process.
+
+    Attributes:
+        model: An absolute path, or bytes.
+        text: The model, for messages.
+        device: The session's.
+        providers: onnxruntime's providers and their options.
+        options: Attributes of onnxruntime's SessionOptions; enumerations as their numbers.
+        config_entries: Session configuration entries.
+        free_dimensions_by_name, free_dimensions_by_denotation: Sizes of free dimensions.
+        custom_op_libraries: Paths of shared libraries with custom operators.
+    """
+
+    model: str | bytes
+    text: str
+    device: Device
+    providers: Sequence[_providers.Provider]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    config_entries: Mapping[str, str] = field(default_factory=dict)
+    free_dimensions_by_name: Sequence[tuple[str, int]] = ()
+    free_dimensions_by_denotation: Sequence[tuple[str, int]] = ()
+    custom_op_libraries: Sequence[str] = ()
+
+
+def session_specs(
+    model: Model,
+    devices: str | int | Device | Iterable[str | int | Device],
+    sessions_per_device: int,
+    options: SessionOptions | None,
+    provider_options: Mapping[str, Any] | None,
+) -> list[SessionSpec]:
+    """Check the arguments of `load` and return one spec for each session, those of the first device first.
+
+    Raises:
+        NotImplemented: Options that onnxruntime's sessions cannot have.
+        Error: As `load`.
+    """
+    sessions_per_device = checks.integer("sessions_per_device", sessions_per_device, minimum=1)
+    core = (options or SessionOptions())._core
+    check_additions(core)
+    _providers.check_cuda_options(provider_options)
+    checked = creation.check_model(model)
+    targets = parse_devices(devices)
+    if provider_options and not any(device.kind == "cuda" for device in targets):
+        raise InvalidArgument("provider_options are the CUDA provider's, and no device is a GPU")
+    providers = {device: _providers.for_device(device, provider_options) for device in targets}
+    _providers.check_usable([provider for of_device in providers.values() for provider in of_device])
+    # A worker may start when this process is in another folder.
+    source = str(Path(checked).absolute()) if isinstance(checked, str) else bytes(checked)
+    text = f"'{checked}'" if isinstance(checked, str) else f"a model of {len(checked)} bytes"
+    on_cpu = sum(device.kind == "cpu" for device in targets) * sessions_per_device
+    return [
+        SessionSpec(
+            source,
+            text,
+            device,
+            providers[device],
+            _attributes(core, device, on_cpu),
+            dict(core.config_entries),
+            list(core.free_dimensions_by_name),
+            list(core.free_dimensions_by_denotation),
+        )
+        for device in targets
+        for _ in range(sessions_per_device)
+    ]
+
+
 def check_additions(options: _core.SessionOptions) -> None:
-    """Raises `NotImplemented` for what onnxruntime's sessions cannot be given of ours."""
+    """Raise `NotImplemented` for parts of the options that onnxruntime's sessions cannot have."""
     if options.threads is not None:
         raise errors.NotImplemented(
             "onnxruntime's sessions make their threads themselves: they cannot be given SessionOptions.threads"
@@ -45,81 +122,94 @@ def check_additions(options: _core.SessionOptions) -> None:
         raise errors.NotImplemented(f"onnxruntime's sessions cannot be given what {methods} has added to the options")
 
 
-def read_options(options: SessionOptions, device: Device, on_cpu: int) -> dict[str, Any]:
-    """What `make_options` needs for one session on ``device``, as values that another process can be sent.
-
-    Args:
-        options: Those of all sessions.
-        device: The session's.
-        on_cpu: How many sessions there are on the CPU altogether.
-    """
-    core, defaults = options._core, _core.SessionOptions()
-    values = {name: getattr(core, name) for name in _NAMES}
+def _attributes(core: _core.SessionOptions, device: Device, on_cpu: int) -> dict[str, Any]:
+    """The attributes of onnxruntime's options for one of ``on_cpu`` sessions on the CPU, or for one on a GPU."""
+    defaults = _core.SessionOptions()
+    values = {name: getattr(core, name) for name in _NAMES if getattr(core, name) != getattr(defaults, name)}
     # As the sessions of create_sessions: those on the CPU share the cores, the others need none.
     threads = core.intra_op_num_threads
     if threads == 0:
         threads = max(1, _core.usable_cores() // on_cpu) if device.kind == "cpu" else 1
+    if core.log_severity_level >= 0:
+        values["log_severity_level"] = core.log_severity_level
     return {
-        "values": {name: value for name, value in values.items() if value != getattr(defaults, name)},
+        **values,
         "graph_optimization_level": core.graph_optimization_level,
         "execution_mode": core.execution_mode,
-        "log_severity_level": core.log_severity_level,
         "intra_op_num_threads": threads,
-        "config_entries": dict(core.config_entries),
-        "free_dimensions_by_name": list(core.free_dimensions_by_name),
-        "free_dimensions_by_denotation": list(core.free_dimensions_by_denotation),
     }
 
 
-def make_options(ort: Any, given: dict[str, Any]) -> Any:
-    """onnxruntime's options, from what `read_options` gave.
+def open_package(devices: Iterable[Device]) -> Any:
+    """Import onnxruntime, which opens its own copy of ONNX Runtime, and open the CUDA libraries of the nvidia-* wheels
+    where a device is a GPU.
+
+    Returns:
+        The package, untyped: it has no stubs.
+
+    Raises:
+        LibraryError: onnxruntime cannot be imported.
+    """
+    with observer().opening("import onnxruntime"):
+        ort = import_onnxruntime()
+    observer().opened(ort)
+    if any(device.kind == "cuda" for device in devices) and hasattr(ort, "preload_dlls"):
+        with observer().opening("open CUDA libraries"):
+            ort.preload_dlls()
+    return ort
+
+
+def create_session(ort: Any, spec: SessionSpec, weights: Any = None) -> Any:
+    """Create an onnxruntime.InferenceSession. One on a GPU is freed at exit before the CUDA driver.
+
+    Args:
+        ort: The package, see `open_package`.
+        weights: Weights that the session uses in place, and keeps alive.
 
     Raises:
         InvalidArgument: This release has no such option.
+        DeviceError: The session ended up without the provider of its device.
+        Error: onnxruntime's own error under its name; the message names the model and the device.
     """
-    converted = ort.SessionOptions()
-    converted.graph_optimization_level = ort.GraphOptimizationLevel(given["graph_optimization_level"])
-    converted.execution_mode = ort.ExecutionMode(given["execution_mode"])
-    for name, value in given["values"].items():
-        if not hasattr(converted, name):
-            raise InvalidArgument(f"onnxruntime {ort.__version__} has no session option {name}")
-        setattr(converted, name, value)
-    if given["log_severity_level"] >= 0:
-        converted.log_severity_level = given["log_severity_level"]
-    converted.intra_op_num_threads = given["intra_op_num_threads"]
-    for key, value in given["config_entries"].items():
-        converted.add_session_config_entry(key, value)
-    for name, size in given["free_dimensions_by_name"]:
-        converted.add_free_dimension_override_by_name(name, size)
-    for denotation, size in given["free_dimensions_by_denotation"]:
-        converted.add_free_dimension_override_by_denotation(denotation, size)
-    return converted
-
-
-def create(
-    ort: Any,
-    model: str | bytes,
-    options: Any,
-    device: Device | str,
-    providers: Sequence[_providers.Provider],
-    weights: Any = None,
-) -> Any:
-    """An onnxruntime.InferenceSession, freed at exit before the CUDA driver is.
-
-    Args:
-        weights: What must live as long as the session.
-
-    Raises:
-        DeviceError: It ended up without the provider that was asked for.
-        Exception: onnxruntime's own.
-    """
-    session = session_class(ort)(model, options, list(providers), weights)
+    device = str(spec.device)
+    try:
+        options = _make_options(ort, spec)
+        if weights is not None:
+            weights.add_to(options)
+        with observer().creating(options, device):
+            session = session_class(ort)(spec.model, options, list(spec.providers), weights)
+    except Exception as error:  # onnxruntime's exceptions share no base class of their own
+        raise error_of(*translate(error, f"creating a session of {spec.text} on {device}")) from error
     # onnxruntime only warns when a provider cannot be used, and leaves the session on the CPU.
-    if providers[0][0] not in session.get_providers():
-        raise DeviceError(f"{device}: onnxruntime could not use {providers[0][0]} and put the session on the CPU")
-    if str(device) != "cpu":
-        free_on_exit(session)
+    provider = spec.providers[0][0]
+    if provider not in session.get_providers():
+        raise DeviceError(
+            f"{device}: onnxruntime {ort.__version__} could not use the CUDA provider and put the session on the CPU; "
+            f"its build offers {', '.join(ort.get_available_providers())}"
+        )
+    if device != "cpu":
+        _free_on_exit(session)
+    observer().created([session], [device])
     return session
+
+
+def _make_options(ort: Any, spec: SessionSpec) -> Any:
+    options = ort.SessionOptions()
+    enumerations = {"graph_optimization_level": ort.GraphOptimizationLevel, "execution_mode": ort.ExecutionMode}
+    for name, value in spec.options.items():
+        if not hasattr(options, name):
+            raise InvalidArgument(f"onnxruntime {ort.__version__} has no session option {name}")
+        setattr(options, name, enumerations[name](value) if name in enumerations else value)
+    for key, value in spec.config_entries.items():
+        options.add_session_config_entry(key, value)
+    for name, size in spec.free_dimensions_by_name:
+        options.add_free_dimension_override_by_name(name, size)
+    for denotation, size in spec.free_dimensions_by_denotation:
+        options.add_free_dimension_override_by_denotation(denotation, size)
+    for library in spec.custom_op_libraries:
+        with observer().opening("open custom operators"):
+            options.register_custom_ops_library(library)
+    return options
 
 
 @functools.cache
@@ -139,7 +229,7 @@ def session_class(ort: Any) -> Any:
 _on_gpus: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def free_on_exit(session: Any) -> None:
+def _free_on_exit(session: Any) -> None:
     """Frees the session before the CUDA driver shuts down, if it is still there then: afterwards it would crash."""
     if not _on_gpus:
         atexit.unregister(_free_sessions)

@@ -6,7 +6,6 @@ import functools
 import importlib
 import os
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 from ortmulti._runtime.libraries import INSTALL
@@ -44,12 +43,6 @@ def import_onnxruntime() -> Any:
         LibraryError: It cannot be imported.
     """
     return _package(import_module("onnxruntime"))
-
-
-def open_cuda_libraries(onnxruntime: Any, devices: Sequence[str]) -> None:
-    """Opens the CUDA libraries of the nvidia-* wheels, where a device is a GPU."""
-    if any(device.startswith("cuda") for device in devices) and hasattr(onnxruntime, "preload_dlls"):
-        onnxruntime.preload_dlls()
 
 
 def import_module(name: str) -> Any:

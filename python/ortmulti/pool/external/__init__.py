@@ -40,17 +40,18 @@ def open_backend(
     Raises:
         As `load`; LibraryError also where the onnxruntime package cannot be imported.
     """
+    from ortmulti._create.foreign_options import to_session_options
+    from ortmulti._create.onnxruntime_sessions import session_specs
     from ortmulti.pool.external.dispatch import Dispatcher
     from ortmulti.pool.external.request_queue import Waiting
-    from ortmulti.pool.external.worker_spec import make_orders
 
     start = time.monotonic()
-    orders = make_orders(model, devices, sessions_per_device, options, provider_options, batching)
+    specs = session_specs(model, devices, sessions_per_device, to_session_options(options), provider_options)
     waiting = Waiting() if batching is None else Waiting(batching.max_size, int(batching.max_delay_ms * 1e6))
     dispatcher = Dispatcher(max_queue, waiting)
     timeline = Timeline()
 
-    def told(ready: int, total: int, device: str) -> None:
+    def notify(ready: int, total: int, device: str) -> None:
         if progress is not None:
             progress(LoadProgress(0, 0, time.monotonic() - start, ready, total, device))
 
@@ -58,11 +59,11 @@ def open_backend(
         if backend == "threads":
             from ortmulti.pool.external.threads import ThreadsEngine, open_threads
 
-            signature = open_threads(orders, dispatcher, timeline, told)
+            signature = open_threads(specs, batching, dispatcher, timeline, notify)
             return ThreadsEngine(backend, dispatcher, signature, timeline, batching)
         from ortmulti.pool.external.processes import ProcessesEngine, open_processes
 
-        signature = open_processes(orders, dispatcher, timeline, told, in_flight)
+        signature = open_processes(specs, batching, dispatcher, timeline, notify, in_flight)
         return ProcessesEngine(backend, dispatcher, signature, timeline, batching)
     except BaseException:  # Ctrl-C also between two of these steps
         dispatcher.close(True)

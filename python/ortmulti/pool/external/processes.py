@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortmulti import errors
+from ortmulti._create.onnxruntime_sessions import SessionSpec
 from ortmulti._runtime.threads import Task
 from ortmulti.errors import Error, InvalidArgument, InvalidType
 from ortmulti.pool.external import batches
@@ -21,8 +22,11 @@ from ortmulti.pool.external.requests import Request, Run, Worker
 from ortmulti.pool.external.shm import Segment
 from ortmulti.pool.external.signature import Signature
 from ortmulti.pool.external.spawned import SpawnedSession
-from ortmulti.pool.external.worker_spec import Order, Reports, Told, await_reports
+from ortmulti.pool.external.worker_spec import Notify, Reports, await_reports
 from ortmulti.timeline import Timeline
+
+if TYPE_CHECKING:
+    from ortmulti.pool.configuration import Batching
 
 __all__ = ["ProcessWorker", "ProcessesEngine", "open_processes"]
 
@@ -53,7 +57,8 @@ class ProcessWorker(Worker):
     """A session in a process of its own, which is started again when it dies, and two threads for it.
 
     Args:
-        order: What its session is created from.
+        spec: The session's.
+        batching: How requests are joined, if they are.
         dispatcher: Who is told what has ended.
         timeline: Where the creation's spans go.
         reports: Where it says once that it is ready, or why not.
@@ -61,10 +66,17 @@ class ProcessWorker(Worker):
     """
 
     def __init__(
-        self, order: Order, dispatcher: Dispatcher, timeline: Timeline, reports: Reports, in_flight: int
+        self,
+        spec: SessionSpec,
+        batching: Batching | None,
+        dispatcher: Dispatcher,
+        timeline: Timeline,
+        reports: Reports,
+        in_flight: int,
     ) -> None:
-        super().__init__(order.device, in_flight)
-        self._order = order
+        super().__init__(str(spec.device), in_flight)
+        self._spec = spec
+        self._batching = batching
         self._dispatcher = dispatcher
         self._timeline = timeline
         self._lock = threading.Lock()
@@ -73,9 +85,9 @@ class ProcessWorker(Worker):
         self._warming = threading.Lock()
         self._numbers = itertools.count()
         self._to_send: queue.SimpleQueue[Run | tuple[str, Any] | None] = queue.SimpleQueue()
-        self._sender = Task(self._send_all, f"ortmulti-send-{order.device}")
+        self._sender = Task(self._send_all, f"ortmulti-send-{spec.device}")
         # It starts the processes too: one whose parent's thread ends is ended by the kernel.
-        self._receiver = Task(partial(self._keep, reports), f"ortmulti-{order.device}")
+        self._receiver = Task(partial(self._keep, reports), f"ortmulti-{spec.device}")
 
     def start(self) -> None:
         """Starts the threads, and so the process; apart from making it, so that an interrupt in this can be undone."""
@@ -142,7 +154,7 @@ class ProcessWorker(Worker):
                     break
                 done, error = 0, None
                 try:
-                    session.load(self._order, self._timeline)
+                    session.load(self._spec, self._timeline)
                     if not reported:
                         reported = True
                         reports.put((self, None))
@@ -179,7 +191,7 @@ class ProcessWorker(Worker):
             if self._stopping:
                 return None
             # One for warming up, and one whose answer is just being told.
-            self._session = SpawnedSession(self._order, self.capacity + 2)
+            self._session = SpawnedSession(self.device, self.capacity + 2)
             return self._session
 
     def _leave(self, session: SpawnedSession | None, died: Error) -> None:
@@ -218,7 +230,7 @@ class ProcessWorker(Worker):
             self._answered(run, answer, started, ended)
 
         try:
-            session.send(number, run.requests[0].names, batches.join(run, self._order.batching), answered, filled)
+            session.send(number, run.requests[0].names, batches.join(run, self._batching), answered, filled)
         except Exception as problem:
             now = time.monotonic_ns()
             self._answered(run, errors.Fail(f"{self.device}: the request cannot be sent: {problem}"), now, now)
@@ -236,7 +248,7 @@ class ProcessWorker(Worker):
         answers: list[list[Any] | BaseException]
         try:
             if isinstance(answer, list):
-                answers = [*batches.split(answer, run.requests, self._order.batching)]
+                answers = [*batches.split(answer, run.requests, self._batching)]
             else:
                 answers = [answer or Error("the request was cancelled")] * len(run.requests)
         except Error as problem:
@@ -245,7 +257,12 @@ class ProcessWorker(Worker):
 
 
 def open_processes(
-    orders: Sequence[Order], dispatcher: Dispatcher, timeline: Timeline, told: Told, in_flight: int
+    specs: Sequence[SessionSpec],
+    batching: Batching | None,
+    dispatcher: Dispatcher,
+    timeline: Timeline,
+    notify: Notify,
+    in_flight: int,
 ) -> Signature:
     """Starts the processes, at the same time, adds them to the dispatcher, and says what they take and give.
 
@@ -259,12 +276,12 @@ def open_processes(
     reports: Reports = queue.SimpleQueue()
     workers: list[ProcessWorker] = []
     try:
-        for order in orders:
-            worker = ProcessWorker(order, dispatcher, timeline, reports, in_flight)
+        for spec in specs:
+            worker = ProcessWorker(spec, batching, dispatcher, timeline, reports, in_flight)
             workers.append(worker)
             dispatcher.add(worker)
             worker.start()
-        await_reports(reports, len(orders), told)
+        await_reports(reports, len(specs), notify)
         return workers[0].signature
     except BaseException:
         for worker in workers:

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from ortmulti._create.onnxruntime_errors import error_of
+from ortmulti._create.onnxruntime_sessions import SessionSpec
 from ortmulti._runtime.exit_text import exit_text
 from ortmulti.errors import DeviceError, Error
 from ortmulti.pool.external.ipc import Channel
-from ortmulti.pool.external.onnxruntime_errors import error_of
 from ortmulti.pool.external.shm import Segment, place_all, space_for, take
 from ortmulti.pool.external.signature import Signature
-from ortmulti.pool.external.worker_spec import Order
 from ortmulti.timeline import Timeline
 
 __all__ = ["Answered", "SpawnedSession"]
@@ -46,15 +46,15 @@ class SpawnedSession:
     thread calls `send`, `cancel` and `end`, and one, which makes it and lives as long as the process, `receive`.
 
     Args:
-        order: What its session is created from.
+        name: The device, or more, for messages.
         slots: How many requests it may have at a time, and one more, since a slot is free after its answer was told.
     """
 
-    def __init__(self, order: Order, slots: int) -> None:
+    def __init__(self, name: str, slots: int) -> None:
         data, their_data = socket.socketpair()
         control, their_control = socket.socketpair()
         self._channel, self._control = Channel(data), Channel(control)
-        self._device = order.device
+        self._name = name
         self._free = list(range(slots))
         self._segments: dict[int, Segment] = {}
         self._answered: dict[int, Answered] = {}
@@ -83,23 +83,44 @@ class SpawnedSession:
         """The process's number."""
         return self._process.pid
 
-    def load(self, order: Order, timeline: Timeline) -> None:
-        """Has the session created, adds the spans, and returns when it can run.
+    def call(self, when: str, function: Callable[..., object], *arguments: object) -> None:
+        """Calls a function in the process, before its session is created; all has to be picklable.
+
+        Args:
+            when: For the message if the process ends.
+
+        Raises:
+            Error: The function raised, or the process has ended.
+        """
+        self._answer_to(("call", function, arguments), [], when)
+
+    def load(self, spec: SessionSpec, timeline: Timeline) -> None:
+        """Has the session created, adds the spans, and returns when it can run. It replaces one from before.
 
         Raises:
             Error: It could not be created, or the process has ended.
         """
+        with contextlib.ExitStack() as stack:
+            message, descriptors = ("load", spec), []
+            if isinstance(spec.model, bytes):
+                file = stack.enter_context(os.fdopen(os.memfd_create("ortmulti-model", os.MFD_CLOEXEC), "wb"))
+                file.write(spec.model)
+                file.flush()
+                message, descriptors = ("load", replace(spec, model=b"")), [file.fileno()]
+            self.signature, spans = self._answer_to(message, descriptors, "while its session was created")
+        timeline.add("start process", self.started, spans[0][1], str(spec.device))
+        for name, start, end in spans:
+            timeline.add(name, start, end, str(spec.device))
+
+    def _answer_to(self, message: object, descriptors: Sequence[int], when: str) -> list[Any]:
         try:
-            self._send_order(order)
+            self._channel.send(message, descriptors)
             answer, *content = self._channel.receive()
         except (EOFError, OSError):
-            raise self.death("while its session was created") from None
+            raise self.death(when) from None
         if answer == "failed":
             raise error_of(*content)
-        self.signature, spans = content
-        timeline.add("start process", self.started, spans[0][1], self._device)
-        for name, start, end in spans:
-            timeline.add(name, start, end, self._device)
+        return list(content)
 
     def send(
         self,
@@ -173,22 +194,32 @@ class SpawnedSession:
     def receive(self) -> int:
         """Takes answers until the process has ended; returns how many runs it has done."""
         done = 0
+        while (what := self.receive_one()) is not None:
+            done += what != "skipped"
+        return done
+
+    def receive_one(self) -> str | None:
+        """Takes the next answer: "done", "error" or "skipped"; None when the process has ended."""
         try:
-            while True:
-                what, number, slot, *content = self._channel.receive()
-                done += what != "skipped"
-                self._answer(what, number, slot, content)
+            what, number, slot, *content = self._channel.receive()
         except EOFError:
-            return done
+            return None
+        self._answer(what, number, slot, content)
+        return str(what)
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until the process has ended, so many seconds at most, and returns whether it has."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def death(self, when: str) -> DeviceError:
         """Waits until the process has ended, and says how."""
-        try:
-            code: int | None = self._process.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
+        if not self.wait(_PATIENCE):
             self._process.kill()
-            code = self._process.wait()
-        return DeviceError(f"{self._device}: the worker process {self.pid} {exit_text(code)} {when}")
+        return DeviceError(f"{self._name}: the worker process {self.pid} {exit_text(self._process.wait())} {when}")
 
     def close(self, error: Error) -> None:
         """Answers all that it still has with the error; the process has ended."""
@@ -200,16 +231,6 @@ class SpawnedSession:
             answered(error, now, now)
         self._channel.close()
         self._control.close()
-
-    def _send_order(self, order: Order) -> None:
-        if not isinstance(order.model, bytes):
-            self._channel.send(("load", order))
-            return
-        descriptor = os.memfd_create("ortmulti-model", os.MFD_CLOEXEC)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(order.model)
-            file.flush()
-            self._channel.send(("load", replace(order, model=b"")), [descriptor])
 
     @staticmethod
     def _tell(channel: Channel, *message: object) -> None:
@@ -233,7 +254,7 @@ class SpawnedSession:
                         os.close(descriptor)
                 answer = [take(segment, place, copy=True) for place in places]
             except Exception as error:  # no memory, say
-                answer = error_of("OutOfMemory", f"{self._device}: the outputs cannot be taken: {error}")
+                answer = error_of("OutOfMemory", f"{self._name}: the outputs cannot be taken: {error}")
         elif what == "error":
             kind, text, started, ended = content
             answer = error_of(kind, text)

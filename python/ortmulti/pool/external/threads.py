@@ -8,21 +8,23 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortmulti import _core
-from ortmulti._create import onnxruntime_sessions
-from ortmulti._runtime.onnxruntime_package import import_onnxruntime, open_cuda_libraries
+from ortmulti._create.onnxruntime_errors import error_of, translate, why_broken
+from ortmulti._create.onnxruntime_sessions import SessionSpec, create_session, open_package
 from ortmulti._runtime.threads import Task
 from ortmulti.errors import ClosedError
 from ortmulti.pool.external import batches
 from ortmulti.pool.external.base import BackendEngine
 from ortmulti.pool.external.dispatch import Dispatcher
-from ortmulti.pool.external.onnxruntime_errors import error_of, translate, why_broken
 from ortmulti.pool.external.requests import Request, Run, Worker
 from ortmulti.pool.external.signature import Signature
-from ortmulti.pool.external.worker_spec import Order, Reports, Told, await_reports
+from ortmulti.pool.external.worker_spec import Notify, Reports, await_reports
 from ortmulti.timeline import Timeline
+
+if TYPE_CHECKING:
+    from ortmulti.pool.configuration import Batching
 
 __all__ = ["ThreadsEngine", "open_threads"]
 
@@ -34,7 +36,8 @@ class ThreadWorker(Worker):
     """A session of onnxruntime's, and the thread that creates and runs it.
 
     Args:
-        order: What is created.
+        spec: The session's.
+        batching: How requests are joined, if they are.
         ort: The onnxruntime package.
         dispatcher: Who is told what has ended.
         timeline: Where the creation's span goes.
@@ -44,22 +47,23 @@ class ThreadWorker(Worker):
 
     def __init__(
         self,
-        order: Order,
+        spec: SessionSpec,
+        batching: Batching | None,
         ort: Any,
         dispatcher: Dispatcher,
         timeline: Timeline,
         reports: Reports,
         one_by_one: contextlib.AbstractContextManager[Any],
     ) -> None:
-        super().__init__(order.device, 1)
+        super().__init__(str(spec.device), 1)
         self.session: Any = None
         self._ort = ort
-        self._order: Order | None = order
-        self._model_text = order.text
-        self._batching = order.batching
+        self._spec: SessionSpec | None = spec
+        self._model_text = spec.text
+        self._batching = batching
         self._dispatcher = dispatcher
         self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
-        self._thread = Task(partial(self._work, timeline, reports, one_by_one), f"ortmulti-{order.device}")
+        self._thread = Task(partial(self._work, timeline, reports, one_by_one), f"ortmulti-{spec.device}")
 
     def start(self) -> None:
         """Starts the thread; apart from making it, so that an interrupt in this can be undone."""
@@ -123,14 +127,10 @@ class ThreadWorker(Worker):
         return f"{doing} {self._model_text} on {self.device}"
 
     def _create(self, timeline: Timeline) -> None:
-        order, self._order = self._order, None
-        assert order is not None
+        spec, self._spec = self._spec, None
+        assert spec is not None
         start = time.monotonic_ns()
-        try:
-            options = onnxruntime_sessions.make_options(self._ort, order.options)
-            self.session = onnxruntime_sessions.create(self._ort, order.model, options, order.device, order.providers)
-        except Exception as error:
-            raise error_of(*translate(error, self._context("creating a session of"))) from error
+        self.session = create_session(self._ort, spec)
         timeline.add("create session", start, time.monotonic_ns(), self.device)
 
     def _work(self, timeline: Timeline, reports: Reports, one_by_one: contextlib.AbstractContextManager[Any]) -> None:
@@ -151,26 +151,31 @@ class ThreadWorker(Worker):
             del run  # whose arrays are to be freed
 
 
-def open_threads(orders: Sequence[Order], dispatcher: Dispatcher, timeline: Timeline, told: Told) -> Signature:
+def open_threads(
+    specs: Sequence[SessionSpec],
+    batching: Batching | None,
+    dispatcher: Dispatcher,
+    timeline: Timeline,
+    notify: Notify,
+) -> Signature:
     """Creates the sessions, at the same time, adds them to the dispatcher, and says what they take and give.
 
     Raises:
         Error: One could not be created; nothing is left of the others.
     """
     start = time.monotonic_ns()
-    ort = import_onnxruntime()
-    open_cuda_libraries(ort, [order.device for order in orders])
+    ort = open_package([spec.device for spec in specs])
     timeline.add("import onnxruntime", start, time.monotonic_ns())
     reports: Reports = queue.SimpleQueue()
     at_once = _core.concurrent_creation_stressed(ort.__version__)
-    locks = {order.device: threading.Lock() for order in orders if not at_once and order.device != "cpu"}
+    locks = {spec.device: threading.Lock() for spec in specs if not at_once and spec.device.kind == "cuda"}
     workers: list[ThreadWorker] = []
     try:
-        for order in orders:
-            one_by_one = locks.get(order.device, contextlib.nullcontext())
-            workers.append(ThreadWorker(order, ort, dispatcher, timeline, reports, one_by_one))
+        for spec in specs:
+            one_by_one = locks.get(spec.device, contextlib.nullcontext())
+            workers.append(ThreadWorker(spec, batching, ort, dispatcher, timeline, reports, one_by_one))
             workers[-1].start()
-        await_reports(reports, len(orders), told)
+        await_reports(reports, len(specs), notify)
         for worker in workers:
             dispatcher.add(worker)
         signature = workers[0].signature

@@ -1,11 +1,16 @@
 """A worker's process: one onnxruntime session, fed through two sockets and shared memory.
 
-The thread that runs reads one of the sockets by itself, so that no request changes threads here: ``("load", order)``,
-with the model's bytes as a file where it has no path; ``("run", number, slot, names, inputs, end, new)``, with the
-slot's new memory if ``new``; ``("end",)``. Numbers grow. The other socket brings ``("cancel", number, slot)`` to
-another thread, which ends the process with that socket's end. The pool gets, by the first, ``("ready", signature,
-spans)`` or ``("failed", kind, text)``; then for each number ``("done", number, slot, outputs, started, ended, new)``,
-``("error", number, slot, kind, text, started, ended)`` or ``("skipped", number, slot)``.
+The thread that runs reads one of the sockets by itself, so that no request changes threads here:
+
+- ``("call", function, arguments)``, answered by ``("ready",)`` or ``("failed", kind, text)``;
+- ``("load", spec)``, with the model's bytes as a file where it has no path, answered by ``("ready", signature, spans)``
+  or ``("failed", kind, text)``, after which the process ends;
+- ``("run", number, slot, names, inputs, end, new)``, with the slot's new memory if ``new``; numbers grow. Answered by
+  ``("done", number, slot, outputs, started, ended, new)``, ``("error", number, slot, kind, text, started, ended)`` or
+  ``("skipped", number, slot)``;
+- ``("end",)``.
+
+The other socket brings ``("cancel", number, slot)`` to another thread, which ends the process with that socket's end.
 """
 
 from __future__ import annotations
@@ -18,15 +23,16 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ortmulti._create.onnxruntime_errors import translate, why_broken
+from ortmulti._create.onnxruntime_sessions import SessionSpec, create_session, open_package
+from ortmulti._create.session_observer import observer
 from ortmulti.pool.external.ipc import Channel
-from ortmulti.pool.external.onnxruntime_errors import translate, why_broken
 from ortmulti.pool.external.shm import Place, Segment, place_all, space_for, take
 from ortmulti.pool.external.signature import Signature
-from ortmulti.pool.external.worker_spec import Order
 
 __all__ = ["main"]
 
@@ -36,9 +42,9 @@ _PR_SET_PDEATHSIG = 1
 class _Server:
     """The session and who runs it."""
 
-    def __init__(self, channel: Channel, order: Order) -> None:
+    def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._order = order
+        self._spec: SessionSpec | None = None
         self._ort: Any = None
         self._session: Any = None
         self._segments: dict[int, Segment] = {}
@@ -47,27 +53,33 @@ class _Server:
         self._options: Any = None  # of the run that there is now
         self._skipped: set[int] = set()
 
-    def load(self) -> bool:
-        """Creates the session, says that it is ready or why not, and returns whether it is."""
-        from ortmulti._create import onnxruntime_sessions
-        from ortmulti._runtime.onnxruntime_package import import_onnxruntime, open_cuda_libraries
+    def _call(self, function: Callable[..., object], arguments: Sequence[object]) -> bool:
+        try:
+            function(*arguments)
+        except Exception as error:
+            self._channel.send(("failed", *translate(error, function.__name__)))
+        else:
+            self._channel.send(("ready",))
+        return True
 
-        order = self._order
-        spans = []
+    def _load(self, spec: SessionSpec) -> bool:
+        """Creates the session, says that it is ready or why not, and returns whether it is."""
+        if spec.model == b"":
+            with os.fdopen(self._channel.take_descriptor(), "rb") as file:
+                file.seek(0)
+                spec = replace(spec, model=file.read())
         try:
             start = time.monotonic_ns()
-            self._ort = import_onnxruntime()
-            open_cuda_libraries(self._ort, [order.device])
+            self._ort = open_package([spec.device])
             imported = time.monotonic_ns()
-            spans.append(("import onnxruntime", start, imported))
-            options = onnxruntime_sessions.make_options(self._ort, order.options)
-            self._session = onnxruntime_sessions.create(self._ort, order.model, options, order.device, order.providers)
-            spans.append(("create session", imported, time.monotonic_ns()))
-            message: tuple[Any, ...] = ("ready", Signature.of(order.text, self._session), spans)
+            self._session = create_session(self._ort, spec)
+            spans = [("import onnxruntime", start, imported), ("create session", imported, time.monotonic_ns())]
+            self._channel.send(("ready", Signature.of(spec.text, self._session), spans))
         except Exception as error:
-            message = ("failed", *translate(error, f"creating a session of {order.text} on {order.device}"))
-        self._channel.send(message)
-        return self._session is not None
+            self._channel.send(("failed", *translate(error, f"creating a session of {spec.text} on {spec.device}")))
+            return False
+        self._spec = replace(spec, model="")  # its bytes are not needed any more
+        return True
 
     def listen(self, control: Channel) -> None:
         """Cancels what it is told to, until the pool is gone, and ends the process then."""
@@ -86,13 +98,21 @@ class _Server:
 
     def serve(self) -> None:
         """Runs what comes, until the pool wants no more or the device is of no use to this process."""
+        steps: dict[str, Callable[..., bool]] = {
+            "call": self._call,
+            "load": self._load,
+            "run": self._run,
+            "end": self._end,
+        }
         while True:
             what, *message = self._channel.receive()
-            if what == "end":
-                self._session = None
+            if not steps[what](*message):
                 return
-            if not self._run(*message):
-                return
+
+    def _end(self) -> bool:
+        observer().finish()
+        self._session = None
+        return False
 
     def _run(
         self, number: int, slot: int, names: Sequence[str], inputs: Sequence[tuple[str, Place]], end: int, new: bool
@@ -114,7 +134,8 @@ class _Server:
         started = time.monotonic_ns()
         try:
             feed = {name: take(segment, place, copy=False) for name, place in inputs}
-            outputs = self._session.run(names, feed, options)
+            with observer().running(self._session):
+                outputs = self._session.run(names, feed, options)
             full = space_for(outputs, end)
             if full > segment.size:
                 segment, made = Segment.make(full)
@@ -125,8 +146,9 @@ class _Server:
             if made is not None:
                 os.close(made)
                 made = None
-            broken = why_broken(self._order.device)
-            kind, text = translate(error, f"running {self._order.text} on {self._order.device}")
+            assert self._spec is not None
+            broken = why_broken(str(self._spec.device))
+            kind, text = translate(error, f"running {self._spec.text} on {self._spec.device}")
             answer = ("error", number, slot, kind, text, started, time.monotonic_ns())
         with self._lock:
             self._options = None
@@ -151,14 +173,8 @@ def main(data: int, control: int, parent: int) -> None:
         return
     channel, cancelling = (Channel(socket.socket(fileno=descriptor)) for descriptor in (data, control))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        _, order = channel.receive()
-        if order.model == b"":
-            with os.fdopen(channel.take_descriptor(), "rb") as file:
-                file.seek(0)
-                order = replace(order, model=file.read())
-        server = _Server(channel, order)
+        server = _Server(channel)
         threading.Thread(target=server.listen, args=[cancelling], name="listen", daemon=True).start()
-        if server.load():
-            server.serve()
+        server.serve()
     sys.stdout.flush()
     os._exit(0)  # without what interpreters and CUDA do at their end: the pool waits for it

@@ -134,13 +134,14 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 def _creator(library: str, model: Path, device: str, settings: SessionSettings) -> tuple[Callable[[], Any], str]:
     """The creation to measure, and the release of ONNX Runtime under it."""
     if library == "onnxruntime":
-        from ortmulti.tools.strategies._onnxruntime import create_session, import_onnxruntime
+        from ortmulti._create.onnxruntime_sessions import create_session, open_package
 
-        onnxruntime = import_onnxruntime([device])
-        return lambda: create_session(onnxruntime, model, device, settings), onnxruntime.__version__
+        spec = settings.spec(model, device)
+        onnxruntime = open_package([spec.device])
+        return lambda: create_session(onnxruntime, spec), onnxruntime.__version__
     import ortmulti
     from ortmulti._runtime.libraries import find_onnxruntime
-    from ortmulti.tools.strategies.native import Native
+    from ortmulti.tools.strategies.core import Native
 
     native = Native(model, [device], settings)
     native.start()

@@ -12,14 +12,13 @@ from pathlib import Path
 
 from ortmulti.errors import InvalidArgument
 
-from .base import Creation, FirstRun, SessionSettings, Strategy, StrategyError
+from .base import Creation, FirstRun, SessionSettings, Strategy
 
 __all__ = [
     "Creation",
     "FirstRun",
     "SessionSettings",
     "Strategy",
-    "StrategyError",
     "check_name",
     "load",
     "names",
@@ -28,11 +27,11 @@ __all__ = [
 
 # name -> (module of this package, class). The order is the one in which tables and plots show them.
 _REGISTRY = {
-    "sequential": ("sequential", "Sequential"),
-    "threads": ("threads", "Threads"),
+    "sequential": ("in_process", "Sequential"),
+    "threads": ("in_process", "Threads"),
     "processes": ("processes", "Processes"),
-    "native": ("native", "Native"),
-    "shared": ("shared", "Shared"),
+    "native": ("core", "Native"),
+    "shared": ("core", "Shared"),
 }
 
 

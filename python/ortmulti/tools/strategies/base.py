@@ -11,16 +11,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ortmulti._create.onnxruntime_errors import error_of, kind_of
+from ortmulti._create.onnxruntime_sessions import SessionSpec
+from ortmulti._create.session_observer import observer
 from ortmulti._runtime.closing import Closing
+from ortmulti.devices import Device
 from ortmulti.errors import Error, InvalidArgument
+from ortmulti.providers import CPU, CUDA
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _DEVICE = re.compile(r"cpu|cuda:\d+")
-
-
-class StrategyError(Error):
-    """A strategy could not create, run or keep a session; the message names the device."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,19 @@ class SessionSettings:
     provider_options: Mapping[str, str] = field(default_factory=dict)
     config_entries: Mapping[str, str] = field(default_factory=dict)
     custom_op_libraries: Sequence[str] = ()
+
+    def spec(self, model: str | Path, device: str) -> SessionSpec:
+        """The onnxruntime session of ``model`` on ``device`` with these settings."""
+        kind, _, index = device.partition(":")
+        return SessionSpec(
+            str(Path(model).absolute()),
+            f"'{model}'",
+            Device(kind, int(index or 0)),
+            [(CUDA, {"device_id": index, **self.provider_options})] if kind == "cuda" else [(CPU, {})],
+            {"intra_op_num_threads": self.intra_op_num_threads},
+            dict(self.config_entries),
+            custom_op_libraries=list(self.custom_op_libraries),
+        )
 
     @classmethod
     def side_by_side(cls, devices: Sequence[str], cores: int, **others: Any) -> SessionSettings:
@@ -82,6 +96,21 @@ def make_contexts(devices: Sequence[str]) -> None:
     for device in dict.fromkeys(devices):
         if device.startswith("cuda:"):
             _core.cuda_memory(int(device.removeprefix("cuda:")))
+
+
+def run_session(session: Any, device: str, feeds: Mapping[str, Array]) -> list[Array]:
+    """Runs all outputs of a session in this process; an error names the device."""
+    try:
+        with observer().running(session):
+            outputs: list[Array] = session.run(None, dict(feeds))
+    except Exception as error:  # onnxruntime's exceptions share no base class of their own
+        raise first_run_error(device, error) from error
+    return outputs
+
+
+def first_run_error(name: str, error: Exception) -> Error:
+    """The error of a session's first run, with the session's name in front."""
+    return error_of(kind_of(error), f"{name}: the first run failed: {error}")
 
 
 class Strategy(Closing):

@@ -1,160 +1,154 @@
-"""One spawned process for each session, over onnxruntime; the processes live until the strategy is closed."""
+"""One process for each session, over onnxruntime: the worker program of a pool with backend="processes"."""
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import multiprocessing.connection
-import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, ClassVar
 
-from ortmulti._runtime.exit_text import exit_text
-from ortmulti.errors import Error
+from ortmulti._create.onnxruntime_sessions import SessionSpec
+from ortmulti._create.session_observer import SessionObserver, observe
+from ortmulti.errors import ClosedError, Error
+from ortmulti.pool.external.spawned import SpawnedSession
+from ortmulti.timeline import Timeline
 
-from ._onnxruntime import run_session, timed_creation, timed_import
-from .base import Array, Creation, FirstRun, SessionSettings, Strategy, StrategyError, make_contexts
-from .watching import Watcher, watch
+from .base import Array, Creation, FirstRun, Strategy, first_run_error, make_contexts
 
-# Once asked to end, a worker only has to free its session; past this it is ended by signals.
+# Once notified, a worker only has to free its session; past this it is killed.
 _PATIENCE_SECONDS = 10.0
 
 
-@dataclass(frozen=True)
 class _Worker:
-    name: str
-    process: SpawnProcess
-    connection: Connection
+    """A process for one session. One thread at a time calls its methods, except `close`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._closed = False
+        self._process: SpawnedSession | None = None
+
+    @property
+    def process(self) -> SpawnedSession:
+        assert self._process is not None, "start() comes first"
+        return self._process
+
+    def start(self, make_observer: Callable[[int], SessionObserver] | None, number: int) -> None:
+        with self._lock:
+            if self._closed:
+                raise ClosedError(f"{self._name}: closed before its process was started")
+            self._process = SpawnedSession(self._name, 1)
+        self.process.call("while it was started", _observe, make_observer, number)
+
+    def make_context(self, device: str) -> None:
+        self.process.call("while its context was made", make_contexts, [device])
+
+    def create(self, spec: SessionSpec) -> tuple[float, float]:
+        """Returns the seconds for opening the libraries, and for the session."""
+        timeline = Timeline()
+        self.process.load(spec, timeline)
+        seconds = {span.name: span.seconds for span in timeline.spans}
+        return seconds["import onnxruntime"], seconds["create session"]
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        signature = self.process.signature
+        assert signature is not None, "create() comes first"
+        answers: list[Any] = []
+        names = [output.name for output in signature.outputs]
+        self.process.send(0, names, feeds, lambda answer, *_: answers.append(answer), lambda _segment: None)
+        if self.process.receive_one() is None:
+            raise self.process.death("during the first run")
+        [answer] = answers
+        if isinstance(answer, Error):
+            raise first_run_error(self._name, answer)
+        outputs: list[Array] = answer
+        return outputs
+
+    def end(self) -> None:
+        """Notifies the process that it ends."""
+        with self._lock:
+            self._closed = True
+        if self._process is not None:
+            self._process.end()
+
+    def wait(self, deadline: float) -> None:
+        """Waits until the process has ended; past the deadline it is killed."""
+        if self._process is not None and not self._process.wait(max(0.0, deadline - time.monotonic())):
+            self._process.kill()
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close(self._process.death("when it was closed"))
 
 
 class Processes(Strategy):
-    """onnxruntime sessions, each in a process of its own that is fed through a pipe.
+    """onnxruntime sessions, each in a process of its own that is fed through shared memory.
 
     Starting the interpreters is `start`; `create` finds them waiting, and each opens the libraries for itself. The
-    first run includes the way of the inputs and outputs through the pipes.
+    first run includes the way of the inputs and outputs through the shared memory.
     """
 
     name: ClassVar[str] = "processes"
-    watcher: Callable[[int], Watcher] | None = None
-    """Makes the watcher of each worker, from its number; it is called there, so that it has to be picklable."""
+    make_observer: Callable[[int], SessionObserver] | None = None
+    """Makes the observer of each worker, from its number; the worker calls it, so that it has to be picklable."""
     _workers: tuple[_Worker, ...] = ()
+    _threads: ThreadPoolExecutor | None = None
 
     def start(self) -> float:
         begin = time.perf_counter()
-        context = multiprocessing.get_context("spawn")
-        for number, device in enumerate(self.devices, 1):
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_serve,
-                args=(theirs, device, self.settings, number - 1, self.watcher),
-                name=f"session-{device}",
-                daemon=True,
-            )
-            process.start()
-            theirs.close()  # so that the worker's end is the only one, and its death is the pipe's end
-            self._workers += (_Worker(f"{device} (worker {number} of {len(self.devices)})", process, ours),)
-        self._answers("starting")
+        count = len(self.devices)
+        # The kernel ends a worker when the thread ends that has started it. These live until `close`.
+        self._threads = ThreadPoolExecutor(count, "session")
+        self._workers = tuple(
+            _Worker(f"{device} (worker {number} of {count})") for number, device in enumerate(self.devices, 1)
+        )
+        self._each(_Worker.start, [self.make_observer] * count, range(count))
         return time.perf_counter() - begin
 
     @property
     def pids(self) -> tuple[int, ...]:
         """The workers' process ids, in the order of the devices."""
-        return tuple(worker.process.pid for worker in self._workers if worker.process.pid is not None)
+        return tuple(worker.process.pid for worker in self._workers)
 
     def make_contexts(self) -> None:
-        self._ask("contexts", None)
-        self._answers("making the context")
+        self._each(_Worker.make_context, self.devices)
 
     def create(self) -> Creation:
         """As `Strategy.create`. Details: "opening", the seconds until the libraries were open in the slowest worker."""
         begin = time.perf_counter()
-        self._ask("create", self.model)
-        answers = self._answers("creating the session")
+        created = self._each(_Worker.create, [self.settings.spec(self.model, device) for device in self.devices])
         wall = time.perf_counter() - begin
-        opening = max(opening for opening, _ in answers)
-        return Creation(wall, tuple(seconds for _, seconds in answers), {"opening": opening})
+        opening = max(opening for opening, _ in created)
+        return Creation(wall, tuple(seconds for _, seconds in created), {"opening": opening})
 
     def first_run(self, feeds: Mapping[str, Array]) -> FirstRun:
         begin = time.perf_counter()
-        self._ask("run", dict(feeds))
-        outputs = self._answers("the first run")
+        outputs = self._each(_Worker.run, [feeds] * len(self.devices))
         return FirstRun(time.perf_counter() - begin, tuple(outputs))
 
     def close(self) -> None:
-        workers, self._workers = self._workers, ()
-        for worker in workers:
-            worker.connection.close()  # the worker reads the end of the pipe and returns
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        for worker in workers:
-            worker.process.join(max(0.0, deadline - time.monotonic()))
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
-            worker.process.close()
-
-    def _ask(self, what: str, argument: Any) -> None:
         for worker in self._workers:
-            # A worker that has died is reported by the answer it does not give.
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                worker.connection.send((what, argument))
+            worker.end()
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        for worker in self._workers:
+            worker.wait(deadline)
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads = None
+        for worker in self._workers:
+            worker.close()
+        self._workers = ()
 
-    def _answers(self, doing: str) -> list[Any]:
-        """One answer from each worker, in the order of the devices; the first failure, in time, is raised."""
-        answers: dict[int, Any] = {}
-        waiting = {worker.connection: index for index, worker in enumerate(self._workers)}
-        while waiting:
-            for ready in multiprocessing.connection.wait(list(waiting)):
-                assert isinstance(ready, Connection)
-                index = waiting.pop(ready)
-                answers[index] = self._receive(self._workers[index], doing)
-        return [answers[index] for index in range(len(self._workers))]
-
-    @staticmethod
-    def _receive(worker: _Worker, doing: str) -> Any:
-        try:
-            error, answer = worker.connection.recv()
-        except (EOFError, ConnectionResetError):
-            worker.process.join(_PATIENCE_SECONDS)
-            how = exit_text(worker.process.exitcode)
-            raise StrategyError(f"{worker.name}: the process {how} during {doing}") from None
-        if error is not None:
-            raise StrategyError(error)
-        return answer
+    def _each(self, method: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Calls a method of each worker, all at the same time; the first failure, in time, is raised."""
+        assert self._threads is not None, "start() comes first"
+        futures = [self._threads.submit(method, *each) for each in zip(self._workers, *arguments, strict=True)]
+        for future in as_completed(futures):
+            future.result()
+        return [future.result() for future in futures]
 
 
-def _serve(
-    connection: Connection,
-    device: str,
-    settings: SessionSettings,
-    number: int,
-    make_watcher: Callable[[int], Watcher] | None,
-) -> None:
-    """A worker's main function: answers each request with (error text or None, answer)."""
-    if make_watcher is not None:
-        watch(make_watcher(number))
-    # Ctrl-C reaches the whole process group; the parent decides, and closes the pipe.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    session: Any = None
-    request: tuple[str, Any] = ("start", None)
-    with connection, contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        while True:
-            what, argument = request
-            answer: Any = None
-            problem: str | None = None
-            try:
-                if what == "contexts":
-                    make_contexts([device])
-                elif what == "create":
-                    onnxruntime, opening = timed_import([device])
-                    session, seconds = timed_creation(onnxruntime, argument, device, settings)
-                    answer = (opening, seconds)
-                elif what == "run":
-                    answer = run_session(session.run, device, argument)
-            except Exception as error:
-                problem = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
-            connection.send((problem, answer))
-            request = connection.recv()
+def _observe(make_observer: Callable[[int], SessionObserver] | None, number: int) -> None:
+    if make_observer is not None:
+        observe(make_observer(number))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortmulti.tools.strategies.watching import Watcher
+from ortmulti._create.session_observer import SessionObserver
 
 from .driver import Driver
 from .events import EventWriter
@@ -24,7 +24,7 @@ INFO = 1
 _FIRST_WITHOUT_GIL = (1, 31)
 
 
-class Observer(Watcher):
+class Observer(SessionObserver):
     """Writes what happens as events, and makes ONNX Runtime say in its log and in profiles what it does."""
 
     def __init__(self, events: EventWriter, devices: Sequence[str], profiles: str, number: int | None = None) -> None:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ortmulti._create.session_observer import SessionObserver, observe
 from ortmulti.tools.strategies import SessionSettings, open_strategy
-from ortmulti.tools.strategies.watching import Watcher, watch
 
 from .events import EventWriter
 
@@ -16,18 +16,14 @@ OWN_WAYS = ("native", "shared")
 """The strategies that need ortmulti itself."""
 
 
-def make_observer(path: str, devices: Sequence[str], profiles: str, number: int) -> Watcher:
-    """The observer of a worker process, made there; it is finished when that process ends."""
+def make_observer(path: str, devices: Sequence[str], profiles: str, number: int) -> SessionObserver:
+    """The observer of a worker process, made there."""
     begin = time.monotonic_ns()
-    # multiprocessing's children end without Python's exit handlers, but with its own.
-    from multiprocessing import util
-
     from .observer import Observer
 
     events = EventWriter(path)
     observer = Observer(events, devices, profiles, number)
     events.past("measurement", "watch", begin, time.monotonic_ns(), session=number)
-    util.Finalize(None, observer.finish, exitpriority=100)
     return observer
 
 
@@ -67,9 +63,9 @@ def _measure(spec: dict[str, Any], events: EventWriter, begin: int) -> None:
         from .observer import Observer
 
         observer = Observer(events, devices, spec["profiles"])
-        watch(observer)
+        observe(observer)
         if way == "processes":
-            strategy.watcher = functools.partial(  # type: ignore[attr-defined]
+            strategy.make_observer = functools.partial(  # type: ignore[attr-defined]
                 make_observer, spec["events"], devices, spec["profiles"]
             )
     feeds = read_arrays(spec["feeds"])

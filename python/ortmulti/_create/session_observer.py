@@ -1,4 +1,4 @@
-"""Lets a measurement see, from inside its process, what a strategy does and when."""
+"""Lets a measurement see, inside a process, the steps of creating and running sessions."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ortmulti.timeline import Timeline
 
+__all__ = ["SessionObserver", "observe", "observer"]
 
-class Watcher:
-    """Told by the strategies of its process what they are about to do; this one lets everything pass.
 
-    Its methods are called by the thread that does what they are told of.
-    """
+class SessionObserver:
+    """Receives each step, in the thread that does it. This class ignores all of them."""
 
     def importing(self, name: str) -> AbstractContextManager[object]:  # noqa: ARG002
-        """Around an import; `name` says of what."""
+        """Around the import of ``name``."""
         return contextlib.nullcontext()
 
     def opening(self, name: str) -> AbstractContextManager[object]:  # noqa: ARG002
-        """Around the opening of libraries; `name` says which."""
+        """Around the opening of the libraries ``name``."""
         return contextlib.nullcontext()
 
     def opened(self, onnxruntime: Any) -> None:
@@ -42,16 +41,19 @@ class Watcher:
         """Around a run of a session."""
         return contextlib.nullcontext()
 
-
-_watcher = Watcher()
-
-
-def watcher() -> Watcher:
-    """The process's watcher."""
-    return _watcher
+    def finish(self) -> None:
+        """Before a worker process ends."""
 
 
-def watch(watcher: Watcher) -> None:
-    """Gives the process another watcher."""
-    global _watcher
-    _watcher = watcher
+_observer = SessionObserver()
+
+
+def observer() -> SessionObserver:
+    """The process's observer."""
+    return _observer
+
+
+def observe(new: SessionObserver) -> None:
+    """Replaces the process's observer."""
+    global _observer
+    _observer = new

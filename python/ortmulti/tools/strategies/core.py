@@ -1,0 +1,138 @@
+"""ortmulti's sessions, created by C++ threads: each loads the model for itself, or they share the weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from ortmulti._create.session_observer import observer
+
+from .base import Array, Creation, FirstRun, Strategy, run_session
+
+if TYPE_CHECKING:
+    from ortmulti.timeline import Span, Timeline
+
+# The timeline's names for what one thread does for its session, and for making a device's context.
+_SESSION = "create session"
+_CONTEXT = "context"
+
+
+class Native(Strategy):
+    """ortmulti's own sessions, created at once by C++ threads, each of which loads the model for itself."""
+
+    name: ClassVar[str] = "native"
+    _how: ClassVar[Literal["native", "shared"]] = "native"
+    _threads: ThreadPoolExecutor | None = None
+    _sessions: Any = None
+
+    def start(self) -> float:
+        begin = time.perf_counter()
+        import ortmulti  # noqa: F401
+
+        self._threads = ThreadPoolExecutor(max_workers=len(self.devices), thread_name_prefix="session")
+        return time.perf_counter() - begin
+
+    def create(self) -> Creation:
+        """As `Strategy.create`. Details: what `describe` takes from the timeline."""
+        with observer().importing("import ortmulti's sessions"):
+            import ortmulti
+
+            options, create_sessions = ortmulti.SessionOptions(), ortmulti.create_sessions
+        options.intra_op_num_threads = self.settings.intra_op_num_threads
+        for key, value in self.settings.config_entries.items():
+            options.add_session_config_entry(key, value)
+        for library in self.settings.custom_op_libraries:
+            # Needs ONNX Runtime itself, and opens it.
+            with observer().opening("open custom operators"):
+                options.register_custom_ops_library(library)
+        observer().options(options)
+        on_cuda = any(device != "cpu" for device in self.devices)
+        begin = time.monotonic_ns()
+        sessions = create_sessions(
+            self.model,
+            list(self.devices),
+            options=options,
+            provider_options=dict(self.settings.provider_options) if on_cuda else None,
+            strategy=self._how,
+        )
+        end = time.monotonic_ns()
+        if self._sessions is not None:
+            self._sessions.close()
+        self._sessions = sessions
+        timeline = sessions.timeline
+        observer().created(list(sessions), self.devices, timeline)
+        own = session_seconds(timeline.spans, self.devices)
+        return Creation((end - begin) / 1e9, own, describe(timeline, begin, end))
+
+    def first_run(self, feeds: Mapping[str, Array]) -> FirstRun:
+        assert self._threads is not None, "start() comes first"
+        begin = time.perf_counter()
+        outputs = tuple(self._threads.map(run_session, self._sessions, self.devices, [feeds] * len(self.devices)))
+        return FirstRun(time.perf_counter() - begin, outputs)
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads = None
+        if self._sessions is not None:
+            self._sessions.close()
+            self._sessions = None
+
+
+class Shared(Native):
+    """ortmulti's sessions over one copy of the weights for each device, read once and in file order.
+
+    Where the model or the options do not allow that, they are created as by `Native`; the details of `create` say why.
+    """
+
+    name: ClassVar[str] = "shared"
+    _how: ClassVar[Literal["native", "shared"]] = "shared"
+
+
+def session_seconds(spans: Sequence[Span], devices: Sequence[str]) -> tuple[float, ...]:
+    """Each session's own seconds, in the order of `devices`; of one device's sessions, the one first done is first.
+
+    A device's last spans are those of its sessions; one before them made an optimized model. Sessions beyond the spans
+    are further handles of the last one, and were ready when that was.
+    """
+    left: dict[str, list[float]] = {}
+    for device in devices:
+        found = [span.seconds for span in spans if (span.name, span.device) == (_SESSION, device)]
+        left[device] = found[-devices.count(device) :]
+    return tuple(left[device].pop(0) if len(left[device]) > 1 else left[device][0] for device in devices)
+
+
+def describe(timeline: Timeline, begin_ns: int, end_ns: int) -> dict[str, Any]:
+    """A creation's timeline in short.
+
+    Args:
+        timeline: of the creation's sessions.
+        begin_ns: when the creation began, as `time.monotonic_ns` gives it.
+        end_ns: when its sessions were ready.
+
+    Returns:
+        "spans": for each name and device ("context cuda:0") the "count", the "begin" of the first and the "end" of the
+        last in seconds after the creation began, and their "seconds" altogether.
+        "after_contexts": seconds from the last context until all was ready; None where no context was made.
+        "not_shared": why weights were not shared, or not all of them.
+    """
+    spans = timeline.spans
+    summary: dict[str, dict[str, float]] = {}
+    for span in spans:
+        begin, end = ((time - begin_ns) / 1e9 for time in (span.start_ns, span.end_ns))
+        whole = summary.setdefault(
+            f"{span.name} {span.device}".rstrip(), {"count": 0, "begin": begin, "end": end, "seconds": 0.0}
+        )
+        whole["count"] += 1
+        whole["begin"] = min(whole["begin"], begin)
+        whole["end"] = max(whole["end"], end)
+        whole["seconds"] += span.seconds
+    contexts = [span.end_ns for span in spans if span.name == _CONTEXT and span.end_ns > begin_ns]
+    last_context = max(contexts, default=None)
+    return {
+        "spans": summary,
+        "after_contexts": None if last_context is None else (end_ns - last_context) / 1e9,
+        "not_shared": timeline.not_shared,
+    }
