@@ -31,9 +31,9 @@ from ortmulti import Batching
 from ortmulti._runtime import machine
 from ortmulti.tools import models
 from ortmulti.tools.measure.devices import parse_devices
-from ortmulti.tools.serve import latencies
+from ortmulti.tools.serve import clients
+from ortmulti.tools.serve.cases import NANOSECONDS, arrival_times
 from ortmulti.tools.serve.clients import ClosedLoop, ask_at
-from ortmulti.tools.serve.loads import NANOSECONDS, arrival_times
 
 TIMES = 4.0
 LEAST_SHARE = 0.95
@@ -45,7 +45,7 @@ def one_at_a_time(pool: ortmulti.Pool, feed: dict[str, Any], seconds: float) -> 
     with ClosedLoop([lambda: pool.run(None, feed)]) as loop:
         loop.until_answered()
         begin, end = loop.go_on(seconds)
-    return float(latencies.closed_loop(loop.answers[0], begin, end)["throughput"])
+    return float(clients.closed_loop(loop.answers[0], begin, end)["throughput"])
 
 
 def batch_seconds(session: ortmulti.InferenceSession, feed: dict[str, Any]) -> float:
@@ -59,7 +59,7 @@ def batch_seconds(session: ortmulti.InferenceSession, feed: dict[str, Any]) -> f
 
 
 def under_load(pool: ortmulti.Pool, feed: dict[str, Any], rate: float, seconds: float, seed: int) -> dict[str, Any]:
-    """What an open loop says (`latencies.open_loop`), and how many requests a run had on average."""
+    """What an open loop says (`clients.open_loop`), and how many requests a run had on average."""
     warm = min(0.5, seconds / 2)
     before = pool.stats().devices[0]
 
@@ -70,7 +70,7 @@ def under_load(pool: ortmulti.Pool, feed: dict[str, Any], rate: float, seconds: 
     arrivals, start, now = ask_at(submit, times, patience=warm + seconds)
     after = pool.stats().devices[0]
     begin = start + int(warm * NANOSECONDS)
-    result = latencies.open_loop(arrivals, begin, begin + int(seconds * NANOSECONDS), now)
+    result = clients.open_loop(arrivals, begin, begin + int(seconds * NANOSECONDS), now)
     return {**result, "requests_a_run": (after.done - before.done) / max(1, after.runs - before.runs)}
 
 

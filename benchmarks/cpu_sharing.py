@@ -24,7 +24,7 @@ from typing import Any
 
 from ortmulti._runtime import machine
 from ortmulti.tools import models
-from ortmulti.tools.array_file import write_arrays
+from ortmulti.tools.files import write_arrays
 from ortmulti.tools.measure import fresh_process, page_cache
 from ortmulti.tools.measure.rounds import alternating, measure_rounds, of_case
 from ortmulti.tools.strategies import SessionSettings

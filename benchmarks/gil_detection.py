@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.published import claims, reports, rounds, script
+from benchmarks.published import claims, releases, reports, script
 from benchmarks.published.verdicts import Verdict, figures, judge
 from ortmulti.tools import models
 from ortmulti.tools.measure import gil, page_cache
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             files = (model, *page_cache.external_files(model))
             # Both libraries are read from the disk by the first of their cases.
             cases.append(
-                rounds.Case(
+                releases.Case(
                     case_name(library, size),
                     "ortmulti.tools.measure.gil",
                     spec,
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     prepare=args.repeat > 1 and size == sizes[0],
                 )
             )
-    measurements = rounds.measure(
+    measurements = releases.measure(
         cases, args.releases, args.repeat, timeout=args.timeout, budget=args.budget, tell=args.tell
     )
     measured = {

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.published import claims, reports, rounds, script
+from benchmarks.published import claims, releases, reports, script
 from benchmarks.published.verdicts import Verdict, figures, judge, ratios
 from ortmulti.tools import models
-from ortmulti.tools.array_file import write_arrays
+from ortmulti.tools.files import write_arrays
 from ortmulti.tools.measure import page_cache
 from ortmulti.tools.measure.rounds import Interval
 
@@ -43,17 +43,17 @@ SECONDS = {"creation, s": "creation", "first run, s": "first_run", "a later run,
 SPEEDUPS = {"creation, speedup": "creation", "both, speedup": "both"}
 
 
-def cases_of(model: Path, device: str, folder: Path, threads: int, runs: int) -> list[rounds.Case]:
+def cases_of(model: Path, device: str, folder: Path, threads: int, runs: int) -> list[releases.Case]:
     """The model's cases; the first one, which is prepared and not measured, saves the optimized model."""
     feeds = folder / f"{model.stem}.npz"
     write_arrays(feeds, models.sample_inputs(model))
-    optimized = folder / rounds.RELEASE / f"{model.stem}.onnx"
+    optimized = folder / releases.RELEASE / f"{model.stem}.onnx"
     common: dict[str, Any] = {"device": device, "feeds": str(feeds), "threads": threads, "runs": runs}
     files = (model, *page_cache.external_files(model))
     worker, own = "benchmarks.published.init_worker", {"library": "onnxruntime", "provider_options": {}}
     save = {**common, **own, "model": str(model), "optimize": True, "runs": 0, "save": str(optimized),
             "external": len(files) > 1}  # fmt: skip
-    found = [rounds.Case(f"{model.stem}: {SAVE}", worker, save, files, prepare=True, counted=False)]
+    found = [releases.Case(f"{model.stem}: {SAVE}", worker, save, files, prepare=True, counted=False)]
     for name, (optimize, before, provider_options) in OPTIONS.items():
         if device == "cpu" and name in ON_GPUS_ONLY:
             continue
@@ -64,10 +64,10 @@ def cases_of(model: Path, device: str, folder: Path, threads: int, runs: int) ->
             "optimize": optimize,
             "provider_options": provider_options,
         }
-        found.append(rounds.Case(f"{model.stem}: {name}", worker, spec, () if before else files))
+        found.append(releases.Case(f"{model.stem}: {name}", worker, spec, () if before else files))
     cache = {"ORTMULTI_CACHE": str(folder / "cache")}
     ours = {**common, "library": "ortmulti", "model": str(model)}
-    found.append(rounds.Case(f"{model.stem}: {OURS}", worker, ours, files, cache, prepare=True))
+    found.append(releases.Case(f"{model.stem}: {OURS}", worker, ours, files, cache, prepare=True))
     return found
 
 
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = 2 if args.quick else RUNS
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
         cases = [case for path in paths for case in cases_of(path, device, Path(folder), args.own.threads, runs)]
-        measurements = rounds.measure(
+        measurements = releases.measure(
             cases, args.releases, args.repeat, timeout=args.timeout, budget=args.budget, tell=args.tell
         )
     report = script.Report(

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.published import claims, reports, rounds, script
+from benchmarks.published import claims, releases, reports, script
 from benchmarks.published.claims import Claim
 from benchmarks.published.verdicts import Verdict
 from ortmulti.tools import models
@@ -162,8 +162,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "repeat": None if args.quick else args.repeat,
                 "budget": args.budget,
             }
-            case = rounds.Case("diagnose", "benchmarks.published.diagnose_worker", spec)
-            result = rounds.once(case, release, args.timeout)
+            case = releases.Case("diagnose", "benchmarks.published.diagnose_worker", spec)
+            result = releases.once(case, release, args.timeout)
             if "error" in result:
                 failed.append({"case": case.name, "release": release.name, "round": 0, **result})
             else:

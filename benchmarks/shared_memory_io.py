@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.published import batches_worker, claims, reports, rounds, script
+from benchmarks.published import batches_worker, claims, releases, reports, script
 from benchmarks.published.verdicts import Verdict, figures, judge, ratios
 from ortmulti.tools.measure.devices import describe
 from ortmulti.tools.measure.rounds import Interval
@@ -101,10 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     worker = "benchmarks.published.batches_worker"
     cases = [
         # ortmulti's libraries, too, are read from the disk before anything counts.
-        rounds.Case(way, worker, {**common, "way": way}, prepare=way == batches_worker.CORE and args.repeat > 1)
+        releases.Case(way, worker, {**common, "way": way}, prepare=way == batches_worker.CORE and args.repeat > 1)
         for way in batches_worker.WAYS
     ]
-    measurements = rounds.measure(
+    measurements = releases.measure(
         cases, args.releases, args.repeat, timeout=args.timeout, budget=args.budget, tell=args.tell
     )
     found = by_batch(measurements)

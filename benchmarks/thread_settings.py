@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.published import claims, reports, rounds, script, thread_cases
+from benchmarks.published import claims, releases, reports, script, thread_cases
 from benchmarks.published.thread_cases import (
     BOUND,
     DEFAULT,
@@ -43,7 +43,7 @@ TOLERANCE = 1.02
 Measurements = Sequence[dict[str, Any]]
 
 
-def rows(measurements: Measurements, release: str, cases: Sequence[rounds.Case]) -> dict[str, dict[str, Any]]:
+def rows(measurements: Measurements, release: str, cases: Sequence[releases.Case]) -> dict[str, dict[str, Any]]:
     """The measured lines, by case."""
     found = {}
     for case in cases:
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     spinning = 1 if args.quick else len(paths)
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
         cases = thread_cases.cases(paths, args.releases, Path(folder), seconds, spinning)
-        measurements = rounds.measure(
+        measurements = releases.measure(
             cases, args.releases, args.repeat, timeout=args.timeout, budget=args.budget, tell=args.tell
         )
     cpu = machine.describe_cpu()

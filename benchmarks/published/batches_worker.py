@@ -18,8 +18,7 @@ from ortmulti._create.onnxruntime_sessions import create_session, open_package
 from ortmulti.errors import InvalidArgument
 from ortmulti.tools import models
 from ortmulti.tools.create.worker import digest
-from ortmulti.tools.serve import latencies
-from ortmulti.tools.serve.clients import ClosedLoop
+from ortmulti.tools.serve.clients import ClosedLoop, closed_loop
 from ortmulti.tools.strategies import SessionSettings
 
 PICKLING, SHARED_MEMORY, KEPT = "pickling", "shared_memory", "shared_memory, kept"
@@ -66,7 +65,7 @@ def _asked(ask: Ask, feeds: Feeds, clients: int, seconds: float) -> dict[str, An
         loop.until_answered()
         begin, end = loop.go_on(seconds)
         # At least one answer, however slow it is.
-        while not (result := latencies.closed_loop([a for one in loop.answers for a in one], begin, end))["requests"]:
+        while not (result := closed_loop([a for one in loop.answers for a in one], begin, end))["requests"]:
             _, end = loop.go_on(seconds)
     return result
 

@@ -10,17 +10,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.published import claims, releases, reports, script
 from ortmulti import _core
 from ortmulti.errors import Error, InvalidArgument
 from ortmulti.tools import models, strategies
-from ortmulti.tools.array_file import write_arrays
 from ortmulti.tools.create.summary import efficiencies
+from ortmulti.tools.files import write_arrays
 from ortmulti.tools.measure import page_cache, results
 from ortmulti.tools.measure.devices import describe
 from ortmulti.tools.measure.rounds import Interval
 from ortmulti.tools.strategies import SessionSettings
 
-from . import claims, reports, rounds, script
 from .verdicts import Verdict, figures, judge, ratios
 
 READY, FIRST_RUN = "ready", "first_run"
@@ -93,7 +93,7 @@ def experiment(name: str, table: reports.Table, model: Path, args: script.Argume
         write_arrays(feeds, models.sample_inputs(model))
         settings = SessionSettings.side_by_side(args.devices, _core.usable_cores())
         cases = [
-            rounds.Case(
+            releases.Case(
                 strategy,
                 "ortmulti.tools.create.worker",
                 {
@@ -110,7 +110,7 @@ def experiment(name: str, table: reports.Table, model: Path, args: script.Argume
             )
             for strategy in strategies.names()
         ]
-        measurements = rounds.measure(
+        measurements = releases.measure(
             cases, args.releases, args.repeat, timeout=args.timeout, budget=args.budget, tell=args.tell
         )
     return _report(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti._create.onnxruntime_sessions import create_session, open_package
-from ortmulti.tools.array_file import read_arrays
 from ortmulti.tools.create.worker import digest
+from ortmulti.tools.files import read_arrays
 from ortmulti.tools.strategies import SessionSettings, open_strategy
 
 

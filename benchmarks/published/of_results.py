@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.published import claims, reports
 from ortmulti.tools.measure import results
 from ortmulti.tools.measure.devices import describe
 from ortmulti.tools.measure.rounds import Interval
 
-from . import claims, reports, side_by_side
-from .verdicts import Outcome, Verdict, judge
+from .verdicts import Measured, Outcome, Verdict, judge, lines_of, side_by_side
 
 Document = Mapping[str, Any]
 
@@ -142,5 +142,5 @@ def _rates(seconds: Sequence[float]) -> Interval | None:
     return Interval.of(1 / value for value in seconds)
 
 
-def _text(table: reports.Table, measured: Mapping[str, side_by_side.Measured], verdicts: Sequence[Verdict]) -> str:
-    return f"{side_by_side.side_by_side(table, measured)}\n{side_by_side.lines_of(verdicts)}\n"
+def _text(table: reports.Table, measured: Mapping[str, Measured], verdicts: Sequence[Verdict]) -> str:
+    return f"{side_by_side(table, measured)}\n{lines_of(verdicts)}\n"

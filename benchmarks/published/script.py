@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.published import releases
 from ortmulti.errors import Error
 from ortmulti.tools.measure import page_cache, results
 from ortmulti.tools.measure.devices import parse_devices
 
-from . import releases, rounds, side_by_side
 from .releases import Release
 from .reports import Table
-from .verdicts import Verdict
+from .verdicts import Measured, Verdict, as_json, lines_of, side_by_side
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Report:
 
     Attributes:
         name: the script's.
-        measurements: see `rounds.measure`.
+        measurements: see `releases.measure`.
         tables: published tables, with what was measured by release; and measured columns that were not published.
         verdicts: on the claims.
         remarks: what else there is to say, a line each.
@@ -125,7 +125,7 @@ class Report:
 
     name: str
     measurements: list[dict[str, Any]]
-    tables: list[tuple[Table, Mapping[str, side_by_side.Measured], Sequence[str]]] = field(default_factory=list)
+    tables: list[tuple[Table, Mapping[str, Measured], Sequence[str]]] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     models: list[dict[str, Any]] = field(default_factory=list)
@@ -147,8 +147,7 @@ class Report:
             measured_releases=[release.as_json() for release in arguments.releases],
             models=self.models,
             tables=[
-                {"published": table.as_json(), "measured": side_by_side.as_json(measured)}
-                for table, measured, _ in self.tables
+                {"published": table.as_json(), "measured": as_json(measured)} for table, measured, _ in self.tables
             ],
             verdicts=[verdict.as_json() for verdict in self.verdicts],
             remarks=self.remarks,
@@ -159,9 +158,9 @@ class Report:
 
     def markdown(self) -> str:
         """Tables, verdicts and remarks."""
-        parts = [side_by_side.side_by_side(*table) for table in self.tables]
+        parts = [side_by_side(*table) for table in self.tables]
         if self.verdicts:
-            parts.append(side_by_side.lines_of(self.verdicts) + "\n")
+            parts.append(lines_of(self.verdicts) + "\n")
         if self.remarks:
             parts.append("\n".join(self.remarks) + "\n")
         return "\n".join(parts)
@@ -172,7 +171,7 @@ def finish(report: Report, arguments: Arguments) -> int:
     print(report.markdown())
     if arguments.json:
         results.save(report.document(arguments), arguments.json)
-    failed = list(dict.fromkeys(rounds.failures(report.measurements)))
+    failed = list(dict.fromkeys(releases.failures(report.measurements)))
     for text in failed:
         print(f"failed: {' '.join(text.split())}", file=sys.stderr)
     return int(bool(failed))

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.published.releases import Case
 from ortmulti._create.config_entries import first_release
 from ortmulti._runtime import machine
 from ortmulti._runtime.libraries import release_of
 from ortmulti.tools import models
-from ortmulti.tools.array_file import write_arrays
+from ortmulti.tools.files import write_arrays
 
 from .releases import Release
-from .rounds import Case
 
 WORKER = "benchmarks.published.threads_worker"
 BRANCHES, LAYERS_OF_A_BRANCH, WIDTH = 16, 6, 192

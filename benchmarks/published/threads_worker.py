@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ortmulti.tools.array_file import read_arrays
-from ortmulti.tools.serve import latencies
+from ortmulti.tools.files import read_arrays
+from ortmulti.tools.serve import clients
 from ortmulti.tools.serve.clients import ClosedLoop
 
 _TASKS = Path("/proc/self/task")
@@ -43,7 +43,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         loop.go_on(spec["seconds"] / 4)
         cpu = time.process_time()
         begin, end = loop.go_on(spec["seconds"])
-        while not (result := latencies.closed_loop([a for one in loop.answers for a in one], begin, end))["requests"]:
+        while not (result := clients.closed_loop([a for one in loop.answers for a in one], begin, end))["requests"]:
             _, end = loop.go_on(spec["seconds"])
         cpu = time.process_time() - cpu
     runs = [(done - asked) / 1e9 for one in loop.answers for asked, done in one if begin < done <= end]

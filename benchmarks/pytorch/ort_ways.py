@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import ortmulti
+from benchmarks.pytorch.plan import Contender, Way
 from ortmulti.tools.strategies.base import Array
 
 from .plan import Setting
-from .ways import Contender, Way
 
 SIDE = "ortmulti"
 

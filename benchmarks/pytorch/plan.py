@@ -1,12 +1,14 @@
-"""What is compared with PyTorch."""
+"""The comparison with PyTorch: its settings, and the ways that are compared."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from ortmulti.errors import InvalidArgument
+from ortmulti.tools.strategies.base import Array
 
 PRECISIONS = ("fp32", "tf32", "fp16")
 PLACES = ("host", "device")
@@ -105,3 +107,31 @@ class TorchPlan:
             "timeout": self.timeout,
             "budget": self.budget,
         }
+
+
+@dataclass(frozen=True)
+class Way:
+    """What is timed.
+
+    Attributes:
+        run: one inference, done on return; gives its output.
+        array: a run's output as an array.
+    """
+
+    run: Callable[[], Any]
+    array: Callable[[Any], Array]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One line of a setting's table.
+
+    Attributes:
+        side: "ortmulti" or "pytorch".
+        name: what is done there.
+        open: makes it ready; what it returns is left open while it is measured.
+    """
+
+    side: str
+    name: str
+    open: Callable[[], AbstractContextManager[Way]]

@@ -107,8 +107,8 @@ from ortmulti.threads import thread_counts as thread_counts
 from ortmulti.timeline import Span as Span
 from ortmulti.timeline import Timeline as Timeline
 from ortmulti.tools.diagnose.diagnosis import diagnose_model as diagnose_model
-from ortmulti.tools.tune.search_and_confirm import TuneResult as TuneResult
-from ortmulti.tools.tune.search_and_confirm import TuningInterrupted as TuningInterrupted
-from ortmulti.tools.tune.search_and_confirm import tune as tune
+from ortmulti.tools.tune.tuner import TuneResult as TuneResult
+from ortmulti.tools.tune.tuner import TuningInterrupted as TuningInterrupted
+from ortmulti.tools.tune.tuner import tune as tune
 from ortmulti.values import OrtValue as OrtValue
 from ortmulti.values import copy_tensors as copy_tensors

@@ -31,11 +31,11 @@ import numpy as np
 import ortmulti
 from ortmulti._create import adapter_file
 from ortmulti.errors import InvalidArgument, NoSuchFile
-from ortmulti.tools.array_file import read_arrays, write_arrays
 from ortmulti.tools.cli import output
-from ortmulti.tools.diagnose.report.document import load_document
+from ortmulti.tools.diagnose.report import load_document
 from ortmulti.tools.diagnose.report.html import write_html
 from ortmulti.tools.diagnose.report.terminal import print_diagnosis
+from ortmulti.tools.files import read_arrays, write_arrays
 from tests.support import diagnosis
 
 HANG = 60

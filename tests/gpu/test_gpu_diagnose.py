@@ -10,7 +10,7 @@ import pytest
 from ortmulti import _core
 from ortmulti.tools import models
 from ortmulti.tools.diagnose import diagnose
-from ortmulti.tools.diagnose.report.document import check_document
+from ortmulti.tools.diagnose.report import check_document
 from tests.support import gpus
 
 pytestmark = pytest.mark.gpu

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ortmulti.tools.diagnose.bench import Bench
-from ortmulti.tools.diagnose.conclusions import conclude
-from ortmulti.tools.diagnose.plan import DiagnosisPlan
+from ortmulti.tools.diagnose.bench import Bench, DiagnosisPlan
+from ortmulti.tools.diagnose.findings import conclude
 from tests.support import onnx_models
 
 GPUS = ("cuda:0", "cuda:1")

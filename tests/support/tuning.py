@@ -7,9 +7,8 @@ import random
 from collections.abc import Callable, Sequence
 
 from ortmulti.tools.tune.racing import Effort
-from ortmulti.tools.tune.rejected import RejectedError
 from ortmulti.tools.tune.search import Outcome, Search
-from ortmulti.tools.tune.space import DEFAULTS, Configuration, Space, setting
+from ortmulti.tools.tune.space import DEFAULTS, Configuration, RejectedError, Space, setting
 
 EFFORT = Effort((2, 4, 8), pairs=18, restarts=6, explore=16)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ortmulti.errors import InvalidArgument, NoSuchFile
-from ortmulti.tools.array_file import read_arrays, write_arrays
+from ortmulti.tools.files import read_arrays, write_arrays
 
 
 def test_arrays_come_back_by_their_names(tmp_path: Path) -> None:

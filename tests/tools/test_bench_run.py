@@ -18,12 +18,13 @@ from rich.console import Console
 
 from ortmulti.errors import InvalidArgument, NoSuchFile
 from ortmulti.tools import models, serve
+from ortmulti.tools.cli import bench_run
 from ortmulti.tools.measure import results
-from ortmulti.tools.serve import RunCase, RunPlan, latencies, loads, model_names, plots, tables
-from ortmulti.tools.serve.latencies import Arrival
+from ortmulti.tools.serve import RunCase, RunPlan, cases, clients, plots, tables
+from ortmulti.tools.serve.clients import Arrival
 from ortmulti.tools.serve.summary import rows
 
-SECOND = loads.NANOSECONDS
+SECOND = cases.NANOSECONDS
 MODEL = Path("folder/model.onnx")
 SETS = (("cpu",), ("cpu", "cpu"))
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -46,14 +47,14 @@ def arrival(intended: float, sent: float, done: float | None) -> Arrival:
 
 def test_closed_loop_counts_what_was_answered_within_the_window() -> None:
     answers = [(0, 1), (0, 2), (1, 3), (2, 5), (3, 6)]
-    result = latencies.closed_loop([(at(asked), at(done)) for asked, done in answers], at(1), at(5))
+    result = clients.closed_loop([(at(asked), at(done)) for asked, done in answers], at(1), at(5))
     assert (result["requests"], result["throughput"]) == (3, 3 / 4)
     assert result["latency"]["max"] == 3.0
     assert result["latency"]["mean"] == pytest.approx((2 + 2 + 3) / 3)
 
 
 def test_closed_loop_without_an_answer_has_no_latency() -> None:
-    result = latencies.closed_loop([], at(0), at(2))
+    result = clients.closed_loop([], at(0), at(2))
     assert result == {"requests": 0, "throughput": 0.0, "latency": None}
 
 
@@ -61,7 +62,7 @@ def test_latency_begins_when_a_request_was_to_arrive() -> None:
     """One slow answer delays whoever asks: the ones that should have been asked for meanwhile have waited, too."""
     # Whoever asks stood still from 1 to 4 and then asked for three at once.
     times = [(0, 0, 0.5), (1, 1, 4), (2, 4, 4.5), (3, 4, 4.5), (4, 4, 4.5)]
-    result = latencies.open_loop([arrival(*one) for one in times], at(0), at(5), at(5))
+    result = clients.open_loop([arrival(*one) for one in times], at(0), at(5), at(5))
     assert result["latency"]["max"] == 3.0
     assert result["latency"]["mean"] == pytest.approx((0.5 + 3 + 2.5 + 1.5 + 0.5) / 5)
     assert result["lag"]["max"] == 2.0
@@ -76,36 +77,36 @@ def test_what_was_offered_and_what_was_achieved_are_of_the_same_window() -> None
         arrival(3, 3, None),
         arrival(5, 5, 6),  # after it
     ]
-    result = latencies.open_loop(arrivals, at(1), at(5), at(9))
+    result = clients.open_loop(arrivals, at(1), at(5), at(9))
     assert (result["requests"], result["offered"], result["throughput"]) == (3, 3 / 4, 2 / 4)
 
 
 def test_unanswered_requests_have_waited_until_now() -> None:
-    result = latencies.open_loop([arrival(0, 0, 1), arrival(1, 1, None)], at(0), at(2), at(11))
+    result = clients.open_loop([arrival(0, 0, 1), arrival(1, 1, None)], at(0), at(2), at(11))
     assert (result["unanswered"], result["latency"]["max"]) == (1, 10.0)
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 2), (0.51, 3), (0.75, 3), (0.99, 4), (1.0, 4), (0.001, 1)])
 def test_quantile_is_the_smallest_value_that_enough_do_not_exceed(share: float, expected: float) -> None:
-    assert latencies.quantile([1, 2, 3, 4], share) == expected
+    assert clients.quantile([1, 2, 3, 4], share) == expected
 
 
 @given(st.lists(st.floats(0, 100), min_size=1), st.floats(0.01, 1))
 def test_quantile_agrees_with_its_definition(values: list[float], share: float) -> None:
     ordered = sorted(values)
-    found = latencies.quantile(ordered, share)
+    found = clients.quantile(ordered, share)
     assert sum(value <= found for value in ordered) >= math.ceil(share * len(ordered))
     assert sum(value < found for value in ordered) < math.ceil(share * len(ordered))
 
 
 def test_constant_arrivals_are_at_equal_distances() -> None:
-    assert loads.arrival_times(4, 1, "constant", 0).tolist() == [0, SECOND // 4, SECOND // 2, 3 * SECOND // 4]
+    assert cases.arrival_times(4, 1, "constant", 0).tolist() == [0, SECOND // 4, SECOND // 2, 3 * SECOND // 4]
 
 
 def test_poisson_arrivals_have_the_rate_and_vary_with_the_seed() -> None:
-    times = loads.arrival_times(1000, 20, "poisson", 7)
-    assert times.tolist() == loads.arrival_times(1000, 20, "poisson", 7).tolist()
-    assert times.tolist() != loads.arrival_times(1000, 20, "poisson", 8).tolist()
+    times = cases.arrival_times(1000, 20, "poisson", 7)
+    assert times.tolist() == cases.arrival_times(1000, 20, "poisson", 7).tolist()
+    assert times.tolist() != cases.arrival_times(1000, 20, "poisson", 8).tolist()
     assert (np.diff(times) >= 0).all()
     assert len(times) == pytest.approx(20_000, rel=0.05)
     # Of exponential distances the deviation is the mean, where of constant ones it is 0.
@@ -173,7 +174,7 @@ def test_closed_loop_needs_a_request_and_arrivals_a_kind() -> None:
 
 def test_models_by_name_and_by_path(tmp_path: Path) -> None:
     path = models.make("identity", tmp_path)
-    found = model_names.make_models([str(path), "matmul:megabytes=1", str(path)], tmp_path / "made", silent)
+    found = bench_run.make_models([str(path), "matmul:megabytes=1", str(path)], tmp_path / "made", silent)
     assert found == [path, tmp_path / "made" / "matmul-1-mb.onnx"]
     assert found[1].is_file()
 
@@ -198,7 +199,7 @@ def test_wrong_models_are_refused_before_any_is_made(
     text: str, error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=message):
-        model_names.make_models(["identity", text], tmp_path / "made", silent)
+        bench_run.make_models(["identity", text], tmp_path / "made", silent)
     assert not (tmp_path / "made").exists()
 
 
@@ -331,5 +332,5 @@ def test_nothing_measured_is_nothing_to_plot(tmp_path: Path) -> None:
 
 def test_loads_are_json() -> None:
     load = serve.parse_rate("0.5x")
-    assert loads.Load(**json.loads(json.dumps(load.as_json()))) == load
+    assert cases.Load(**json.loads(json.dumps(load.as_json()))) == load
     assert dataclasses.asdict(load) == load.as_json()

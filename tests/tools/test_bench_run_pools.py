@@ -17,7 +17,7 @@ from ortmulti.tools import models, serve
 from ortmulti.tools.measure import results
 from ortmulti.tools.serve import worker
 from ortmulti.tools.serve.clients import ClosedLoop, ask_at
-from ortmulti.tools.serve.processor_time import ProcessorTime
+from ortmulti.tools.serve.worker import ProcessorTime
 from tests.support.command import invoke, run
 from tests.support.processes import nothing_leaks
 from tests.tools.test_cli import PNG

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from benchmarks import pytorch
-from benchmarks.pytorch import Setting, TorchPlan, network, tables
-from benchmarks.pytorch.bench import _row
+from benchmarks.pytorch import Setting, TorchPlan, torch_ways
+from benchmarks.pytorch.bench import _row, markdown, torch_tables
 from ortmulti.errors import InvalidArgument
 from ortmulti.tools import models
 from ortmulti.tools.measure import results
@@ -103,9 +103,9 @@ def test_a_side_that_does_not_run_and_a_wrong_output_are_failures_and_one_way_of
 def test_tables_have_every_setting_and_way() -> None:
     broken = {"side": "pytorch", "name": "compile", "error": "no compiler"}
     whole = document(measurement(way("ortmulti", "pool", [0.001]), way("pytorch", "eager", [0.002]), broken))
-    best, ways = tables.torch_tables(whole)
+    best, ways = torch_tables(whole)
     assert (best.row_count, ways.row_count) == (1, 3)
-    text = tables.markdown(whole)
+    text = markdown(whole)
     assert "| fp32, batch 1, host | pool | eager | 1.00 | 2.00 | 0.50 |" in text
     assert "compile | - (failed) |" in text
     Console(width=100).print(best)
@@ -143,7 +143,7 @@ def test_network_computes_what_the_model_does(precision: str, folder: Path) -> N
         None, {"input": images}
     )
     with torch.inference_mode():
-        made = network.make_network(torch, model)
+        made = torch_ways.make_network(torch, model)
         result = made(torch.from_numpy(images)).numpy()
     assert result.dtype == images.dtype
     assert not made.training

@@ -17,7 +17,8 @@ from rich.table import Table
 
 import ortmulti
 from ortmulti.tools import models
-from ortmulti.tools.cli import demo, output
+from ortmulti.tools.cli import models as cli_models
+from ortmulti.tools.cli import output
 from ortmulti.tools.measure import results
 from tests.support import onnx_models
 from tests.support.command import COMMAND, invoke, run
@@ -305,10 +306,10 @@ def test_interrupt_ends_the_measuring_processes_and_keeps_the_results(model: Pat
 
 def test_demo_takes_fewer_layers_where_memory_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sets = [("cpu",), ("cpu", "cpu")]
-    monkeypatch.setattr(demo, "available_memory", lambda: 1 << 40)
-    assert demo.choose_layers(tmp_path, sets) == 2
-    monkeypatch.setattr(demo, "available_memory", lambda: 1 << 30)
-    assert demo.choose_layers(tmp_path, sets) == 1
+    monkeypatch.setattr(cli_models, "available_memory", lambda: 1 << 40)
+    assert cli_models.choose_layers(tmp_path, sets) == 2
+    monkeypatch.setattr(cli_models, "available_memory", lambda: 1 << 30)
+    assert cli_models.choose_layers(tmp_path, sets) == 1
 
 
 @pytest.mark.slow

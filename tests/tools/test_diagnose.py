@@ -19,7 +19,7 @@ import ortmulti
 from ortmulti.errors import DeviceError, Error, InvalidArgument, InvalidProtobuf, NoSuchFile
 from ortmulti.tools import models
 from ortmulti.tools.diagnose import diagnose
-from ortmulti.tools.diagnose.report.document import check_document
+from ortmulti.tools.diagnose.report import check_document
 from ortmulti.tools.measure import page_cache, results
 from tests.support import command, onnx_models
 

@@ -14,13 +14,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortmulti.tools.diagnose.trace import core_spans, events, gil, marks, off_cpu
+from ortmulti.tools.diagnose.trace import events, waits
+from ortmulti.tools.diagnose.trace.assemble import Window, attribute, flatten
 from ortmulti.tools.diagnose.trace.events import RawSpan
-from ortmulti.tools.diagnose.trace.first_run import Node, Run, read_profile
-from ortmulti.tools.diagnose.trace.first_run import split as split_first_run
-from ortmulti.tools.diagnose.trace.marks import Mark, Phase, phases
+from ortmulti.tools.diagnose.trace.phases import (
+    Mark,
+    Node,
+    Phase,
+    Run,
+    convert,
+    phases,
+    read_log,
+    read_profile,
+    split_first_run,
+)
 from ortmulti.tools.diagnose.trace.sampler import Sample, Sampler, ThreadSamples
-from ortmulti.tools.diagnose.trace.sweep import Window, attribute, flatten
 
 MS = 1_000_000
 
@@ -111,7 +119,7 @@ def test_the_log_is_read_in_any_time_zone(tmp_path: Path, hours: float) -> None:
         f"{stamp} [I:onnxruntime:Default, env.cc:7 f] Saving initialized tensors.\n"
         f"\x1b[0;93m{stamp} [W:onnxruntime:session-12, x.cc:7 f] careful\x1b[m\n"
     )
-    assert marks.read_log(log, offset) == {12: [Mark(moment, "Initializing session.")]}
+    assert read_log(log, offset) == {12: [Mark(moment, "Initializing session.")]}
 
 
 def test_events_of_an_unfinished_process(tmp_path: Path) -> None:
@@ -281,7 +289,7 @@ FILE, LOCK, DRIVER, SLEEP = 17, 202, 16, 230
 def calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers of system calls above, on every machine."""
     for name, value in (("_FILES", {FILE}), ("_LOCK", LOCK), ("_DRIVER", DRIVER)):
-        monkeypatch.setattr(off_cpu, name, value)
+        monkeypatch.setattr(waits, name, value)
 
 
 @pytest.mark.usefixtures("calls")
@@ -297,12 +305,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_sleep_is_found_with_its_reason(call: int, beside: bool, cause: str) -> None:
     threads = {1: sampled((50, 1, None), (100, 0, call), (50, 1, None))}
-    [found] = off_cpu.split(span("prepacking", 20, 190), threads, beside)
+    [found] = waits.split_off_cpu(span("prepacking", 20, 190), threads, beside)
     assert (found.cause, found.start // MS, (found.end or 0) // MS) == (cause, 50, 150)
-    assert off_cpu.split(span("read model", 20, 190), threads, beside) == []  # it has a reason to sleep
-    assert off_cpu.split(span("prepacking", 20, 55), threads, beside) == []  # too short to be told
+    assert waits.split_off_cpu(span("read model", 20, 190), threads, beside) == []  # it has a reason to sleep
+    assert waits.split_off_cpu(span("prepacking", 20, 55), threads, beside) == []  # too short to be told
     driving = {1: sampled((50, 1, None), (100, 0, DRIVER))}
-    assert off_cpu.split(span("prepacking", 20, 150), driving, beside) == []
+    assert waits.split_off_cpu(span("prepacking", 20, 150), driving, beside) == []
 
 
 @pytest.mark.usefixtures("calls")
@@ -318,13 +326,13 @@ def test_waits_for_the_gil_lie_between_calls_and_at_their_ends() -> None:
     ]
     waiting = ((80, 1, None), (120, 0.1, LOCK), (100, 1, None))
     threads = {2: sampled((200, 1, None)), 3: sampled(*waiting, timed=True)}
-    found = {(one.session, one.start // MS, (one.end or 0) // MS) for one in gil.find_waits(spans, threads)}
+    found = {(one.session, one.start // MS, (one.end or 0) // MS) for one in waits.find_waits(spans, threads)}
     # From the import to its first call, from where it has read the model, and until its second call.
     assert found == {(1, 10, 40), (1, 80, 190), (1, 190, 205)}
     threads[3] = sampled(*waiting)
-    assert len(gil.find_waits(spans, threads)) == 2  # who waits for the GIL asks for it again and again
+    assert len(waits.find_waits(spans, threads)) == 2  # who waits for the GIL asks for it again and again
     threads[3] = sampled((80, 1, None), (120, 0.1, DRIVER), (100, 1, None))
-    assert len(gil.find_waits(spans, threads)) == 2  # the driver has no GIL
+    assert len(waits.find_waits(spans, threads)) == 2  # the driver has no GIL
 
 
 def test_a_lock_and_the_gil_are_told_apart() -> None:
@@ -352,8 +360,8 @@ while True: ctypes.PyDLL(None).usleep(100_000)
                 break
         sampler.stop()
         process.kill()
-    assert off_cpu.sleeps_for_the_gil(sleeping(sampler, thread))
-    assert not off_cpu.sleeps_for_the_gil(sleeping(sampler, lock))
+    assert waits.sleeps_for_the_gil(sleeping(sampler, thread))
+    assert not waits.sleeps_for_the_gil(sleeping(sampler, lock))
 
 
 def sleeping(sampler: Sampler, thread: int) -> list[Sample]:
@@ -366,7 +374,7 @@ def test_spans_of_the_core_have_their_sessions() -> None:
     def told(name: str, start: int, end: int, device: str, thread: int) -> dict[str, Any]:
         return {"name": name, "start": start, "end": end, "device": device, "thread": thread, "pid": 1}
 
-    found = core_spans.convert(
+    found = convert(
         [
             told("create session", 0, 5, "cuda:0", 9),  # made the optimized model
             told("create session", 10, 20, "cuda:0", 2),

@@ -18,12 +18,13 @@ import pytest
 from rich.console import Console
 
 from ortmulti.errors import InvalidArgument, LibraryError, NoSuchFile
+from ortmulti.tools.diagnose import causes
 from ortmulti.tools.diagnose.causes import CAUSES
-from ortmulti.tools.diagnose.report import colours, html, view
-from ortmulti.tools.diagnose.report.document import load_document
+from ortmulti.tools.diagnose.report import html, load_document, view
 from ortmulti.tools.diagnose.report.html import write_html
 from ortmulti.tools.diagnose.report.plot import save_plot
 from ortmulti.tools.diagnose.report.terminal import cells_of, print_diagnosis
+from ortmulti.tools.files import printable
 from tests.support import diagnosis
 from tests.support.colours import VISIONS, distance
 
@@ -150,9 +151,9 @@ def test_a_gain_is_confirmed_by_its_interval_alone() -> None:
 
 
 def test_every_cause_has_its_own_colour() -> None:
-    styles = [colours.style(cause) for cause in CAUSES]
+    styles = [causes.style(cause) for cause in CAUSES]
     assert len({one.colour for one in styles}) == len(CAUSES)
-    assert set(colours._STYLES) == set(CAUSES)
+    assert set(causes._STYLES) == set(CAUSES)
 
 
 @pytest.mark.parametrize("vision", VISIONS)
@@ -160,7 +161,7 @@ def test_colours_are_told_apart_by_everybody(vision: str) -> None:
     """Neighbours in a bar well, all others at least when side by side."""
     found = list(CAUSES)
     for one, other in itertools.combinations(range(len(found)), 2):
-        first, second = colours.style(found[one]), colours.style(found[other])
+        first, second = causes.style(found[one]), causes.style(found[other])
         if first.hatched != second.hatched:
             continue
         least = 0.09 if other - one == 1 else 0.025
@@ -170,15 +171,15 @@ def test_colours_are_told_apart_by_everybody(vision: str) -> None:
 
 def test_text_on_a_colour_can_be_read() -> None:
     for cause in CAUSES:
-        drawn = colours.style(cause)
-        dark, light = sorted((colours.luminance(drawn.colour), colours.luminance(drawn.ink)))
+        drawn = causes.style(cause)
+        dark, light = sorted((causes.luminance(drawn.colour), causes.luminance(drawn.ink)))
         assert (light + 0.05) / (dark + 0.05) >= 4.5, cause
 
 
 def test_a_cause_of_a_later_release_is_shown() -> None:
-    assert colours.ordered(["unexplained", "teleport", "interpreter"]) == ["interpreter", "teleport", "unexplained"]
-    assert (colours.title("teleport"), colours.explanation("teleport")) == ("teleport", "")
-    assert colours.style("teleport") == colours.style("teleport")
+    assert causes.ordered(["unexplained", "teleport", "interpreter"]) == ["interpreter", "teleport", "unexplained"]
+    assert (causes.title("teleport"), causes.explanation("teleport")) == ("teleport", "")
+    assert causes.style("teleport") == causes.style("teleport")
 
 
 # --- the terminal
@@ -201,7 +202,7 @@ def test_the_terminal_shows_all_of_it(make: Callable[[], dict[str, Any]], width:
     squeezed = "".join(text.split())
     for finding in document["findings"]:
         for part in (finding["title"], finding["change"], finding["command"] or "", *finding["evidence"]):
-            assert "".join(view.printable(part).split()) in squeezed
+            assert "".join(printable(part).split()) in squeezed
     assert ("partial" in text) == bool(document["partial"])
     assert not any(not c.isprintable() for c in text.replace("\n", ""))
     for failure in view.failures(document):
@@ -231,7 +232,7 @@ def test_cells_add_up(document: dict[str, Any]) -> None:
 
 def test_colours_are_those_of_the_page(document: dict[str, Any]) -> None:
     text = printed(document, 100, force_terminal=True, color_system="truecolor", no_color=False)
-    red, green, blue = (int(colours.style("read weights").colour[place : place + 2], 16) for place in (1, 3, 5))
+    red, green, blue = (int(causes.style("read weights").colour[place : place + 2], 16) for place in (1, 3, 5))
     assert f"\x1b[38;2;{red};{green};{blue}m█" in text
 
 

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from ortmulti._runtime import nvml
-from ortmulti.tools.diagnose import environment
+from ortmulti.tools.diagnose import environment, experiments
 from ortmulti.tools.diagnose.bench import Bench
-from ortmulti.tools.diagnose.conclusions import conclude
-from ortmulti.tools.diagnose.experiments import series
+from ortmulti.tools.diagnose.findings import conclude
 from ortmulti.tools.diagnose.verify import verify
 from tests.support.diagnoses import GPUS, bench_of, document, from_a_cold_disk, run
 from tests.support.processes import ROOT
+
+PROBES = "ortmulti.tools.diagnose.probes"
 
 
 class LibraryWithoutPersistence:
@@ -83,7 +84,7 @@ def floor_of_fake_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         if module != "ortmulti.tools.measure.floor":
             return usual(self, name, module, spec, **fields)
         begin = time.monotonic()
-        made = usual(self, name, f"{series.__package__}.contexts", {"devices": spec["devices"]}, **fields)
+        made = usual(self, name, PROBES, {"probe": "contexts", "devices": spec["devices"]}, **fields)
         assert time.monotonic() - begin >= made["measured"]["cuInit"]
         made["measured"]["driver_floor"] = made["measured"]["cuInit"] + made["measured"]["at_once"]
         return made
@@ -102,7 +103,7 @@ def test_persistence_mode_that_is_off(tmp_path: Path, monkeypatch: pytest.Monkey
         == (around["gpus"][0])
     )
     bench.held_open_helps = True
-    series.driver(bench, list(GPUS), {"visible": 2})
+    experiments.driver(bench, list(GPUS), {"visible": 2})
     of = document(run("sequential", 2.0, causes={"cuInit": 0.8}), *bench.runs, surroundings=around)
     verify(of, conclude(of), bench)
     first = of["findings"][0]
@@ -116,7 +117,7 @@ def test_persistence_mode_that_is_off(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("driver", "floor_of_fake_driver")
 def test_contexts_that_a_driver_makes_one_after_another(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
-    series.driver(bench, list(GPUS), {"visible": 2})
+    experiments.driver(bench, list(GPUS), {"visible": 2})
     of = document(run("sequential", 2.0, causes={"cuInit": 0.8, "context": 0.2}), *bench.runs)
     conclude(of)
     [sequential] = of["serialization"]
@@ -133,7 +134,7 @@ def test_a_driver_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     bench = bench_of(tmp_path)
     made = bench.experiment(
-        "contexts", f"{series.__package__}.contexts", {"devices": list(GPUS)}, way="native", devices=GPUS
+        "contexts", PROBES, {"probe": "contexts", "devices": list(GPUS)}, way="native", devices=GPUS
     )
     assert "CUDA driver" in made["error"]
 

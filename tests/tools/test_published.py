@@ -13,8 +13,7 @@ import pytest
 from benchmarks import gil_detection, init_options, session_diagnostics, shared_memory_io, thread_settings
 from benchmarks.published import claims, creation, of_results, reports, thread_cases
 from benchmarks.published.releases import Release
-from benchmarks.published.side_by_side import side_by_side
-from benchmarks.published.verdicts import Verdict, figures, judge, ratios
+from benchmarks.published.verdicts import Verdict, figures, judge, ratios, side_by_side
 from ortmulti.tools.measure.rounds import Interval
 
 

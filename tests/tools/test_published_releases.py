@@ -9,7 +9,7 @@ from typing import Any
 import onnxruntime
 import pytest
 
-from benchmarks.published import releases, rounds
+from benchmarks.published import releases
 from benchmarks.published.releases import Release
 from ortmulti import InvalidArgument
 from ortmulti.tools.measure import fresh_process
@@ -69,17 +69,17 @@ def test_rounds_begin_with_another_case_and_failures_do_not_end_them(tmp_path: P
     log = tmp_path / "log"
     environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
 
-    def case(name: str, **more: Any) -> rounds.Case:
-        spec = {"log": str(log), "name": name, "text": f"it is {rounds.RELEASE}"}
-        return rounds.Case(name, "a_worker", spec, environment=environment, **more)
+    def case(name: str, **more: Any) -> releases.Case:
+        spec = {"log": str(log), "name": name, "text": f"it is {releases.RELEASE}"}
+        return releases.Case(name, "a_worker", spec, environment=environment, **more)
 
     refused = case("c", refused={INSTALLED.name: "too old"})
-    found = rounds.measure([case("a"), case("b"), refused, case("d", counted=False, prepare=True)], [INSTALLED], 2)
+    found = releases.measure([case("a"), case("b"), refused, case("d", counted=False, prepare=True)], [INSTALLED], 2)
     assert log.read_text().split() == ["a", "d", "a", "b", "b", "a"]
     assert [(one["case"], one["round"], "error" in one) for one in found] == [
         ("a", 0, False), ("b", 0, True), ("b", 1, True), ("a", 1, False),
     ]  # fmt: skip
     assert found[0]["text"] == f"it is {INSTALLED.name}"
-    assert rounds.failures(found) == [f"b, {INSTALLED.name}: RuntimeError: it broke"] * 2
+    assert releases.failures(found) == [f"b, {INSTALLED.name}: RuntimeError: it broke"] * 2
     with pytest.raises(InvalidArgument, match="nothing to measure"):
-        rounds.measure([], [INSTALLED], 1)
+        releases.measure([], [INSTALLED], 1)

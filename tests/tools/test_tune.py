@@ -24,9 +24,8 @@ from ortmulti.tools.measure.memory import process_tree
 from ortmulti.tools.tune import outputs
 from ortmulti.tools.tune.bench import Bench, Job
 from ortmulti.tools.tune.process import CandidateProcess
-from ortmulti.tools.tune.rejected import RejectedError
-from ortmulti.tools.tune.space import DEFAULTS, Configuration, setting
-from ortmulti.tools.tune.target import Subject
+from ortmulti.tools.tune.space import DEFAULTS, Configuration, RejectedError, setting
+from ortmulti.tools.tune.worker import Subject
 from tests.support import onnx_models
 from tests.support.processes import check_child, child_environment, run_child
 
@@ -244,7 +243,7 @@ def test_a_subject_gives_the_model_s_outputs(tiny: Path, tmp_path: Path, through
 def test_importing_the_package_imports_nothing_of_it() -> None:
     check_child("import sys, ortmulti; assert not any(name.startswith('ortmulti.tools.tune') for name in sys.modules)")
     # The function, whatever was imported before it.
-    check_child("import ortmulti.tools.tune.search_and_confirm, ortmulti; assert callable(ortmulti.tune)")
+    check_child("import ortmulti.tools.tune.tuner, ortmulti; assert callable(ortmulti.tune)")
 
 
 # --- Errors -----------------------------------------------------------------------------------------------------------

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortmulti.errors import Fail, InvalidArgument
-from ortmulti.tools.tune.rejected import RejectedError
 from ortmulti.tools.tune.search import Search
-from ortmulti.tools.tune.space import DEFAULTS, Choice, Configuration, Space, setting
+from ortmulti.tools.tune.space import DEFAULTS, Choice, Configuration, RejectedError, Space, setting
 from tests.support.tuning import EFFORT, SPACE, Simulated, chosen, search
 
 

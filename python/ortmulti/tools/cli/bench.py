@@ -16,7 +16,7 @@ from ortmulti.tools import models, strategies
 from ortmulti.tools.create import Options, Plan, Progress, compare, failures, tables
 from ortmulti.tools.measure import devices, gil, results
 
-from . import demo as demonstration
+from .models import DEMO_REPEAT, make_demo_models
 from .output import bytes_written, print_json, stderr, stdout, steps
 
 app = typer.Typer(help="Measure the creation of sessions, and what pools do with requests.", no_args_is_help=True)
@@ -122,7 +122,7 @@ def create(
     )
     paths = list(model or [])
     if demo:
-        paths += demonstration.make_models(output / "models", device_sets)
+        paths += make_demo_models(output / "models", device_sets)
         json, plot = json or output / "create.json", plot or output / "create.png"
         markdown = markdown or output / "create.md"
     if not paths:
@@ -134,7 +134,7 @@ def create(
         models=paths,
         device_sets=device_sets,
         strategies=[name.strip() for name in strategy_text.split(",")],
-        repeat=repeat if repeat is not None else demonstration.REPEAT if demo else 5,
+        repeat=repeat if repeat is not None else DEMO_REPEAT if demo else 5,
         cold=cold,
         entry=not no_entry,
         before="contexts" if contexts_ready else "model" if second_model else "nothing",

@@ -1,22 +1,17 @@
-"""`ortmulti bench run`: throughput and latency."""
+"""`ortmulti bench run`: throughput and latency of pools."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ortmulti.errors import InvalidArgument
-from ortmulti.tools import serve
-from ortmulti.tools.measure import devices
-from ortmulti.tools.measure.devices import describe
-from ortmulti.tools.serve import plots, tables
-from ortmulti.tools.serve.model_names import make_models
-
-from . import demo as demonstration
-from .bench import (
+from ortmulti.errors import InvalidArgument, NoSuchFile
+from ortmulti.tools import models, serve
+from ortmulti.tools.cli.bench import (
     DEVICES_HELP,
     ConfigEntries,
     JsonFile,
@@ -27,7 +22,12 @@ from .bench import (
     require_matplotlib,
     write_files,
 )
-from .output import bytes_written, print_json, stdout, steps
+from ortmulti.tools.cli.output import bytes_written, print_json, stdout, steps
+from ortmulti.tools.measure import devices
+from ortmulti.tools.measure.devices import describe
+from ortmulti.tools.serve import plots, tables
+
+from .models import DEMO_RUN_MODEL, DEMO_RUN_SECONDS, DEMO_RUN_WARM_SECONDS
 
 _File = Path | None
 
@@ -104,11 +104,11 @@ def bench_run(
     """
     available = devices.parse_devices(device_text)
     if demo:
-        model = [*(model or []), demonstration.RUN_MODEL]
+        model = [*(model or []), DEMO_RUN_MODEL]
         folder, ceiling = output / "models", False
         json, plot = json or output / "run.json", plot or output / "run.png"
         markdown = markdown or output / "run.md"
-        seconds, warm_seconds = demonstration.RUN_SECONDS, demonstration.RUN_WARM_SECONDS
+        seconds, warm_seconds = DEMO_RUN_SECONDS, DEMO_RUN_WARM_SECONDS
         counts = counts or f"1,{len(available)}"
         # So that N sessions on the CPU can do what one does N times.
         threads = 1 if threads is None else threads
@@ -179,3 +179,56 @@ def _text(progress: serve.RunProgress) -> str:
     if not progress.counted:
         return f"ceiling: {where}"
     return f"{case.model.stem}, batch {case.batch}, {where}, {case.load.name}"
+
+
+def parse_model(text: str) -> tuple[str, dict[str, Any]]:
+    """A generated model's name and options: "resnet50", "phi3-mini:layers=2", "resnet50:precision=fp16".
+
+    Raises:
+        InvalidArgument: there is no such model or option.
+    """
+    name, _, rest = text.partition(":")
+    options: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise InvalidArgument(f"{text!r}: {part!r} is not of the form NAME=VALUE")
+        options[key] = int(value) if value.isdecimal() else value
+    try:
+        models.describe(name, **options)
+    except TypeError:
+        raise InvalidArgument(f"{text!r}: no model takes the option {', '.join(options)}") from None
+    return name, options
+
+
+def make_models(
+    texts: Sequence[str],
+    folder: Path,
+    progress: Callable[[str], AbstractContextManager[Callable[[int, int], None]]],
+) -> list[Path]:
+    """The models' paths; those that are generated are made unless `folder` has them.
+
+    Args:
+        texts: paths of .onnx files, and names of generated models as `parse_model` takes them.
+        folder: for the generated ones.
+        progress: given a text, shows the bytes written of one model.
+
+    Raises:
+        InvalidArgument: a name that is neither a file nor a model.
+        NoSuchFile: an .onnx file that does not exist.
+    """
+    named: list[Path | tuple[str, dict[str, Any]]] = []
+    for text in texts:  # all of them before any is made
+        path = Path(text)
+        if path.suffix == ".onnx" and not path.is_file():
+            raise NoSuchFile(f"model {path} does not exist")
+        named.append(path if path.is_file() else parse_model(text))
+    paths = []
+    for one in named:
+        if isinstance(one, Path):
+            paths.append(one)
+            continue
+        name, options = one
+        with progress(f"making {name} in {folder}") as written:
+            paths.append(models.make(name, folder, **options, progress=written))
+    return list(dict.fromkeys(paths))

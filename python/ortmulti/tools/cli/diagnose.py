@@ -9,7 +9,7 @@ import typer
 
 from ortmulti.errors import InvalidArgument, NoSuchFile
 from ortmulti.tools import strategies
-from ortmulti.tools.array_file import read_arrays
+from ortmulti.tools.files import read_arrays
 from ortmulti.tools.measure import devices as device_names
 from ortmulti.tools.measure import results
 
@@ -81,7 +81,7 @@ def diagnose_command(
     if plot is not None:
         require_matplotlib()
     if model.suffix == ".json":
-        from ortmulti.tools.diagnose.report.document import load_document
+        from ortmulti.tools.diagnose.report import load_document
 
         _report(load_document(model), json, html, plot)
         return

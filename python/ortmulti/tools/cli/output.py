@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
 from rich.segment import Segment
 
-from ortmulti.tools.printable import printable_lines
+from ortmulti.tools.files import printable_lines
 
 # Where nobody looks at a terminal (a pipe, a log), tables are as wide as they need.
 _FILE_WIDTH = 160

@@ -14,7 +14,7 @@ from rich.table import Table
 import ortmulti
 from ortmulti._create.tuning_options import describe
 from ortmulti.errors import InvalidArgument
-from ortmulti.tools.tune.search_and_confirm import BUDGET, TuneResult, check_writable
+from ortmulti.tools.tune.tuner import BUDGET, TuneResult, check_writable
 
 from .output import print_json, stderr, stdout
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ortmulti.errors import Error, NoSuchFile
-from ortmulti.tools.array_file import write_arrays
 from ortmulti.tools.create.plan import Case, Plan
 from ortmulti.tools.create.summary import rows
+from ortmulti.tools.files import write_arrays
 from ortmulti.tools.measure import floor, fresh_process, page_cache, results
 from ortmulti.tools.measure.rounds import RoundsInterrupted, failure, measure_rounds
 from ortmulti.tools.models import make as make_model

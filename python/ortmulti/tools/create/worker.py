@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ortmulti.tools.array_file import read_arrays
+from ortmulti.tools.files import read_arrays
 from ortmulti.tools.measure.memory import gpu_memory_growth, gpu_memory_used, process_memory
 from ortmulti.tools.strategies import SessionSettings, open_strategy
 from ortmulti.tools.strategies.base import Array

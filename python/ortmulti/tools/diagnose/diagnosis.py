@@ -1,4 +1,4 @@
-"""A whole diagnosis: what is measured, in which order, and what becomes of it when it is interrupted."""
+"""A whole diagnosis: its measurements in order, and what remains after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from ortmulti import _core
 from ortmulti.devices import Device, name_devices
 from ortmulti.errors import DeviceError, Error, InvalidArgument, LibraryError
 from ortmulti.tools import strategies
-from ortmulti.tools.array_file import write_arrays
+from ortmulti.tools.diagnose import environment
+from ortmulti.tools.diagnose.bench import BUDGET_SECONDS, QUICK_SECONDS, REPEAT, Bench, DiagnosisPlan, EndedError
+from ortmulti.tools.diagnose.experiments import measure_all
+from ortmulti.tools.diagnose.findings import conclude
+from ortmulti.tools.diagnose.verify import verify
+from ortmulti.tools.files import write_arrays
 from ortmulti.tools.measure import fresh_process, page_cache, results
 from ortmulti.tools.measure.rounds import rotated, round_numbers
 from ortmulti.tools.models import sample_inputs
-
-from . import environment
-from .bench import Bench, EndedError
-from .conclusions import conclude
-from .experiments import series
-from .plan import BUDGET_SECONDS, QUICK_SECONDS, REPEAT, DiagnosisPlan
-from .verify import verify
 
 __all__ = ["diagnose", "diagnose_model"]
 
@@ -134,7 +132,7 @@ def _measure(bench: Bench, found: Mapping[str, Any]) -> dict[str, Any]:
         _accounts(bench)
         if not any("error" not in run for run in bench.runs):
             raise Error(f"{plan.model} cannot be run here in any way: {first_error or bench.runs[0]['error']}")
-        series.measure_all(bench, found)
+        measure_all(bench, found)
     except KeyboardInterrupt:
         partial = "interrupted"
     except EndedError as reason:
@@ -240,9 +238,9 @@ def _one_session_each(bench: Bench, order: Sequence[str]) -> None:
 def _find_devices(devices: Sequence[str] | None, timeout: float) -> dict[str, Any]:
     if devices is not None and all(device == "cpu" for device in devices):
         return {"devices": list(devices), "visible": None, "gpus": []}
-    spec = {"devices": None if devices is None else list(devices)}
+    spec = {"probe": "devices", "devices": None if devices is None else list(devices)}
     try:
-        return fresh_process.run("ortmulti.tools.diagnose.experiments.devices", spec, min(timeout, _DEVICES_TIMEOUT))
+        return fresh_process.run("ortmulti.tools.diagnose.probes", spec, min(timeout, _DEVICES_TIMEOUT))
     except fresh_process.MeasurementError as error:
         raise DeviceError(str(error)) from error
 

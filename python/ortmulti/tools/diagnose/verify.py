@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti.errors import Error
+from ortmulti.tools.diagnose.experiments import floor
+from ortmulti.tools.diagnose.findings import conclude_again
 from ortmulti.tools.measure import fresh_process
 from ortmulti.tools.measure.rounds import Interval, alternating, of_case, ratios, round_numbers
 
 from .bench import Bench
-from .conclusions import conclude_again
-from .experiments.series import floor
 from .findings import LEAST_SECONDS, DriverStart, Finding, Recipe, Start, nothing
 from .measured import Measured, creation_of, start_of_workers
 
@@ -212,13 +212,14 @@ def _optimized(bench: Bench, start: Start) -> Iterator[Path]:
         target = Path(name) / bench.plan.model.name
         bench.say("saving the optimized model")
         spec = {
+            "probe": "optimized",
             "model": str(bench.plan.model),
             "target": str(target),
             "device": start.devices[0],
             "settings": bench.plan.settings_for(start.devices, bench.cores),
         }
         try:
-            fresh_process.run("ortmulti.tools.diagnose.experiments.optimized", spec, bench.plan.timeout)
+            fresh_process.run("ortmulti.tools.diagnose.probes", spec, bench.plan.timeout)
         except Error as error:
             raise _NotPossibleError(str(error)) from error
         yield target

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ortmulti.errors import InvalidArgument
-from ortmulti.tools.models import identity, matmul, phi3_mini, resnet50, tiny_kernels
+from ortmulti.tools.models import phi3_mini, resnet50, small
 from ortmulti.tools.models._graph import PRECISIONS, Graph
 from ortmulti.tools.models._writer import Progress, find_complete, write
 
@@ -66,14 +66,14 @@ _ALL = (
         {"layers": phi3_mini.LAYERS, "precision": "fp16"},
         phi3_mini.build,
     ),
-    Model("tiny-kernels", "chain of 400 kernels of microseconds, fp32, 1.7 MB", {}, tiny_kernels.build),
+    Model("tiny-kernels", "chain of 400 kernels of microseconds, fp32, 1.7 MB", {}, small.build_tiny_kernels),
     Model(
         "matmul",
         "stack of matrix products of any size, fp32, external data",
-        {"megabytes": matmul.MEGABYTES},
-        matmul.build,
+        {"megabytes": small.MEGABYTES},
+        small.build_matmul,
     ),
-    Model("identity", "one node", {}, identity.build),
+    Model("identity", "one node", {}, small.build_identity),
 )
 MODELS: Mapping[str, Model] = MappingProxyType({model.name: model for model in _ALL})
 """Every model by its name."""

@@ -1,22 +1,104 @@
-"""Writes a described model: the weights as fast as the disk takes them, a piece at a time."""
+"""Writing of generated models: new files that appear only when they are complete."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import logging
 import os
+import secrets
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import TracebackType
+from typing import Any, BinaryIO, NamedTuple
 
 from ortmulti._create.sample_inputs import require_onnx
 from ortmulti.errors import Error
-from ortmulti.tools.models._files import NewFiles
 from ortmulti.tools.models._graph import Graph
-from ortmulti.tools.models._onnx import serialize
-from ortmulti.tools.models._random import NormalSource
+from ortmulti.tools.models._onnx import NormalSource, serialize
+
+SUFFIX = ".partial"
+
+
+class _Partial(NamedTuple):
+    file: BinaryIO
+    path: Path
+    target: Path
+
+
+class NewFiles:
+    """Files written under temporary names, which take their own names together when all are complete.
+
+    On an error or an interrupt none of them stays. What a killed process left behind is removed by the next one
+    that writes the same files: a lock tells the files of the living from those of the dead.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._partials: list[_Partial] = []
+        self._renamed: list[Path] = []
+
+    def create(self, name: str) -> BinaryIO:
+        """Opens a new file that will be called `name`.
+
+        Args:
+            name: File name in the directory; a file of that name stays as it is until `commit`.
+
+        Returns:
+            The file, which this object closes.
+        """
+        for stale in self._directory.glob(f".{name}.*{SUFFIX}"):
+            _remove_if_abandoned(stale)
+        while True:
+            path = self._directory / f".{name}.{secrets.token_hex(8)}{SUFFIX}"
+            file = path.open("xb")
+            self._partials.append(_Partial(file, path, self._directory / name))
+            # File systems without locks exist; there, files of killed processes stay.
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file.fileno()).st_nlink:
+                return file
+            # Another process took it for an abandoned one before it was locked.
+            file.close()
+            self._partials.pop()
+
+    def commit(self) -> None:
+        """Gives the files their names, in the order of their creation, replacing files of these names.
+
+        The replaced files are removed in the opposite order first, so that the last one, if it is there, always
+        belongs to the others.
+        """
+        for partial in self._partials:
+            partial.file.flush()
+        for partial in reversed(self._partials):
+            partial.target.unlink(missing_ok=True)
+        for partial in self._partials:
+            self._renamed.append(partial.target)
+            partial.path.replace(partial.target)
+        self._renamed.clear()
+
+    def __enter__(self) -> NewFiles:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for path in self._renamed:
+            path.unlink(missing_ok=True)
+        for partial in self._partials:
+            partial.path.unlink(missing_ok=True)
+            with suppress(OSError):  # A full disk: what is still in the buffer is given up with the file.
+                partial.file.close()
+
+
+def _remove_if_abandoned(path: Path) -> None:
+    with suppress(OSError), path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+
 
 Progress = Callable[[int, int], None]
 """Called with the bytes of weights that are written and that there are."""

@@ -8,10 +8,10 @@ result = bench(RunPlan(models=[Path("model.onnx")], device_sets=[("cpu",), ("cpu
 
 from __future__ import annotations
 
+from ortmulti.tools.serve.cases import Load, Variant, closed, parse_rate, parse_variant
+
 from .bench import bench, failures
-from .loads import Load, closed, parse_rate
 from .plan import RunCase, RunPlan, RunProgress, doubling
-from .variants import Variant, parse_variant
 
 __all__ = [
     "Load",

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti.errors import NoSuchFile
-from ortmulti.tools.array_file import write_arrays
+from ortmulti.tools.files import write_arrays
 from ortmulti.tools.measure import fresh_process, page_cache, results
 from ortmulti.tools.measure.rounds import RoundsInterrupted, failure, measure_rounds
 from ortmulti.tools.models import make as make_model
 from ortmulti.tools.models import sample_inputs
+from ortmulti.tools.serve.cases import Load, closed
 
-from .loads import Load, closed
 from .plan import RunCase, RunPlan, RunProgress
 from .summary import rows
 

@@ -9,9 +9,7 @@ from typing import Literal
 
 from ortmulti.errors import InvalidArgument
 from ortmulti.tools.measure.rounds import alternating, rotated
-
-from .loads import Load, closed
-from .variants import Variant, parse_variant
+from ortmulti.tools.serve.cases import Load, Variant, closed, parse_variant
 
 Place = Literal["host", "device"]
 PLACES = ("host", "device")

@@ -1,25 +1,44 @@
-"""One measurement of one pool; runs in a process of its own."""
+"""One measurement of a pool under load, in a process of its own."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ortmulti
 from ortmulti.errors import Error
-from ortmulti.tools.array_file import read_arrays
-from ortmulti.tools.measure.memory import gpu_memory_growth, gpu_memory_used, process_memory
+from ortmulti.tools.files import read_arrays
+from ortmulti.tools.measure.memory import gpu_memory_growth, gpu_memory_used, process_memory, process_tree
+from ortmulti.tools.serve.cases import NANOSECONDS, Load, Variant, arrival_times
+from ortmulti.tools.serve.clients import ClosedLoop, ask_at, closed_loop, open_loop
 
-from . import latencies
-from .clients import ClosedLoop, ask_at
-from .loads import NANOSECONDS, Load, arrival_times
-from .processor_time import ProcessorTime
-from .variants import Variant
+
+class ProcessorTime:
+    """Processor time of this process and of those descendants that run when this is made."""
+
+    def __init__(self) -> None:
+        self._children = [Path("/proc") / str(member) / "stat" for member in process_tree(os.getpid())[1:]]
+        self._tick = 1 / os.sysconf("SC_CLK_TCK")
+
+    def seconds(self) -> float:
+        """Processor seconds until now, in user and in kernel mode: this process's own exactly, the others' in ticks of
+        10 ms."""
+        total = time.process_time()
+        for stat in self._children:
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                # Behind the command's name, which may hold anything: user and system time are the 12th and 13th field.
+                fields = stat.read_text().rpartition(")")[2].split()
+                total += (int(fields[11]) + int(fields[12])) * self._tick
+        return total
+
 
 # What two answers to the same inputs may differ by, as a part of the largest value: kernels may be chosen anew.
 _TOLERANCE = 0.05
@@ -39,7 +58,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
             "provider_options", "config_entries".
 
     Returns:
-        What `latencies.closed_loop` or `latencies.open_loop` says; seconds: "window", "load_seconds", "cpu_seconds" of
+        What `clients.closed_loop` or `clients.open_loop` says; seconds: "window", "load_seconds", "cpu_seconds" of
         the window, of this process and its children, and "cpu_per_request"; bytes: "peak_rss", "pss", "gpu_memory" (by
         device); "processes"; "stats": the pool's, by device, from before the warm-up on.
 
@@ -161,7 +180,7 @@ def _closed(asker: _Asker, spec: Mapping[str, Any]) -> dict[str, Any]:
         begin, end = loop.go_on(spec["seconds"])
         cpu_seconds = processor.seconds() - before
     answers = [answer for client in loop.answers for answer in client]
-    result = latencies.closed_loop(answers, begin, end)
+    result = closed_loop(answers, begin, end)
     if not result["requests"]:
         raise Error(f"no request was answered within {spec['seconds']:g} seconds; measure for longer")
     return {**result, "cpu_seconds": cpu_seconds, "window": (end - begin) / NANOSECONDS, "last": loop.last}
@@ -187,7 +206,7 @@ def _open(asker: _Asker, spec: Mapping[str, Any]) -> dict[str, Any]:
     begin = start + int(warm * NANOSECONDS)
     (first, cpu_first), (final, cpu_final) = samples[0], samples[-1]
     return {
-        **latencies.open_loop(arrivals, begin, begin + int(seconds * NANOSECONDS), now),
+        **open_loop(arrivals, begin, begin + int(seconds * NANOSECONDS), now),
         "cpu_seconds": (cpu_final - cpu_first) * seconds * NANOSECONDS / (final - first) if final > first else None,
         "window": seconds,
         "last": [] if last[0].cancelled() else [last[0].result()],

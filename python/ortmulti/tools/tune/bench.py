@@ -18,9 +18,7 @@ from ortmulti._runtime.machine import available_memory
 from ortmulti.errors import Fail
 from ortmulti.tools.tune import outputs
 from ortmulti.tools.tune.process import CandidateProcess
-from ortmulti.tools.tune.rejected import RejectedError
-from ortmulti.tools.tune.settings import Objective, Through
-from ortmulti.tools.tune.space import DEFAULTS, Configuration
+from ortmulti.tools.tune.space import DEFAULTS, Configuration, Objective, RejectedError, Through
 
 _MOST_ALIVE = 16
 _MEMORY_PART = 0.5

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ortmulti.tools.array_file import write_arrays
+from ortmulti.tools.files import write_arrays
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ortmulti._runtime.closing import Closing
 from ortmulti.tools.measure.fresh_process import death_text
-from ortmulti.tools.tune.rejected import RejectedError
+from ortmulti.tools.tune.space import RejectedError
 
 _STDERR_TAIL = 2000
 _MOST_ANSWER = 1 << 20

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ortmulti.tools.measure.rounds import Interval, alternating, round_numbers
-from ortmulti.tools.tune.rejected import RejectedError
-from ortmulti.tools.tune.space import DEFAULTS, Configuration
+from ortmulti.tools.tune.space import DEFAULTS, Configuration, RejectedError
 
 _REFERENCE_EVERY = 3
 

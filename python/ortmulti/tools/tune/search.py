@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from ortmulti.errors import Fail
 from ortmulti.tools.measure.rounds import Interval
 from ortmulti.tools.tune.racing import Contest, Effort, OutOfTime, Sampler, Trial
-from ortmulti.tools.tune.rejected import RejectedError
-from ortmulti.tools.tune.space import DEFAULTS, Choice, Configuration, Space
+from ortmulti.tools.tune.space import DEFAULTS, Choice, Configuration, RejectedError, Space
 
 __all__ = ["Outcome", "Search"]
 

@@ -1,16 +1,221 @@
-"""A candidate's process: it makes the model ready, and measures a block whenever it is asked."""
+"""A candidate's process: makes the model ready, and measures a block of runs whenever a request comes."""
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import ortmulti
+from ortmulti._create.tuning import apply
+from ortmulti._create.tuning_options import of_sessions
+from ortmulti._runtime.closing import Closing
 from ortmulti.errors import Error
-from ortmulti.tools.tune import fresh, outputs
-from ortmulti.tools.tune.target import Subject
+from ortmulti.tools.files import read_arrays, write_arrays
+from ortmulti.tools.tune import outputs
+
+_WARM_UP_RUNS = 3
+"""The third run of a CUDA graph is one that was captured."""
+
+_UNCOUNTED_PART = 0.2
+"""Of a block: caches and threads have cooled down while others were measured."""
+
+_PARTS, _ANSWERS_OF_A_PART = 9, 20
+"""Into how many parts a time is divided, each with so many answers."""
+
+
+class Subject(Closing):
+    """One model, made ready.
+
+    Args:
+        spec: "model" (path), "devices", "options" (names and values), "through" ("pool" or "session"), "feeds" (path of
+            an .npz file with the inputs; there, inputs that the model declares are written if it does not exist).
+    """
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self._spec = spec
+        options = dict(spec["options"])
+        self._bound = bool(options.get("io_binding"))
+        applied = apply(of_sessions(options))
+        if applied.left_out:
+            raise ortmulti.Fail("; ".join(applied.left_out))
+        self._device: str = spec["devices"][0]
+        self._pool: ortmulti.Pool | None = None
+        self._session: ortmulti.InferenceSession | None = None
+        if spec["through"] == "pool":
+            given = applied.provider_options or None
+            self._pool = ortmulti.load(
+                spec["model"], spec["devices"], options=applied.options, provider_options=given, **applied.load
+            )
+        else:
+            given_providers = _providers(self._device, applied.provider_options)
+            self._session = ortmulti.InferenceSession(spec["model"], applied.options, given_providers)
+        try:
+            self._feed = self._read_feed()
+            self._ask = self._asker()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_feed(self) -> dict[str, Any]:
+        path = Path(self._spec["feeds"])
+        if not path.exists():
+            write_arrays(path, self._make_feed())
+        return read_arrays(path)
+
+    def _make_feed(self) -> dict[str, Any]:
+        from ortmulti.tools.models import sample_inputs
+
+        if self._session is not None:
+            return sample_inputs(self._session.get_inputs())
+        # A pool does not say what the model declares.
+        plain = ortmulti.SessionOptions()
+        plain.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_DISABLE_ALL
+        with ortmulti.InferenceSession(self._spec["model"], plain, ["CPUExecutionProvider"]) as session:
+            return sample_inputs(session.get_inputs())
+
+    def _asker(self) -> Callable[[], Any]:
+        feed, pool, session = self._feed, self._pool, self._session
+        if pool is not None:
+            if not self._bound:
+                return lambda: pool.run(None, feed)
+            placed = {name: _value(array, self._device) for name, array in feed.items()}
+            return lambda: pool.run(None, placed, device=self._device, outputs="device")
+        assert session is not None
+        if not self._bound:
+            return lambda: session.run(None, feed)
+        kind, _, index = self._device.partition(":")
+        binding = session.io_binding()
+        for name, array in feed.items():
+            binding.bind_ortvalue_input(name, _value(array, self._device))
+        for output in session.get_outputs():
+            binding.bind_output(output.name, kind, int(index or 0))
+
+        def run() -> Any:
+            session.run_with_iobinding(binding)
+            return binding.get_outputs()
+
+        return run
+
+    def run(self) -> Any:
+        """One run; its outputs."""
+        return self._ask()
+
+    def warm_up(self) -> Any:
+        """First runs; the outputs of the last."""
+        for _ in range(_WARM_UP_RUNS - 1):
+            self._ask()
+        return self._ask()
+
+    def latency(self, seconds: float) -> float:
+        """The median of single runs for so long, after some that do not count."""
+        ask, clock = self._ask, time.perf_counter
+        begin = clock()
+        ask()
+        if clock() - begin < seconds:
+            while clock() - begin < seconds * _UNCOUNTED_PART:
+                ask()
+        times = []
+        end = clock() + seconds
+        while True:
+            before = clock()
+            ask()
+            after = clock()
+            times.append(after - before)
+            if after >= end:
+                return statistics.median(times)
+
+    # Imports are where they are used: they would be part of what a process takes to its first answer.
+    def throughput(self, seconds: float, clients: int) -> float:
+        """Seconds per answer while so many clients each ask again when they were answered."""
+        from ortmulti.tools.serve.clients import ClosedLoop
+
+        with ClosedLoop([self._ask] * clients) as loop:
+            loop.until_answered()
+            begin, end = loop.go_on(seconds)
+            # A few answers tell little of what is done in between.
+            while len(_answers(loop, begin, end)) < 2 * clients and end - begin < 20e9 * seconds:
+                _, end = loop.go_on(seconds)
+        return seconds_per_answer(_answers(loop, begin, end), begin, end)
+
+    def close(self) -> None:
+        """Frees the sessions."""
+        for one in (self._pool, self._session):
+            if one is not None:
+                one.close()
+
+
+def _answers(loop: Any, begin: int, end: int) -> list[int]:
+    return [done for client in loop.answers for _, done in client if begin <= done < end]
+
+
+def seconds_per_answer(answers: Sequence[int], begin: int, end: int) -> float:
+    """Of answers at these nanoseconds from `begin` to `end`: the median over parts of that time, where there are enough
+    of them that a moment in which the machine did something else is left out."""
+    parts = min(_PARTS, len(answers) // _ANSWERS_OF_A_PART) or 1
+    counts = np.histogram(np.asarray(answers, np.int64), parts, (begin, end))[0]
+    return (end - begin) / 1e9 / parts / max(1.0, float(np.median(counts)))
+
+
+def _providers(device: str, options: Mapping[str, Any]) -> list[Any]:
+    if device == "cpu":
+        return ["CPUExecutionProvider"]
+    return [("CUDAExecutionProvider", {"device_id": device.partition(":")[2], **options})]
+
+
+def _value(array: Any, device: str) -> ortmulti.OrtValue:
+    kind, _, index = device.partition(":")
+    return ortmulti.OrtValue.ortvalue_from_numpy(array, kind, int(index or 0))
+
+
+def first_answer(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes the model ready and runs it once, in a process that has done nothing else.
+
+    Args:
+        spec: That of `Subject`, with "outputs" (where they are written) and "spawned" (when the process was started, in
+            seconds of `time.monotonic`).
+
+    Returns:
+        Seconds: "first_answer", since the process was started.
+    """
+    with Subject(spec) as subject:
+        answer = subject.run()
+        answered = time.monotonic() - spec["spawned"]
+        outputs.save(answer, Path(spec["outputs"]))
+        return {"first_answer": answered}
+
+
+def memory(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes the model ready and runs it a few times.
+
+    Args:
+        spec: That of `Subject`, with "outputs".
+
+    Returns:
+        Bytes: "pss", by how much the process has grown since it had imported the package; by device "gpu_memory", by
+        how much that in use has grown, and "gpu_free".
+    """
+    from ortmulti import _core
+    from ortmulti.tools.measure.memory import gpu_memory_growth, gpu_memory_used, process_memory
+
+    pss = process_memory().pss
+    used = gpu_memory_used()
+    with Subject(spec) as subject:
+        outputs.save(subject.warm_up(), Path(spec["outputs"]))
+        grown = process_memory().pss - pss
+        gpus = [device for device in spec["devices"] if device != "cpu"]
+        return {
+            "pss": grown,
+            "gpu_memory": gpu_memory_growth(used, gpu_memory_used(), spec["devices"]),
+            "gpu_free": {device: _core.cuda_memory(int(device.partition(":")[2]))[0] for device in gpus},
+        }
 
 
 def main() -> int:
@@ -30,7 +235,7 @@ def main() -> int:
         spec = json.loads(sys.stdin.readline())
         try:
             if spec["measure"] in ("creation", "memory"):
-                reply(**(fresh.first_answer if spec["measure"] == "creation" else fresh.memory)(spec))
+                reply(**(first_answer if spec["measure"] == "creation" else memory)(spec))
                 return 0
             with Subject(spec) as subject:
                 outputs.save(subject.warm_up(), Path(spec["outputs"]))

@@ -1,7 +1,7 @@
-"""Rules from measurements to findings, the one whose change would save most first.
+"""Conclusions from the runs of a diagnosis: rules give findings, and the one whose change would save most comes first.
 
-Each rule takes the runs and gives a finding or none. They know nothing of each other: two may find the same seconds,
-and only running the changes tells which of them are there to be saved.
+Each rule takes the runs and gives a finding or none. Rules know nothing of each other: two may find the same seconds,
+and only running the changes tells which of them can be saved.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ortmulti.tools.diagnose.findings import loading, machine, ways
+from ortmulti.tools.diagnose.findings.finding import DriverStart, Finding, Recipe, Start
 from ortmulti.tools.diagnose.measured import Measured
+from ortmulti.tools.diagnose.serialization import prediction, serialization
 
-from . import driver, environment, loading, ways
-from .finding import DriverStart, Finding, Recipe, Start
+__all__ = ["DriverStart", "Finding", "Recipe", "Start", "conclude", "conclude_again", "find", "nothing"]
 
-__all__ = ["DriverStart", "Finding", "Recipe", "Start", "find", "nothing"]
-
-_RULES = (*ways.RULES, *loading.RULES, *driver.RULES, *environment.RULES)
+_RULES = (*ways.RULES, *loading.RULES, *machine.RULES)
 
 # What saves less is not worth a change: this share of the creation, and seconds.
 LEAST_SHARE = 0.05
@@ -28,7 +28,7 @@ def find(measured: Measured, prediction: Mapping[str, Any] | None) -> list[Findi
 
     Args:
         measured: the runs.
-        prediction: see `ortmulti.tools.diagnose.prediction`.
+        prediction: see `ortmulti.tools.diagnose.serialization`.
 
     Returns:
         The findings that are worth a change, the one that would save most first; then what is worth knowing, whose
@@ -68,3 +68,25 @@ def nothing(measured: Measured, best: str) -> Finding:
         evidence=evidence,
         change="none",
     )
+
+
+def conclude(document: dict[str, Any]) -> list[Finding]:
+    """Fills in what follows from a document's runs, however few they are.
+
+    Args:
+        document: of kind "diagnose", with its runs; "serialization", "prediction" and "findings" are set.
+
+    Returns:
+        The findings, the one that would save most first, with how each can be verified.
+    """
+    conclude_again(document)
+    found = find(Measured(document), document["prediction"])
+    document["findings"] = [finding.as_json() for finding in found]
+    return found
+
+
+def conclude_again(document: dict[str, Any]) -> None:
+    """Fills in a document's "serialization" and "prediction" alone, after further runs."""
+    measured = Measured(document)
+    document["serialization"] = serialization(measured)
+    document["prediction"] = prediction(measured)

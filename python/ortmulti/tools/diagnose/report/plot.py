@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.errors import InvalidArgument
 from ortmulti.tools.create.plots import caption, clean, new_figure
+from ortmulti.tools.diagnose.causes import ordered, style, title
+from ortmulti.tools.diagnose.report import check_document
+from ortmulti.tools.files import printable
 
 from . import view
-from .colours import ordered, style, title
-from .document import check_document
 from .view import Account
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def save_plot(document: Json, path: Path) -> None:
     """Draws each way's time by cause as a stacked bar, and below it the timeline of the slowest account.
 
     Args:
-        document: the diagnosis; see `ortmulti.tools.diagnose.report.document.load_document`.
+        document: the diagnosis; see `ortmulti.tools.diagnose.report.load_document`.
         path: the image to write; its suffix chooses the format (.png, .svg, .pdf).
 
     Raises:
@@ -139,5 +140,5 @@ def _device_order(device: str) -> tuple[int, str, int]:
 
 def _plain(text: str, longest: int = _LONGEST_NAME) -> str:
     """A name as matplotlib is to write it: not too long, nothing that fonts do not have, and no formula."""
-    text = view.printable(text)
+    text = printable(text)
     return (text if len(text) <= longest else f"{text[: longest - 1]}…").replace("$", r"\$")

@@ -7,9 +7,10 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 from ortmulti.tools.create import plots
+from ortmulti.tools.diagnose.causes import style, title
+from ortmulti.tools.files import printable
 
 from . import view
-from .colours import style, title
 from .view import Account
 
 if TYPE_CHECKING:
@@ -83,14 +84,14 @@ def _findings(document: Json) -> Iterator[RenderableType]:
             what += f": {view.seconds(finding['seconds'])}, {view.percent(finding['share'])}"
         gained, gain = view.verified_text(finding.get("verified"))
         lines = [
-            Text(view.printable(what), style="dim"),
-            *(Text(view.printable(line)) for line in finding["evidence"]),
-            Text.assemble(("Change: ", "bold"), view.printable(finding["change"])),
+            Text(printable(what), style="dim"),
+            *(Text(printable(line)) for line in finding["evidence"]),
+            Text.assemble(("Change: ", "bold"), printable(finding["change"])),
         ]
         if finding.get("command"):
             lines.append(Text(view.code_text(finding["command"]), style="cyan"))
         lines.append(Text(f"{gain[:1].upper()}{gain[1:]}.", style="green" if gained else "yellow"))
-        heading = Text(f"{number}. {view.printable(finding['title'])}", style="bold")
+        heading = Text(f"{number}. {printable(finding['title'])}", style="bold")
         yield Group(heading, *(Padding(line, (0, 0, 0, 3)) for line in lines))
 
 
@@ -112,7 +113,7 @@ def _bars(group: Sequence[Account], longest: float, keys: Mapping[str, tuple[str
     """One bar for each way, as long as its wall time, of its causes in their order."""
     from rich.text import Text
 
-    names = [view.printable(account.name) for account in group]
+    names = [printable(account.name) for account in group]
     most = max(10, console.width - _SHORTEST_BAR - 12)
     left = min(max(map(len, names)), most)
     width = max(_SHORTEST_BAR, console.width - left - 12)
@@ -148,10 +149,10 @@ def _table(group: Sequence[Account], keys: Mapping[str, tuple[str, str]]) -> Ren
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("cause", overflow="fold", ratio=1)
     for account in group:
-        table.add_column(view.printable(account.name), justify="right", overflow="fold")
+        table.add_column(printable(account.name), justify="right", overflow="fold")
     for cause in view.causes_of(group):
         cells = [_cell(account, cause) for account in group]
-        table.add_row(Text.assemble(keys[cause], " ", view.printable(title(cause))), *cells)
+        table.add_row(Text.assemble(keys[cause], " ", printable(title(cause))), *cells)
     table.add_section()
     table.add_row("from start to last answer", *(Text(view.seconds(account.wall), "bold") for account in group))
     table.add_row("explained", *(_explained(account) for account in group))
@@ -185,7 +186,7 @@ def _lists(group: Sequence[Account], keys: Mapping[str, tuple[str, str]]) -> Ren
     text = Text()
     for number, account in enumerate(group):
         text.append("\n" if number else "")
-        text.append(f"{view.printable(account.name)}: {view.seconds(account.wall)}", style="bold")
+        text.append(f"{printable(account.name)}: {view.seconds(account.wall)}", style="bold")
         text.append(", explained ")
         text.append_text(_explained(account))
         causes = sorted(account.run["causes"].items(), key=lambda item: -item[1])
@@ -194,7 +195,7 @@ def _lists(group: Sequence[Account], keys: Mapping[str, tuple[str, str]]) -> Ren
                 text.append("\n  ")
                 text.append(*keys[cause])
                 text.append(f" {view.seconds(length):>8} {view.percent(length / account.wall):>4} ")
-                text.append(view.printable(title(cause)))
+                text.append(printable(title(cause)))
     return text
 
 
@@ -203,12 +204,12 @@ def _serialization(document: Json) -> Text:
 
     lines = []
     for one in document["serialization"]:
-        line = Text(f"{view.printable(one['way'])} on {one['devices']}: ", style="bold")
+        line = Text(f"{printable(one['way'])} on {one['devices']}: ", style="bold")
         line.append(view.speedup_text(one), style="not bold")
         for cause in one["on"]:
             share = "" if cause.get("share") is None else f" {view.percent(cause['share'])}"
             name = view.what_text(cause["what"])
-            line.append(f"\n  {name}{share}: {view.printable(cause['evidence'])}", style="not bold")
+            line.append(f"\n  {name}{share}: {printable(cause['evidence'])}", style="not bold")
         if not one["on"]:
             line.append("\n  nothing found that it waits for", style="not bold dim")
         lines.append(line)
@@ -220,9 +221,9 @@ def _prediction(prediction: Json) -> Text:
 
     by_way = sorted(prediction["seconds"].items(), key=lambda item: item[1])
     return Text.assemble(
-        (f"Best here: {view.printable(prediction['best'])}. ", "bold"),
-        view.printable(prediction["why"]),
-        ("\nPredicted: " + ", ".join(f"{view.printable(way)} {view.seconds(s)}" for way, s in by_way), "dim"),
+        (f"Best here: {printable(prediction['best'])}. ", "bold"),
+        printable(prediction["why"]),
+        ("\nPredicted: " + ", ".join(f"{printable(way)} {view.seconds(s)}" for way, s in by_way), "dim"),
     )
 
 
@@ -230,4 +231,4 @@ def _machine_text(document: Json) -> str:
     releases = document["releases"]
     parts = [plots.machine_text(document["machine"])]
     parts += [f"{name} {releases[name]}" for name in ("onnxruntime", "ortmulti", "python") if releases.get(name)]
-    return view.printable("; ".join(parts))
+    return printable("; ".join(parts))

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti.tools import strategies
+from ortmulti.tools.files import printable, printable_lines
 from ortmulti.tools.measure.devices import describe
-from ortmulti.tools.printable import printable as printable
-from ortmulti.tools.printable import printable_lines
 
 Json = Mapping[str, Any]
 
@@ -101,7 +100,7 @@ def by_device_count(found: Iterable[Account]) -> dict[int, list[Account]]:
 
 def causes_of(found: Iterable[Account]) -> list[str]:
     """The causes that any of the accounts has, in the vocabulary's order."""
-    from .colours import ordered
+    from ortmulti.tools.diagnose.causes import ordered
 
     return ordered({cause for account in found for cause, length in account.run["causes"].items() if length > 0})
 

@@ -111,7 +111,7 @@ def account(
 
 
 def _save(feeds: Mapping[str, Array] | str | Path | None, model: Path, file: Path) -> None:
-    from ortmulti.tools.array_file import read_arrays, write_arrays
+    from ortmulti.tools.files import read_arrays, write_arrays
 
     if feeds is None:
         from ortmulti.tools.models import sample_inputs

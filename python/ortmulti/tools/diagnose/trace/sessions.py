@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from .core_spans import CREATION
+from ortmulti.tools.diagnose.trace.phases import CREATION, Mark, Run, phases, split_first_run
+from ortmulti.tools.diagnose.trace.waits import split_off_cpu
+
 from .events import RawSpan
-from .first_run import Run
-from .first_run import split as split_first_run
-from .marks import Mark, phases
-from .off_cpu import split as split_off_cpu
 from .sampler import ThreadSamples
 
 _CONSTRUCT, _INITIALIZE = "construct", "initialize"

@@ -54,7 +54,7 @@ def _measure(spec: dict[str, Any], events: EventWriter, begin: int) -> None:
         _start_driver(spec["devices"], events)
         events.write("answered", time=time.monotonic_ns())
         return
-    from ortmulti.tools.array_file import read_arrays
+    from ortmulti.tools.files import read_arrays
 
     way, devices = spec["way"], spec["devices"]
     observer = None
@@ -85,7 +85,7 @@ def _measure(spec: dict[str, Any], events: EventWriter, begin: int) -> None:
 
 
 def _start_driver(devices: Sequence[str], events: EventWriter) -> None:
-    from .driver import Driver
+    from ortmulti.tools.diagnose.trace.observer import Driver
 
     driver = Driver(lambda cause, name, device: events.span(cause, name, None, device), hold_gil=False)
     for device in devices:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ortmulti.tools.create.plots import COLOURS as WAY_COLOURS
+from ortmulti.tools.diagnose.causes import style, title
 from ortmulti.tools.diagnose.report import view
-from ortmulti.tools.diagnose.report.colours import style, title
 from ortmulti.tools.diagnose.report.view import Account
+from ortmulti.tools.files import printable
 
 Json = Mapping[str, Any]
 
@@ -24,7 +25,7 @@ _MARGIN = {"left": 46, "right": 112, "top": 14, "bottom": 40}
 
 def escape(text: str) -> str:
     """Text for HTML, also in attributes."""
-    return html.escape(view.printable(text))
+    return html.escape(printable(text))
 
 
 def pattern() -> str:

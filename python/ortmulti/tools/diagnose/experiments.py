@@ -16,7 +16,7 @@ from ortmulti.tools.measure import page_cache
 from ortmulti.tools.measure.floor import cuda_devices
 from ortmulti.tools.measure.rounds import round_numbers
 
-_PACKAGE = "ortmulti.tools.diagnose.experiments"
+_PROBES = "ortmulti.tools.diagnose.probes"
 _LEVELS_SECONDS = 4.0
 
 
@@ -25,7 +25,7 @@ def measure_all(bench: Bench, found: Mapping[str, Any]) -> None:
 
     Args:
         bench: runs them.
-        found: the devices, as `experiments.devices` found them.
+        found: the devices, as `probes.devices` found them.
 
     Raises:
         EndedError: see `Bench`.
@@ -39,7 +39,11 @@ def measure_all(bench: Bench, found: Mapping[str, Any]) -> None:
             cold(bench)
     if not bench.plan.quick and _in_time(bench):
         bench.experiment(
-            "memory", f"{_PACKAGE}.bandwidth", {"threads": len(bench.devices)}, way="native", devices=bench.devices
+            "memory",
+            _PROBES,
+            {"probe": "bandwidth", "threads": len(bench.devices)},
+            way="native",
+            devices=bench.devices,
         )
     if not bench.plan.quick and _in_time(bench):
         levels(bench)
@@ -75,7 +79,7 @@ def driver(bench: Bench, gpus: list[str], found: Mapping[str, Any]) -> None:
     )
     if len(gpus) > 1:
         bench.experiment(
-            "contexts", f"{_PACKAGE}.contexts", {"devices": gpus}, way="native", devices=gpus, at_once=True
+            "contexts", _PROBES, {"probe": "contexts", "devices": gpus}, way="native", devices=gpus, at_once=True
         )
     if (found["visible"] or 0) > len(gpus):
         floor(bench, "visible", gpus, only_these=True)
@@ -139,9 +143,10 @@ def levels(bench: Bench) -> None:
     device = bench.devices[0]
     page_cache.warm(bench.files)
     spec = {
+        "probe": "levels",
         "model": str(bench.plan.model),
         "device": device,
         "settings": bench.plan.settings_for([device], bench.cores),
         "seconds": _LEVELS_SECONDS,
     }
-    bench.experiment("levels", f"{_PACKAGE}.levels", spec, way="native", devices=[device])
+    bench.experiment("levels", _PROBES, spec, way="native", devices=[device])

@@ -1,6 +1,7 @@
-"""Files of arrays by name (.npz): a model's inputs, from users and for the processes of a measurement.
+"""Text and arrays from files of others: nothing is unpickled, and nothing is sent to a terminal that it would obey.
 
-Nothing in such a file is unpickled, whoever wrote it. Strings are stored as NumPy's "U" arrays.
+A model's inputs, from users and for the processes of a measurement, are files of arrays by name (.npz). Strings are
+stored as NumPy's "U" arrays.
 """
 
 from __future__ import annotations
@@ -118,3 +119,15 @@ def _text(name: str, value: object) -> str:
     if value.endswith("\0"):
         raise InvalidArgument(f"input {name!r} has the string {value!r}: a NUL at the end is not kept in a file")
     return value
+
+
+def printable(text: str) -> str:
+    """Replace the characters that a terminal or a browser obeys instead of shows: control and direction characters."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else f"\\u{ord(c):04x}" for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """As `printable`, and keep the line breaks."""
+    return "\n".join(map(printable, text.split("\n")))
