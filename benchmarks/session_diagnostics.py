@@ -1,6 +1,6 @@
 """What is the time until the first answers spent on, for a model on several devices, and is it what the report says?
 
-`ortmulti diagnose` with each release, in a process of its own: every way to create sessions accounted for by cause,
+`ortmulti diagnose` with each release, in a process of its own: every way to create sessions traced by cause,
 what each serializes on, which is predicted to be best, and the finding that would help most. Beside it stand the
 report's explanation (the GIL), what it says makes a single session slow, and its recommendation (processes).
 
@@ -12,7 +12,6 @@ Exit status 1 if a diagnosis failed or was interrupted.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from benchmarks.published.claims import Claim
 from benchmarks.published.verdicts import Verdict
 from ortmulti.tools import models
 from ortmulti.tools.create.tables import number
+from ortmulti.tools.measure import results
 
 Document = Mapping[str, Any]
 
@@ -34,11 +34,11 @@ NAMED = ("algorithm search", "optimization", "cuInit", "context")
 
 
 def runs(document: Document, way: str, devices: int) -> list[Mapping[str, Any]]:
-    """The accounts of a way on so many devices, from a warm page cache, that did not fail."""
+    """The traces of a way on so many devices, from a warm page cache, that did not fail."""
     return [
         run
         for run in document["runs"]
-        if run["experiment"] == "account" and run["way"] == way and len(run["devices"]) == devices
+        if run["experiment"] == "trace" and run["way"] == way and len(run["devices"]) == devices
         and run.get("cache", "warm") == "warm" and not run.get("error")
     ]  # fmt: skip
 
@@ -93,7 +93,7 @@ def _first_session(document: Document, release: str) -> Verdict:
     claim = claims.SLOW_FIRST_SESSION
     found = shares(document, "sequential", 1)
     if not found:
-        return Verdict(claim, release, "not measured", "there is no account of one session")
+        return Verdict(claim, release, "not measured", "there is no trace of one session")
     init = {cause: share for cause, share in found.items() if cause not in OUTSIDE}
     whole = sum(init.values()) or 1.0
     named = sum(share for cause, share in init.items() if cause.startswith(NAMED)) / whole
@@ -118,10 +118,10 @@ def remarks(document: Document, release: str) -> list[str]:
     unexplained = [
         1 - run["explained"]
         for run in document["runs"]
-        if run["experiment"] == "account" and run.get("explained") is not None
+        if run["experiment"] == "trace" and run.get("explained") is not None
     ]
     if unexplained:
-        texts.append(f"{release}: unexplained: at most {max(unexplained):.1%} of an account's time.")
+        texts.append(f"{release}: unexplained: at most {max(unexplained):.1%} of a trace's time.")
     for finding in document.get("findings", [])[:1]:
         verified = finding.get("verified")
         proof = (
@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     documents: dict[str, Document] = {}
     failed: list[dict[str, Any]] = []
     for path in own.results:
-        document = json.loads(path.read_text())
+        document = results.load(path)
         documents[document["releases"]["onnxruntime"]] = document
     if not own.results:
         model = own.model or models.make(*(("matmul",) if args.quick else ("resnet50",)), args.models,

@@ -74,7 +74,7 @@ def _load(path: Path) -> dict[str, Any]:
         document = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"{path} is not a result file: {error}") from error
-    if not isinstance(document, dict) or document.get("schema_version") not in (1, results.SCHEMA_VERSION):
+    if not isinstance(document, dict) or document.get("schema_version") not in (1, 2, results.SCHEMA_VERSION):
         raise InvalidArgument(f"{path} is no result that this release reads")
     return document
 

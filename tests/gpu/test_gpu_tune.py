@@ -14,7 +14,7 @@ from ortmulti import TuningWarning
 from ortmulti._create.tuning import describe_machine
 from ortmulti.tools import models
 from ortmulti.tools.tune import outputs
-from ortmulti.tools.tune.worker import Subject
+from ortmulti.tools.tune.worker import Target
 
 pytestmark = pytest.mark.gpu
 
@@ -71,10 +71,10 @@ def test_a_subject_gives_the_model_s_outputs(tiny: Path, tmp_path: Path, through
     options: dict[str, Any] = {"use_tf32": False, **({"io_binding": True} if bound else {})}
     spec = {"model": str(tiny), "devices": ["cuda:0"], "options": options, "through": through,
             "feeds": str(tmp_path / "feeds.npz")}  # fmt: skip
-    with Subject(spec) as subject, ortmulti.InferenceSession(tiny, providers=["CPUExecutionProvider"]) as session:
-        [found] = outputs.flatten(subject.warm_up())
+    with Target(spec) as target, ortmulti.InferenceSession(tiny, providers=["CPUExecutionProvider"]) as session:
+        [found] = outputs.flatten(target.warm_up())
         np.testing.assert_allclose(found, session.run(None, feed)[0], rtol=1e-3, atol=1e-3)
-        assert subject.latency(0.01) > 0
+        assert target.latency(0.01) > 0
 
 
 def test_throughput_of_all_gpus(tiny: Path) -> None:

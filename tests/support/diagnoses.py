@@ -14,11 +14,11 @@ GPUS = ("cuda:0", "cuda:1")
 
 
 def run(way: str, ready: float, devices: tuple[str, ...] = GPUS, **fields: Any) -> dict[str, Any]:
-    """An account of a start whose creation begins after 0.1 s."""
+    """A trace of a start whose creation begins after 0.1 s."""
     causes = {"interpreter": 0.02, "imports": 0.08, **fields.pop("causes", {})}
     return {
         "id": "",
-        "experiment": "account",
+        "experiment": "trace",
         "way": way,
         "devices": list(devices),
         "cache": "warm",
@@ -47,8 +47,8 @@ def document(*runs: dict[str, Any], devices: tuple[str, ...] = GPUS, **fields: A
             "session": {},
             "visible_gpus": fields.pop("visible", None),
         },
-        "surroundings": fields.pop("surroundings", {}),
-        "machine": {"environment": fields.pop("environment", {})},
+        "environment": fields.pop("environment", {}),
+        "machine": {"environment": fields.pop("variables", {})},
         "releases": {"onnxruntime": fields.pop("release", "1.31.1")},
         "models": [{"name": "model", "path": "model.onnx", "bytes": 10**6, "external_bytes": 10**9}],
         "partial": None,

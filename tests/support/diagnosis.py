@@ -119,8 +119,8 @@ def make_run(way: str, devices: list[str], number: int = 0, pieces: bool = True,
         if not nested and (span["session"] in (None, last) or way == "sequential"):
             causes[span["cause"]] += span["end"] - span["start"]
     return {
-        "id": f"account-{way}-{len(devices)}-{number}",
-        "experiment": "account",
+        "id": f"trace-{way}-{len(devices)}-{number}",
+        "experiment": "trace",
         "way": way,
         "devices": devices,
         "cache": "warm",
@@ -278,7 +278,7 @@ def make_partial() -> dict[str, Any]:
     document.update(partial="interrupted", findings=[], serialization=[], prediction=None)
     document["runs"] = document["runs"][:3]
     failed = copy.deepcopy(document["runs"][2])
-    failed.update(id="account-processes-8-0", devices=[f"cuda:{place}" for place in range(8)])
+    failed.update(id="trace-processes-8-0", devices=[f"cuda:{place}" for place in range(8)])
     failed["error"] = "DeviceError: cuda:5 vanished: CUDA_ERROR_NO_DEVICE\nwhile the context was created"
     for field in ("wall", "ready", "spans", "causes", "explained", "first_answers"):
         del failed[field]

@@ -34,7 +34,7 @@ def test_every_strategy_is_measured_and_agrees(model: Path) -> None:
     document = compare(plan, lambda progress: steps.append((progress.done, progress.total, progress.counted)))
 
     assert failures(document) == []
-    assert document["schema_version"] == 2
+    assert document["schema_version"] == results.SCHEMA_VERSION
     assert {"kind", "created", "command", "machine", "releases", "settings", "models"} <= set(document)
     assert document["releases"]["onnxruntime"]
     facts = document["models"][0]

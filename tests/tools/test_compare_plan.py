@@ -444,6 +444,17 @@ def test_what_is_no_result_is_refused(content: str, tmp_path: Path) -> None:
         results.load(file)
 
 
+def test_a_result_of_schema_version_2_has_the_names_of_today(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    runs = [{"experiment": "account"}, {"experiment": "gil"}]
+    file.write_text(json.dumps({"schema_version": 2, "surroundings": {"cores": 2}, "runs": runs}))
+    assert results.load(file) == {
+        "schema_version": results.SCHEMA_VERSION,
+        "environment": {"cores": 2},
+        "runs": [{"experiment": "trace"}, {"experiment": "gil"}],
+    }
+
+
 def test_missing_result_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoSuchFile):
         results.load(tmp_path / "absent.json")

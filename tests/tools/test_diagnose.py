@@ -51,7 +51,7 @@ def test_the_command_reports_and_writes_files(model: Path, tmp_path: Path) -> No
     assert set(document["prediction"]["seconds"]) == {"sequential", "native"}
     assert document["findings"]
     experiments = {run["experiment"] for run in document["runs"]}
-    assert experiments >= {"plain", "account", "gil"}
+    assert experiments >= {"plain", "trace", "gil"}
     assert len({run["id"] for run in document["runs"]}) == len(document["runs"])
     for file in files[1:]:
         assert file.stat().st_size > 1000
@@ -170,7 +170,7 @@ def test_ctrl_c_returns_what_there_is(model: Path) -> None:
     assert begun
     check_document(document)
     assert document["partial"] == "interrupted"
-    assert {run["experiment"] for run in document["runs"]} <= {"plain", "account"}
+    assert {run["experiment"] for run in document["runs"]} <= {"plain", "trace"}
     assert document["prediction"] is not None
     assert all(finding["verified"] is None for finding in document["findings"])
 
@@ -197,7 +197,7 @@ def test_ctrl_c_ends_the_command_with_what_there_is(model: Path, tmp_path: Path)
     document = results.load(saved)
     check_document(document)
     assert document["partial"] == "interrupted"
-    assert {run["experiment"] for run in document["runs"]} == {"plain", "account"}
+    assert {run["experiment"] for run in document["runs"]} == {"plain", "trace"}
     assert document["prediction"] is not None
     assert "partial" in printed.lower()
     assert (tmp_path / "partial.html").stat().st_size > 1000
@@ -230,7 +230,7 @@ def test_a_whole_diagnosis_has_every_experiment(model: Path) -> None:
     check_document(document)
     assert document["partial"] is None
     assert len(_of(document, "plain")) == 4
-    assert {len(run["devices"]) for run in _of(document, "account")} == {1, 2}
+    assert {len(run["devices"]) for run in _of(document, "trace")} == {1, 2}
     [levels] = _of(document, "levels")
     assert all(len(levels["measured"][level]) >= 1 for level in ("none", "basic", "extended", "all"))
     [memory] = _of(document, "memory")
@@ -243,4 +243,4 @@ def test_a_whole_diagnosis_has_every_experiment(model: Path) -> None:
     except Error:
         return  # the tests' files are in memory
     assert {run["cache"] for run in _of(document, "disk")} == {"cold", "warm"}
-    assert {run["cache"] for run in _of(document, "account")} == {"cold", "warm"}
+    assert {run["cache"] for run in _of(document, "trace")} == {"cold", "warm"}

@@ -121,11 +121,11 @@ def test_the_median_run_stands_for_its_way(document: dict[str, Any]) -> None:
     plain = {**extra, "instrumented": False}
     other = {**extra, "experiment": "gil"}
     three["runs"] += [extra, plain, other]
-    [account] = [one for one in view.accounts(three) if (one.way, len(one.devices)) == ("sequential", 1)]
+    [trace] = [one for one in view.traces(three) if (one.way, len(one.devices)) == ("sequential", 1)]
     walls = [run["wall"] for run in document["runs"] if (run["way"], len(run["devices"])) == ("sequential", 1)]
-    assert account.walls == (*sorted(walls), 100.0)
-    assert account.wall == sorted(walls)[1]
-    assert [(one.way, len(one.devices)) for one in view.accounts(document)] == [
+    assert trace.walls == (*sorted(walls), 100.0)
+    assert trace.wall == sorted(walls)[1]
+    assert [(one.way, len(one.devices)) for one in view.traces(document)] == [
         (way, count) for count in (1, 8) for way in diagnosis.WAYS
     ]
 
@@ -213,7 +213,7 @@ def test_bars_are_to_scale(document: dict[str, Any]) -> None:
     text = printed(document, 100)
     # Of two bars of a way the second one is that on 8 devices; 100 columns are for names, spaces and figures too.
     bars = dict(re.findall(r"(?m)^(\w+) +([A-Z]+) [\d.]+ s$", text))
-    walls = {one.way: one.wall for one in view.accounts(document) if len(one.devices) == 8}
+    walls = {one.way: one.wall for one in view.traces(document) if len(one.devices) == 8}
     longest = max(walls.values())
     for way, wall in walls.items():
         assert len(bars[way]) == pytest.approx(78 * wall / longest, abs=1)
@@ -222,12 +222,12 @@ def test_bars_are_to_scale(document: dict[str, Any]) -> None:
 
 
 def test_cells_add_up(document: dict[str, Any]) -> None:
-    for account in view.accounts(document):
+    for trace in view.traces(document):
         for cells in (1, 7, 40, 333):
-            given = dict(cells_of(account, cells))
+            given = dict(cells_of(trace, cells))
             assert sum(given.values()) == cells
-            for cause, length in account.run["causes"].items():
-                assert abs(given.get(cause, 0) - cells * length / account.wall) <= 1
+            for cause, length in trace.run["causes"].items():
+                assert abs(given.get(cause, 0) - cells * length / trace.wall) <= 1
 
 
 def test_colours_are_those_of_the_page(document: dict[str, Any]) -> None:

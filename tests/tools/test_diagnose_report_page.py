@@ -202,7 +202,7 @@ def test_runs_are_chosen_by_the_list_and_by_their_bars(browser: chromium.Browser
     browser.run("document.querySelectorAll('.row svg.bar')[9].dispatchEvent(new MouseEvent('click', {bubbles: true}))")
     assert browser.run(code)[1] == "shared, 8 devices: 3.10 s"
     # All causes of that run, and no other, can be emphasized.
-    [run] = [run for run in document["runs"] if run["id"] == "account-shared-8-0"]
+    [run] = [run for run in document["runs"] if run["id"] == "trace-shared-8-0"]
     shown = browser.run(
         "return [...document.querySelectorAll('.causes button')].map((b) => b.firstChild.nextSibling.data)"
     )
@@ -243,10 +243,10 @@ def test_without_scripts_findings_and_tables_are_there(browser: chromium.Browser
     assert browser.run("return document.querySelector('canvas')") is None
     text = _normal(browser.run("return document.body.innerText"))
     assert all(_normal(finding["title"]) in text for finding in document["findings"])
-    assert browser.run("return document.querySelectorAll('#account tbody tr').length") > 30
+    assert browser.run("return document.querySelectorAll('#trace tbody tr').length") > 30
     assert browser.run("return document.querySelectorAll('#timeline tbody tr').length") == 15
     assert browser.run("return document.querySelectorAll('#scaling polyline').length") == 5
-    assert browser.run("return document.querySelectorAll('#account svg.bar').length") == 10
+    assert browser.run("return document.querySelectorAll('#trace svg.bar').length") == 10
 
 
 def test_print(browser: chromium.Browser, pages: Pages) -> None:

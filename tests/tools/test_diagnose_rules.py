@@ -104,8 +104,8 @@ def test_gpus_that_are_not_used() -> None:
 
 def test_modules_that_are_loaded_at_once() -> None:
     slow = run("sequential", 4.0, causes={"libraries": 3.0})
-    assert found(document(slow, environment={"CUDA_MODULE_LOADING": "EAGER"}))[0] == "module loading"
-    assert "module loading" not in found(document(slow, environment={"CUDA_MODULE_LOADING": "LAZY"}))
+    assert found(document(slow, variables={"CUDA_MODULE_LOADING": "EAGER"}))[0] == "module loading"
+    assert "module loading" not in found(document(slow, variables={"CUDA_MODULE_LOADING": "LAZY"}))
 
 
 def test_processes_that_would_be_the_best() -> None:
@@ -174,17 +174,17 @@ def test_a_busy_and_slow_machine_is_noted_and_not_first() -> None:
         "processes": 2,
     }
     around = {"cores": 4, "busy_cores": 3.1, "governor": "powersave", "gpus": [gpu]}
-    names = found(document(run("sequential", 4.0), run("shared", 1.0), surroundings=around))
+    names = found(document(run("sequential", 4.0), run("shared", 1.0), environment=around))
     assert names[0] == "strategy"
     assert set(names[1:]) == {"busy cores", "governor", "busy GPUs", "clocks"}
     quiet = {**around, "busy_cores": 0.2, "governor": "performance"}
     quiet["gpus"] = [{**gpu, "slowed_by": [], "clock_limit": 1980, "processes": 0}]
-    assert found(document(run("sequential", 4.0), run("shared", 1.0), surroundings=quiet)) == ["strategy"]
+    assert found(document(run("sequential", 4.0), run("shared", 1.0), environment=quiet)) == ["strategy"]
 
 
 def test_more_sessions_than_cores() -> None:
     cpus = ("cpu",) * 4
-    of = document(run("sequential", 1.0, cpus), devices=cpus, surroundings={"cores": 2})
+    of = document(run("sequential", 1.0, cpus), devices=cpus, environment={"cores": 2})
     assert "cores" in found(of)
 
 

@@ -104,7 +104,7 @@ def test_persistence_mode_that_is_off(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     bench.held_open_helps = True
     experiments.driver(bench, list(GPUS), {"visible": 2})
-    of = document(run("sequential", 2.0, causes={"cuInit": 0.8}), *bench.runs, surroundings=around)
+    of = document(run("sequential", 2.0, causes={"cuInit": 0.8}), *bench.runs, environment=around)
     verify(of, conclude(of), bench)
     first = of["findings"][0]
     assert (first["id"], first["cause"], first["command"]) == ("persistence mode", "cuInit", "nvidia-smi -pm 1")
@@ -143,12 +143,12 @@ def pair(bench: Bench, before: float, after: float, monkeypatch: pytest.MonkeyPa
     """Starts of "sequential" that take `before`, and of "shared" that take `after`."""
     seconds = {"sequential": before, "shared": after}
 
-    def account(_self: Bench, way: str, devices: tuple[str, ...], **_options: Any) -> dict[str, Any]:
+    def trace(_self: Bench, way: str, devices: tuple[str, ...], **_options: Any) -> dict[str, Any]:
         made = run(way, seconds[way], devices, experiment="verify")
         bench.runs.append(made)
         return made
 
-    monkeypatch.setattr(Bench, "account", account)
+    monkeypatch.setattr(Bench, "trace", trace)
 
 
 def test_a_change_that_gains_nothing_is_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_a_change_that_gains_nothing_is_no_finding(tmp_path: Path, monkeypatch: 
 
 def test_a_change_that_helps_stays_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = bench_of(tmp_path)
-    of = document(run("sequential", 2.0), run("shared", 1.0), surroundings={"cores": 2, "busy_cores": 2.0})
+    of = document(run("sequential", 2.0), run("shared", 1.0), environment={"cores": 2, "busy_cores": 2.0})
     pair(bench, 3.0, 1.5, monkeypatch)
     verify(of, conclude(of), bench)
     first, second = of["findings"]
@@ -181,13 +181,13 @@ def test_a_change_that_helps_stays_the_first(tmp_path: Path, monkeypatch: pytest
 def verified_with(bench: Bench, monkeypatch: pytest.MonkeyPatch, shared: float) -> list[dict[str, Any]]:
     """The findings where a cold disk costs 9 s for certain, and `shared` may be faster than 2 s."""
 
-    def account(_self: Bench, way: str, devices: tuple[str, ...], **options: Any) -> dict[str, Any]:
+    def trace(_self: Bench, way: str, devices: tuple[str, ...], **options: Any) -> dict[str, Any]:
         seconds = {"cold": 10.0, "warm": {"sequential": 2.0, "shared": shared}[way]}[options["cache"]]
         made = run(way, seconds, devices, experiment="verify", cache=options["cache"])
         bench.runs.append(made)
         return made
 
-    monkeypatch.setattr(Bench, "account", account)
+    monkeypatch.setattr(Bench, "trace", trace)
     of = from_a_cold_disk(run("sequential", 2.0), run("shared", 1.0))
     verify(of, conclude(of), bench)
     findings: list[dict[str, Any]] = of["findings"]

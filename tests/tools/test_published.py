@@ -304,7 +304,7 @@ def test_pytorch() -> None:
 def diagnosis(gil: float, search: float, best: str) -> dict[str, Any]:
     def run(way: str, devices: int, causes: dict[str, float]) -> dict[str, Any]:
         return {
-            "experiment": "account",
+            "experiment": "trace",
             "way": way,
             "devices": ["cpu"] * devices,
             "cache": "warm",
@@ -340,7 +340,8 @@ def test_diagnoses_are_held_against_the_report() -> None:
 def test_documents_of_diagnoses_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = []
     for number, partial in enumerate((None, None, "interrupted")):
-        document = {**diagnosis(0.9, 0.6, "processes"), "partial": partial, "releases": {"onnxruntime": f"1.{number}"}}
+        facts = {"schema_version": 3, "partial": partial, "releases": {"onnxruntime": f"1.{number}"}}
+        document = {**diagnosis(0.9, 0.6, "processes"), **facts}
         paths.append(tmp_path / f"{number}.json")
         paths[-1].write_text(json.dumps(document))
     assert session_diagnostics.main(["--devices", "cpu", "--from", *map(str, paths[:2])]) == 0

@@ -25,7 +25,7 @@ from ortmulti.tools.tune import outputs
 from ortmulti.tools.tune.bench import Bench, Job
 from ortmulti.tools.tune.process import CandidateProcess
 from ortmulti.tools.tune.space import DEFAULTS, Configuration, RejectedError, setting
-from ortmulti.tools.tune.worker import Subject
+from ortmulti.tools.tune.worker import Target
 from tests.support import onnx_models
 from tests.support.processes import check_child, child_environment, run_child
 
@@ -232,12 +232,12 @@ def test_a_subject_gives_the_model_s_outputs(tiny: Path, tmp_path: Path, through
     options = {"io_binding": True} if bound else {}
     spec = {"model": str(tiny), "devices": ["cpu"], "options": options, "through": through,
             "feeds": str(tmp_path / "feeds.npz")}  # fmt: skip
-    with Subject(spec) as subject, ortmulti.InferenceSession(tiny, providers=["CPUExecutionProvider"]) as session:
-        [found] = outputs.flatten(subject.warm_up())
+    with Target(spec) as target, ortmulti.InferenceSession(tiny, providers=["CPUExecutionProvider"]) as session:
+        [found] = outputs.flatten(target.warm_up())
         np.testing.assert_array_equal(found, session.run(None, feed)[0])
-        assert subject.latency(0.01) > 0
+        assert target.latency(0.01) > 0
         if through == "pool":
-            assert subject.throughput(0.01, clients=2) > 0
+            assert target.throughput(0.01, clients=2) > 0
 
 
 def test_importing_the_package_imports_nothing_of_it() -> None:

@@ -74,7 +74,7 @@ def diagnose_command(
 ) -> None:
     """Find out where a model's start spends its time, and which one change would help most.
 
-    Every way to create sessions is accounted for in fresh processes, on the first device and on all of them; then it is
+    Every way to create sessions is traced in fresh processes, on the first device and on all of them; then it is
     measured what each serializes on, and the first finding's change is run. Ctrl-C ends the measuring: what there is by
     then is reported.
     """
@@ -136,7 +136,7 @@ def _report(document: dict[str, Any], json: Path | None, html: Path | None, plot
         from ortmulti.tools.diagnose.report import view
         from ortmulti.tools.diagnose.report.plot import save_plot
 
-        if view.accounts(document) or view.default_run(document):
+        if view.traces(document) or view.default_run(document):
             save_plot(document, plot)
             written.append(("plot", plot))
     if json is not None and str(json) == "-":

@@ -17,7 +17,7 @@ from ortmulti.tools.strategies import SessionSettings, check_name, names
 BUDGET_SECONDS = 50.0
 QUICK_SECONDS = 20.0
 REPEAT = 5
-_PARTS_OF_BUDGET = {"accounts": 0.5, "experiments": 0.75}
+_PARTS_OF_BUDGET = {"traces": 0.5, "experiments": 0.75}
 
 
 @dataclass(frozen=True)
@@ -139,20 +139,20 @@ class Bench:
         self.progress(self._done, max(expected, self._done + 1), text)
         self._done += 1
 
-    def account(
+    def trace(
         self,
         way: str,
         devices: Sequence[str],
         *,
         cache: Literal["warm", "cold"] = "warm",
-        experiment: str = "account",
+        experiment: str = "trace",
         model: Path | None = None,
         settings: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
         counted: bool = True,
         instrumented: bool = True,
     ) -> dict[str, Any]:
-        """Accounts for a start, see `ortmulti.tools.diagnose.trace`.
+        """Traces a start, see `ortmulti.tools.diagnose.trace`.
 
         Args:
             way: the strategy.
@@ -171,13 +171,13 @@ class Bench:
         Raises:
             EndedError: a device is gone, or what worked before fails again and again.
         """
-        from ortmulti.tools.diagnose.trace import account
+        from ortmulti.tools.diagnose.trace import trace
 
         chosen = {**self.plan.settings_for(devices, self.cores), **(settings or {})}
         self.say(f"{'' if counted else 'uncounted: '}{_text(experiment, way, devices, cache)}")
 
         def run() -> dict[str, Any]:
-            return account(
+            return trace(
                 model or self.plan.model,
                 way,
                 devices,
@@ -220,7 +220,7 @@ class Bench:
             The run; with "error" if it failed.
 
         Raises:
-            EndedError: as `account`.
+            EndedError: as `trace`.
         """
         self.say(f"{name}, {way} on {', '.join(devices)}" if len(devices) < 5 else f"{name}, {way}")
 
@@ -273,5 +273,5 @@ class Bench:
 def _text(experiment: str, way: str, devices: Sequence[str], cache: str) -> str:
     from ortmulti.tools.measure.devices import describe
 
-    what = "" if experiment == "account" else f"{experiment}, "
+    what = "" if experiment == "trace" else f"{experiment}, "
     return f"{what}{way} on {describe(devices)}{', cold page cache' if cache == 'cold' else ''}"

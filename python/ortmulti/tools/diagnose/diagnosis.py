@@ -47,7 +47,7 @@ def diagnose(
 ) -> dict[str, Any]:
     """Measures where a model's start spends its time, in fresh processes, and what would shorten it.
 
-    Every way to create sessions is accounted for on the first device and on all of them; experiments say what each
+    Every way to create sessions is traced on the first device and on all of them; experiments say what each
     serializes on; the change that would help most is verified by running it. Nothing of ONNX Runtime or CUDA is
     started in this process.
 
@@ -129,7 +129,7 @@ def _measure(bench: Bench, found: Mapping[str, Any]) -> dict[str, Any]:
         around = environment.look(found["gpus"])
         bench.held_open_helps = any(gpu["persistence_mode"] is False for gpu in around["gpus"])
         first_error = _warm_up(bench)
-        _accounts(bench)
+        _traces(bench)
         if not any("error" not in run for run in bench.runs):
             raise Error(f"{plan.model} cannot be run here in any way: {first_error or bench.runs[0]['error']}")
         measure_all(bench, found)
@@ -157,7 +157,7 @@ def _measure(bench: Bench, found: Mapping[str, Any]) -> dict[str, Any]:
             "session": dict(plan.settings_for(bench.devices, bench.cores)),
             "visible_gpus": found["visible"],
         },
-        surroundings=around,
+        environment=around,
         models=[facts],
         partial=partial,
         runs=bench.runs,
@@ -192,47 +192,47 @@ def _warm_up(bench: Bench) -> str | None:
     if "shared" in ways and any(device != "cpu" for device in bench.devices):
         chosen.setdefault("shared")
     for way in chosen:
-        run = bench.account(way, bench.devices[:1], counted=False)
+        run = bench.trace(way, bench.devices[:1], counted=False)
         if "error" in run:
             problems.append(str(run["error"]))
     return problems[0] if problems else None
 
 
-def _accounts(bench: Bench) -> None:
+def _traces(bench: Bench) -> None:
     """Every way on the first device and on all of them, in turns, as often as the plan and its budget say.
 
-    Each is accounted for on both; on all devices it is measured with nothing watching, too, which is what ways are
+    Each is traced on both; on all devices it is measured with nothing watching, too, which is what ways are
     compared by.
     """
     plan = bench.plan
 
     def plain(order: Sequence[str]) -> None:
         for way in order:
-            bench.account(way, bench.devices, experiment="plain", instrumented=False)
+            bench.trace(way, bench.devices, experiment="plain", instrumented=False)
 
     # What all devices take comes first, so that the figures that count are there after an interruption.
     begin = bench.elapsed()
     plain(plan.ways)
     seconds = bench.elapsed() - begin
     for way in plan.ways:  # once: causes differ less from start to start than what is done about them
-        bench.account(way, bench.devices)
+        bench.trace(way, bench.devices)
     _one_session_each(bench, plan.ways)
-    left = plan.part_of_budget("accounts") - bench.elapsed()
+    left = plan.part_of_budget("traces") - bench.elapsed()
     for number in round_numbers(plan.repeat - 1, left, least=0, longest=seconds):
         plain(rotated(plan.ways, number + 1))
 
 
 def _one_session_each(bench: Bench, order: Sequence[str]) -> None:
-    """Accounts on the first device alone: of the way that findings are about and of those that ways are compared with
+    """Traces on the first device alone: of the way that findings are about and of those that ways are compared with
     in any case, of the others in a diagnosis that is not quick and while there is time."""
     plan = bench.plan
     if len(bench.devices) == 1:
         return
     needed = {plan.ways[0]} if plan.quick else {plan.ways[0], *_REFERENCES}
     for way in sorted(order, key=lambda way: way not in needed):
-        if way not in needed and (plan.quick or bench.elapsed() > plan.part_of_budget("accounts")):
+        if way not in needed and (plan.quick or bench.elapsed() > plan.part_of_budget("traces")):
             return
-        bench.account(way, bench.devices[:1])
+        bench.trace(way, bench.devices[:1])
 
 
 def _find_devices(devices: Sequence[str] | None, timeout: float) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def cold(bench: Bench) -> None:
     except Error:  # a file system in memory, or files of others: they never come from a disk
         return
     way = bench.plan.ways[0]
-    bench.account(way, bench.devices[:1], cache="cold")
+    bench.trace(way, bench.devices[:1], cache="cold")
     size = sum(file.stat().st_size for file in bench.files)
 
     def read(prepare: Callable[[Sequence[Path]], float]) -> dict[str, Any]:

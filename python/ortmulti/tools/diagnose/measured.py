@@ -22,7 +22,7 @@ class Measured:
     """The runs of a diagnosis.
 
     Attributes:
-        document: "runs", "devices", "ways", "machine", "releases" and "surroundings" of it are read.
+        document: "runs", "devices", "ways", "machine", "releases" and "environment" of it are read.
     """
 
     document: Mapping[str, Any]
@@ -62,9 +62,9 @@ class Measured:
         """ONNX Runtime's release, for sentences."""
         return f"onnxruntime {self.document['releases'].get('onnxruntime') or '(unknown release)'}"
 
-    def accounts(self, way: str, sessions: int | None = None, cache: str = "warm") -> list[Run]:
-        """The accounts of a way with this many sessions, all of them by default."""
-        return self._starts("account", way, sessions, cache)
+    def traces(self, way: str, sessions: int | None = None, cache: str = "warm") -> list[Run]:
+        """The traces of a way with this many sessions, all of them by default."""
+        return self._starts("trace", way, sessions, cache)
 
     def unwatched(self, way: str) -> list[Run]:
         """The starts of a way on all devices beside which nothing was recorded, so that nothing slowed them."""
@@ -89,8 +89,8 @@ class Measured:
         ]
 
     def creations(self, way: str) -> list[float]:
-        """Seconds of each creation on all devices: the unwatched ones, or without them the accounts'."""
-        return [creation_of(run) for run in self.unwatched(way) or self.accounts(way)]
+        """Seconds of each creation on all devices: the unwatched ones, or without them the traces'."""
+        return [creation_of(run) for run in self.unwatched(way) or self.traces(way)]
 
     def creation(self, way: str) -> float | None:
         """The median of `creations`."""
@@ -101,19 +101,19 @@ class Measured:
         return Interval.of(self.creations(way))
 
     def watched_creation(self, way: str, sessions: int | None = None, cache: str = "warm") -> float | None:
-        """Median seconds of a creation of which there is an account; for comparing these with each other."""
-        return median(creation_of(run) for run in self.accounts(way, sessions, cache))
+        """Median seconds of a creation of which there is a trace; for comparing these with each other."""
+        return median(creation_of(run) for run in self.traces(way, sessions, cache))
 
     def wall(self, way: str) -> float | None:
         """Median seconds from a process's start until its last first answer, on all devices."""
-        return median(run["wall"] for run in self.unwatched(way) or self.accounts(way))
+        return median(run["wall"] for run in self.unwatched(way) or self.traces(way))
 
     def cause(self, way: str, wanted: Callable[[str], bool]) -> float:
         """Median seconds of a way's start on all devices that have one of the causes that `wanted` takes.
 
         Recording takes time of its own: they are scaled to what an unwatched start takes. 0 if nothing was measured.
         """
-        runs = self.accounts(way)
+        runs = self.traces(way)
         spent = median(sum(seconds for name, seconds in run["causes"].items() if wanted(name)) for run in runs) or 0.0
         return spent * self.scale(way)
 
@@ -123,8 +123,8 @@ class Measured:
         return min(unwatched / watched, 1.0) if watched and unwatched else 1.0
 
     def typical(self, way: str) -> Run | None:
-        """The account on all devices whose wall is the median one, the lower of two."""
-        runs = self.accounts(way)
+        """The trace on all devices whose wall is the median one, the lower of two."""
+        runs = self.traces(way)
         if not runs:
             return None
         middle = statistics.median_low([run["wall"] for run in runs])

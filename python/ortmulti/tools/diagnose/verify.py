@@ -147,7 +147,7 @@ def _seconds(
         if "error" in run:
             raise _NotPossibleError(run["error"])
         return max(float(run["measured"]["driver_floor"]), 1e-9)
-    run = bench.account(
+    run = bench.trace(
         start.way,
         start.devices,
         cache=start.cache,

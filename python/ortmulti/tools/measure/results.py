@@ -15,7 +15,8 @@ from ortmulti.errors import InvalidArgument, NoSuchFile
 
 # Raised when a field changes its meaning or goes; new fields alone do not raise it.
 # 2: "creation" includes opening the libraries, which "starting" did before.
-SCHEMA_VERSION = 2
+# 3: a diagnosis has "environment" and runs of the experiment "trace": "surroundings" and "account" before.
+SCHEMA_VERSION = 3
 
 _MAX_BYTES = 1 << 26
 
@@ -85,6 +86,16 @@ def _without_folders(value: Any, key: str, short: Mapping[str, str]) -> Any:
     return value
 
 
+def _rename_fields_of_version_2(result: dict[str, Any]) -> None:
+    if "surroundings" in result:
+        result["environment"] = result.pop("surroundings")
+    runs = result.get("runs")
+    for run in runs if isinstance(runs, list) else ():
+        if isinstance(run, dict) and run.get("experiment") == "account":
+            run["experiment"] = "trace"
+    result["schema_version"] = SCHEMA_VERSION
+
+
 def save(result: dict[str, Any], path: Path) -> None:
     """Writes a result as JSON."""
     text = json.dumps(result, indent=1) + "\n"
@@ -92,7 +103,7 @@ def save(result: dict[str, Any], path: Path) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Reads a result.
+    """Reads a result; one of schema version 2 under the names of the current version.
 
     Raises:
         NoSuchFile: there is no such file, or it cannot be read.
@@ -107,7 +118,9 @@ def load(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidArgument(f"{path} is not a result file: {error}") from error
     version = result.get("schema_version") if isinstance(result, dict) else None
-    if version != SCHEMA_VERSION:
+    if version == 2:
+        _rename_fields_of_version_2(result)
+    elif version != SCHEMA_VERSION:
         raise InvalidArgument(f"{path} has schema version {version}; this release reads {SCHEMA_VERSION}")
     assert isinstance(result, dict)
     return result

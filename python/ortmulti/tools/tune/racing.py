@@ -81,7 +81,7 @@ class Trial:
         return interval
 
 
-class Contest:
+class Racing:
     """Holds contests with one sampler.
 
     Attributes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ortmulti.errors import Fail
 from ortmulti.tools.measure.rounds import Interval
-from ortmulti.tools.tune.racing import Contest, Effort, OutOfTime, Sampler, Trial
+from ortmulti.tools.tune.racing import Effort, OutOfTime, Racing, Sampler, Trial
 from ortmulti.tools.tune.space import DEFAULTS, Choice, Configuration, RejectedError, Space
 
 __all__ = ["Outcome", "Search"]
@@ -102,12 +102,12 @@ class Search:
         self._tell = tell or (lambda _stage, _text: None)
         self._budget = budget
         self._random = random.Random(seed)
-        self._contest = Contest(sampler, clock, self._random, self._tell)
+        self._racing = Racing(sampler, clock, self._random, self._tell)
         self._begin = clock()
         self._best = DEFAULTS  # so far, before it is confirmed
         self._ratios: dict[Change, float] = {}  # what each change made of the cost when it was tried last
         self._around: tuple[Configuration, dict[Configuration, Trial]] = DEFAULTS, {}  # what was last stepped from
-        self.outcome = Outcome(rejected=self._contest.rejected)
+        self.outcome = Outcome(rejected=self._racing.rejected)
 
     def run(self) -> Outcome:
         """Searches. What was found until an exception, such as KeyboardInterrupt, is in `so_far`.
@@ -116,14 +116,14 @@ class Search:
             Fail: The defaults themselves cannot be measured.
         """
         if self._budget is not None:
-            self._contest.deadline = self._begin + self._budget * _SEARCH_PART
+            self._racing.deadline = self._begin + self._budget * _SEARCH_PART
         try:
             order = self._find()
         except OutOfTime:
             self.outcome.partial = "budget"
             order = [one for one in (self._best, *self._ranked()) if one != DEFAULTS]
         if self._budget is not None:
-            self._contest.deadline = self._begin + self._budget
+            self._racing.deadline = self._begin + self._budget
         return self._end(order)
 
     def run_grid(self, at_once: int) -> Outcome:
@@ -133,7 +133,7 @@ class Search:
             Fail: The defaults themselves cannot be measured.
         """
         if self._budget is not None:
-            self._contest.deadline = self._begin + self._budget * _SEARCH_PART
+            self._racing.deadline = self._begin + self._budget * _SEARCH_PART
         configurations = [one for one in self._space.grid() if one != DEFAULTS]
         try:
             for first in range(0, len(configurations), max(1, at_once)):
@@ -143,7 +143,7 @@ class Search:
         except OutOfTime:
             self.outcome.partial = "budget"
         if self._budget is not None:
-            self._contest.deadline = self._begin + self._budget
+            self._racing.deadline = self._begin + self._budget
         return self._end(self._ranked())
 
     def on_top(self, choices: Iterable[Choice], pairs: int) -> dict[Choice, Interval]:
@@ -156,7 +156,7 @@ class Search:
         for choice in choices:
             try:
                 restarts = min(pairs, self._effort.restarts)
-                interval = Interval.of(self._contest.in_turns(best, best.with_choice(choice), pairs, restarts))
+                interval = Interval.of(self._racing.in_turns(best, best.with_choice(choice), pairs, restarts))
             except OutOfTime:
                 break
             except RejectedError:
@@ -257,7 +257,7 @@ class Search:
         rungs = self._effort.rungs if halve else self._effort.rungs[-1:]
         trials = [Trial(configuration) for configuration in dict.fromkeys(configurations)]
         try:
-            self._contest.hold(reference, trials, rungs, stage, halve)
+            self._racing.hold(reference, trials, rungs, stage, halve)
         except RejectedError as error:
             if reference == DEFAULTS:
                 raise Fail(f"the model cannot be measured with the defaults: {error}") from error
@@ -304,13 +304,13 @@ class Search:
         if unknown:
             with contextlib.suppress(RejectedError):  # which the confirmation finds, too
                 rungs = self._effort.rungs[-1:]
-                self._contest.hold(best, unknown, rungs, "what each setting gives", halve=False)
+                self._racing.hold(best, unknown, rungs, "what each setting gives", halve=False)
         return trials
 
     def _is_as_good(self, configuration: Configuration, best: Configuration) -> bool:
         trial = Trial(configuration)
         with contextlib.suppress(RejectedError):
-            self._contest.hold(best, [trial], self._effort.rungs[-1:], "what each setting gives", halve=False)
+            self._racing.hold(best, [trial], self._effort.rungs[-1:], "what each setting gives", halve=False)
         return self._is_idle(trial)
 
     def _is_idle(self, trial: Trial) -> bool:
@@ -320,7 +320,7 @@ class Search:
         """Confirms the first of these that can be used: with each further try, chance would have another one, too."""
         for configuration in order:
             try:
-                ratios = self._contest.in_turns(DEFAULTS, configuration, self._effort.pairs, self._effort.restarts)
+                ratios = self._racing.in_turns(DEFAULTS, configuration, self._effort.pairs, self._effort.restarts)
             except OutOfTime:
                 return self.so_far("budget")
             except RejectedError:

@@ -31,7 +31,7 @@ _PARTS, _ANSWERS_OF_A_PART = 9, 20
 """Into how many parts a time is divided, each with so many answers."""
 
 
-class Subject(Closing):
+class Target(Closing):
     """One model, made ready.
 
     Args:
@@ -179,14 +179,14 @@ def first_answer(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Makes the model ready and runs it once, in a process that has done nothing else.
 
     Args:
-        spec: That of `Subject`, with "outputs" (where they are written) and "spawned" (when the process was started, in
+        spec: That of `Target`, with "outputs" (where they are written) and "spawned" (when the process was started, in
             seconds of `time.monotonic`).
 
     Returns:
         Seconds: "first_answer", since the process was started.
     """
-    with Subject(spec) as subject:
-        answer = subject.run()
+    with Target(spec) as target:
+        answer = target.run()
         answered = time.monotonic() - spec["spawned"]
         outputs.save(answer, Path(spec["outputs"]))
         return {"first_answer": answered}
@@ -196,7 +196,7 @@ def memory(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Makes the model ready and runs it a few times.
 
     Args:
-        spec: That of `Subject`, with "outputs".
+        spec: That of `Target`, with "outputs".
 
     Returns:
         Bytes: "pss", by how much the process has grown since it had imported the package; by device "gpu_memory", by
@@ -207,8 +207,8 @@ def memory(spec: Mapping[str, Any]) -> dict[str, Any]:
 
     pss = process_memory().pss
     used = gpu_memory_used()
-    with Subject(spec) as subject:
-        outputs.save(subject.warm_up(), Path(spec["outputs"]))
+    with Target(spec) as target:
+        outputs.save(target.warm_up(), Path(spec["outputs"]))
         grown = process_memory().pss - pss
         gpus = [device for device in spec["devices"] if device != "cpu"]
         return {
@@ -222,7 +222,7 @@ def main() -> int:
     """Reads a spec and then requests from the standard input, a line each, and writes answers to the file descriptor
     that the process's argument names; ends with the input.
 
-    The spec is that of `Subject`, with "measure", "block_seconds", "clients" and "outputs", where the outputs of the
+    The spec is that of `Target`, with "measure", "block_seconds", "clients" and "outputs", where the outputs of the
     warm-up are written. To measure "creation" or "memory" is all that the process does then; for "latency" and
     "throughput" every request is "block".
     """
@@ -237,14 +237,14 @@ def main() -> int:
             if spec["measure"] in ("creation", "memory"):
                 reply(**(first_answer if spec["measure"] == "creation" else memory)(spec))
                 return 0
-            with Subject(spec) as subject:
-                outputs.save(subject.warm_up(), Path(spec["outputs"]))
+            with Target(spec) as target:
+                outputs.save(target.warm_up(), Path(spec["outputs"]))
                 reply(ready=True)
                 for _ in sys.stdin:
                     if spec["measure"] == "latency":
-                        cost = subject.latency(spec["block_seconds"])
+                        cost = target.latency(spec["block_seconds"])
                     else:
-                        cost = subject.throughput(spec["block_seconds"], spec["clients"])
+                        cost = target.throughput(spec["block_seconds"], spec["clients"])
                     reply(cost=cost)
         except Error as error:
             reply(error=str(error))

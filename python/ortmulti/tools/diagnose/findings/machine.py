@@ -20,7 +20,7 @@ def _share(measured: Measured, seconds: float) -> float:
 def persistence(measured: Measured, _best: str) -> Finding | None:
     """Without persistence mode the driver initializes the GPUs for each process that comes when there is no other."""
     off = [
-        gpu["device"] for gpu in measured.document["surroundings"].get("gpus", ()) if gpu["persistence_mode"] is False
+        gpu["device"] for gpu in measured.document["environment"].get("gpus", ()) if gpu["persistence_mode"] is False
     ]
     driver = driver_seconds(measured)
     if not off or driver is None:
@@ -142,7 +142,7 @@ def _note(name: str, title: str, evidence: tuple[str, ...], change: str, command
 
 def busy_cores(measured: Measured, _best: str) -> Finding | None:
     """Other processes use the CPU."""
-    around = measured.document["surroundings"]
+    around = measured.document["environment"]
     cores, busy = around.get("cores"), around.get("busy_cores", 0.0)
     if not cores or busy < _BUSY_SHARE * cores:
         return None
@@ -156,7 +156,7 @@ def busy_cores(measured: Measured, _best: str) -> Finding | None:
 
 def governor(measured: Measured, _best: str) -> Finding | None:
     """The kernel keeps the CPU's clock low."""
-    name = measured.document["surroundings"].get("governor")
+    name = measured.document["environment"].get("governor")
     if name not in _SLOW_GOVERNORS:
         return None
     return _note(
@@ -170,7 +170,7 @@ def governor(measured: Measured, _best: str) -> Finding | None:
 
 def other_gpu_processes(measured: Measured, _best: str) -> Finding | None:
     """Other processes use the GPUs."""
-    shared = [gpu for gpu in measured.document["surroundings"].get("gpus", ()) if gpu["processes"]]
+    shared = [gpu for gpu in measured.document["environment"].get("gpus", ()) if gpu["processes"]]
     if not shared:
         return None
     texts = [
@@ -190,7 +190,7 @@ def other_gpu_processes(measured: Measured, _best: str) -> Finding | None:
 def clocks(measured: Measured, _best: str) -> Finding | None:
     """A GPU's clock is held down."""
     slow: dict[str, str] = {}
-    for gpu in measured.document["surroundings"].get("gpus", ()):
+    for gpu in measured.document["environment"].get("gpus", ()):
         limit, highest = gpu["clock_limit"], gpu["clock_max"]
         if gpu["slowed_by"]:
             slow[gpu["device"]] = f"slowed by {' and '.join(gpu['slowed_by'])}, {gpu['clock']} MHz"

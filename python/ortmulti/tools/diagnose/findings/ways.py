@@ -135,13 +135,13 @@ def _without_start(measured: Measured, best: str, used: bool) -> Recipe | None:
 
 def _seconds_of_start(measured: Measured) -> float:
     """The part of the cause "processes" that comes before sessions are created."""
-    return median(map(start_of_workers, measured.unwatched("processes") or measured.accounts("processes"))) or 0.0
+    return median(map(start_of_workers, measured.unwatched("processes") or measured.traces("processes"))) or 0.0
 
 
 def cores(measured: Measured, best: str) -> Finding | None:
     """More sessions on the CPU than cores: each has less than one."""
     on_cpu = sum(device == "cpu" for device in measured.devices)
-    available = measured.document["surroundings"].get("cores")
+    available = measured.document["environment"].get("cores")
     if not available or on_cpu <= available:
         return None
     alone, together = measured.watched_creation("native", 1), measured.watched_creation("native")

@@ -1,4 +1,4 @@
-"""A diagnosis as a drawing: each way's account, and one run's timeline. Loads matplotlib."""
+"""A diagnosis as a drawing: each way's trace, and one run's timeline. Loads matplotlib."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ortmulti.tools.diagnose.report import check_document
 from ortmulti.tools.files import printable
 
 from . import view
-from .view import Account
+from .view import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ _HATCH = "////"
 
 
 def save_plot(document: Json, path: Path) -> None:
-    """Draws each way's time by cause as a stacked bar, and below it the timeline of the slowest account.
+    """Draws each way's time by cause as a stacked bar, and below it the timeline of the slowest trace.
 
     Args:
         document: the diagnosis; see `ortmulti.tools.diagnose.report.load_document`.
@@ -40,7 +40,7 @@ def save_plot(document: Json, path: Path) -> None:
         OSError: the file cannot be written.
     """
     check_document(document)
-    found, run = view.accounts(document), view.default_run(document)
+    found, run = view.traces(document), view.default_run(document)
     if not found and run is None:
         raise InvalidArgument("the diagnosis holds no measurement, so that there is nothing to plot")
     lanes = _lanes(run["spans"], run["devices"]) if run else {}
@@ -50,7 +50,7 @@ def save_plot(document: Json, path: Path) -> None:
     figure = new_figure(11, sum(heights) + 0.25 * (len(causes) + 3) // 4 + 0.7, path)
     drawn = iter(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
     if found:
-        _draw_accounts(next(drawn), found, _plain(view.models_text(document)))
+        _draw_traces(next(drawn), found, _plain(view.models_text(document)))
     if run:
         _draw_timeline(next(drawn), lanes, f"timeline: {_plain(view.run_text(run), 100)}")
     from matplotlib.patches import Patch
@@ -62,18 +62,18 @@ def save_plot(document: Json, path: Path) -> None:
     write_atomically(path, lambda file: figure.savefig(file, dpi=150))
 
 
-def _draw_accounts(axes: Axes, found: Sequence[Account], model: str) -> None:
-    longest = max(account.wall for account in found)
-    for place, account in enumerate(found):
+def _draw_traces(axes: Axes, found: Sequence[Trace], model: str) -> None:
+    longest = max(trace.wall for trace in found)
+    for place, trace in enumerate(found):
         left = 0.0
-        for cause in view.causes_of([account]):
-            length = account.run["causes"][cause]
+        for cause in view.causes_of([trace]):
+            length = trace.run["causes"][cause]
             axes.barh(place, length, 0.72, left, linewidth=0.4, **_look(cause))
             left += length
         axes.annotate(
-            view.seconds(account.wall), (left, place), (5, 0), textcoords="offset points", va="center", fontsize=9
+            view.seconds(trace.wall), (left, place), (5, 0), textcoords="offset points", va="center", fontsize=9
         )
-    names = [_plain(f"{account.name}, {view.devices_text(account.devices)}") for account in found]
+    names = [_plain(f"{trace.name}, {view.devices_text(trace.devices)}") for trace in found]
     axes.set_yticks(range(len(found)), names)
     axes.set_ylim(len(found) - 0.4, -0.6)
     axes.set_xlim(0, longest * 1.1)

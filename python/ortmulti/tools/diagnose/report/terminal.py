@@ -11,7 +11,7 @@ from ortmulti.tools.diagnose.causes import style, title
 from ortmulti.tools.files import printable
 
 from . import view
-from .view import Account
+from .view import Trace
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -26,11 +26,11 @@ _SHORTEST_BAR = 16
 
 
 def print_diagnosis(document: Json, console: Console) -> None:
-    """Prints a diagnosis: each way's account, what it serializes on, what is best; and at the end the findings.
+    """Prints a diagnosis: each way's trace, what it serializes on, what is best; and at the end the findings.
 
     Args:
         document: the diagnosis; see `load_document`.
-        console: where to. Its width decides how the account is laid out; without colours, letters stand for causes.
+        console: where to. Its width decides how the trace is laid out; without colours, letters stand for causes.
     """
     for part in _parts(document, console):
         console.print(part)
@@ -45,9 +45,9 @@ def _parts(document: Json, console: Console) -> Iterator[RenderableType]:
     if partial := view.partial_text(document):
         yield Panel(Text(partial), style="yellow", title="partial")
     yield Text(view.headline(document))
-    found = view.accounts(document)
+    found = view.traces(document)
     keys = _keys(view.causes_of(found), console)
-    longest = max((account.wall for account in found), default=0)
+    longest = max((trace.wall for trace in found), default=0)
     for group in view.by_device_count(found).values():
         yield _heading(f"From the process's start to the first answer on {view.devices_text(group[0].devices)}")
         yield _bars(group, longest, keys, console)
@@ -109,31 +109,31 @@ def _letters() -> Iterator[str]:
         yield "*"
 
 
-def _bars(group: Sequence[Account], longest: float, keys: Mapping[str, tuple[str, str]], console: Console) -> Text:
+def _bars(group: Sequence[Trace], longest: float, keys: Mapping[str, tuple[str, str]], console: Console) -> Text:
     """One bar for each way, as long as its wall time, of its causes in their order."""
     from rich.text import Text
 
-    names = [printable(account.name) for account in group]
+    names = [printable(trace.name) for trace in group]
     most = max(10, console.width - _SHORTEST_BAR - 12)
     left = min(max(map(len, names)), most)
     width = max(_SHORTEST_BAR, console.width - left - 12)
     lines = []
-    for name, account in zip(names, group, strict=True):
+    for name, trace in zip(names, group, strict=True):
         line = Text(f"{name if len(name) <= left else name[: left - 1] + '…':<{left}} ")
-        for cause, cells in cells_of(account, max(1, round(width * account.wall / longest))):
+        for cause, cells in cells_of(trace, max(1, round(width * trace.wall / longest))):
             character, colour = keys[cause]
             line.append(character * cells, style=colour)
-        line.append(f" {view.seconds(account.wall)}", style="bold")
+        line.append(f" {view.seconds(trace.wall)}", style="bold")
         lines.append(line)
     return Text("\n").join(lines)
 
 
-def cells_of(account: Account, cells: int) -> list[tuple[str, int]]:
+def cells_of(trace: Trace, cells: int) -> list[tuple[str, int]]:
     """How many of `cells` each cause gets: they add up to `cells`, and none is more than one off its share."""
-    causes = {cause: length for cause, length in account.run["causes"].items() if length > 0}
+    causes = {cause: length for cause, length in trace.run["causes"].items() if length > 0}
     whole = sum(causes.values())
     shares, sum_so_far, given = [], 0.0, 0
-    for cause in view.causes_of([account]):
+    for cause in view.causes_of([trace]):
         sum_so_far += causes[cause]
         until = round(cells * sum_so_far / whole)
         shares.append((cause, until - given))
@@ -141,60 +141,60 @@ def cells_of(account: Account, cells: int) -> list[tuple[str, int]]:
     return [(cause, count) for cause, count in shares if count]
 
 
-def _table(group: Sequence[Account], keys: Mapping[str, tuple[str, str]]) -> RenderableType:
+def _table(group: Sequence[Trace], keys: Mapping[str, tuple[str, str]]) -> RenderableType:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("cause", overflow="fold", ratio=1)
-    for account in group:
-        table.add_column(printable(account.name), justify="right", overflow="fold")
+    for trace in group:
+        table.add_column(printable(trace.name), justify="right", overflow="fold")
     for cause in view.causes_of(group):
-        cells = [_cell(account, cause) for account in group]
+        cells = [_cell(trace, cause) for trace in group]
         table.add_row(Text.assemble(keys[cause], " ", printable(title(cause))), *cells)
     table.add_section()
-    table.add_row("from start to last answer", *(Text(view.seconds(account.wall), "bold") for account in group))
-    table.add_row("explained", *(_explained(account) for account in group))
-    if any(account.range for account in group):
-        table.add_row("repetitions", *(str(len(account.walls)) for account in group))
-        spans = [f"{view.seconds(account.walls[0])}\n{view.seconds(account.walls[-1])}" for account in group]
+    table.add_row("from start to last answer", *(Text(view.seconds(trace.wall), "bold") for trace in group))
+    table.add_row("explained", *(_explained(trace) for trace in group))
+    if any(trace.range for trace in group):
+        table.add_row("repetitions", *(str(len(trace.walls)) for trace in group))
+        spans = [f"{view.seconds(trace.walls[0])}\n{view.seconds(trace.walls[-1])}" for trace in group]
         table.add_row("shortest\nlongest", *spans)
     return table
 
 
-def _cell(account: Account, cause: str) -> Text:
+def _cell(trace: Trace, cause: str) -> Text:
     from rich.text import Text
 
-    length = account.run["causes"].get(cause, 0)
+    length = trace.run["causes"].get(cause, 0)
     if not length:
         return Text("-", style="dim")
-    return Text(view.seconds(length), style="bold" if length >= account.wall / 5 else "")
+    return Text(view.seconds(length), style="bold" if length >= trace.wall / 5 else "")
 
 
-def _explained(account: Account) -> Text:
+def _explained(trace: Trace) -> Text:
     from rich.text import Text
 
-    enough = account.explained >= view.LEAST_EXPLAINED
-    return Text(f"{account.explained:.1%}", style="" if enough else "red bold")
+    enough = trace.explained >= view.LEAST_EXPLAINED
+    return Text(f"{trace.explained:.1%}", style="" if enough else "red bold")
 
 
-def _lists(group: Sequence[Account], keys: Mapping[str, tuple[str, str]]) -> RenderableType:
-    """The account for narrow terminals: each way's causes below each other, the longest first."""
+def _lists(group: Sequence[Trace], keys: Mapping[str, tuple[str, str]]) -> RenderableType:
+    """The trace for narrow terminals: each way's causes below each other, the longest first."""
     from rich.text import Text
 
     text = Text()
-    for number, account in enumerate(group):
+    for number, trace in enumerate(group):
         text.append("\n" if number else "")
-        text.append(f"{printable(account.name)}: {view.seconds(account.wall)}", style="bold")
+        text.append(f"{printable(trace.name)}: {view.seconds(trace.wall)}", style="bold")
         text.append(", explained ")
-        text.append_text(_explained(account))
-        causes = sorted(account.run["causes"].items(), key=lambda item: -item[1])
+        text.append_text(_explained(trace))
+        causes = sorted(trace.run["causes"].items(), key=lambda item: -item[1])
         for cause, length in causes:
             if length > 0:
                 text.append("\n  ")
                 text.append(*keys[cause])
-                text.append(f" {view.seconds(length):>8} {view.percent(length / account.wall):>4} ")
+                text.append(f" {view.seconds(length):>8} {view.percent(length / trace.wall):>4} ")
                 text.append(printable(title(cause)))
     return text
 

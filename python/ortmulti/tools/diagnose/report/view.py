@@ -16,7 +16,7 @@ from ortmulti.tools.measure.devices import describe
 Json = Mapping[str, Any]
 
 LEAST_EXPLAINED = 0.95
-"""An account that explains less of the wall time is marked."""
+"""A trace that explains less of the wall time is marked."""
 
 _WHAT = {
     "gil": "the GIL",
@@ -28,8 +28,8 @@ _WHAT = {
 
 
 @dataclass(frozen=True)
-class Account:
-    """One way's account on one number of devices.
+class Trace:
+    """One way's trace on one number of devices.
 
     Attributes:
         way: the strategy.
@@ -69,11 +69,11 @@ class Account:
         return f"{len(self.walls)} runs, {seconds(self.walls[0])} to {seconds(self.walls[-1])}"
 
 
-def accounts(document: Json) -> list[Account]:
-    """The accounts that were measured: by number of devices, then in the strategies' order."""
+def traces(document: Json) -> list[Trace]:
+    """The traces that were measured: by number of devices, then in the strategies' order."""
     groups: dict[tuple[str, tuple[str, ...], str], list[Json]] = {}
     for run in document["runs"]:
-        if run["experiment"] == "account" and run.get("wall") and run.get("causes") and _is_whole(run):
+        if run["experiment"] == "trace" and run.get("wall") and run.get("causes") and _is_whole(run):
             key = (run["way"], tuple(run["devices"]), run.get("cache") or "warm")
             groups.setdefault(key, []).append(run)
     order = list(strategies.names())
@@ -81,7 +81,7 @@ def accounts(document: Json) -> list[Account]:
     for (way, devices, cache), runs in groups.items():
         walls = sorted(float(run["wall"]) for run in runs)
         middle = statistics.median_low(walls)
-        found.append(Account(way, devices, cache, next(run for run in runs if run["wall"] == middle), tuple(walls)))
+        found.append(Trace(way, devices, cache, next(run for run in runs if run["wall"] == middle), tuple(walls)))
     places = {way: place for place, way in enumerate(order)}
     return sorted(found, key=lambda one: (len(one.devices), places.get(one.way, len(order)), one.cache != "warm"))
 
@@ -90,19 +90,19 @@ def _is_whole(run: Json) -> bool:
     return not run.get("error") and run.get("instrumented") is not False
 
 
-def by_device_count(found: Iterable[Account]) -> dict[int, list[Account]]:
-    """The accounts of each number of devices."""
-    groups: dict[int, list[Account]] = {}
-    for account in found:
-        groups.setdefault(len(account.devices), []).append(account)
+def by_device_count(found: Iterable[Trace]) -> dict[int, list[Trace]]:
+    """The traces of each number of devices."""
+    groups: dict[int, list[Trace]] = {}
+    for trace in found:
+        groups.setdefault(len(trace.devices), []).append(trace)
     return groups
 
 
-def causes_of(found: Iterable[Account]) -> list[str]:
-    """The causes that any of the accounts has, in the vocabulary's order."""
+def causes_of(found: Iterable[Trace]) -> list[str]:
+    """The causes that any of the traces has, in the vocabulary's order."""
     from ortmulti.tools.diagnose.causes import ordered
 
-    return ordered({cause for account in found for cause, length in account.run["causes"].items() if length > 0})
+    return ordered({cause for trace in found for cause, length in trace.run["causes"].items() if length > 0})
 
 
 def failures(document: Json) -> list[str]:
@@ -116,16 +116,16 @@ def failures(document: Json) -> list[str]:
 
 
 def with_timeline(document: Json) -> list[Json]:
-    """The runs that have spans, accounts first."""
+    """The runs that have spans, traces first."""
     found = [run for run in document["runs"] if run.get("spans")]
-    return sorted(found, key=lambda run: run["experiment"] != "account")
+    return sorted(found, key=lambda run: run["experiment"] != "trace")
 
 
 def default_run(document: Json) -> Json | None:
-    """The run whose timeline is shown first: of the accounts on the most devices, the slowest way's."""
-    of_accounts = [account for account in accounts(document) if account.run.get("spans")]
-    if of_accounts:
-        return max(of_accounts, key=lambda account: (len(account.devices), account.wall)).run
+    """The run whose timeline is shown first: of the traces on the most devices, the slowest way's."""
+    of_traces = [trace for trace in traces(document) if trace.run.get("spans")]
+    if of_traces:
+        return max(of_traces, key=lambda trace: (len(trace.devices), trace.wall)).run
     return next(iter(with_timeline(document)), None)
 
 
@@ -137,7 +137,7 @@ def number_of(run: Json, document: Json) -> int:
 def run_text(run: Json) -> str:
     """A run in a few words."""
     parts = [run["way"], devices_text(run["devices"])]
-    if run["experiment"] != "account":
+    if run["experiment"] != "trace":
         parts.insert(0, run["experiment"])
     if run.get("cache") not in (None, "warm"):
         parts.append(f"{run['cache']} cache")
@@ -171,11 +171,11 @@ def partial_text(document: Json) -> str:
 
 def headline(document: Json) -> str:
     """One sentence on the most devices: the slowest and the fastest way."""
-    found = accounts(document)
+    found = traces(document)
     if not found:
-        return "No account was measured."
+        return "No trace was measured."
     last = list(by_device_count(found).values())[-1]
-    warm = [account for account in last if account.cache == "warm"] or last
+    warm = [trace for trace in last if trace.cache == "warm"] or last
     slowest, fastest = max(warm, key=lambda a: a.wall), min(warm, key=lambda a: a.wall)
     where = devices_text(fastest.devices)
     if slowest is fastest:

@@ -1,8 +1,8 @@
-"""Accounts for the time of one fresh process, from its start to the first answer of every session.
+"""Traces the time of one fresh process, from its start to the first answer of every session.
 
-from ortmulti.tools.diagnose.trace import account
+from ortmulti.tools.diagnose.trace import trace
 
-run = account("model.onnx", "threads", ["cuda:0", "cuda:1"])
+run = trace("model.onnx", "threads", ["cuda:0", "cuda:1"])
 print(run["wall"], run["causes"], run["explained"])
 """
 
@@ -18,10 +18,10 @@ from ortmulti.errors import Error, InvalidArgument, NoSuchFile
 from ortmulti.tools.strategies import SessionSettings, check_name
 from ortmulti.tools.strategies.base import Array
 
-__all__ = ["account"]
+__all__ = ["trace"]
 
 
-def account(
+def trace(
     model: str | Path,
     way: str,
     devices: Sequence[str],
@@ -33,7 +33,7 @@ def account(
     environment: Mapping[str, str] | None = None,
     instrumented: bool = True,
     stop_after: Literal["contexts"] | None = None,
-    experiment: str = "account",
+    experiment: str = "trace",
     identifier: str | None = None,
 ) -> dict[str, Any]:
     """Measures one process that creates a session of `model` on each of `devices` and runs each once.
@@ -68,7 +68,7 @@ def account(
     """
     check_name(way)
     if cache not in ("warm", "cold") or not devices:
-        raise InvalidArgument(f"account for a 'warm' or 'cold' cache on some device, not {cache!r} on {list(devices)}")
+        raise InvalidArgument(f"trace with a 'warm' or 'cold' cache on some device, not {cache!r} on {list(devices)}")
     model = Path(model)
     if not model.is_file():
         raise NoSuchFile(f"model {model} does not exist")
@@ -87,7 +87,7 @@ def account(
         "settings": options,
         "instrumented": instrumented,
     }
-    with tempfile.TemporaryDirectory(prefix="ortmulti-account-") as name:
+    with tempfile.TemporaryDirectory(prefix="ortmulti-trace-") as name:
         folder = Path(name)
         feeds_file = folder / "feeds.npz"
         if stop_after is None:

@@ -157,7 +157,7 @@ def fill(run: dict[str, Any], recording: Recording) -> None:
     """Adds to a run what follows from its recording: "wall", "ready", "first_answers", "spans", "causes", "explained",
     "onnxruntime" (the package's release, None without it).
 
-    A run that failed is accounted for up to the last thing that it said.
+    A run that failed is traced up to the last thing that it said.
     """
     events = recording.events
     answered, ready = events.one("answered").get("time"), events.one("ready").get("time")

@@ -1,4 +1,4 @@
-"""What an accounted process says of itself: a file to which it and its workers append lines as things happen.
+"""What a traced process says of itself: a file to which it and its workers append lines as things happen.
 
 A process that dies or is ended leaves what it has written, with the spans that it was in still open.
 """

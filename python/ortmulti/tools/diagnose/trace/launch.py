@@ -1,4 +1,4 @@
-"""Starts the process that is accounted for, watches it from outside, and ends it."""
+"""Starts the process that is traced, watches it from outside, and ends it."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ class Observer(SessionObserver):
             yield
 
     def finish(self) -> None:
-        """Ends the profiles, after everything that is accounted for."""
+        """Ends the profiles, after everything that is traced."""
         for number, session in self._profiled:
             options = session.get_session_options()
             if options.enable_profiling:

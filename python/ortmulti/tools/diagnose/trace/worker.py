@@ -1,4 +1,4 @@
-"""The accounted process: makes the sessions and runs them by a strategy, and writes events."""
+"""The traced process: makes the sessions and runs them by a strategy, and writes events."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from ortmulti.tools.create.plots import machine_text
 from ortmulti.tools.diagnose.causes import CAUSES, explanation, ordered, style, title
 from ortmulti.tools.diagnose.report import check_document, view
 from ortmulti.tools.diagnose.report.html.drawings import escape, meter, pattern, scaling_plot, stacked_bar, swatch
-from ortmulti.tools.diagnose.report.view import Account
+from ortmulti.tools.diagnose.report.view import Trace
 
 __all__ = ["write_html"]
 
@@ -46,13 +46,13 @@ def header(document: Json) -> str:
 
 
 def _tiles(document: Json) -> str:
-    found = view.accounts(document)
+    found = view.traces(document)
     if not found:
         return ""
     last = list(view.by_device_count(found).values())[-1]
-    fastest = min(last, key=lambda account: account.wall)
-    slowest = max(last, key=lambda account: account.wall)
-    least = min(found, key=lambda account: account.explained)
+    fastest = min(last, key=lambda trace: trace.wall)
+    slowest = max(last, key=lambda trace: trace.wall)
+    least = min(found, key=lambda trace: trace.explained)
     biggest = max(slowest.run["causes"].items(), key=lambda item: item[1])
     tiles = [
         ("fastest here", view.seconds(fastest.wall), f"{fastest.name} on {view.devices_text(fastest.devices)}", ""),
@@ -66,7 +66,7 @@ def _tiles(document: Json) -> str:
         (
             "explained at least",
             f"{least.explained:.1%}",
-            f"of every account's time ({least.name} on {len(least.devices)})",
+            f"of every trace's time ({least.name} on {len(least.devices)})",
             "" if least.explained >= view.LEAST_EXPLAINED else " low",
         ),
     ]
@@ -131,12 +131,12 @@ def _before_after(verified: Json) -> str:
     return f'<dl class="compared">{rows}</dl>'
 
 
-def account(document: Json) -> str:
+def trace(document: Json) -> str:
     """Each way's time by cause: bars, their legend, tables."""
-    found = view.accounts(document)
+    found = view.traces(document)
     parts = ["<h2>Where the time goes</h2>"]
     if not found:
-        return parts[0] + '<p class="empty">No account was measured.</p>'
+        return parts[0] + '<p class="empty">No trace was measured.</p>'
     parts.append(
         '<p class="lead">From the start of the process to the first answer of the last device. Every moment has one '
         "cause; bars are to one scale.</p>"
@@ -156,18 +156,18 @@ def account(document: Json) -> str:
     parts.append("</ul>")
     for group in groups.values():
         opened = " open" if group is last else ""
-        parts.append(f"<details{opened}><summary>The account as a table, {escape(_on(group))}</summary>")
-        parts.append(_account_table(group))
+        parts.append(f"<details{opened}><summary>The trace as a table, {escape(_on(group))}</summary>")
+        parts.append(_trace_table(group))
         parts.append("</details>")
     return "\n".join(parts)
 
 
-def _on(group: Sequence[Account]) -> str:
+def _on(group: Sequence[Trace]) -> str:
     devices = group[0].devices
     return f"{view.count_text(devices)}: {view.devices_text(devices)}"
 
 
-def _bar(one: Account, longest: float, document: Json) -> str:
+def _bar(one: Trace, longest: float, document: Json) -> str:
     shown = f' data-run="{view.number_of(one.run, document)}"' if one.run.get("spans") else ""
     spread = f' <span class="range">{escape(one.range)}</span>' if one.range else ""
     return (
@@ -176,7 +176,7 @@ def _bar(one: Account, longest: float, document: Json) -> str:
     )
 
 
-def _account_table(group: Sequence[Account]) -> str:
+def _trace_table(group: Sequence[Trace]) -> str:
     head = "".join(f'<th scope="col">{escape(one.name)}</th>' for one in group)
     rows = []
     for cause in view.causes_of(group):
@@ -192,13 +192,13 @@ def _account_table(group: Sequence[Account]) -> str:
 
 
 def _named(cause: str, always: bool = True) -> str:
-    """A cause's name with its colour; not `always`: with a colour only if it is one of those of the accounts."""
+    """A cause's name with its colour; not `always`: with a colour only if it is one of those of the traces."""
     if not always and cause not in CAUSES:
         return f"<span>{escape(title(cause))}</span>"
     return f'<span class="named">{swatch(cause)}{escape(title(cause))}</span>'
 
 
-def _length(one: Account, cause: str) -> str:
+def _length(one: Trace, cause: str) -> str:
     length = one.run["causes"].get(cause, 0)
     if length <= 0:
         return '<td class="none">-</td>'
@@ -266,10 +266,10 @@ def serialization(document: Json) -> str:
 
 def scaling(document: Json) -> str:
     """Seconds over devices, and which way is expected to be best."""
-    found = view.accounts(document)
+    found = view.traces(document)
     parts = ["<h2>Scaling</h2>"]
     if not found:
-        return parts[0] + '<p class="empty">No account was measured.</p>'
+        return parts[0] + '<p class="empty">No trace was measured.</p>'
     plot = scaling_plot([one for one in found if one.cache == "warm"] or found)
     parts.append(
         f'<div class="beside"><figure>{plot}<figcaption>Seconds from the start of the process to the last answer. '
@@ -321,7 +321,7 @@ _FOLDER = Path(__file__).parent
 def write_html(document: Mapping[str, Any], path: Path) -> None:
     """Writes a diagnosis as a page for a browser.
 
-    Findings, accounts, tables and the scaling plot are there without JavaScript; the timeline is drawn by it. The
+    Findings, traces, tables and the scaling plot are there without JavaScript; the timeline is drawn by it. The
     document is in the page, as JSON in the element ``#document``. The page allows its own script and style alone.
 
     Args:
@@ -353,7 +353,7 @@ def _page(document: Mapping[str, Any]) -> str:
         shown=_json(view.number_of(shown, document) if shown else None),
         header=header(document),
         findings=findings(document),
-        account=account(document),
+        trace=trace(document),
         timeline=timeline(shown),
         serialization=serialization(document),
         scaling=scaling(document),

@@ -9,7 +9,7 @@ from typing import Any
 from ortmulti.tools.create.plots import COLOURS as WAY_COLOURS
 from ortmulti.tools.diagnose.causes import style, title
 from ortmulti.tools.diagnose.report import view
-from ortmulti.tools.diagnose.report.view import Account
+from ortmulti.tools.diagnose.report.view import Trace
 from ortmulti.tools.files import printable
 
 Json = Mapping[str, Any]
@@ -46,17 +46,17 @@ def swatch(cause: str) -> str:
     )
 
 
-def stacked_bar(account: Account, longest: float) -> str:
-    """One account as a bar of its causes, as long as its wall time is against `longest` seconds."""
-    causes = account.run["causes"]
+def stacked_bar(trace: Trace, longest: float) -> str:
+    """One trace as a bar of its causes, as long as its wall time is against `longest` seconds."""
+    causes = trace.run["causes"]
     whole = sum(length for length in causes.values() if length > 0)
-    scale = 100 * account.wall / longest / whole if longest and whole else 0
+    scale = 100 * trace.wall / longest / whole if longest and whole else 0
     parts, left = [], 0.0
-    for cause in view.causes_of([account]):
+    for cause in view.causes_of([trace]):
         width = causes[cause] * scale
-        parts.append(_segment(cause, left, width, causes[cause], account.wall))
+        parts.append(_segment(cause, left, width, causes[cause], trace.wall))
         left += width
-    label = f"{account.name}: {view.seconds(account.wall)}"
+    label = f"{trace.name}: {view.seconds(trace.wall)}"
     return (
         f'<svg class="bar" width="100%" height="30" role="img" aria-label="{escape(label)}">'
         f'<rect class="track" width="100%" height="30"/>{"".join(parts)}</svg>'
@@ -89,11 +89,11 @@ def meter(share: float, label: str) -> str:
     )
 
 
-def scaling_plot(accounts: Sequence[Account]) -> str:
+def scaling_plot(traces: Sequence[Trace]) -> str:
     """Seconds over the number of devices, a line for each way; dashed: as long as on one device."""
     width, height = _PLOT
-    counts = sorted({len(account.devices) for account in accounts})
-    highest = _round_up(max(account.wall for account in accounts))
+    counts = sorted({len(trace.devices) for trace in traces})
+    highest = _round_up(max(trace.wall for trace in traces))
     right, bottom = width - _MARGIN["right"], height - _MARGIN["bottom"]
 
     def x(count: int) -> float:
@@ -113,12 +113,12 @@ def scaling_plot(accounts: Sequence[Account]) -> str:
         parts.append(
             f'<text x="{_MARGIN["left"] - 7}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.3g}{unit}</text>'
         )
-    noun = "devices" if all(len(set(one.devices)) == len(one.devices) for one in accounts) else "sessions"
+    noun = "devices" if all(len(set(one.devices)) == len(one.devices) for one in traces) else "sessions"
     for count in counts:
         parts.append(f'<text x="{x(count):.1f}" y="{bottom + 18}" text-anchor="middle">{count}</text>')
     parts.append(f'<text x="{(_MARGIN["left"] + right) / 2}" y="{height - 4}" text-anchor="middle">{noun}</text>')
-    lines = _lines(accounts)
-    best = min(account.wall for account in accounts if len(account.devices) == counts[0])
+    lines = _lines(traces)
+    best = min(trace.wall for trace in traces if len(trace.devices) == counts[0])
     ends = []
     if len(counts) > 1:
         parts.append(
@@ -141,10 +141,10 @@ def scaling_plot(accounts: Sequence[Account]) -> str:
     )
 
 
-def _lines(accounts: Iterable[Account]) -> dict[str, list[tuple[int, float]]]:
+def _lines(traces: Iterable[Trace]) -> dict[str, list[tuple[int, float]]]:
     lines: dict[str, list[tuple[int, float]]] = {}
-    for account in accounts:
-        lines.setdefault(account.name, []).append((len(account.devices), account.wall))
+    for trace in traces:
+        lines.setdefault(trace.name, []).append((len(trace.devices), trace.wall))
     return {name: sorted(points) for name, points in lines.items()}
 
 

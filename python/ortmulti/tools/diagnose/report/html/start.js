@@ -34,7 +34,7 @@ function swatch(cause) {
 function option(run) {
   const where = run.devices.length > 1 ? `${run.devices.length} ${new Set(run.devices).size < run.devices.length ? "sessions" : "devices"}` : run.devices[0] || "";
   const parts = [run.way, where];
-  if (run.experiment !== "account") parts.unshift(run.experiment);
+  if (run.experiment !== "trace") parts.unshift(run.experiment);
   if (run.cache && run.cache !== "warm") parts.push(`${run.cache} cache`);
   if (run.error) parts.push("failed");
   const length = run.wall === undefined || run.wall === null ? "" : `: ${secondsText(run.wall)}`;

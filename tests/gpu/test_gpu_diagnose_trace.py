@@ -1,4 +1,4 @@
-"""Accounts of processes that use GPUs."""
+"""Traces of processes that use GPUs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ortmulti.tools import models
-from ortmulti.tools.diagnose.trace import account
+from ortmulti.tools.diagnose.trace import trace
 from ortmulti.tools.strategies import SessionSettings, names
 
 pytestmark = pytest.mark.gpu
@@ -36,7 +36,7 @@ def test_every_way_has_the_causes_of_gpus(resnet50: Path, gpus: list[str], way: 
     if every and len(gpus) < 2:
         pytest.skip("needs 2 GPUs")
     devices = gpus if every else gpus[:1]
-    run = account(resnet50, way, devices, settings=ONE_THREAD)
+    run = trace(resnet50, way, devices, settings=ONE_THREAD)
     assert "error" not in run, run
     assert sum(run["causes"].values()) == pytest.approx(run["wall"])
     assert len(run["first_answers"]) == len(devices)
@@ -46,6 +46,6 @@ def test_every_way_has_the_causes_of_gpus(resnet50: Path, gpus: list[str], way: 
 
 
 def test_the_contexts_alone(resnet50: Path, gpus: list[str]) -> None:
-    run = account(resnet50, "native", gpus, stop_after="contexts")
+    run = trace(resnet50, "native", gpus, stop_after="contexts")
     assert "error" not in run, run
     assert [span["device"] for span in run["spans"] if span["cause"] == "context"] == gpus

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from ortmulti.errors import InvalidArgument, NoSuchFile
 from ortmulti.tools import models
 from ortmulti.tools.diagnose.causes import CAUSES
-from ortmulti.tools.diagnose.trace import account
+from ortmulti.tools.diagnose.trace import trace
 from ortmulti.tools.strategies import SessionSettings, names
 from tests.support import custom_ops, onnx_models
 from tests.support.processes import ROOT
@@ -76,8 +76,8 @@ def _check(run: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("way", names())
-def test_every_way_is_accounted_for(model: Path, way: str, count: int) -> None:
-    run = account(model, way, ["cpu"] * count, settings=ONE_THREAD)
+def test_every_way_is_traced(model: Path, way: str, count: int) -> None:
+    run = trace(model, way, ["cpu"] * count, settings=ONE_THREAD)
     assert "error" not in run, run
     _check(run)
     assert run["explained"] == pytest.approx(1 - run["causes"].get("unexplained", 0) / run["wall"])
@@ -88,7 +88,7 @@ def test_every_way_is_accounted_for(model: Path, way: str, count: int) -> None:
 
 
 def test_a_plain_run_is_not_watched(model: Path) -> None:
-    run = account(model, "sequential", ["cpu"], settings=ONE_THREAD, instrumented=False)
+    run = trace(model, "sequential", ["cpu"], settings=ONE_THREAD, instrumented=False)
     assert "error" not in run
     assert 0 < run["ready"] < run["wall"]
     assert {span["session"] for span in run["spans"]} == {None}
@@ -99,7 +99,7 @@ def test_a_plain_run_is_not_watched(model: Path) -> None:
 def test_a_slow_start_of_the_interpreter(model: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(f"import time\ntime.sleep({DELAY})\n")
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    run = account(model, "sequential", ["cpu"], settings=ONE_THREAD, environment={"PYTHONPATH": path})
+    run = trace(model, "sequential", ["cpu"], settings=ONE_THREAD, environment={"PYTHONPATH": path})
     assert run["causes"]["interpreter"] >= DELAY
 
 
@@ -107,13 +107,13 @@ def test_a_slow_start_of_the_interpreter(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("ending", "cause"), [(".onnx", "read model"), (".data", "read weights")])
 def test_a_slow_reader(model: Path, slow_reader: dict[str, str], way: str, ending: str, cause: str) -> None:
     environment = {**slow_reader, "SLOW_READER_FILE": ending}
-    run = account(model, way, ["cpu"], settings=ONE_THREAD, environment=environment)
+    run = trace(model, way, ["cpu"], settings=ONE_THREAD, environment=environment)
     assert run["causes"][cause] >= SAMPLED
 
 
 def test_a_slow_driver_by_itself(model: Path, slow_driver: dict[str, str]) -> None:
     devices = ["cuda:0", "cuda:1", "cuda:1"]
-    run = account(model, "sequential", devices, environment=slow_driver, stop_after="contexts")
+    run = trace(model, "sequential", devices, environment=slow_driver, stop_after="contexts")
     assert "error" not in run
     _check(run)
     assert run["causes"]["cuInit"] >= DELAY
@@ -124,7 +124,7 @@ def test_a_slow_driver_by_itself(model: Path, slow_driver: dict[str, str]) -> No
 
 def test_what_came_before_a_failure_is_kept(model: Path, slow_driver: dict[str, str]) -> None:
     """Without a CUDA provider, but with a driver: the failure comes after the context."""
-    run = account(model, "sequential", ["cpu", "cuda:2"], settings=ONE_THREAD, environment=slow_driver)
+    run = trace(model, "sequential", ["cpu", "cuda:2"], settings=ONE_THREAD, environment=slow_driver)
     if "error" not in run or "could not use the CUDA provider" not in run["error"]:
         pytest.skip("onnxruntime-gpu reacts differently to a driver that is none")
     _check(run)
@@ -143,7 +143,7 @@ def test_a_custom_operator_that_sleeps(tmp_path: Path, way: str, where: str, cau
     path = tmp_path / "scaled.onnx"
     path.write_bytes(custom_ops.scaled())
     settings = SessionSettings(intra_op_num_threads=1, custom_op_libraries=[str(library)])
-    run = account(path, way, ["cpu"], settings=settings, feeds=X)
+    run = trace(path, way, ["cpu"], settings=settings, feeds=X)
     _check(run)
     assert run["causes"][cause] >= SAMPLED
     longest = max((span for span in run["spans"] if span["cause"] == cause), key=lambda s: s["end"] - s["start"])
@@ -160,7 +160,7 @@ def test_a_process_that_dies_leaves_what_it_did(model: Path, tmp_path: Path) -> 
         "threading.Thread(target=die, daemon=True).start()\n"
     )
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    run = account(model, "sequential", ["cpu"], settings=ONE_THREAD, environment={"PYTHONPATH": path})
+    run = trace(model, "sequential", ["cpu"], settings=ONE_THREAD, environment={"PYTHONPATH": path})
     assert "signal 6" in run["error"]
     _check(run)
     assert run["causes"]["imports"] > 0
@@ -171,7 +171,7 @@ def test_a_process_that_dies_leaves_what_it_did(model: Path, tmp_path: Path) -> 
 def test_a_process_that_takes_too_long_leaves_what_it_did(model: Path, slow_reader: dict[str, str], way: str) -> None:
     environment = {**slow_reader, "SLOW_READER_FILE": ".onnx", "SLOW_READER_MS": "60000"}
     devices = ["cpu", "cpu"] if way == "processes" else ["cpu"]
-    run = account(model, way, devices, settings=ONE_THREAD, environment=environment, timeout=10)
+    run = trace(model, way, devices, settings=ONE_THREAD, environment=environment, timeout=10)
     assert run["error"] == "took longer than 10 seconds and was ended"
     _check(run)
     assert run["wall"] > 0
@@ -182,21 +182,21 @@ def test_a_process_that_takes_too_long_leaves_what_it_did(model: Path, slow_read
 def test_bad_input_is_refused(model: Path, tmp_path: Path) -> None:
     hot: Any = "hot"
     with pytest.raises(InvalidArgument, match="unknown strategy 'fast'"):
-        account(model, "fast", ["cpu"])
+        trace(model, "fast", ["cpu"])
     with pytest.raises(InvalidArgument, match="'hot'"):
-        account(model, "native", ["cpu"], cache=hot)
+        trace(model, "native", ["cpu"], cache=hot)
     with pytest.raises(InvalidArgument, match="some device"):
-        account(model, "native", [])
+        trace(model, "native", [])
     with pytest.raises(NoSuchFile, match=r"absent\.onnx"):
-        account(tmp_path / "absent.onnx", "native", ["cpu"])
-    run = account(model, "native", ["gpu7"])
+        trace(tmp_path / "absent.onnx", "native", ["cpu"])
+    run = trace(model, "native", ["gpu7"])
     assert "'gpu7' is no device" in run["error"]
 
 
 def test_a_file_of_inputs_with_python_objects_is_refused(model: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "inputs.npz", x=np.array([{}], object))
     with pytest.raises(InvalidArgument, match="Python objects are never loaded"):
-        account(model, "native", ["cpu"], feeds=tmp_path / "inputs.npz")
+        trace(model, "native", ["cpu"], feeds=tmp_path / "inputs.npz")
 
 
 def test_inputs_come_from_a_file(tmp_path: Path) -> None:
@@ -210,6 +210,6 @@ def test_inputs_come_from_a_file(tmp_path: Path) -> None:
     )
     np.savez(tmp_path / "inputs.npz", x=np.array(["a", "b"]))
     for feeds in (tmp_path / "inputs.npz", {"x": np.array(["a", "b"], object)}):
-        run = account(path, "native", ["cpu"], settings=ONE_THREAD, feeds=feeds)
+        run = trace(path, "native", ["cpu"], settings=ONE_THREAD, feeds=feeds)
         assert "error" not in run
         assert len(run["first_answers"]) == 1

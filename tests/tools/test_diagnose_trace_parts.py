@@ -1,4 +1,4 @@
-"""The parts of which an account of time is made, each on recordings that are written here."""
+"""The parts of which a trace of time is made, each on recordings that are written here."""
 
 from __future__ import annotations
 
