@@ -214,7 +214,7 @@ def measure(
         releases: with which.
         repeat: rounds.
         timeout: seconds that one measurement may take.
-        budget: seconds for all rounds; no round begins that would end later, going by the longest before it. The
+        budget: seconds for all rounds; no round begins that would end later, going by the last one. The
             first is always measured. None: any number.
         tell: called with a text before each measurement.
 

@@ -56,7 +56,7 @@ def bench(plan: TorchPlan, folder: Path, progress: Callable[[int, int, str], Non
     partial: str | None = None
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as name:
         environment = {_CACHE_VARIABLE: str(Path(name) / "cache")}
-        for number in round_numbers(len(settings), plan.budget):
+        for number in round_numbers(len(settings), plan.budget, estimate="longest"):
             setting = settings[number]
             if progress is not None:
                 progress(number, len(settings), setting.name)

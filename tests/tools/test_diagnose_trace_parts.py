@@ -22,7 +22,7 @@ from ortmulti.tools.diagnose.trace.phases import (
     Node,
     Phase,
     Run,
-    convert,
+    core_spans,
     phases,
     read_log,
     read_profile,
@@ -374,7 +374,7 @@ def test_spans_of_the_core_have_their_sessions() -> None:
     def told(name: str, start: int, end: int, device: str, thread: int) -> dict[str, Any]:
         return {"name": name, "start": start, "end": end, "device": device, "thread": thread, "pid": 1}
 
-    found = convert(
+    found = core_spans(
         [
             told("create session", 0, 5, "cuda:0", 9),  # made the optimized model
             told("create session", 10, 20, "cuda:0", 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -34,14 +35,14 @@ def test_each_round_begins_with_another_case() -> None:
         ({"budget": 0.0}, 1),
         ({"budget": 2.5}, 2),
         ({"budget": 3.0}, 3),
-        ({"budget": 2.5, "overrun": True}, 3),
+        ({"budget": 2.5, "estimate": "none"}, 3),
         ({"budget": 0.0, "least": 4}, 4),
         ({"budget": 0.0, "least": 0}, 1),
-        ({"budget": 0.5, "least": 0, "longest": 1.0}, 0),
+        ({"budget": 0.5, "least": 0, "before": 1.0}, 0),
         ({"budget": float("inf")}, 5),
     ],
 )
-def test_no_round_begins_that_would_end_after_the_budget(arguments: dict[str, float], count: int) -> None:
+def test_no_round_begins_that_would_end_after_the_budget(arguments: dict[str, Any], count: int) -> None:
     now = [10.0]
     numbers = []
     for number in round_numbers(5, clock=lambda: now[0], **arguments):
@@ -50,14 +51,15 @@ def test_no_round_begins_that_would_end_after_the_budget(arguments: dict[str, fl
     assert numbers == list(range(count))
 
 
-def test_the_longest_round_counts() -> None:
+@pytest.mark.parametrize(("estimate", "count"), [("last", 3), ("longest", 2), ("none", 4)])
+def test_a_round_is_estimated_by_those_before_it(estimate: Any, count: int) -> None:
     now = [0.0]
-    seconds = iter([3.0, 1.0, 1.0])
+    seconds = iter([3.0, 1.0, 1.5, 1.0])
     begun = 0
-    for _ in round_numbers(3, 6.0, clock=lambda: now[0]):
+    for _ in round_numbers(4, 6.0, estimate=estimate, clock=lambda: now[0]):
         now[0] += next(seconds)
         begun += 1
-    assert begun == 2
+    assert begun == count
 
 
 def test_a_failed_case_does_not_lose_the_others() -> None:

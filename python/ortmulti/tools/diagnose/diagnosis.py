@@ -218,7 +218,7 @@ def _traces(bench: Bench) -> None:
         bench.trace(way, bench.devices)
     _one_session_each(bench, plan.ways)
     left = plan.part_of_budget("traces") - bench.elapsed()
-    for number in round_numbers(plan.repeat - 1, left, least=0, longest=seconds):
+    for number in round_numbers(plan.repeat - 1, left, least=0, before=seconds):
         plain(rotated(plan.ways, number + 1))
 
 

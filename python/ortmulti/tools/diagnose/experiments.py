@@ -31,7 +31,7 @@ def measure_all(bench: Bench, found: Mapping[str, Any]) -> None:
         EndedError: see `Bench`.
     """
     left = bench.plan.part_of_budget("experiments") - bench.elapsed()
-    for number in round_numbers(1 if bench.plan.quick else 3, left, overrun=True):
+    for number in round_numbers(1 if bench.plan.quick else 3, left, estimate="none"):
         gil(bench)
         if gpus := cuda_devices(bench.devices):
             driver(bench, gpus, found)

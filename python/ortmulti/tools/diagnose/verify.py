@@ -116,7 +116,7 @@ def _run(bench: Bench, finding: Finding) -> dict[str, Any] | None:
         with _models(bench, recipe) as models:
             most = _QUICK_PAIRS if bench.plan.quick else _PAIRS
             left = bench.plan.budget - bench.elapsed()
-            for number in round_numbers(most, left, least=_LEAST_PAIRS, overrun=True):
+            for number in round_numbers(most, left, least=_LEAST_PAIRS, estimate="none"):
                 pair = {
                     name: _seconds(bench, finding, recipe, getattr(recipe, name), models)
                     for name in alternating(("before", "after"), number)

@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ortmulti.errors import Error
 
@@ -36,29 +36,31 @@ def round_numbers(
     budget: float | None = None,
     *,
     least: int = 1,
-    longest: float = 0.0,
-    overrun: bool = False,
+    estimate: Literal["last", "longest", "none"] = "last",
+    before: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[int]:
     """Yield 0, 1, ... for as many rounds as the budget allows.
 
     Args:
         repeat: number of rounds without a budget.
-        budget: seconds for all rounds, from the first one on; None: no limit. No round begins that would end later if
-            it took as long as the longest one before it.
+        budget: seconds for all rounds, from the first one on; None: no limit. No round begins that would end later, by
+            the estimate.
         least: rounds that are measured whatever the budget is.
-        longest: seconds that the longest round took before these.
-        overrun: a round may end after the budget, if it begins within it.
+        estimate: a round takes as long as the last one, or as the longest one before it; "none": it may end after the
+            budget, if it begins within it.
+        before: seconds that a round took before these.
         clock: returns seconds.
     """
     begin = clock()
+    expected = before
     for number in range(repeat):
         start = clock()
-        expected = 0.0 if overrun else longest
         if budget is not None and number >= least and start - begin + expected > budget:
             return
         yield number
-        longest = max(longest, clock() - start)
+        seconds = clock() - start
+        expected = {"last": seconds, "longest": max(expected, seconds), "none": 0.0}[estimate]
 
 
 class RoundsInterrupted(KeyboardInterrupt):

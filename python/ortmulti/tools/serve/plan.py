@@ -75,8 +75,8 @@ class RunPlan:
         provider_options: of the CUDA provider.
         config_entries: session configuration entries.
         timeout: seconds that one measurement may take, loading included.
-        budget: seconds that all rounds may take; no round begins that would end later, going by the longest
-            before it. The first is always measured. None: any number.
+        budget: seconds that all rounds may take; no round begins that would end later, going by the last
+            one. The first is always measured. None: any number.
     """
 
     models: Sequence[Path]

@@ -12,7 +12,7 @@ from typing import Any
 
 from ortmulti.tools.diagnose.causes import CAUSES, UNEXPLAINED
 from ortmulti.tools.diagnose.trace.events import Events, RawSpan
-from ortmulti.tools.diagnose.trace.phases import Mark, Run, convert, read_log, read_profile, unfinished
+from ortmulti.tools.diagnose.trace.phases import Mark, Run, core_spans, read_log, read_profile, unfinished_spans
 from ortmulti.tools.diagnose.trace.sampler import ThreadSamples
 from ortmulti.tools.diagnose.trace.sessions import add_sleeps, divide_creations, divide_runs
 from ortmulti.tools.diagnose.trace.waits import find_waits
@@ -209,9 +209,9 @@ def _spans(run: Mapping[str, Any], recording: Recording, end: int) -> list[RawSp
         for mark in sorted(events.others.get("mark", ()), key=lambda mark: mark["time"]):
             found.setdefault(mark["thread"], []).append(Mark(mark["time"], mark["text"]))
         if "core" in events.others:
-            told += convert(events.others["core"], run["devices"])
+            told += core_spans(events.others["core"], run["devices"])
         else:  # the timeline was lost with the creation
-            told += unfinished(found, run["devices"], recording.pid, end)
+            told += unfinished_spans(found, run["devices"], recording.pid, end)
     else:
         found = read_log(recording.log, recording.realtime_offset)
     profiles: dict[int, list[Run]] = {

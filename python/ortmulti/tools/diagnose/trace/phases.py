@@ -40,7 +40,7 @@ _CAUSES: Mapping[str, tuple[str | None, tuple[str, ...]]] = {
 }
 
 
-def convert(events: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> list[RawSpan]:
+def core_spans(events: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> list[RawSpan]:
     """The timeline's spans; those of sessions have their numbers.
 
     Args:
@@ -83,7 +83,7 @@ def convert(events: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> list
     return spans
 
 
-def unfinished(marks: Mapping[int, Sequence[Mark]], devices: Sequence[str], pid: int, end: int) -> list[RawSpan]:
+def unfinished_spans(marks: Mapping[int, Sequence[Mark]], devices: Sequence[str], pid: int, end: int) -> list[RawSpan]:
     """The creations of a process that did not come to give its timeline away, from ONNX Runtime's log alone.
 
     Args:
