@@ -13,7 +13,7 @@ import numpy as np
 
 from ortmulti import _core
 from ortmulti._create import adapter_file
-from ortmulti._runtime import startup
+from ortmulti._runtime import checks, startup
 from ortmulti._runtime.regular_file import open_regular
 from ortmulti.errors import Fail, InvalidArgument, InvalidType, NoSuchFile, RuntimeException
 from ortmulti.values import OrtValue, core_value
@@ -93,7 +93,7 @@ class AdapterFormat:
 
     def set_adapter_version(self, adapter_version: int) -> None:
         """Sets the version of the adapter, an int of 32 bits."""
-        self._adapter_version = _integer("adapter_version", adapter_version)
+        self._adapter_version = checks.integer("adapter_version", adapter_version, -(2**31), checks.INT_MAX)
 
     def get_adapter_version(self) -> int:
         """The version of the adapter; default 0."""
@@ -101,7 +101,7 @@ class AdapterFormat:
 
     def set_model_version(self, model_version: int) -> None:
         """Sets the version of the model that the adapter is for, an int of 32 bits."""
-        self._model_version = _integer("model_version", model_version)
+        self._model_version = checks.integer("model_version", model_version, -(2**31), checks.INT_MAX)
 
     def get_model_version(self) -> int:
         """The version of the model that the adapter is for; default 0."""
@@ -179,15 +179,6 @@ def _path(value: object) -> str:
     if not isinstance(value, str):
         raise InvalidType(f"file_path is a path, not {value!r}")
     return value
-
-
-def _integer(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise InvalidType(f"{name} is an int, not {value!r}")
-    number = int(value)
-    if not -(2**31) <= number < 2**31:
-        raise InvalidArgument(f"{name} has 32 bits; {number} has more")
-    return number
 
 
 @contextmanager

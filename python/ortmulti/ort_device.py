@@ -175,10 +175,7 @@ class OrtDevice:
             InvalidArgument: Another name.
             InvalidType: An argument of the wrong type, or a number of more bits.
         """
-        if not isinstance(ort_device_name, str):
-            raise InvalidType(f"ort_device_name is a str, not {ort_device_name!r}")
-        if ort_device_name not in _KINDS:
-            raise InvalidArgument(f"ort_device_name is one of {', '.join(_KINDS)}, not {ort_device_name!r}")
+        checks.choice("ort_device_name", checks.text("ort_device_name", ort_device_name), tuple(_KINDS))
         vendor = checks.integer("vendor_id", vendor_id)
         kind = _KINDS[ort_device_name]
         if vendor < 0:
@@ -208,8 +205,7 @@ class OrtDevice:
 
 def device_name(device_type: object, device_id: object, vendor_id: object = -1) -> str:
     """onnxruntime's three arguments as the core's ``"cpu"`` or ``"cuda:N"``."""
-    if not isinstance(device_type, str):
-        raise InvalidType(f"device_type is a str, not {device_type!r}")
+    device_type = checks.text("device_type", device_type)
     index, vendor = checks.integer("device_id", device_id, 0), checks.integer("vendor_id", vendor_id)
     if device_type == "cpu":
         return "cpu"

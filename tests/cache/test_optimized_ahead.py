@@ -118,18 +118,18 @@ def test_other_values_are_not_published(tmp_path: Path, model: str, cache: Cache
     values = np.random.default_rng(9).standard_normal((32, 32)).astype(np.float32)
     other.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(values, "w"))
     foreign = str(helpers.write(tmp_path / "other", other, "external"))
-    with cache.draft(key_of(foreign, CPU)) as draft:
-        entry = build(draft, foreign, CPU)
+    with cache.stage(key_of(foreign, CPU)) as staged:
+        entry = build(staged, foreign, CPU)
         assert compare(entry, foreign, CPU) == Comparison(True)
         with nothing_leaks(), pytest.raises(ortmulti.NotOptimizable, match="computes other values of y"):
             compare(entry, model, CPU)
     renamed = helpers.with_folded_weights()
     renamed.graph.output[0].name = renamed.graph.node[2].output[0] = "z"
-    with cache.draft(key_of(renamed.SerializeToString(), CPU)) as draft:
-        entry = build(draft, renamed.SerializeToString(), CPU)
+    with cache.stage(key_of(renamed.SerializeToString(), CPU)) as staged:
+        entry = build(staged, renamed.SerializeToString(), CPU)
         with pytest.raises(ortmulti.NotOptimizable, match="declares"):
             compare(entry, model, CPU)
-        (draft.folder / "model.onnx").write_bytes(b"no model")
+        (staged.folder / "model.onnx").write_bytes(b"no model")
         with pytest.raises(ortmulti.NotOptimizable, match="cannot be loaded"):
             compare(entry, renamed.SerializeToString(), CPU)
 
@@ -213,7 +213,7 @@ print(json.dumps(dataclasses.asdict(ortmulti.optimize(sys.argv[1], "cpu"))))
     assert len({result["path"] for result in made}) == len(cache.entries()) == 1
     assert sum(result["made"] for result in made) >= 1
     assert all(result["compared"] for result in made if result["made"])
-    assert not list((cache.folder / "drafts").iterdir())
+    assert not list((cache.folder / "staging").iterdir())
 
 
 # --- The command -----------------------------------------------------------------------------------------------------

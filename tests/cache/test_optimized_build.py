@@ -236,9 +236,9 @@ def write(folder: Path, proto: onnx.ModelProto, how: str) -> str | bytes:
 
 def make(cache: Cache, model: str | bytes, options: ortmulti.SessionOptions | None = None) -> Entry:
     made_of = key_of(model, CPU, options)
-    with cache.draft(made_of) as draft:
-        build(draft, model, CPU, options)
-        return draft.publish()
+    with cache.stage(made_of) as staged:
+        build(staged, model, CPU, options)
+        return staged.publish()
 
 
 def run_entry(entry: Entry, feeds: dict[str, Any]) -> Arrays:
@@ -317,15 +317,15 @@ def test_only_new_weights_are_stored(tmp_path: Path, cache: Cache) -> None:
 def test_refused_weights_stay_with_the_session(tmp_path: Path, cache: Cache) -> None:
     model = write(tmp_path / "model", onnx_models.matmul_proto(), "external")
     feeds = sample_inputs(str(model), 3)
-    with cache.draft(key_of(model, CPU)) as draft:
-        build(draft, model, CPU)
-        saved = draft.saved.stat()
-        entry = build(draft, model, CPU, refused=["weight1"])
-        assert draft.saved.stat().st_ino == saved.st_ino  # not optimized again
+    with cache.stage(key_of(model, CPU)) as staged:
+        build(staged, model, CPU)
+        saved = staged.saved.stat()
+        entry = build(staged, model, CPU, refused=["weight1"])
+        assert staged.saved.stat().st_ino == saved.st_ino  # not optimized again
         assert entry.refused == ("weight1",)
         assert [weight[0] for weight in entry.weights.weights] == ["weight0"]
         assert [name for name, _ in entry.weights.left_out] == ["weight1"]
-        with draft.publish() as published:
+        with staged.publish() as published:
             assert published.refused == ("weight1",)
             assert same_bits(run_entry(published, feeds), run_ordinary(model, feeds))
 
@@ -359,11 +359,11 @@ def test_what_is_too_large_for_one_file_is_saved_as_two(tmp_path: Path, cache: C
     options = ortmulti.SessionOptions()
     options.add_session_config_entry("session.optimized_model_external_initializers_file_name", LARGE)
     options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
-    with cache.draft(key_of(model, CPU, options)) as draft:
-        build(draft, model, CPU, options)
-        build(draft, model, CPU, options, refused=["w"])
-        build(draft, model, CPU, options)
-        with draft.publish() as entry:
+    with cache.stage(key_of(model, CPU, options)) as staged:
+        build(staged, model, CPU, options)
+        build(staged, model, CPU, options, refused=["w"])
+        build(staged, model, CPU, options)
+        with staged.publish() as entry:
             entry.verify()
             assert {path.name for path in entry.folder.iterdir()} == {"manifest.json", "model.onnx", "shared", LARGE}
             assert [Path(file[0]).parent for file in entry.weights.files] == [entry.folder]
@@ -416,7 +416,7 @@ def test_what_cannot_be_optimized_says_why(tmp_path: Path, cache: Cache) -> None
     def reason(model: str | bytes, options: ortmulti.SessionOptions | None = None) -> str:
         with nothing_leaks(), pytest.raises(ortmulti.NotOptimizable) as raised:
             make(cache, model, options)
-        assert list((cache.folder / "drafts").iterdir()) == []
+        assert list((cache.folder / "staging").iterdir()) == []
         return str(raised.value)
 
     unknown = onnx_models.model(
@@ -432,10 +432,10 @@ def test_what_cannot_be_optimized_says_why(tmp_path: Path, cache: Cache) -> None
 
 def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path, cache: Cache) -> None:
     model = str(write(tmp_path / "model", onnx_models.matmul_proto(), "external"))
-    with cache.draft(key_of(model, CPU)) as draft:
+    with cache.stage(key_of(model, CPU)) as staged:
         os.utime(tmp_path / "model" / "model.data", ns=(0, 0))
         with pytest.raises(ortmulti.NotOptimizable, match=r"model\.data was changed"):
-            build(draft, model, CPU)
+            build(staged, model, CPU)
     assert cache.entries() == []
 
 

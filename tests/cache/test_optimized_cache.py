@@ -49,10 +49,10 @@ def found(cache: Cache, made_of: CacheKey, **arguments: bool) -> Entry:
 def test_what_was_published_is_found(cache: Cache, made_of: CacheKey) -> None:
     assert cache.find(made_of) is None
     with nothing_leaks():
-        with cache.draft(made_of) as draft:
-            fill(draft)
+        with cache.stage(made_of) as staged:
+            fill(staged)
             assert cache.find(made_of) is None
-            with draft.publish() as published:
+            with staged.publish() as published:
                 assert published.folder.parent == cache.folder / "entries"
         with found(cache, made_of) as entry:
             assert Path(entry.model_path).read_bytes().startswith(b"graph of")
@@ -64,38 +64,38 @@ def test_what_was_published_is_found(cache: Cache, made_of: CacheKey) -> None:
             assert own == (str(entry.folder / "weights.bin"), 7000, status.st_ino, status.st_mtime_ns)
             assert entry.weights.weights == [("weight0", 1, [32, 32], 0, 0, 4096), ("new", 1, [4], 1, 256, 16)]
             assert entry.weights.left_out == [("small", "too small")]
-    assert left(cache.folder / "drafts") == []
+    assert left(cache.folder / "staging") == []
 
 
-def test_a_draft_that_was_given_up_leaves_nothing(cache: Cache, made_of: CacheKey) -> None:
+def test_a_staged_entry_that_was_given_up_leaves_nothing(cache: Cache, made_of: CacheKey) -> None:
     def give_up() -> None:
-        with cache.draft(made_of) as draft:
-            fill(draft)
-            draft.saved.parent.mkdir()
-            draft.saved.write_bytes(b"half")
+        with cache.stage(made_of) as staged:
+            fill(staged)
+            staged.saved.parent.mkdir()
+            staged.saved.write_bytes(b"half")
             raise ZeroDivisionError
 
     with nothing_leaks():
         with pytest.raises(ZeroDivisionError):
             give_up()
-        with cache.draft(made_of):
+        with cache.stage(made_of):
             pass
     assert left(cache.folder) == []
     assert cache.find(made_of) is None
 
 
-def test_drafts_of_living_processes_stay(cache: Cache, made_of: CacheKey) -> None:
-    with cache.draft(made_of) as one, cache.draft(made_of) as other:
+def test_staged_entries_of_living_processes_stay(cache: Cache, made_of: CacheKey) -> None:
+    with cache.stage(made_of) as one, cache.stage(made_of) as other:
         fill(one)
         fill(other)
         cache.clear()
-        with cache.draft(made_of):
+        with cache.stage(made_of):
             assert (one.folder / "manifest.json").exists()
             assert (other.folder / "manifest.json").exists()
 
 
-def test_the_first_of_two_drafts_wins(cache: Cache, made_of: CacheKey) -> None:
-    with cache.draft(made_of) as one, cache.draft(made_of) as other:
+def test_the_first_of_two_staged_entries_wins(cache: Cache, made_of: CacheKey) -> None:
+    with cache.stage(made_of) as one, cache.stage(made_of) as other:
         fill(one, b"one" * 100)
         fill(other, b"other" * 100)
         with other.publish(), one.publish() as entry:
@@ -114,16 +114,16 @@ def test_a_changed_data_file_is_not_found_even_with_the_old_key(tmp_path: Path, 
 
 def test_a_data_file_that_changes_meanwhile_is_noticed(tmp_path: Path, cache: Cache) -> None:
     model, data = write_model(tmp_path / "model")
-    with cache.draft(key(model)) as draft:
+    with cache.stage(key(model)) as staged:
         data.write_bytes(data.read_bytes())
         with pytest.raises(ortmulti.NotOptimizable, match=f"{data.name} was changed"):
-            fill(draft)
-    with cache.draft(key(model)) as draft:
+            fill(staged)
+    with cache.stage(key(model)) as staged:
         other = tmp_path / "other"
         other.touch()
         foreign = _core.WeightList([(str(other), 4, 1, 2)], [("w", 1, [1], 0, 0, 4)])
         with pytest.raises(ortmulti.NotOptimizable, match="other, which is no file of the model"):
-            draft.finish(foreign, 0)
+            staged.finish(foreign, 0)
 
 
 def _truncate(path: Path) -> None:
@@ -179,14 +179,14 @@ def test_a_damaged_entry_is_removed_and_made_anew(
 
 
 @pytest.mark.parametrize(("name", "damage"), DAMAGES)
-def test_a_draft_replaces_a_damaged_entry(
+def test_a_staged_entry_replaces_a_damaged_entry(
     cache: Cache, made_of: CacheKey, name: str, damage: Callable[[Path], object]
 ) -> None:
     folder = store(cache, made_of)
-    with cache.draft(made_of) as draft:
-        fill(draft)
+    with cache.stage(made_of) as staged:
+        fill(staged)
         damage(folder / name)
-        with draft.publish() as entry:
+        with staged.publish() as entry:
             entry.verify()
             assert entry.folder == folder
     with found(cache, made_of) as entry:
@@ -315,8 +315,8 @@ def test_the_cache_is_not_locked_while_an_entry_is_read(cache: Cache, made_of: C
             while not any(path.endswith("endless") for path in files(child.pid)):
                 assert child.poll() is None
                 os.sched_yield()
-            with cache.draft(made_of) as draft:
-                assert draft.folder.is_relative_to(cache.folder)
+            with cache.stage(made_of) as staged:
+                assert staged.folder.is_relative_to(cache.folder)
         finally:
             child.kill()
 
@@ -373,17 +373,17 @@ def test_the_least_recently_used_goes(tmp_path: Path) -> None:
         store(cache, keys[4], bytes(8000))
         assert {stored.folder.name for stored in cache.entries()} == {keys[n].digest for n in (0, 2, 4)}
     assert sum(stored.bytes for stored in cache.entries()) <= cache.limit
-    assert left(cache.folder / "drafts") == []
+    assert left(cache.folder / "staging") == []
 
 
 def test_what_is_larger_than_the_cache_is_used_and_not_kept(
     tmp_path: Path, made_of: CacheKey, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache = Cache(tmp_path / "cache", limit=5000)
-    with cache.draft(made_of) as draft:
-        fill(draft)
-        entry = draft.publish()
-        assert entry.folder == draft.folder
+    with cache.stage(made_of) as staged:
+        fill(staged)
+        entry = staged.publish()
+        assert entry.folder == staged.folder
         entry.verify()
     assert "larger than the cache may be" in caplog.text
     assert left(cache.folder) == []
@@ -474,13 +474,13 @@ def test_an_unwritable_cache_is_said_once_and_done_without(
     for _ in range(3):
         cache = Cache(tmp_path / place)
         assert cache.find(made_of) is None
-        with nothing_leaks(), cache.draft(made_of) as draft:
-            assert draft.folder.is_relative_to(temporary)
-            fill(draft)
-            entry = draft.publish()
+        with nothing_leaks(), cache.stage(made_of) as staged:
+            assert staged.folder.is_relative_to(temporary)
+            fill(staged)
+            entry = staged.publish()
             entry.verify()
             assert Path(entry.weights.files[1][0]).read_bytes() == b"weights" * 1000
-        assert not draft.folder.exists()
+        assert not staged.folder.exists()
     assert [record.name for record in caplog.records] == ["ortmulti"]
     assert "is not used: it cannot be written" in caplog.text
     assert cache.entries() == []
@@ -509,8 +509,8 @@ def test_a_cache_that_root_fills_is_read(tmp_path: Path, made_of: CacheKey) -> N
         with cache.find(key(model)) as found:
             print(len(found.weights.weights))
         (cache.folder / "entries").stat()
-        with cache.draft(key(model)) as draft:
-            print(draft.folder.is_relative_to(cache.folder))
+        with cache.stage(key(model)) as staged:
+            print(staged.folder.is_relative_to(cache.folder))
         """,
         _open_to_others(cache.folder),
         made_of.model,
@@ -531,10 +531,10 @@ def _open_to_others(folder: Path, *, writable: bool = False) -> Path:
 def test_the_temporary_folder_is_the_users_alone(tmp_path: Path, made_of: CacheKey, temporary: Path) -> None:
     (temporary / f"ortmulti-{os.getuid()}").symlink_to("nowhere")  # by another user, who knows older releases
     (tmp_path / "file").touch()
-    with Cache(tmp_path / "file").draft(made_of) as draft:
-        assert draft.folder.parent == temporary
-        assert draft.folder.stat().st_mode & 0o777 == 0o700
-    assert not draft.folder.exists()
+    with Cache(tmp_path / "file").stage(made_of) as staged:
+        assert staged.folder.parent == temporary
+        assert staged.folder.stat().st_mode & 0o777 == 0o700
+    assert not staged.folder.exists()
 
 
 @pytest.mark.parametrize("mask", [0o022, 0])
@@ -542,9 +542,9 @@ def test_what_is_in_the_cache_is_the_users_alone(cache: Cache, made_of: CacheKey
     before = os.umask(mask)
     try:
         store(cache, made_of)
-        with cache.draft(made_of) as draft:
+        with cache.stage(made_of) as staged:
             modes = {path: path.stat().st_mode & 0o777 for path in (cache.folder, *cache.folder.rglob("*"))}
-            assert draft.folder in modes
+            assert staged.folder in modes
     finally:
         os.umask(before)
     ours = {path: mode for path, mode in modes.items() if path.is_dir() or path.name.endswith(("lock", ".json"))}
@@ -557,15 +557,15 @@ def test_a_link_in_place_of_the_lock_is_not_followed(cache: Cache, made_of: Cach
     linked.write_text("kept")
     (cache.folder / "lock").unlink()
     (cache.folder / "lock").symlink_to(linked)
-    with cache.draft(made_of) as draft:
-        assert not draft.folder.is_relative_to(cache.folder)
+    with cache.stage(made_of) as staged:
+        assert not staged.folder.is_relative_to(cache.folder)
     assert linked.read_text() == "kept"
 
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
 
 
-@pytest.mark.parametrize("place", [".", "entries", "drafts"])
+@pytest.mark.parametrize("place", [".", "entries", "staging"])
 @pytest.mark.parametrize("how", ["group", "others", pytest.param("owner", marks=as_root)])
 def test_a_cache_that_others_can_change_is_not_used(
     cache: Cache, made_of: CacheKey, place: str, how: str, temporary: Path, caplog: pytest.LogCaptureFixture
@@ -579,14 +579,14 @@ def test_a_cache_that_others_can_change_is_not_used(
     with nothing_leaks():
         for _ in range(2):
             entry = cache.find(made_of)
-            assert (entry is None) == (place != "drafts")
+            assert (entry is None) == (place != "staging")
             if entry is not None:
                 entry.close()
-            with cache.draft(made_of) as draft:
-                fill(draft)
-                draft.publish().close()
+            with cache.stage(made_of) as staged:
+                fill(staged)
+                staged.publish().close()
                 if place != "entries":
-                    assert draft.folder.is_relative_to(temporary)
+                    assert staged.folder.is_relative_to(temporary)
     assert left(cache.folder) == before
     [record] = caplog.records
     assert ("user 12345 owns" if how == "owner" else "run chmod go-w on it") in record.getMessage()
@@ -619,9 +619,9 @@ def test_threads_fill_find_clear_and_bound_it_at_once(tmp_path: Path) -> None:
             made_of = keys[(number + turn) % len(keys)]
             entry = cache.find(made_of)
             if entry is None:
-                with cache.draft(made_of) as draft:
-                    fill(draft, made_of.digest.encode() * 250)
-                    entry = draft.publish()
+                with cache.stage(made_of) as staged:
+                    fill(staged, made_of.digest.encode() * 250)
+                    entry = staged.publish()
                     check(entry, made_of)
             else:
                 hits += 1
@@ -638,7 +638,7 @@ def test_threads_fill_find_clear_and_bound_it_at_once(tmp_path: Path) -> None:
         hits = sum(pool.map(work, range(6)))
     assert hits > 0
     assert sum(stored.bytes for stored in cache.entries()) <= cache.limit + 20_000
-    assert left(cache.folder / "drafts") == []
+    assert left(cache.folder / "staging") == []
 
 
 def test_processes_fill_it_at_once(tmp_path: Path, made_of: CacheKey) -> None:
@@ -653,9 +653,9 @@ sys.stdin.readline()
 for turn in range(20):
     entry = cache.find(key(model))
     if entry is None:
-        with cache.draft(key(model)) as draft:
-            fill(draft)
-            entry = draft.publish()
+        with cache.stage(key(model)) as staged:
+            fill(staged)
+            entry = staged.publish()
     with entry:
         entry.verify()
     if turn % 5 == int(sys.argv[3]):
@@ -673,4 +673,4 @@ for turn in range(20):
         assert child.stdout.readline() == "ready\n"
     ends = [child.communicate("go\n", timeout=60) for child in children]
     assert [(child.returncode, stderr) for child, (_, stderr) in zip(children, ends, strict=True)] == [(0, "")] * 4
-    assert left(tmp_path / "cache" / "drafts") == []
+    assert left(tmp_path / "cache" / "staging") == []

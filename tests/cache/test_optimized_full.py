@@ -26,9 +26,9 @@ from tests.cache import test_optimized_build as helpers
 cache, model = Cache(Path(sys.argv[1])), sys.argv[2]
 made_of = key_of(model, helpers.CPU)
 try:
-    with cache.draft(made_of) as draft:
-        build(draft, model, helpers.CPU)
-        entry = draft.publish()
+    with cache.stage(made_of) as staged:
+        build(staged, model, helpers.CPU)
+        entry = staged.publish()
         feeds = sample_inputs(model, 3)
         assert helpers.same_bits(helpers.run_entry(entry, feeds), helpers.run_ordinary(model, feeds))
         in_cache = entry.folder.parent == cache.folder / "entries"

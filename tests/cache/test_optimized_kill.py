@@ -38,17 +38,17 @@ def hook(event, arguments):
 
 sys.addaudithook(hook)
 if step.startswith("publish"):
-    with cache.draft(made_of) as draft:
-        draft.saved.parent.mkdir()
-        draft.saved.write_bytes(b"saved by ONNX Runtime")
-        fill(draft)
-        draft.publish().close()
+    with cache.stage(made_of) as staged:
+        staged.saved.parent.mkdir()
+        staged.saved.write_bytes(b"saved by ONNX Runtime")
+        fill(staged)
+        staged.publish().close()
 elif step == "find a damaged one":
     assert cache.find(made_of) is None
 elif step == "clear":
     cache.clear()
 elif step == "give up":
-    cache.draft(made_of).discard()
+    cache.stage(made_of).discard()
 os.write(1, b"done\\n")
 """
 
@@ -107,8 +107,8 @@ def check(cache: Cache, made_of: CacheKey) -> None:
             entry.verify()
     # The next process that writes removes what was left, and only that.
     store(cache, made_of)
-    assert left(cache.folder / "drafts") == []
-    assert [path.name for path in (cache.folder / "drafts").iterdir()] == []
+    assert left(cache.folder / "staging") == []
+    assert [path.name for path in (cache.folder / "staging").iterdir()] == []
     entry = cache.find(made_of)
     assert entry is not None
     with entry:

@@ -132,8 +132,8 @@ def test_an_entry_that_cannot_be_read_is_made_anew(tmp_path: Path, cache: Cache)
             entry.verify()
         return "used"
 
-    def make(draft: StagedEntry) -> str:
-        draft.discard()
+    def make(staged: StagedEntry) -> str:
+        staged.discard()
         return "made"
 
     assert wanted.find_or_build(use, make, offline=False) == "made"
@@ -156,8 +156,8 @@ def test_weights_that_are_not_taken_are_left_out(tmp_path: Path, cache: Cache) -
         seen.append(entry.refused)
         return entry, [name for name, *_ in entry.weights.weights[:1]] if len(seen) < 3 else []
 
-    with cache.draft(key_of(model, CPU)) as draft:
-        entry = wanted.build(draft, create)
+    with cache.stage(key_of(model, CPU)) as staged:
+        entry = wanted.build(staged, create)
         shared = [name for name, *_ in entry.weights.weights]
     assert [len(refused) for refused in seen] == [0, 1, 2]
     assert not set(shared) & set(entry.refused)
@@ -167,10 +167,10 @@ def test_weights_that_are_never_taken_are_named(tmp_path: Path, cache: Cache) ->
     model = str(onnx_models.write_external(tmp_path)[0])
     wanted = CacheRequest(model, CPU, None, [Device("cpu")])
     with (
-        cache.draft(key_of(model, CPU)) as draft,
+        cache.stage(key_of(model, CPU)) as staged,
         pytest.raises(ortmulti.NotOptimizable, match=r"does not take the weights one, two$"),
     ):
-        wanted.build(draft, lambda _: (None, ["two", "one"]))
+        wanted.build(staged, lambda _: (None, ["two", "one"]))
 
 
 def test_gpus_of_one_key_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,21 +28,21 @@ def key(model: Path, **arguments: object) -> CacheKey:
     return key_of(str(model), CPU, **arguments)
 
 
-def fill(draft: StagedEntry, own: bytes = b"weights" * 1000) -> Entry:
-    """Writes an entry into a draft: the model's first weight in its file, another in weights.bin."""
-    (draft.folder / "model.onnx").write_bytes(b"graph of " + draft.key.digest.encode())
-    (draft.folder / "weights.bin").write_bytes(own)
-    (draft.folder / "shared").touch()
-    files = [tuple(draft.key.sources[-1]), tuple(FileIdentity.of(str(draft.folder / "weights.bin")))]
+def fill(staged: StagedEntry, own: bytes = b"weights" * 1000) -> Entry:
+    """Writes an entry into a staged entry: the model's first weight in its file, another in weights.bin."""
+    (staged.folder / "model.onnx").write_bytes(b"graph of " + staged.key.digest.encode())
+    (staged.folder / "weights.bin").write_bytes(own)
+    (staged.folder / "shared").touch()
+    files = [tuple(staged.key.sources[-1]), tuple(FileIdentity.of(str(staged.folder / "weights.bin")))]
     weights = [("weight0", 1, [32, 32], 0, 0, 4096), ("new", 1, [4], 1, 256, 16)]
-    return draft.finish(_core.WeightList(files, weights, [("small", "too small")]), len(own), ["weight1"], {"note": 1})
+    return staged.finish(_core.WeightList(files, weights, [("small", "too small")]), len(own), ["weight1"], {"note": 1})
 
 
 def store(cache: Cache, key: CacheKey, own: bytes = b"weights" * 1000) -> Path:
     """Publishes such an entry; its folder."""
-    with cache.draft(key) as draft:
-        fill(draft, own)
-        with draft.publish() as entry:
+    with cache.stage(key) as staged:
+        fill(staged, own)
+        with staged.publish() as entry:
             return entry.folder
 
 

@@ -106,14 +106,14 @@ def nothing_leaks() -> Iterator[None]:
 
 
 def held(folder: Path) -> Counter[str]:
-    """How much this process holds: threads, open files, drafts in the cache, and files in `folder`/temporary."""
+    """How much this process holds: threads, open files, staged cache entries, and files in `folder`/temporary."""
     from ortmulti.cache.staging import StagingDir
 
     cache, temporary = Path(os.environ["ORTMULTI_CACHE"]), folder / "temporary"
-    drafts, scratch = cache / "drafts", StagingDir(cache)
+    drafts, scratch = cache / "staging", StagingDir(cache)
     if drafts.exists():
         with scratch.locked():
-            scratch.remove_abandoned()  # as the next draft does: what is left is held
+            scratch.remove_abandoned()  # as the next staged entry does: what is left is held
     return Counter(
         threads=len(threads()),
         files=len(files()),

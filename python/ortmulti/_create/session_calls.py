@@ -9,7 +9,7 @@ from typing import Any
 from ortmulti import _core
 from ortmulti import providers as _providers
 from ortmulti._create.foreign_options import to_run_options
-from ortmulti._runtime import callbacks
+from ortmulti._runtime import callbacks, checks
 from ortmulti.errors import ClosedError, Fail, InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
 from ortmulti.threads import ThreadCounts
@@ -95,11 +95,7 @@ class SessionCalls:
             NotImplemented: ONNX Runtime before release 1.27.
             ClosedError, ForkError: As `run`.
         """
-        number = graph_annotation_id
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise InvalidType(f"graph_annotation_id is an int, not {number!r}")
-        if not -(2**31) <= number < 2**31:
-            raise InvalidArgument(f"graph_annotation_id has 32 bits; {number} has more")
+        number = checks.integer("graph_annotation_id", graph_annotation_id, -(2**31), checks.INT_MAX)
         self._core.release_captured_graph(number)
 
     def get_tuning_results(self) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ _Saved: TypeAlias = tuple[Any, _core.Timeline]
 
 
 def build(
-    draft: StagedEntry,
+    staged: StagedEntry,
     model: CheckedModel,
     providers: Sequence[Provider],
     options: SessionOptions | None = None,
@@ -42,11 +42,11 @@ def build(
 ) -> Entry:
     """Optimizes a model and makes an entry of it, which is not published yet.
 
-    A second call for the same draft does not optimize again.
+    A second call for the same staged entry does not optimize again.
 
     Args:
-        draft: Where.
-        model: What the draft's key was made of.
+        staged: Where.
+        model: What the staged entry's key was made of.
         providers: Those of the sessions that will use it, with their options.
         options: Those of the sessions, too.
         refused: Names of weights that are not to be shared.
@@ -56,7 +56,7 @@ def build(
     """
     start = time.monotonic()
     try:
-        return _build(draft, model, providers, options, refused, start)
+        return _build(staged, model, providers, options, refused, start)
     except OSError as error:
         raise NotOptimizable(f"the optimized model cannot be written: {error}") from error
 
@@ -75,7 +75,7 @@ def not_loadable(error: Error) -> NotOptimizable:
 
 
 def _build(
-    draft: StagedEntry,
+    staged: StagedEntry,
     model: CheckedModel,
     providers: Sequence[Provider],
     options: SessionOptions | None,
@@ -83,29 +83,29 @@ def _build(
     start: float,
 ) -> Entry:
     core = _core.SessionOptions() if options is None else options._core
-    large = draft.folder / LARGE
+    large = staged.folder / LARGE
     if large.exists():
-        large.rename(draft.saved.with_name(LARGE))
-    if draft.signature is None or not draft.saved.exists():
-        draft.signature, draft.timeline = _optimize(draft.saved, model, providers, core)
-    is_large = draft.saved.with_name(LARGE).exists()
+        large.rename(staged.saved.with_name(LARGE))
+    if staged.signature is None or not staged.saved.exists():
+        staged.signature, staged.timeline = _optimize(staged.saved, model, providers, core)
+    is_large = staged.saved.with_name(LARGE).exists()
     if is_large:
-        original, data_folder = "", str(draft.saved.parent)
+        original, data_folder = "", str(staged.saved.parent)
     elif isinstance(model, str):
         original, data_folder = model, str(Path(model).parent)
     else:
         original, data_folder = "", core.config_entries.get(DATA_FOLDER, "")
     try:
         weights, own_bytes = _core.split_optimized_model(
-            str(draft.saved), original, data_folder, str(draft.folder), list(refused)
+            str(staged.saved), original, data_folder, str(staged.folder), list(refused)
         )
     except Error as error:
         raise NotOptimizable(f"what ONNX Runtime saved cannot be used: {error}") from error
     if is_large:
-        weights = _move_large(draft, weights)
+        weights = _move_large(staged, weights)
         own_bytes += large.stat().st_size
-    facts = {"signature": draft.signature, "seconds": round(time.monotonic() - start, 6)}
-    return draft.finish(weights, own_bytes, refused, facts)
+    facts = {"signature": staged.signature, "seconds": round(time.monotonic() - start, 6)}
+    return staged.finish(weights, own_bytes, refused, facts)
 
 
 def _optimize(saved: Path, model: CheckedModel, providers: Sequence[Provider], options: _core.SessionOptions) -> _Saved:
@@ -192,10 +192,10 @@ def _clear(folder: Path) -> None:
     folder.mkdir(mode=0o700)
 
 
-def _move_large(draft: StagedEntry, weights: _core.WeightList) -> _core.WeightList:
+def _move_large(staged: StagedEntry, weights: _core.WeightList) -> _core.WeightList:
     """Takes the file with all tensors into the entry."""
-    moved = draft.folder / LARGE
-    draft.saved.with_name(LARGE).rename(moved)
+    moved = staged.folder / LARGE
+    staged.saved.with_name(LARGE).rename(moved)
     moved.chmod(0o600)
     identity = FileIdentity.of(str(moved))
     files = [
@@ -233,7 +233,7 @@ class CacheRequest:
         Args:
             use: Takes the entry over, open; its checksums were not compared. If it raises `Damaged`, the entry is
                 removed and another one is made.
-            make: Takes a draft over, and fills it by `build`.
+            make: Takes a staged entry over, and fills it by `build`.
             offline: Whether none is to be made.
 
         Returns:
@@ -258,13 +258,15 @@ class CacheRequest:
                 f"there is no optimized form of {_describe(self.model)} for these options, and optimize='offline' "
                 "makes none: run `ortmulti optimize` before"
             )
-        return make(cache.draft(key))
+        return make(cache.stage(key))
 
-    def build(self, draft: StagedEntry, create: Callable[[Entry], tuple[_T, Collection[str]]]) -> _T:
-        """Fills a draft with an entry of whose weights ONNX Runtime takes all; it plans some on the CPU, for example.
+    def build(self, staged: StagedEntry, create: Callable[[Entry], tuple[_T, Collection[str]]]) -> _T:
+        """Fill a staged entry with an entry of whose weights ONNX Runtime takes all.
+
+        It plans some on the CPU, for example, and does not take these.
 
         Args:
-            draft: Where.
+            staged: Where.
             create: Creates sessions over the entry. Returns what they are, and the weights that were not taken: if
                 there are any, it is called again for an entry that does not share them.
 
@@ -277,7 +279,7 @@ class CacheRequest:
         refused: tuple[str, ...] = ()
         while True:
             with self.span("optimize model"):
-                entry = build(draft, self.model, self.providers, self.options, refused)
+                entry = build(staged, self.model, self.providers, self.options, refused)
             created, found = create(entry)
             if not found:
                 return created

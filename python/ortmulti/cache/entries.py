@@ -128,7 +128,7 @@ class Cache:
         except OSError as error:
             self.say_unwritable(error)
 
-    def draft(self, key: CacheKey) -> StagedEntry:
+    def stage(self, key: CacheKey) -> StagedEntry:
         """Make an empty folder for a new entry: a temporary one if the cache is not writable.
 
         Raises:
@@ -171,8 +171,8 @@ class Cache:
             raise Error(f"the cache of optimized models in {self.folder} cannot be cleared: {error}") from error
         return Cleared(removed, size, in_use)
 
-    def take(self, key: CacheKey, draft: Path) -> Entry:
-        """Moves a draft into the cache, unless another process was faster; its entry is as good.
+    def take(self, key: CacheKey, staged: Path) -> Entry:
+        """Moves a staged entry into the cache, unless another process was faster; its entry is as good.
 
         Raises:
             OSError: It cannot be written.
@@ -183,7 +183,7 @@ class Cache:
             self._entries.mkdir(mode=0o700, exist_ok=True)
             check_private(self._entries)
             if not target.exists():
-                draft.rename(target)
+                staged.rename(target)
             found = _entry.open_entry(target, key, verify=False)
             if found is None:
                 raise OSError(errno.EBUSY, "the entry is in the way and cannot be used", str(target))
@@ -310,10 +310,10 @@ class StagedEntry:
 
         Returns:
             The entry there, open: this one or that of a process which was faster. Without a cache, or if it cannot be
-            written or is too small, this one where it is; it vanishes with the draft.
+            written or is too small, this one where it is; it vanishes with the staged entry.
         """
         if self._entry is None:
-            raise RuntimeError("a draft is finished before it is published")
+            raise RuntimeError("a staged entry is finished before it is published")
         if self._cache is None:
             return self._entry
         if self._entry.bytes > self._cache.limit:
@@ -329,7 +329,7 @@ class StagedEntry:
         return published
 
     def discard(self) -> None:
-        """Removes the draft; does nothing once it was published."""
+        """Removes the staged entry; does nothing once it was published."""
         self._own.done()
 
     def __enter__(self) -> Self:

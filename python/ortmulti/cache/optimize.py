@@ -102,14 +102,14 @@ def optimize(
         if found is not None:
             with found:
                 return _describe(found, target, start, made=False, comparison=None)
-        with cache.draft(key) as draft:
-            entry = build(draft, checked, providers, options)
+        with cache.stage(key) as staged:
+            entry = build(staged, checked, providers, options)
             comparison = None
             if compare:
                 comparison = comparing.compare(entry, checked, providers, options, inputs)
             else:
                 comparing.check_loadable(entry, providers, options)
-            with draft.publish() as published:
+            with staged.publish() as published:
                 if published is entry:
                     raise Error(f"the optimized model cannot be kept in the cache {cache.folder}: see the log")
                 return _describe(published, target, start, made=True, comparison=comparison)

@@ -56,15 +56,15 @@ def check_private(folder: Path) -> None:
 
 
 class StagingDir:
-    """The drafts below one folder, and the lock that orders what happens to it.
+    """The staged entries below one folder, and the lock that orders what happens to it.
 
-    Each draft has a lock of its own, which its process holds and the kernel releases when that dies: so a draft without
-    a holder was abandoned, whichever container or host its process lived in.
+    Each staged entry has a lock of its own. Its process holds the lock, and the kernel releases it when the process
+    dies. So a staged entry without a holder was abandoned, whichever container or host its process lived in.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._drafts = folder / "drafts"
+        self._staging = folder / "staging"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -76,8 +76,8 @@ class StagingDir:
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_private(self._folder)
-        self._drafts.mkdir(mode=0o700, exist_ok=True)
-        check_private(self._drafts)
+        self._staging.mkdir(mode=0o700, exist_ok=True)
+        check_private(self._staging)
         path = self._folder / "lock"
         lock = _lock(path, _PATIENCE)
         if lock is None:
@@ -93,7 +93,7 @@ class StagingDir:
         """
         with self.locked():
             self.remove_abandoned()
-            folder = self._drafts / f"{os.getpid()}-{os.urandom(4).hex()}"
+            folder = self._staging / f"{os.getpid()}-{os.urandom(4).hex()}"
             lock = _lock(_lock_path(folder))
             if lock is None:
                 raise OSError(errno.EAGAIN, f"another process holds {_lock_path(folder)}")
@@ -106,15 +106,17 @@ class StagingDir:
         return StagedFolder(folder, lock)
 
     def remove(self, folder: Path) -> None:
-        """Removes a folder that others may be looking for; only while `locked`. Killed half-way, it leaves a draft
-        without a holder."""
-        gone = self._drafts / f"removed-{os.urandom(4).hex()}"
+        """Remove a folder that others may be looking for; only while `locked`.
+
+        Killed half-way, it leaves a staged entry without a holder.
+        """
+        gone = self._staging / f"removed-{os.urandom(4).hex()}"
         folder.rename(gone)
         remove_tree(gone)
 
     def remove_abandoned(self) -> None:
-        """Removes drafts whose process is gone; only while `locked`."""
-        for path in sorted(self._drafts.iterdir()):
+        """Removes staged entries whose process is gone; only while `locked`."""
+        for path in sorted(self._staging.iterdir()):
             folder = path.with_suffix("") if path.suffix == _SUFFIX else path
             lock = _lock(_lock_path(folder))
             if lock is not None:
@@ -144,7 +146,7 @@ class StagedFolder:
 
 
 def temporary_folder() -> StagedFolder:
-    """Make a draft's folder outside of the cache, which nobody else can read.
+    """Make a staged entry's folder outside of the cache, which nobody else can read.
 
     Raises:
         OSError: It cannot be made.

@@ -268,6 +268,8 @@ class Pool(Membership, Closing):
 
     def stats(self) -> PoolStats:
         """What the requests waited for and how long they took, since the pool was made; also after `close`."""
+        from ortmulti.pool.stats import PoolStats
+
         return PoolStats._from_core(self._core.stats(), time.monotonic() - self._start)
 
     def close(self, cancel_pending: bool = False) -> None:

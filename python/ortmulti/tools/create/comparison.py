@@ -51,7 +51,7 @@ class _Model:
     facts: Mapping[str, Any]
 
     def entry_files(self) -> tuple[Path, ...]:
-        """The files of whole entries; drafts and locks lie elsewhere in the cache."""
+        """The files of whole entries; staged entries and locks lie elsewhere in the cache."""
         files = (self.cache / "entries").rglob("*")
         return tuple(sorted(file for file in files if file.is_file() and file.stat().st_size))
 
