@@ -1,7 +1,6 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <tuple>
@@ -10,6 +9,7 @@
 #include "bindings/gil.hpp"
 #include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
+#include "bindings/signals.hpp"
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/create/session_factory.hpp"
@@ -22,9 +22,6 @@ namespace ortmulti::bindings {
 namespace {
 
 using ProviderArgument = std::pair<std::string, std::map<std::string, std::string>>;
-
-// How long a signal may wait until Python sees it.
-constexpr std::chrono::milliseconds signal_interval{50};
 
 // Holds a Python buffer; freed from whichever thread is the last to need the model.
 ModelSource from_buffer(const py::object& object) {
@@ -40,6 +37,59 @@ ModelSource from_buffer(const py::object& object) {
     delete held;  // NOLINT(cppcoreguidelines-owning-memory)
   });
   return ModelSource::from_bytes(owner->buf, static_cast<std::size_t>(owner->len), owner);
+}
+
+Serialize to_serialize(const std::string& name) {
+  if (name == "none") {
+    return Serialize::none;
+  }
+  if (name == "device") {
+    return Serialize::device;
+  }
+  if (name == "all") {
+    return Serialize::all;
+  }
+  if (name == "automatic") {
+    return Serialize::automatic;
+  }
+  throw Error(ErrorKind::invalid_argument, "serialize is 'none', 'device', 'all' or 'automatic', not '" + name + "'");
+}
+
+LoaderOptions make_loader_options(int reader_threads, std::uint64_t chunk_bytes, int buffers_per_thread) {
+  if (reader_threads < 0 || buffers_per_thread < 0) {
+    throw Error(ErrorKind::invalid_argument, "the numbers of reader threads and of their buffers are 0 or more");
+  }
+  return {reader_threads, chunk_bytes, buffers_per_thread};
+}
+
+SharedWeights make_weights(const WeightList& list, const std::shared_ptr<ReadAhead>& read_ahead,
+                           const LoaderOptions& loader, bool fill) {
+  const ReleaseGil nogil;  // nobody changes the list
+  return {std::make_shared<WeightPlan>(plan_weights(list)), read_ahead, loader, fill};
+}
+
+CreationRequest make_request(const py::object& model, const std::vector<std::vector<ProviderArgument>>& sessions,
+                             const SessionOptions& options, const std::string& serialize,
+                             const std::optional<SharedWeights>& weights, bool one_session_on_cpu, bool keep_going,
+                             const std::shared_ptr<Timeline>& timeline,
+                             const std::shared_ptr<CudaStartup::Hold>& hold) {
+  CreationRequest request;
+  request.model =
+      PyUnicode_Check(model.ptr()) != 0 ? ModelSource::from_path(from_path(model.cast<py::str>())) : from_buffer(model);
+  for (const auto& providers : sessions) {
+    auto& target = request.sessions.emplace_back();
+    for (const auto& [name, values] : providers) {
+      target.push_back({name, values});
+    }
+  }
+  request.options = options;
+  request.serialize = to_serialize(serialize);
+  request.weights = weights;
+  request.one_session_on_cpu = one_session_on_cpu;
+  request.keep_going = keep_going;
+  request.timeline = timeline;
+  request.hold = hold;
+  return request;
 }
 
 // Gives the creation up unless its sessions were taken.
@@ -60,59 +110,70 @@ class CancelUnlessTaken {
   Creation* creation_;
 };
 
-// (reader threads, bytes of a chunk, buffers of a thread); 0: by the machine
-using LoaderArgument = std::tuple<int, std::uint64_t, int>;
+// The methods of the Python object that follows a creation. None: it has no such method. It is no part of the request:
+// the garbage collector cannot see through a class of C++ here.
+class Listener {
+ public:
+  explicit Listener(const py::object& object)
+      : ready_(method(object, "ready")),
+        failed_(method(object, "failed")),
+        progress_(method(object, "progress")),
+        bytes_loaded_(method(object, "bytes_loaded")),
+        poll_(method(object, "poll")) {}
 
-// Who is given each session that is ready, (index, session); who is told of each that failed, (index, exception), while
-// the others go on; what is called in short intervals, and may raise to end it all. None: nobody.
-using ListenerArgument = std::tuple<py::object, py::object, py::object>;
-
-py::tuple create_sessions(const py::object& model, const std::vector<std::vector<ProviderArgument>>& sessions,
-                          const SessionOptions& options, const std::string& serialize, const py::object& progress,
-                          const std::optional<WeightList>& weights, bool fill,
-                          const std::shared_ptr<ReadAhead>& read_ahead, const LoaderArgument& loader,
-                          const py::object& load_progress, bool one_session_on_cpu,
-                          const std::shared_ptr<Timeline>& timeline, const ListenerArgument& listener,
-                          const std::shared_ptr<CudaStartup::Hold>& hold) {
-  OnnxRuntime& runtime = OnnxRuntime::get();
-  CreationRequest request;
-  request.model =
-      PyUnicode_Check(model.ptr()) != 0 ? ModelSource::from_path(from_path(model.cast<py::str>())) : from_buffer(model);
-  request.options = options;
-  if (serialize == "none") {
-    request.serialize = Serialize::none;
-  } else if (serialize == "device") {
-    request.serialize = Serialize::device;
-  } else if (serialize == "all") {
-    request.serialize = Serialize::all;
-  }
-  for (const auto& providers : sessions) {
-    auto& target = request.sessions.emplace_back();
-    for (const auto& [name, values] : providers) {
-      target.push_back({name, values});
+  void report(Creation& creation, const std::vector<std::size_t>& ready, const std::vector<Creation::Failure>& failures,
+              const Creation::Loaded& loaded) {
+    if (loaded.bytes != reported_ && !bytes_loaded_.is_none()) {
+      reported_ = loaded.bytes;
+      bytes_loaded_(loaded.bytes, loaded.total);
+    }
+    for (const std::size_t index : ready) {
+      ++done_;
+      if (!ready_.is_none()) {
+        std::shared_ptr<Session> session;
+        {
+          const ReleaseGil nogil;
+          session = creation.take(index);
+        }
+        if (session) {
+          ready_(index, PythonSession{std::move(session)});
+        }
+      }
+      if (!progress_.is_none()) {
+        progress_(done_, creation.size(), to_string(creation.device(index)));
+      }
+    }
+    for (const auto& [index, error] : failures) {
+      if (!failed_.is_none()) {
+        failed_(index, to_python(error));
+      }
+    }
+    if (!poll_.is_none()) {
+      poll_();
     }
   }
-  request.one_session_on_cpu = one_session_on_cpu;
-  request.timeline = timeline;
-  request.hold = hold;
-  request.keep_going = !std::get<1>(listener).is_none();
-  if (weights) {
-    SharedWeights& shared = request.weights.emplace();
-    shared.plan = std::make_shared<WeightPlan>(plan_weights(*weights));
-    shared.read_ahead = read_ahead;
-    shared.loader = {std::get<0>(loader), std::get<1>(loader), std::get<2>(loader)};
-    shared.fill = fill;
-  }
 
+ private:
+  static py::object method(const py::object& object, const char* name) { return py::getattr(object, name, py::none()); }
+
+  py::object ready_;
+  py::object failed_;
+  py::object progress_;
+  py::object bytes_loaded_;
+  py::object poll_;
+  std::size_t done_ = 0;
+  std::uint64_t reported_ = 0;
+};
+
+py::tuple create_sessions(const CreationRequest& request, const py::object& listening) {
+  Listener listener(listening);
+  OnnxRuntime& runtime = OnnxRuntime::get();
   std::shared_ptr<Creation> creation;
   {
     const ReleaseGil nogil;
-    creation = freed_without_gil(Creation::start(runtime, std::move(request)));
+    creation = freed_without_gil(Creation::start(runtime, request));
   }
   CancelUnlessTaken guard(*creation);
-  const auto& [take, failed, poll] = listener;
-  std::size_t done = 0;
-  std::uint64_t reported = 0;
   for (bool finished = false; !finished;) {
     std::vector<std::size_t> ready;
     std::vector<Creation::Failure> failures;
@@ -128,37 +189,8 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
       failures = creation->failures();
       loaded = creation->loaded();
     }
-    if (const auto [bytes, total] = loaded; bytes != reported && !load_progress.is_none()) {
-      reported = bytes;
-      load_progress(bytes, total);
-    }
-    for (const std::size_t index : ready) {
-      ++done;
-      if (!take.is_none()) {
-        std::shared_ptr<Session> session;
-        {
-          const ReleaseGil nogil;
-          session = creation->take(index);
-        }
-        if (session) {
-          take(index, PythonSession{std::move(session)});
-        }
-      }
-      if (!progress.is_none()) {
-        progress(done, creation->size(), to_string(creation->device(index)));
-      }
-    }
-    for (const auto& [index, error] : failures) {
-      if (!failed.is_none()) {
-        failed(index, to_python(error));
-      }
-    }
-    if (!poll.is_none()) {
-      poll();
-    }
-    if (PyErr_CheckSignals() != 0) {
-      throw py::error_already_set();
-    }
+    listener.report(*creation, ready, failures, loaded);
+    check_signals();
   }
 
   std::vector<std::shared_ptr<Session>> created;
@@ -179,12 +211,6 @@ py::tuple create_sessions(const py::object& model, const std::vector<std::vector
 }  // namespace
 
 void register_factory(py::module_& module) {
-  module.def("create_sessions", &create_sessions, py::arg("model"), py::arg("sessions"), py::arg("options"),
-             py::arg("serialize"), py::arg("progress") = py::none(), py::arg("weights") = py::none(),
-             py::arg("fill") = true, py::arg("read_ahead") = py::none(), py::arg("loader") = LoaderArgument{},
-             py::arg("load_progress") = py::none(), py::arg("one_session_on_cpu") = false,
-             py::arg("timeline") = py::none(),
-             py::arg("listener") = std::make_tuple(py::none(), py::none(), py::none()), py::arg("hold") = py::none());
   py::class_<ReadAhead, std::shared_ptr<ReadAhead>>(module, "ReadAhead")
       .def(py::init([](const std::vector<std::tuple<py::str, std::uint64_t, std::uint64_t>>& ranges) {
              std::vector<ReadAhead::Range> files;
@@ -198,6 +224,17 @@ void register_factory(py::module_& module) {
              });
            }),
            py::arg("ranges"));
+  py::class_<LoaderOptions>(module, "LoaderOptions")
+      .def(py::init(&make_loader_options), py::kw_only(), py::arg("reader_threads") = 0, py::arg("chunk_bytes") = 0,
+           py::arg("buffers_per_thread") = 0);
+  py::class_<SharedWeights>(module, "SharedWeights")
+      .def(py::init(&make_weights), py::arg("list"), py::kw_only(), py::arg("read_ahead") = py::none(),
+           py::arg("loader") = LoaderOptions{}, py::arg("fill") = true);
+  py::class_<CreationRequest>(module, "CreationRequest")
+      .def(py::init(&make_request), py::kw_only(), py::arg("model"), py::arg("sessions"), py::arg("options"),
+           py::arg("serialize") = "automatic", py::arg("weights") = py::none(), py::arg("one_session_on_cpu") = false,
+           py::arg("keep_going") = false, py::arg("timeline") = py::none(), py::arg("hold") = py::none());
+  module.def("create_sessions", &create_sessions, py::arg("request"), py::arg("listener") = py::none());
   module.def("concurrent_creation_stressed", &concurrent_creation_stressed, py::arg("onnxruntime_version"));
 }
 

@@ -11,14 +11,15 @@
 #include <string>
 #include <system_error>
 #include <thread>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bindings/dlpack.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
+#include "bindings/signals.hpp"
 #include "core/base/error.hpp"
+#include "core/create/session_factory.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/weights/loader.hpp"
 #include "core/weights/plan.hpp"
@@ -27,12 +28,6 @@ namespace py = pybind11;
 
 namespace ortmulti::bindings {
 namespace {
-
-// (reader threads, bytes of a chunk, buffers of a thread); 0: by the machine
-using LoaderArgument = std::tuple<int, std::uint64_t, int>;
-
-// How long a signal may wait until Python sees it.
-constexpr std::chrono::milliseconds signal_interval{50};
 
 dlpack::DataType element_type(const Weight& weight, bool bool_is_uint8) {
   // TensorProto.DataType has the same numbers.
@@ -146,34 +141,20 @@ void give_up(Load* load) {
   delete load;  // NOLINT(cppcoreguidelines-owning-memory)
 }
 
-std::vector<DeviceWeights> load_weights(const WeightList& weights, const std::vector<int>& devices,
-                                        const std::shared_ptr<ReadAhead>& read_ahead, const LoaderArgument& loader) {
+std::vector<DeviceWeights> load_weights(const SharedWeights& weights, const std::vector<int>& devices) {
   if (devices.empty()) {
     throw Error(ErrorKind::invalid_argument, "there is no device to load the weights to");
   }
   if (std::set<int>(devices.begin(), devices.end()).size() != devices.size()) {
     throw Error(ErrorKind::invalid_argument, "a device is named twice, and has the weights once");
   }
-  if (std::get<0>(loader) < 0 || std::get<2>(loader) < 0) {
-    throw Error(ErrorKind::invalid_argument, "the numbers of reader threads and of their buffers are 0 or more");
-  }
-  const LoaderOptions options{std::get<0>(loader), std::get<1>(loader), std::get<2>(loader)};
-  const auto plan = std::make_shared<const WeightPlan>(plan_weights(weights));
   std::unique_ptr<Load, void (*)(Load*)> load(nullptr, &give_up);
   {
     const ReleaseGil nogil;
-    load.reset(new Load(plan, devices, options, read_ahead));
+    load.reset(new Load(weights.plan, devices, weights.loader, weights.read_ahead));
     load->start();
   }
-  for (bool done = false; !done;) {
-    {
-      const ReleaseGil nogil;  // the threads touch no Python object
-      done = load->wait(signal_interval);
-    }
-    if (PyErr_CheckSignals() != 0) {
-      throw py::error_already_set();
-    }
-  }
+  wait_until([&] { return load->wait(signal_interval); });  // the threads touch no Python object
   const ReleaseGil nogil;
   return load->take();
 }
@@ -184,8 +165,7 @@ void register_interop(py::module_& module) {
   py::class_<DeviceWeights>(module, "DeviceWeights")
       .def_property_readonly("device", &DeviceWeights::device)
       .def("dlpack", &DeviceWeights::dlpack, py::arg("index"), py::arg("bool_is_uint8"));
-  module.def("load_weights", &load_weights, py::arg("weights"), py::arg("devices"), py::arg("read_ahead") = py::none(),
-             py::arg("loader") = LoaderArgument{});
+  module.def("load_weights", &load_weights, py::arg("weights"), py::arg("devices"));
 }
 
 }  // namespace ortmulti::bindings

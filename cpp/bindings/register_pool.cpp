@@ -18,6 +18,7 @@
 #include "bindings/pool_runners.hpp"
 #include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
+#include "bindings/signals.hpp"
 #include "core/base/error.hpp"
 #include "core/base/timeline.hpp"
 #include "core/pool/pool.hpp"
@@ -27,9 +28,6 @@ namespace py = pybind11;
 
 namespace ortmulti::bindings {
 namespace {
-
-// How long a signal may wait until Python sees it.
-constexpr std::chrono::milliseconds signal_interval{50};
 
 // A run that takes longer is not done in the main thread, which alone can see Ctrl-C; another thread's handing over
 // takes a thousandth of that.
@@ -107,17 +105,7 @@ class PythonPool {
 
   void remove(const std::string& device) {
     const Device parsed = parse_device(device);
-    for (;;) {
-      {
-        const ReleaseGil nogil;
-        if (pool_->remove(parsed, Request::Clock::now() + signal_interval)) {
-          return;
-        }
-      }
-      if (PyErr_CheckSignals() != 0) {
-        throw py::error_already_set();
-      }
-    }
+    wait_until([&] { return pool_->remove(parsed, Request::Clock::now() + signal_interval); });
   }
 
   void continue_from(const PythonPool& before) {
@@ -166,23 +154,19 @@ class PythonPool {
       }
     }
     const auto give_up = after(wait.value_or(std::numeric_limits<double>::max()));
-    for (;;) {
-      {
-        const ReleaseGil nogil;
-        const auto next = std::min(give_up, Request::Clock::now() + signal_interval);
-        if (pool_->submit(request, next)) {
-          return request;
-        }
-        if (next == give_up) {
-          pool_->count_rejected();
-          throw Error(ErrorKind::queue_full,
-                      "the pool's queue is full: " + std::to_string(pool_->stats().waiting) + " requests wait");
-        }
+    wait_until([&] {
+      const auto next = std::min(give_up, Request::Clock::now() + signal_interval);
+      if (pool_->submit(request, next)) {
+        return true;
       }
-      if (PyErr_CheckSignals() != 0) {
-        throw py::error_already_set();
+      if (next == give_up) {
+        pool_->count_rejected();
+        throw Error(ErrorKind::queue_full,
+                    "the pool's queue is full: " + std::to_string(pool_->stats().waiting) + " requests wait");
       }
-    }
+      return false;
+    });
+    return request;
   }
 
   void warm_up(const py::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline) {
@@ -209,17 +193,7 @@ class PythonPool {
   }
 
   void close(bool cancel_waiting) {
-    for (;;) {
-      {
-        const ReleaseGil nogil;
-        if (pool_->close(cancel_waiting, signal_interval)) {
-          return;
-        }
-      }
-      if (PyErr_CheckSignals() != 0) {
-        throw py::error_already_set();
-      }
-    }
+    wait_until([&] { return pool_->close(cancel_waiting, signal_interval); });
   }
 
   bool closed() const {
@@ -253,20 +227,12 @@ class PythonPool {
   }
 
   void wait_for(const std::shared_ptr<PoolRequest>& request, Arrival& arrival) {
-    for (;;) {
-      {
-        const ReleaseGil nogil;
-        if (arrival.wait(signal_interval)) {
-          return;
-        }
-      }
-      if (PyErr_CheckSignals() != 0) {
-        {
-          const ReleaseGil nogil;
-          pool_->cancel(request);
-        }
-        throw py::error_already_set();
-      }
+    try {
+      wait_until([&] { return arrival.wait(signal_interval); });
+    } catch (const py::error_already_set&) {
+      const ReleaseGil nogil;
+      pool_->cancel(request);
+      throw;
     }
   }
 

@@ -294,12 +294,7 @@ class DeviceWeights:
     def device(self) -> int: ...
     def dlpack(self, index: int, bool_is_uint8: bool) -> Any: ...
 
-def load_weights(
-    weights: WeightList,
-    devices: list[int],
-    read_ahead: ReadAhead | None = None,
-    loader: tuple[int, int, int] = (0, 0, 0),
-) -> list[DeviceWeights]: ...
+def load_weights(weights: SharedWeights, devices: list[int]) -> list[DeviceWeights]: ...
 def open_library(path: str) -> None: ...
 def is_library_open() -> bool: ...
 def start_environment() -> None: ...
@@ -367,24 +362,34 @@ class ContextHold:
     def release(self) -> None: ...
 
 def cuda_has_context(device: int) -> bool: ...
-def create_sessions(
-    model: str | bytes | bytearray | memoryview,
-    sessions: list[list[tuple[str, dict[str, str]]]],
-    options: SessionOptions,
-    serialize: str,
-    progress: Callable[[int, int, str], object] | None = None,
-    weights: WeightList | None = None,
-    fill: bool = True,
-    read_ahead: ReadAhead | None = None,
-    loader: tuple[int, int, int] = (0, 0, 0),
-    load_progress: Callable[[int, int], object] | None = None,
-    one_session_on_cpu: bool = False,
-    timeline: Timeline | None = None,
-    listener: tuple[
-        Callable[[int, Session], object] | None,
-        Callable[[int, BaseException], object] | None,
-        Callable[[], object] | None,
-    ] = (None, None, None),
-    hold: ContextHold | None = None,
-) -> tuple[list[Session], Timeline]: ...
+
+class LoaderOptions:
+    def __init__(self, *, reader_threads: int = 0, chunk_bytes: int = 0, buffers_per_thread: int = 0) -> None: ...
+
+class SharedWeights:
+    def __init__(
+        self,
+        list: WeightList,
+        *,
+        read_ahead: ReadAhead | None = None,
+        loader: LoaderOptions = ...,
+        fill: bool = True,
+    ) -> None: ...
+
+class CreationRequest:
+    def __init__(
+        self,
+        *,
+        model: str | bytes | bytearray | memoryview,
+        sessions: Sequence[Sequence[tuple[str, dict[str, str]]]],
+        options: SessionOptions,
+        serialize: str = "automatic",
+        weights: SharedWeights | None = None,
+        one_session_on_cpu: bool = False,
+        keep_going: bool = False,
+        timeline: Timeline | None = None,
+        hold: ContextHold | None = None,
+    ) -> None: ...
+
+def create_sessions(request: CreationRequest, listener: object = None) -> tuple[list[Session], Timeline]: ...
 def concurrent_creation_stressed(onnxruntime_version: str) -> bool: ...

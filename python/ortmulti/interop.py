@@ -156,7 +156,7 @@ def _shared(
             f"this onnxruntime {ort.__version__} was built without DLPack, by which it takes memory of a GPU; the "
             "onnxruntime-gpu wheels from 1.21 on have it"
         )
-    stores = _core.load_weights(source.weights, [device.index for device in devices])
+    stores = _core.load_weights(_core.SharedWeights(source.weights), [device.index for device in devices])
     return {device: (source, GpuWeights(ort, source, store)) for device, store in zip(devices, stores, strict=True)}
 
 
@@ -220,7 +220,7 @@ def _refused(wanted: cache.CacheRequest, entry: cache.Entry) -> list[str]:
             entry.model_path,
             [wanted.providers],
             cache.entry_options(creation.core_options(wanted.options)),
-            weights=creation.Weights(entry.weights, fill=False),
+            weights=_core.SharedWeights(entry.weights, fill=False),
         )
     except Error as error:
         raise cache.not_loadable(error) from error

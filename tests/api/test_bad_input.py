@@ -404,7 +404,28 @@ def test_one_of_several_sessions_fails(failing: int, serialize: str) -> None:
     options = _core.SessionOptions()
     options.intra_op_num_threads = 2
     with pytest.raises(ortmulti.InvalidArgument, match="on cpu: provider NoSuchExecutionProvider"):
-        _core.create_sessions(onnx_models.matmul(), sessions, options, serialize, None)
+        _core.create_sessions(
+            _core.CreationRequest(model=onnx_models.matmul(), sessions=sessions, options=options, serialize=serialize)
+        )
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"model": 3}, TypeError, "a bytes-like object is required, not 'int'"),
+        ({"sessions": [CPU]}, TypeError, "incompatible constructor arguments"),
+        ({"options": None}, TypeError, "NoneType|incompatible constructor arguments"),
+        ({"serialize": "some"}, ortmulti.InvalidArgument, "'device', 'all' or 'automatic', not 'some'"),
+        ({"weights": _core.WeightList()}, TypeError, "incompatible constructor arguments"),
+        ({"no_such_field": 1}, TypeError, "incompatible constructor arguments"),
+    ],
+)
+def test_a_wrong_field_of_a_creation_request_is_refused(
+    changed: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    fields = {"model": onnx_models.matmul(), "sessions": [[(CPU, {})]], "options": _core.SessionOptions()}
+    with pytest.raises(error, match=message):
+        _core.CreationRequest(**{**fields, **changed})
 
 
 @pytest.mark.parametrize("stop", [ValueError("from progress"), KeyboardInterrupt(), SystemExit(3)])

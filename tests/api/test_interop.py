@@ -456,14 +456,21 @@ def weights_of(folder: Path, tensors: dict[str, tuple[int, np.ndarray]]) -> _cor
     [
         (([],), ortmulti.InvalidArgument, "there is no device"),
         (([0, 1, 0],), ortmulti.InvalidArgument, "named twice"),
-        (([0], None, (-1, 0, 0)), ortmulti.InvalidArgument, "are 0 or more"),
         ((["cuda:0"],), TypeError, "incompatible function arguments"),
         (([0], "read ahead"), TypeError, "incompatible function arguments"),
     ],
 )
 def test_bad_arguments_of_loading_are_refused(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        _core.load_weights(_core.WeightList(), *arguments)
+        _core.load_weights(_core.SharedWeights(_core.WeightList()), *arguments)
+
+
+@pytest.mark.parametrize("name", ["reader_threads", "buffers_per_thread"])
+def test_negative_numbers_of_the_loader_are_refused(name: str) -> None:
+    with pytest.raises(ortmulti.InvalidArgument, match="are 0 or more"):
+        _core.LoaderOptions(**{name: -1})
+    with pytest.raises(TypeError, match="incompatible constructor arguments"):
+        _core.SharedWeights(_core.WeightList(), read_ahead="read ahead")
 
 
 def test_without_gpus_nothing_is_loaded() -> None:
@@ -471,7 +478,7 @@ def test_without_gpus_nothing_is_loaded() -> None:
         import ortmulti
         from ortmulti import _core
         try:
-            _core.load_weights(_core.WeightList(), [0])
+            _core.load_weights(_core.SharedWeights(_core.WeightList()), [0])
         except ortmulti.DeviceError as error:
             print(error)
     """
@@ -492,7 +499,14 @@ def test_loaded_weights_are_given_as_capsules(tmp_path: Path, memory_driver: dic
         files, weights = eval(sys.argv[1])
         content = open(files[0][0], "rb").read()
         read_ahead = _core.ReadAhead([(files[0][0], 0, len(content))])
-        loaded = _core.load_weights(_core.WeightList(files, weights), [1, 2, 0], read_ahead, (2, 4096, 2))
+        loaded = _core.load_weights(
+            _core.SharedWeights(
+                _core.WeightList(files, weights),
+                read_ahead=read_ahead,
+                loader=_core.LoaderOptions(reader_threads=2, chunk_bytes=4096, buffers_per_thread=2),
+            ),
+            [1, 2, 0],
+        )
         assert [each.device for each in loaded] == [1, 2, 0]
         found = []
         for each in loaded:
@@ -539,7 +553,7 @@ def test_the_memory_lives_as_long_as_a_capsule_or_who_took_it(tmp_path: Path, me
     weights = weights_of(tmp_path, {"a": (1, np.ones(300, np.float32)), "b": (1, np.ones(400, np.float32))})
     code = """
         files, weights = eval(sys.argv[1])
-        loaded = _core.load_weights(_core.WeightList(files, weights), [0, 1])
+        loaded = _core.load_weights(_core.SharedWeights(_core.WeightList(files, weights)), [0, 1])
         found = [live()]
         capsule, other = loaded[0].dlpack(0, False), loaded[0].dlpack(1, False)
         del loaded
@@ -563,7 +577,7 @@ def test_what_cannot_be_a_capsule_is_said(tmp_path: Path, memory_driver: dict[st
     code = """
         files, weights = eval(sys.argv[1])
         weights.append(("packed", 22, [3, 683], 0, 0, 1025))  # 4 bits each
-        [loaded] = _core.load_weights(_core.WeightList(files, weights), [0])
+        [loaded] = _core.load_weights(_core.SharedWeights(_core.WeightList(files, weights)), [0])
         for i in range(len(weights) + 1):
             print(failure(loaded.dlpack, i, True))
         print(failure(loaded.dlpack, -1, True)[:9])
@@ -587,11 +601,11 @@ def test_a_load_that_fails_leaves_nothing(tmp_path: Path, memory_driver: dict[st
         from tests.support.processes import nothing_leaks
 
         files, weights = eval(sys.argv[1])
-        _core.load_weights(_core.WeightList(files, weights), [0, 1])
+        _core.load_weights(_core.SharedWeights(_core.WeightList(files, weights)), [0, 1])
         with nothing_leaks():
-            print(failure(_core.load_weights, _core.WeightList(files, weights), [0, 1, 2]))
+            print(failure(_core.load_weights, _core.SharedWeights(_core.WeightList(files, weights)), [0, 1, 2]))
             os.truncate(files[0][0], 1000)
-            print(failure(_core.load_weights, _core.WeightList(files, weights), [1, 0]))
+            print(failure(_core.load_weights, _core.SharedWeights(_core.WeightList(files, weights)), [1, 0]))
         print(live())
     """
     environment = {**memory_driver, "FAKE_DRIVER_FULL": "2"}
@@ -607,10 +621,11 @@ def test_a_load_can_be_interrupted(tmp_path: Path, memory_driver: dict[str, str]
         from tests.support.processes import nothing_leaks
 
         files, weights = eval(sys.argv[1])
-        _core.load_weights(_core.WeightList(), [0, 1])
+        _core.load_weights(_core.SharedWeights(_core.WeightList()), [0, 1])
         with nothing_leaks():
             try:
-                _core.load_weights(_core.WeightList(files, weights), [0, 1], None, (1, 4096, 2))
+                loader = _core.LoaderOptions(reader_threads=1, chunk_bytes=4096, buffers_per_thread=2)
+                _core.load_weights(_core.SharedWeights(_core.WeightList(files, weights), loader=loader), [0, 1])
             except KeyboardInterrupt:
                 print("interrupted")
         print(live(), 9 < driver.copies() < 8000)
@@ -645,7 +660,8 @@ def test_onnxruntime_takes_weights_that_were_loaded_to_gpus(tmp_path: Path) -> N
         def make(capsule, is_bool):
             return from_dlpack(capsule, is_bool) if uint8 else from_dlpack(capsule)
 
-        loaded = _core.load_weights(_core.WeightList(files, weights), list(range(_core.cuda_device_count())))
+        shared = _core.SharedWeights(_core.WeightList(files, weights))
+        loaded = _core.load_weights(shared, list(range(_core.cuda_device_count())))
         for each in loaded:
             for i, (name, data_type, shape, _, offset, length) in enumerate(weights):
                 value = onnxruntime.OrtValue(make(each.dlpack(i, uint8), data_type == 9))

@@ -218,7 +218,12 @@ def test_more_records_than_can_be_kept_are_counted_and_nobody_waits() -> None:
         model = bytes.fromhex(sys.argv[1])
 
         def create():
-            ortmulti._core.create_sessions(model, [[("CPUExecutionProvider", {})]] * 200, options._core, "all", None)
+            cpu = [("CPUExecutionProvider", {})]
+            ortmulti._core.create_sessions(
+                ortmulti._core.CreationRequest(
+                    model=model, sessions=[cpu] * 200, options=options._core, serialize="all"
+                )
+            )
 
         ortmulti.RunOptions()
         worker = threading.Thread(target=create)

@@ -397,9 +397,14 @@ def test_more_than_two_gigabytes_of_new_weights(tmp_path: Path, cache: Cache) ->
     with make(cache, str(path)) as entry:
         assert entry.bytes > 2 << 30
         assert (entry.folder / LARGE).exists()
-        session = _core.create_sessions(entry.model_path, [CPU], _disabled(), "automatic", None, weights=entry.weights)[
-            0
-        ][0]
+        [session], _ = _core.create_sessions(
+            _core.CreationRequest(
+                model=entry.model_path,
+                sessions=[CPU],
+                options=_disabled(),
+                weights=_core.SharedWeights(entry.weights),
+            )
+        )
         feeds = {"x": np.ones((1, size), np.float32)}
         with onnx_models.cpu_session(path) as ordinary:
             assert same_bits(session.run(None, feeds), ordinary.run(None, feeds))

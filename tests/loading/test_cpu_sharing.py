@@ -271,7 +271,14 @@ def test_sessions_use_weights_where_the_file_is_mapped(tmp_path: Path) -> None:
     weights = _core.shareable_weights(str(model))
     cpu: list[tuple[str, dict[str, str]]] = [("CPUExecutionProvider", {})]
     ortmulti.RunOptions()  # opens the library
-    created, _ = _core.create_sessions(str(model), [cpu, cpu], one_thread()._core, "automatic", weights=weights)
+    created, _ = _core.create_sessions(
+        _core.CreationRequest(
+            model=str(model),
+            sessions=[cpu, cpu],
+            options=one_thread()._core,
+            weights=_core.SharedWeights(weights),
+        )
+    )
     for session in created:
         assert session.weight_use() == (len(weights.weights), [])
         assert session.run(None, {"x": X})[0].tobytes() == expected

@@ -73,7 +73,11 @@ def test_failing_creations_keep_no_memory() -> None:
 
         def fail():
             try:
-                _core.create_sessions(model, [[cpu], [wrong]], _core.SessionOptions(), "all", None)
+                _core.create_sessions(
+                    _core.CreationRequest(
+                        model=model, sessions=[[cpu], [wrong]], options=_core.SessionOptions(), serialize="all"
+                    )
+                )
             except errors.InvalidArgument:
                 return
             raise AssertionError("no error")

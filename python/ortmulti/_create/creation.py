@@ -44,23 +44,6 @@ def without_optimization(options: _core.SessionOptions) -> _core.SessionOptions:
 
 
 @dataclass(frozen=True)
-class Weights:
-    """Weights that the sessions of a device use together.
-
-    Attributes:
-        list: Which ones, and where their bytes lie.
-        read_ahead: What brings the files into memory meanwhile.
-        loader: Reader threads, bytes of a chunk, buffers of a thread; 0: by the machine.
-        fill: Whether they are loaded at all; the sessions cannot run otherwise.
-    """
-
-    list: _core.WeightList
-    read_ahead: _core.ReadAhead | None = None
-    loader: tuple[int, int, int] = (0, 0, 0)
-    fill: bool = True
-
-
-@dataclass(frozen=True)
 class Callbacks:
     """Who is told how far a creation is: of sessions that are ready, and of bytes that are loaded."""
 
@@ -92,6 +75,18 @@ class Listener(Protocol):
         """Called in short intervals; may raise to end the creation."""
 
 
+class _Following:
+    """What the core calls while it creates sessions."""
+
+    def __init__(self, listener: Listener | None, callbacks: Callbacks) -> None:
+        self.progress = callbacks.session_ready
+        self.bytes_loaded = callbacks.bytes_loaded
+        if listener is not None:
+            self.ready = listener.ready
+            self.failed = listener.failed
+            self.poll = listener.poll
+
+
 def check_arguments(serialize: object, progress: object) -> None:
     """Raises for what `create_sessions` does not take as its arguments of these names."""
     if serialize not in (None, "none", "device", "all"):
@@ -106,7 +101,7 @@ def create(
     options: _core.SessionOptions,
     serialize: Serialize | None = None,
     callbacks: Callbacks = Callbacks(),
-    weights: Weights | None = None,
+    weights: _core.SharedWeights | None = None,
     one_session_on_cpu: bool = False,
     listener: Listener | None = None,
     hold: _core.ContextHold | None = None,
@@ -124,22 +119,18 @@ def create(
     startup.ensure_open()
     try:
         return _core.create_sessions(
-            model,
-            [list(session) for session in sessions],
-            options,
-            serialize or "automatic",
-            callbacks.session_ready,
-            weights=None if weights is None else weights.list,
-            fill=weights is None or weights.fill,
-            read_ahead=None if weights is None else weights.read_ahead,
-            loader=(0, 0, 0) if weights is None else weights.loader,
-            load_progress=callbacks.bytes_loaded,
-            one_session_on_cpu=one_session_on_cpu,
-            timeline=None if listener is None else listener.timeline._core,
-            listener=(None, None, None)
-            if listener is None
-            else (listener.ready, listener.failed if listener.keep_going else None, listener.poll),
-            hold=hold,
+            _core.CreationRequest(
+                model=model,
+                sessions=sessions,
+                options=options,
+                serialize=serialize or "automatic",
+                weights=weights,
+                one_session_on_cpu=one_session_on_cpu,
+                keep_going=listener is not None and listener.keep_going,
+                timeline=None if listener is None else listener.timeline._core,
+                hold=hold,
+            ),
+            _Following(listener, callbacks),
         )
     finally:
         log.flush()

@@ -125,10 +125,14 @@ class _Load:
     def options(self) -> _core.SessionOptions:
         return creation.core_options(self.request.options)
 
-    def weights(self, weights: _core.WeightList) -> creation.Weights:
+    def weights(self, weights: _core.WeightList) -> _core.SharedWeights:
         given = self.request.loader or LoaderOptions()
-        loader = (given.reader_threads or 0, given.chunk_bytes or 0, given.buffers_per_thread or 0)
-        return creation.Weights(weights, self.read_ahead, loader)
+        loader = _core.LoaderOptions(
+            reader_threads=given.reader_threads or 0,
+            chunk_bytes=given.chunk_bytes or 0,
+            buffers_per_thread=given.buffers_per_thread or 0,
+        )
+        return _core.SharedWeights(weights, read_ahead=self.read_ahead, loader=loader)
 
     def create(
         self, model: creation.CheckedModel, options: _core.SessionOptions, **more: Any

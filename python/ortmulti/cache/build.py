@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from ortmulti import _core
 from ortmulti._create import creation
-from ortmulti._create.creation import CheckedModel, Weights
+from ortmulti._create.creation import CheckedModel
 from ortmulti.cache.entries import Cache, StagedEntry
 from ortmulti.cache.entry import Damaged, Entry
 from ortmulti.cache.key import DATA_FOLDER, FileIdentity, compute_capability, key_of
@@ -141,7 +141,7 @@ def _save(saved: Path, model: CheckedModel, providers: Sequence[Provider], savin
     if weights is not None:
         # ONNX Runtime reads from the files only those weights that it computes others from.
         try:
-            return _create(saved, model, providers, saving, Weights(weights, fill=False))
+            return _create(saved, model, providers, saving, _core.SharedWeights(weights, fill=False))
         except Error as error:
             if _is_too_large(error):
                 raise
@@ -154,7 +154,7 @@ def _create(
     model: CheckedModel,
     providers: Sequence[Provider],
     saving: _core.SessionOptions,
-    weights: Weights | None = None,
+    weights: _core.SharedWeights | None = None,
 ) -> _Saved:
     [session], timeline = creation.create(model, [providers], saving, weights=weights)
     try:

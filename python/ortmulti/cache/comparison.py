@@ -10,7 +10,7 @@ import numpy as np
 
 from ortmulti import _core
 from ortmulti._create import creation
-from ortmulti._create.creation import CheckedModel, Weights
+from ortmulti._create.creation import CheckedModel
 from ortmulti._create.sample_inputs import sample_inputs
 from ortmulti._runtime.closing import Closing
 from ortmulti.cache.build import entry_options, not_loadable, signature
@@ -57,7 +57,9 @@ def compare(
     given.optimized_model_filepath = ""
     given.enable_profiling = False
     with _Session(model, providers, given) as ordinary:
-        with _Session(entry.model_path, providers, entry_options(given), Weights(entry.weights)) as optimized:
+        with _Session(
+            entry.model_path, providers, entry_options(given), _core.SharedWeights(entry.weights)
+        ) as optimized:
             if ordinary.names != optimized.names:
                 raise NotOptimizable(f"the optimized model declares {optimized.names}, the model {ordinary.names}")
             try:
@@ -88,7 +90,7 @@ def check_loadable(entry: Entry, providers: Sequence[Provider], options: Session
     """
     given = _core.SessionOptions() if options is None else options._core.copy()
     given.enable_profiling = False
-    with _Session(entry.model_path, providers, entry_options(given), Weights(entry.weights, fill=False)):
+    with _Session(entry.model_path, providers, entry_options(given), _core.SharedWeights(entry.weights, fill=False)):
         pass
 
 
@@ -113,7 +115,7 @@ class _Session(Closing):
         model: CheckedModel,
         providers: Sequence[Provider],
         options: _core.SessionOptions,
-        weights: Weights | None = None,
+        weights: _core.SharedWeights | None = None,
     ) -> None:
         try:
             [self.core], _ = creation.create(model, [providers], options, weights=weights)
