@@ -1,16 +1,10 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <set>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,10 +13,8 @@
 #include "bindings/registrations.hpp"
 #include "bindings/signals.hpp"
 #include "core/base/error.hpp"
-#include "core/create/session_factory.hpp"
 #include "core/cuda/startup.hpp"
-#include "core/weights/loader.hpp"
-#include "core/weights/plan.hpp"
+#include "core/weights/weight_load.hpp"
 
 namespace py = pybind11;
 
@@ -72,91 +64,18 @@ struct DeviceWeights {
   }
 };
 
-// A load on a thread for each device. Its threads end before it does, at their next chunk if they are not done.
-class Load {
- public:
-  Load(const std::shared_ptr<const WeightPlan>& plan, const std::vector<int>& devices, const LoaderOptions& options,
-       const std::shared_ptr<ReadAhead>& read_ahead)
-      : loader_(CudaStartup::instance(), plan, devices, options, read_ahead, nullptr) {}
-  ~Load() { stop(); }
-  Load(const Load&) = delete;
-  Load& operator=(const Load&) = delete;
-
-  void start() {
-    CudaStartup::instance().begin_contexts(loader_.devices());
-    try {
-      for (std::size_t i = 0; i < loader_.devices().size(); ++i) {
-        threads_.emplace_back([this, i] { bring_up(i); });
-      }
-    } catch (const std::system_error& error) {
-      throw Error(ErrorKind::runtime_exception, "cannot start a thread for each of " +
-                                                    std::to_string(loader_.devices().size()) +
-                                                    " devices: " + error.what());
-    }
-  }
-
-  // Whether all threads are done, after `timeout` at the latest.
-  bool wait(std::chrono::milliseconds timeout) {
-    std::unique_lock lock(mutex_);
-    return done_.wait_for(lock, timeout, [this] { return finished_ == threads_.size(); });
-  }
-
-  // The first error of any device is thrown.
-  std::vector<DeviceWeights> take() {
-    std::vector<DeviceWeights> stores;
-    for (std::size_t i = 0; i < loader_.devices().size(); ++i) {
-      loader_.wait_filled(i);
-      stores.push_back({freed_without_gil(loader_.allocated(i))});
-    }
-    return stores;
-  }
-
-  void stop() {
-    loader_.stop();
-    for (std::thread& thread : threads_) {
-      thread.join();
-    }
-    threads_.clear();
-  }
-
- private:
-  void bring_up(std::size_t index) noexcept {
-    loader_.want(index);
-    loader_.bring_up(index);
-    const std::lock_guard lock(mutex_);
-    ++finished_;
-    done_.notify_all();
-  }
-
-  WeightLoader loader_;
-  std::mutex mutex_;
-  std::condition_variable done_;
-  std::size_t finished_ = 0;
-  std::vector<std::thread> threads_;
-};
-
-// The last reference to a load, given up without the GIL: its threads take time to end.
-void give_up(Load* load) {
-  const ReleaseGil nogil;
-  delete load;  // NOLINT(cppcoreguidelines-owning-memory)
-}
-
 std::vector<DeviceWeights> load_weights(const SharedWeights& weights, const std::vector<int>& devices) {
-  if (devices.empty()) {
-    throw Error(ErrorKind::invalid_argument, "there is no device to load the weights to");
-  }
-  if (std::set<int>(devices.begin(), devices.end()).size() != devices.size()) {
-    throw Error(ErrorKind::invalid_argument, "a device is named twice, and has the weights once");
-  }
-  std::unique_ptr<Load, void (*)(Load*)> load(nullptr, &give_up);
-  {
+  const auto load = [&] {
     const ReleaseGil nogil;
-    load.reset(new Load(weights.plan, devices, weights.loader, weights.read_ahead));
-    load->start();
-  }
+    return freed_without_gil(std::make_shared<WeightLoad>(CudaStartup::instance(), weights, devices));
+  }();
   wait_until([&] { return load->wait(signal_interval); });  // the threads touch no Python object
   const ReleaseGil nogil;
-  return load->take();
+  std::vector<DeviceWeights> result;
+  for (auto& store : load->take()) {
+    result.push_back({freed_without_gil(std::move(store))});
+  }
+  return result;
 }
 
 }  // namespace

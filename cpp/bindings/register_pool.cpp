@@ -15,7 +15,6 @@
 #include "bindings/errors.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/pool_request.hpp"
-#include "bindings/pool_runners.hpp"
 #include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/signals.hpp"
@@ -23,6 +22,7 @@
 #include "core/base/timeline.hpp"
 #include "core/pool/pool.hpp"
 #include "core/pool/request_tensors.hpp"
+#include "core/pool/runners.hpp"
 
 namespace py = pybind11;
 
@@ -42,6 +42,25 @@ Request::Clock::time_point after(double seconds) { return Request::Clock::now() 
 
 // (max_size, max_delay in seconds, axis, sizes)
 using BatchingArgument = std::tuple<std::size_t, double, std::size_t, std::vector<std::size_t>>;
+
+// Has every runner run each feed so often. `run_options` may end the runs.
+void run_feeds(const std::shared_ptr<Session>& session, const std::vector<std::shared_ptr<Runner>>& runners,
+               const py::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline,
+               const py::object& run_options) {
+  if (feeds.empty()) {
+    return;
+  }
+  std::vector<WarmUp> all;
+  for (const auto& runner : runners) {
+    auto& requests = all.emplace_back(WarmUp{runner, {}}).requests;
+    for (const py::handle feed : feeds) {
+      requests.push_back(std::make_shared<PoolRequest>(session, py::none(), py::reinterpret_borrow<py::object>(feed),
+                                                       run_options, ""));
+    }
+  }
+  const ReleaseGil nogil;
+  warm_up(all, runs, timeline.get());
+}
 
 class PythonPool {
  public:
@@ -63,13 +82,17 @@ class PythonPool {
   PythonPool& operator=(const PythonPool&) = delete;
 
   // Each of the session's runners runs the feeds first, all at the same time.
-  void add(const PythonSession& session, int in_flight, std::size_t max_graphs, int runs_at_once, const py::list& feeds,
-           int warm_up_runs, const std::shared_ptr<Timeline>& timeline, const py::object& run_options) {
+  void add(const PythonSession& session, int in_flight, std::size_t max_graphs, const py::list& feeds, int warm_up_runs,
+           const std::shared_ptr<Timeline>& timeline, const py::object& run_options) {
     const std::vector<std::shared_ptr<Runner>> runners = [&] {
       const ReleaseGil nogil;
-      return make_runners(session.session, in_flight, max_graphs, runs_at_once);
+      auto made = make_runners(session.session, {in_flight, max_graphs});
+      for (auto& runner : made) {
+        runner = freed_without_gil(std::move(runner));
+      }
+      return made;
     }();
-    ortmulti::bindings::warm_up(session.session, runners, feeds, warm_up_runs, timeline, run_options);
+    run_feeds(session.session, runners, feeds, warm_up_runs, timeline, run_options);
     const ReleaseGil nogil;
     pool_->add(runners);
     std::shared_ptr<Session> none;
@@ -178,7 +201,7 @@ class PythonPool {
       const ReleaseGil nogil;
       return pool_->runners();
     }();
-    ortmulti::bindings::warm_up(session, runners, feeds, runs, timeline);
+    run_feeds(session, runners, feeds, runs, timeline, py::none());
   }
 
   bool cancel(const std::weak_ptr<PoolRequest>& request) {
@@ -317,7 +340,7 @@ void register_pool(py::module_& module) {
       .def(py::init<std::optional<std::size_t>, const std::optional<BatchingArgument>&>(),
            py::arg("max_waiting") = py::none(), py::arg("batching") = py::none())
       .def("add", &PythonPool::add, py::arg("session"), py::arg("in_flight") = 1, py::arg("max_graphs") = 0,
-           py::arg("runs_at_once") = 1, py::arg("feeds") = py::list(), py::arg("warm_up_runs") = 0,
+           py::arg("feeds") = py::list(), py::arg("warm_up_runs") = 0,
            py::arg("timeline") = std::shared_ptr<Timeline>(), py::arg("run_options") = py::none())
       .def("expect", &PythonPool::expect, py::arg("device"), py::arg("sessions"))
       .def("not_coming", &PythonPool::not_coming, py::arg("device"), py::arg("sessions"), py::arg("exception"))

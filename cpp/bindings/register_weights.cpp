@@ -2,11 +2,9 @@
 #include <pybind11/stl.h>
 
 #include <array>
-#include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstdint>
-#include <future>
+#include <memory>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -15,6 +13,7 @@
 
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
+#include "bindings/signals.hpp"
 #include "bindings/text.hpp"
 #include "core/base/hash.hpp"
 #include "core/onnx/optimized_model.hpp"
@@ -88,33 +87,18 @@ py::list left_out_of(const WeightList& list) {
 
 // Calls `poll` and handles signals meanwhile; what these raise ends it.
 std::uint64_t interruptible_file_checksum(const py::str& path, const py::object& poll) {
-  constexpr std::chrono::milliseconds signal_interval{50};
-  const std::string text = from_path(path);
-  std::atomic<bool> stop{false};
-  // `deferred`: where the system gives no thread, the checksum is computed in this one.
-  auto sum = std::async(std::launch::async | std::launch::deferred, [&] { return file_checksum(text, &stop); });
-  try {
-    for (;;) {
-      {
-        const ReleaseGil nogil;
-        if (sum.wait_for(signal_interval) != std::future_status::timeout) {
-          return sum.get();
-        }
-      }
-      if (!poll.is_none()) {
-        poll();
-      }
-      if (PyErr_CheckSignals() != 0) {
-        throw py::error_already_set();
-      }
-    }
-  } catch (...) {
-    stop = true;
-    if (sum.valid()) {
+  const auto sum = freed_without_gil(std::make_shared<FileChecksum>(from_path(path)));
+  for (;;) {
+    {
       const ReleaseGil nogil;
-      sum.wait();
+      if (sum->wait(signal_interval)) {
+        return sum->take();
+      }
     }
-    throw;
+    if (!poll.is_none()) {
+      poll();
+    }
+    check_signals();
   }
 }
 

@@ -148,7 +148,6 @@ class Pool:
         session: Session,
         in_flight: int = 1,
         max_graphs: int = 0,
-        runs_at_once: int = 1,
         feeds: list[Mapping[str, Any]] = ...,
         warm_up_runs: int = 0,
         timeline: Timeline | None = None,

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <set>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "core/base/hash.hpp"
+#include "failing_threads.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {
@@ -99,6 +102,33 @@ TEST(Checksum, OfWhatCannotBeReadIsAnError) {
   EXPECT_TRUE(throws(ErrorKind::no_such_file, {"is not a regular file"}, [&] { file_checksum(folder.path()); }));
   const std::atomic<bool> stop{true};
   EXPECT_TRUE(throws(ErrorKind::fail, {"cannot read"}, [&] { file_checksum(folder.write("file", "bytes"), &stop); }));
+}
+
+TEST(Checksum, IsComputedBesideTheCaller) {
+  const TemporaryFolder folder;
+  const std::string text = content(2 * block + 1);
+  const std::string path = folder.write("file", text);
+  FileChecksum sum(path);
+  EXPECT_TRUE(sum.wait(std::chrono::seconds(60)));
+  EXPECT_EQ(sum.take(), checksum(text.data(), text.size()));
+  const NoThreads none;
+  FileChecksum here(path);
+  EXPECT_TRUE(here.wait(std::chrono::milliseconds(0)));
+  EXPECT_EQ(here.take(), checksum(text.data(), text.size()));
+  FileChecksum missing(folder / "nowhere");
+  EXPECT_TRUE(throws(ErrorKind::no_such_file, {"nowhere"}, [&] { missing.take(); }));
+}
+
+TEST(Checksum, ThatNobodyWantsEndsSoon) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("sparse", "");
+  ASSERT_EQ(truncate(path.c_str(), std::int64_t{1} << 38U), 0);  // minutes to read
+  const auto begun = std::chrono::steady_clock::now();
+  {
+    const FileChecksum sum(path);
+    EXPECT_FALSE(sum.wait(std::chrono::milliseconds(10)));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(20));
 }
 
 }  // namespace

@@ -25,14 +25,6 @@ enum class Serialize { none, device, all, automatic };
 /// Whether 1,000 rounds of concurrent creation on one GPU passed with this release of ONNX Runtime ("1.31.1").
 bool concurrent_creation_stressed(const std::string& onnxruntime_version);
 
-/// Weights that the sessions of one device use together.
-struct SharedWeights {
-  std::shared_ptr<const WeightPlan> plan;
-  std::shared_ptr<ReadAhead> read_ahead;  ///< Null: nothing is read ahead.
-  LoaderOptions loader;
-  bool fill = true;  ///< Otherwise the weights' memory is only allocated: for sessions that never run.
-};
-
 struct CreationRequest {
   ModelSource model;
   std::vector<std::vector<Provider>> sessions;  ///< The providers of each session.

@@ -17,6 +17,14 @@
 
 namespace ortmulti {
 
+/// Weights that the sessions of one device use together.
+struct SharedWeights {
+  std::shared_ptr<const WeightPlan> plan;
+  std::shared_ptr<ReadAhead> read_ahead;  ///< Null: nothing is read ahead.
+  LoaderOptions loader;
+  bool fill = true;  ///< Otherwise the weights' memory is only allocated: for sessions that never run.
+};
+
 /// One plan's weights on several GPUs: read once, copied to the first device from pinned memory, and to the others from
 /// the first as it fills. Devices that cannot reach the first copy from the same pinned memory. Has no threads of its
 /// own but the readers: bring_up() is called from one for each device.

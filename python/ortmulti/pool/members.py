@@ -213,7 +213,6 @@ class Members:
             session._core,
             in_flight,
             graphs,
-            max(1, in_flight - 1),
             warming.feeds,
             warming.runs,
             timeline._core,

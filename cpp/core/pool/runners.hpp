@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "core/base/timeline.hpp"
+#include "core/ort/session.hpp"
+#include "core/pool/request.hpp"
+#include "core/pool/runner.hpp"
+
+namespace ortmulti {
+
+/// How a session serves a pool's requests. On the CPU it takes one at a time.
+struct Serving {
+  int in_flight = 1;           ///< Requests under way on a GPU: all but one of them run, while one is copied.
+  std::size_t max_graphs = 0;  ///< Shapes of which each runner keeps CUDA graphs; 0: none are captured.
+};
+
+/// What runs a pool's requests with a session: one runner on the CPU, `in_flight` of them on a GPU. Throws Error.
+std::vector<std::shared_ptr<Runner>> make_runners(const std::shared_ptr<Session>& session, const Serving& serving);
+
+/// What a runner runs before it takes requests.
+struct WarmUp {
+  std::shared_ptr<Runner> runner;
+  std::vector<std::shared_ptr<Request>> requests;
+};
+
+/// Each runner runs each of its requests `runs` times, all runners at the same time, as far as the system has threads.
+/// Each adds a span to the timeline, if there is one. Throws the first runner's error when all have ended.
+void warm_up(const std::vector<WarmUp>& all, int runs, Timeline* timeline);
+
+}  // namespace ortmulti
