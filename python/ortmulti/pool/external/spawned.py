@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing.spawn
 import os
 import socket
 import subprocess
@@ -16,7 +15,7 @@ from typing import Any, TypeAlias
 
 from ortmulti._create.onnxruntime_errors import error_of
 from ortmulti._create.onnxruntime_sessions import SessionSpec
-from ortmulti._runtime.exit_text import exit_text
+from ortmulti._runtime.child_process import ChildProcess
 from ortmulti.errors import DeviceError, Error
 from ortmulti.pool.external.ipc import Channel
 from ortmulti.pool.external.shm import Segment, place_all, space_for, take
@@ -63,15 +62,12 @@ class SpawnedSession:
         self._ended = ""  # how the process ended, once `close` was called
         self.signature: Signature | None = None
         code = _CODE.format(path=sys.path, data=their_data.fileno(), control=their_control.fileno(), parent=os.getpid())
-        executable = os.fsdecode(multiprocessing.spawn.get_executable())
         try:
             with their_data, their_control:
-                self.started = time.monotonic_ns()
-                self._process = subprocess.Popen(
-                    [executable, *subprocess._args_from_interpreter_flags(), "-c", code],  # type: ignore[attr-defined]
-                    pass_fds=[their_data.fileno(), their_control.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    process_group=0,  # Ctrl-C is this process's matter
+                self._process = ChildProcess(
+                    code,
+                    flags=subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
+                    descriptors=[their_data.fileno(), their_control.fileno()],
                 )
         except BaseException:
             self._channel.close()
@@ -108,7 +104,7 @@ class SpawnedSession:
                 file.flush()
                 message, descriptors = ("load", replace(spec, model=b"")), [file.fileno()]
             self.signature, spans = self._answer_to(message, descriptors, "while its session was created")
-        timeline.add("start process", self.started, spans[0][1], str(spec.device))
+        timeline.add("start process", self._process.started, spans[0][1], str(spec.device))
         for name, start, end in spans:
             timeline.add(name, start, end, str(spec.device))
 
@@ -209,17 +205,14 @@ class SpawnedSession:
 
     def wait(self, seconds: float) -> bool:
         """Waits until the process has ended, so many seconds at most, and returns whether it has."""
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        return self._process.wait(seconds)
 
     def death(self, when: str) -> DeviceError:
         """Waits until the process has ended, and says how."""
         if not self.wait(_PATIENCE):
             self._process.kill()
-        return DeviceError(f"{self._name}: the worker process {self.pid} {exit_text(self._process.wait())} {when}")
+            self._process.wait()
+        return DeviceError(f"{self._name}: the worker process {self.pid} {self._process.ending()} {when}")
 
     def close(self, error: Error) -> None:
         """Answers all that it still has with the error; the process has ended."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ortmulti._runtime.child_process import ChildProcess, tail
 from ortmulti.errors import Error
 
 # numpy is loaded beforehand: onnxruntime and ortmulti both need it, and neither's import should be charged with it.
@@ -28,8 +25,6 @@ from {module} import measure
 from ortmulti.tools.measure.fresh_process import answer
 sys.exit(answer(measure, import_seconds))
 """
-
-_STDERR_TAIL = 2000
 
 
 class MeasurementError(Error):
@@ -64,43 +59,27 @@ def run(
     Raises:
         MeasurementError: `measure` raised, the process died, or it took longer than `timeout`.
     """
-    with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder, (Path(folder) / "stderr").open("w+b") as output:
-        result_file = Path(folder) / "result.json"
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _LAUNCH.format(module=module, path=sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,
-        )
-        request = json.dumps({"spec": spec, "result_file": str(result_file)}).encode()
-        timed_out = False
+    with (
+        tempfile.TemporaryDirectory(prefix="ortmulti-") as folder,
+        (log := Path(folder, "output")).open("wb") as output,
+    ):
+        request_file, result_file = Path(folder) / "request.json", Path(folder) / "result.json"
+        request_file.write_text(json.dumps({"spec": spec, "result_file": str(result_file)}))
+        code = _LAUNCH.format(module=module, path=sys.path)
+        process = ChildProcess(code, [str(request_file)], output=output, environment=environment)
         try:
-            process.communicate(request, timeout=timeout)
-        except subprocess.TimeoutExpired:
-            timed_out = True
+            in_time = process.wait(timeout)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        output.seek(0)
-        stderr = output.read().decode(errors="replace")[-_STDERR_TAIL:]
-        if timed_out:
+            process.kill_group()
+        stderr = tail(log)
+        if not in_time:
             raise MeasurementError(f"took longer than {timeout:g} seconds and was ended", stderr)
         if not result_file.exists():
-            raise MeasurementError(death_text(process.returncode, stderr), stderr)
+            raise MeasurementError(f"the measuring process {process.ending(log)}", stderr)
         result: dict[str, Any] = json.loads(result_file.read_text())
         if "error" in result:
             raise MeasurementError(result["error"], stderr)
         return result
-
-
-def death_text(code: int, stderr: str) -> str:
-    """How a process has ended that gave no result, from its return code and what it wrote."""
-    how = f"ended by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended with exit code {code}"
-    lines = stderr.strip().splitlines()
-    return f"the measuring process {how} without a result" + (f"; its last line: {lines[-1]}" if lines else "")
 
 
 def answer(measure: Any, import_seconds: float) -> int:
@@ -109,7 +88,7 @@ def answer(measure: Any, import_seconds: float) -> int:
     Returns:
         The exit status.
     """
-    request = json.load(sys.stdin)
+    request = json.loads(Path(sys.argv[1]).read_text())
     try:
         result = measure({**request["spec"], "import_seconds": import_seconds})
     except Error as error:

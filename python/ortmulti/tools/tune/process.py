@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ortmulti._runtime.child_process import exit_text
 from ortmulti._runtime.closing import Closing
-from ortmulti.tools.measure.fresh_process import death_text
 from ortmulti.tools.tune.space import RejectedError
 
-_STDERR_TAIL = 2000
 _MOST_ANSWER = 1 << 20
 
 
@@ -135,4 +134,4 @@ class CandidateProcess(Closing):
         except subprocess.TimeoutExpired:
             self.close()
             return "closed its pipe and went on"
-        return death_text(code, self._log.read_text(errors="replace")[-_STDERR_TAIL:])
+        return f"the process {exit_text(code, self._log)}"

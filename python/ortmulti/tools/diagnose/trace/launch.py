@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ortmulti._runtime.exit_text import exit_text
+from ortmulti._runtime.child_process import ChildProcess
 
 from . import events
 from .assemble import Recording
@@ -34,8 +29,6 @@ steps.append((time.monotonic_ns(), time.thread_time_ns()))
 with open(sys.argv[1]) as file:
     worker.main(json.load(file), steps)
 """
-
-_TAIL_BYTES = 2000
 
 
 @dataclass(frozen=True)
@@ -61,31 +54,18 @@ def launch(
     """
     spec_file, log, told = folder / "spec.json", folder / "log", folder / "events"
     spec_file.write_text(json.dumps({**spec, "events": str(told), "profiles": f"{folder}/profile-"}))
-    timed_out = False
     with log.open("ab") as output:
-        started = time.monotonic_ns()
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PRELUDE, str(spec_file)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env={**os.environ, **environment},
-            start_new_session=True,
-        )
+        process = ChildProcess(_PRELUDE, [str(spec_file)], output=output, environment=environment)
         sampler = Sampler(process.pid, workers) if sampled else None
         try:
-            process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            timed_out = True
+            in_time = process.wait(timeout)
         finally:
             ended = time.monotonic_ns()
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.kill_group()
             if sampler is not None:
                 sampler.stop()
     recording = Recording(
-        started,
+        process.started,
         ended,
         process.pid,
         events.read(told),
@@ -94,17 +74,8 @@ def launch(
         {} if sampler is None else sampler.threads,
     )
     problem = recording.events.one("failed").get("text")
-    if timed_out:
+    if not in_time:
         problem = f"took longer than {timeout:g} seconds and was ended"
     elif problem is None and not recording.events.one("answered"):
-        problem = f"the process {exit_text(process.returncode)} without a result{_last_line(log)}"
+        problem = f"the process {process.ending(log)}"
     return Ended(recording, problem)
-
-
-def _last_line(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-        lines = file.read().decode(errors="replace").strip().splitlines()
-    # ONNX Runtime's log is there by our own wish, and says nothing of the end.
-    said = [line for line in lines if "[I:onnxruntime:" not in line]
-    return f"; its last line: {said[-1]}" if said else ""

@@ -1,0 +1,107 @@
+"""A fresh Python process, and an explanation of how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing.spawn
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+__all__ = ["ChildProcess", "exit_text", "tail"]
+
+_TAIL_BYTES = 2000
+# Measurements make ONNX Runtime log this; it says nothing of the end.
+_INFORMATION = "[I:onnxruntime:"
+
+
+class ChildProcess:
+    """Python that runs some code, spawned and not forked, in a session of its own: the terminal's Ctrl-C ends this
+    process and not that one.
+
+    Args:
+        code: The code to run.
+        arguments: ``sys.argv`` without its first entry.
+        flags: Of the interpreter.
+        output: Where it writes its standard output and error; None: as this process.
+        environment: Variables, besides this process's own.
+        descriptors: Open files that it inherits under the same numbers.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        arguments: Sequence[str] = (),
+        *,
+        flags: Sequence[str] = ("-P",),
+        output: IO[bytes] | None = None,
+        environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
+    ) -> None:
+        executable = os.fsdecode(multiprocessing.spawn.get_executable())
+        self.started = time.monotonic_ns()
+        self._process = subprocess.Popen(
+            [executable, *flags, "-c", code, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **(environment or {})},
+            pass_fds=descriptors,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the process has ended, so many seconds at most, and return whether it has."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Kill the process, if it has not ended."""
+        self._process.kill()
+
+    def kill_group(self) -> None:
+        """Kill the process with its children, at the latest just after its end, and wait for it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def ending(self, output: Path | None = None) -> str:
+        """How it ended, after "the process": "ended with exit code 1", with the last line of its output."""
+        return exit_text(self._process.returncode, output)
+
+
+def exit_text(code: int | None, output: Path | None = None) -> str:
+    """How a process has ended, after "the process"; a negative code is that of a signal, None is not known."""
+    if code is None:
+        text = "closed its pipe"
+    elif code >= 0:
+        text = f"ended with exit code {code}"
+    else:
+        text = f"was ended by signal {-code}"
+        with contextlib.suppress(ValueError):
+            text += f" ({signal.Signals(-code).name})"
+    return text if output is None else text + _last_line(output)
+
+
+def tail(output: Path) -> str:
+    """The end of a process's output."""
+    with output.open("rb") as file:
+        file.seek(max(0, output.stat().st_size - _TAIL_BYTES))
+        return file.read().decode(errors="replace")
+
+
+def _last_line(output: Path) -> str:
+    lines = [line for line in tail(output).strip().splitlines() if _INFORMATION not in line]
+    return f" without a result; its last line: {lines[-1]}" if lines else " without a result"
