@@ -34,7 +34,7 @@ PYTHON_READY ?=
 HAS_NVIDIA := $(shell command -v nvidia-smi || ls /dev/nvidiactl 2>/dev/null || /sbin/ldconfig -p 2>/dev/null | grep -m1 libcuda.so.1)
 RUNTIME ?= $(if $(HAS_NVIDIA),gpu,cpu)
 RELEASES ?= newest 1.21.1 1.23.2
-CMAKE_OPTIONS := -DORTMULTI_WERROR=ON
+CMAKE_OPTIONS := -DORTMULTI_WERROR=ON -DORTMULTI_UNITY=ON
 ifneq ($(ORTMULTI_GOOGLETEST_DIR),)
 CMAKE_OPTIONS += -DORTMULTI_GOOGLETEST_DIR=$(ORTMULTI_GOOGLETEST_DIR)
 endif
@@ -216,9 +216,13 @@ lint-format: packages
 	@echo "== clang-format"
 	@clang-format --dry-run -Werror $(CPP_FILES)
 
-lint-tidy: build
+# Needs the commands that compile the sources one by one, and nothing that is built.
+lint-tidy: packages
 	@echo "== clang-tidy"
-	@tools/clang_tidy.sh $(BUILD) $(if $(findstring undefined,$(origin TIDY_FILES)),,$(or $(TIDY_FILES),""))
+	@cmake -S . -B build/tidy -DORTMULTI_BUILD_BINDINGS=ON $(CMAKE_OPTIONS) -DORTMULTI_UNITY=OFF \
+	  -DORTMULTI_BUILD_TESTS=ON -DPython_EXECUTABLE="$$($(PY) -c 'import sys; print(sys.executable)')" \
+	  -Dpybind11_DIR="$$($(PY) -m pybind11 --cmakedir)" >/dev/null
+	@tools/clang_tidy.sh build/tidy $(if $(findstring undefined,$(origin TIDY_FILES)),,$(or $(TIDY_FILES),""))
 
 format: $(if $(PYTHON_READY),,$(VENV)/.packages)
 	@ruff check --fix --select I $(PYTHON_DIRS)
