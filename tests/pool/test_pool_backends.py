@@ -17,8 +17,8 @@ from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti import LoaderOptions, LoadProgress
+from ortmulti._core import LatencyHistogram
 from ortmulti.pool.engine import BackendName
-from ortmulti.pool.external.latency import LatencyHistogram
 from ortmulti.pool.external.threads import ThreadWorker
 from tests.support import onnx_models
 from tests.support.backends import on_every_backend

@@ -43,11 +43,11 @@ def open_backend(
     from ortmulti._create.foreign_options import to_session_options
     from ortmulti._create.onnxruntime_sessions import session_specs
     from ortmulti.pool.external.dispatch import Dispatcher
-    from ortmulti.pool.external.request_queue import Waiting
+    from ortmulti.pool.external.request_queue import RequestQueue
 
     start = time.monotonic()
     specs = session_specs(model, devices, sessions_per_device, to_session_options(options), provider_options)
-    waiting = Waiting() if batching is None else Waiting(batching.max_size, int(batching.max_delay_ms * 1e6))
+    waiting = RequestQueue() if batching is None else RequestQueue(batching.max_size, int(batching.max_delay_ms * 1e6))
     dispatcher = Dispatcher(max_queue, waiting)
     timeline = Timeline()
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from ortmulti.errors import QueueFull
 from ortmulti.pool.external.requests import Request
 
-__all__ = ["Room"]
+__all__ = ["Admission"]
 
 
-class Room:
+class Admission:
     """A limit of what waits. Its methods are called with the dispatcher's lock.
 
     Args:

@@ -178,7 +178,7 @@ class BackendEngine(abc.ABC):
         run_options: RunOptions | None,
         device: str,
         timeout: float | None,
-        tell: Callable[[Request], object],
+        notify: Callable[[Request], object],
     ) -> Request:
         self._dispatcher.check_process()
         if run_options is not None:
@@ -186,7 +186,7 @@ class BackendEngine(abc.ABC):
                 f"a pool with backend={self._name!r} takes no run_options: its runs are onnxruntime's"
             )
         names, feed = self._signature.check(output_names, input_feed)
-        request = Request(names, feed, device, timeout, tell)
+        request = Request(names, feed, device, timeout, notify)
         if self._batching is not None:
             batches.mark(request, self._batching)
         return request

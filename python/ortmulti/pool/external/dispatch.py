@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, Error, ForkError
-from ortmulti.pool.external.admission import Room
+from ortmulti.pool.external.admission import Admission
 from ortmulti.pool.external.deadlines import Timers
 from ortmulti.pool.external.groups import Group, Groups
-from ortmulti.pool.external.request_queue import Waiting
+from ortmulti.pool.external.request_queue import RequestQueue
 from ortmulti.pool.external.requests import Request, Run, Worker
 
 __all__ = ["Dispatcher"]
@@ -30,7 +30,7 @@ class Dispatcher:
         waiting: The queue.
     """
 
-    def __init__(self, max_waiting: int | None, waiting: Waiting) -> None:
+    def __init__(self, max_waiting: int | None, waiting: RequestQueue) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._settled = threading.Condition(self._lock)
@@ -38,7 +38,7 @@ class Dispatcher:
         self._groups = Groups()
         self._workers: list[Worker] = []
         self._timers = Timers(self._lock, self._due)
-        self._room = Room(self._lock, max_waiting, lambda: len(waiting) + self._groups.staged())
+        self._admission = Admission(self._lock, max_waiting, lambda: len(waiting) + self._groups.staged())
         self._cancelled_waiting = 0
         self._failed_waiting = 0
         self._closing = False
@@ -94,9 +94,9 @@ class Dispatcher:
                     if request.deadline is not None and request.deadline <= time.monotonic_ns():
                         raise DeadlineExceeded("the request's deadline passed before there was room for it")
                     worker = self._groups.choose(request) if request.key is None else None
-                    if not limited or (worker is not None and not worker.runs) or not self._room.is_full():
+                    if not limited or (worker is not None and not worker.runs) or not self._admission.is_full():
                         break
-                    self._room.wait(request, give_up)
+                    self._admission.wait(request, give_up)
                     self._check_accepted(request)
                 if request.deadline is not None:
                     self._timers.add(request.deadline, request)
@@ -187,7 +187,7 @@ class Dispatcher:
                         self._fail(group, request, answer, started, ended)
                 else:
                     group.counts.done += 1
-                    group.counts.record(request.asked, started, ended)
+                    group.counts.record(request.submitted, started, ended)
                     request.outputs = answer
                     request.seconds = (ended - started) * 1e-9
                     self._conclude(request)
@@ -224,7 +224,7 @@ class Dispatcher:
                     if not begun:
                         self._waiting.put_back(request)
                     elif not self._retry(group, request):
-                        self._fail(group, request, error, request.asked, now)
+                        self._fail(group, request, error, request.submitted, now)
             self._give_out()
         return any_begun
 
@@ -255,7 +255,7 @@ class Dispatcher:
                     for group in self._groups
                 ],
                 "waiting": self._waiting.of(""),
-                "rejected": self._room.rejected,
+                "rejected": self._admission.rejected,
                 "cancelled_waiting": self._cancelled_waiting,
                 "failed_waiting": self._failed_waiting,
             }
@@ -284,7 +284,7 @@ class Dispatcher:
                 return
             with self._lock:
                 self._closing = True
-                self._room.note()
+                self._admission.note()
                 if cancel_waiting:
                     self._end_all(begun=False)
                 self._waiting.hurry = True
@@ -319,7 +319,7 @@ class Dispatcher:
             if not requests:
                 break
             self._give(worker, requests)
-        self._room.note()
+        self._admission.note()
         self._note_settled()
 
     def _give_out(self) -> None:
@@ -358,7 +358,7 @@ class Dispatcher:
         self._conclude(request)
         if run is not None and run in run.worker.runs and not run.wanted:
             run.worker.end_early(run)
-        self._room.note()
+        self._admission.note()
         self._note_settled()
 
     def _due(self, request: Request | None) -> None:
@@ -372,7 +372,7 @@ class Dispatcher:
 
     def _fail(self, group: Group, request: Request, error: BaseException, started: int, ended: int) -> None:
         group.counts.failed += 1
-        group.counts.record(request.asked, started, ended)
+        group.counts.record(request.submitted, started, ended)
         request.error = error
         self._conclude(request)
 
@@ -384,7 +384,7 @@ class Dispatcher:
             self._failed_waiting += 1
             request.error = DeviceError(f"{group.device} was taken out of the pool: {reason}")
             self._conclude(request)
-        self._room.note()
+        self._admission.note()
 
     def _end_all(self, begun: bool) -> None:
         """Cancels what has not begun, and with ``begun`` fails what has."""
@@ -408,9 +408,9 @@ class Dispatcher:
     def _conclude(self, request: Request) -> None:
         request.concluded = True
         self._timers.drop(request)
-        tell, request.tell = request.tell, None
-        if tell is not None:
-            tell(request)
+        notify, request.notify = request.notify, None
+        if notify is not None:
+            notify(request)
 
     def _is_settled(self) -> bool:
         return not len(self._waiting) and not any(run.wanted for worker in self.workers for run in worker.runs)
@@ -426,5 +426,5 @@ class Dispatcher:
             if run is not None and run in run.worker.runs and not run.taken:
                 run.worker.begin(run)  # again: a worker takes up a run once
             if not request.concluded:
-                request.tell = None
+                request.notify = None
                 self._abandon(request, None)

@@ -18,11 +18,10 @@ from ortmulti.errors import Error, InvalidArgument, InvalidType
 from ortmulti.pool.external import batches
 from ortmulti.pool.external.base import BackendEngine
 from ortmulti.pool.external.dispatch import Dispatcher
-from ortmulti.pool.external.requests import Request, Run, Worker
+from ortmulti.pool.external.requests import Notify, Reports, Request, Run, Worker, await_reports
 from ortmulti.pool.external.shm import Segment
 from ortmulti.pool.external.signature import Signature
 from ortmulti.pool.external.spawned import SpawnedSession
-from ortmulti.pool.external.worker_spec import Notify, Reports, await_reports
 from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:

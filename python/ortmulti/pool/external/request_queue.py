@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from ortmulti.pool.external.requests import Request
 
-__all__ = ["Waiting"]
+__all__ = ["RequestQueue"]
 
 
-class Waiting:
+class RequestQueue:
     """Requests in the order in which they were asked for, those for one device apart. Guarded by the dispatcher's lock.
 
     Args:
@@ -46,7 +46,7 @@ class Waiting:
             return None
         self._sizes[request.device, request.key] += request.size
         # Also where there are enough: others may be taken without it.
-        return request.asked + self._delay if self._delay else None
+        return request.submitted + self._delay if self._delay else None
 
     def put_back(self, request: Request) -> None:
         """Adds what was asked for before the others; it runs alone."""
@@ -91,7 +91,7 @@ class Waiting:
         return (
             request.key is None
             or self.hurry
-            or now >= request.asked + self._delay
+            or now >= request.submitted + self._delay
             or self._sizes[request.device, request.key] >= self._most
         )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import abc
+import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-__all__ = ["Request", "Run", "Worker"]
+__all__ = ["Notify", "Reports", "Request", "Run", "Worker", "await_reports"]
 
 
 class Request:
@@ -18,19 +19,18 @@ class Request:
         feed: The inputs, checked; None once they are not needed.
         device: Where it is to run; empty: anywhere.
         timeout: Seconds until the answer is not wanted any more.
-        tell: Called once, when it is concluded, with the lock: it must not wait.
+        notify: Called once, when it is concluded, with the lock: it must not wait.
         key: What requests have alike that may run together; None: it runs alone.
         size: Its size along the axis of batches.
         number: By which waiting requests are ordered.
         run: The run that has it.
-        answer: What `tell` needs.
+        answer: What `notify` needs.
         outputs, error, cancelled: The answer.
         seconds: How long its run took.
     """
 
     __slots__ = (
         "answer",
-        "asked",
         "cancelled",
         "concluded",
         "deadline",
@@ -39,13 +39,14 @@ class Request:
         "feed",
         "key",
         "names",
+        "notify",
         "number",
         "outputs",
         "retried",
         "run",
         "seconds",
         "size",
-        "tell",
+        "submitted",
         "timeout",
         "timer",
     )
@@ -56,19 +57,19 @@ class Request:
         feed: Mapping[str, Any],
         device: str,
         timeout: float | None,
-        tell: Callable[[Request], object],
+        notify: Callable[[Request], object],
     ) -> None:
         self.names = names
         self.feed: Mapping[str, Any] | None = feed
         self.device = device
         self.timeout = timeout
-        self.tell: Callable[[Request], object] | None = tell
+        self.notify: Callable[[Request], object] | None = notify
         self.answer: Any = None
         self.key: Any = None
         self.size = 0
         self.number = 0
-        self.asked = time.monotonic_ns()
-        self.deadline = None if timeout is None else self.asked + int(min(timeout, 1e8) * 1e9)
+        self.submitted = time.monotonic_ns()
+        self.deadline = None if timeout is None else self.submitted + int(min(timeout, 1e8) * 1e9)
         self.timer: Any = None
         self.run: Run | None = None
         self.retried = False
@@ -159,3 +160,21 @@ class Worker(abc.ABC):
         Args:
             patience: Seconds after which what cannot be ended is left or killed; None: as long as it takes.
         """
+
+
+Reports: TypeAlias = "queue.SimpleQueue[tuple[Worker, BaseException | None]]"
+Notify: TypeAlias = Callable[[int, int, str], object]
+"""Called as ``notify(ready, total, device)`` whenever a session is ready."""
+
+
+def await_reports(reports: Reports, total: int, notify: Notify) -> None:
+    """Wait until ``total`` workers have reported that they are ready.
+
+    Raises:
+        BaseException: The first error that a worker reported.
+    """
+    for ready in range(1, total + 1):
+        worker, error = reports.get()
+        if error is not None:
+            raise error
+        notify(ready, total, worker.device)

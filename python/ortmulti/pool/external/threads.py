@@ -18,9 +18,8 @@ from ortmulti.errors import ClosedError
 from ortmulti.pool.external import batches
 from ortmulti.pool.external.base import BackendEngine
 from ortmulti.pool.external.dispatch import Dispatcher
-from ortmulti.pool.external.requests import Request, Run, Worker
+from ortmulti.pool.external.requests import Notify, Reports, Request, Run, Worker, await_reports
 from ortmulti.pool.external.signature import Signature
-from ortmulti.pool.external.worker_spec import Notify, Reports, await_reports
 from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:
