@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <pybind11/stl.h>
 
 #include <array>
@@ -56,13 +55,13 @@ WeightList make_list(const std::vector<FileTuple>& files, const std::vector<Weig
   return list;
 }
 
-py::tuple to_tuple(const WeightFile& file) {
+py::tuple to_tuple(const FileIdentity& file) {
   return py::make_tuple(to_str(file.path), file.size, file.inode, file.mtime_ns);
 }
 
-py::list to_list(const std::vector<WeightFile>& files) {
+py::list to_list(const std::vector<FileIdentity>& files) {
   py::list result;
-  for (const WeightFile& file : files) {
+  for (const FileIdentity& file : files) {
     result.append(to_tuple(file));
   }
   return result;
@@ -108,8 +107,7 @@ int open_nofollow(const py::object& path, int flags) {
   int descriptor = -1;
   {
     const ReleaseGil nogil;
-    constexpr int private_mode = 0600;
-    descriptor = open(text.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, private_mode);
+    descriptor = ortmulti::open_nofollow(text, flags);
   }
   if (descriptor < 0) {
     PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
@@ -132,7 +130,7 @@ void register_weights(py::module_& module) {
       "index_model_file",
       [](const FileTuple& model) {
         const auto& [path, size, inode, mtime_ns] = model;
-        const WeightFile file{from_str(path), size, inode, mtime_ns};
+        const FileIdentity file{from_str(path), size, inode, mtime_ns};
         const ReleaseGil nogil;
         return index_model_file(file);
       },
@@ -149,7 +147,7 @@ void register_weights(py::module_& module) {
       "identify_file",
       [](const py::str& path) {
         const std::string text = from_path(path);
-        WeightFile file;
+        FileIdentity file;
         {
           const ReleaseGil nogil;
           file = identify_file(text);
@@ -162,7 +160,7 @@ void register_weights(py::module_& module) {
       [](const ModelIndex& index, const py::str& folder, const py::str& model) {
         const std::string folder_path = from_path(folder);
         const std::string model_path = from_path(model);
-        std::vector<WeightFile> files;
+        std::vector<FileIdentity> files;
         {
           const ReleaseGil nogil;  // nobody changes the index
           ExternalFiles external(folder_path, model_path);

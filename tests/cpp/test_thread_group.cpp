@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "core/base/cpu_affinity.hpp"
+#include "core/base/file.hpp"
 #include "core/base/numa.hpp"
-#include "core/base/small_file.hpp"
 #include "core/create/session_factory.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/session.hpp"

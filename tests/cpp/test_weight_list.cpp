@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/file_io.hpp"
+#include "core/base/file.hpp"
 #include "core/onnx/optimized_model.hpp"
 #include "core/onnx/weight_list.hpp"
 #include "core/onnx/wire.hpp"
@@ -57,7 +57,7 @@ TEST_F(WeightListTest, SaysWhereInlineAndExternalWeightsLie) {
 
 TEST_F(WeightListTest, TheModelIsAmongTheFilesWhereAllItsWeightsAreExternal) {
   const std::string path = model_path("external");
-  const std::vector<WeightFile> files = shareable_weights(path).files;
+  const std::vector<FileIdentity> files = shareable_weights(path).files;
   EXPECT_EQ(std::count(files.begin(), files.end(), identify_file(path)), 1);
   EXPECT_EQ(files.size(), 2U);
 }
@@ -178,7 +178,7 @@ TEST(ModelFile, ThatIsCutWhileItIsReadIsAnError) {
 
 TEST(ModelFile, ThatIsNotTheOneThatWasIdentifiedIsAnError) {
   const TemporaryFolder folder;
-  const WeightFile model = identify_file(folder.write("model", model_of(3, 10)));
+  const FileIdentity model = identify_file(folder.write("model", model_of(3, 10)));
   EXPECT_EQ(index_model_file(model).initializers.size(), 3U);
   folder.write("model", model_of(4, 10));
   EXPECT_TRUE(throws(ErrorKind::weights, {"model", "changed or replaced"}, [&] { index_model_file(model); }));

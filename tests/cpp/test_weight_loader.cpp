@@ -77,7 +77,7 @@ TEST_F(WeightLoading, PutsTheRightBytesOnEveryDevice) {
     if (random() % 2 == 0) {
       std::vector<ReadAhead::Range> ranges;
       ranges.reserve(files.list.files.size());
-      for (const WeightFile& file : files.list.files) {
+      for (const FileIdentity& file : files.list.files) {
         ranges.push_back({file.path, 0, file.size});
       }
       request.read_ahead = std::make_shared<ReadAhead>(ranges);

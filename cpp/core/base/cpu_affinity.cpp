@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <set>
 
-#include "core/base/small_file.hpp"
+#include "core/base/file.hpp"
 
 namespace ortmulti {
 namespace {

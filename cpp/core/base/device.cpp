@@ -5,7 +5,7 @@
 #include <system_error>
 
 #include "core/base/error.hpp"
-#include "core/base/small_file.hpp"
+#include "core/base/file.hpp"
 
 namespace ortmulti {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/base/cpu_affinity.hpp"
-#include "core/base/file_io.hpp"
+#include "core/base/file.hpp"
 
 namespace ortmulti {
 namespace {
@@ -114,7 +114,7 @@ std::uint64_t file_checksum(const std::string& path, const std::atomic<bool>* st
       for (std::uint64_t at = begin; at < end; at += piece_bytes) {
         const auto length = static_cast<std::size_t>(std::min<std::uint64_t>(piece_bytes, end - at));
         const bool stopped = stop != nullptr && *stop;
-        if (const int code = stopped ? ECANCELED : file.try_read(buffer, length, at); code != 0) {
+        if (const int code = stopped ? ECANCELED : file.try_read(buffer, length, at).error; code != 0) {
           problem = code;
           break;
         }

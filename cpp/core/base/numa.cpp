@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "core/base/cpu_affinity.hpp"
+#include "core/base/file.hpp"
 #include "core/base/serial_thread.hpp"
-#include "core/base/small_file.hpp"
 
 namespace ortmulti {
 namespace {

@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "core/base/error.hpp"
-#include "core/base/file_io.hpp"
-#include "core/base/mapped_file.hpp"
+#include "core/base/file.hpp"
 #include "core/onnx/index.hpp"
 #include "core/onnx/rewrite.hpp"
 
@@ -25,9 +24,9 @@ constexpr std::size_t block_bytes = std::size_t{1} << 20U;
 // A file that is read while its identity is what was noted before.
 class Source {
  public:
-  explicit Source(const WeightFile& identity) : identity_(identity), file_(identity.path) { check(); }
+  explicit Source(const FileIdentity& identity) : identity_(identity), file_(identity.path) { check(); }
 
-  const WeightFile& identity() const noexcept { return identity_; }
+  const FileIdentity& identity() const noexcept { return identity_; }
 
   // Calls `take` with one block of the range after the other, until it says no; false then.
   template <typename Take>
@@ -47,13 +46,13 @@ class Source {
 
   // That it was not changed meanwhile.
   void check() const {
-    if (identify_open_file(file_) != identity_) {
+    if (file_.identity() != identity_) {
       throw Error(ErrorKind::fail, "'" + identity_.path + "' was changed while it was read");
     }
   }
 
  private:
-  WeightFile identity_;
+  FileIdentity identity_;
   InputFile file_;
   std::vector<unsigned char> block_;
 };
@@ -184,7 +183,7 @@ class Splitter {
     return offset;
   }
 
-  Source& source_of(const WeightFile& file) {
+  Source& source_of(const FileIdentity& file) {
     std::unique_ptr<Source>& source = sources_[file.path];
     if (!source) {
       source = std::make_unique<Source>(file);

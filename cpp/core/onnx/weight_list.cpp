@@ -1,19 +1,10 @@
 #include "core/onnx/weight_list.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <climits>
-#include <cstdlib>
 #include <memory>
-#include <system_error>
 
 #include "core/base/error.hpp"
-#include "core/base/file_io.hpp"
+#include "core/base/file.hpp"
 #include "core/onnx/element_types.hpp"
 #include "core/onnx/wire.hpp"
 
@@ -33,68 +24,13 @@ bool lies_in(const std::string& path, const std::string& folder) {
 
 std::string quote(const std::string& text) { return "'" + text + "'"; }
 
-WeightFile identity(const std::string& path, const struct stat& status) {
-  if (!S_ISREG(status.st_mode)) {
-    throw Error(ErrorKind::no_such_file, "'" + path + "' is not a regular file");
-  }
-  constexpr std::int64_t second = 1'000'000'000;
-  WeightFile file;
-  file.path = path;
-  file.size = static_cast<std::uint64_t>(status.st_size);
-  file.inode = status.st_ino;
-  file.mtime_ns = status.st_mtim.tv_sec * second + status.st_mtim.tv_nsec;
-  return file;
-}
-
-Error changed(const WeightFile& file) {
+Error changed(const FileIdentity& file) {
   return Error(ErrorKind::weights, quote(file.path) + " was changed or replaced while it was loaded; load again");
-}
-
-// The path without symbolic links and the status of one and the same file, whatever is renamed meanwhile; errno or 0.
-int resolve_once(const std::string& path, std::string& real, struct stat& status) {
-  // O_PATH opens no device and waits for no FIFO.
-  const int descriptor = open(path.c_str(), O_PATH | O_CLOEXEC);
-  if (descriptor < 0) {
-    return errno;
-  }
-  int code = fstat(descriptor, &status) == 0 ? 0 : errno;
-  std::array<char, PATH_MAX> target{};
-  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
-  if (const ssize_t length = readlink(link.c_str(), target.data(), target.size()); length > 0) {
-    real.assign(target.data(), static_cast<std::size_t>(length));
-  } else {  // there is no /proc
-    real = real_path(path);
-    code = code == 0 && real.empty() ? errno : code;
-  }
-  close(descriptor);
-  return code;
 }
 
 }  // namespace
 
-std::string folder_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
-}
-
-std::string real_path(const std::string& path) {
-  struct Free {
-    void operator()(char* text) const { std::free(text); }  // NOLINT(cppcoreguidelines-no-malloc): realpath's memory
-  };
-  const std::unique_ptr<char, Free> resolved(realpath(path.c_str(), nullptr));
-  return resolved ? resolved.get() : "";
-}
-
-WeightFile identify_file(const std::string& path) {
-  std::string real;
-  struct stat status{};
-  if (const int code = resolve_once(path, real, status); code != 0) {
-    throw Error(ErrorKind::no_such_file, "cannot open '" + path + "': " + std::generic_category().message(code));
-  }
-  return identity(real, status);
-}
-
-std::unique_ptr<const InputFile> open_listed(const WeightFile& listed) {
+std::unique_ptr<const InputFile> open_listed(const FileIdentity& listed) {
   std::unique_ptr<const InputFile> file;
   try {
     file = std::make_unique<const InputFile>(listed.path);
@@ -105,30 +41,21 @@ std::unique_ptr<const InputFile> open_listed(const WeightFile& listed) {
   return file;
 }
 
-void check_open(const InputFile& file, const WeightFile& listed) {
-  if (identify_open_file(file) != listed) {
+void check_open(const InputFile& file, const FileIdentity& listed) {
+  if (file.identity() != listed) {
     throw changed(listed);
   }
 }
 
-void check_unchanged(const std::vector<WeightFile>& listed) {
-  for (const WeightFile& file : listed) {
-    struct stat status{};
-    if (lstat(file.path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || identity(file.path, status) != file) {
+void check_unchanged(const std::vector<FileIdentity>& listed) {
+  for (const FileIdentity& file : listed) {
+    if (!is_unchanged(file)) {
       throw changed(file);
     }
   }
 }
 
-WeightFile identify_open_file(const InputFile& file) {
-  struct stat status{};
-  if (fstat(file.descriptor(), &status) != 0) {
-    file.fail(errno);
-  }
-  return identity(file.path(), status);
-}
-
-std::size_t add_file(WeightList& list, const WeightFile& file) {
+std::size_t add_file(WeightList& list, const FileIdentity& file) {
   const auto at = std::find(list.files.begin(), list.files.end(), file);
   const auto index = static_cast<std::size_t>(at - list.files.begin());
   if (at == list.files.end()) {
@@ -198,7 +125,7 @@ ExternalFiles::ExternalFiles(const std::string& folder, const std::string& model
   }
 }
 
-WeightFile ExternalFiles::resolve(const std::string& location, const std::string& owner) const {
+FileIdentity ExternalFiles::resolve(const std::string& location, const std::string& owner) const {
   if (location.empty() || location.find('\0') != std::string::npos) {
     throw Error(ErrorKind::fail, owner + " names no file");
   }
@@ -207,23 +134,21 @@ WeightFile ExternalFiles::resolve(const std::string& location, const std::string
     throw Error(ErrorKind::fail, data + ": the path must be relative to the model's folder " + quote(folder_));
   }
   const std::string path = folder_ + "/" + location;
-  std::string real;
-  struct stat status{};
-  if (const int code = resolve_once(path, real, status); code != 0) {
-    throw Error(ErrorKind::no_such_file,
-                data + ": cannot open " + quote(path) + ": " + std::generic_category().message(code));
-  }
-  if (std::none_of(allowed_.begin(), allowed_.end(), [&](const auto& allowed) { return lies_in(real, allowed); })) {
-    throw Error(ErrorKind::fail, data + ": " + quote(real) + " is outside of the model's folder " + quote(folder_));
-  }
+  FileIdentity file;
   try {
-    return identity(real, status);
+    file = identify_file(path);
   } catch (const Error& error) {
     throw Error(error.kind(), data + ": " + error.what());
   }
+  if (std::none_of(allowed_.begin(), allowed_.end(),
+                   [&](const auto& allowed) { return lies_in(file.path, allowed); })) {
+    throw Error(ErrorKind::fail,
+                data + ": " + quote(file.path) + " is outside of the model's folder " + quote(folder_));
+  }
+  return file;
 }
 
-const WeightFile& ExternalFiles::find(const std::string& location, const std::string& owner) {
+const FileIdentity& ExternalFiles::find(const std::string& location, const std::string& owner) {
   auto at = found_.find(location);
   if (at == found_.end()) {
     at = found_.emplace(location, resolve(location, owner)).first;
@@ -231,11 +156,11 @@ const WeightFile& ExternalFiles::find(const std::string& location, const std::st
   return at->second;
 }
 
-const WeightFile& ExternalFiles::find(const std::string& location) { return find(location, "external data"); }
+const FileIdentity& ExternalFiles::find(const std::string& location) { return find(location, "external data"); }
 
-const WeightFile& ExternalFiles::find(const Initializer& initializer) {
+const FileIdentity& ExternalFiles::find(const Initializer& initializer) {
   const std::string owner = "the external data of " + quote(initializer.name);
-  const WeightFile& file = find(initializer.location, owner);
+  const FileIdentity& file = find(initializer.location, owner);
   const std::uint64_t size = file.size;
   if (initializer.offset > size || initializer.length > size - initializer.offset) {
     throw Error(ErrorKind::fail, owner + " in " + quote(initializer.location) + ": it is " +
@@ -246,7 +171,7 @@ const WeightFile& ExternalFiles::find(const Initializer& initializer) {
   return file;
 }
 
-ModelIndex index_model_file(const WeightFile& model) {
+ModelIndex index_model_file(const FileIdentity& model) {
   const std::unique_ptr<const InputFile> file = open_listed(model);
   ModelIndex index = index_model(ModelBytes(*file));
   check_open(*file, model);
@@ -254,7 +179,7 @@ ModelIndex index_model_file(const WeightFile& model) {
 }
 
 WeightList shareable_weights(const std::string& model_path, std::uint64_t min_bytes) {
-  const WeightFile model = identify_file(model_path);
+  const FileIdentity model = identify_file(model_path);
   const ModelIndex index = index_model_file(model);
   const SharingRules rules(index);
   ExternalFiles external(folder_of(model_path), model_path);
@@ -262,7 +187,7 @@ WeightList shareable_weights(const std::string& model_path, std::uint64_t min_by
   list.files.push_back(model);
   for (const Initializer& initializer : index.initializers) {
     const bool is_external = initializer.storage == Storage::external;
-    const WeightFile& file = is_external ? external.find(initializer) : model;
+    const FileIdentity& file = is_external ? external.find(initializer) : model;
     if (initializer.length < min_bytes) {
       continue;
     }

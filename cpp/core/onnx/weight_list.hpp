@@ -8,44 +8,23 @@
 #include <string>
 #include <vector>
 
+#include "core/base/file.hpp"
 #include "core/onnx/index.hpp"
 
 namespace ortmulti {
 
-class InputFile;
-
-/// A file as it was when its weights were listed.
-struct WeightFile {
-  std::string path;  ///< Absolute, without symbolic links.
-  std::uint64_t size = 0;
-  std::uint64_t inode = 0;
-  std::int64_t mtime_ns = 0;  ///< Nanoseconds since 1970.
-
-  friend bool operator==(const WeightFile& left, const WeightFile& right) {
-    return left.path == right.path && left.size == right.size && left.inode == right.inode &&
-           left.mtime_ns == right.mtime_ns;
-  }
-  friend bool operator!=(const WeightFile& left, const WeightFile& right) { return !(left == right); }
-};
-
-/// What the file system says of this file now. Throws Error with no_such_file unless it is a regular file.
-WeightFile identify_file(const std::string& path);
-
 /// The index of a model file. Throws Error: with ErrorKind::weights for another file than was identified, or one that
 /// is changed meanwhile; as index_model.
-ModelIndex index_model_file(const WeightFile& model);
+ModelIndex index_model_file(const FileIdentity& model);
 
 /// Opens a listed file. Throws Error with ErrorKind::weights where that fails, or opens another file than was listed.
-std::unique_ptr<const InputFile> open_listed(const WeightFile& listed);
+std::unique_ptr<const InputFile> open_listed(const FileIdentity& listed);
 
 /// Throws Error with ErrorKind::weights where an open file is no longer as it was listed.
-void check_open(const InputFile& file, const WeightFile& listed);
+void check_open(const InputFile& file, const FileIdentity& listed);
 
 /// Throws Error with ErrorKind::weights for a path that leads to another file than was listed, or to a changed one.
-void check_unchanged(const std::vector<WeightFile>& listed);
-
-/// The same of a file that is open, under the path that it was opened with.
-WeightFile identify_open_file(const InputFile& file);
+void check_unchanged(const std::vector<FileIdentity>& listed);
 
 /// An initializer whose value several sessions may have in common.
 struct Weight {
@@ -64,7 +43,7 @@ struct LeftOut {
 };
 
 struct WeightList {
-  std::vector<WeightFile> files;  ///< The model's own, too, where the list is of a model file.
+  std::vector<FileIdentity> files;  ///< The model's own, too, where the list is of a model file.
   std::vector<Weight> weights;
   std::vector<LeftOut> left_out;
 };
@@ -102,27 +81,21 @@ class ExternalFiles {
   ExternalFiles(const std::string& folder, const std::string& model_path);
 
   /// Find the file of an external initializer. Throws Error, naming both, unless the initializer lies in it completely.
-  const WeightFile& find(const Initializer& initializer);
+  const FileIdentity& find(const Initializer& initializer);
 
   /// Find a file by its location in the model. Throws Error, naming it.
-  const WeightFile& find(const std::string& location);
+  const FileIdentity& find(const std::string& location);
 
  private:
-  const WeightFile& find(const std::string& location, const std::string& owner);
-  WeightFile resolve(const std::string& location, const std::string& owner) const;
+  const FileIdentity& find(const std::string& location, const std::string& owner);
+  FileIdentity resolve(const std::string& location, const std::string& owner) const;
 
   std::string folder_;
-  std::vector<std::string> allowed_;         // folders, absolute and without symbolic links
-  std::map<std::string, WeightFile> found_;  // by location
+  std::vector<std::string> allowed_;           // folders, absolute and without symbolic links
+  std::map<std::string, FileIdentity> found_;  // by location
 };
 
 /// Adds `file` to the list's files unless it is there; its index.
-std::size_t add_file(WeightList& list, const WeightFile& file);
-
-/// The folder that a path names a file in; "." for a mere name.
-std::string folder_of(const std::string& path);
-
-/// A path without symbolic links and relative parts; empty if there is no such file.
-std::string real_path(const std::string& path);
+std::size_t add_file(WeightList& list, const FileIdentity& file);
 
 }  // namespace ortmulti

@@ -50,7 +50,7 @@ void ModelBytes::move_window(std::uint64_t begin, std::uint64_t length) {
 }
 
 void ModelBytes::read(void* target, std::uint64_t begin, std::uint64_t length) const {
-  const int code = file_->try_read(target, length, begin);
+  const int code = file_->try_read(target, length, begin).error;
   if (code == ENODATA) {
     throw Error(ErrorKind::weights, "'" + file_->path() + "' was changed while it was read: it ends before byte " +
                                         std::to_string(begin + length) + "; try again");

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/file_io.hpp"
+#include "core/base/file.hpp"
 
 namespace ortmulti {
 

@@ -7,7 +7,7 @@
 namespace ortmulti {
 
 MappedWeightStore::MappedWeightStore(WeightList list) : list_(std::move(list)) {
-  for (const WeightFile& file : list_.files) {
+  for (const FileIdentity& file : list_.files) {
     files_.push_back(std::make_unique<MappedFile>(*open_listed(file)));
   }
   const auto memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/base/mapped_file.hpp"
+#include "core/base/file.hpp"
 #include "core/onnx/weight_list.hpp"
 #include "core/ort/weight_store.hpp"
 

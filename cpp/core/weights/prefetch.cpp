@@ -1,11 +1,8 @@
 #include "core/weights/prefetch.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <limits>
@@ -15,6 +12,8 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/error.hpp"
+#include "core/base/file.hpp"
 #include "core/base/fork.hpp"
 #include "core/base/page_cache.hpp"
 
@@ -33,36 +32,16 @@ constexpr std::uint64_t joined_gap = 64U << 10U;
 // How often one who waits looks at its stop flag, which nobody announces.
 constexpr std::chrono::milliseconds stop_interval{5};
 
-// An open regular file; not anything whose opening or reading would wait for somebody.
-class OpenFile {
- public:
-  explicit OpenFile(const std::string& path)
-      : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
-    struct stat status{};
-    if (descriptor_ >= 0 && (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode))) {
-      close(descriptor_);
-      descriptor_ = -1;
-    }
-    if (descriptor_ >= 0) {
-      size_ = static_cast<std::uint64_t>(status.st_size);
-      static_cast<void>(posix_fadvise(descriptor_, 0, 0, POSIX_FADV_SEQUENTIAL));
-    }
+// Null for what cannot be opened or is no regular file.
+std::unique_ptr<const InputFile> try_open(const std::string& path) {
+  try {
+    auto file = std::make_unique<const InputFile>(path);
+    static_cast<void>(posix_fadvise(file->descriptor(), 0, 0, POSIX_FADV_SEQUENTIAL));
+    return file;
+  } catch (const Error&) {
+    return nullptr;
   }
-  ~OpenFile() {
-    if (descriptor_ >= 0) {
-      close(descriptor_);
-    }
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-
-  int descriptor() const noexcept { return descriptor_; }
-  std::uint64_t size() const noexcept { return size_; }
-
- private:
-  int descriptor_;
-  std::uint64_t size_ = 0;
-};
+}
 
 // The same parts in the same order, neighbours as one: models have thousands of small tensors side by side.
 std::vector<ReadAhead::Range> joined(std::vector<ReadAhead::Range> ranges) {
@@ -106,12 +85,12 @@ struct ReadAhead::State {
 
   void run() {
     std::uint64_t before = 0;
-    std::unique_ptr<OpenFile> file;
+    std::unique_ptr<const InputFile> file;
     for (std::size_t i = 0; i < ranges.size() && !stopped.load(); ++i) {
       if (i == 0 || ranges[i].path != ranges[i - 1].path) {
-        file = std::make_unique<OpenFile>(ranges[i].path);
+        file = try_open(ranges[i].path);
       }
-      if (file->descriptor() >= 0) {
+      if (file) {
         bring(*file, ranges[i], before);
       }
       before += ranges[i].length;
@@ -121,8 +100,9 @@ struct ReadAhead::State {
   }
 
   // `before`: bytes of the ranges that come before this one.
-  void bring(const OpenFile& file, const Range& range, std::uint64_t before) {
-    const std::uint64_t length = std::min(range.length, file.size() - std::min(file.size(), range.offset));
+  void bring(const InputFile& file, const Range& range, std::uint64_t before) {
+    const std::uint64_t size = file.size();
+    const std::uint64_t length = std::min(range.length, size - std::min(size, range.offset));
     std::uint64_t unasked_until = 0;
     std::uint64_t announced = 0;
     for (std::uint64_t done = 0; done < length && !stopped.load();) {
@@ -142,17 +122,14 @@ struct ReadAhead::State {
                                         POSIX_FADV_WILLNEED));
       }
       for (const std::uint64_t end = done + block; done < end && !stopped.load();) {
-        const ssize_t count = pread(file.descriptor(), buffer.data(), std::min(read_bytes, end - done),
-                                    static_cast<off_t>(range.offset + done));
-        if (count < 0 && errno == EINTR) {
-          continue;
-        }
-        if (count <= 0) {
+        const auto wanted = static_cast<std::size_t>(std::min(read_bytes, end - done));
+        const std::size_t count = file.try_read(buffer.data(), wanted, range.offset + done).bytes;
+        done += count;
+        read.fetch_add(count);
+        pass(before + done);
+        if (count < wanted) {
           return;
         }
-        done += static_cast<std::uint64_t>(count);
-        read.fetch_add(static_cast<std::uint64_t>(count));
-        pass(before + done);
       }
     }
   }
@@ -190,7 +167,7 @@ ReadAhead::ReadAhead(std::vector<Range> ranges)
         state->pass(state->total);
       }
     });
-  } catch (const std::system_error&) {  // no thread to be had: readers read by themselves
+  } catch (const std::system_error&) {    // no thread to be had: readers read by themselves
     state_->passed.store(state_->total);  // without the lock: nobody waits yet, and the caller may hold the GIL
   }
 }

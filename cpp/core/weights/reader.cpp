@@ -1,7 +1,5 @@
 #include "core/weights/reader.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
@@ -19,8 +17,6 @@ namespace {
 constexpr int max_threads = 10;
 constexpr std::uint64_t default_chunk = 4U << 20U;
 constexpr int default_buffers = 2;
-
-std::string reason(int error) { return std::generic_category().message(error); }
 
 }  // namespace
 
@@ -185,7 +181,7 @@ WeightReader::WeightReader(CudaStartup& startup, int device, std::shared_ptr<con
   }
   progress_ = std::make_shared<FillProgress>(std::move(ends));
   try {
-    for (const WeightFile& file : plan_->list.files) {
+    for (const FileIdentity& file : plan_->list.files) {
       files_.push_back(open_listed(file));
     }
     threads_.reserve(static_cast<std::size_t>(options_.reader_threads));
@@ -332,27 +328,21 @@ void WeightReader::read_jobs() {
 void WeightReader::read(const WeightJob& job, unsigned char* buffer) const {
   std::size_t at = 0;
   for (const WeightPiece& piece : job.pieces) {
-    const WeightFile& file = plan_->list.files[piece.file];
+    const FileIdentity& file = plan_->list.files[piece.file];
     if (read_ahead_) {
       read_ahead_->wait(file.path, piece.offset + piece.length, stop_);
     }
-    for (std::uint64_t done = 0; done < piece.length;) {
-      const ssize_t got = pread(files_[piece.file]->descriptor(), buffer + at, piece.length - done,
-                                static_cast<off_t>(piece.offset + done));
-      if (got < 0 && errno == EINTR) {
-        continue;
-      }
-      if (got < 0) {
-        throw Error(ErrorKind::weights, "reading weights from '" + file.path + "' at byte " +
-                                            std::to_string(piece.offset + done) + " failed: " + reason(errno));
-      }
-      if (got == 0) {
-        throw Error(ErrorKind::weights, "'" + file.path + "' ends at byte " + std::to_string(piece.offset + done) +
-                                            ", within a weight: it was shortened while it was loaded");
-      }
-      done += static_cast<std::uint64_t>(got);
-      at += static_cast<std::size_t>(got);
+    const auto [bytes, error] = files_[piece.file]->try_read(buffer + at, piece.length, piece.offset);
+    const std::string end = std::to_string(piece.offset + bytes);
+    if (error == ENODATA) {
+      throw Error(ErrorKind::weights, "'" + file.path + "' ends at byte " + end +
+                                          ", within a weight: it was shortened while it was loaded");
     }
+    if (error != 0) {
+      throw Error(ErrorKind::weights, "reading weights from '" + file.path + "' at byte " + end +
+                                          " failed: " + std::generic_category().message(error));
+    }
+    at += bytes;
   }
 }
 

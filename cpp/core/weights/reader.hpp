@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/file_io.hpp"
+#include "core/base/file.hpp"
 #include "core/base/timeline.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/weights/cuda_store.hpp"

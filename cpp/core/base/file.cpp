@@ -1,0 +1,260 @@
+#include "core/base/file.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "core/base/error.hpp"
+
+namespace ortmulti {
+namespace {
+
+Error cannot_open(const std::string& path, int code) {
+  return Error(ErrorKind::no_such_file, "cannot open '" + path + "': " + std::generic_category().message(code));
+}
+
+Error not_regular(const std::string& path) {
+  return Error(ErrorKind::no_such_file, "'" + path + "' is not a regular file");
+}
+
+FileIdentity identity_of(const std::string& path, const struct stat& status) {
+  if (!S_ISREG(status.st_mode)) {
+    throw not_regular(path);
+  }
+  constexpr std::int64_t second = 1'000'000'000;
+  FileIdentity file;
+  file.path = path;
+  file.size = static_cast<std::uint64_t>(status.st_size);
+  file.inode = status.st_ino;
+  file.mtime_ns = status.st_mtim.tv_sec * second + status.st_mtim.tv_nsec;
+  return file;
+}
+
+// The path without symbolic links and the status of one and the same file, whatever is renamed meanwhile; errno or 0.
+int resolve_once(const std::string& path, std::string& real, struct stat& status) {
+  // O_PATH opens no device and waits for no FIFO.
+  const int descriptor = open(path.c_str(), O_PATH | O_CLOEXEC);
+  if (descriptor < 0) {
+    return errno;
+  }
+  int code = fstat(descriptor, &status) == 0 ? 0 : errno;
+  std::array<char, PATH_MAX> target{};
+  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+  if (const ssize_t length = readlink(link.c_str(), target.data(), target.size()); length > 0) {
+    real.assign(target.data(), static_cast<std::size_t>(length));
+  } else {  // there is no /proc
+    real = real_path(path);
+    code = code == 0 && real.empty() ? errno : code;
+  }
+  close(descriptor);
+  return code;
+}
+
+std::vector<std::string> split(const std::string& text, const char* separators) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = text.find_first_not_of(separators); begin != std::string::npos;) {
+    const std::size_t end = text.find_first_of(separators, begin);
+    parts.push_back(text.substr(begin, end == std::string::npos ? end : end - begin));
+    begin = text.find_first_not_of(separators, end);
+  }
+  return parts;
+}
+
+}  // namespace
+
+FileIdentity identify_file(const std::string& path) {
+  std::string real;
+  struct stat status{};
+  if (const int code = resolve_once(path, real, status); code != 0) {
+    throw cannot_open(path, code);
+  }
+  return identity_of(real, status);
+}
+
+bool is_unchanged(const FileIdentity& file) {
+  struct stat status{};
+  return lstat(file.path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && identity_of(file.path, status) == file;
+}
+
+InputFile::InputFile(const std::string& path)
+    : path_(path), descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
+  if (descriptor_ < 0) {
+    throw cannot_open(path, errno);
+  }
+  struct stat status{};
+  if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    close(descriptor_);
+    throw not_regular(path);
+  }
+}
+
+InputFile::~InputFile() { close(descriptor_); }
+
+FileIdentity InputFile::identity() const {
+  struct stat status{};
+  if (fstat(descriptor_, &status) != 0) {
+    fail(errno);
+  }
+  return identity_of(path_, status);
+}
+
+std::uint64_t InputFile::size() const { return identity().size; }
+
+InputFile::ReadResult InputFile::try_read(void* target, std::size_t size, std::uint64_t offset) const noexcept {
+  auto* const to = static_cast<unsigned char*>(target);
+  ReadResult result;
+  while (result.bytes < size) {
+    const ssize_t count =
+        pread(descriptor_, to + result.bytes, size - result.bytes, static_cast<off_t>(offset + result.bytes));
+    if (count == 0) {
+      result.error = ENODATA;
+      break;
+    }
+    if (count > 0) {
+      result.bytes += static_cast<std::size_t>(count);
+    } else if (errno != EINTR) {
+      result.error = errno;
+      break;
+    }
+  }
+  return result;
+}
+
+void InputFile::read(void* target, std::size_t size, std::uint64_t offset) const {
+  if (const int code = try_read(target, size, offset).error; code != 0) {
+    fail(code);
+  }
+}
+
+void InputFile::fail(int code) const {
+  throw Error(ErrorKind::fail,
+              "cannot read '" + path_ + "': " +
+                  (code == ENODATA ? "it ends before what was asked for" : std::generic_category().message(code)));
+}
+
+MappedFile::MappedFile(const InputFile& file) : size_(static_cast<std::size_t>(file.size())) {
+  if (size_ == 0) {
+    return;
+  }
+  void* mapping = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
+  if (mapping == MAP_FAILED) {
+    throw Error(ErrorKind::fail, "cannot map '" + file.path() + "': " + std::generic_category().message(errno));
+  }
+  data_ = static_cast<const unsigned char*>(mapping);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) {
+    munmap(const_cast<unsigned char*>(data_), size_);  // NOLINT(cppcoreguidelines-pro-type-const-cast): munmap's type
+  }
+}
+
+OutputFile::OutputFile(const std::string& path)
+    : path_(path), descriptor_(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) {
+  if (descriptor_ < 0) {
+    kept_ = true;  // it is somebody else's
+    fail(errno);
+  }
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
+  }
+  if (!kept_) {
+    unlink(path_.c_str());
+  }
+}
+
+void OutputFile::write(const void* data, std::size_t size) {
+  const auto* at = static_cast<const unsigned char*>(data);
+  while (size > 0) {
+    // Linux writes no more at once.
+    const ssize_t count = ::write(descriptor_, at, std::min<std::size_t>(size, 0x7FFFF000));
+    if (count >= 0) {
+      at += count;
+      size -= static_cast<std::size_t>(count);
+      size_ += static_cast<std::uint64_t>(count);
+    } else if (errno != EINTR) {
+      fail(errno);
+    }
+  }
+}
+
+void OutputFile::close() {
+  const bool synced = fsync(descriptor_) == 0;
+  const int code = errno;
+  const int descriptor = std::exchange(descriptor_, -1);
+  if (!synced) {
+    ::close(descriptor);
+    fail(code);
+  }
+  if (::close(descriptor) != 0) {  // some file systems report here what they could not write
+    fail(errno);
+  }
+}
+
+void OutputFile::fail(int code) const {
+  throw Error(ErrorKind::fail, "cannot write '" + path_ + "': " + std::generic_category().message(code));
+}
+
+void sync_folder(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = descriptor >= 0 && (fsync(descriptor) == 0 || errno == EINVAL);  // EINVAL: not to be synced
+  const int code = errno;
+  if (descriptor >= 0) {
+    close(descriptor);
+  }
+  if (!synced) {
+    throw Error(ErrorKind::fail, "cannot write '" + path + "': " + std::generic_category().message(code));
+  }
+}
+
+int open_nofollow(const std::string& path, int flags) noexcept {
+  constexpr int private_mode = 0600;
+  return open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, private_mode);
+}
+
+std::string folder_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
+}
+
+std::string real_path(const std::string& path) {
+  struct Free {
+    void operator()(char* text) const { std::free(text); }  // NOLINT(cppcoreguidelines-no-malloc): realpath's memory
+  };
+  const std::unique_ptr<char, Free> resolved(realpath(path.c_str(), nullptr));
+  return resolved ? resolved.get() : "";
+}
+
+std::string read_small_file(const std::string& path) {
+  constexpr std::size_t limit = 1'000'000;
+  std::string text;
+  try {
+    const InputFile file(path);
+    std::array<char, 4096> block{};
+    for (InputFile::ReadResult part{block.size()}; part.bytes == block.size() && text.size() < limit;) {
+      part = file.try_read(block.data(), block.size(), text.size());
+      text.append(block.data(), part.bytes);
+    }
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): there is no such file
+  }
+  return text;
+}
+
+std::vector<std::string> split_lines(const std::string& text) { return split(text, "\n"); }
+
+std::vector<std::string> split_words(const std::string& text) { return split(text, " \t\n"); }
+
+}  // namespace ortmulti

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ortmulti {
+
+/// A regular file as the file system describes it; another file at the path or a changed one differs.
+struct FileIdentity {
+  std::string path;  ///< Absolute, without symbolic links.
+  std::uint64_t size = 0;
+  std::uint64_t inode = 0;
+  std::int64_t mtime_ns = 0;  ///< Nanoseconds since 1970.
+
+  friend bool operator==(const FileIdentity& left, const FileIdentity& right) {
+    return left.path == right.path && left.size == right.size && left.inode == right.inode &&
+           left.mtime_ns == right.mtime_ns;
+  }
+  friend bool operator!=(const FileIdentity& left, const FileIdentity& right) { return !(left == right); }
+};
+
+/// Follows symbolic links. Opens no device and waits for no FIFO. Throws Error with no_such_file unless the path leads
+/// to a regular file.
+FileIdentity identify_file(const std::string& path);
+
+/// Whether the path itself is still the identified file: no symbolic link, not replaced, not changed.
+bool is_unchanged(const FileIdentity& file);
+
+/// A regular file open for reading at any position, from any thread. Opening waits for no FIFO. An Error names the
+/// file.
+class InputFile {
+ public:
+  /// Throws Error with no_such_file.
+  explicit InputFile(const std::string& path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  const std::string& path() const noexcept { return path_; }
+  int descriptor() const noexcept { return descriptor_; }
+  std::uint64_t size() const;
+  /// The open file's identity, under the path with which it was opened.
+  FileIdentity identity() const;
+
+  struct ReadResult {
+    std::size_t bytes = 0;
+    int error = 0;  ///< errno; ENODATA if the file ends before `size` bytes; 0 if all were read.
+  };
+  /// Reads `size` bytes.
+  ReadResult try_read(void* target, std::size_t size, std::uint64_t offset) const noexcept;
+  /// Reads exactly `size` bytes, or throws Error.
+  void read(void* target, std::size_t size, std::uint64_t offset) const;
+  [[noreturn]] void fail(int code) const;
+
+ private:
+  std::string path_;
+  int descriptor_;
+};
+
+/// A file's bytes, mapped for reading; pages are read when they are touched.
+class MappedFile {
+ public:
+  /// Throws Error with fail for a file that cannot be mapped. The mapping outlives the open file.
+  explicit MappedFile(const InputFile& file);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const unsigned char* data() const noexcept { return data_; }
+  std::size_t size() const noexcept { return size_; }
+
+ private:
+  const unsigned char* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// A new file, of which there must be none; every failure is an Error that names it. One that was not kept is removed.
+class OutputFile {
+ public:
+  explicit OutputFile(const std::string& path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  const std::string& path() const noexcept { return path_; }
+  /// Bytes written so far.
+  std::uint64_t size() const noexcept { return size_; }
+  void write(const void* data, std::size_t size);
+  /// Puts it on the disk. Nothing is written afterwards.
+  void close();
+  /// It stays when the object goes.
+  void keep() noexcept { kept_ = true; }
+
+ private:
+  [[noreturn]] void fail(int code) const;
+
+  std::string path_;
+  int descriptor_;
+  std::uint64_t size_ = 0;
+  bool kept_ = false;
+};
+
+/// Puts on the disk which files a folder has. Throws Error.
+void sync_folder(const std::string& path);
+
+/// Opens a path that is no symbolic link, as open(2) does: a descriptor for the caller to close, or -1 with errno set.
+int open_nofollow(const std::string& path, int flags) noexcept;
+
+/// The folder of the file that a path names; "." for a mere name.
+std::string folder_of(const std::string& path);
+
+/// A path without symbolic links and relative parts; empty if there is no such file.
+std::string real_path(const std::string& path);
+
+/// The text of one of the kernel's small files (at most 1 MB); empty if it cannot be read. Does not use iostreams:
+/// their locales misbehave where a host links libstdc++ into each library anew.
+std::string read_small_file(const std::string& path);
+
+/// The lines of `text`, without their ends.
+std::vector<std::string> split_lines(const std::string& text);
+
+/// The words of `text`, separated by blanks and line ends.
+std::vector<std::string> split_words(const std::string& text);
+
+}  // namespace ortmulti
