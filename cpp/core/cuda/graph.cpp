@@ -1,6 +1,7 @@
 #include "core/cuda/graph.hpp"
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "core/base/error.hpp"
@@ -34,15 +35,38 @@ CudaStream::CudaStream(CudaStartup& startup, int device)
 }
 
 CudaStream::~CudaStream() {
-  if (generation_ == fork_generation()) {
+  if (stream_ != nullptr && generation_ == fork_generation()) {
     const CudaUse use;
     try {
       const ScopedContext current(startup_, device_);
+      static_cast<void>(startup_.driver().stream_synchronize(stream_));
       static_cast<void>(startup_.driver().stream_destroy(stream_));
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a device that is lost
     }
   }
 }
+
+CudaStream::CudaStream(CudaStream&& other) noexcept
+    : startup_(other.startup_),
+      device_(other.device_),
+      generation_(other.generation_),
+      stream_(std::exchange(other.stream_, nullptr)) {}
+
+CudaEvent::CudaEvent(CudaStartup& startup, int device) : startup_(startup), generation_(fork_generation()) {
+  const CudaUse use;
+  startup.check(startup.driver().event_create(&event_, CU_EVENT_DISABLE_TIMING),
+                "creating an event on " + to_string(Device::cuda(device)));
+}
+
+CudaEvent::~CudaEvent() {
+  if (event_ != nullptr && generation_ == fork_generation()) {
+    const CudaUse use;
+    static_cast<void>(startup_.driver().event_destroy(event_));
+  }
+}
+
+CudaEvent::CudaEvent(CudaEvent&& other) noexcept
+    : startup_(other.startup_), generation_(other.generation_), event_(std::exchange(other.event_, nullptr)) {}
 
 CudaGraph::CudaGraph(CudaStartup& startup, CUstream stream, const std::function<void()>& work) : startup_(startup) {
   const CudaDriver& driver = startup.driver();

@@ -6,11 +6,12 @@
 
 namespace ortmulti {
 
-/// A stream of a device, which does not wait for the default stream. Made with the device's context current.
+/// A stream of a device, which does not wait for the default stream. Create it with the device's context current.
 class CudaStream {
  public:
   CudaStream(CudaStartup& startup, int device);
-  ~CudaStream();
+  ~CudaStream();  ///< Waits for the stream's work: its buffers may be freed next.
+  CudaStream(CudaStream&& other) noexcept;
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
 
@@ -21,6 +22,23 @@ class CudaStream {
   int device_;
   unsigned generation_;
   CUstream stream_ = nullptr;
+};
+
+/// An event without timing. Create it with the device's context current.
+class CudaEvent {
+ public:
+  CudaEvent(CudaStartup& startup, int device);
+  ~CudaEvent();
+  CudaEvent(CudaEvent&& other) noexcept;
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+
+  CUevent get() const noexcept { return event_; }
+
+ private:
+  CudaStartup& startup_;
+  unsigned generation_;
+  CUevent event_ = nullptr;
 };
 
 /// What was asked of a stream once, ready to be launched as a whole any number of times, on any stream of the device.

@@ -21,26 +21,10 @@ StagedCopies::StagedCopies(CudaStartup& startup, int device)
       driver_(startup.driver()),
       buffers_(chunk, 2 * parts),
       stream_(startup, device) {
-  try {
-    buffers_.pin(startup, to_string(Device::cuda(device)));
-    for (CUevent& event : copied_) {
-      check(driver_.event_create(&event, CU_EVENT_DISABLE_TIMING));
-    }
-  } catch (...) {
-    free();
-    throw;
+  buffers_.pin(startup, to_string(Device::cuda(device)));
+  for (int i = 0; i < 2 * parts; ++i) {
+    copied_.emplace_back(startup, device);
   }
-}
-
-StagedCopies::~StagedCopies() { free(); }
-
-void StagedCopies::free() noexcept {
-  for (CUevent event : copied_) {
-    if (event != nullptr) {
-      static_cast<void>(driver_.event_destroy(event));
-    }
-  }
-  static_cast<void>(driver_.stream_synchronize(stream_.get()));  // before the buffers are unpinned
 }
 
 void StagedCopies::check(CUresult result) const {
@@ -92,7 +76,7 @@ void StagedCopies::to_host(void* target, const void* source, std::size_t bytes) 
 void StagedCopies::send(Transfer& transfer, int part) {
   int index = 2 * part;
   for (auto piece = transfer.next(); piece.size != 0; piece = transfer.next(), index ^= 1) {
-    CUevent copied = copied_.at(static_cast<std::size_t>(index));
+    CUevent copied = copied_.at(static_cast<std::size_t>(index)).get();
     check(driver_.event_synchronize(copied));  // one that was never recorded counts as reached
     std::memcpy(buffers_[index], transfer.source + piece.at, piece.size);
     check(
@@ -103,7 +87,7 @@ void StagedCopies::send(Transfer& transfer, int part) {
 
 void StagedCopies::fetch(Transfer& transfer, int part) {
   const auto take = [&](const Transfer::Piece& piece, int index) {
-    check(driver_.event_synchronize(copied_.at(static_cast<std::size_t>(index))));
+    check(driver_.event_synchronize(copied_.at(static_cast<std::size_t>(index)).get()));
     std::memcpy(transfer.target + piece.at, buffers_[index], piece.size);
   };
   int index = 2 * part;
@@ -112,7 +96,7 @@ void StagedCopies::fetch(Transfer& transfer, int part) {
   for (auto piece = transfer.next(); piece.size != 0; piece = transfer.next(), index ^= 1) {
     check(
         driver_.memcpy_dtoh_async(buffers_[index], address_of(transfer.source) + piece.at, piece.size, stream_.get()));
-    check(driver_.event_record(copied_.at(static_cast<std::size_t>(index)), stream_.get()));
+    check(driver_.event_record(copied_.at(static_cast<std::size_t>(index)).get(), stream_.get()));
     if (before.size != 0) {
       take(before, index ^ 1);
     }

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <functional>
+#include <vector>
 
 #include "core/cuda/graph.hpp"
 #include "core/cuda/pinned_buffers.hpp"
@@ -17,7 +17,6 @@ namespace ortmulti {
 class StagedCopies {
  public:
   StagedCopies(CudaStartup& startup, int device);
-  ~StagedCopies();
   StagedCopies(const StagedCopies&) = delete;
   StagedCopies& operator=(const StagedCopies&) = delete;
 
@@ -41,14 +40,13 @@ class StagedCopies {
   void send(Transfer& transfer, int part);
   void fetch(Transfer& transfer, int part);
   void check(CUresult result) const;
-  void free() noexcept;
 
   CudaStartup& startup_;
   int device_;
   const CudaDriver& driver_;
   PinnedBuffers buffers_;
-  CudaStream stream_;
-  std::array<CUevent, static_cast<std::size_t>(parts) * 2> copied_{};  // from or to each buffer, the last time
+  std::vector<CudaEvent> copied_;  // from or to each buffer, the last time
+  CudaStream stream_;              // ends before its events and buffers do
 };
 
 }  // namespace ortmulti

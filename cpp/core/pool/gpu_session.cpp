@@ -94,14 +94,7 @@ GpuSession::GpuSession(std::shared_ptr<Session> session, const Options& options)
     const ScopedContext current(startup, session_->device().index);
     const CudaUse use;
     thread_ = std::make_unique<OwnThread>();
-    startup.check(startup.driver().event_create(&launched_, CU_EVENT_DISABLE_TIMING), "creating an event");
-  }
-}
-
-GpuSession::~GpuSession() {
-  if (launched_ != nullptr) {
-    const CudaUse use;
-    static_cast<void>(CudaStartup::instance().driver().event_destroy(launched_));
+    launched_.emplace(startup, session_->device().index);
   }
 }
 
@@ -145,14 +138,14 @@ void GpuSession::renew_thread() {
 void GpuSession::launch(const CudaGraph& graph, CUstream stream) {
   const CudaStartup& startup = CudaStartup::instance();
   const CudaDriver& driver = startup.driver();
-  startup.check(driver.stream_wait_event(stream, launched_, 0), launching);
+  startup.check(driver.stream_wait_event(stream, launched_->get(), 0), launching);
   graph.launch(stream);
-  startup.check(driver.event_record(launched_, stream), launching);
+  startup.check(driver.event_record(launched_->get(), stream), launching);
 }
 
 void GpuSession::wait_for_launched() {
   const CudaStartup& startup = CudaStartup::instance();
-  startup.check(startup.driver().event_synchronize(launched_), launching);
+  startup.check(startup.driver().event_synchronize(launched_->get()), launching);
 }
 
 std::shared_ptr<const CudaMemory> GpuSession::allocate(std::size_t bytes) { return blocks_->take(bytes); }

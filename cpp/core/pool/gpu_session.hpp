@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -49,7 +50,6 @@ class GpuSession {
 
   /// Throws Error with ErrorKind::invalid_argument for a session whose inputs or outputs a CUDA graph cannot hold.
   GpuSession(std::shared_ptr<Session> session, const Options& options);
-  ~GpuSession();
   GpuSession(const GpuSession&) = delete;
   GpuSession& operator=(const GpuSession&) = delete;
 
@@ -91,7 +91,7 @@ class GpuSession {
   std::condition_variable ended_;
   int running_ = 0;
   std::shared_ptr<DeviceBlocks> blocks_;
-  CUevent launched_ = nullptr;  // the last one
+  std::optional<CudaEvent> launched_;  // after the last launch
   std::mutex thread_mutex_;
   std::unique_ptr<OwnThread> thread_;
 };

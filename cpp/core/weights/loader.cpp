@@ -7,6 +7,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/numa.hpp"
+#include "core/cuda/graph.hpp"
 #include "core/cuda/graph_capture.hpp"
 
 namespace ortmulti {
@@ -17,24 +18,6 @@ namespace {
 constexpr std::uint64_t peer_step = 64U << 20U;
 
 constexpr std::size_t no_source = static_cast<std::size_t>(-1);
-
-class Stream {
- public:
-  Stream(CudaStartup& startup, const std::string& what) : driver_(startup.driver()) {
-    startup.check(driver_.stream_create(&stream_, CU_STREAM_NON_BLOCKING), what);
-  }
-  ~Stream() {
-    static_cast<void>(driver_.stream_synchronize(stream_));
-    static_cast<void>(driver_.stream_destroy(stream_));
-  }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  CUstream get() const noexcept { return stream_; }
-
- private:
-  const CudaDriver& driver_;
-  CUstream stream_ = nullptr;
-};
 
 }  // namespace
 
@@ -256,7 +239,7 @@ bool WeightLoader::copy_from(std::size_t source, std::size_t index) {
   // Without it the driver goes by the host, which is slower. It stays: other libraries of the process may ask
   // meanwhile, be told that it is there, and count on it.
   static_cast<void>(driver.ctx_enable_peer_access(from->context(), 0));
-  const Stream stream(startup_, what);
+  const CudaStream stream(startup_, to->device().index);
   const std::uint64_t bytes = plan_->slab_bytes;
   for (std::uint64_t copied = 0; copied < bytes;) {
     const std::uint64_t end = progress ? progress->wait_beyond(copied, peer_step, stop_) : bytes;

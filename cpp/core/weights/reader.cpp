@@ -8,6 +8,7 @@
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
 #include "core/base/numa.hpp"
+#include "core/cuda/graph.hpp"
 #include "core/cuda/pinned_buffers.hpp"
 
 namespace ortmulti {
@@ -79,26 +80,16 @@ void FillProgress::wake() {
 class WeightReader::Copies {
  public:
   Copies(CudaStartup& startup, const std::vector<std::shared_ptr<CudaWeightStore>>& targets, int buffers)
-      : startup_(startup), targets_(targets), lanes_(targets.size()) {
-    const CudaDriver& driver = startup_.driver();
-    try {
-      for (std::size_t i = 0; i < targets_.size(); ++i) {
-        use(i);
-        check(driver.stream_create(&lanes_[i].stream, CU_STREAM_NON_BLOCKING), "creating a stream", i);
-        for (int buffer = 0; buffer < buffers; ++buffer) {
-          CUevent event = nullptr;
-          check(driver.event_create(&event, CU_EVENT_DISABLE_TIMING), "creating an event", i);
-          lanes_[i].events.push_back(event);
-        }
+      : startup_(startup), targets_(targets) {
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      use(i);
+      const int device = targets_[i]->device().index;
+      Lane& lane = lanes_.emplace_back(Lane{{}, CudaStream(startup_, device)});
+      for (int buffer = 0; buffer < buffers; ++buffer) {
+        lane.events.emplace_back(startup_, device);
       }
-    } catch (...) {
-      release();
-      throw;
     }
   }
-  ~Copies() { release(); }
-  Copies(const Copies&) = delete;
-  Copies& operator=(const Copies&) = delete;
 
   void copy(const WeightJob& job, const unsigned char* bytes, int buffer) {
     const CudaDriver& driver = startup_.driver();
@@ -106,11 +97,12 @@ class WeightReader::Copies {
       use(i);
       const unsigned char* from = bytes;
       for (const WeightPiece& piece : job.pieces) {
-        check(driver.memcpy_htod_async(targets_[i]->slab() + piece.slab_offset, from, piece.length, lanes_[i].stream),
+        check(driver.memcpy_htod_async(targets_[i]->slab() + piece.slab_offset, from, piece.length,
+                                       lanes_[i].stream.get()),
               "copying weights", i);
         from += piece.length;
       }
-      check(driver.event_record(lanes_[i].events[static_cast<std::size_t>(buffer)], lanes_[i].stream),
+      check(driver.event_record(lanes_[i].events[static_cast<std::size_t>(buffer)].get(), lanes_[i].stream.get()),
             "recording an event", i);
     }
   }
@@ -118,15 +110,15 @@ class WeightReader::Copies {
   // Waits until nothing reads the buffer any more.
   void wait(int buffer) {
     for (std::size_t i = 0; i < targets_.size(); ++i) {
-      check(startup_.driver().event_synchronize(lanes_[i].events[static_cast<std::size_t>(buffer)]), "copying weights",
-            i);
+      check(startup_.driver().event_synchronize(lanes_[i].events[static_cast<std::size_t>(buffer)].get()),
+            "copying weights", i);
     }
   }
 
  private:
   struct Lane {
-    CUstream stream = nullptr;
-    std::vector<CUevent> events;
+    std::vector<CudaEvent> events;
+    CudaStream stream;  // ends before its events do
   };
 
   void use(std::size_t target) {
@@ -139,21 +131,6 @@ class WeightReader::Copies {
   void check(CUresult result, const char* what, std::size_t target) const {
     if (result != CUDA_SUCCESS) {
       startup_.check(result, std::string(what) + " on " + to_string(targets_[target]->device()));
-    }
-  }
-
-  // The streams first: the buffers are freed next, and may not be read any more by then.
-  void release() noexcept {
-    const CudaDriver& driver = startup_.driver();
-    for (std::size_t i = 0; i < lanes_.size(); ++i) {
-      static_cast<void>(driver.ctx_set_current(targets_[i]->context()));
-      if (lanes_[i].stream != nullptr) {
-        static_cast<void>(driver.stream_synchronize(lanes_[i].stream));
-        static_cast<void>(driver.stream_destroy(lanes_[i].stream));
-      }
-      for (CUevent event : lanes_[i].events) {
-        static_cast<void>(driver.event_destroy(event));
-      }
     }
   }
 
