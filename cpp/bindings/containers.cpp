@@ -10,8 +10,7 @@
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/onnx/element_types.hpp"
-#include "core/ort/empty_sequence.hpp"
-#include "core/ort/value_info.hpp"
+#include "core/ort/value.hpp"
 
 namespace py = pybind11;
 

@@ -7,7 +7,7 @@
 #include "bindings/run_options.hpp"
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
-#include "core/ort/completions.hpp"
+#include "core/ort/async.hpp"
 
 namespace py = pybind11;
 

@@ -10,7 +10,7 @@
 #include "bindings/run_options.hpp"
 #include "bindings/run_request.hpp"
 #include "core/base/error.hpp"
-#include "core/ort/completions.hpp"
+#include "core/ort/async.hpp"
 
 namespace py = pybind11;
 

@@ -20,8 +20,8 @@
 #include "bindings/signals.hpp"
 #include "core/base/error.hpp"
 #include "core/base/timeline.hpp"
+#include "core/pool/gpu_session.hpp"
 #include "core/pool/pool.hpp"
-#include "core/pool/request_tensors.hpp"
 #include "core/pool/runners.hpp"
 
 namespace py = pybind11;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "bindings/containers.hpp"
-#include "core/ort/run_inputs.hpp"
 #include "core/ort/session.hpp"
+#include "core/ort/value.hpp"
 
 namespace ortmulti::bindings {
 

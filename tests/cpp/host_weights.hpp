@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/ort/weight_store.hpp"
+#include "core/ort/weight_use.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/ort/async_runs.hpp"
+#include "core/ort/async.hpp"
 #include "core/ort/session.hpp"
 #include "test_support.hpp"
 

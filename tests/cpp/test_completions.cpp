@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/ort/completions.hpp"
+#include "core/ort/async.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/cuda/copy_threads.hpp"
+#include "core/cuda/copies.hpp"
 #include "failing_threads.hpp"
 
 namespace ortmulti::tests {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "core/base/error.hpp"
-#include "core/ort/empty_sequence.hpp"
+#include "core/ort/value.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

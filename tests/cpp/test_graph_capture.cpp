@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/cuda/graph_capture.hpp"
+#include "core/cuda/capture_lock.hpp"
 
 namespace ortmulti::tests {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/ort/io_binding.hpp"
-#include "core/ort/run_inputs.hpp"
+#include "core/ort/value.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/ort/model_additions.hpp"
+#include "core/ort/options.hpp"
 #include "core/ort/value.hpp"
 #include "test_support.hpp"
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/base/cpu_affinity.hpp"
-#include "core/base/numa.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

@@ -249,7 +249,7 @@ TEST_F(SessionTest, RegisteredOnesAreClosedTogetherAndOthersNot) {
 }
 
 TEST_F(SessionTest, KnowsItsDeviceByItsProviders) {
-  EXPECT_EQ(device_of({}), Device::cpu());
+  EXPECT_EQ(device_of(std::vector<Provider>{}), Device::cpu());
   EXPECT_EQ(device_of({{"CPUExecutionProvider", {}}}), Device::cpu());
   EXPECT_EQ(device_of({{"CUDAExecutionProvider", {}}}), Device::cuda(0));
   EXPECT_EQ(device_of({{"CUDAExecutionProvider", {{"device_id", "3"}}}, {"CPUExecutionProvider", {}}}),

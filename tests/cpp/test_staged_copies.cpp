@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <string>
 
+#include "core/cuda/copies.hpp"
 #include "core/cuda/memory.hpp"
-#include "core/cuda/staged_copies.hpp"
 #include "fake_cuda.hpp"
 #include "test_support.hpp"
 

@@ -12,7 +12,6 @@
 
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/file.hpp"
-#include "core/base/numa.hpp"
 #include "core/create/session_factory.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/session.hpp"

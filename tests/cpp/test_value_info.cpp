@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/onnx/element_types.hpp"
-#include "core/ort/value_info.hpp"
+#include "core/ort/value.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/cuda/graph_capture.hpp"
+#include "core/cuda/capture_lock.hpp"
 #include "loading.hpp"
 
 namespace ortmulti::tests {

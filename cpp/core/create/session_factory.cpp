@@ -9,11 +9,11 @@
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
-#include "core/cuda/graph_capture.hpp"
+#include "core/cuda/capture_lock.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/onnx/index.hpp"
 #include "core/ort/operators.hpp"
-#include "core/weights/mapped_store.hpp"
+#include "core/weights/store.hpp"
 
 namespace ortmulti {
 namespace {

@@ -1,12 +1,49 @@
 #pragma once
 
-#include <onnxruntime_cxx_api.h>
-
-#include <cstdint>
+#include <optional>
 
 #include "core/base/device.hpp"
 
 namespace ortmulti {
+
+/// Something that asks CUDA for anything. While a CUDA graph is captured, CUDA refuses much of what other threads ask
+/// for, on whichever device, and the capture then fails as well; so every use and every capture takes its turn here.
+class CudaUse {
+ public:
+  /// Creating and freeing sessions lasts: for these a capture does not wait, see SoleUse.
+  enum class Kind { brief, lasting };
+
+  /// Waits until nothing is captured. Within another use or a SoleUse of the same thread it does nothing.
+  explicit CudaUse(Kind kind = Kind::brief) : CudaUse(true, kind) {}
+  /// Nothing for the CPU.
+  explicit CudaUse(const Device& device, Kind kind = Kind::brief) : CudaUse(device.is_cuda(), kind) {}
+  ~CudaUse();
+  CudaUse(const CudaUse&) = delete;
+  CudaUse& operator=(const CudaUse&) = delete;
+
+ private:
+  CudaUse(bool of_cuda, Kind kind);
+
+  bool of_cuda_;
+  Kind kind_;
+};
+
+/// Keeps every other thread's uses of CUDA waiting for its lifetime.
+class SoleUse {
+ public:
+  /// To outlive the uses of this thread that begin meanwhile. Waits for brief uses. Nothing where there is a lasting
+  /// one, or where this thread is within a use.
+  static std::optional<SoleUse> try_begin();
+  ~SoleUse();
+  SoleUse(SoleUse&& other) noexcept;
+  SoleUse(const SoleUse&) = delete;
+  SoleUse& operator=(const SoleUse&) = delete;
+  SoleUse& operator=(SoleUse&&) = delete;
+
+ private:
+  SoleUse() = default;
+  bool held_ = true;
+};
 
 /// Keeps apart, on each GPU, runs that may capture a stream and what waits for the whole device. cuDNN captures the
 /// first convolution of a shape, and CUDA lets a device not be waited for while one of its streams is captured: both
@@ -29,9 +66,5 @@ class CaptureGuard {
 
   Turns* turns_ = nullptr;
 };
-
-/// A hash of shapes, to recognize a run with others than the run before: that of no value, and with a further one's.
-constexpr std::uint64_t no_shapes = 0xcbf29ce484222325;
-std::uint64_t add_shape(std::uint64_t shapes, const Ort::Value& value);
 
 }  // namespace ortmulti

@@ -6,7 +6,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
-#include "core/cuda/graph_capture.hpp"
+#include "core/cuda/capture_lock.hpp"
 #include "core/cuda/memory.hpp"
 
 namespace ortmulti {

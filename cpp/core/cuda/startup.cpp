@@ -12,7 +12,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
-#include "core/cuda/graph_capture.hpp"
+#include "core/cuda/capture_lock.hpp"
 
 namespace ortmulti {
 namespace {

@@ -7,9 +7,8 @@
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
 #include "core/cuda/capture_lock.hpp"
-#include "core/cuda/graph_capture.hpp"
 #include "core/cuda/memory.hpp"
-#include "core/ort/run_inputs.hpp"
+#include "core/ort/value.hpp"
 
 namespace ortmulti {
 namespace {

@@ -11,9 +11,8 @@
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
 #include "core/cuda/capture_lock.hpp"
-#include "core/cuda/graph_capture.hpp"
 #include "core/cuda/startup.hpp"
-#include "core/ort/value_info.hpp"
+#include "core/ort/value.hpp"
 
 namespace ortmulti {
 namespace {

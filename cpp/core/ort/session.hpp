@@ -17,10 +17,10 @@
 #include "core/base/error.hpp"
 #include "core/base/timeline.hpp"
 #include "core/cuda/graph.hpp"
-#include "core/ort/async_runs.hpp"
+#include "core/ort/async.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/options.hpp"
-#include "core/ort/weight_store.hpp"
+#include "core/ort/value.hpp"
 #include "core/ort/weight_use.hpp"
 
 namespace ortmulti {
@@ -37,35 +37,6 @@ struct ModelSource {
   static ModelSource from_bytes(const void* bytes, std::size_t size, std::shared_ptr<const void> owner);
 
   std::string describe() const;  ///< "'model.onnx'" or "a model of 123 bytes"
-};
-
-/// A value's type: a tensor, or what holds others.
-struct ValueType {
-  ONNXType kind = ONNX_TYPE_UNKNOWN;
-  /// Of a tensor; of the keys of a map.
-  ONNXTensorElementDataType element_type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-  std::vector<ValueType> of;  ///< What a sequence or an optional holds, or a map's values: one type.
-};
-
-/// An input or output as the model declares it.
-struct ValueInfo {
-  std::string name;
-  std::string type;  ///< "tensor(float)", "seq(map(int64,tensor(float)))": onnxruntime's spelling.
-  ValueType value_type;
-  bool is_tensor = false;
-  ONNXTensorElementDataType element_type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-  std::vector<std::int64_t> shape;           ///< -1 where the model leaves the dimension open.
-  std::vector<std::string> dimension_names;  ///< Empty where a dimension has no name; as long as `shape`.
-};
-
-struct Metadata {
-  std::string producer_name;
-  std::string graph_name;
-  std::string domain;
-  std::string description;
-  std::string graph_description;
-  std::int64_t version = 0;
-  std::map<std::string, std::string> custom;
 };
 
 /// One ONNX Runtime session, or one of several handles to the same. Everything but the constructor may be called from

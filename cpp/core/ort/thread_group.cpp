@@ -10,9 +10,9 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
-#include "core/base/numa.hpp"
 
 namespace ortmulti {
 namespace {

@@ -1,16 +1,46 @@
 #include "core/ort/value.hpp"
 
+#include <cstdint>
 #include <cstring>
 #include <limits>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "core/base/error.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/onnx/element_types.hpp"
-#include "core/ort/value_info.hpp"
+#include "core/ort/library.hpp"
 
 namespace ortmulti {
 namespace {
+
+template <typename Type>
+ValueType read_type(const Type& type) {
+  ValueType result;
+  result.kind = type.GetONNXType();
+  switch (result.kind) {
+    case ONNX_TYPE_TENSOR:
+    case ONNX_TYPE_SPARSETENSOR:
+      result.element_type = type.GetTensorTypeAndShapeInfo().GetElementType();
+      break;
+    case ONNX_TYPE_SEQUENCE:
+      result.of.push_back(read_type(type.GetSequenceTypeInfo().GetSequenceElementType()));
+      break;
+    case ONNX_TYPE_MAP: {
+      const auto map = type.GetMapTypeInfo();
+      result.element_type = map.GetMapKeyType();
+      result.of.push_back(read_type(map.GetMapValueType()));
+      break;
+    }
+    case ONNX_TYPE_OPTIONAL:
+      result.of.push_back(read_type(type.GetOptionalTypeInfo().GetOptionalElementType()));
+      break;
+    default:
+      break;
+  }
+  return result;
+}
 
 unsigned bits_of(ONNXTensorElementDataType type) {
   const ElementType* found = find_element_type(type);
@@ -43,7 +73,67 @@ constexpr const char* making = "making a value";
 
 bool holds_strings(ONNXTensorElementDataType type) { return type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING; }
 
+// Protobuf's wire format, of numbers and lengths below 128 only: that is all that this model has.
+std::string number_field(int field, int value) { return {static_cast<char>(field << 3), static_cast<char>(value)}; }
+
+std::string bytes_field(int field, const std::string& content) {
+  return std::string{static_cast<char>((field << 3) | 2), static_cast<char>(content.size())} + content;
+}
+
 }  // namespace
+
+std::string type_name(const ValueType& type) {
+  const std::string element = element_type_name(type.element_type);
+  switch (type.kind) {
+    case ONNX_TYPE_TENSOR:
+      return "tensor(" + element + ")";
+    case ONNX_TYPE_SPARSETENSOR:
+      return "sparse_tensor(" + element + ")";
+    case ONNX_TYPE_SEQUENCE:
+      return "seq(" + type_name(type.of.at(0)) + ")";
+    case ONNX_TYPE_MAP:
+      return "map(" + element + "," + type_name(type.of.at(0)) + ")";
+    case ONNX_TYPE_OPTIONAL:
+      return "optional(" + type_name(type.of.at(0)) + ")";
+    default:
+      return "unknown";
+  }
+}
+
+ValueInfo make_value_info(std::string name, const Ort::TypeInfo& type) {
+  ValueInfo info;
+  info.name = std::move(name);
+  info.value_type = read_type(type);
+  info.type = type_name(info.value_type);
+  info.is_tensor = info.value_type.kind == ONNX_TYPE_TENSOR;
+  if (info.is_tensor) {
+    const auto tensor = type.GetTensorTypeAndShapeInfo();
+    info.element_type = tensor.GetElementType();
+    info.shape = tensor.GetShape();
+    std::vector<const char*> names(info.shape.size());
+    tensor.GetSymbolicDimensions(names.data(), names.size());
+    for (const char* dimension : names) {
+      info.dimension_names.emplace_back(dimension == nullptr ? "" : dimension);
+    }
+  }
+  return info;
+}
+
+Metadata read_metadata(const Ort::ModelMetadata& metadata) {
+  const Ort::AllocatorWithDefaultOptions allocator;
+  Metadata result;
+  result.producer_name = metadata.GetProducerNameAllocated(allocator).get();
+  result.graph_name = metadata.GetGraphNameAllocated(allocator).get();
+  result.domain = metadata.GetDomainAllocated(allocator).get();
+  result.description = metadata.GetDescriptionAllocated(allocator).get();
+  result.graph_description = metadata.GetGraphDescriptionAllocated(allocator).get();
+  result.version = metadata.GetVersion();
+  for (const auto& key : metadata.GetCustomMetadataMapKeysAllocated(allocator)) {
+    const auto value = metadata.LookupCustomMetadataMapAllocated(key.get(), allocator);
+    result.custom.emplace(key.get(), value ? value.get() : "");
+  }
+  return result;
+}
 
 std::size_t tensor_bytes(ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape) {
   const unsigned bits = bits_of(type);
@@ -218,6 +308,54 @@ void Value::copy_from(const Value& source) const {
   } else if (size != 0) {
     copy_between_devices(CudaStartup::instance(), device().index, data(), source.device().index, source.data(), size);
   }
+}
+
+// "empty" = SequenceEmpty(), whose element types have the same numbers in ONNX's files and in ONNX Runtime.
+std::string empty_sequence_model(ONNXTensorElementDataType element_type) {
+  constexpr int ir_version = 8;
+  constexpr int opset = 11;
+  constexpr int integer_attribute = 2;
+  const int element = static_cast<int>(element_type);
+  const std::string dtype =
+      bytes_field(1, "dtype") + number_field(3, element) + std::string{'\xa0', '\x01', integer_attribute};
+  const std::string node = bytes_field(2, "empty") + bytes_field(4, "SequenceEmpty") + bytes_field(5, dtype);
+  const std::string tensor = bytes_field(1, number_field(1, element));
+  const std::string output = bytes_field(1, "empty") + bytes_field(2, bytes_field(4, bytes_field(1, tensor)));
+  const std::string graph = bytes_field(1, node) + bytes_field(2, "graph") + bytes_field(12, output);
+  return number_field(1, ir_version) + bytes_field(7, graph) + bytes_field(8, number_field(2, opset));
+}
+
+Ort::SessionOptions small_session_options() {
+  Ort::SessionOptions options;
+  options.SetIntraOpNumThreads(1);
+  options.SetInterOpNumThreads(1);
+  options.DisableCpuMemArena();
+  return options;
+}
+
+Ort::Value make_empty_sequence(OnnxRuntime& runtime, ONNXTensorElementDataType element_type) {
+  try {
+    const std::string model = empty_sequence_model(element_type);
+    Ort::Session session(runtime.env(), model.data(), model.size(), small_session_options());
+    const char* const name = "empty";
+    Ort::Value value{nullptr};
+    session.Run(Ort::RunOptions{nullptr}, nullptr, nullptr, 0, &name, &value, 1);
+    return value;
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception,
+                           std::string("making an empty sequence of tensor(") + element_type_name(element_type) + ")");
+  }
+}
+
+std::uint64_t add_shape(std::uint64_t shapes, const Ort::Value& value) {
+  constexpr std::uint64_t prime = 0x100000001b3;
+  if (value == nullptr || !value.IsTensor()) {
+    return shapes * prime;
+  }
+  for (const std::int64_t size : value.GetTensorTypeAndShapeInfo().GetShape()) {
+    shapes = (shapes ^ static_cast<std::uint64_t>(size)) * prime;
+  }
+  return (shapes ^ 0xff) * prime;  // so that dimensions do not move from one value to the next
 }
 
 }  // namespace ortmulti

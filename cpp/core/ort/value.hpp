@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +13,45 @@
 #include "core/base/device.hpp"
 
 namespace ortmulti {
+
+class OnnxRuntime;
+
+/// A value's type: a tensor, or what holds others.
+struct ValueType {
+  ONNXType kind = ONNX_TYPE_UNKNOWN;
+  /// Of a tensor; of the keys of a map.
+  ONNXTensorElementDataType element_type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  std::vector<ValueType> of;  ///< What a sequence or an optional holds, or a map's values: one type.
+};
+
+/// An input or output as the model declares it.
+struct ValueInfo {
+  std::string name;
+  std::string type;  ///< "tensor(float)", "seq(map(int64,tensor(float)))": onnxruntime's spelling.
+  ValueType value_type;
+  bool is_tensor = false;
+  ONNXTensorElementDataType element_type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  std::vector<std::int64_t> shape;           ///< -1 where the model leaves the dimension open.
+  std::vector<std::string> dimension_names;  ///< Empty where a dimension has no name; as long as `shape`.
+};
+
+struct Metadata {
+  std::string producer_name;
+  std::string graph_name;
+  std::string domain;
+  std::string description;
+  std::string graph_description;
+  std::int64_t version = 0;
+  std::map<std::string, std::string> custom;
+};
+
+/// Reads a declaration out of ONNX Runtime.
+ValueInfo make_value_info(std::string name, const Ort::TypeInfo& type);
+
+/// "tensor(float)", "seq(map(int64,tensor(float)))": onnxruntime's spelling.
+std::string type_name(const ValueType& type);
+
+Metadata read_metadata(const Ort::ModelMetadata& metadata);
 
 /// The bytes of a tensor's elements, two of which share a byte in 4-bit types. Throws Error for a dimension below 0,
 /// for more bytes than there are addresses, and for a type that has no elements of a fixed size.
@@ -75,6 +115,69 @@ class Value {
   std::shared_ptr<const void> owner_;
   bool writable_;
   Ort::Value value_;  // freed before its owner
+};
+
+/// A model without inputs whose one output, "empty", is a sequence of no tensors of this element type: about the
+/// smallest that a session can be created of.
+std::string empty_sequence_model(ONNXTensorElementDataType element_type);
+
+/// A short-lived session's options: no threads and no arena.
+Ort::SessionOptions small_session_options();
+
+/// A sequence of no tensors of this element type. The C API makes a sequence only of values that are there; this is
+/// what ONNX's operator SequenceEmpty gives, for which each call takes a short-lived session. Throws Error.
+Ort::Value make_empty_sequence(OnnxRuntime& runtime, ONNXTensorElementDataType element_type);
+
+/// A hash of shapes, to recognize a run with others than the run before: that of no value, and with a further one's.
+constexpr std::uint64_t no_shapes = 0xcbf29ce484222325;
+std::uint64_t add_shape(std::uint64_t shapes, const Ort::Value& value);
+
+/// What one run is fed, as ONNX Runtime takes it: values that are freed with it, and others', which must outlive it.
+class RunInputs {
+ public:
+  RunInputs() = default;
+  ~RunInputs() {
+    for (const std::size_t index : borrowed_) {
+      static_cast<void>(values_[index].release());
+    }
+  }
+  RunInputs(const RunInputs&) = delete;
+  RunInputs& operator=(const RunInputs&) = delete;
+  RunInputs(RunInputs&&) noexcept = default;
+  RunInputs& operator=(RunInputs&& other) noexcept {
+    std::swap(names_, other.names_);
+    std::swap(values_, other.values_);
+    std::swap(borrowed_, other.borrowed_);
+    return *this;
+  }
+
+  void reserve(std::size_t count) {
+    names_.reserve(count);
+    values_.reserve(count);
+  }
+
+  /// The name must outlive this.
+  void add(const char* name, Ort::Value value) {
+    names_.push_back(name);
+    values_.push_back(std::move(value));
+  }
+  void add(const char* name, const Value& value) {
+    names_.push_back(name);
+    values_.emplace_back(nullptr);
+    borrowed_.push_back(values_.size() - 1);
+    // Last, so that nothing that throws frees what is others'.
+    const OrtValue* const held = value.get();
+    values_.back() = Ort::Value(const_cast<OrtValue*>(held));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+  }
+
+  const std::vector<const char*>& names() const noexcept { return names_; }
+  const Ort::Value* values() const noexcept { return values_.data(); }
+  std::size_t size() const noexcept { return values_.size(); }
+
+ private:
+  std::vector<const char*> names_;
+  std::vector<Ort::Value> values_;
+  std::vector<std::size_t> borrowed_;  // their indices
 };
 
 }  // namespace ortmulti

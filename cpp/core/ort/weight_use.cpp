@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "core/base/fork.hpp"
-#include "core/ort/environment_settings.hpp"
+#include "core/ort/library.hpp"
 
 namespace ortmulti {
 namespace {

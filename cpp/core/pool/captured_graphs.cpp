@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/cuda/graph_capture.hpp"
+#include "core/cuda/capture_lock.hpp"
 #include "core/ort/value.hpp"
 
 namespace ortmulti {

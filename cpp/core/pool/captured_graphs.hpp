@@ -15,7 +15,6 @@
 #include "core/cuda/graph.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/pool/gpu_session.hpp"
-#include "core/pool/request_tensors.hpp"
 
 namespace ortmulti {
 

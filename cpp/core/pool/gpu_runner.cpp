@@ -6,7 +6,6 @@
 
 #include "core/base/error.hpp"
 #include "core/cuda/capture_lock.hpp"
-#include "core/cuda/graph_capture.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/value.hpp"
 #include "core/pool/request.hpp"

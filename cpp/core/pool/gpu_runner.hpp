@@ -6,12 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "core/cuda/copies.hpp"
 #include "core/cuda/memory.hpp"
-#include "core/cuda/staged_copies.hpp"
 #include "core/pool/captured_graphs.hpp"
 #include "core/pool/gpu_session.hpp"
-#include "core/pool/request_tensors.hpp"
-#include "core/pool/session_runner.hpp"
+#include "core/pool/runner.hpp"
 
 namespace ortmulti {
 

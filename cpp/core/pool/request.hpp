@@ -15,7 +15,7 @@
 
 #include "core/base/device.hpp"
 #include "core/base/timeline.hpp"
-#include "core/ort/run_inputs.hpp"
+#include "core/ort/value.hpp"
 
 namespace ortmulti {
 

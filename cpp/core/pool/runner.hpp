@@ -1,8 +1,10 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "core/base/device.hpp"
+#include "core/ort/session.hpp"
 
 namespace ortmulti {
 
@@ -29,6 +31,28 @@ class Runner {
 
   /// Called after a run failed: why no later run on this device can succeed; empty where it can.
   virtual std::string why_broken() noexcept = 0;
+};
+
+/// Runs requests with a session.
+class SessionRunner : public Runner {
+ public:
+  explicit SessionRunner(std::shared_ptr<Session> session)
+      : session_(std::move(session)), device_name_(to_string(session_->device())) {}
+
+  const Device& device() const noexcept override { return session_->device(); }
+  void run(Request& request) override;
+  void terminate(Request& request) noexcept override;
+  const void* session() const noexcept override { return session_.get(); }
+  /// A GPU whose context refuses everything after a fault in a kernel, in whichever session.
+  std::string why_broken() noexcept override;
+
+ protected:
+  /// For spans.
+  const std::string& device_name() const noexcept { return device_name_; }
+
+ private:
+  std::shared_ptr<Session> session_;
+  std::string device_name_;
 };
 
 }  // namespace ortmulti

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "core/pool/gpu_runner.hpp"
-#include "core/pool/session_runner.hpp"
+#include "core/pool/runner.hpp"
 
 namespace ortmulti {
 

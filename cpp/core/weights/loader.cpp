@@ -5,10 +5,10 @@
 #include <string>
 #include <utility>
 
+#include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
-#include "core/base/numa.hpp"
+#include "core/cuda/capture_lock.hpp"
 #include "core/cuda/graph.hpp"
-#include "core/cuda/graph_capture.hpp"
 
 namespace ortmulti {
 namespace {

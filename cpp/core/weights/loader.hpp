@@ -10,10 +10,10 @@
 
 #include "core/base/timeline.hpp"
 #include "core/cuda/startup.hpp"
-#include "core/weights/cuda_store.hpp"
 #include "core/weights/plan.hpp"
 #include "core/weights/prefetch.hpp"
 #include "core/weights/reader.hpp"
+#include "core/weights/store.hpp"
 
 namespace ortmulti {
 

@@ -7,9 +7,8 @@
 
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
-#include "core/base/numa.hpp"
 #include "core/cuda/graph.hpp"
-#include "core/cuda/pinned_buffers.hpp"
+#include "core/cuda/memory.hpp"
 
 namespace ortmulti {
 namespace {

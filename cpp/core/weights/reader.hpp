@@ -13,9 +13,9 @@
 #include "core/base/file.hpp"
 #include "core/base/timeline.hpp"
 #include "core/cuda/startup.hpp"
-#include "core/weights/cuda_store.hpp"
 #include "core/weights/plan.hpp"
 #include "core/weights/prefetch.hpp"
+#include "core/weights/store.hpp"
 
 namespace ortmulti {
 

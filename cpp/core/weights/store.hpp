@@ -7,9 +7,11 @@
 #include <mutex>
 #include <vector>
 
+#include "core/base/file.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/cuda/startup.hpp"
-#include "core/ort/weight_store.hpp"
+#include "core/onnx/weight_list.hpp"
+#include "core/ort/weight_use.hpp"
 #include "core/weights/plan.hpp"
 
 namespace ortmulti {
@@ -36,6 +38,23 @@ class CudaWeightStore : public WeightStore {
   std::unique_ptr<const CudaMemory> memory_;
   mutable std::vector<Ort::Value> values_;  // made at the first add_to(): they need ONNX Runtime, memory does not
   mutable std::once_flag values_made_;
+};
+
+/// The weights for sessions on the CPU, used where their files are mapped: every process shares the page cache's copy.
+class MappedWeightStore : public WeightStore {
+ public:
+  /// Throws Error with ErrorKind::weights where a file cannot be opened or is not the one that was listed.
+  explicit MappedWeightStore(WeightList list);
+
+  const Device& device() const noexcept override { return device_; }
+  void add_to(Ort::SessionOptions& options) const override;
+  std::size_t count() const noexcept override { return list_.weights.size(); }
+
+ private:
+  Device device_ = Device::cpu();
+  WeightList list_;
+  std::vector<std::unique_ptr<MappedFile>> files_;
+  std::vector<Ort::Value> values_;
 };
 
 }  // namespace ortmulti

@@ -1,4 +1,4 @@
-#include "core/pool/session_runner.hpp"
+#include "core/pool/runner.hpp"
 
 #include "core/cuda/startup.hpp"
 #include "core/pool/request.hpp"
