@@ -62,10 +62,10 @@ LoaderOptions make_loader_options(int reader_threads, std::uint64_t chunk_bytes,
   return {reader_threads, chunk_bytes, buffers_per_thread};
 }
 
-SharedWeights make_weights(const WeightList& list, const std::shared_ptr<ReadAhead>& read_ahead,
+SharedWeights make_weights(const WeightList& list, const std::shared_ptr<Prefetch>& prefetch,
                            const LoaderOptions& loader, bool fill) {
   const ReleaseGil nogil;  // nobody changes the list
-  return {std::make_shared<WeightPlan>(plan_weights(list)), read_ahead, loader, fill};
+  return {std::make_shared<WeightPlan>(plan_weights(list)), prefetch, loader, fill};
 }
 
 CreationRequest make_request(const py::object& model, const std::vector<std::vector<ProviderArgument>>& sessions,
@@ -211,15 +211,15 @@ py::tuple create_sessions(const CreationRequest& request, const py::object& list
 }  // namespace
 
 void register_factory(py::module_& module) {
-  py::class_<ReadAhead, std::shared_ptr<ReadAhead>>(module, "ReadAhead")
+  py::class_<Prefetch, std::shared_ptr<Prefetch>>(module, "Prefetch")
       .def(py::init([](const std::vector<std::tuple<py::str, std::uint64_t, std::uint64_t>>& ranges) {
-             std::vector<ReadAhead::Range> files;
+             std::vector<Prefetch::Range> files;
              files.reserve(ranges.size());
              for (const auto& [path, offset, length] : ranges) {
                files.push_back({from_path(path), offset, length});
              }
              // Its thread may be within a block when the last reference goes.
-             return std::shared_ptr<ReadAhead>(new ReadAhead(std::move(files)), [](ReadAhead* held) {
+             return std::shared_ptr<Prefetch>(new Prefetch(std::move(files)), [](Prefetch* held) {
                without_gil([&] { delete held; });  // NOLINT(cppcoreguidelines-owning-memory)
              });
            }),
@@ -228,7 +228,7 @@ void register_factory(py::module_& module) {
       .def(py::init(&make_loader_options), py::kw_only(), py::arg("reader_threads") = 0, py::arg("chunk_bytes") = 0,
            py::arg("buffers_per_thread") = 0);
   py::class_<SharedWeights>(module, "SharedWeights")
-      .def(py::init(&make_weights), py::arg("list"), py::kw_only(), py::arg("read_ahead") = py::none(),
+      .def(py::init(&make_weights), py::arg("list"), py::kw_only(), py::arg("prefetch") = py::none(),
            py::arg("loader") = LoaderOptions{}, py::arg("fill") = true);
   py::class_<CreationRequest>(module, "CreationRequest")
       .def(py::init(&make_request), py::kw_only(), py::arg("model"), py::arg("sessions"), py::arg("options"),

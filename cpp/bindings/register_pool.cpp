@@ -312,7 +312,7 @@ py::dict to_dict(const PoolStats& stats) {
     entry["queue"] = to_dict(device.queue);
     entry["copy"] = to_dict(device.copy);
     entry["run"] = to_dict(device.run);
-    entry["whole"] = to_dict(device.whole);
+    entry["total"] = to_dict(device.total);
     devices.append(std::move(entry));
   }
   py::dict result;
@@ -321,8 +321,8 @@ py::dict to_dict(const PoolStats& stats) {
   result["rejected"] = stats.rejected;
   result["cancelled_waiting"] = stats.cancelled_waiting;
   result["failed_waiting"] = stats.failed_waiting;
-  result["unsplit"] = stats.unsplit;
-  result["why_apart"] = stats.why_apart;
+  result["unbatched"] = stats.unbatched;
+  result["why_unbatched"] = stats.why_unbatched;
   return result;
 }
 

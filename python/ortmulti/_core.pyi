@@ -257,7 +257,7 @@ class ModelIndex:
     @property
     def external_locations(self) -> list[bytes]: ...
 
-class ReadAhead:
+class Prefetch:
     def __init__(self, ranges: Sequence[tuple[str, int, int]]) -> None: ...
 
 class WeightList:
@@ -370,7 +370,7 @@ class SharedWeights:
         self,
         list: WeightList,
         *,
-        read_ahead: ReadAhead | None = None,
+        prefetch: Prefetch | None = None,
         loader: LoaderOptions = ...,
         fill: bool = True,
     ) -> None: ...

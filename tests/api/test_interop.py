@@ -470,7 +470,7 @@ def test_negative_numbers_of_the_loader_are_refused(name: str) -> None:
     with pytest.raises(ortmulti.InvalidArgument, match="are 0 or more"):
         _core.LoaderOptions(**{name: -1})
     with pytest.raises(TypeError, match="incompatible constructor arguments"):
-        _core.SharedWeights(_core.WeightList(), read_ahead="read ahead")
+        _core.SharedWeights(_core.WeightList(), prefetch="read ahead")
 
 
 def test_without_gpus_nothing_is_loaded() -> None:
@@ -498,11 +498,11 @@ def test_loaded_weights_are_given_as_capsules(tmp_path: Path, memory_driver: dic
     code = """
         files, weights = eval(sys.argv[1])
         content = open(files[0][0], "rb").read()
-        read_ahead = _core.ReadAhead([(files[0][0], 0, len(content))])
+        prefetch = _core.Prefetch([(files[0][0], 0, len(content))])
         loaded = _core.load_weights(
             _core.SharedWeights(
                 _core.WeightList(files, weights),
-                read_ahead=read_ahead,
+                prefetch=prefetch,
                 loader=_core.LoaderOptions(reader_threads=2, chunk_bytes=4096, buffers_per_thread=2),
             ),
             [1, 2, 0],

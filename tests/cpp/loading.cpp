@@ -82,7 +82,7 @@ Loading::~Loading() {
 void Loading::restart() { startup = std::make_unique<CudaStartup>(&driver, "", "/nowhere"); }
 
 Loading::Stores Loading::load(const std::shared_ptr<const WeightPlan>& plan, const Request& request) {
-  WeightLoader loader(*startup, plan, request.devices, request.options, request.read_ahead, request.timeline,
+  WeightLoader loader(*startup, plan, request.devices, request.options, request.prefetch, request.timeline,
                       request.fill);
   if (request.before) {
     request.before(loader);

@@ -52,7 +52,7 @@ class Loading : public testing::Test {
     std::vector<int> devices{0, 1, 2};
     LoaderOptions options{2, 4096, 2};
     bool fill = true;
-    std::shared_ptr<ReadAhead> read_ahead;
+    std::shared_ptr<Prefetch> prefetch;
     std::shared_ptr<Timeline> timeline;
     std::vector<std::size_t> order;                 ///< In which the devices' threads are started.
     std::function<void(WeightLoader&)> before;      ///< Called before there are threads.

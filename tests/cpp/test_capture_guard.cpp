@@ -12,7 +12,7 @@
 namespace ortmulti::tests {
 namespace {
 
-using Work = CaptureGuard::Work;
+using Work = DeviceSyncGuard::Work;
 
 // Its own in each test, since what is under way is the process's.
 Device gpu(int index) { return Device::cuda(1000 + index); }
@@ -21,28 +21,28 @@ bool ready(const std::future<void>& future) {
   return future.wait_for(std::chrono::milliseconds(0)) == std::future_status::ready;
 }
 
-TEST(CaptureGuard, WorkOfOneKindGoesOnSideBySide) {
+TEST(DeviceSyncGuard, WorkOfOneKindGoesOnSideBySide) {
   for (const Work work : {Work::may_capture, Work::waits_for_device}) {
-    const CaptureGuard one(gpu(0), work);
-    std::async(std::launch::async, [work] { const CaptureGuard other(gpu(0), work); }).get();
+    const DeviceSyncGuard one(gpu(0), work);
+    std::async(std::launch::async, [work] { const DeviceSyncGuard other(gpu(0), work); }).get();
   }
 }
 
-TEST(CaptureGuard, DevicesAreApart) {
-  const CaptureGuard one(gpu(1), Work::may_capture);
-  const CaptureGuard other(gpu(2), Work::waits_for_device);
-  const CaptureGuard cpu(Device::cpu(), Work::may_capture);
-  const CaptureGuard also_cpu(Device::cpu(), Work::waits_for_device);
+TEST(DeviceSyncGuard, DevicesAreApart) {
+  const DeviceSyncGuard one(gpu(1), Work::may_capture);
+  const DeviceSyncGuard other(gpu(2), Work::waits_for_device);
+  const DeviceSyncGuard cpu(Device::cpu(), Work::may_capture);
+  const DeviceSyncGuard also_cpu(Device::cpu(), Work::waits_for_device);
 }
 
-TEST(CaptureGuard, WhoCameFirstGoesFirst) {
-  auto first = std::make_unique<CaptureGuard>(gpu(3), Work::may_capture);
+TEST(DeviceSyncGuard, WhoCameFirstGoesFirst) {
+  auto first = std::make_unique<DeviceSyncGuard>(gpu(3), Work::may_capture);
   std::atomic<int> entered{0};
   std::promise<void> go_on;
   const std::shared_future<void> may_end = go_on.get_future().share();
   std::promise<void> inside;
   auto waits = std::async(std::launch::async, [&] {
-    const CaptureGuard guard(gpu(3), Work::waits_for_device);
+    const DeviceSyncGuard guard(gpu(3), Work::waits_for_device);
     EXPECT_EQ(entered++, 0);
     inside.set_value();
     may_end.wait();
@@ -50,7 +50,7 @@ TEST(CaptureGuard, WhoCameFirstGoesFirst) {
   EXPECT_EQ(waits.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
   // Though a run is under way, further ones wait behind the creation.
   auto later = std::async(std::launch::async, [&] {
-    const CaptureGuard guard(gpu(3), Work::may_capture);
+    const DeviceSyncGuard guard(gpu(3), Work::may_capture);
     ++entered;
   });
   EXPECT_EQ(later.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
@@ -64,7 +64,7 @@ TEST(CaptureGuard, WhoCameFirstGoesFirst) {
   EXPECT_EQ(entered, 2);
 }
 
-TEST(CaptureGuard, NeverBothKindsAtOnce) {
+TEST(DeviceSyncGuard, NeverBothKindsAtOnce) {
   std::atomic<int> capturing{0};
   std::atomic<int> waiting{0};
   std::vector<std::thread> threads;
@@ -73,7 +73,7 @@ TEST(CaptureGuard, NeverBothKindsAtOnce) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 2000; ++i) {
         const bool capture = (t + i) % 3 != 0;
-        const CaptureGuard guard(gpu(4), capture ? Work::may_capture : Work::waits_for_device);
+        const DeviceSyncGuard guard(gpu(4), capture ? Work::may_capture : Work::waits_for_device);
         std::atomic<int>& mine = capture ? capturing : waiting;
         const std::atomic<int>& others = capture ? waiting : capturing;
         ++mine;
@@ -87,7 +87,7 @@ TEST(CaptureGuard, NeverBothKindsAtOnce) {
   }
 }
 
-TEST(CaptureGuard, ShapesAreToldApart) {
+TEST(DeviceSyncGuard, ShapesAreToldApart) {
   if (!missing_environment().empty()) {
     GTEST_SKIP();
   }

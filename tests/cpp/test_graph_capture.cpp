@@ -30,20 +30,20 @@ std::future<void> in_thread(Function function) {
 bool still_waits(const std::future<void>& future) { return future.wait_for(50ms) == std::future_status::timeout; }
 
 TEST(GraphCapture, UsesGoOnSideBySide) {
-  const CudaUse use;
-  in_thread([] { const CudaUse other; }).get();
-  in_thread([] { const CudaUse other(CudaUse::Kind::lasting); }).get();
+  const CaptureLock::Shared use;
+  in_thread([] { const CaptureLock::Shared other; }).get();
+  in_thread([] { const CaptureLock::Shared other(CaptureLock::Use::lasting); }).get();
 }
 
 TEST(GraphCapture, ACaptureKeepsOtherThreadsWaiting) {
-  auto sole = SoleUse::try_begin();
+  auto sole = CaptureLock::Exclusive::try_lock();
   ASSERT_TRUE(sole);
   {
-    const CudaUse within;
+    const CaptureLock::Shared within;
   }  // of the same thread
-  const auto brief = in_thread([] { const CudaUse use; });
-  const auto lasting = in_thread([] { const CudaUse use(Device::cuda(1), CudaUse::Kind::lasting); });
-  in_thread([] { const CudaUse cpu(Device::cpu()); }).get();
+  const auto brief = in_thread([] { const CaptureLock::Shared use; });
+  const auto lasting = in_thread([] { const CaptureLock::Shared use(Device::cuda(1), CaptureLock::Use::lasting); });
+  in_thread([] { const CaptureLock::Shared cpu(Device::cpu()); }).get();
   EXPECT_TRUE(still_waits(brief));
   EXPECT_TRUE(still_waits(lasting));
   sole.reset();
@@ -53,22 +53,22 @@ TEST(GraphCapture, ACaptureKeepsOtherThreadsWaiting) {
 
 TEST(GraphCapture, NoCaptureBesideALastingUseOrWithinOnesOwn) {
   {
-    const CudaUse use;
-    EXPECT_FALSE(SoleUse::try_begin());
+    const CaptureLock::Shared use;
+    EXPECT_FALSE(CaptureLock::Exclusive::try_lock());
   }
   std::promise<void> ends;
   auto ended = ends.get_future();
   const auto creation = in_thread([&ended] {
-    const CudaUse use(CudaUse::Kind::lasting);
+    const CaptureLock::Shared use(CaptureLock::Use::lasting);
     ended.wait();
   });
   // The thread has begun, and is soon within its use.
-  while (SoleUse::try_begin()) {
+  while (CaptureLock::Exclusive::try_lock()) {
     std::this_thread::yield();
   }
   ends.set_value();
   creation.wait();
-  EXPECT_TRUE(SoleUse::try_begin());
+  EXPECT_TRUE(CaptureLock::Exclusive::try_lock());
 }
 
 TEST(GraphCapture, NothingIsUnderWayDuringACapture) {
@@ -80,9 +80,9 @@ TEST(GraphCapture, NothingIsUnderWayDuringACapture) {
   for (int thread = 0; thread < 4; ++thread) {
     threads.push_back(in_thread([&] {
       for (int i = 0; i < 2000; ++i) {
-        const CudaUse use;
+        const CaptureLock::Shared use;
         ++under_way;
-        const CudaUse nested;
+        const CaptureLock::Shared nested;
         std::this_thread::yield();
         --under_way;
       }
@@ -91,7 +91,7 @@ TEST(GraphCapture, NothingIsUnderWayDuringACapture) {
   for (int thread = 0; thread < 2; ++thread) {
     threads.push_back(in_thread([&] {
       for (int i = 0; i < 200; ++i) {
-        const auto sole = SoleUse::try_begin();
+        const auto sole = CaptureLock::Exclusive::try_lock();
         ASSERT_TRUE(sole);
         seen += under_way.load() + captures.fetch_add(1);
         std::this_thread::yield();

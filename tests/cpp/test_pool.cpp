@@ -25,7 +25,7 @@ TEST_F(PoolTest, AnswersWhatWasAskedFor) {
   EXPECT_EQ(answers.wait_for(1).front(), request);
   EXPECT_EQ(request->outcome, Outcome::done);
   EXPECT_EQ(request->outputs.size(), 1U);
-  EXPECT_LE(request->asked, request->started);
+  EXPECT_LE(request->submitted, request->started);
   EXPECT_LE(request->started, request->ended);
   EXPECT_EQ(pool->stats().devices.front().done, 1U);
 }
@@ -165,12 +165,12 @@ TEST_F(PoolTest, TheWaitForRoomIsPartOfTheLatency) {
   runner->wait_for_runs(1);
   const auto request = answers.request();
   EXPECT_FALSE(pool->submit(request, Pool::Clock::now() + milliseconds(20)));
-  const auto asked = request->asked;
+  const auto asked = request->submitted;
   EXPECT_FALSE(pool->submit(request, Pool::Clock::now()));
   runner->release();
   EXPECT_TRUE(pool->submit(request, Pool::Clock::now() + hours(1)));
   answers.wait_for(2);
-  EXPECT_EQ(request->asked, asked);
+  EXPECT_EQ(request->submitted, asked);
   EXPECT_GE(pool->stats().devices.front().queue.max_ns(), 20'000'000);
 }
 

@@ -201,7 +201,7 @@ TEST_F(BatchTest, WaitsNoLongerThanTheDelay) {
   make({100, milliseconds(20), 0, {}});
   const auto request = submit({1, 2});
   answers.wait_for(1);
-  EXPECT_GE(request->started - request->asked, milliseconds(20));
+  EXPECT_GE(request->started - request->submitted, milliseconds(20));
 }
 
 TEST_F(BatchTest, OtherShapesRunApart) {
@@ -289,8 +289,8 @@ TEST_F(BatchTest, AnOutputWithoutTheAxisIsRunApart) {
   const PoolStats stats = pool->stats();
   EXPECT_EQ(stats.devices.front().runs, 7U);
   EXPECT_EQ(stats.devices.front().done, 5U);
-  EXPECT_EQ(stats.unsplit, 2U);
-  EXPECT_NE(stats.why_apart.find("cannot be split along dimension 0"), std::string::npos) << stats.why_apart;
+  EXPECT_EQ(stats.unbatched, 2U);
+  EXPECT_NE(stats.why_unbatched.find("cannot be split along dimension 0"), std::string::npos) << stats.why_unbatched;
   const auto log = onnxruntime_log().take(milliseconds(0), dropped);
   ASSERT_EQ(log.size(), 1U);
   EXPECT_EQ(log.front().severity, 2);
@@ -310,8 +310,8 @@ TEST_F(BatchTest, ARunThatFailsIsNoReasonToKeepRequestsApart) {
   submit({1, 1});
   answers.wait_for(4);
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{2}));
-  EXPECT_EQ(pool->stats().unsplit, 0U);
-  EXPECT_EQ(pool->stats().why_apart, "");
+  EXPECT_EQ(pool->stats().unbatched, 0U);
+  EXPECT_EQ(pool->stats().why_unbatched, "");
 }
 
 TEST_F(BatchTest, CancelledMembersLeaveTheOthersAlone) {

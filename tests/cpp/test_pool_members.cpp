@@ -261,7 +261,7 @@ TEST_F(PoolMembers, ContinuesAnothersCounts) {
   }
   const PoolStats stats = pool->stats();
   EXPECT_EQ(stats.devices[0].done, 4U);
-  EXPECT_EQ(stats.devices[0].whole.count(), 4U);
+  EXPECT_EQ(stats.devices[0].total.count(), 4U);
   EXPECT_EQ(stats.devices[1].done, 1U);
   EXPECT_EQ(stats.devices[1].state, DeviceState::removed);
   EXPECT_EQ(old.use_count(), 1);  // numbers are kept, and no pools

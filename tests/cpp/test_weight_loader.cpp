@@ -75,15 +75,15 @@ TEST_F(WeightLoading, PutsTheRightBytesOnEveryDevice) {
       startup->begin_contexts(std::nullopt);
     }
     if (random() % 2 == 0) {
-      std::vector<ReadAhead::Range> ranges;
+      std::vector<Prefetch::Range> ranges;
       ranges.reserve(files.list.files.size());
       for (const FileIdentity& file : files.list.files) {
         ranges.push_back({file.path, 0, file.size});
       }
-      request.read_ahead = std::make_shared<ReadAhead>(ranges);
+      request.prefetch = std::make_shared<Prefetch>(ranges);
     }
     EXPECT_TRUE(right(files, load(files.plan(), request)));
-    request.read_ahead = nullptr;
+    request.prefetch = nullptr;
     EXPECT_TRUE(nothing_left());
   }
   EXPECT_EQ(fake.pageable_copies, 0);
@@ -198,7 +198,7 @@ TEST_F(WeightLoading, NoGraphIsCapturedMeanwhile) {
     for (const char* refused : {"cuMemcpy", "cuStream", "cuEvent"}) {  // some of it during a capture
       if (function.rfind(refused, 0) == 0) {
         std::thread([&] {
-          if (SoleUse::try_begin()) {
+          if (CaptureLock::Exclusive::try_lock()) {
             const std::lock_guard lock(mutex);
             beside.insert(function);
           }

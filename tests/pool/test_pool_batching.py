@@ -145,12 +145,12 @@ def test_requests_whose_outputs_cannot_be_split_are_joined_once() -> None:
             np.testing.assert_array_equal(future.result()[0], 2 * x(1))
         stats = pool.stats()
         assert (stats.devices[0].runs, stats.devices[0].done) == (7, 7)
-        assert stats.unsplit == 1
-        assert "output 'total' of a batch of 2 cannot be split along dimension 0" in stats.why_apart
-        assert "ortmulti_runs_unsplit_total 1\n" in stats.prometheus()
+        assert stats.unbatched == 1
+        assert "output 'total' of a batch of 2 cannot be split along dimension 0" in stats.why_unbatched
+        assert "ortmulti_runs_unbatched_total 1\n" in stats.prometheus()
         for future in [pool.submit(["total"], {"x": x(1)}) for n in range(2)]:
             future.result()
-        assert pool.stats().unsplit == 2
+        assert pool.stats().unbatched == 2
     warning = records.get(timeout=60)  # by another thread
     assert (warning.levelname, warning.name) == ("WARNING", "ortmulti")
     assert "one at a time from now on: output 'total'" in warning.getMessage()

@@ -128,7 +128,7 @@ def test_another_model_takes_over(pool: ortmulti.Pool) -> None:
     np.testing.assert_array_equal(first, AB["a"])
     with pytest.raises(ortmulti.InvalidArgument, match="'x'"):
         pool.submit(None, X)
-    assert (pool.stats().devices[0].done, pool.stats().devices[0].whole.count) == (2, 2)
+    assert (pool.stats().devices[0].done, pool.stats().devices[0].total.count) == (2, 2)
     pool.replace_model(MODEL, warmup=True)
     np.testing.assert_array_equal(pool.submit(None, X).result()[0], before[0])
     assert [span.name for span in pool.timeline.spans].count("warm up") == 2

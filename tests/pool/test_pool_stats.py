@@ -29,12 +29,12 @@ def test_counts_and_times(backend: BackendName) -> None:
     assert (device.done, device.failed, device.cancelled, device.retried, device.runs) == (11, 1, 0, 0, 12)
     assert device.broken == ""
     assert (stats.waiting, stats.rejected, stats.cancelled_waiting, stats.failed_waiting) == (0, 0, 0, 0)
-    assert (stats.unsplit, stats.why_apart) == (0, "")
-    for times in (device.queue, device.run, device.whole):
+    assert (stats.unbatched, stats.why_unbatched) == (0, "")
+    for times in (device.queue, device.run, device.total):
         assert times.count == 12
         assert 0 <= times.p50 <= times.p95 <= times.p99 <= times.p999 <= times.max <= times.sum
         assert times.mean == times.sum / 12
-    assert device.whole.sum == pytest.approx(device.queue.sum + device.run.sum, rel=1e-6)
+    assert device.total.sum == pytest.approx(device.queue.sum + device.run.sum, rel=1e-6)
     assert stats.throughput == 11 / stats.seconds
 
 

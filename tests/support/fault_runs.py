@@ -131,9 +131,9 @@ class Scenarios:
         status = path.stat()
         weights = [(f"w{i}", 1, (64, 64), 0, i << 14, 1 << 14) for i in range(4)]
         files = [(str(path), status.st_size, status.st_ino, status.st_mtime_ns)]
-        read_ahead = _core.ReadAhead([(str(path), 0, status.st_size)])
+        prefetch = _core.Prefetch([(str(path), 0, status.st_size)])
         loader = _core.LoaderOptions(reader_threads=2, chunk_bytes=1 << 14, buffers_per_thread=2)
-        shared = _core.SharedWeights(_core.WeightList(files, weights), read_ahead=read_ahead, loader=loader)
+        shared = _core.SharedWeights(_core.WeightList(files, weights), prefetch=prefetch, loader=loader)
         stores = _core.load_weights(shared, [0, 1])
         assert len(stores) == 2
 

@@ -13,10 +13,10 @@ unsigned fork_generation();
 /// They may not wait for locks, since the thread that held one may not exist in the child.
 void on_fork_in_child(void (*handler)());
 
-/// The process's one `T`, made at the first call. A forked child has a new one: its copy of the parent's may be locked
-/// by a thread that stayed there. Never freed, since it may be needed up to the process's end.
+/// The process's single `T`, made at the first call and never freed. A forked child has a new one: a thread of the
+/// parent may hold the lock of the old one.
 template <typename T>
-T& one_of_process() {
+T& process_singleton() {
   static std::atomic<T*> one{nullptr};
   static const bool made = [] {
     constexpr auto make = [] { one.store(new T()); };  // NOLINT(cppcoreguidelines-owning-memory)

@@ -8,15 +8,15 @@
 
 namespace ortmulti {
 
-OwnThread::OwnThread() {
+SerialThread::SerialThread() {
   try {
-    thread_ = std::thread(&OwnThread::serve, this);
+    thread_ = std::thread(&SerialThread::serve, this);
   } catch (const std::system_error& error) {
     throw Error(ErrorKind::fail, std::string("the system gives no further thread: ") + error.what());
   }
 }
 
-OwnThread::~OwnThread() {
+SerialThread::~SerialThread() {
   {
     const std::lock_guard lock(mutex_);
     stops_ = true;
@@ -25,7 +25,7 @@ OwnThread::~OwnThread() {
   thread_.join();
 }
 
-void OwnThread::call(const std::function<void()>& work) {
+void SerialThread::call(const std::function<void()>& work) {
   const std::lock_guard calling(calling_);
   std::unique_lock lock(mutex_);
   work_ = &work;
@@ -36,7 +36,7 @@ void OwnThread::call(const std::function<void()>& work) {
   }
 }
 
-void OwnThread::serve() {
+void SerialThread::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
     asked_.wait(lock, [this] { return work_ != nullptr || stops_; });

@@ -8,15 +8,15 @@
 
 namespace ortmulti {
 
-/// A thread for what must always be done by the same one.
-class OwnThread {
+/// A thread that does one call after the other, for work that must always run in the same thread.
+class SerialThread {
  public:
-  OwnThread();   ///< Throws Error where the system has no further thread.
-  ~OwnThread();  ///< Waits for what it does.
-  OwnThread(const OwnThread&) = delete;
-  OwnThread& operator=(const OwnThread&) = delete;
+  SerialThread();   ///< Throws Error if the thread cannot be started.
+  ~SerialThread();  ///< Waits for the call under way.
+  SerialThread(const SerialThread&) = delete;
+  SerialThread& operator=(const SerialThread&) = delete;
 
-  /// Has the thread do it, and waits until it is done; throws what that throws. From several threads: one by one.
+  /// Runs `work` in the thread, waits for its end, and throws what it throws. Calls of several threads run one by one.
   void call(const std::function<void()>& work);
 
  private:

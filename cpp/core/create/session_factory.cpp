@@ -23,7 +23,7 @@ struct Cancelled {
   std::vector<std::thread> threads;
 };
 
-Cancelled& cancelled_threads() { return one_of_process<Cancelled>(); }
+Cancelled& cancelled_threads() { return process_singleton<Cancelled>(); }
 
 }  // namespace
 
@@ -63,7 +63,7 @@ Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
   if (!gpus.empty()) {
     const SharedWeights& weights = *request_.weights;
     loader_ = std::make_unique<WeightLoader>(CudaStartup::instance(), weights.plan, std::move(gpus), weights.loader,
-                                             weights.read_ahead, timeline_, weights.fill, request_.keep_going);
+                                             weights.prefetch, timeline_, weights.fill, request_.keep_going);
   }
 }
 
@@ -271,7 +271,7 @@ void Creation::create(std::size_t index) {
       begin = !stopped_;
     }
     if (begin) {
-      const CudaUse use(device, CudaUse::Kind::lasting);  // of the threads too that load its weights
+      const CaptureLock::Shared use(device, CaptureLock::Use::lasting);  // of the threads too that load its weights
       made.resize(size());
       made[index] = create_session(index);
       register_for_shutdown(made[index]);

@@ -16,11 +16,11 @@ struct Uses {
   std::condition_variable changed;
   std::size_t brief = 0;
   std::size_t lasting = 0;
-  bool sole = false;       // something is captured
-  bool sole_next = false;  // as soon as the brief uses have ended
+  bool exclusive = false;       // something is captured
+  bool exclusive_next = false;  // as soon as the brief uses have ended
 
-  std::size_t& count(CudaUse::Kind kind) { return kind == CudaUse::Kind::brief ? brief : lasting; }
-  bool closed() const { return sole || sole_next; }
+  std::size_t& count(CaptureLock::Use use) { return use == CaptureLock::Use::brief ? brief : lasting; }
+  bool closed() const { return exclusive || exclusive_next; }
 };
 
 Uses& uses() {
@@ -36,27 +36,27 @@ std::size_t& nested() {
 
 }  // namespace
 
-CudaUse::CudaUse(bool of_cuda, Kind kind) : of_cuda_(of_cuda), kind_(kind) {
+CaptureLock::Shared::Shared(bool of_cuda, Use use) : of_cuda_(of_cuda), use_(use) {
   if (of_cuda_ && nested()++ == 0) {
     Uses& all = uses();
     std::unique_lock lock(all.mutex);
     all.changed.wait(lock, [&all] { return !all.closed(); });
-    ++all.count(kind_);
+    ++all.count(use_);
   }
 }
 
-CudaUse::~CudaUse() {
+CaptureLock::Shared::~Shared() {
   if (of_cuda_ && --nested() == 0) {
     Uses& all = uses();
     const std::lock_guard lock(all.mutex);
-    --all.count(kind_);
-    if (all.sole_next) {
+    --all.count(use_);
+    if (all.exclusive_next) {
       all.changed.notify_all();
     }
   }
 }
 
-std::optional<SoleUse> SoleUse::try_begin() {
+std::optional<CaptureLock::Exclusive> CaptureLock::Exclusive::try_lock() {
   if (nested() != 0) {
     return std::nullopt;
   }
@@ -66,27 +66,27 @@ std::optional<SoleUse> SoleUse::try_begin() {
   if (all.lasting != 0) {
     return std::nullopt;
   }
-  all.sole_next = true;
+  all.exclusive_next = true;
   all.changed.wait(lock, [&all] { return all.brief == 0; });
-  all.sole_next = false;
-  all.sole = true;
+  all.exclusive_next = false;
+  all.exclusive = true;
   nested() = 1;
-  return SoleUse();
+  return Exclusive();
 }
 
-SoleUse::SoleUse(SoleUse&& other) noexcept : held_(std::exchange(other.held_, false)) {}
+CaptureLock::Exclusive::Exclusive(Exclusive&& other) noexcept : held_(std::exchange(other.held_, false)) {}
 
-SoleUse::~SoleUse() {
+CaptureLock::Exclusive::~Exclusive() {
   if (held_) {
     nested() = 0;
     Uses& all = uses();
     const std::lock_guard lock(all.mutex);
-    all.sole = false;
+    all.exclusive = false;
     all.changed.notify_all();
   }
 }
 
-struct CaptureGuard::Turns {
+struct DeviceSyncGuard::Queue {
   // Work of one kind that came while the other kind was under way, or waited.
   struct Group {
     Work work;
@@ -128,23 +128,23 @@ struct CaptureGuard::Turns {
   }
 };
 
-CaptureGuard::Turns& CaptureGuard::turns_of(int device) {
+DeviceSyncGuard::Queue& DeviceSyncGuard::queue_of(int device) {
   static std::mutex mutex;
-  static auto& turns = *new std::map<int, Turns>();  // NOLINT(cppcoreguidelines-owning-memory): needed up to exit
+  static auto& queues = *new std::map<int, Queue>();  // NOLINT(cppcoreguidelines-owning-memory): needed up to exit
   const std::lock_guard lock(mutex);
-  return turns[device];
+  return queues[device];
 }
 
-CaptureGuard::CaptureGuard(const Device& device, Work work) {
+DeviceSyncGuard::DeviceSyncGuard(const Device& device, Work work) {
   if (device.is_cuda()) {
-    turns_ = &turns_of(device.index);
-    turns_->enter(work);
+    queue_ = &queue_of(device.index);
+    queue_->enter(work);
   }
 }
 
-CaptureGuard::~CaptureGuard() {
-  if (turns_ != nullptr) {
-    turns_->leave();
+DeviceSyncGuard::~DeviceSyncGuard() {
+  if (queue_ != nullptr) {
+    queue_->leave();
   }
 }
 

@@ -6,65 +6,71 @@
 
 namespace ortmulti {
 
-/// Something that asks CUDA for anything. While a CUDA graph is captured, CUDA refuses much of what other threads ask
-/// for, on whichever device, and the capture then fails as well; so every use and every capture takes its turn here.
-class CudaUse {
+/// The process's lock of CUDA graph captures. While a graph is captured, CUDA refuses many calls of other threads, on
+/// every device, and the capture then fails too. Every use of CUDA holds the lock shared, every capture exclusively.
+class CaptureLock {
  public:
-  /// Creating and freeing sessions lasts: for these a capture does not wait, see SoleUse.
-  enum class Kind { brief, lasting };
+  /// A capture waits for brief uses. It does not wait for lasting ones: creating and freeing sessions.
+  enum class Use { brief, lasting };
 
-  /// Waits until nothing is captured. Within another use or a SoleUse of the same thread it does nothing.
-  explicit CudaUse(Kind kind = Kind::brief) : CudaUse(true, kind) {}
-  /// Nothing for the CPU.
-  explicit CudaUse(const Device& device, Kind kind = Kind::brief) : CudaUse(device.is_cuda(), kind) {}
-  ~CudaUse();
-  CudaUse(const CudaUse&) = delete;
-  CudaUse& operator=(const CudaUse&) = delete;
-
- private:
-  CudaUse(bool of_cuda, Kind kind);
-
-  bool of_cuda_;
-  Kind kind_;
+  class Shared;
+  class Exclusive;
 };
 
-/// Keeps every other thread's uses of CUDA waiting for its lifetime.
-class SoleUse {
+/// A thread's use of CUDA. Within another one, or within an exclusive lock, of the same thread it does nothing.
+class CaptureLock::Shared {
  public:
-  /// To outlive the uses of this thread that begin meanwhile. Waits for brief uses. Nothing where there is a lasting
-  /// one, or where this thread is within a use.
-  static std::optional<SoleUse> try_begin();
-  ~SoleUse();
-  SoleUse(SoleUse&& other) noexcept;
-  SoleUse(const SoleUse&) = delete;
-  SoleUse& operator=(const SoleUse&) = delete;
-  SoleUse& operator=(SoleUse&&) = delete;
+  /// Waits until nothing is captured.
+  explicit Shared(Use use = Use::brief) : Shared(true, use) {}
+  /// Does nothing for the CPU.
+  explicit Shared(const Device& device, Use use = Use::brief) : Shared(device.is_cuda(), use) {}
+  ~Shared();
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
 
  private:
-  SoleUse() = default;
+  Shared(bool of_cuda, Use use);
+
+  bool of_cuda_;
+  Use use_;
+};
+
+/// A capture: all uses of CUDA by other threads wait for its end. It must outlive the uses of its own thread.
+class CaptureLock::Exclusive {
+ public:
+  /// Waits for brief uses. Empty during a lasting use, or if this thread holds the lock already.
+  static std::optional<Exclusive> try_lock();
+  ~Exclusive();
+  Exclusive(Exclusive&& other) noexcept;
+  Exclusive(const Exclusive&) = delete;
+  Exclusive& operator=(const Exclusive&) = delete;
+  Exclusive& operator=(Exclusive&&) = delete;
+
+ private:
+  Exclusive() = default;
   bool held_ = true;
 };
 
-/// Keeps apart, on each GPU, runs that may capture a stream and what waits for the whole device. cuDNN captures the
+/// Separates, on each GPU, runs that may capture a stream from work that waits for the whole device. cuDNN captures the
 /// first convolution of a shape, and CUDA lets a device not be waited for while one of its streams is captured: both
 /// would fail, as they do with ONNX Runtime's own sessions. Creating and freeing a session waits for its device. Work
 /// of one kind goes on side by side; of both kinds, who came first goes first. For the CPU it does nothing.
-class CaptureGuard {
+class DeviceSyncGuard {
  public:
   enum class Work { may_capture, waits_for_device };
 
   /// Waits until nothing of the other kind is under way on the device. Not twice in a thread.
-  CaptureGuard(const Device& device, Work work);
-  ~CaptureGuard();
-  CaptureGuard(const CaptureGuard&) = delete;
-  CaptureGuard& operator=(const CaptureGuard&) = delete;
+  DeviceSyncGuard(const Device& device, Work work);
+  ~DeviceSyncGuard();
+  DeviceSyncGuard(const DeviceSyncGuard&) = delete;
+  DeviceSyncGuard& operator=(const DeviceSyncGuard&) = delete;
 
  private:
-  struct Turns;
+  struct Queue;
 
-  static Turns& turns_of(int device);
+  static Queue& queue_of(int device);
 
-  Turns* turns_ = nullptr;
+  Queue* queue_ = nullptr;
 };
 
 }  // namespace ortmulti

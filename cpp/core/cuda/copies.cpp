@@ -21,7 +21,7 @@ CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdevicept
 
 }  // namespace
 
-struct CopyHelpers::Job {
+struct CopyThreads::Job {
   const std::function<void(int)>* part = nullptr;
   std::mutex mutex;
   std::condition_variable left;
@@ -59,14 +59,14 @@ struct CopyHelpers::Job {
   }
 };
 
-CopyHelpers& CopyHelpers::instance() { return one_of_process<CopyHelpers>(); }
+CopyThreads& CopyThreads::instance() { return process_singleton<CopyThreads>(); }
 
-int CopyHelpers::count() {
+int CopyThreads::count() {
   static const int count = std::min(most, usable_cores() - 1);
   return count;
 }
 
-void CopyHelpers::share(int helpers, const std::function<void(int)>& part) {
+void CopyThreads::share(int helpers, const std::function<void(int)>& part) {
   const auto job = std::make_shared<Job>();
   job->part = &part;
   {
@@ -92,10 +92,10 @@ void CopyHelpers::share(int helpers, const std::function<void(int)>& part) {
   }
 }
 
-void CopyHelpers::start() {
+void CopyThreads::start() {
   while (serving_ < count()) {
     try {
-      std::thread(&CopyHelpers::serve, this).detach();
+      std::thread(&CopyThreads::serve, this).detach();
     } catch (const std::system_error&) {
       return;  // fewer help; the next call tries again
     }
@@ -103,7 +103,7 @@ void CopyHelpers::start() {
   }
 }
 
-void CopyHelpers::serve() {
+void CopyThreads::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
     offered_.wait(lock, [this] { return !jobs_.empty(); });
@@ -151,13 +151,13 @@ struct StagedCopies::Transfer {
 };
 
 void StagedCopies::share(std::size_t bytes, const std::function<void(int)>& part) {
-  const int helpers = bytes < shared_from ? 0 : std::min(CopyHelpers::count(), parts - 1);
+  const int helpers = bytes < shared_from ? 0 : std::min(CopyThreads::count(), parts - 1);
   if (helpers < 1) {
     part(0);
     return;
   }
   CUcontext context = startup_.make_current(device_);
-  CopyHelpers::instance().share(helpers, [&](int number) {
+  CopyThreads::instance().share(helpers, [&](int number) {
     check(driver_.ctx_set_current(context));
     part(number);
   });

@@ -15,32 +15,31 @@
 
 namespace ortmulti {
 
-/// A few threads of the process that help with what one thread would take too long for, such as copying many megabytes
-/// between two places in memory. Who asks never waits for a helper to come.
-class CopyHelpers {
+/// A few threads of the process that help to copy many megabytes in memory. A caller never waits for a busy thread.
+class CopyThreads {
  public:
-  static CopyHelpers& instance();
+  static CopyThreads& instance();
 
-  /// How many there are, at most; 0 on a machine with one core.
+  /// The maximum number of threads; 0 on a machine with one core.
   static int count();
 
-  /// Calls `part(0)` in this thread and `part(1)`, `part(2)`, ... up to `helpers` in those that are free meanwhile, all
-  /// at the same time; returns when all that began have ended. A part takes what there is to do from the others, so
-  /// that the first alone would do it all. Throws what one of them throws.
+  /// Calls `part(0)` in this thread, and `part(1)`, `part(2)`, ... up to `helpers` in free threads at the same time.
+  /// Returns when all parts that began have ended. Parts share the work: part 0 alone would do all of it. Throws the
+  /// error of one of them.
   void share(int helpers, const std::function<void(int)>& part);
 
  private:
   struct Job;
   template <typename T>
-  friend T& one_of_process();
+  friend T& process_singleton();
 
-  CopyHelpers() = default;
+  CopyThreads() = default;
   void start();
   void serve();
 
   std::mutex mutex_;
   std::condition_variable offered_;
-  std::deque<std::shared_ptr<Job>> jobs_;  // one for each helper that a job may have
+  std::deque<std::shared_ptr<Job>> jobs_;  // a job once for each thread that it may have
   int serving_ = 0;                        // threads
 };
 

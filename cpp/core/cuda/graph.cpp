@@ -29,14 +29,14 @@ bool on_device(const CudaDriver& driver, CUmemorytype type, const void* host, CU
 
 CudaStream::CudaStream(CudaStartup& startup, int device)
     : startup_(startup), device_(device), generation_(fork_generation()) {
-  const CudaUse use;
+  const CaptureLock::Shared use;
   startup.check(startup.driver().stream_create(&stream_, CU_STREAM_NON_BLOCKING),
                 "creating a stream on " + to_string(Device::cuda(device)));
 }
 
 CudaStream::~CudaStream() {
   if (stream_ != nullptr && generation_ == fork_generation()) {
-    const CudaUse use;
+    const CaptureLock::Shared use;
     try {
       const ScopedContext current(startup_, device_);
       static_cast<void>(startup_.driver().stream_synchronize(stream_));
@@ -53,14 +53,14 @@ CudaStream::CudaStream(CudaStream&& other) noexcept
       stream_(std::exchange(other.stream_, nullptr)) {}
 
 CudaEvent::CudaEvent(CudaStartup& startup, int device) : startup_(startup), generation_(fork_generation()) {
-  const CudaUse use;
+  const CaptureLock::Shared use;
   startup.check(startup.driver().event_create(&event_, CU_EVENT_DISABLE_TIMING),
                 "creating an event on " + to_string(Device::cuda(device)));
 }
 
 CudaEvent::~CudaEvent() {
   if (event_ != nullptr && generation_ == fork_generation()) {
-    const CudaUse use;
+    const CaptureLock::Shared use;
     static_cast<void>(startup_.driver().event_destroy(event_));
   }
 }

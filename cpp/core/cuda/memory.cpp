@@ -37,7 +37,7 @@ ScopedContext::~ScopedContext() { static_cast<void>(startup_.driver().ctx_set_cu
 CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, const std::string& purpose)
     : startup_(startup), generation_(fork_generation()), context_(startup.make_current(device)) {
   const std::string name = to_string(Device::cuda(device));
-  const CudaUse use;
+  const CaptureLock::Shared use;
   const CudaDriver& driver = startup_.driver();
   std::size_t free = 0;
   std::size_t total = 0;
@@ -60,7 +60,7 @@ CudaMemory::~CudaMemory() {
   if (generation_ != fork_generation()) {
     return;  // it is the parent's
   }
-  const CudaUse use;
+  const CaptureLock::Shared use;
   const CudaDriver& driver = startup_.driver();
   CUcontext before = nullptr;
   static_cast<void>(driver.ctx_get_current(&before));
@@ -72,7 +72,7 @@ CudaMemory::~CudaMemory() {
 }
 
 void copy_to_device(CudaStartup& startup, int device, void* target, const void* source, std::size_t bytes) {
-  const CudaUse use;
+  const CaptureLock::Shared use;
   const ScopedContext current(startup, device);
   const CudaDriver& driver = startup.driver();
   const std::string what = "copying to " + to_string(Device::cuda(device));
@@ -81,7 +81,7 @@ void copy_to_device(CudaStartup& startup, int device, void* target, const void* 
 }
 
 void copy_to_host(CudaStartup& startup, int device, void* target, const void* source, std::size_t bytes) {
-  const CudaUse use;
+  const CaptureLock::Shared use;
   const ScopedContext current(startup, device);
   const CudaDriver& driver = startup.driver();
   const std::string what = "copying from " + to_string(Device::cuda(device));
@@ -91,7 +91,7 @@ void copy_to_host(CudaStartup& startup, int device, void* target, const void* so
 
 void copy_between_devices(CudaStartup& startup, int target_device, void* target, int source_device, const void* source,
                           std::size_t bytes) {
-  const CudaUse use;
+  const CaptureLock::Shared use;
   // What is still being written on the source's device is not in the order of the target's stream.
   wait_for_default_stream(startup, source_device);
   auto* const from = ScopedContext(startup, source_device).context();
@@ -106,7 +106,7 @@ void copy_between_devices(CudaStartup& startup, int target_device, void* target,
 }
 
 void wait_for_default_stream(CudaStartup& startup, int device) {
-  const CudaUse use;
+  const CaptureLock::Shared use;
   const ScopedContext current(startup, device);
   startup.check(startup.driver().stream_synchronize(default_stream), "waiting for " + to_string(Device::cuda(device)));
 }
@@ -131,14 +131,14 @@ PinnedBuffers::PinnedBuffers(std::uint64_t each, int count)
 
 PinnedBuffers::~PinnedBuffers() {
   if (driver_ != nullptr) {
-    const CudaUse use;
+    const CaptureLock::Shared use;
     static_cast<void>(driver_->mem_host_unregister(begin_));
   }
   munmap(mapping_, mapping_bytes_);
 }
 
 void PinnedBuffers::pin(CudaStartup& startup, const std::string& device) {
-  const CudaUse use;
+  const CaptureLock::Shared use;
   const CudaDriver& driver = startup.driver();
   startup.check(driver.mem_host_register(begin_, bytes_, CU_MEMHOSTREGISTER_PORTABLE),
                 "pinning host memory for " + device);

@@ -321,7 +321,7 @@ CUcontext CudaStartup::create_context(int device, Timeline* timeline) {
     }
   }
   CUcontext context = nullptr;
-  const CudaUse use(CudaUse::Kind::lasting);
+  const CaptureLock::Shared use(CaptureLock::Use::lasting);
   const std::int64_t start_ns = steady_now_ns();
   const CUresult result = driver_->primary_ctx_retain(&context, cuda_device);
   remember({"context", start_ns, steady_now_ns(), this_thread(), name});

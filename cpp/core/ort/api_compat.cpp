@@ -8,7 +8,7 @@
 #include "core/base/error.hpp"
 #include "core/ort/library.hpp"
 
-namespace ortmulti::newer_calls {
+namespace ortmulti::ort_api_compat {
 namespace {
 
 // The last function of the API of 1.21.
@@ -67,4 +67,4 @@ MemoryInfoOfValues session_memory_info_for_outputs() {
                                          "asking where outputs are written");
 }
 
-}  // namespace ortmulti::newer_calls
+}  // namespace ortmulti::ort_api_compat

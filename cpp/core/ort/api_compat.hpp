@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-namespace ortmulti::newer_calls {
+namespace ortmulti::ort_api_compat {
 
 /// Functions of the C API that are newer than the one that the core is built for, taken from their places in the table
 /// of functions, to which ONNX Runtime only ever appends. Each throws Error with ErrorKind::not_implemented where the
@@ -19,4 +19,4 @@ bool have_memory_info_of_values();
 MemoryInfoOfValues session_memory_info_for_inputs();   ///< 1.23
 MemoryInfoOfValues session_memory_info_for_outputs();  ///< 1.23
 
-}  // namespace ortmulti::newer_calls
+}  // namespace ortmulti::ort_api_compat

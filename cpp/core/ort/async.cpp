@@ -128,6 +128,6 @@ void Completions::open() {
   closed_ = false;
 }
 
-Completions& completions() { return one_of_process<Completions>(); }
+Completions& completions() { return process_singleton<Completions>(); }
 
 }  // namespace ortmulti

@@ -9,11 +9,11 @@
 
 namespace ortmulti {
 
-/// Runs for which their caller does not wait: threads of this object do them, in the order in which they came and
-/// several at a time. Threads are started when they are needed, and stay until close().
+/// A queue of runs, done by threads of this object in the order of the pushes, several at a time. Threads are started
+/// when they are needed, and stay until close().
 class AsyncRuns {
  public:
-  /// Called once, with true where it is not to be done any more. It must not throw, nor close this object.
+  /// Called once, with true if the run was cancelled. It must not throw, nor close this object.
   using Run = std::function<void(bool cancelled)>;
 
   AsyncRuns() = default;
@@ -24,8 +24,8 @@ class AsyncRuns {
   /// Throws Error, with ErrorKind::closed after close(); then the run is not called.
   void push(Run run, std::size_t max_threads);
 
-  /// Takes no more, and returns when all that were given are done. With `cancel`, those that have not begun are
-  /// cancelled. Threads of a parent process, which this one does not have, are left alone.
+  /// Refuses further runs, and returns when all queued runs are done. `cancel` cancels runs that have not begun. In a
+  /// forked child the parent's threads are left alone.
   void close(bool cancel);
 
  private:
@@ -36,19 +36,18 @@ class AsyncRuns {
   std::atomic<State*> state_{nullptr};  // left to the parent in a forked child: a thread of it may have held its lock
 };
 
-/// What is done, on its way to the one thread that tells those who asked for it. Who has done something never waits for
-/// that thread, which takes all that there is at once.
+/// The queue of finished runs, drained by the callback thread. push() never waits for that thread.
 class Completions {
  public:
-  /// Tells somebody. It is called, and freed, by the thread that took it.
+  /// Notifies the caller of a run. The callback thread calls and frees it.
   using Completion = std::function<void()>;
 
   void push(Completion completion);
 
-  /// Waits for some, and takes all, the first one first. None after close(), when all were taken.
+  /// Waits for completions, and takes all in the order of the pushes. Empty after close(), when all were taken.
   std::vector<Completion> take();
 
-  /// Ends the waiting of the thread that takes them. What is pushed later waits for open().
+  /// Ends take(). Completions pushed later wait for open().
   void close();
   void open();
 
@@ -59,7 +58,7 @@ class Completions {
   bool closed_ = false;
 };
 
-/// This process's, never freed. A forked child has a new, empty one.
+/// The process's queue, never freed. A forked child has a new, empty one.
 Completions& completions();
 
 }  // namespace ortmulti

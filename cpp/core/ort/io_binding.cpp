@@ -117,7 +117,7 @@ std::shared_ptr<Value> allocate_in(Session& session, ONNXTensorElementDataType t
                                                  to_string(device));
   }
   const Session::Lock open = session.lock_for_use();
-  const CudaUse use(session.device());
+  const CaptureLock::Shared use(session.device());
   try {
     // The value frees its memory through the allocator, which goes on without the session.
     const auto allocator = std::make_shared<Ort::Allocator>(session.make_allocator(open, memory_info(device)));
@@ -146,7 +146,7 @@ auto IoBinding::with_binding(const std::string& what, const Function& function) 
   }
   const auto open = session_->lock_for_use();
   const std::lock_guard lock(mutex_);
-  const CudaUse use(session_->device());
+  const CaptureLock::Shared use(session_->device());
   try {
     return function(open);
   } catch (const Ort::Exception& exception) {

@@ -134,7 +134,7 @@ int default_log_severity() noexcept { return log_severity_of_all.load(); }
 
 void set_default_log_severity(int severity) noexcept { log_severity_of_all.store(severity); }
 
-LogQueue& onnxruntime_log() { return one_of_process<LogQueue>(); }
+LogQueue& onnxruntime_log() { return process_singleton<LogQueue>(); }
 
 OnnxRuntime::OnnxRuntime(const std::string& path) : path_(path) {
   // Local: the onnxruntime Python package may hold a second copy of the same symbols in this process.

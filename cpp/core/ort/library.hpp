@@ -19,7 +19,7 @@ namespace ortmulti {
 
 /// The thread pools that sessions without threads of their own use together.
 struct GlobalThreadPools {
-  int intra_op_num_threads = 0;  ///< 0: by the cores that the process may use, see cores.hpp.
+  int intra_op_num_threads = 0;  ///< 0: by the cores that the process may use, see cpu_affinity.hpp.
   int inter_op_num_threads = 0;
   std::optional<bool> allow_spinning;  ///< Nothing: ONNX Runtime's default, which is to spin.
   std::string intra_op_affinity;       ///< In ONNX Runtime's form; empty: none.

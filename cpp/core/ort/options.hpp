@@ -65,7 +65,7 @@ struct ModelAdditions {
 
 /// onnxruntime's SessionOptions as values; they become ONNX Runtime's object once for each session.
 struct SessionOptions {
-  int intra_op_num_threads = 0;  ///< 0: by the machine and the number of sessions side by side, see cores.hpp.
+  int intra_op_num_threads = 0;  ///< 0: by the machine and the number of sessions side by side, see cpu_affinity.hpp.
   int inter_op_num_threads = 0;
   int graph_optimization_level = ORT_ENABLE_ALL;
   int execution_mode = ORT_SEQUENTIAL;

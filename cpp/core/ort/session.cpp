@@ -173,8 +173,8 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
     }
     const ScopedSpan span(timeline, "create session", name);
     {
-      const CudaUse use(device, CudaUse::Kind::lasting);
-      const CaptureGuard guard(device, CaptureGuard::Work::waits_for_device);
+      const CaptureLock::Shared use(device, CaptureLock::Use::lasting);
+      const DeviceSyncGuard guard(device, DeviceSyncGuard::Work::waits_for_device);
       opened->session = open_session(runtime, model, ort_options);
     }
     if (threads) {
@@ -313,10 +313,10 @@ void Session::run(const Ort::RunOptions& run_options, const char* const* input_n
 
 template <typename Run>
 void Session::run_guarded(std::uint64_t shapes, const Run& run) const {
-  const CudaUse use(device());
-  std::optional<CaptureGuard> guard;
+  const CaptureLock::Shared use(device());
+  std::optional<DeviceSyncGuard> guard;
   if (device().is_cuda() && shapes != 0 && opened_->last_shapes.load() != shapes) {
-    guard.emplace(device(), CaptureGuard::Work::may_capture);
+    guard.emplace(device(), DeviceSyncGuard::Work::may_capture);
   }
   try {
     run();
@@ -373,8 +373,8 @@ bool Session::free_session(bool cancel) {
   const std::weak_ptr<const Opened> watched = opened_;
   const bool was_open = opened_ != nullptr;
   if (was_open) {
-    const CudaUse use(device(), CudaUse::Kind::lasting);
-    const CaptureGuard guard(device(), CaptureGuard::Work::waits_for_device);
+    const CaptureLock::Shared use(device(), CaptureLock::Use::lasting);
+    const DeviceSyncGuard guard(device(), DeviceSyncGuard::Work::waits_for_device);
     model_bytes = opened_->model_bytes;
     additions = opened_->additions;
     opened_.reset();
@@ -389,7 +389,7 @@ struct Registry {
   std::vector<std::weak_ptr<Session>> sessions;
 };
 
-Registry& live_sessions() { return one_of_process<Registry>(); }
+Registry& live_sessions() { return process_singleton<Registry>(); }
 
 }  // namespace
 

@@ -154,7 +154,7 @@ class Session {
 
   Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened);
   Error run_error(const Ort::Exception& exception) const;
-  /// Calls `run`, with a CaptureGuard where the shapes are others than the last run's.
+  /// Calls `run`, with a DeviceSyncGuard where the shapes are others than the last run's.
   template <typename Run>
   void run_guarded(std::uint64_t shapes, const Run& run) const;
   bool inherited() const noexcept;

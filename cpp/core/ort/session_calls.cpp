@@ -38,10 +38,10 @@ std::uint64_t Session::profiling_start_time_ns() {
 
 std::optional<Session::Placement> Session::placement() {
   const auto lock = lock_for_use();
-  if (!newer_calls::have_memory_info_of_values()) {
+  if (!ort_api_compat::have_memory_info_of_values()) {
     return std::nullopt;
   }
-  const auto on_device = [&](newer_calls::MemoryInfoOfValues ask, std::size_t count) {
+  const auto on_device = [&](ort_api_compat::MemoryInfoOfValues ask, std::size_t count) {
     std::vector<const OrtMemoryInfo*> infos(count, nullptr);
     Ort::ThrowOnError(ask(opened_->session, infos.data(), infos.size()));
     std::vector<bool> result;
@@ -52,8 +52,8 @@ std::optional<Session::Placement> Session::placement() {
     return result;
   };
   try {
-    return Placement{on_device(newer_calls::session_memory_info_for_inputs(), inputs().size()),
-                     on_device(newer_calls::session_memory_info_for_outputs(), outputs().size())};
+    return Placement{on_device(ort_api_compat::session_memory_info_for_inputs(), inputs().size()),
+                     on_device(ort_api_compat::session_memory_info_for_outputs(), outputs().size())};
   } catch (const Ort::Exception& exception) {
     throw from_onnxruntime(exception, "asking where inputs and outputs of " + model() + " lie");
   }
@@ -76,7 +76,7 @@ void Session::set_provider_options(const std::map<std::string, std::string>& opt
 
 void Session::release_captured_graph(int annotation_id) {
   const auto lock = lock_for_use();
-  const auto release = newer_calls::session_release_captured_graph();
+  const auto release = ort_api_compat::session_release_captured_graph();
   try {
     Ort::ThrowOnError(release(opened_->session, annotation_id));
   } catch (const Ort::Exception& exception) {

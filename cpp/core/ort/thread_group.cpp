@@ -89,7 +89,7 @@ struct LiveWorkers {
   std::map<OrtCustomThreadHandle, std::unique_ptr<ThreadGroup::Worker>> workers;
   std::vector<std::weak_ptr<const ThreadGroup>> groups;
 
-  static LiveWorkers& get() { return one_of_process<LiveWorkers>(); }
+  static LiveWorkers& get() { return process_singleton<LiveWorkers>(); }
 };
 
 ThreadGroup::ThreadGroup(const ThreadSettings& settings, std::string owner, std::vector<int> cpus)

@@ -78,7 +78,7 @@ struct Watches {
   std::map<std::uint64_t, WeightUseWatch*> by_number;
 };
 
-Watches& all_watches() { return one_of_process<Watches>(); }
+Watches& all_watches() { return process_singleton<Watches>(); }
 
 // When the library is loaded: a child that is forked while another thread makes them would wait for that thread for
 // ever. NOLINTNEXTLINE(bugprone-throwing-static-initialization,cert-err58-cpp): without memory the process ends there

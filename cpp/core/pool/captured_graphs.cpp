@@ -69,7 +69,7 @@ CapturedGraph CapturedGraphs::make(const std::string& key, const std::vector<Req
 
 CapturedGraph* CapturedGraphs::keep(CapturedGraph graph) {
   if (graphs_.size() == most_) {
-    const CudaUse use;
+    const CaptureLock::Shared use;
     graphs_.pop_back();
   }
   graphs_.push_front(std::move(graph));

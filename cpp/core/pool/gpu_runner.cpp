@@ -75,7 +75,7 @@ GpuRunner::GpuRunner(std::shared_ptr<GpuSession> session, std::size_t max_graphs
     : SessionRunner(session->session()), shared_(std::move(session)) {
   CudaStartup& startup = CudaStartup::instance();
   const ScopedContext current(startup, device().index);
-  const CudaUse use;
+  const CaptureLock::Shared use;
   copies_ = std::make_unique<StagedCopies>(startup, device().index);
   if (shared_->options().graphs) {
     ordinary_ = Ort::RunOptions();
@@ -91,7 +91,7 @@ GpuRunner::GpuRunner(std::shared_ptr<GpuSession> session, std::size_t max_graphs
 GpuRunner::~GpuRunner() {
   try {
     const ScopedContext current(CudaStartup::instance(), device().index);
-    const CudaUse use;
+    const CaptureLock::Shared use;
     graphs_.reset();
     copies_.reset();
     staged_.reset();
@@ -137,7 +137,7 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
   const BoundForOneRun bound(binding_);
   {
     const CopyingTime copying(request, device_name());
-    const CudaUse use;
+    const CaptureLock::Shared use;
     bind_inputs(inputs);
   }
   std::vector<const char*> names = request.output_names;
@@ -156,10 +156,10 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
   static const Ort::RunOptions none{nullptr};
   const Ort::RunOptions& given = graphs_ ? ordinary_ : none;
   const Clock::time_point began = Clock::now();
-  GpuSession::Turn turn = shared_->take_turn();
+  GpuSession::Slot slot = shared_->take_slot();
   request.waiting_for_session += Clock::now() - began;
   if (graphs_) {
-    const CudaUse use;
+    const CaptureLock::Shared use;
     shared_->wait_for_launched();
   }
   {
@@ -168,11 +168,11 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
   }
   std::vector<Ort::Value> outputs = binding_.GetOutputValues();
   if (!graphs_) {
-    turn.release();
+    slot.release();
     answer(request, std::move(outputs), false);
     return;
   }
-  // With its turn, until the outputs are out of the memory that a graph would overwrite.
+  // With its slot, until the outputs are out of the memory that a graph would overwrite.
   graphs_->learn(key, outputs);
   std::vector<Ort::Value> wanted;
   wanted.reserve(request.output_names.size());
@@ -207,15 +207,15 @@ CapturedGraph* GpuRunner::capture(Request& request, const Tensors& inputs, const
   CudaStartup& startup = CudaStartup::instance();
   const ScopedContext current(startup, device().index);
   const auto open = session.lock_for_use();
-  const GpuSession::Turn turn = shared_->take_turn();
+  const GpuSession::Slot slot = shared_->take_slot();
   const ScopedSpan span(request.timeline.get(), "capture", device_name());
-  std::optional<CudaUse> use(std::in_place);
+  std::optional<CaptureLock::Shared> use(std::in_place);
   shared_->wait_for_launched();
   CapturedGraph graph = graphs_->make(key, inputs, open);
   // ONNX Runtime plans its memory in the first run of a shape, and has it from the second on.
   session.run(open, ordinary_, graph.binding, shapes_of(inputs));
   use.reset();
-  const std::optional<SoleUse> sole = SoleUse::try_begin();
+  const std::optional<CaptureLock::Exclusive> sole = CaptureLock::Exclusive::try_lock();
   if (!sole) {
     return nullptr;  // a session is being created; another time
   }
@@ -229,7 +229,7 @@ void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph
   const auto open = session.lock_for_use();
   {
     const CopyingTime copying(request, device_name());
-    const CudaUse use;
+    const CaptureLock::Shared use;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       copy_in(graph.inputs[i], inputs[i]);
     }
@@ -237,11 +237,11 @@ void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph
   {
     const ScopedSpan span(request.timeline.get(), "run", device_name());
     {
-      const GpuSession::Turn turn = shared_->take_turn();  // before the use, as who captures does
-      const CudaUse use;
+      const GpuSession::Slot slot = shared_->take_slot();  // before the use, as who captures does
+      const CaptureLock::Shared use;
       shared_->launch(*graph.graph, copies_->stream());
     }
-    const CudaUse use;
+    const CaptureLock::Shared use;
     copies_->wait();
   }
   std::vector<Ort::Value> outputs;
@@ -302,7 +302,7 @@ bool GpuRunner::lies_in_staged(const void* data) const {
 
 void GpuRunner::answer(Request& request, std::vector<Ort::Value> outputs, bool copy_on_device) {
   const CopyingTime copying(request, device_name());
-  const CudaUse use;
+  const CaptureLock::Shared use;
   request.output_owners.assign(outputs.size(), nullptr);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!is_on_gpu(outputs[i])) {

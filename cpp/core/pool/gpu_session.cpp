@@ -50,7 +50,7 @@ std::shared_ptr<const CudaMemory> DeviceBlocks::take(std::size_t bytes) {
       free_.erase(found);
     }
   }
-  const CudaUse use;
+  const CaptureLock::Shared use;
   if (block) {
     wait_for_default_stream(startup_, device_);  // what read it last may have been asked for there, and not be done
   } else {
@@ -93,8 +93,8 @@ GpuSession::GpuSession(std::shared_ptr<Session> session, const Options& options)
     check_graph_holds(session_->outputs(), outputs_, "output", session_->model());
     CudaStartup& startup = CudaStartup::instance();
     const ScopedContext current(startup, session_->device().index);
-    const CudaUse use;
-    thread_ = std::make_unique<OwnThread>();
+    const CaptureLock::Shared use;
+    thread_ = std::make_unique<SerialThread>();
     launched_.emplace(startup, session_->device().index);
   }
 }
@@ -109,14 +109,14 @@ bool GpuSession::writes_on_device(std::string_view output) const {
   return found == outputs_.end() || found->second;
 }
 
-GpuSession::Turn GpuSession::take_turn() {
+GpuSession::Slot GpuSession::take_slot() {
   std::unique_lock lock(mutex_);
   ended_.wait(lock, [this] { return running_ < (options_.graphs ? 1 : options_.runs_at_once); });
   ++running_;
-  return Turn(*this);
+  return Slot(*this);
 }
 
-void GpuSession::Turn::release() noexcept {
+void GpuSession::Slot::release() noexcept {
   if (held_) {
     held_ = false;
     const std::lock_guard lock(session_.mutex_);
@@ -131,7 +131,7 @@ void GpuSession::in_thread(const std::function<void()>& work) {
 }
 
 void GpuSession::renew_thread() {
-  auto thread = std::make_unique<OwnThread>();
+  auto thread = std::make_unique<SerialThread>();
   const std::lock_guard lock(thread_mutex_);
   thread_.swap(thread);
 }

@@ -65,11 +65,11 @@ class GpuSession {
   bool reads_on_device(std::string_view input, std::size_t bytes) const;
   bool writes_on_device(std::string_view output) const;
 
-  /// Held while it runs. Not to be taken within a CudaUse, for which one that captures would wait.
-  class Turn;
+  /// Held while it runs. Not to be taken within a CaptureLock::Shared, for which one that captures would wait.
+  class Slot;
   /// Waits until fewer run than may. With graphs one runs at a time, since a graph has the addresses of what ONNX
   /// Runtime's arena had free when it was captured: what runs beside it would use the same memory.
-  Turn take_turn();
+  Slot take_slot();
 
   // With graphs:
 
@@ -77,7 +77,7 @@ class GpuSession {
   void in_thread(const std::function<void()>& work);
   /// After a capture failed, which may have left what ONNX Runtime has for that thread amid one of its own.
   void renew_thread();
-  /// With a turn. Behind what was launched before, on whichever stream.
+  /// With a slot. Behind what was launched before, on whichever stream.
   void launch(const CudaGraph& graph, CUstream stream);
   void wait_for_launched();
 
@@ -98,15 +98,15 @@ class GpuSession {
   std::shared_ptr<DeviceBlocks> blocks_;
   std::optional<CudaEvent> launched_;  // after the last launch
   std::mutex thread_mutex_;
-  std::unique_ptr<OwnThread> thread_;
+  std::unique_ptr<SerialThread> thread_;
 };
 
-class GpuSession::Turn {
+class GpuSession::Slot {
  public:
-  explicit Turn(GpuSession& session) : session_(session) {}
-  ~Turn() { release(); }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
+  explicit Slot(GpuSession& session) : session_(session) {}
+  ~Slot() { release(); }
+  Slot(const Slot&) = delete;
+  Slot& operator=(const Slot&) = delete;
 
   void release() noexcept;
 

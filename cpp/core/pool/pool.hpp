@@ -40,10 +40,10 @@ struct DeviceStats {
   std::uint64_t retried = 0;  ///< Given to another device, after this one broke.
   std::uint64_t runs = 0;     ///< Of the model; fewer than requests where these are batched.
   std::string broken;         ///< Why it failed or was taken out; empty where it did not and was not.
-  LatencyHistogram queue;     ///< From asked to started, and until the session was free.
+  LatencyHistogram queue;     ///< From submitted to started, and until the session was free.
   LatencyHistogram copy;      ///< Copying inputs to the device and outputs from it.
-  LatencyHistogram run;       ///< The rest, up to ended.
-  LatencyHistogram whole;     ///< From asked to ended.
+  LatencyHistogram run;       ///< The rest of the time from started to ended.
+  LatencyHistogram total;     ///< Total latency: from submitted to ended.
 };
 
 struct PoolStats {
@@ -52,8 +52,8 @@ struct PoolStats {
   std::uint64_t rejected = 0;
   std::uint64_t cancelled_waiting = 0;  ///< Never begun.
   std::uint64_t failed_waiting = 0;     ///< Never begun: the deadline passed, or no device was left.
-  std::uint64_t unsplit = 0;            ///< Joint runs whose outputs could not be split; their requests ran alone.
-  std::string why_apart;                ///< Why requests like the last of those are not joined any more.
+  std::uint64_t unbatched = 0;          ///< Joint runs whose outputs could not be split; their requests ran alone.
+  std::string why_unbatched;            ///< Why requests like the last of these are not batched any more.
 };
 
 /// One queue in front of several sessions, each with a thread of its own. Every request that was accepted is answered,
@@ -176,7 +176,7 @@ class Pool {
   std::exception_ptr run_one(Worker& worker, Request& request, Lock& lock);
   std::exception_ptr run_joint(Worker& worker, const Requests& batch, Lock& lock);
   /// Has requests with this key run alone from now on, and says so in the log.
-  void keep_apart(const std::string& key, const std::exception_ptr& error);
+  void stop_batching(const std::string& key, const std::exception_ptr& error);
   /// What became of a run; false where the request is to be tried elsewhere.
   bool end_run(Worker& worker, Request& request, std::exception_ptr error, Requests& finished);
   void conclude(Worker& worker, const std::shared_ptr<Request>& request, std::exception_ptr error, Requests& finished);
@@ -207,9 +207,9 @@ class Pool {
   std::uint64_t rejected_ = 0;
   std::uint64_t cancelled_waiting_ = 0;
   std::uint64_t failed_waiting_ = 0;
-  std::set<std::string> apart_;  // keys of batches that could not be split
-  std::uint64_t unsplit_ = 0;
-  std::string why_apart_;
+  std::set<std::string> unbatchable_;  // keys of batches that could not be split
+  std::uint64_t unbatched_ = 0;
+  std::string why_unbatched_;
   bool closing_ = false;
   bool opening_ = false;
   std::exception_ptr failure_;    // of fail()

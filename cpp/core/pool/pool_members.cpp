@@ -23,9 +23,9 @@ void add_to(PoolStats& total, const PoolStats& more) {
   total.rejected += more.rejected;
   total.cancelled_waiting += more.cancelled_waiting;
   total.failed_waiting += more.failed_waiting;
-  total.unsplit += more.unsplit;
-  if (total.why_apart.empty()) {
-    total.why_apart = more.why_apart;
+  total.unbatched += more.unbatched;
+  if (total.why_unbatched.empty()) {
+    total.why_unbatched = more.why_unbatched;
   }
   for (const DeviceStats& device : more.devices) {
     const auto found = std::find_if(total.devices.begin(), total.devices.end(),
@@ -46,7 +46,7 @@ void add_to(PoolStats& total, const PoolStats& more) {
     found->queue.merge(device.queue);
     found->copy.merge(device.copy);
     found->run.merge(device.run);
-    found->whole.merge(device.whole);
+    found->total.merge(device.total);
   }
 }
 
@@ -282,8 +282,8 @@ PoolStats Pool::own_stats() const {
   stats.rejected = rejected_;
   stats.cancelled_waiting = cancelled_waiting_;
   stats.failed_waiting = failed_waiting_;
-  stats.unsplit = unsplit_;
-  stats.why_apart = why_apart_;
+  stats.unbatched = unbatched_;
+  stats.why_unbatched = why_unbatched_;
   for (const auto& group : groups_) {
     if (group->provisional) {
       continue;
@@ -307,7 +307,7 @@ PoolStats Pool::own_stats() const {
     device.queue = group->queue;
     device.copy = group->copy;
     device.run = group->run;
-    device.whole = group->whole;
+    device.total = group->total;
     stats.devices.push_back(std::move(device));
   }
   return stats;

@@ -33,7 +33,7 @@ struct Pool::Group {
   LatencyHistogram queue;
   LatencyHistogram copy;
   LatencyHistogram run;
-  LatencyHistogram whole;
+  LatencyHistogram total;
 };
 
 struct Pool::Worker {

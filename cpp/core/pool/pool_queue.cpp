@@ -11,8 +11,8 @@ namespace {
 
 // Whoever waits for room submits a request several times.
 void set_asked(Request& request) {
-  if (request.asked == Request::Clock::time_point()) {
-    request.asked = Request::Clock::now();
+  if (request.submitted == Request::Clock::time_point()) {
+    request.submitted = Request::Clock::now();
   }
 }
 
@@ -118,22 +118,22 @@ std::shared_ptr<Request> Pool::next_for(Group& group) {
   return unqueue(own ? *group.waiting.front() : *anywhere_.front());
 }
 
-void Pool::keep_apart(const std::string& key, const std::exception_ptr& error) {
+void Pool::stop_batching(const std::string& key, const std::exception_ptr& error) {
   constexpr std::size_t most = 1000;  // of shapes without end, the first are tried again
   constexpr int warning = 2;
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& cannot) {
-    why_apart_ = cannot.what();
+    why_unbatched_ = cannot.what();
   }
-  if (unsplit_++ == 0) {
-    onnxruntime_log().push(
-        {warning, "ortmulti", "", "", "requests that a pool joined are run one at a time from now on: " + why_apart_});
+  if (unbatched_++ == 0) {
+    onnxruntime_log().push({warning, "ortmulti", "", "",
+                            "requests that a pool joined are run one at a time from now on: " + why_unbatched_});
   }
-  if (apart_.size() == most) {
-    apart_.clear();
+  if (unbatchable_.size() == most) {
+    unbatchable_.clear();
   }
-  apart_.insert(key);
+  unbatchable_.insert(key);
 }
 
 void Pool::hand_over(Worker& worker) {
@@ -244,7 +244,7 @@ bool Pool::cancel(const std::shared_ptr<Request>& request) {
   return true;
 }
 std::exception_ptr Pool::deadline_error(const Request& request, const std::string& what) {
-  const auto allowed = request.deadline.value_or(request.asked) - request.asked;
+  const auto allowed = request.deadline.value_or(request.submitted) - request.submitted;
   const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(allowed).count();
   return make_error(ErrorKind::deadline, what + std::to_string(milliseconds) + " ms");
 }

@@ -46,7 +46,7 @@ bool Pool::join_forming(const std::shared_ptr<Request>& request) {
 }
 
 bool Pool::joins_others(const Request& request) const {
-  return !request.batch_key_.empty() && apart_.count(request.batch_key_) == 0;
+  return !request.batch_key_.empty() && unbatchable_.count(request.batch_key_) == 0;
 }
 
 bool Pool::may_grow(const Worker& worker) const {
@@ -62,7 +62,7 @@ void Pool::gather(Worker& worker, Lock& lock) {
   const std::size_t most = options_.batching.max_size;
   // No reference to the request: if it is taken back meanwhile, it would be freed here, under the lock.
   const std::string key = worker.batch.front()->batch_key_;
-  const Clock::time_point until = worker.batch.front()->asked + options_.batching.max_delay;
+  const Clock::time_point until = worker.batch.front()->submitted + options_.batching.max_delay;
   for (Queue* queue : {&worker.group->waiting, &anywhere_}) {
     std::size_t looked_at = 0;  // requests of other shapes could be many
     for (auto next = queue->begin(); next != queue->end() && worker.batched < most && looked_at < 4 * most;
@@ -164,13 +164,13 @@ std::exception_ptr Pool::run_joint(Worker& worker, const Requests& batch, Lock& 
     error = run_one(worker, *joint, lock);
   }
   lock.unlock();
-  bool unsplit = false;
+  bool unbatched = false;
   if (wanted && !error) {
     try {
       split(*joint, batch, options_.batching.axis);
     } catch (const Error& cannot) {
       error = std::current_exception();
-      unsplit = cannot.kind() == ErrorKind::invalid_argument;
+      unbatched = cannot.kind() == ErrorKind::invalid_argument;
     } catch (...) {
       error = std::current_exception();
     }
@@ -187,8 +187,8 @@ std::exception_ptr Pool::run_joint(Worker& worker, const Requests& batch, Lock& 
   }
   joint.reset();  // much memory, which others need not wait for
   lock.lock();
-  if (unsplit) {
-    keep_apart(batch.front()->batch_key_, error);
+  if (unbatched) {
+    stop_batching(batch.front()->batch_key_, error);
   }
   return error;
 }
@@ -211,7 +211,7 @@ bool Pool::end_run(Worker& worker, Request& request, std::exception_ptr error, R
     request.run_error_ = error;
   }
   if (request.timeline) {
-    request.timeline->add("queue", to_ns(request.asked), to_ns(request.started), to_string(group.device));
+    request.timeline->add("queue", to_ns(request.submitted), to_ns(request.started), to_string(group.device));
   }
   if (error && group.broken.empty()) {
     if (!worker.why_broken.empty()) {
@@ -236,10 +236,10 @@ bool Pool::end_run(Worker& worker, Request& request, std::exception_ptr error, R
     ++group.done;
     finish(request, Request::Outcome::done);
   }
-  group.queue.record((request.started - request.asked + request.waiting_for_session).count());
+  group.queue.record((request.started - request.submitted + request.waiting_for_session).count());
   group.copy.record(request.copying.count());
   group.run.record((request.ended - request.started - request.waiting_for_session - request.copying).count());
-  group.whole.record((request.ended - request.asked).count());
+  group.total.record((request.ended - request.submitted).count());
   return true;
 }
 
@@ -266,7 +266,7 @@ void Pool::finish(Request& request, Request::Outcome outcome, std::exception_ptr
     timers_.erase(*request.timer_);
     request.timer_.reset();
   }
-  if (request.ended < request.asked) {  // it never ran
+  if (request.ended < request.submitted) {  // it never ran
     request.ended = Clock::now();
   }
   request.place_ = Request::Place::finished;

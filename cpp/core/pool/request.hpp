@@ -58,8 +58,8 @@ class Request {
   std::vector<std::shared_ptr<const void>> output_owners;
   std::exception_ptr error;  ///< Where failed or cancelled.
   Device ran_on;
-  Clock::time_point asked;    ///< When it was handed over: before any wait for room in the queue.
-  Clock::time_point started;  ///< When its last run began.
+  Clock::time_point submitted;  ///< When it was handed over: before any wait for room in the queue.
+  Clock::time_point started;    ///< When its last run began.
   Clock::time_point ended;
   std::chrono::nanoseconds copying{0};              ///< Part of that: inputs and outputs, by the runner.
   std::chrono::nanoseconds waiting_for_session{0};  ///< Part of that: until another run had ended.

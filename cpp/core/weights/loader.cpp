@@ -22,13 +22,13 @@ constexpr std::size_t no_source = static_cast<std::size_t>(-1);
 }  // namespace
 
 WeightLoader::WeightLoader(CudaStartup& startup, std::shared_ptr<const WeightPlan> plan, std::vector<int> devices,
-                           const LoaderOptions& options, std::shared_ptr<ReadAhead> read_ahead,
+                           const LoaderOptions& options, std::shared_ptr<Prefetch> prefetch,
                            std::shared_ptr<Timeline> timeline, bool fill, bool keep_going)
     : startup_(startup),
       plan_(std::move(plan)),
       devices_(std::move(devices)),
       options_(options),
-      read_ahead_(std::move(read_ahead)),
+      prefetch_(std::move(prefetch)),
       timeline_(std::move(timeline)),
       fill_(fill),
       keep_going_(keep_going),
@@ -58,12 +58,12 @@ std::unique_ptr<WeightReader> WeightLoader::new_reader(int device) {
                                               to_string(Device::cuda(device)) + ", which has " + megabytes(total) +
                                               " in total");
   }
-  return std::make_unique<WeightReader>(startup_, device, plan_, options_, read_ahead_, std::move(cpus),
-                                        timeline_.get());
+  return std::make_unique<WeightReader>(startup_, device, plan_, options_, prefetch_, std::move(cpus), timeline_.get());
 }
 
 void WeightLoader::bring_up(std::size_t index) noexcept {
-  const CudaUse use(CudaUse::Kind::lasting);  // also for the reader's threads, which end before this call does
+  const CaptureLock::Shared use(
+      CaptureLock::Use::lasting);  // also for the reader's threads, which end before this call does
   try {
     std::unique_ptr<WeightReader> reader;
     if (fill_ && index == 0) {

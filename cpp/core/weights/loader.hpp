@@ -20,7 +20,7 @@ namespace ortmulti {
 /// Weights that the sessions of one device use together.
 struct SharedWeights {
   std::shared_ptr<const WeightPlan> plan;
-  std::shared_ptr<ReadAhead> read_ahead;  ///< Null: nothing is read ahead.
+  std::shared_ptr<Prefetch> prefetch;  ///< Null: nothing is read ahead.
   LoaderOptions loader;
   bool fill = true;  ///< Otherwise the weights' memory is only allocated: for sessions that never run.
 };
@@ -33,7 +33,7 @@ class WeightLoader {
   /// `devices` are different ones; the first is filled from the host. Without `fill` the memory is allocated only. With
   /// `keep_going` a device that fails is left out: another takes its place as the one that is filled first.
   WeightLoader(CudaStartup& startup, std::shared_ptr<const WeightPlan> plan, std::vector<int> devices,
-               const LoaderOptions& options, std::shared_ptr<ReadAhead> read_ahead, std::shared_ptr<Timeline> timeline,
+               const LoaderOptions& options, std::shared_ptr<Prefetch> prefetch, std::shared_ptr<Timeline> timeline,
                bool fill = true, bool keep_going = false);
 
   /// Creates or joins the context of devices[index], allocates there and waits until the weights are there. What fails
@@ -88,7 +88,7 @@ class WeightLoader {
   std::shared_ptr<const WeightPlan> plan_;
   std::vector<int> devices_;
   LoaderOptions options_;
-  std::shared_ptr<ReadAhead> read_ahead_;
+  std::shared_ptr<Prefetch> prefetch_;
   std::shared_ptr<Timeline> timeline_;
   bool fill_;
   bool keep_going_;

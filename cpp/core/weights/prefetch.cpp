@@ -44,15 +44,15 @@ std::unique_ptr<const InputFile> try_open(const std::string& path) {
 }
 
 // The same parts in the same order, neighbours as one: models have thousands of small tensors side by side.
-std::vector<ReadAhead::Range> joined(std::vector<ReadAhead::Range> ranges) {
-  std::vector<ReadAhead::Range> result;
-  for (ReadAhead::Range& range : ranges) {
+std::vector<Prefetch::Range> joined(std::vector<Prefetch::Range> ranges) {
+  std::vector<Prefetch::Range> result;
+  for (Prefetch::Range& range : ranges) {
     range.length = std::min(range.length, std::numeric_limits<std::uint64_t>::max() - range.offset);
     if (range.length == 0) {
       continue;
     }
     if (!result.empty() && result.back().path == range.path) {
-      ReadAhead::Range& last = result.back();
+      Prefetch::Range& last = result.back();
       const std::uint64_t end = last.offset + last.length;
       if (range.offset >= last.offset && (range.offset <= end || range.offset - end <= joined_gap)) {
         last.length = std::max(end, range.offset + range.length) - last.offset;
@@ -67,7 +67,7 @@ std::vector<ReadAhead::Range> joined(std::vector<ReadAhead::Range> ranges) {
 }  // namespace
 
 // In one piece, because a forked child can only leave it alone: neither the thread nor those who wait exist there.
-struct ReadAhead::State {
+struct Prefetch::State {
   explicit State(std::vector<Range> all) : ranges(joined(std::move(all))) {
     std::uint64_t before = 0;
     for (Range& range : ranges) {
@@ -157,7 +157,7 @@ struct ReadAhead::State {
   std::thread thread;
 };
 
-ReadAhead::ReadAhead(std::vector<Range> ranges)
+Prefetch::Prefetch(std::vector<Range> ranges)
     : state_(std::make_unique<State>(std::move(ranges))), generation_(fork_generation()) {
   try {
     state_->thread = std::thread([state = state_.get()] {
@@ -172,7 +172,7 @@ ReadAhead::ReadAhead(std::vector<Range> ranges)
   }
 }
 
-ReadAhead::~ReadAhead() {
+Prefetch::~Prefetch() {
   if (inherited()) {
     static_cast<void>(state_.release());  // NOLINT(bugprone-unused-return-value): lost on purpose
     return;
@@ -183,7 +183,7 @@ ReadAhead::~ReadAhead() {
   }
 }
 
-bool ReadAhead::wait(const std::string& path, std::uint64_t end, const std::atomic<bool>& stop) const {
+bool Prefetch::wait(const std::string& path, std::uint64_t end, const std::atomic<bool>& stop) const {
   if (inherited()) {
     return false;
   }
@@ -213,10 +213,10 @@ bool ReadAhead::wait(const std::string& path, std::uint64_t end, const std::atom
   return true;
 }
 
-bool ReadAhead::finished() const noexcept { return state_->passed.load() == state_->total; }
+bool Prefetch::finished() const noexcept { return state_->passed.load() == state_->total; }
 
-std::uint64_t ReadAhead::bytes_read() const noexcept { return state_->read.load(); }
+std::uint64_t Prefetch::bytes_read() const noexcept { return state_->read.load(); }
 
-bool ReadAhead::inherited() const noexcept { return generation_ != fork_generation(); }
+bool Prefetch::inherited() const noexcept { return generation_ != fork_generation(); }
 
 }  // namespace ortmulti

@@ -8,10 +8,10 @@
 
 namespace ortmulti {
 
-/// Brings parts of files into memory in a thread of its own, in the order given, ahead of those who read them: one
-/// sequential reader gets more out of a disk than many that jump. What is in memory already is passed without reading,
-/// and what cannot be opened or read is passed too; its readers will say so.
-class ReadAhead {
+/// Reads parts of files into the page cache, in a thread of its own and in the given order. One sequential reader gets
+/// more out of a disk than many that jump. Parts that are in memory already, or cannot be read, are skipped: later
+/// readers report errors.
+class Prefetch {
  public:
   struct Range {
     std::string path;
@@ -19,11 +19,11 @@ class ReadAhead {
     std::uint64_t length = 0;
   };
 
-  explicit ReadAhead(std::vector<Range> ranges);
+  explicit Prefetch(std::vector<Range> ranges);
   /// Stops at once, but for a read of 1 MiB that is under way.
-  ~ReadAhead();
-  ReadAhead(const ReadAhead&) = delete;
-  ReadAhead& operator=(const ReadAhead&) = delete;
+  ~Prefetch();
+  Prefetch(const Prefetch&) = delete;
+  Prefetch& operator=(const Prefetch&) = delete;
 
   /// Waits until the file was passed up to `end`, and returns true then. False, so that the caller reads by itself:
   /// `stop` was set, the file's part is in no range, or this process is a fork's child, which has no such thread.

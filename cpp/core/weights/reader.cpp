@@ -140,13 +140,13 @@ class WeightReader::Copies {
 };
 
 WeightReader::WeightReader(CudaStartup& startup, int device, std::shared_ptr<const WeightPlan> plan,
-                           const LoaderOptions& options, std::shared_ptr<ReadAhead> read_ahead, std::vector<int> cpus,
+                           const LoaderOptions& options, std::shared_ptr<Prefetch> prefetch, std::vector<int> cpus,
                            Timeline* timeline)
     : startup_(startup),
       device_(device),
       plan_(std::move(plan)),
       options_(choose_loader_options(options, plan_->file_bytes())),
-      read_ahead_(std::move(read_ahead)),
+      prefetch_(std::move(prefetch)),
       cpus_(std::move(cpus)),
       timeline_(timeline),
       jobs_(plan_->jobs(options_.chunk_bytes)) {
@@ -305,8 +305,8 @@ void WeightReader::read(const WeightJob& job, unsigned char* buffer) const {
   std::size_t at = 0;
   for (const WeightPiece& piece : job.pieces) {
     const FileIdentity& file = plan_->list.files[piece.file];
-    if (read_ahead_) {
-      read_ahead_->wait(file.path, piece.offset + piece.length, stop_);
+    if (prefetch_) {
+      prefetch_->wait(file.path, piece.offset + piece.length, stop_);
     }
     const auto [bytes, error] = files_[piece.file]->try_read(buffer + at, piece.length, piece.offset);
     const std::string end = std::to_string(piece.offset + bytes);

@@ -57,7 +57,7 @@ class FillProgress {
 class WeightReader {
  public:
   WeightReader(CudaStartup& startup, int device, std::shared_ptr<const WeightPlan> plan, const LoaderOptions& options,
-               std::shared_ptr<ReadAhead> read_ahead, std::vector<int> cpus, Timeline* timeline);
+               std::shared_ptr<Prefetch> prefetch, std::vector<int> cpus, Timeline* timeline);
   ~WeightReader();  ///< Abandons, and waits for the threads.
   WeightReader(const WeightReader&) = delete;
   WeightReader& operator=(const WeightReader&) = delete;
@@ -84,7 +84,7 @@ class WeightReader {
   int device_;
   std::shared_ptr<const WeightPlan> plan_;
   LoaderOptions options_;
-  std::shared_ptr<ReadAhead> read_ahead_;
+  std::shared_ptr<Prefetch> prefetch_;
   std::vector<int> cpus_;
   Timeline* timeline_;
   std::vector<WeightJob> jobs_;

@@ -23,7 +23,7 @@ std::vector<int> checked(std::vector<int> devices) {
 }  // namespace
 
 WeightLoad::WeightLoad(CudaStartup& startup, const SharedWeights& weights, std::vector<int> devices)
-    : loader_(startup, weights.plan, checked(std::move(devices)), weights.loader, weights.read_ahead, nullptr,
+    : loader_(startup, weights.plan, checked(std::move(devices)), weights.loader, weights.prefetch, nullptr,
               weights.fill) {
   startup.begin_contexts(loader_.devices());
   try {

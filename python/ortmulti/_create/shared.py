@@ -117,7 +117,7 @@ class _Load:
 
     request: Request
     spans: _Spans = field(default_factory=_Spans)
-    read_ahead: _core.ReadAhead | None = None
+    prefetch: _core.Prefetch | None = None
     sessions: list[list[_providers.Provider]] = field(default_factory=list)
     targets: list[Device] = field(default_factory=list)
 
@@ -132,7 +132,7 @@ class _Load:
             chunk_bytes=given.chunk_bytes or 0,
             buffers_per_thread=given.buffers_per_thread or 0,
         )
-        return _core.SharedWeights(weights, read_ahead=self.read_ahead, loader=loader)
+        return _core.SharedWeights(weights, prefetch=self.prefetch, loader=loader)
 
     def create(
         self, model: creation.CheckedModel, options: _core.SessionOptions, **more: Any
@@ -210,7 +210,7 @@ def _begin_reading(load: _Load, path: str) -> _core.WeightList | None:
         begin, end = parts.get(file, (offset, offset))
         parts[file] = (min(begin, offset), max(end, offset + length))
     if parts:
-        load.read_ahead = _core.ReadAhead(
+        load.prefetch = _core.Prefetch(
             [(weights.files[file][0], begin, end - begin) for file, (begin, end) in sorted(parts.items())]
         )
     return weights

@@ -57,7 +57,7 @@ class DeviceStats:
         queue: From a request's start until the session is there for it.
         copy: Copying its inputs to the GPU, and its outputs from there; 0 on the CPU.
         run: The run.
-        whole: From a request's start to its end.
+        total: Total latency, from a request's start to its end.
         state: ``"starting"``: its first session is on its way; ``"ready"``: it takes requests; ``"failed"``: no session
             of it came; ``"broken"``: it was taken out, since every run failed; ``"removed"``.
         memory_used, memory_total: Of a GPU's memory, in bytes: what all processes use, and all of it; None on the CPU,
@@ -78,7 +78,7 @@ class DeviceStats:
     queue: Latency
     copy: Latency
     run: Latency
-    whole: Latency
+    total: Latency
     state: str = "ready"
     memory_used: int | None = None
     memory_total: int | None = None
@@ -96,8 +96,8 @@ class PoolStats:
         cancelled_waiting: Requests that were cancelled before they were given to a session.
         failed_waiting: Requests whose deadline passed, or whose last device broke, before they were given to a session.
         seconds: Since when the pool was made.
-        unsplit: Joint runs whose outputs could not be split, and whose requests were then run one by one.
-        why_apart: Why requests like the last of those are not joined any more; empty where there were none.
+        unbatched: Joint runs whose outputs could not be split, and whose requests were then run one by one.
+        why_unbatched: Why requests like the last of those are not joined any more; empty where there were none.
     """
 
     devices: list[DeviceStats]
@@ -106,12 +106,12 @@ class PoolStats:
     cancelled_waiting: int
     failed_waiting: int
     seconds: float
-    unsplit: int = 0
-    why_apart: str = ""
+    unbatched: int = 0
+    why_unbatched: str = ""
 
     @classmethod
     def _from_core(cls, core: Mapping[str, Any], seconds: float) -> PoolStats:
-        times = ("queue", "copy", "run", "whole")
+        times = ("queue", "copy", "run", "total")
         devices = []
         for device in core["devices"]:
             latencies: dict[str, Any] = {name: Latency(**device.get(name, _NEVER)) for name in times}
@@ -168,8 +168,8 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
     yield from metric("runs_total", "counter", "Runs of the model.")
     for device in stats.devices:
         yield sample("runs_total", device.runs, device=device.device)
-    yield from metric("runs_unsplit_total", "counter", "Joint runs whose outputs could not be split.")
-    yield sample("runs_unsplit_total", stats.unsplit)
+    yield from metric("runs_unbatched_total", "counter", "Joint runs whose outputs could not be split.")
+    yield sample("runs_unbatched_total", stats.unbatched)
     yield from metric("requests_retried_total", "counter", "Requests given to another device, since one broke.")
     for device in stats.devices:
         yield sample("requests_retried_total", device.retried, device=device.device)
@@ -198,7 +198,7 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
         ("queue", "From a request's start until the session is there for it."),
         ("copy", "Copying inputs to the GPU and outputs from it."),
         ("run", "Of a run."),
-        ("whole", "From a request's start to its end."),
+        ("total", "From a request's start to its end."),
     ):
         yield from metric(f"{name}_seconds", "summary", text)
         for device in stats.devices:

@@ -24,18 +24,18 @@ class DeviceCounts:
         self.restarts = 0
         self.queue = LatencyHistogram()
         self.run = LatencyHistogram()
-        self.whole = LatencyHistogram()
+        self.total = LatencyHistogram()
 
     def record(self, submitted: int, started: int, ended: int) -> None:
         """Adds a request's times, all on `time.monotonic_ns`'s clock."""
         self.queue.record(started - submitted)
         self.run.record(ended - started)
-        self.whole.record(ended - submitted)
+        self.total.record(ended - submitted)
 
     def to_dict(self) -> dict[str, Any]:
         """As the core's pool has it."""
         counts = {name: getattr(self, name) for name in ("done", "failed", "cancelled", "retried", "runs", "restarts")}
-        return {**counts, **{name: getattr(self, name).to_dict() for name in ("queue", "run", "whole")}}
+        return {**counts, **{name: getattr(self, name).to_dict() for name in ("queue", "run", "total")}}
 
 
 class Group:

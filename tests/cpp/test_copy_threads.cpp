@@ -13,12 +13,12 @@
 namespace ortmulti::tests {
 namespace {
 
-TEST(CopyHelpers, EveryPieceIsTakenOnceByPartsOfDifferentNumbers) {
+TEST(CopyThreads, EveryPieceIsTakenOnceByPartsOfDifferentNumbers) {
   for (int round = 0; round < 200; ++round) {
     std::vector<std::atomic<int>> taken(500);
     std::vector<std::atomic<int>> numbers(8);
     std::atomic<std::size_t> next{0};
-    CopyHelpers::instance().share(3, [&](int number) {
+    CopyThreads::instance().share(3, [&](int number) {
       ++numbers.at(static_cast<std::size_t>(number));
       for (std::size_t piece = next++; piece < taken.size(); piece = next++) {
         ++taken[piece];
@@ -35,16 +35,16 @@ TEST(CopyHelpers, EveryPieceIsTakenOnceByPartsOfDifferentNumbers) {
 }
 
 // ctest runs each test in a process of its own: the helpers are the process's.
-TEST(CopyHelpers, WithoutThreadsTheCallerDoesItAllAndTheNextCallTriesAgain) {
-  if (CopyHelpers::count() == 0) {
+TEST(CopyThreads, WithoutThreadsTheCallerDoesItAllAndTheNextCallTriesAgain) {
+  if (CopyThreads::count() == 0) {
     GTEST_SKIP() << "one core";
   }
   {
     const NoThreads none;
-    CopyHelpers::instance().share(3, [](int number) { EXPECT_EQ(number, 0); });
+    CopyThreads::instance().share(3, [](int number) { EXPECT_EQ(number, 0); });
   }
   std::promise<void> helped;
-  CopyHelpers::instance().share(1, [&](int number) {
+  CopyThreads::instance().share(1, [&](int number) {
     if (number == 0) {
       EXPECT_EQ(helped.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
     } else {
@@ -53,7 +53,7 @@ TEST(CopyHelpers, WithoutThreadsTheCallerDoesItAllAndTheNextCallTriesAgain) {
   });
 }
 
-TEST(CopyHelpers, SeveralThreadsShareThem) {
+TEST(CopyThreads, SeveralThreadsShareThem) {
   std::vector<std::future<int>> sums;
   sums.reserve(6);
   for (int thread = 0; thread < 6; ++thread) {
@@ -62,7 +62,7 @@ TEST(CopyHelpers, SeveralThreadsShareThem) {
       for (int round = 0; round < 100; ++round) {
         std::atomic<int> next{0};
         std::atomic<int> sum{0};
-        CopyHelpers::instance().share(3, [&](int) {
+        CopyThreads::instance().share(3, [&](int) {
           for (int piece = next++; piece < 50; piece = next++) {
             sum += piece;
           }
@@ -77,9 +77,9 @@ TEST(CopyHelpers, SeveralThreadsShareThem) {
   }
 }
 
-TEST(CopyHelpers, GiveWhatAPartThrowsWhenAllHaveEnded) {
+TEST(CopyThreads, GiveWhatAPartThrowsWhenAllHaveEnded) {
   std::atomic<int> inside{0};
-  EXPECT_THROW(CopyHelpers::instance().share(3,
+  EXPECT_THROW(CopyThreads::instance().share(3,
                                              [&](int) {
                                                ++inside;
                                                std::this_thread::yield();

@@ -19,11 +19,11 @@ namespace {
 
 constexpr std::size_t mib = 1U << 20U;
 constexpr std::size_t page = 4096;
-using Range = ReadAhead::Range;
+using Range = Prefetch::Range;
 
 class ReadingAhead : public testing::Test {
  protected:
-  bool wait(const ReadAhead& reader, const std::string& path, std::uint64_t end) const {
+  bool wait(const Prefetch& reader, const std::string& path, std::uint64_t end) const {
     return reader.wait(path, end, never);
   }
   TemporaryFolder folder;
@@ -38,7 +38,7 @@ class ReadingAhead : public testing::Test {
 TEST_F(ReadingAhead, BringsAFileIntoMemory) {
   const FileInCache file(folder, "weights", 21 * mib + 123);
   EVICT_OR_SKIP(file);
-  const ReadAhead reader({{file.path(), 0, 21 * mib + 123}});
+  const Prefetch reader({{file.path(), 0, 21 * mib + 123}});
   EXPECT_TRUE(wait(reader, file.path(), 21 * mib + 123));
   EXPECT_EQ(file.resident(), 21 * mib / page + 1);
   EXPECT_TRUE(reader.finished());
@@ -48,7 +48,7 @@ TEST_F(ReadingAhead, BringsAFileIntoMemory) {
 TEST_F(ReadingAhead, PassesRangesWhoseSumExceeds64Bits) {
   constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max();
   const std::string path = folder.write("weights", "text");
-  const ReadAhead reader({{path, 0, 4}, {"/nowhere/a", 0, most}, {"/nowhere/b", 0, most}, {"/nowhere/c", 0, most}});
+  const Prefetch reader({{path, 0, 4}, {"/nowhere/a", 0, most}, {"/nowhere/b", 0, most}, {"/nowhere/c", 0, most}});
   std::atomic<bool> stop{false};
   const auto passed = std::async(std::launch::async, [&] {
     return reader.wait(path, 4, stop) && reader.wait("/nowhere/b", 100, stop) && reader.wait("/nowhere/c", most, stop);
@@ -63,14 +63,14 @@ TEST_F(ReadingAhead, DoesNotReadWhatIsThere) {
   const FileInCache file(folder, "weights", size);
   EVICT_OR_SKIP(file);
   {
-    const ReadAhead reader({{file.path(), 0, size}});
+    const Prefetch reader({{file.path(), 0, size}});
     EXPECT_TRUE(wait(reader, file.path(), size));
   }
-  const ReadAhead again({{file.path(), 0, size}});
+  const Prefetch again({{file.path(), 0, size}});
   EXPECT_TRUE(wait(again, file.path(), size));
   EXPECT_EQ(again.bytes_read(), 0U);
   ASSERT_TRUE(file.evict(24 * mib, 8 * mib));
-  const ReadAhead middle({{file.path(), 0, size}});
+  const Prefetch middle({{file.path(), 0, size}});
   EXPECT_TRUE(wait(middle, file.path(), size));
   EXPECT_GE(middle.bytes_read(), 8 * mib);
   EXPECT_LE(middle.bytes_read(), 64 * mib);
@@ -82,7 +82,7 @@ TEST_F(ReadingAhead, GoesThroughTheRangesInTheirOrder) {
   const FileInCache second(folder, "second", 4 * mib);
   EVICT_OR_SKIP(first);
   EVICT_OR_SKIP(second);
-  const ReadAhead reader({{first.path(), 8 * mib, 8 * mib}, {second.path(), 0, 4 * mib}, {first.path(), 0, 2 * mib}});
+  const Prefetch reader({{first.path(), 8 * mib, 8 * mib}, {second.path(), 0, 4 * mib}, {first.path(), 0, 2 * mib}});
   EXPECT_TRUE(wait(reader, first.path(), 16 * mib));
   EXPECT_EQ(first.resident(8 * mib, 8 * mib), 8 * mib / page);
   EXPECT_TRUE(wait(reader, second.path(), 4 * mib));
@@ -100,7 +100,7 @@ TEST_F(ReadingAhead, NeighboursAreOneRange) {
   for (std::uint64_t at = 0; at < 4 * mib; at += 1024) {
     ranges.push_back({file.path(), at, 1000});
   }
-  const ReadAhead reader(ranges);
+  const Prefetch reader(ranges);
   for (std::uint64_t end = 1; end < 4 * mib; end += 100'000) {
     EXPECT_TRUE(wait(reader, file.path(), end));
   }
@@ -111,19 +111,19 @@ TEST_F(ReadingAhead, NeighboursAreOneRange) {
 TEST_F(ReadingAhead, OverlappingRangesAreReadOnce) {
   const FileInCache file(folder, "weights", 4 * mib);
   EVICT_OR_SKIP(file);
-  const ReadAhead reader({{file.path(), 0, 3 * mib}, {file.path(), mib, mib}, {file.path(), 2 * mib, 2 * mib}});
+  const Prefetch reader({{file.path(), 0, 3 * mib}, {file.path(), mib, mib}, {file.path(), 2 * mib, 2 * mib}});
   EXPECT_TRUE(wait(reader, file.path(), 4 * mib));
   EXPECT_EQ(reader.bytes_read(), 4 * mib);
 }
 
 TEST_F(ReadingAhead, WhatIsCoveredByNoRangeIsNotAwaited) {
   const FileInCache file(folder, "weights", 4 * mib);
-  const ReadAhead reader({{file.path(), mib, mib}, {file.path(), 3 * mib, 0}});
+  const Prefetch reader({{file.path(), mib, mib}, {file.path(), 3 * mib, 0}});
   EXPECT_FALSE(wait(reader, folder / "other", 1));
   EXPECT_FALSE(wait(reader, file.path(), mib));
   EXPECT_TRUE(wait(reader, file.path(), mib + 1));
   EXPECT_TRUE(wait(reader, file.path(), 4 * mib));  // beyond the range: as far as it goes
-  const ReadAhead nothing({});
+  const Prefetch nothing({});
   EXPECT_TRUE(nothing.finished());
   EXPECT_FALSE(wait(nothing, file.path(), 1));
 }
@@ -140,12 +140,12 @@ TEST_F(ReadingAhead, WhatCannotBeReadIsPassed) {
     ranges.push_back({path, huge / 2 + 1, 100});
   }
   ranges.push_back({file.path(), 0, mib});
-  const ReadAhead reader(ranges);
+  const Prefetch reader(ranges);
   for (const std::string& path : paths) {
     EXPECT_TRUE(wait(reader, path, 100 * mib)) << path;
   }
   EXPECT_TRUE(wait(reader, file.path(), mib));
-  const ReadAhead endless({{file.path(), mib, huge}});
+  const Prefetch endless({{file.path(), mib, huge}});
   EXPECT_TRUE(wait(endless, file.path(), huge));
 }
 
@@ -154,7 +154,7 @@ TEST_F(ReadingAhead, AFileMayEndEarlier) {
   const FileInCache next(folder, "next", mib);
   EVICT_OR_SKIP(file);
   EVICT_OR_SKIP(next);
-  const ReadAhead reader({{file.path(), 0, 100 * mib}, {file.path(), 200 * mib, mib}, {next.path(), 0, mib}});
+  const Prefetch reader({{file.path(), 0, 100 * mib}, {file.path(), 200 * mib, mib}, {next.path(), 0, mib}});
   EXPECT_TRUE(wait(reader, next.path(), mib));
   EXPECT_EQ(reader.bytes_read(), 4 * mib + 10);
 }
@@ -162,7 +162,7 @@ TEST_F(ReadingAhead, AFileMayEndEarlier) {
 TEST_F(ReadingAhead, MayBeAwaitedByMany) {
   const FileInCache file(folder, "weights", 48 * mib);
   EVICT_OR_SKIP(file);
-  const ReadAhead reader({{file.path(), 0, 48 * mib}});
+  const Prefetch reader({{file.path(), 0, 48 * mib}});
   std::vector<std::future<bool>> waiting;
   waiting.reserve(8);
   for (std::size_t i = 0; i < 8; ++i) {
@@ -187,7 +187,7 @@ TEST_F(ReadingAhead, WhoWaitsCanBeStopped) {
   std::atomic<bool> stop{false};
   const std::size_t threads = thread_count();
   {
-    const ReadAhead reader({{path, 0, static_cast<std::uint64_t>(64) << 30U}});
+    const Prefetch reader({{path, 0, static_cast<std::uint64_t>(64) << 30U}});
     auto waiting =
         std::async(std::launch::async, [&] { return reader.wait(path, static_cast<std::uint64_t>(64) << 30U, stop); });
     EXPECT_TRUE(wait(reader, path, 64 * mib));
@@ -202,7 +202,7 @@ TEST_F(ReadingAhead, StopsAtAnyTime) {
   const FileInCache file(folder, "weights", 16 * mib);
   for (int i = 0; i < 50; ++i) {
     file.evict();
-    const ReadAhead reader({{file.path(), 0, 16 * mib}});
+    const Prefetch reader({{file.path(), 0, 16 * mib}});
     for (int j = 0; j < i; ++j) {
       std::this_thread::yield();
     }
@@ -211,7 +211,7 @@ TEST_F(ReadingAhead, StopsAtAnyTime) {
 
 TEST_F(ReadingAhead, ReplacedFilesAreReadAsTheyAreFound) {
   const std::string path = folder.write("weights", std::string(mib, 'a'));
-  const ReadAhead reader({{path, 0, mib}});
+  const Prefetch reader({{path, 0, mib}});
   ASSERT_EQ(unlink(path.c_str()), 0);
   EXPECT_TRUE(wait(reader, path, mib));
 }
@@ -231,13 +231,13 @@ TEST_F(ReadingAheadDeathTest, AForkedChildNeitherWaitsNorJoins) {
         constexpr std::uint64_t size = static_cast<std::uint64_t>(64) << 30U;
         bool good = truncate(path.c_str(), static_cast<off_t>(size)) == 0;
         std::atomic<bool> stop{false};
-        auto reader = std::make_unique<ReadAhead>(std::vector<Range>{{path, 0, size}});
+        auto reader = std::make_unique<Prefetch>(std::vector<Range>{{path, 0, size}});
         std::thread waiting([&] { reader->wait(path, size, stop); });
         good = good && wait(*reader, path, 64 * mib);
         good = good && in_forked_child([&] {
                  const bool told = !reader->wait(path, size, never);
                  reader.reset();
-                 const ReadAhead own({{path, 0, mib}});
+                 const Prefetch own({{path, 0, mib}});
                  return told && wait(own, path, mib);
                });
         stop.store(true);

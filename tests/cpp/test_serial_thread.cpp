@@ -10,8 +10,8 @@
 namespace ortmulti::tests {
 namespace {
 
-TEST(OwnThread, DoesEverythingInOneThread) {
-  OwnThread own;
+TEST(SerialThread, DoesEverythingInOneThread) {
+  SerialThread own;
   std::set<std::thread::id> ids;
   std::vector<std::thread> callers;
   callers.reserve(4);
@@ -29,8 +29,8 @@ TEST(OwnThread, DoesEverythingInOneThread) {
   EXPECT_EQ(ids.count(std::this_thread::get_id()), 0U);
 }
 
-TEST(OwnThread, GivesWhatTheWorkThrows) {
-  OwnThread own;
+TEST(SerialThread, GivesWhatTheWorkThrows) {
+  SerialThread own;
   EXPECT_THROW(own.call([] { throw std::runtime_error("no"); }), std::runtime_error);
   bool done = false;
   own.call([&done] { done = true; });
