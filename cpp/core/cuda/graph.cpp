@@ -1,6 +1,7 @@
 #include "core/cuda/graph.hpp"
 
 #include <cstddef>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -37,12 +38,13 @@ CudaStream::CudaStream(CudaStartup& startup, int device)
 CudaStream::~CudaStream() {
   if (stream_ != nullptr && generation_ == fork_generation()) {
     const CaptureLock::Shared use;
+    std::optional<ScopedContext> current;
     try {
-      const ScopedContext current(startup_, device_);
-      static_cast<void>(startup_.driver().stream_synchronize(stream_));
-      static_cast<void>(startup_.driver().stream_destroy(stream_));
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a device that is lost
+      current.emplace(startup_, device_);
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a device that is lost; the stream is freed anyway
     }
+    static_cast<void>(startup_.driver().stream_synchronize(stream_));
+    static_cast<void>(startup_.driver().stream_destroy(stream_));
   }
 }
 
