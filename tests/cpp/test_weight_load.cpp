@@ -45,7 +45,7 @@ TEST_F(WeightLoads, EndSoonWhenNobodyWantsThem) {
   WeightFiles many;
   many.add_even(2000, 5000);
   {
-    WeightLoad load(*startup, {many.plan(), nullptr, {1, 4096, 2}, true}, {0});
+    const WeightLoad load(*startup, {many.plan(), nullptr, {1, 4096, 2}, true}, {0});
     EXPECT_EQ(copying.get_future().wait_for(long_enough), std::future_status::ready);
   }
   EXPECT_TRUE(nothing_left());

@@ -50,6 +50,7 @@ class CopyThreads {
 class StagedCopies {
  public:
   StagedCopies(CudaStartup& startup, int device);
+  ~StagedCopies() = default;
   StagedCopies(const StagedCopies&) = delete;
   StagedCopies& operator=(const StagedCopies&) = delete;
 

@@ -14,6 +14,7 @@ class CudaStream {
   CudaStream(CudaStream&& other) noexcept;
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
+  CudaStream& operator=(CudaStream&&) = delete;
 
   CUstream get() const noexcept { return stream_; }
 
@@ -32,6 +33,7 @@ class CudaEvent {
   CudaEvent(CudaEvent&& other) noexcept;
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
+  CudaEvent& operator=(CudaEvent&&) = delete;
 
   CUevent get() const noexcept { return event_; }
 

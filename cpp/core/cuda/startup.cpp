@@ -261,32 +261,33 @@ void CudaStartup::create_queued_contexts() {
     {
       std::unique_lock lock(contexts_mutex_);
       queue_moves_.wait(lock, [this] { return all_queued_ || queued_.empty() || next_queued() != queued_.end(); });
-      all = std::exchange(all_queued_, false);
+      all = all_queued_;
       if (!all && queued_.empty()) {
         starter_running_ = false;
         break;
       }
       device = all ? -1 : *next_queued();
     }
+    int count = 0;
     try {
       if (all) {
-        const int count = device_count();
-        const std::lock_guard lock(contexts_mutex_);
-        for (int i = 0; i < count; ++i) {
-          if (contexts_.count(i) == 0 && std::find(queued_.begin(), queued_.end(), i) == queued_.end()) {
-            queued_.push_back(i);
-          }
-        }
+        count = device_count();
       } else {
         create_context(device, nullptr);
       }
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): who waits for this context tries again, and reports it
     }
-    if (!all) {
-      const std::lock_guard lock(contexts_mutex_);
-      if (const auto done = std::find(queued_.begin(), queued_.end(), device); done != queued_.end()) {
-        queued_.erase(done);
+    const std::lock_guard lock(contexts_mutex_);
+    if (all) {
+      // In one step: a thread that needs a context finds the flag or the device. `join` may have taken the flag away.
+      const int wanted = std::exchange(all_queued_, false) ? count : 0;
+      for (int i = 0; i < wanted; ++i) {
+        if (contexts_.count(i) == 0 && std::find(queued_.begin(), queued_.end(), i) == queued_.end()) {
+          queued_.push_back(i);
+        }
       }
+    } else if (const auto done = std::find(queued_.begin(), queued_.end(), device); done != queued_.end()) {
+      queued_.erase(done);
     }
     context_created_.notify_all();
   }

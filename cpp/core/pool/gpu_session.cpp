@@ -95,7 +95,7 @@ GpuSession::GpuSession(std::shared_ptr<Session> session, const Options& options)
     const ScopedContext current(startup, session_->device().index);
     const CaptureLock::Shared use;
     thread_ = std::make_unique<SerialThread>();
-    launched_.emplace(startup, session_->device().index);
+    launched_ = std::make_unique<CudaEvent>(startup, session_->device().index);
   }
 }
 

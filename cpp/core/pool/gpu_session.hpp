@@ -55,6 +55,7 @@ class GpuSession {
 
   /// Throws Error with ErrorKind::invalid_argument for a session whose inputs or outputs a CUDA graph cannot hold.
   GpuSession(std::shared_ptr<Session> session, const Options& options);
+  ~GpuSession() = default;
   GpuSession(const GpuSession&) = delete;
   GpuSession& operator=(const GpuSession&) = delete;
 
@@ -96,7 +97,7 @@ class GpuSession {
   std::condition_variable ended_;
   int running_ = 0;
   std::shared_ptr<DeviceBlocks> blocks_;
-  std::optional<CudaEvent> launched_;  // after the last launch
+  std::unique_ptr<CudaEvent> launched_;  // after the last launch
   std::mutex thread_mutex_;
   std::unique_ptr<SerialThread> thread_;
 };
