@@ -45,7 +45,7 @@ def without_optimization(options: _core.SessionOptions) -> _core.SessionOptions:
 
 @dataclass(frozen=True)
 class Callbacks:
-    """Who is told how far a creation is: of sessions that are ready, and of bytes that are loaded."""
+    """Receive a creation's progress: sessions that are ready, and bytes that are loaded."""
 
     session_ready: Progress | None = None
     bytes_loaded: BytesProgress | None = None

@@ -82,7 +82,7 @@ class GpuWeights:
     def __init__(self, ort: Any, source: Source, store: Any) -> None:
         self._owner = source.owner
         make = ort.capi._pybind_state.OrtValue.from_dlpack
-        by_hand = onnxruntime_values.bool_is_uint8(ort.__version__)  # onnxruntime is told then what is a bool
+        by_hand = onnxruntime_values.bool_is_uint8(ort.__version__)  # then the type bool is passed explicitly
         self._values = {
             name: ort.OrtValue(make(store.dlpack(index, by_hand), *((data_type == _BOOL,) if by_hand else ())))
             for index, (name, data_type, *_) in enumerate(source.weights.weights)

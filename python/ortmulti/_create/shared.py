@@ -57,7 +57,7 @@ class Request:
         options: Of every session.
         provider_options: The CUDA provider's.
         serialize: Which creations wait for each other.
-        callbacks: Who is told how far it is.
+        callbacks: Receive the progress.
         strategy: "native": each session loads the model by itself.
         optimize: Whether the model is optimized before.
         loader: How weights are read.

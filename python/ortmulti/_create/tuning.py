@@ -200,7 +200,7 @@ def _converted(name: str, value: Scalar) -> Any:
 
 def _bound(options: SessionOptions, where: str) -> str:
     """The affinities of the session's threads, whose number is then set."""
-    # ONNX Runtime wants to know how many threads there are where it is told where they run.
+    # With an affinity, ONNX Runtime needs the number of threads, too.
     threads = options.intra_op_num_threads or _core.usable_cores()
     text = affinities(where, threads) if where else ""
     if text:

@@ -197,7 +197,7 @@ def numa_nodes(folder: Path = _NODES) -> dict[int, tuple[int, ...]]:
 
 
 def affinities(where: str, threads: int, nodes: dict[int, tuple[int, ...]] | None = None) -> str:
-    """What ONNX Runtime is told for ``thread_affinity``: the processors, from 1 on, of each thread but the calling one.
+    """ONNX Runtime's notation for ``thread_affinity``: the processors, from 1 on, of each thread but the calling one.
 
     Args:
         where: ``"cores"``: a processor for each thread; ``"node:N"``: those of that NUMA node for all.

@@ -1,4 +1,4 @@
-"""What `load` is told of a pool: how requests are batched, CUDA graphs captured and sessions warmed up."""
+"""The configuration of a pool: batching of requests, capture of CUDA graphs, warm-up of sessions."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from ortmulti.tools.create import Options, Plan, Progress, compare, failures, ta
 from ortmulti.tools.measure import devices, gil, results
 
 from .models import DEMO_REPEAT, make_demo_models
-from .output import bytes_written, print_json, stderr, stdout, steps
+from .output import bytes_written, print_json, show_tables, stderr, stdout, steps
 
 app = typer.Typer(help="Measure the creation of sessions, and what pools do with requests.", no_args_is_help=True)
 
@@ -151,7 +151,7 @@ def create(
         require_matplotlib()
     with steps() as step:
         document = compare(plan, lambda progress: step(progress.done, progress.total, _text(progress)))
-    _show_creation(document, json)
+    show_tables(document, json, tables.creation_tables, tables.notes(document))
     _write_files(document, json, plot, markdown)
     end_with(failures(document), document["partial"])
 
@@ -228,17 +228,6 @@ def require_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise LibraryError('--plot needs matplotlib: pip install "ortmulti[plot]"') from error
-
-
-def _show_creation(document: Mapping[str, Any], json: Path | None) -> None:
-    if json is not None and str(json) == "-":
-        print_json(document)
-        return
-    console = stdout()
-    for table in tables.creation_tables(document, console):
-        console.print(table)
-        console.print()
-    console.print(tables.notes(document), markup=False)
 
 
 def write_files(

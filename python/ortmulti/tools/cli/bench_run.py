@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from ortmulti.tools.cli.bench import (
     require_matplotlib,
     write_files,
 )
-from ortmulti.tools.cli.output import bytes_written, print_json, stdout, steps
+from ortmulti.tools.cli.output import bytes_written, show_tables, steps
 from ortmulti.tools.measure import devices
 from ortmulti.tools.measure.devices import describe
 from ortmulti.tools.serve import plots, tables
@@ -139,21 +139,9 @@ def bench_run(
     plan = serve.RunPlan(models=make_models(model, folder, bytes_written), **plan_arguments)
     with steps() as step:
         document = serve.bench(plan, lambda progress: step(progress.done, progress.total, _text(progress)))
-    show(document, json)
+    show_tables(document, json, tables.run_tables, tables.NOTES)
     write_files(document, json, plot, markdown, table=tables.markdown, save_plot=plots.save_run_plot)
     end_with(serve.failures(document), document["partial"])
-
-
-def show(document: Mapping[str, Any], json: Path | None) -> None:
-    """Prints the tables, or the result as JSON where that is asked for."""
-    if json is not None and str(json) == "-":
-        print_json(document)
-        return
-    console = stdout()
-    for table in tables.run_tables(document, console):
-        console.print(table)
-        console.print()
-    console.print(tables.NOTES, markup=False)
 
 
 def _counts(text: str | None, available: int) -> tuple[int, ...]:

@@ -6,7 +6,8 @@ import contextlib
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -53,6 +54,23 @@ def print_log() -> None:
 def print_json(value: Any) -> None:
     """Writes `value` to stdout as JSON."""
     print(json.dumps(value, indent=1))
+
+
+def show_tables(
+    document: Mapping[str, Any],
+    json: Path | None,
+    make_tables: Callable[[Mapping[str, Any], Console], Iterable[RenderableType]],
+    notes: str,
+) -> None:
+    """Print a result's tables and notes, or the result as JSON if `json` is "-"."""
+    if json is not None and str(json) == "-":
+        print_json(document)
+        return
+    console = stdout()
+    for table in make_tables(document, console):
+        console.print(table)
+        console.print()
+    console.print(notes, markup=False)
 
 
 @contextlib.contextmanager
