@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortmulti import _core, errors
 from ortmulti import providers as _providers
-from ortmulti._create import creation, onnxruntime_values
-from ortmulti._create.creation import Model
+from ortmulti._create import onnxruntime_values, sessions
 from ortmulti._create.onnxruntime_sessions import create_session, open_package, session_specs
 from ortmulti._create.onnxruntime_weights import (
     SMALL_TYPES,
@@ -23,7 +22,7 @@ from ortmulti._create.onnxruntime_weights import (
     Weights,
     check_unchanged,
 )
-from ortmulti._create.shared import Optimize
+from ortmulti._create.request import Model, Optimize, core_options
 from ortmulti._runtime import checks, startup
 from ortmulti.devices import Device
 from ortmulti.errors import Error, LibraryError, NotOptimizable
@@ -216,10 +215,10 @@ def _refused(wanted: cache.CacheRequest, entry: cache.Entry) -> list[str]:
 
     try:
         # Without their values, since it never runs.
-        [session], _ = creation.create(
+        [session], _ = sessions.create(
             entry.model_path,
             [wanted.providers],
-            cache.entry_options(creation.core_options(wanted.options)),
+            cache.entry_options(core_options(wanted.options)),
             weights=_core.SharedWeights(entry.weights, fill=False),
         )
     except Error as error:

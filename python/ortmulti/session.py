@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
@@ -10,14 +11,15 @@ import numpy as np
 
 from ortmulti import _core
 from ortmulti import providers as _providers
-from ortmulti._create import creation, session_arguments, shared
-from ortmulti._create.creation import Model, Progress, Serialize
+from ortmulti._create import session_arguments, sessions
+from ortmulti._create.creation import Creation
 from ortmulti._create.foreign_options import to_run_options, to_session_options
+from ortmulti._create.request import CreationRequest, Model, Optimize, Progress, Serialize, Strategy
 from ortmulti._create.session_calls import SessionCalls
-from ortmulti._create.shared import Optimize, Strategy
+from ortmulti._runtime import checks
 from ortmulti._runtime.closing import Closing
 from ortmulti.devices import Device
-from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.errors import InvalidType
 from ortmulti.io_binding import ValueRuns
 from ortmulti.loader import LoaderOptions
 from ortmulti.options import RunOptions, SessionOptions
@@ -77,7 +79,7 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         tuning: str | os.PathLike[str] | Tuning | None = None,
         **kwargs: Any,
     ) -> None:
-        model = creation.check_model(path_or_bytes)
+        model = checks.model(path_or_bytes)
         given = to_session_options(sess_options)
         options = session_arguments.apply(given, kwargs)
         if tuning is not None:
@@ -86,7 +88,7 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
             given, providers = use_for_session(tuning, model, options, providers, provider_options)
             options, provider_options = given, None
         normalized = _providers.normalize(providers, provider_options)
-        [core], timeline = creation.create_native(model, [normalized], options)
+        core, timeline = sessions.create_native(model, normalized, options)
         self._adopt(core, timeline, given)
         self._model_path = model if isinstance(model, str) else None
 
@@ -317,63 +319,30 @@ def create_sessions(
         WeightsError: A file of weights cannot be read, or was changed meanwhile.
         NotFound: With ``optimize="offline"``, and the model was not optimized before.
     """
-    creation.check_arguments(serialize, progress)
-    options = to_session_options(options)
-    callbacks = creation.Callbacks(progress)
-    if tuning is not None:
-        from ortmulti._create.tuning import use
-        from ortmulti.devices import name_devices, parse_devices
-
-        asked = parse_devices("all") if devices == "all" else name_devices(devices) or []
-        kinds = [device.kind for device in asked]
-        tuned = use(tuning, creation.check_model(model), kinds, options, provider_options)
-        options, provider_options = tuned.options, tuned.provider_options or None
-    request = make_request(
-        model, devices, sessions_per_device, options, provider_options, serialize, strategy, optimize, loader, callbacks
-    )
-    created, timeline, _ = shared.create(request)
-    return adopt(created, timeline, options)
-
-
-def make_request(
-    model: Model,
-    devices: str | int | Device | Iterable[str | int | Device],
-    sessions_per_device: int,
-    options: SessionOptions | None,
-    provider_options: Mapping[str, Any] | None,
-    serialize: Serialize | None,
-    strategy: Strategy,
-    optimize: Optimize,
-    loader: LoaderOptions | None,
-    callbacks: creation.Callbacks,
-) -> shared.Request:
-    """The arguments of `create_sessions` and `load`, checked as far as that needs no device."""
-    if isinstance(sessions_per_device, bool) or not isinstance(sessions_per_device, int):
-        raise InvalidType(f"sessions_per_device is an int, not {sessions_per_device!r}")
-    if sessions_per_device < 1:
-        raise InvalidArgument(f"sessions_per_device is 1 or more, not {sessions_per_device}")
-    _providers.check_cuda_options(provider_options)
-    if strategy not in ("shared", "native"):
-        raise InvalidArgument(f"strategy is 'shared' or 'native', not {strategy!r}")
-    if optimize not in ("auto", "never", "offline"):
-        raise InvalidArgument(f"optimize is 'auto', 'never' or 'offline', not {optimize!r}")
-    if loader is not None and not isinstance(loader, LoaderOptions):
-        raise InvalidType(f"loader is an ortmulti.LoaderOptions, not {loader!r}")
-    creation.core_options(options)
-    return shared.Request(
-        creation.check_model(model),
+    request = CreationRequest(
+        checks.model(model),
         devices,
         sessions_per_device,
         options,
         provider_options,
         serialize,
-        callbacks,
         strategy,
         optimize,
         loader,
     )
+    if progress is not None and not callable(progress):
+        raise InvalidType(f"progress is a function of (done, total, device), not {progress!r}")
+    if tuning is not None:
+        from ortmulti._create.tuning import use
+        from ortmulti.devices import parse_devices
 
-
-def adopt(created: Iterable[_core.Session], timeline: Timeline, options: SessionOptions | None) -> Sessions:
-    """The core's sessions as Python's."""
-    return Sessions([InferenceSession._from_core(core, timeline, options) for core in created], timeline)
+        asked = parse_devices("all") if request.named is None else request.named
+        kinds = [device.kind for device in asked]
+        tuned = use(tuning, request.model, kinds, request.options, request.provider_options)
+        request = dataclasses.replace(request, options=tuned.options, provider_options=tuned.provider_options or None)
+    creation = Creation(request, progress=progress)
+    creation.run()
+    created = [creation.sessions[index] for index in sorted(creation.sessions)]
+    return Sessions(
+        [InferenceSession._from_core(core, creation.timeline, request.options) for core in created], creation.timeline
+    )

@@ -18,7 +18,7 @@ import ortmulti
 from ortmulti import _core, interop
 from ortmulti._create import onnxruntime_sessions as _onnxruntime_sessions
 from ortmulti._create import onnxruntime_weights
-from ortmulti._create.shared import Optimize
+from ortmulti._create.request import Optimize
 from ortmulti.interop import onnxruntime_sessions
 from tests.support import fake_driver, gpus, onnx_models
 from tests.support.processes import check_child, run_child

@@ -15,7 +15,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 import ortmulti
-from ortmulti._create import shared
+from ortmulti._create.creation import Creation
+from ortmulti._create.request import CreationRequest
 from ortmulti._runtime.libraries import release_of
 from ortmulti.cache.key import key_of
 from ortmulti.interop import onnxruntime_sessions
@@ -251,8 +252,8 @@ def test_weights_of_the_options_are_neither_shared_nor_optimized_ahead(
     make: Callable[[], ortmulti.SessionOptions], method: str, external: tuple[Path, Path]
 ) -> None:
     options = make()
-    load = shared._Load(shared.Request(str(external[0]), options=options))
-    assert method in str(shared._why_not(load))
+    creation = Creation(CreationRequest(str(external[0]), options=options))
+    assert method in str(creation._why_not_shared())
     with pytest.raises(ortmulti.NotOptimizable, match=method):
         key_of(str(external[0]), CPU, options)
     with pytest.raises(ortmulti.NotOptimizable, match=method):

@@ -15,7 +15,8 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
-from ortmulti._create import shared as _shared
+from ortmulti._create.creation import Creation
+from ortmulti._create.request import CreationRequest
 from ortmulti._runtime import startup
 from ortmulti.cache import Cache, CacheRequest, Entry, StagedEntry, compute_capability, key_of
 from ortmulti.devices import Device
@@ -36,16 +37,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
 
 def load(model: str | bytes, **arguments: Any) -> tuple[list[str], list[str]]:
     """Creates two sessions and runs them; the names of the spans of that, and why nothing was shared."""
-    request = _shared.Request(model, **arguments)
-    asked = _shared._Load(request, sessions=[list(CPU)] * 2, targets=[Device("cpu")])
-    created, timeline = _shared._over_entry(asked)
-    timeline = asked.spans.to(timeline)
+    creation = Creation(CreationRequest(model, **arguments))
+    creation._providers, creation.devices = [list(CPU)] * 2, [Device("cpu")]
+    creation._create_over_entry()
     with onnx_models.cpu_session(model) as usual:
         expected = usual.run(None, {"x": X})[0]
-    for session in created:
+    for session in creation.sessions.values():
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected)
         session.close()
-    return [span.name for span in timeline.spans], timeline.not_shared
+    return [span.name for span in creation.timeline.spans], creation.timeline.not_shared
 
 
 @pytest.mark.parametrize("in_memory", [False, True])

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti import Batching, LoadProgress, Warmup
-from ortmulti._create import shared
-from ortmulti.pool.members import Members
+from ortmulti import Batching, LoadProgress, Timeline, Warmup, _core
+from ortmulti._create.creation import Creation
+from ortmulti.pool.member import Member
 from tests.pool.test_pool_requests import ENDLESS, busy
 from tests.support import onnx_models
 from tests.support.processes import check_child, nothing_leaks
@@ -67,15 +67,15 @@ def test_the_last_device_stays(pool: ortmulti.Pool) -> None:
 
 def test_a_device_that_cannot_be_added_leaves_the_pool_as_it_was(pool: ortmulti.Pool) -> None:
     waiting: list[ortmulti.PoolFuture] = []
-    create = shared.create
+    run = Creation.run
 
-    def failing(request: Any) -> Any:
+    def failing(creation: Creation) -> None:
         waiting.append(pool.submit(None, X, device="cuda:9"))
         assert state(pool) == {"cpu": "ready", "cuda:9": "starting"}
-        return create(request)
+        run(creation)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared, "create", failing)
+        patch.setattr(Creation, "run", failing)
         with pytest.raises(ortmulti.DeviceError, match="cuda:9"):
             pool.add_devices("cuda:9")
     with pytest.raises(ortmulti.DeviceError, match="cuda:9"):
@@ -98,14 +98,14 @@ def test_a_device_that_cannot_be_added_leaves_the_pool_as_it_was(pool: ortmulti.
 
 def test_a_session_whose_device_is_removed_while_it_comes_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     coming: list[ortmulti.InferenceSession] = []
-    add = Members._add
+    join = Member.join
 
-    def add_and_remove(self: Members, core: Any, session: ortmulti.InferenceSession, *others: Any) -> None:
-        add(self, core, session, *others)
-        coming.append(session)
-        self._remove(session.device)
+    def join_and_remove(member: Member, core: _core.Pool, timeline: Timeline) -> None:
+        join(member, core, timeline)
+        coming.append(member.session)
+        core.remove(member.session.device)
 
-    monkeypatch.setattr(Members, "_add", add_and_remove)
+    monkeypatch.setattr(Member, "join", join_and_remove)
     pool = ortmulti.load(MODEL, "cpu")
     assert len(coming) == 1
     assert coming[0].closed
@@ -179,7 +179,7 @@ def test_memory_that_is_not_enough_for_both_is_said(pool: ortmulti.Pool, monkeyp
     def too_large(_: Any) -> Any:
         raise ortmulti.OutOfMemory("the weights take 9 GB")
 
-    monkeypatch.setattr(shared, "create", too_large)
+    monkeypatch.setattr(Creation, "run", too_large)
     with pytest.raises(ortmulti.OutOfMemory, match=r"take 9 GB; the sessions of .* stay until .* both must fit"):
         pool.replace_model(OTHER)
     np.testing.assert_array_equal(pool.run(None, X)[0], expected())
@@ -244,10 +244,10 @@ def test_a_replacement_waits_for_the_load_before_it() -> None:
 def test_closing_ends_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
 
-    def without_end(request: Any) -> Any:
+    def without_end(creation: Creation) -> None:
         begun.set()
         while True:
-            request.listener.poll()
+            creation.poll()
 
     errors: list[BaseException] = []
 
@@ -259,7 +259,7 @@ def test_closing_ends_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with nothing_leaks():
         pool = ortmulti.load(MODEL, "cpu")
-        monkeypatch.setattr(shared, "create", without_end)
+        monkeypatch.setattr(Creation, "run", without_end)
         thread = threading.Thread(target=replace, args=(pool,))
         thread.start()
         begun.wait()

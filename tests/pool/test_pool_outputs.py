@@ -79,7 +79,7 @@ def test_the_time_of_copies_is_none_on_the_cpu() -> None:
         (lambda: ortmulti.load(MODEL, "cpu", in_flight=0), InvalidArgument, "in_flight is 1 or more"),
         (lambda: ortmulti.load(MODEL, "cpu", in_flight=True), InvalidType, "in_flight is an int"),
         (
-            lambda: ortmulti.load(MODEL, "cpu", provider_options={"enable_cuda_graph": True}),
+            lambda: ortmulti.load(MODEL, 0, provider_options={"enable_cuda_graph": True}),
             InvalidArgument,
             "cuda_graph=True",
         ),

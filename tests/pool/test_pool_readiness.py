@@ -17,7 +17,8 @@ import pytest
 
 import ortmulti
 from ortmulti import LoadProgress, Warmup
-from ortmulti._create import shared
+from ortmulti._create import sessions
+from ortmulti._create.creation import Creation
 from tests.support import fake_driver, onnx_models
 from tests.support.processes import check_child, nothing_leaks, run_child
 
@@ -58,16 +59,14 @@ def gate() -> Iterator[Gate]:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Loads begin when this is set."""
-    from ortmulti._create import shared
+    begin, run = threading.Event(), Creation.run
 
-    begin, create = threading.Event(), shared.create
-
-    def later(request: Any) -> Any:
+    def later(creation: Creation) -> None:
         while not begin.wait(0.01):
-            request.listener.poll()
-        return create(request)
+            creation.poll()
+        run(creation)
 
-    monkeypatch.setattr(shared, "create", later)
+    monkeypatch.setattr(Creation, "run", later)
     yield begin
     begin.set()
 
@@ -238,18 +237,16 @@ def test_progress_comes_from_the_thread_that_loads() -> None:
 
 def break_session(monkeypatch: pytest.MonkeyPatch, broken: Callable[[int], bool]) -> None:
     """Has the creation of some of the sessions fail, by asking for a provider that there is not."""
-    from ortmulti._create import creation
+    create = sessions.create
 
-    create = creation.create
-
-    def with_broken(model: Any, sessions: Any, *args: Any, **kwargs: Any) -> Any:
+    def with_broken(model: Any, providers_of: Any, *args: Any, **kwargs: Any) -> Any:
         changed = [
             [("NoSuchExecutionProvider", {}), *providers] if broken(index) else providers
-            for index, providers in enumerate(sessions)
+            for index, providers in enumerate(providers_of)
         ]
         return create(model, changed, *args, **kwargs)
 
-    monkeypatch.setattr(creation, "create", with_broken)
+    monkeypatch.setattr(sessions, "create", with_broken)
 
 
 @pytest.mark.parametrize("wait", ["first", "none"])
@@ -308,11 +305,11 @@ def test_a_warmup_that_fails_is_a_failure(wait: Any, require: Any) -> None:
 
 
 def test_ctrl_c_is_not_replaced_by_the_failure_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    def create(request: Any) -> None:
-        request.listener.failed(0, ortmulti.DeviceError("the first device failed"))
+    def run(creation: Creation) -> None:
+        creation.on_failure(0, ortmulti.DeviceError("the first device failed"))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(shared, "create", create)
+    monkeypatch.setattr(Creation, "run", run)
     with pytest.raises(KeyboardInterrupt):
         ortmulti.load(MODEL, "cpu", 2, require="any")
 
@@ -472,16 +469,15 @@ def test_ctrl_c_ends_the_wait(what: str) -> None:
         import numpy as np
         import ortmulti
         from tests.support import onnx_models
-        from ortmulti._create import shared
+        from ortmulti._create.creation import Creation
 
-        create = shared.create
-        def later(request):
+        def later(creation):
             if what == "load":
                 os.kill(os.getpid(), signal.SIGINT)
             while True:
-                request.listener.poll()
+                creation.poll()
                 threading.Event().wait(0.01)
-        shared.create = later
+        Creation.run = later
         what = sys.argv[1]
 
         try:

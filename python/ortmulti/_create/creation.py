@@ -1,156 +1,363 @@
-"""Creating sessions in the core: what is checked before, and what comes back."""
+"""One creation: sessions over weights that were read once, for models that can have them."""
 
 from __future__ import annotations
 
-import os
+import concurrent.futures
+import contextlib
+import logging
+import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ortmulti import _core
 from ortmulti import providers as _providers
-from ortmulti._create import config_entries
-from ortmulti._runtime import checks, log, startup
-from ortmulti.devices import Device
-from ortmulti.errors import InvalidArgument, InvalidType
-from ortmulti.options import GraphOptimizationLevel, SessionOptions
+from ortmulti._create import sessions
+from ortmulti._create.model_additions import replacing_weights
+from ortmulti._create.request import CheckedModel, CreationRequest, Progress, core_options, without_optimization
+from ortmulti._runtime import prewarm, startup
+from ortmulti._runtime.threads import Task
+from ortmulti.devices import Device, parse_devices
+from ortmulti.errors import (
+    EPFail,
+    Error,
+    Fail,
+    InvalidGraph,
+    InvalidProtobuf,
+    NotImplemented,
+    NotOptimizable,
+    RuntimeException,
+)
+from ortmulti.loader import LoaderOptions
+from ortmulti.options import GraphOptimizationLevel
 from ortmulti.timeline import Timeline
 
-Model: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
-CheckedModel: TypeAlias = str | bytes | bytearray | memoryview
-Serialize: TypeAlias = Literal["none", "device", "all"]
-Progress: TypeAlias = Callable[[int, int, str], object]
-BytesProgress: TypeAlias = Callable[[int, int], object]
+if TYPE_CHECKING:
+    from ortmulti import cache
+
+# What ONNX Runtime may raise for a model that it has written itself.
+_NOT_LOADABLE = (EPFail, Fail, InvalidGraph, InvalidProtobuf, NotImplemented, RuntimeException)
+
+LOGGER = logging.getLogger("ortmulti")
 
 
-check_model = checks.model
+class Creation:
+    """One creation, from its request to its sessions.
 
+    The core calls its methods `ready`, `failed`, `poll`, ``progress`` and ``bytes_loaded`` meanwhile, in the thread of
+    `run`. A session that is ready waits until it is known to be right: one over a cache entry until the entry's
+    checksums were compared, one over a new entry until that is published. Then it is handed on to `on_session`.
 
-def core_options(options: SessionOptions | None) -> _core.SessionOptions:
-    if options is None:
-        return _core.SessionOptions()
-    if not isinstance(options, SessionOptions):
-        raise InvalidType(f"session options are an ortmulti.SessionOptions, not {type(options).__name__}")
-    config_entries.check_options(options._core, _providers.loaded_release)
-    return options._core
+    Args:
+        request: What is asked for.
+        timeline: Where the spans go; default: a new one.
+        keep_going: Whether the other sessions are still wanted when one has failed.
+        hold: Has the other GPUs' contexts wait for one; released where no session can come before the others.
+        progress: Called as ``progress(done, total, device)`` whenever a session is ready.
+        bytes_loaded: Called as ``bytes_loaded(bytes, total)`` while shared weights are loaded.
+    """
 
+    def __init__(
+        self,
+        request: CreationRequest,
+        timeline: Timeline | None = None,
+        *,
+        keep_going: bool = False,
+        hold: _core.ContextHold | None = None,
+        progress: Progress | None = None,
+        bytes_loaded: Callable[[int, int], object] | None = None,
+    ) -> None:
+        self.request = request
+        self.timeline = Timeline() if timeline is None else timeline
+        self.progress = progress
+        self.bytes_loaded = bytes_loaded
+        self.sessions: dict[int, _core.Session] = {}
+        """Those that nobody has taken, by their places in the request."""
+        self.devices: list[Device] = []
+        """Known once the driver has started."""
+        self._options = core_options(request.options)
+        self._keep_going = keep_going
+        self._hold = hold
+        self._providers: list[list[_providers.Provider]] = []  # of each session
+        self._prefetch: _core.Prefetch | None = None
+        # What is ready, and what failed, until it may be handed on.
+        self._ready: dict[int, _core.Session] = {}
+        self._failures: list[tuple[int, BaseException]] = []
+        self._confirmed = False
+        self._confirm: Callable[[], object] | None = None
 
-def without_optimization(options: _core.SessionOptions) -> _core.SessionOptions:
-    """A copy of the options under which the model's graph is used as it is."""
-    result: _core.SessionOptions = options.copy()
-    result.graph_optimization_level = int(GraphOptimizationLevel.ORT_DISABLE_ALL)
-    return result
+    # For who takes the sessions.
 
-
-@dataclass(frozen=True)
-class Callbacks:
-    """Receive a creation's progress: sessions that are ready, and bytes that are loaded."""
-
-    session_ready: Progress | None = None
-    bytes_loaded: BytesProgress | None = None
-
-
-class Listener(Protocol):
-    """Who is given the sessions of a creation one by one, as they become ready, while the others still start."""
-
-    @property
-    def keep_going(self) -> bool:
-        """Whether the others are still wanted when one has failed."""
-
-    @property
-    def timeline(self) -> Timeline:
-        """Where the spans go, from the beginning on."""
-
-    def targets(self, devices: Sequence[Device]) -> None:
+    def on_devices(self, devices: Sequence[Device]) -> None:
         """Called once it is known on which devices there will be sessions, with one entry for each session."""
 
-    def ready(self, index: int, session: _core.Session) -> None:
-        """Called for each session, which it closes. What it raises ends the creation."""
+    def on_session(self, index: int, session: _core.Session) -> None:
+        """Called for each session, which whoever takes it closes. What it raises ends the creation."""
+        self.sessions[index] = session
 
-    def failed(self, index: int, error: BaseException) -> None:
+    def on_failure(self, index: int, error: BaseException) -> None:
         """Called for each session that failed beside others, if these keep going."""
 
     def poll(self) -> None:
         """Called in short intervals; may raise to end the creation."""
 
+    # For the core.
 
-class _Following:
-    """What the core calls while it creates sessions."""
+    def ready(self, index: int, session: _core.Session) -> None:
+        """A session can run."""
+        self._ready[index] = session
+        if not self._confirmed and self._confirm is not None:
+            self._confirm()
+            self._confirmed = True
+        if self._confirmed:
+            self._hand_on()
 
-    def __init__(self, listener: Listener | None, callbacks: Callbacks) -> None:
-        self.progress = callbacks.session_ready
-        self.bytes_loaded = callbacks.bytes_loaded
-        if listener is not None:
-            self.ready = listener.ready
-            self.failed = listener.failed
-            self.poll = listener.poll
+    def failed(self, index: int, error: BaseException) -> None:
+        """A session failed. As long as nothing is confirmed, the reason may be what the sessions have in common."""
+        self._failures.append((index, error))
+        if self._confirmed:
+            self._hand_on()
 
+    def _hand_on(self) -> None:
+        for index in list(self._ready):
+            self.on_session(index, self._ready.pop(index))
+        while self._failures:
+            self.on_failure(*self._failures.pop(0))
 
-def check_arguments(serialize: object, progress: object) -> None:
-    """Raises for what `create_sessions` does not take as its arguments of these names."""
-    if serialize not in (None, "none", "device", "all"):
-        raise InvalidArgument(f"serialize is None, 'none', 'device' or 'all', not {serialize!r}")
-    if progress is not None and not callable(progress):
-        raise InvalidType(f"progress is a function of (done, total, device), not {progress!r}")
+    # The way.
 
+    def run(self) -> None:
+        """Creates the sessions, and returns when all were handed on.
 
-def create(
-    model: CheckedModel,
-    sessions: Sequence[Sequence[_providers.Provider]],
-    options: _core.SessionOptions,
-    serialize: Serialize | None = None,
-    callbacks: Callbacks = Callbacks(),
-    weights: _core.SharedWeights | None = None,
-    one_session_on_cpu: bool = False,
-    listener: Listener | None = None,
-    hold: _core.ContextHold | None = None,
-) -> tuple[list[_core.Session], _core.Timeline]:
-    """One creation in the core: a session for each list of providers.
+        Raises:
+            As `create_sessions`. Sessions that nobody has taken are closed.
+        """
+        try:
+            self._run()
+        except BaseException:
+            self._close()
+            raise
 
-    Args:
-        weights: Weights to use together instead of each session's own.
-        one_session_on_cpu: Whether those on the CPU are handles of one ONNX Runtime session.
-        listener: Who gets the sessions, of which then none is returned.
-        hold: Has other GPUs wait for one; released where one session fails.
-    """
-    for session in sessions:
-        config_entries.check_providers(options, session)
-    startup.ensure_open()
-    try:
-        return _core.create_sessions(
-            _core.CreationRequest(
-                model=model,
-                sessions=sessions,
-                options=options,
-                serialize=serialize or "automatic",
-                weights=weights,
-                one_session_on_cpu=one_session_on_cpu,
-                keep_going=listener is not None and listener.keep_going,
-                timeline=None if listener is None else listener.timeline._core,
-                hold=hold,
-            ),
-            _Following(listener, callbacks),
+    def _run(self) -> None:
+        request = self.request
+        named = request.named
+        shared = request.strategy == "shared"
+        weights: _core.WeightList | None = None
+        if shared and prewarm.begin_driver(named):
+            # The disk is asked first, since it may be slower than everything else together.
+            if isinstance(request.model, str):
+                with self._span("index model"):
+                    weights = self._begin_reading(request.model)
+            with self._span("open libraries"):
+                prewarm.open_libraries()
+                from ortmulti import cache  # noqa: F401  # its import, too, takes time while the driver starts
+        with self._span("wait for driver and check"):
+            self.devices = parse_devices("all" if named is None else named)
+            on_gpu = any(device.kind == "cuda" for device in self.devices)
+            request.check_provider_options(self.devices)
+            self._providers = [
+                _providers.for_device(device, request.provider_options)
+                for device in self.devices
+                for _ in range(request.sessions_per_device)
+            ]
+            startup.ensure_open()
+            _providers.check_usable([provider for session in self._providers for provider in session])
+        self.poll()
+        self.on_devices([device for device in self.devices for _ in range(request.sessions_per_device)])
+
+        level = self._options.graph_optimization_level
+        if not shared:
+            self._create_native()
+        elif not on_gpu:
+            self._create_native(one_session_on_cpu=True)
+        elif reason := self._why_not_shared():
+            self._create_native(reason)
+        elif request.optimize == "never" or level == GraphOptimizationLevel.ORT_DISABLE_ALL:
+            self._create_over_model(weights)
+        else:
+            self._create_over_entry()
+
+    @contextlib.contextmanager
+    def _span(self, name: str) -> Iterator[None]:
+        start = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self.timeline.add(name, start, time.monotonic_ns())
+
+    def _begin_reading(self, path: str) -> _core.WeightList | None:
+        """Lists the model's weights and has their files brought into memory while the driver starts."""
+        try:
+            weights = _core.shareable_weights(path)
+        except Error:
+            return None  # ONNX Runtime says what is wrong with the model
+        parts: dict[int, tuple[int, int]] = {}
+        for _, _, _, file, offset, length in weights.weights:
+            begin, end = parts.get(file, (offset, offset))
+            parts[file] = (min(begin, offset), max(end, offset + length))
+        if parts:
+            self._prefetch = _core.Prefetch(
+                [(weights.files[file][0], begin, end - begin) for file, (begin, end) in sorted(parts.items())]
+            )
+        return weights
+
+    def _why_not_shared(self) -> str | None:
+        """Why the sessions cannot use weights together; None if nothing is known against it."""
+        options = self._options
+        if any(device.kind != "cuda" for device in self.devices):
+            return "the CPU is among the devices, beside GPUs"
+        if options.optimized_model_filepath:
+            return "optimized_model_filepath asks ONNX Runtime itself to optimize the model"
+        if methods := replacing_weights(options):
+            return f"the session options have weights of their own ({methods})"
+        if "session.use_ort_model_bytes_directly" in options.config_entries:
+            return "session.use_ort_model_bytes_directly is for models in ONNX Runtime's own format"
+        return None
+
+    def _create(
+        self, model: CheckedModel, options: _core.SessionOptions, weights: _core.WeightList | None = None, **more: Any
+    ) -> None:
+        sessions.create(
+            model,
+            self._providers,
+            options,
+            self,
+            serialize=self.request.serialize,
+            weights=None if weights is None else self._shared(weights),
+            keep_going=self._keep_going,
+            timeline=self.timeline,
+            hold=self._hold,
+            **more,
         )
-    finally:
-        log.flush()
 
+    def _shared(self, weights: _core.WeightList) -> _core.SharedWeights:
+        given = self.request.loader or LoaderOptions()
+        loader = _core.LoaderOptions(
+            reader_threads=given.reader_threads or 0,
+            chunk_bytes=given.chunk_bytes or 0,
+            buffers_per_thread=given.buffers_per_thread or 0,
+        )
+        return _core.SharedWeights(weights, prefetch=self._prefetch, loader=loader)
 
-def create_native(
-    model: CheckedModel,
-    sessions: Sequence[Sequence[_providers.Provider]],
-    options: SessionOptions | None,
-    serialize: Serialize | None = None,
-    progress: Progress | None = None,
-) -> tuple[list[_core.Session], Timeline]:
-    """Sessions that each load the model by themselves."""
-    start = time.monotonic_ns()
-    converted = core_options(options)
-    check_arguments(serialize, progress)
-    startup.ensure_open()
-    _providers.check_usable([provider for session in sessions for provider in session])
-    prepared = time.monotonic_ns()
-    created, core_timeline = create(model, sessions, converted, serialize, Callbacks(progress))
-    timeline = Timeline(core_timeline)
-    timeline.add("open libraries and check", start, prepared)
-    return created, timeline
+    def _create_native(self, reason: str = "", **more: Any) -> None:
+        """Each session loads the model by itself, for a reason where the weights were to be shared."""
+        if reason:
+            now = time.monotonic_ns()
+            self.timeline.add(f"not shared: {reason}", now, now)
+            LOGGER.info("each session loads the model by itself: %s", reason)
+        self._confirmed = True
+        self._create(self.request.model, self._options, **more)
+
+    def _create_over_model(self, weights: _core.WeightList | None) -> None:
+        """The sessions share the weights of the model as it is."""
+        if not isinstance(self.request.model, str):
+            self._create_native("the model is in memory and is not optimized")
+        elif weights is None or not weights.weights:
+            self._create_native("the model has no weights that can be shared")
+        else:
+            self._confirmed = True
+            self._create(self.request.model, without_optimization(self._options), weights)
+
+    def _create_over_entry(self) -> None:
+        """The sessions share the weights of the model's entry in the cache, which is made if there is none."""
+        from ortmulti import cache
+
+        request = self.request
+        wanted = cache.CacheRequest(request.model, self._providers[0], request.options, self.devices, self._span)
+        try:
+            wanted.find_or_build(
+                self._over_found, lambda staged: self._over_new(wanted, staged), offline=request.optimize == "offline"
+            )
+        except NotOptimizable as problem:
+            self._create_native(str(problem))
+
+    def _over(self, entry: cache.Entry) -> None:
+        from ortmulti import cache
+
+        self._create(entry.model_path, cache.entry_options(self._options), entry.weights)
+
+    def _over_found(self, entry: cache.Entry) -> None:
+        """Creates the sessions over an entry, whose checksums are compared meanwhile."""
+        stop = threading.Event()
+        verified: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        def poll() -> None:
+            if stop.is_set():
+                raise concurrent.futures.CancelledError
+
+        def verify() -> None:
+            try:
+                entry.verify(poll)
+            except BaseException as error:
+                verified.set_exception(error)
+            else:
+                verified.set_result(None)
+
+        task = Task(verify, "ortmulti-verify")
+        with entry:
+            try:
+                task.start()
+                self._confirm = verified.result
+                self._over_verified(entry, verified)
+            except BaseException:
+                self._close()
+                raise
+            finally:
+                self._confirm = None
+                stop.set()  # after Ctrl-C nobody waits for the rest of the files
+                if not task.revoke():
+                    task.wait()
+
+    def _over_verified(self, entry: cache.Entry, verified: concurrent.futures.Future[None]) -> None:
+        from ortmulti import cache
+
+        try:
+            self._over(entry)
+        except Error as problem:
+            if self._confirmed:
+                raise  # the entry is right: others have sessions over it
+            verified.result()  # a damaged entry explains it
+            if isinstance(problem, _NOT_LOADABLE):
+                raise cache.not_loadable(problem) from problem
+            raise
+
+    def _over_new(self, wanted: cache.CacheRequest, staged: cache.StagedEntry) -> None:
+        """Optimizes the model, creates the sessions over the result, and publishes that once they are there."""
+        from ortmulti import cache
+
+        if self._hold is not None:
+            self._hold.release()
+
+        def create(entry: cache.Entry) -> tuple[None, set[str]]:
+            try:
+                self._over(entry)
+            except _NOT_LOADABLE as problem:
+                raise cache.not_loadable(problem) from problem
+            ready = self._ready.values()
+            refused = {name for session in ready for name in session.weight_use()[1]}
+            changed = any(cache.signature(session) != entry.facts["signature"] for session in ready)
+            if refused or changed:
+                self._close()
+            if changed:
+                raise NotOptimizable("the optimized model has other inputs or outputs than the model")
+            return None, refused
+
+        with staged:
+            try:
+                wanted.build(staged, create)
+                if staged.timeline is not None:
+                    self.timeline.extend(staged.timeline)
+                with self._span("publish optimized model"):
+                    staged.publish().close()
+            except BaseException:
+                self._close()
+                raise
+            self._confirmed = True
+            self._hand_on()
+
+    def _close(self) -> None:
+        """Frees what nobody has taken, and forgets failures."""
+        self._failures.clear()
+        for waiting in (self._ready, self.sessions):
+            while waiting:
+                waiting.popitem()[1].close()

@@ -12,10 +12,9 @@ from typing import Any
 
 from ortmulti import _core, errors
 from ortmulti import providers as _providers
-from ortmulti._create import creation
-from ortmulti._create.creation import Model
 from ortmulti._create.model_additions import replacing_weights
 from ortmulti._create.onnxruntime_errors import error_of, translate
+from ortmulti._create.request import Model
 from ortmulti._create.session_observer import observer
 from ortmulti._runtime import checks
 from ortmulti._runtime.onnxruntime_package import import_onnxruntime
@@ -82,7 +81,7 @@ def session_specs(
     core = (options or SessionOptions())._core
     check_additions(core)
     _providers.check_cuda_options(provider_options)
-    checked = creation.check_model(model)
+    checked = checks.model(model)
     targets = parse_devices(devices)
     if provider_options and not any(device.kind == "cuda" for device in targets):
         raise InvalidArgument("provider_options are the CUDA provider's, and no device is a GPU")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ortmulti import _core, errors
-from ortmulti._create.creation import core_options
+from ortmulti._create.request import core_options
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.options import SessionOptions
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from ortmulti import _core, providers
 from ortmulti._create.config_entries import AFFINITIES, ENV_ALLOCATORS
-from ortmulti._create.creation import core_options
+from ortmulti._create.request import core_options
 from ortmulti._create.tuning_options import (
     LEVELS,
     MODES,

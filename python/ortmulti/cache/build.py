@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from ortmulti import _core
-from ortmulti._create import creation
-from ortmulti._create.creation import CheckedModel
+from ortmulti._create import sessions
+from ortmulti._create.request import CheckedModel, without_optimization
 from ortmulti.cache.entries import Cache, StagedEntry
 from ortmulti.cache.entry import Damaged, Entry
 from ortmulti.cache.key import DATA_FOLDER, FileIdentity, compute_capability, key_of
@@ -63,7 +63,7 @@ def build(
 
 def entry_options(options: _core.SessionOptions) -> _core.SessionOptions:
     """The options for a session over an entry: as given, but the graph is used as it is and found where it lies."""
-    result = creation.without_optimization(options)
+    result = without_optimization(options)
     result.optimized_model_filepath = ""
     result.config_entries = {key: value for key, value in result.config_entries.items() if key != DATA_FOLDER}
     return result
@@ -156,7 +156,7 @@ def _create(
     saving: _core.SessionOptions,
     weights: _core.SharedWeights | None = None,
 ) -> _Saved:
-    [session], timeline = creation.create(model, [providers], saving, weights=weights)
+    [session], timeline = sessions.create(model, [providers], saving, weights=weights)
     try:
         if not saved.exists() or saved.stat().st_size == 0:
             raise NotOptimizable("ONNX Runtime has not saved the optimized model")

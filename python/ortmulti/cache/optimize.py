@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ortmulti import providers as _providers
-from ortmulti._create import creation
+from ortmulti._create import sessions
 from ortmulti._create.foreign_options import to_session_options
-from ortmulti._runtime import startup
+from ortmulti._runtime import checks, startup
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import Error, InvalidArgument, NotOptimizable
 from ortmulti.options import SessionOptions
@@ -86,7 +86,7 @@ def optimize(
     from ortmulti.cache import comparison as comparing
 
     start = time.monotonic()
-    checked = creation.check_model(model)
+    checked = checks.model(model)
     options = to_session_options(options)
     _providers.check_cuda_options(provider_options)
     target = parse_devices("all" if device is None else device)[0]
@@ -120,7 +120,7 @@ def optimize(
 
 def _check_ordinary(model: Any, providers: list[_providers.Provider], options: SessionOptions | None) -> None:
     """Raises what is wrong with the model itself, which is then no matter of optimizing."""
-    [session], _ = creation.create_native(model, [providers], options)
+    session, _ = sessions.create_native(model, providers, options)
     session.close()
 
 

@@ -10,9 +10,7 @@ from ortmulti._runtime import checks
 from ortmulti.errors import InvalidArgument, InvalidType
 
 if TYPE_CHECKING:
-    from ortmulti import _core
-    from ortmulti.session import InferenceSession
-    from ortmulti.timeline import Timeline
+    pass
 
 __all__ = ["Batching", "CudaGraph", "Warmup"]
 
@@ -121,6 +119,10 @@ class Warmup:
         sizes = [{}] if self.dimensions is None else _several(self.dimensions)
         return [sample_inputs(session.get_inputs(), dimensions=dimensions) for dimensions in sizes]
 
+    def runs_with(self, max_graphs: int) -> int:
+        """How often each is run; with CUDA graphs, of so many shapes, the second run captures."""
+        return self.runs or (2 if max_graphs else 1)
+
 
 def _several(value: object) -> list[Any]:
     if value is None or isinstance(value, Mapping):
@@ -128,19 +130,3 @@ def _several(value: object) -> list[Any]:
     if not isinstance(value, Iterable) or isinstance(value, str | bytes):
         return [value]
     return list(value)
-
-
-def warm_up(core: _core.Pool, session: InferenceSession, warmup: Warmup, timeline: Timeline, runs: int) -> None:
-    """Runs all sessions at the same time, as often at once as the pool does; each adds a span to the timeline.
-
-    Args:
-        core: The pool's.
-        session: One of its sessions.
-        warmup: What is run.
-        timeline: Gets the spans.
-        runs: How often, unless ``warmup`` says so.
-
-    Raises:
-        As `InferenceSession.run`, and as `sample_inputs`; the first one's that failed, when all have ended.
-    """
-    core.warm_up(warmup.feeds(session), warmup.runs or runs, timeline._core)

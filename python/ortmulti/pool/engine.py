@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from ortmulti.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from ortmulti._create.creation import CheckedModel
+    from ortmulti._create.request import CheckedModel
     from ortmulti.devices import Device
     from ortmulti.options import RunOptions
     from ortmulti.pool.configuration import Warmup

@@ -12,10 +12,9 @@ from ortmulti.errors import InvalidArgument, InvalidType
 
 # Other modules are imported by `load`, while the driver starts.
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from ortmulti._create.creation import Model, Serialize
-    from ortmulti._create.shared import Optimize, Strategy
+    from ortmulti._create.request import CreationRequest, Model, Optimize, Serialize, Strategy
     from ortmulti._create.tuning import Tuning
     from ortmulti.devices import Device
     from ortmulti.loader import LoaderOptions, OnLoadProgress
@@ -30,13 +29,10 @@ __all__ = ["load"]
 class _Reporter:
     """Puts what the core reports, sessions and bytes, together."""
 
-    def __init__(
-        self, progress: OnLoadProgress, start: float, named: Sequence[Device] | None, sessions_per_device: int
-    ) -> None:
+    def __init__(self, progress: OnLoadProgress, start: float, request: CreationRequest) -> None:
         self._progress = progress
         self._start = start
-        self._named = named
-        self._sessions_per_device = sessions_per_device
+        self._request = request
         self._bytes = (0, 0)
         self._sessions: tuple[int, int] | None = None
 
@@ -53,8 +49,9 @@ class _Reporter:
         from ortmulti.loader import LoadProgress
 
         if self._sessions is None:
-            devices = parse_devices("all") if self._named is None else self._named
-            self._sessions = (0, len(devices) * self._sessions_per_device)
+            named = self._request.named
+            devices = parse_devices("all") if named is None else named
+            self._sessions = (0, len(devices) * self._request.sessions_per_device)
         self._progress(LoadProgress(*self._bytes, time.monotonic() - self._start, *self._sessions, device))
 
 
@@ -137,48 +134,50 @@ def load(
     if max_queue is not None:
         checks.integer("max_queue", max_queue, 0, checks.SIZE_MAX)
     checks.integer("in_flight", in_flight, 1)
-    checks.integer("sessions_per_device", sessions_per_device, 1)
     checks.choice("wait", wait, ("all", "first", "none"))
     checks.choice("require", require, ("all", "any"))
     checks.choice("backend", backend, ("core", "threads", "processes"))
-    checks.choice("strategy", strategy, ("shared", "native"))
-    checks.choice("optimize", optimize, ("auto", "never", "offline"))
-    checks.choice("serialize", serialize, (None, "none", "device", "all"))
-    from ortmulti.devices import name_devices, parse_devices
+    from ortmulti._create.request import CreationRequest
 
-    named = name_devices(devices)
-    devices = "all" if named is None else named
+    request = CreationRequest(
+        checks.model(model),
+        devices,
+        sessions_per_device,
+        options,
+        provider_options,
+        serialize,
+        strategy,
+        optimize,
+        loader,
+    )
     plain = all(given is None for given in (options, provider_options, loader, batching, tuning))
-    if plain and cuda_graph is False and isinstance(warmup, bool) and backend == "core" and strategy == "shared":
-        checks.model(model)
-        if wait != "first":  # which has contexts begin later
-            from ortmulti._runtime import prewarm
+    plain = plain and cuda_graph is False and isinstance(warmup, bool) and backend == "core" and strategy == "shared"
+    if plain and wait != "first":  # which has contexts begin later
+        from ortmulti._runtime import prewarm
 
-            prewarm.begin_driver(named)
-    # Nothing given is wrong, or else it is checked before the driver starts. These imports take tens of milliseconds.
+        prewarm.begin_driver(request.named)
+    # Nothing given is wrong, or else it is checked before the driver starts. These imports take milliseconds.
+    import dataclasses
     from functools import partial
 
-    from ortmulti._create import creation
-    from ortmulti._create.foreign_options import to_session_options
+    from ortmulti.devices import parse_devices
     from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
     from ortmulti.pool.engine import check_arguments
-    from ortmulti.pool.loading import Serving
     from ortmulti.pool.members import Members
     from ortmulti.pool.pool import Pool
-    from ortmulti.session import make_request
 
-    options = to_session_options(options)
     checks.instance("batching", batching, Batching, optional=True)
     if tuning is not None:
         from ortmulti._create.tuning import use
 
-        asked = parse_devices("all") if named is None else named
+        asked = parse_devices("all") if request.named is None else request.named
         arguments = {"sessions_per_device": sessions_per_device, "in_flight": in_flight, "cuda_graph": cuda_graph}
         kinds = [device.kind for device in asked]
-        tuned = use(tuning, creation.check_model(model), kinds, options, provider_options, arguments)
-        options, provider_options = tuned.options, tuned.provider_options or None
+        tuned = use(tuning, request.model, kinds, request.options, request.provider_options, arguments)
+        request = dataclasses.replace(request, options=tuned.options, provider_options=tuned.provider_options or None)
         if backend == "core":
-            sessions_per_device, in_flight, cuda_graph = (tuned.load[name] for name in arguments)
+            sessions, in_flight, cuda_graph = (tuned.load[name] for name in arguments)
+            request = dataclasses.replace(request, sessions_per_device=sessions)
     if not isinstance(cuda_graph, bool | CudaGraph):
         raise InvalidType(f"cuda_graph is an ortmulti.CudaGraph or a bool, not {cuda_graph!r}")
     graphs = cuda_graph.max_shapes if isinstance(cuda_graph, CudaGraph) else CudaGraph().max_shapes * cuda_graph
@@ -203,45 +202,30 @@ def load(
 
         engine = open_backend(
             backend,
-            model,
-            devices,
-            sessions_per_device,
-            options,
-            provider_options,
+            request.model,
+            request.devices,
+            request.sessions_per_device,
+            request.options,
+            request.provider_options,
             progress=progress,
             max_queue=max_queue,
             batching=batching,
             in_flight=in_flight,
         )
         return _warm(Pool(BackendMembers(backend, engine)), warm)
-    creation.check_arguments(serialize, None)
-    provider_options = _graph_options(graphs, named, provider_options)
-    callbacks = creation.Callbacks()
-    if progress is not None:
-        reporter = _Reporter(progress, start, named, sessions_per_device)
-        callbacks = creation.Callbacks(reporter.session_ready, reporter.bytes_loaded)
-    request = make_request(
-        model,
-        devices,
-        sessions_per_device,
-        options,
-        provider_options,
-        serialize,
-        strategy,
-        optimize,
-        loader,
-        callbacks,
-    )
-    if named is not None and provider_options and not any(device.kind == "cuda" for device in named):
-        raise InvalidArgument("provider_options are the CUDA provider's, and no device is a GPU")
+    request = _with_graphs(request, graphs)
+    reporter = None if progress is None else _Reporter(progress, start, request)
     joined = (
         None
         if batching is None
         else (batching.max_size, batching.max_delay_ms / 1000, batching.axis, list(batching.sizes))
     )
-    members = Members(request, partial(_core.Pool, max_queue, joined), warm, Serving(in_flight, graphs))
+    members = Members(request, partial(_core.Pool, max_queue, joined), warm, in_flight, graphs)
     pool = Pool(members)
-    members.start(wait, keep_going=require == "any")
+    if reporter is None:
+        members.start(wait, require == "any")
+    else:
+        members.start(wait, require == "any", reporter.session_ready, reporter.bytes_loaded)
     return pool
 
 
@@ -255,18 +239,19 @@ def _warm(pool: Pool, warmup: Warmup | None) -> Pool:
     return pool
 
 
-def _graph_options(
-    graphs: int, named: Sequence[Device] | None, provider_options: Mapping[str, Any] | None
-) -> Mapping[str, Any] | None:
-    """The CUDA provider's options with what capturing needs."""
-    given = dict(provider_options or {})
+def _with_graphs(request: CreationRequest, graphs: int) -> CreationRequest:
+    """The request with what capturing needs among the CUDA provider's options."""
+    given = dict(request.provider_options or {})
     if str(given.get("enable_cuda_graph", "0")).lower() in ("1", "true"):
         raise InvalidArgument("a pool is given cuda_graph=True, which binds what a graph needs, not enable_cuda_graph")
     if not graphs:
-        return provider_options
+        return request
+    import dataclasses
+
     from ortmulti.devices import parse_devices
 
-    asked = parse_devices("all") if named is None else named
+    asked = parse_devices("all") if request.named is None else request.named
     if any(device.kind != "cuda" for device in asked):
         raise InvalidArgument(f"cuda_graph is for GPUs; the devices are {', '.join(map(str, asked))}")
-    return {**given, "enable_cuda_graph": "1", "user_compute_stream": _core.own_compute_stream}
+    needed = {"enable_cuda_graph": "1", "user_compute_stream": _core.own_compute_stream}
+    return dataclasses.replace(request, provider_options={**given, **needed})

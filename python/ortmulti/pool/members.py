@@ -10,19 +10,19 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from ortmulti import _core
-from ortmulti._create import creation, shared
+from ortmulti._create.request import CheckedModel, CreationRequest, Progress
 from ortmulti._runtime import callbacks, prewarm, startup
 from ortmulti._runtime.threads import Changes, Task
 from ortmulti.devices import name_devices, parse_devices
 from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkError, InvalidArgument, OutOfMemory
-from ortmulti.pool.configuration import Warmup, warm_up
+from ortmulti.pool.configuration import Warmup
 from ortmulti.pool.engine import Devices
-from ortmulti.pool.loading import Loading, Serving, Staged, Warming
+from ortmulti.pool.member import Member, MemberCreation
 from ortmulti.session import InferenceSession, Sessions
 from ortmulti.timeline import Timeline
 
@@ -38,17 +38,20 @@ class Members:
         request: What `load` was asked for.
         make_core: Makes a core's pool, one for each model.
         warmup: What every session runs before it takes requests.
-        serving: How they serve them.
+        in_flight: How many requests a session on a GPU has under way.
+        max_graphs: Of how many shapes a session keeps CUDA graphs; 0: none are captured.
     """
 
     def __init__(
         self,
-        request: shared.Request,
+        request: CreationRequest,
         make_core: Callable[[], _core.Pool],
         warmup: Warmup | None,
-        serving: Serving,
+        in_flight: int = 1,
+        max_graphs: int = 0,
     ) -> None:
-        self.serving = serving
+        self._in_flight = in_flight
+        self._max_graphs = max_graphs
         self._request = request
         self._make_core = make_core
         self._warmup = warmup
@@ -56,12 +59,12 @@ class Members:
         self._changing = threading.Lock()  # one change of the members at a time; before the condition's lock
         self._lock = threading.RLock()
         self._changes = Changes()  # under the lock
-        self._loads: set[Loading] = set()
-        self._behind: tuple[Task, Loading] | None = None  # the first load, where it has a thread of its own
+        self._loads: set[MemberCreation] = set()
+        self._behind: tuple[Task, MemberCreation] | None = None  # the first load, where it has a thread of its own
         # Of a model that was replaced, while it answers: the core's pool and the sessions.
         self._retiring: list[tuple[_core.Pool, list[InferenceSession]]] = []
         self._targets: list[str] | None = None
-        self._placed: dict[int, InferenceSession] = {}  # by the place that was asked for
+        self._members: dict[int, Member] = {}  # by their places
         self._said: set[str] = set()
         self._closed = False
         self._core = make_core()
@@ -69,7 +72,7 @@ class Members:
         """How the load failed."""
         self._timeline = Timeline()
         self._sessions = Sessions((), self._timeline)
-        self._model = _core_description(request.model)
+        self._model = _describe(request.model)
         _live.add(self)
         startup.before_shut_down(_close_all)
         startup.close_at_exit()
@@ -82,7 +85,7 @@ class Members:
     @property
     def sessions(self) -> Sessions:
         """As `Pool.sessions`."""
-        if self.serving.max_graphs:
+        if self._max_graphs:
             raise InvalidArgument("the sessions of a pool with CUDA graphs are run by the pool alone")
         return self._sessions
 
@@ -114,7 +117,8 @@ class Members:
 
     def warm_up(self, warmup: Warmup) -> None:
         """As `Pool.warmup`."""
-        warm_up(self._core, self._sessions[0], warmup, self._timeline, self.serving.warm_up_runs)
+        feeds = warmup.feeds(self._sessions[0])
+        self._core.warm_up(feeds, warmup.runs_with(self._max_graphs), self._timeline._core)
 
     def closed(self) -> bool:
         """As `Pool.closed`."""
@@ -123,9 +127,15 @@ class Members:
 
     # The first load.
 
-    def start(self, wait: str, keep_going: bool) -> None:
+    def start(
+        self,
+        wait: str,
+        keep_going: bool,
+        progress: Progress | None = None,
+        bytes_loaded: Callable[[int, int], object] | None = None,
+    ) -> None:
         """Begins to load; returns when as many are ready as `load` says. Nothing is left after an error."""
-        named = name_devices(self._request.devices)
+        named = self._request.named
         if named is None:
             self._core.set_opening(True)
         else:
@@ -133,8 +143,20 @@ class Members:
             self._expect([str(device) for device in named for _ in range(per_device)])
         gpus = [0] if named is None else [device.index for device in named if device.kind == "cuda"]
         first = gpus[0] if gpus and wait == "first" else None
-        runs = self.serving.warm_up_runs
-        loading = Loading(self._request, self, self._timeline, self._warmup, keep_going, runs, first)
+        loading = MemberCreation(
+            self._request,
+            self._joins,
+            self._timeline,
+            self._warmup,
+            self._in_flight,
+            self._max_graphs,
+            first,
+            keep_going=keep_going,
+            on_devices=self._know_devices,
+            on_failure=self._failed,
+            progress=progress,
+            bytes_loaded=bytes_loaded,
+        )
         self._loads.add(loading)
         if wait == "all":
             self._load(loading)
@@ -145,7 +167,7 @@ class Members:
             task.start()
             startup.ensure_open()  # beside the driver's start: requests need it even before there is a session
             if wait == "first":
-                self._wait_until(lambda: self._placed)
+                self._wait_until(lambda: self._members)
         except BaseException:
             self.close(cancel_pending=True)
             raise
@@ -153,7 +175,7 @@ class Members:
             self.close(cancel_pending=True)
             raise self.error
 
-    def _load(self, loading: Loading) -> None:
+    def _load(self, loading: MemberCreation) -> None:
         try:
             loading.run()
         except BaseException as error:
@@ -169,14 +191,14 @@ class Members:
             self._loads.discard(loading)
             self._changes.notify()
 
-    def _load_behind(self, loading: Loading) -> None:
+    def _load_behind(self, loading: MemberCreation) -> None:
         try:
             self._load(loading)
         except BaseException as error:
             if self.error is error:
                 LOGGER.error("the pool of %s was closed, since loading it failed: %s", self._model, error)
 
-    def targets(self, devices: Sequence[str]) -> None:
+    def _know_devices(self, devices: Sequence[str]) -> None:
         prewarm.hint_at_unused_gpus(name_devices(devices) or ())
         with self._lock:
             if self._targets is None:
@@ -189,9 +211,10 @@ class Members:
         for device, count in Counter(devices).items():
             self._core.expect(device, count)
 
-    def ready(self, index: int, session: InferenceSession, warming: Warming) -> None:
+    def _joins(self, member: Member) -> None:
+        session = member.session
         try:
-            self._add(self._core, session, self._timeline, warming)
+            member.join(self._core, self._timeline)
         except (ClosedError, DeviceError):
             if not (self._closed or self._removed(session.device)):
                 raise
@@ -200,26 +223,14 @@ class Members:
             with self._lock:
                 removed = self._removed(session.device)  # since it was added
                 if not removed:
-                    self._place({index: session})
+                    self._place({member.index: member})
             if removed:
                 session.close()
 
     def _removed(self, device: str) -> bool:
         return self.states().get(device, ("", ""))[0] == "removed"
 
-    def _add(self, core: _core.Pool, session: InferenceSession, timeline: Timeline, warming: Warming) -> None:
-        in_flight, graphs = self.serving.in_flight, self.serving.max_graphs
-        core.add(
-            session._core,
-            in_flight,
-            graphs,
-            warming.feeds,
-            warming.runs,
-            timeline._core,
-            None if graphs else warming.end,  # with graphs no options of a run are taken
-        )
-
-    def failed(self, index: int, error: BaseException) -> None:
+    def _failed(self, index: int, error: BaseException) -> None:
         assert self._targets is not None
         device = self._targets[index]
         self._core.not_coming(device, 1, error)
@@ -230,19 +241,19 @@ class Members:
         if not said:
             LOGGER.warning("the pool of %s goes on without a session on %s: %s", self._model, device, error)
 
-    def _place(self, sessions: dict[int, InferenceSession]) -> None:
-        self._placed.update(sessions)
+    def _place(self, members: Mapping[int, Member]) -> None:
+        self._members.update(members)
         self._show()
 
     def _show(self) -> None:
-        self._sessions = Sessions([session for _, session in sorted(self._placed.items())], self._timeline)
+        self._sessions = Sessions(_sessions(self._members), self._timeline)
         self._changes.notify()
 
     @property
     def expected(self) -> int:
         """How many requests can be under way, as far as is known; 1 at least."""
-        sessions = max(1, len(self._placed), len(self._targets or ()))
-        return sessions * (1 if set(self._targets or ()) == {"cpu"} else self.serving.in_flight)
+        sessions = max(1, len(self._members), len(self._targets or ()))
+        return sessions * (1 if set(self._targets or ()) == {"cpu"} else self._in_flight)
 
     # Readiness.
 
@@ -319,19 +330,20 @@ class Members:
             counts = Counter(names)
             for device, count in counts.items():
                 self._core.expect(device, count)
-            staged = Staged(lambda session, warming: self._add(self._core, session, self._timeline, warming))
+            request = dataclasses.replace(self._request, devices=named)
+            loading = self._beside(request, self._core, self._timeline, self._warmup)
             try:
-                self._run(self._loading(self._with(devices=named), staged, self._timeline, self._warmup))
+                self._run(loading)
                 with self._lock:
                     self._raise_if_over()
-                    first = max(self._placed, default=0) + 1 + len(self._targets or ())
-                    self._place(dict(enumerate(staged.take(), first)))
+                    first = max(self._members, default=0) + 1 + len(self._targets or ())
+                    self._place({first + index: member for index, member in loading.members.items()})
             except BaseException as error:
                 for device, count in counts.items():
                     self._core.not_coming(device, count, error)
-                for device in dict.fromkeys(session.device for session in staged.take()):
+                for device in dict.fromkeys(session.device for session in _sessions(loading.members)):
                     self._core.remove(device)
-                staged.close()
+                loading.close()
                 raise
 
     def remove_devices(self, devices: Devices) -> None:
@@ -356,14 +368,14 @@ class Members:
     def _remove(self, device: str) -> None:
         self._core.remove(device)
         with self._lock:
-            gone = {place: session for place, session in self._placed.items() if session.device == device}
-            for place in gone:
-                del self._placed[place]
+            gone = {index: member for index, member in self._members.items() if member.session.device == device}
+            for index in gone:
+                del self._members[index]
             self._show()
-        for session in gone.values():
+        for session in _sessions(gone):
             session.close()
 
-    def replace_model(self, model: creation.CheckedModel, warmup: Warmup | bool | None) -> None:
+    def replace_model(self, model: CheckedModel, warmup: Warmup | bool | None) -> None:
         """As `Pool.replace_model`."""
         with self._change():
             self._wait_until(lambda: not self._loads)  # others begin no load meanwhile
@@ -373,31 +385,31 @@ class Members:
             if not devices:
                 raise DeviceError("the pool has no device left on which the model could be replaced")
             timeline, core = Timeline(), self._make_core()
-            staged = Staged(lambda session, warming: self._add(core, session, timeline, warming))
             if warmup is None:
                 warmup = self._warmup
             elif isinstance(warmup, bool):
                 warmup = Warmup() if warmup else None
-            request = self._with(model=model, devices=devices, sessions_per_device=1)
+            request = dataclasses.replace(self._request, model=model)
+            one_each = dataclasses.replace(request, devices=devices, sessions_per_device=1)
+            loading = self._beside(one_each, core, timeline, warmup)
             replaced = False
             try:
                 try:
-                    self._run(self._loading(request, staged, timeline, warmup))
+                    self._run(loading)
                 except OutOfMemory as error:
                     raise OutOfMemory(
                         f"{error}; the sessions of {self._model} stay until those of the new model are there, so that "
                         "both must fit"
                     ) from error
                 core.continue_from(self._core)
-                placed, new_request = dict(enumerate(staged.take())), self._with(model=model)
-                sessions, description = Sessions(placed.values(), timeline), _core_description(model)
+                sessions, description = Sessions(_sessions(loading.members), timeline), _describe(model)
                 with self._lock:
                     self._raise_if_over()
-                    old, old_sessions = self._core, list(self._placed.values())
+                    old, old_sessions = self._core, _sessions(self._members)
                     # Nothing is called from here to `replaced`, so that Ctrl-C comes before all of it or after it.
                     self._retiring = [*self._retiring, (old, old_sessions)]
-                    self._core, self._timeline, self._model, self._request = core, timeline, description, new_request
-                    self._placed, self._sessions = placed, sessions
+                    self._core, self._timeline, self._model, self._request = core, timeline, description, request
+                    self._members, self._sessions = loading.members, sessions
                     replaced = True
                     self._changes.notify()
                 self._retire()
@@ -406,7 +418,7 @@ class Members:
                     self._retire()  # or the rest of it
                 else:
                     core.close(True)
-                    staged.close()
+                    loading.close()
                 raise
 
     def _retire(self) -> None:
@@ -418,14 +430,17 @@ class Members:
                 session.close()
             self._retiring = self._retiring[1:]
 
-    def _loading(self, request: shared.Request, staged: Staged, timeline: Timeline, warmup: Warmup | None) -> Loading:
-        return Loading(request, staged, timeline, warmup, keep_going=False, runs=self.serving.warm_up_runs)
+    def _beside(
+        self, request: CreationRequest, core: _core.Pool, timeline: Timeline, warmup: Warmup | None
+    ) -> MemberCreation:
+        """Of members that join a core's pool beside those that there are."""
 
-    def _with(self, **changes: object) -> shared.Request:
-        # What is told of the first load's progress is not told again.
-        return dataclasses.replace(self._request, callbacks=creation.Callbacks(), **changes)  # type: ignore[arg-type]
+        def join(member: Member) -> None:
+            member.join(core, timeline)
 
-    def _run(self, loading: Loading) -> None:
+        return MemberCreation(request, join, timeline, warmup, self._in_flight, self._max_graphs)
+
+    def _run(self, loading: MemberCreation) -> None:
         with self._lock:
             self._raise_if_over()
             self._loads.add(loading)
@@ -488,7 +503,11 @@ def _check_coming(device: str, states: dict[str, tuple[str, str]], opening: bool
         raise InvalidArgument(f"the pool has no session on {device}")
 
 
-def _core_description(model: creation.CheckedModel) -> str:
+def _sessions(members: Mapping[int, Member]) -> list[InferenceSession]:
+    return [member.session for _, member in sorted(members.items())]
+
+
+def _describe(model: CheckedModel) -> str:
     return f"'{model}'" if isinstance(model, str) else f"a model of {memoryview(model).nbytes} bytes"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ortmulti._create.creation import Model, check_model
+from ortmulti._create.request import Model
 from ortmulti._runtime import checks
 from ortmulti.devices import Device
 from ortmulti.errors import InvalidType
@@ -88,4 +88,4 @@ class Membership:
         """
         if warmup is not None and not isinstance(warmup, bool | Warmup):
             raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
-        self._members.replace_model(check_model(model), warmup)
+        self._members.replace_model(checks.model(model), warmup)

@@ -12,7 +12,7 @@ from ortmulti.options import SessionOptions
 from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:
-    from ortmulti._create.creation import Model
+    from ortmulti._create.request import Model
     from ortmulti.pool.configuration import Batching
     from ortmulti.pool.engine import Backend
 

@@ -10,7 +10,7 @@ from ortmulti.errors import ClosedError, InvalidArgument
 from ortmulti.pool.engine import Backend, BackendName, Devices
 
 if TYPE_CHECKING:
-    from ortmulti._create.creation import CheckedModel
+    from ortmulti._create.request import CheckedModel
     from ortmulti.pool.configuration import Warmup
     from ortmulti.timeline import Timeline
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti import _core
-from ortmulti._create import creation
 from ortmulti._create.tuning import Tuning, describe_machine, describe_model
 from ortmulti._create.tuning_options import of_sessions
+from ortmulti._runtime import checks
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.tools.files import read_arrays, write_arrays
@@ -135,7 +135,7 @@ def tune(
         Fail: The model cannot be run with the defaults.
         TuningInterrupted: Ctrl-C; with what was confirmed by then. ``out`` is written then, too, if that is anything.
     """
-    path = creation.check_model(model)
+    path = checks.model(model)
     if not isinstance(path, str):
         raise InvalidType("tuning needs the path of a model: its candidates are processes")
     _check(objective, through, budget, tolerance, block_seconds, timeout, minimum_gain, clients)

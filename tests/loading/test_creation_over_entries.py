@@ -5,7 +5,7 @@ Sessions that share weights are on GPUs; here the same code creates them on the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import pytest
 
 import ortmulti
 from ortmulti import Timeline, _core
-from ortmulti._create import creation, shared
+from ortmulti._create.creation import Creation
+from ortmulti._create.request import CreationRequest
 from ortmulti._runtime import startup
 from ortmulti.cache import Cache, Entry, StagedEntry
 from ortmulti.cache.entry import Damaged
@@ -48,23 +49,21 @@ class Listener:
         self.news: list[tuple[str, int, list[str]]] = []
         self.sessions: list[_core.Session] = []
 
-    def targets(self, devices: Sequence[Device]) -> None:
-        pass
 
-    def ready(self, index: int, session: _core.Session) -> None:
-        self.news.append(("ready", index, list(self.done)))
-        self.sessions.append(session)
+class Noted(Creation):
+    """A creation whose sessions go to a listener."""
 
-    def failed(self, index: int, error: BaseException) -> None:
+    def __init__(self, model: str, listener: Listener) -> None:
+        super().__init__(CreationRequest(model), listener.timeline, keep_going=listener.keep_going)
+        self.listener = listener
+
+    def on_session(self, index: int, session: _core.Session) -> None:
+        self.listener.news.append(("ready", index, list(self.listener.done)))
+        self.listener.sessions.append(session)
+
+    def on_failure(self, index: int, error: BaseException) -> None:
         assert "NoSuchExecutionProvider" in str(error)
-        self.news.append(("failed", index, list(self.done)))
-
-    def poll(self) -> None:
-        pass
-
-    def close(self) -> None:
-        for session in self.sessions:
-            session.close()
+        self.listener.news.append(("failed", index, list(self.listener.done)))
 
 
 @pytest.fixture
@@ -87,15 +86,13 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Listener:
 
 
 def load(model: str, listener: Listener, sessions: int = 3) -> None:
-    request = shared.Request(model, listener=listener)
-    spans = shared._Spans(listener.timeline)
-    asked = shared._Load(request, spans, sessions=[list(CPU)] * sessions, targets=[Device("cpu")])
-    created, timeline = shared._over_entry(asked)
-    assert created == []
-    assert timeline._core is listener.timeline._core
+    creation = Noted(model, listener)
+    creation._providers, creation.devices = [list(CPU)] * sessions, [Device("cpu")]
+    creation._create_over_entry()
+    assert creation.sessions == {}
     for session in listener.sessions:
         assert session.run(None, {"x": X})[0].shape == (3, 64)
-    listener.close()
+        session.close()
 
 
 def test_sessions_over_a_new_entry_are_given_out_once_it_is_published(model: str, listener: Listener) -> None:
@@ -152,23 +149,16 @@ def test_failures_of_all_are_not_told_but_raised(
 
 def test_what_was_not_given_out_is_closed(model: str, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     created: list[_core.Session] = []
-    create = creation.create
+    ready = Creation.ready
 
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        if (listener := kwargs.get("listener")) is not None:
-            ready = listener.ready
-
-            def note(index: int, session: _core.Session) -> None:
-                created.append(session)
-                ready(index, session)
-
-            listener.ready = note
-        return create(*args, **kwargs)
+    def note(creation: Creation, index: int, session: _core.Session) -> None:
+        created.append(session)
+        ready(creation, index, session)
 
     def fail(_: Any) -> Any:
         raise Damaged("for this test")
 
-    monkeypatch.setattr(creation, "create", noted)
+    monkeypatch.setattr(Creation, "ready", note)
     monkeypatch.setattr(StagedEntry, "publish", fail)
     with pytest.raises(Damaged):
         load(model, listener)

@@ -1,0 +1,115 @@
+"""What a creation is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from ortmulti import _core
+from ortmulti._runtime import checks
+from ortmulti.devices import Device, name_devices
+from ortmulti.errors import InvalidArgument, InvalidType
+
+# `load` makes a request before the driver starts: what only some requests need is imported for these.
+if TYPE_CHECKING:
+    from ortmulti.loader import LoaderOptions
+    from ortmulti.options import SessionOptions
+
+Model: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
+CheckedModel: TypeAlias = str | bytes | bytearray | memoryview
+Serialize: TypeAlias = Literal["none", "device", "all"]
+Strategy: TypeAlias = Literal["shared", "native"]
+Optimize: TypeAlias = Literal["auto", "never", "offline"]
+Progress: TypeAlias = Callable[[int, int, str], object]
+
+
+@dataclass(frozen=True)
+class CreationRequest:
+    """The arguments that `create_sessions` and `load` have in common, checked as far as that needs no device.
+
+    Attributes:
+        model: A path, or bytes, as `checks.model` returns it.
+        devices: As `parse_devices` takes them.
+        sessions_per_device: 1 or more; default 1.
+        options: Of every session; onnxruntime's own become ortmulti's.
+        provider_options: The CUDA provider's.
+        serialize: Which creations wait for each other.
+        strategy: "native": each session loads the model by itself.
+        optimize: Whether the model is optimized before.
+        loader: How weights are read.
+
+    Raises:
+        As `create_sessions`, for its arguments.
+    """
+
+    model: CheckedModel
+    devices: str | int | Device | Iterable[str | int | Device] = "all"
+    sessions_per_device: int = 1
+    options: SessionOptions | None = None
+    provider_options: Mapping[str, Any] | None = None
+    serialize: Serialize | None = None
+    strategy: Strategy = "shared"
+    optimize: Optimize = "auto"
+    loader: LoaderOptions | None = None
+
+    def __post_init__(self) -> None:
+        checks.integer("sessions_per_device", self.sessions_per_device, 1)
+        checks.choice("strategy", self.strategy, ("shared", "native"))
+        checks.choice("optimize", self.optimize, ("auto", "never", "offline"))
+        checks.choice("serialize", self.serialize, (None, "none", "device", "all"))
+        if self.loader is not None:
+            from ortmulti.loader import LoaderOptions
+
+            checks.instance("loader", self.loader, LoaderOptions)
+        named = name_devices(self.devices)
+        object.__setattr__(self, "devices", "all" if named is None else named)
+        if self.options is not None:
+            from ortmulti._create.foreign_options import to_session_options
+
+            object.__setattr__(self, "options", to_session_options(self.options))
+            core_options(self.options)
+        if self.provider_options is not None:
+            from ortmulti import providers
+
+            providers.check_cuda_options(self.provider_options)
+            self.check_provider_options(named)
+
+    @property
+    def named(self) -> list[Device] | None:
+        """The devices, whether they exist or not; None: all."""
+        return name_devices(self.devices)
+
+    def check_provider_options(self, devices: list[Device] | None) -> None:
+        """Raises if the request has provider options, and none of its devices can use them. None: not known yet."""
+        if self.provider_options and devices is not None and not any(device.kind == "cuda" for device in devices):
+            raise InvalidArgument("provider_options are the CUDA provider's, and no device is a GPU")
+
+
+def core_options(options: SessionOptions | None) -> _core.SessionOptions:
+    """The core's part of checked session options.
+
+    Raises:
+        InvalidType: They are none.
+        InvalidArgument: ONNX Runtime does not have one of their config entries.
+    """
+    if options is None:
+        return _core.SessionOptions()
+    from ortmulti import providers
+    from ortmulti._create import config_entries
+    from ortmulti.options import SessionOptions
+
+    if not isinstance(options, SessionOptions):
+        raise InvalidType(f"session options are an ortmulti.SessionOptions, not {type(options).__name__}")
+    config_entries.check_options(options._core, providers.loaded_release)
+    return options._core
+
+
+def without_optimization(options: _core.SessionOptions) -> _core.SessionOptions:
+    """A copy of the options under which the model's graph is used as it is."""
+    from ortmulti.options import GraphOptimizationLevel
+
+    result: _core.SessionOptions = options.copy()
+    result.graph_optimization_level = int(GraphOptimizationLevel.ORT_DISABLE_ALL)
+    return result

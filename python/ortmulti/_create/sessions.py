@@ -1,0 +1,77 @@
+"""Sessions made by the core at the same time: what is checked before, and what comes back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ortmulti import _core
+from ortmulti import providers as _providers
+from ortmulti._create import config_entries
+from ortmulti._create.request import CheckedModel, Serialize, core_options
+from ortmulti._runtime import log, startup
+from ortmulti.options import SessionOptions
+from ortmulti.timeline import Timeline
+
+
+def create(
+    model: CheckedModel,
+    sessions: Sequence[Sequence[_providers.Provider]],
+    options: _core.SessionOptions,
+    listener: object = None,
+    *,
+    serialize: Serialize | None = None,
+    weights: _core.SharedWeights | None = None,
+    one_session_on_cpu: bool = False,
+    keep_going: bool = False,
+    timeline: Timeline | None = None,
+    hold: _core.ContextHold | None = None,
+) -> tuple[list[_core.Session], _core.Timeline]:
+    """One call of the core: a session for each list of providers.
+
+    Args:
+        listener: Whose methods the core calls, as far as there are any: ``ready(index, session)`` gets each session, of
+            which then none is returned; ``failed(index, error)``; ``progress(done, total, device)``;
+            ``bytes_loaded(bytes, total)``; ``poll()``, in short intervals. What they raise ends the creation.
+        serialize: Which creations wait for each other.
+        weights: Weights to use together instead of each session's own.
+        one_session_on_cpu: Whether those on the CPU are handles of one ONNX Runtime session.
+        keep_going: Whether the others are still wanted when one has failed.
+        timeline: Where the spans go; default: a new one.
+        hold: Has other GPUs wait for one; released where one session fails.
+    """
+    for session in sessions:
+        config_entries.check_providers(options, session)
+    startup.ensure_open()
+    try:
+        return _core.create_sessions(
+            _core.CreationRequest(
+                model=model,
+                sessions=sessions,
+                options=options,
+                serialize=serialize or "automatic",
+                weights=weights,
+                one_session_on_cpu=one_session_on_cpu,
+                keep_going=keep_going,
+                timeline=None if timeline is None else timeline._core,
+                hold=hold,
+            ),
+            listener,
+        )
+    finally:
+        log.flush()
+
+
+def create_native(
+    model: CheckedModel, providers: Sequence[_providers.Provider], options: SessionOptions | None
+) -> tuple[_core.Session, Timeline]:
+    """One session, which loads the model by itself."""
+    start = time.monotonic_ns()
+    converted = core_options(options)
+    startup.ensure_open()
+    _providers.check_usable(list(providers))
+    prepared = time.monotonic_ns()
+    [created], core_timeline = create(model, [providers], converted)
+    timeline = Timeline(core_timeline)
+    timeline.add("open libraries and check", start, prepared)
+    return created, timeline

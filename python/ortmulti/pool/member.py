@@ -1,0 +1,232 @@
+"""The members of a pool: sessions that are created for it, warmed up and handed on as they become ready."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ortmulti import _core
+from ortmulti._create.creation import Creation
+from ortmulti._create.request import CreationRequest, Progress
+from ortmulti._runtime.threads import Task
+from ortmulti.devices import Device
+from ortmulti.errors import ClosedError
+from ortmulti.options import RunOptions
+from ortmulti.pool.configuration import Warmup
+from ortmulti.session import InferenceSession
+from ortmulti.timeline import Timeline
+
+__all__ = ["Member", "MemberCreation"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A session of a pool, and what it runs before it takes requests.
+
+    Attributes:
+        index: Its place among the sessions that were created together.
+        session: Whoever has the member closes it.
+        in_flight: How many requests it has under way on a GPU.
+        max_graphs: Of how many shapes CUDA graphs are kept; 0: none are captured.
+        feeds: The inputs of each run of the warm-up.
+        runs: How often each is run.
+        end: Ends these runs.
+    """
+
+    index: int
+    session: InferenceSession
+    in_flight: int
+    max_graphs: int
+    feeds: list[Mapping[str, Any]] = dataclasses.field(default_factory=list)
+    runs: int = 0
+    end: RunOptions | None = None
+
+    def join(self, core: _core.Pool, timeline: Timeline) -> None:
+        """Warms the session up, and has it take the requests of a core's pool."""
+        end = None if self.max_graphs else self.end  # with graphs no options of a run are taken
+        core.add(self.session._core, self.in_flight, self.max_graphs, self.feeds, self.runs, timeline._core, end)
+
+
+class _Cancelled(Exception):  # noqa: N818  (no error, but the way out)
+    pass
+
+
+class MemberCreation(Creation):
+    """The creation of a pool's members. `cancel` and `wait` may be called from any thread while it runs.
+
+    Args:
+        request: What is asked for.
+        join: Called for each member, from any thread, when its session is ready: has it warmed up and take requests.
+            The member is the caller's then, unless this raises.
+        timeline: Where the spans go.
+        warmup: What each session runs before; None: nothing.
+        in_flight, max_graphs: As `Member` has them.
+        first: The GPU whose session comes first: the others' contexts wait until one member has joined. None: all
+            contexts are made at once.
+        keep_going: Whether one session's failure is only its own.
+        on_devices, on_failure: As the methods of `Creation`, but with names of devices.
+        progress, bytes_loaded: As for `Creation`.
+    """
+
+    def __init__(
+        self,
+        request: CreationRequest,
+        join: Callable[[Member], None],
+        timeline: Timeline,
+        warmup: Warmup | None,
+        in_flight: int = 1,
+        max_graphs: int = 0,
+        first: int | None = None,
+        *,
+        keep_going: bool = False,
+        on_devices: Callable[[list[str]], object] | None = None,
+        on_failure: Callable[[int, BaseException], object] | None = None,
+        progress: Progress | None = None,
+        bytes_loaded: Callable[[int, int], object] | None = None,
+    ) -> None:
+        hold = None if first is None else _core.ContextHold(first)
+        super().__init__(
+            request, timeline, keep_going=keep_going, hold=hold, progress=progress, bytes_loaded=bytes_loaded
+        )
+        self.members: dict[int, Member] = {}
+        """Those that have joined, by their places."""
+        self.thread: int | None = None
+        """In which thread it runs."""
+        self._join = join
+        self._tell_devices = on_devices
+        self._tell_failure = on_failure
+        self._warmup = warmup
+        self._in_flight = in_flight
+        self._max_graphs = max_graphs
+        self._feeds: list[Mapping[str, Any]] | None = None
+        self._feeds_lock = threading.Lock()
+        self._joining: list[tuple[Task, InferenceSession]] = []
+        self._end_runs: RunOptions | None = None
+        self._cancelled = False
+        self._error: BaseException | None = None
+        self._unfinished = threading.Lock()
+        self._unfinished.acquire()
+
+    def run(self) -> None:
+        """Creates the sessions, and returns when every one has joined or failed.
+
+        Raises:
+            As `load`: the first failure, unless others keep going; then if all failed. What has not joined is closed.
+            ClosedError: It was cancelled.
+        """
+        self.thread = threading.get_ident()
+        try:
+            try:
+                super().run()
+                self._wait_for_joining()
+            except _Cancelled:
+                pass
+            except BaseException as error:
+                self._note(error)
+                self.cancel()
+            self._wait_for_joining()
+        except BaseException:  # Ctrl-C, while it waited
+            self.cancel()
+            self._wait_for_joining()
+            raise
+        finally:
+            self._release()
+            self._unfinished.release()
+        if self._error is not None and not (self._keep_going and self.members and not self._cancelled):
+            raise self._error
+        if self._cancelled:
+            raise ClosedError("the pool was closed while it was loading")
+
+    def cancel(self) -> None:
+        """Ends it soon: what has not begun does not begin, and what is ready and has not joined is closed."""
+        self._cancelled = True
+        self._release()
+        if self._end_runs is not None:
+            self._end_runs.terminate = True
+
+    def wait(self) -> None:
+        """Waits until `run` has ended; returns at once in the thread that it runs in."""
+        if self.thread != threading.get_ident():
+            with self._unfinished:
+                pass
+
+    def close(self) -> None:
+        """Closes the sessions of the members."""
+        for member in self.members.values():
+            member.session.close()
+
+    def on_devices(self, devices: Sequence[Device]) -> None:
+        if self._tell_devices is not None:
+            self._tell_devices([str(device) for device in devices])
+
+    def on_session(self, index: int, session: _core.Session) -> None:
+        try:
+            ready = InferenceSession._from_core(session, self.timeline, self.request.options)
+            if self._cancelled:
+                ready.close()
+            elif self._warmup is None and ready.device == "cpu":
+                self._have_joined(index, ready)
+            else:
+                if self._end_runs is None:
+                    self._end_runs = RunOptions()
+                    self._end_runs.terminate = self._cancelled
+                task = Task(partial(self._have_joined, index, ready), "ortmulti-warmup")
+                self._joining.append((task, ready))
+                task.start()
+        except BaseException:  # no thread, or Ctrl-C at any point of this
+            self.cancel()  # before the session is closed: its thread may be running it
+            session.close()
+            raise
+
+    def on_failure(self, index: int, error: BaseException) -> None:
+        self._note(error)
+        if self._tell_failure is not None:
+            self._tell_failure(index, error)
+
+    def poll(self) -> None:
+        if self._cancelled:
+            raise _Cancelled
+
+    def _have_joined(self, index: int, session: InferenceSession) -> None:
+        member = Member(index, session, self._in_flight, self._max_graphs)
+        try:
+            if self._warmup is not None:
+                with self._feeds_lock:
+                    if self._feeds is None:
+                        self._feeds = self._warmup.feeds(session)
+                runs = self._warmup.runs_with(self._max_graphs)
+                member = dataclasses.replace(member, feeds=self._feeds, runs=runs, end=self._end_runs)
+            self.poll()
+            self._join(member)
+            self.members[index] = member
+        except _Cancelled:
+            session.close()
+        except BaseException as error:
+            session.close()
+            if self._cancelled:
+                return
+            if self._keep_going:
+                self.on_failure(index, error)
+            else:
+                self._note(error)
+                self.cancel()
+        finally:
+            self._release()
+
+    def _note(self, error: BaseException) -> None:
+        # The first error counts, but a KeyboardInterrupt is never replaced by a session's failure.
+        if self._error is None or (isinstance(self._error, Exception) and not isinstance(error, Exception)):
+            self._error = error
+
+    def _release(self) -> None:
+        if self._hold is not None:
+            self._hold.release()
+
+    def _wait_for_joining(self) -> None:
+        for task, session in self._joining:
+            if self._cancelled and task.revoke():
+                session.close()
+            task.wait()
