@@ -1,8 +1,10 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string_view>
@@ -15,6 +17,7 @@
 #include "bindings/signals.hpp"
 #include "bindings/text.hpp"
 #include "core/base/hash.hpp"
+#include "core/base/stoppable_task.hpp"
 #include "core/onnx/optimized_model.hpp"
 #include "core/onnx/rewrite.hpp"
 #include "core/onnx/weight_list.hpp"
@@ -84,14 +87,15 @@ py::list left_out_of(const WeightList& list) {
   return result;
 }
 
-// Calls `poll` and handles signals meanwhile; what these raise ends it.
-std::uint64_t interruptible_file_checksum(const py::str& path, const py::object& poll) {
-  const auto sum = freed_without_gil(std::make_shared<FileChecksum>(from_path(path)));
+// Has another thread do the work; calls `poll` and handles signals meanwhile. What these raise ends the work.
+template <typename Result>
+Result interruptible(std::function<Result(const std::atomic<bool>&)> work, const py::object& poll = py::none()) {
+  const auto task = freed_without_gil(std::make_shared<StoppableTask<Result>>(std::move(work)));
   for (;;) {
     {
       const ReleaseGil nogil;
-      if (sum->wait(signal_interval)) {
-        return sum->take();
+      if (task->wait(signal_interval)) {
+        return task->take();
       }
     }
     if (!poll.is_none()) {
@@ -199,17 +203,22 @@ void register_weights(py::module_& module) {
         for (const py::handle name : unshared) {
           names.insert(from_str(name.cast<py::str>()));
         }
-        SplitModel split;
-        {
-          const ReleaseGil nogil;
-          split = split_optimized_model(paths[0], paths[1], paths[2], paths[3], names);
-        }
+        auto split = interruptible<SplitModel>([&](const std::atomic<bool>& stop) {
+          return split_optimized_model(paths[0], paths[1], paths[2], paths[3], names, &stop);
+        });
         return std::pair(std::move(split.weights), split.own_bytes);
       },
       py::arg("saved"), py::arg("original"), py::arg("data_folder"), py::arg("folder"),
       py::arg("unshared") = py::tuple());
   module.def("open_nofollow", &open_nofollow, py::arg("path"), py::arg("flags"));
-  module.def("file_checksum", &interruptible_file_checksum, py::arg("path"), py::arg("poll") = py::none());
+  module.def(
+      "file_checksum",
+      [](const py::str& path, const py::object& poll) {
+        const std::string text = from_path(path);
+        return interruptible<std::uint64_t>([&](const std::atomic<bool>& stop) { return file_checksum(text, &stop); },
+                                            poll);
+      },
+      py::arg("path"), py::arg("poll") = py::none());
 }
 
 }  // namespace ortmulti::bindings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -359,15 +360,21 @@ def test_without_a_folder_data_lies_in_the_working_folder(folders: Folders, monk
     assert read(_core.split_optimized_model(*arguments)[0]) == {"outside": big("", 1).raw_data}
 
 
-@pytest.mark.parametrize("change", ["shrinks", "is written to"])
-def test_a_data_file_that_changes_while_it_is_copied_is_one_error(folders: Folders, change: str) -> None:
-    size = 512 << 20
+def save_zeros(folders: Folders, size: int) -> Path:
+    """Saves a model with one tensor of zeros in a file of its own, which takes no room on the disk. The file's path."""
     data = folders.original / "w.bin"
     with data.open("wb") as file:
         file.truncate(size)
     tensor = TensorProto(name="w", data_type=TensorProto.UINT8, dims=[size], data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value="w.bin")
     folders.save(None, model_of(tensor))
+    return data
+
+
+@pytest.mark.parametrize("change", ["shrinks", "is written to"])
+def test_a_data_file_that_changes_while_it_is_copied_is_one_error(folders: Folders, change: str) -> None:
+    size = 512 << 20
+    data = save_zeros(folders, size)
 
     def change_it() -> None:
         copied = folders.entry / "weights.bin"
@@ -386,6 +393,22 @@ def test_a_data_file_that_changes_while_it_is_copied_is_one_error(folders: Folde
     with pytest.raises(ortmulti.Fail, match=r"w\.bin': it ends before|w\.bin' was changed while it was read"):
         folders.split("w", from_bytes=True)
     ended.set()
+    thread.join()
+    assert folders.files() == {}
+
+
+def test_ctrl_c_ends_a_split(folders: Folders) -> None:
+    save_zeros(folders, 4 << 30)  # a second's work, or more
+
+    def interrupt() -> None:
+        while not folders.files().get("weights.bin"):
+            os.sched_yield()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        folders.split("w", from_bytes=True)
     thread.join()
     assert folders.files() == {}
 

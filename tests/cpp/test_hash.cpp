@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/base/hash.hpp"
+#include "core/base/stoppable_task.hpp"
 #include "failing_threads.hpp"
 #include "test_support.hpp"
 
@@ -104,18 +105,23 @@ TEST(Checksum, OfWhatCannotBeReadIsAnError) {
   EXPECT_TRUE(throws(ErrorKind::fail, {"cannot read"}, [&] { file_checksum(folder.write("file", "bytes"), &stop); }));
 }
 
+// The checksum beside the caller.
+StoppableTask<std::uint64_t> begin_checksum(const std::string& path) {
+  return StoppableTask<std::uint64_t>([path](const std::atomic<bool>& stop) { return file_checksum(path, &stop); });
+}
+
 TEST(Checksum, IsComputedBesideTheCaller) {
   const TemporaryFolder folder;
   const std::string text = content(2 * block + 1);
   const std::string path = folder.write("file", text);
-  FileChecksum sum(path);
+  StoppableTask<std::uint64_t> sum = begin_checksum(path);
   EXPECT_TRUE(sum.wait(std::chrono::seconds(60)));
   EXPECT_EQ(sum.take(), checksum(text.data(), text.size()));
   const NoThreads none;
-  FileChecksum here(path);
+  StoppableTask<std::uint64_t> here = begin_checksum(path);
   EXPECT_TRUE(here.wait(std::chrono::milliseconds(0)));
   EXPECT_EQ(here.take(), checksum(text.data(), text.size()));
-  FileChecksum missing(folder / "nowhere");
+  StoppableTask<std::uint64_t> missing = begin_checksum(folder / "nowhere");
   EXPECT_TRUE(throws(ErrorKind::no_such_file, {"nowhere"}, [&] { missing.take(); }));
 }
 
@@ -125,7 +131,7 @@ TEST(Checksum, ThatNobodyWantsEndsSoon) {
   ASSERT_EQ(truncate(path.c_str(), std::int64_t{1} << 38U), 0);  // minutes to read
   const auto begun = std::chrono::steady_clock::now();
   {
-    const FileChecksum sum(path);
+    const StoppableTask<std::uint64_t> sum = begin_checksum(path);
     EXPECT_FALSE(sum.wait(std::chrono::milliseconds(10)));
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(20));

@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -114,6 +115,14 @@ TEST_F(WeightListTest, AFailedSplitLeavesNothing) {
     EXPECT_ANY_THROW(split_optimized_model(model_path(name), "", folder_of(model_path(name)), folder.path(), {}));
     EXPECT_FALSE(exists("model.onnx") || exists("weights.bin") || exists("shared")) << name;
   }
+}
+
+TEST_F(WeightListTest, ASplitThatIsGivenUpLeavesNothing) {
+  const std::string saved = model_path("external");
+  const std::atomic<bool> stop{true};
+  EXPECT_TRUE(throws(ErrorKind::fail, {"given up"},
+                     [&] { split_optimized_model(saved, "", folder_of(saved), folder.path(), {"w"}, &stop); }));
+  EXPECT_FALSE(exists("model.onnx") || exists("weights.bin") || exists("shared"));
 }
 
 // Indexes a file that is cut where the walk comes to the first initializer.

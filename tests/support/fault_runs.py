@@ -40,7 +40,6 @@ READS = [
 ]
 WRITES = [
     *[("write", error) for error in (errno.ENOSPC, errno.EIO, errno.EINTR, SHORT)],
-    ("fsync", errno.EIO),
     ("rename", errno.ENOSPC),
     ("ftruncate", errno.ENOSPC),
 ]

@@ -101,8 +101,6 @@ ssize_t pread64(int descriptor, void* buffer, size_t size, off64_t offset) {
 MAP(mmap, off_t)
 MAP(mmap64, off64_t)
 
-int fsync(int descriptor) { return fails_on("fsync", descriptor) ? -1 : REAL(fsync)(descriptor); }
-int fdatasync(int descriptor) { return fails_on("fsync", descriptor) ? -1 : REAL(fdatasync)(descriptor); }
 int ftruncate(int descriptor, off_t size) {
   return fails("ftruncate", NULL) ? -1 : REAL(ftruncate)(descriptor, size);
 }

@@ -192,13 +192,7 @@ void OutputFile::write(const void* data, std::size_t size) {
 }
 
 void OutputFile::close() {
-  const bool synced = fsync(descriptor_) == 0;
-  const int code = errno;
   const int descriptor = std::exchange(descriptor_, -1);
-  if (!synced) {
-    ::close(descriptor);
-    fail(code);
-  }
   if (::close(descriptor) != 0) {  // some file systems report here what they could not write
     fail(errno);
   }
@@ -206,18 +200,6 @@ void OutputFile::close() {
 
 void OutputFile::fail(int code) const {
   throw Error(ErrorKind::fail, "cannot write '" + path_ + "': " + std::generic_category().message(code));
-}
-
-void sync_folder(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool synced = descriptor >= 0 && (fsync(descriptor) == 0 || errno == EINVAL);  // EINVAL: not to be synced
-  const int code = errno;
-  if (descriptor >= 0) {
-    close(descriptor);
-  }
-  if (!synced) {
-    throw Error(ErrorKind::fail, "cannot write '" + path + "': " + std::generic_category().message(code));
-  }
 }
 
 int open_nofollow(const std::string& path, int flags) noexcept {

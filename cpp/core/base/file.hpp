@@ -88,7 +88,7 @@ class OutputFile {
   /// Bytes written so far.
   std::uint64_t size() const noexcept { return size_; }
   void write(const void* data, std::size_t size);
-  /// Puts it on the disk. Nothing is written afterwards.
+  /// Reports what could not be written. Nothing is written afterwards.
   void close();
   /// It stays when the object goes.
   void keep() noexcept { kept_ = true; }
@@ -101,9 +101,6 @@ class OutputFile {
   std::uint64_t size_ = 0;
   bool kept_ = false;
 };
-
-/// Puts on the disk which files a folder has. Throws Error.
-void sync_folder(const std::string& path);
 
 /// Opens a path that is no symbolic link, as open(2) does: a descriptor for the caller to close, or -1 with errno set.
 int open_nofollow(const std::string& path, int flags) noexcept;

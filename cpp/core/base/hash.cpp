@@ -6,7 +6,6 @@
 #include <cstring>
 #include <system_error>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "core/base/cpu_affinity.hpp"
@@ -148,18 +147,5 @@ std::uint64_t file_checksum(const std::string& path, const std::atomic<bool>* st
   }
   return chain.sum();
 }
-
-// The function holds a pointer alone: where no thread can start, libstdc++ calls one that was moved from.
-FileChecksum::FileChecksum(std::string path)
-    : path_(std::move(path)),
-      sum_(std::async(std::launch::async | std::launch::deferred, [this] { return file_checksum(path_, &stop_); })) {}
-
-FileChecksum::~FileChecksum() { stop_ = true; }
-
-bool FileChecksum::wait(std::chrono::milliseconds timeout) const {
-  return sum_.wait_for(timeout) != std::future_status::timeout;
-}
-
-std::uint64_t FileChecksum::take() { return sum_.get(); }
 
 }  // namespace ortmulti

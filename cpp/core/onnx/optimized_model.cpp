@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -21,6 +22,20 @@ namespace {
 constexpr std::uint64_t alignment = 256;
 constexpr std::size_t block_bytes = std::size_t{1} << 20U;
 
+// Whether the caller has given the split up.
+class Stop {
+ public:
+  explicit Stop(const std::atomic<bool>* stop) : stop_(stop) {}
+  void check() const {
+    if (stop_ != nullptr && *stop_) {
+      throw Error(ErrorKind::fail, "the optimized model was given up");
+    }
+  }
+
+ private:
+  const std::atomic<bool>* stop_;
+};
+
 // A file that is read while its identity is what was noted before.
 class Source {
  public:
@@ -30,9 +45,10 @@ class Source {
 
   // Calls `take` with one block of the range after the other, until it says no; false then.
   template <typename Take>
-  bool each_block(std::uint64_t offset, std::uint64_t length, const Take& take) {
+  bool each_block(const Stop& stop, std::uint64_t offset, std::uint64_t length, const Take& take) {
     block_.resize(block_bytes);
     while (length > 0) {
+      stop.check();
       const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(length, block_bytes));
       file_.read(block_.data(), count, offset);
       if (!take(block_.data(), count)) {
@@ -69,13 +85,14 @@ class OriginalWeights {
   }
 
   // Where a weight of this name with these bytes lies.
-  std::optional<std::uint64_t> find(const std::string& name, const unsigned char* bytes, std::uint64_t length) {
+  std::optional<std::uint64_t> find(const Stop& stop, const std::string& name, const unsigned char* bytes,
+                                    std::uint64_t length) {
     const auto [first, last] = found_.equal_range(name);
     for (auto at = first; at != last; ++at) {
       const auto [offset, its_length] = at->second;
       const unsigned char* wanted = bytes;
       if (its_length == length &&
-          source_.each_block(offset, length, [&](const unsigned char* block, std::size_t count) {
+          source_.each_block(stop, offset, length, [&](const unsigned char* block, std::size_t count) {
             const bool same = std::memcmp(block, wanted, count) == 0;
             wanted += count;
             return same;
@@ -95,8 +112,10 @@ class OriginalWeights {
 
 class Splitter {
  public:
-  Splitter(const std::string& saved, const std::string& original, const std::string& data_folder, std::string folder)
-      : saved_(InputFile(saved)),
+  Splitter(const std::string& saved, const std::string& original, const std::string& data_folder, std::string folder,
+           const std::atomic<bool>* stop)
+      : stop_(stop),
+        saved_(InputFile(saved)),
         index_(index_model(saved_.data(), saved_.size())),
         rules_(index_),
         external_(data_folder, original),
@@ -112,6 +131,7 @@ class Splitter {
       unlink((folder_ + "/" + name).c_str());  // of an earlier attempt
     }
     for (std::size_t index = 0; index < index_.initializers.size(); ++index) {
+      stop_.check();
       const Initializer& initializer = index_.initializers[index];
       const bool is_external = initializer.storage == Storage::external;
       // ONNX Runtime copies a function's graphs to where it is used: their tensors stay where they are if they can.
@@ -160,7 +180,7 @@ class Splitter {
     if (!original_) {
       original_ = std::make_unique<OriginalWeights>(original_path_);
     }
-    return original_->find(initializer.name, saved_.data() + initializer.offset, initializer.length);
+    return original_->find(stop_, initializer.name, saved_.data() + initializer.offset, initializer.length);
   }
 
   // Adds its bytes to weights.bin; their offset there.
@@ -173,12 +193,17 @@ class Splitter {
     const std::uint64_t offset = weights_->size();
     if (initializer.storage == Storage::external) {
       source_of(external_.find(initializer))
-          .each_block(initializer.offset, initializer.length, [&](const unsigned char* block, std::size_t count) {
-            weights_->write(block, count);
-            return true;
-          });
+          .each_block(stop_, initializer.offset, initializer.length,
+                      [&](const unsigned char* block, std::size_t count) {
+                        weights_->write(block, count);
+                        return true;
+                      });
     } else {
-      weights_->write(saved_.data() + initializer.offset, initializer.length);
+      for (std::uint64_t done = 0; done < initializer.length; done += block_bytes) {
+        stop_.check();
+        weights_->write(saved_.data() + initializer.offset + done,
+                        std::min<std::uint64_t>(initializer.length - done, block_bytes));
+      }
     }
     return offset;
   }
@@ -217,7 +242,6 @@ class Splitter {
         }
       }
     }
-    sync_folder(folder_);
     model.keep();
     shared.keep();
     if (weights_) {
@@ -225,6 +249,7 @@ class Splitter {
     }
   }
 
+  Stop stop_;
   MappedFile saved_;
   ModelIndex index_;
   SharingRules rules_;
@@ -242,8 +267,9 @@ class Splitter {
 }  // namespace
 
 SplitModel split_optimized_model(const std::string& saved, const std::string& original, const std::string& data_folder,
-                                 const std::string& folder, const std::set<std::string>& unshared) {
-  return Splitter(saved, original, data_folder, folder).split(unshared);
+                                 const std::string& folder, const std::set<std::string>& unshared,
+                                 const std::atomic<bool>* stop) {
+  return Splitter(saved, original, data_folder, folder, stop).split(unshared);
 }
 
 }  // namespace ortmulti

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -25,9 +26,10 @@ constexpr const char* split_shared_file = "shared";
 ///   shared       empty: where the graph says that the shared weights lie. One that a session is not given is an error
 ///                and never zeros.
 /// `original` is the original model, or empty for one that was no file; `data_folder` is the folder of its external
-/// data. Initializers named in `unshared` are not shared. All is on the disk on return; after an Error, which names the
-/// file, none of the three is left.
+/// data. Initializers named in `unshared` are not shared. After an Error, which names the file, none of the three is
+/// left; soon after `*stop` was set, it is an Error too.
 SplitModel split_optimized_model(const std::string& saved, const std::string& original, const std::string& data_folder,
-                                 const std::string& folder, const std::set<std::string>& unshared);
+                                 const std::string& folder, const std::set<std::string>& unshared,
+                                 const std::atomic<bool>* stop = nullptr);
 
 }  // namespace ortmulti

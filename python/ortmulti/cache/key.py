@@ -24,7 +24,7 @@ from ortmulti.providers import Provider
 _INLINE_WEIGHT = 1024
 """Bytes from which on a tensor inside the model file counts as a weight and is not hashed with the graph."""
 _BLOCK = 1 << 20
-"""Bytes that are read at once."""
+"""Bytes that are hashed at once."""
 
 
 class FileIdentity(NamedTuple):
@@ -141,7 +141,8 @@ def digest_without(model: FileIdentity | memoryview, skipped: Sequence[tuple[int
     digest = hashlib.blake2b(digest_size=16)
     if isinstance(model, memoryview):
         for begin, end in _gaps(skipped, len(model)):
-            digest.update(model[begin:end])
+            for start in range(begin, end, _BLOCK):  # Ctrl-C ends it between two blocks
+                digest.update(model[start : min(start + _BLOCK, end)])
         return digest.hexdigest()
     try:
         with Path(model.path).open("rb", buffering=0) as file:

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <utility>
+
+namespace ortmulti {
+
+/// Long work beside its caller, in a thread of its own. Where no thread can start, take() does the work.
+template <typename Result>
+class StoppableTask {
+ public:
+  /// `work` should end soon after `stop` was set, with an Error.
+  explicit StoppableTask(std::function<Result(const std::atomic<bool>& stop)> work)
+      : work_(std::move(work)),
+        // The function holds a pointer alone: where no thread can start, libstdc++ calls one that was moved from.
+        result_(std::async(std::launch::async | std::launch::deferred, [this] { return work_(stop_); })) {}
+  /// Stops the work, and waits until its thread has ended.
+  ~StoppableTask() { stop_ = true; }
+  StoppableTask(const StoppableTask&) = delete;
+  StoppableTask& operator=(const StoppableTask&) = delete;
+
+  /// Waits at most `timeout`; whether take() returns at once, or does the work.
+  bool wait(std::chrono::milliseconds timeout) const {
+    return result_.wait_for(timeout) != std::future_status::timeout;
+  }
+  Result take() { return result_.get(); }
+
+ private:
+  std::function<Result(const std::atomic<bool>&)> work_;
+  std::atomic<bool> stop_{false};
+  std::future<Result> result_;  // waits for its thread when it is freed
+};
+
+}  // namespace ortmulti
