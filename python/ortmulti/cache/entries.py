@@ -8,6 +8,7 @@ import fcntl
 import logging
 import os
 import re
+import stat
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -204,22 +205,24 @@ class Cache:
 
     def _remove_damaged(self, folder: Path, key: CacheKey) -> None:
         """Removes the entry in ``folder`` if it is damaged. The cache is not locked while the entry is read."""
-        try:
-            seen = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        try:
-            found = _entry.open_entry(folder, key, verify=True)
-        except Damaged:
-            with self._scratch.locked(), contextlib.suppress(FileNotFoundError):
-                # Another process may have replaced it by a whole one. While `seen` is open, no other has its inode.
-                if os.path.samestat(os.fstat(seen), folder.lstat()):
-                    self._scratch.remove(folder)
-        else:
-            if found is not None:
-                found.close()
-        finally:
-            os.close(seen)
+        with contextlib.ExitStack() as stack:
+            try:
+                # While it is open, no other folder has its inode. Ctrl-C leaves it open nowhere.
+                stack.enter_context(os.scandir(folder))
+                seen = folder.lstat()
+            except (FileNotFoundError, NotADirectoryError):
+                return
+            if not stat.S_ISDIR(seen.st_mode):
+                return
+            try:
+                found = _entry.open_entry(folder, key, verify=True)
+            except Damaged:
+                with self._scratch.locked(), contextlib.suppress(FileNotFoundError):
+                    if os.path.samestat(seen, folder.lstat()):  # no other process has replaced it by a whole one
+                        self._scratch.remove(folder)
+            else:
+                if found is not None:
+                    found.close()
 
     def _stored(self) -> Iterator[Stored]:
         for folder, size, used in self._sizes():
