@@ -154,10 +154,6 @@ def _run(call: Callable[[], None]) -> str:
         call()
     except ortmulti.Error as error:
         return type(error).__name__
-    except OSError as error:
-        if call.__name__ not in ("optimize", "entry"):  # which open files in Python
-            return "wrong: " + "".join(traceback.format_exception(error))
-        return f"OSError {error.errno}"
     except BaseException as error:
         return "wrong: " + "".join(traceback.format_exception(error))
     return "right"
