@@ -274,7 +274,7 @@ def test_importing_the_package_imports_nothing_of_it() -> None:
 def test_wrong_arguments_are_errors_before_anything_is_measured(
     tiny: Path, arguments: dict[str, Any], error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ortmulti.tools.tune.process.subprocess", None)  # no process is started
+    monkeypatch.setattr("ortmulti.tools.tune.process.ChildProcess", None)  # no process is started
     with pytest.raises(error, match=message):
         ortmulti.tune(**{"model": tiny, "devices": "cpu", **arguments})
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import select
-import signal
-import subprocess
-import sys
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ortmulti._runtime.child_process import exit_text
+from ortmulti._runtime.child_process import ChildProcess
 from ortmulti._runtime.closing import Closing
 from ortmulti.tools.tune.space import RejectedError
 
+_CODE = "import sys; from ortmulti.tools.tune.worker import main; sys.exit(main())"
 _MOST_ANSWER = 1 << 20
 
 
@@ -38,25 +35,16 @@ class CandidateProcess(Closing):
         self._first: dict[str, Any] | None = None
         self._failure: RejectedError | None = None
         self._unread = b""
-        self._answers, for_worker = os.pipe()
+        self._channel, for_worker = socket.socketpair()
         try:
-            with log.open("wb") as output:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "ortmulti.tools.tune.worker", str(for_worker)],
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
-                    env={**os.environ, **environment},
-                    pass_fds=[for_worker],
-                    # Ctrl-C is for the one that tunes.
-                    start_new_session=True,
+            with for_worker, log.open("wb") as output:
+                number = for_worker.fileno()
+                self._process = ChildProcess(
+                    _CODE, [str(number)], output=output, environment=environment, descriptors=[number]
                 )
         except BaseException:
-            os.close(self._answers)
+            self._channel.close()
             raise
-        finally:
-            os.close(for_worker)
-        self._closed = False
         try:
             self._send(json.dumps(spec))
         except BaseException:
@@ -85,23 +73,13 @@ class CandidateProcess(Closing):
 
     def close(self) -> None:
         """Ends the process. Again: does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        os.close(self._answers)
+        if self._channel.fileno() >= 0:
+            self._channel.close()
+            self._process.kill_group()
 
     def _send(self, line: str) -> None:
-        assert self._process.stdin is not None
-        # One that has died is found when its answer is missing.
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(line.encode() + b"\n")
-            self._process.stdin.flush()
+        with contextlib.suppress(OSError):  # one that has died is found when its answer is missing
+            self._channel.sendall(line.encode() + b"\n")
 
     def _receive(self, until: float) -> dict[str, Any]:
         if self._failure is not None:
@@ -114,11 +92,14 @@ class CandidateProcess(Closing):
 
     def _next_answer(self, until: float) -> dict[str, Any]:
         while b"\n" not in self._unread:
-            left = until - time.monotonic()
-            if left <= 0 or not select.select([self._answers], [], [], left)[0]:
+            try:
+                self._channel.settimeout(max(until - time.monotonic(), 0.001))
+                read = self._channel.recv(_MOST_ANSWER)
+            except TimeoutError:
                 self.close()
-                raise RejectedError("hung", f"did not answer within {self._timeout:.3g} seconds")
-            read = os.read(self._answers, _MOST_ANSWER)
+                raise RejectedError("hung", f"did not answer within {self._timeout:.3g} seconds") from None
+            except ConnectionResetError:  # it has not read all
+                read = b""
             if not read:
                 raise RejectedError("crashed", self._how_it_ended())
             self._unread += read
@@ -129,9 +110,7 @@ class CandidateProcess(Closing):
         return answer
 
     def _how_it_ended(self) -> str:
-        try:
-            code = self._process.wait(self._timeout)
-        except subprocess.TimeoutExpired:
+        if not self._process.wait(self._timeout):
             self.close()
-            return "closed its pipe and went on"
-        return f"the process {exit_text(code, self._log)}"
+            return "closed its socket and went on"
+        return f"the process {self._process.ending(self._log)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import socket
 import statistics
 import sys
 import time
@@ -219,20 +219,24 @@ def memory(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Reads a spec and then requests from the standard input, a line each, and writes answers to the file descriptor
-    that the process's argument names; ends with the input.
+    """Reads a spec and then requests, a line each, and writes answers. Both go through the socket whose descriptor is
+    the process's argument; ends with the input.
 
     The spec is that of `Target`, with "measure", "block_seconds", "clients" and "outputs", where the outputs of the
     warm-up are written. To measure "creation" or "memory" is all that the process does then; for "latency" and
     "throughput" every request is "block".
     """
-    with os.fdopen(int(sys.argv[1]), "w") as replies:
+    with (
+        socket.socket(fileno=int(sys.argv[1])) as channel,
+        channel.makefile("r") as requests,
+        channel.makefile("w") as replies,
+    ):
 
         def reply(**content: Any) -> None:
             replies.write(json.dumps(content) + "\n")
             replies.flush()
 
-        spec = json.loads(sys.stdin.readline())
+        spec = json.loads(requests.readline())
         try:
             if spec["measure"] in ("creation", "memory"):
                 reply(**(first_answer if spec["measure"] == "creation" else memory)(spec))
@@ -240,7 +244,7 @@ def main() -> int:
             with Target(spec) as target:
                 outputs.save(target.warm_up(), Path(spec["outputs"]))
                 reply(ready=True)
-                for _ in sys.stdin:
+                for _ in requests:
                     if spec["measure"] == "latency":
                         cost = target.latency(spec["block_seconds"])
                     else:
