@@ -365,8 +365,8 @@ class ValueRuns:
             vendor_id: The device's PCI vendor id; default -1: as ``device_type`` says.
 
         Raises:
-            InvalidType, InvalidArgument, NotImplemented, DeviceError: A type, shape or device that there is not, or a
-                GPU that is not the session's.
+            InvalidType, InvalidArgument, NotImplemented, DeviceError: The type, shape or device is not valid, or the
+                GPU is not the session's.
             ClosedError, ForkError: As `run`.
             OutOfMemory, RuntimeException, ...: There is not enough free memory, under ONNX Runtime's code.
         """

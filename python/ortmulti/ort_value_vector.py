@@ -68,8 +68,8 @@ class OrtValueVector:
             devices: The `OrtDevice` of each: the CPU or one of CUDA.
 
         Raises:
-            InvalidArgument: The sequences are not of one length, or a shape or address that there is not.
-            InvalidType, NotImplemented, DeviceError: A type or device that there is not.
+            InvalidArgument: The sequences have different lengths, or a shape or address is not valid.
+            InvalidType, NotImplemented, DeviceError: A type or device is not valid.
         """
         columns = (torch_tensors, data_ptrs, element_types, shapes, devices)
         if len({len(column) for column in columns}) != 1:

@@ -151,7 +151,7 @@ class OrtValue:
             memory_info: Not supported; None.
 
         Raises:
-            InvalidType, InvalidArgument, NotImplemented, DeviceError: A type, shape or device that there is not.
+            InvalidType, InvalidArgument, NotImplemented, DeviceError: The type, shape or device is not valid.
             OutOfMemory: There is not enough free memory.
         """
         if memory_info is not None:

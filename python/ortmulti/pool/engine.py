@@ -152,7 +152,7 @@ class PoolMembers(Protocol):
 
 
 def check_arguments(backend: object, given: Mapping[str, tuple[object, object]]) -> None:
-    """Raises InvalidArgument for a backend that there is not, and for arguments that this one does not have.
+    """Raises InvalidArgument for an unknown backend, and for arguments that the backend does not have.
 
     Args:
         given: For each argument of `load` that is the core's alone what it was given, and its default.
