@@ -38,7 +38,7 @@ CASES = {ORDINARY: ("sequential", 1), ONE: ("shared", 1), EIGHT_SHARED: ("shared
 
 
 def measure(model: Path, repeat: int, threads: int, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Each case `repeat` times; what `ortmulti.tools.create.worker.measure` returns."""
+    """Each case `repeat` times; what `ortmulti.tools.create.measure_strategy.measure` returns."""
     feeds = folder / "feeds.npz"
     write_arrays(feeds, models.sample_inputs(model))
     files = [model, *page_cache.external_files(model)]
@@ -54,7 +54,7 @@ def measure(model: Path, repeat: int, threads: int, folder: Path) -> dict[str, l
             "settings": asdict(SessionSettings(intra_op_num_threads=threads)),
             "feeds": str(feeds),
         }
-        return fresh_process.run("ortmulti.tools.create.worker", spec, 600.0, environment)
+        return fresh_process.run("ortmulti.tools.create.measure_strategy", spec, 600.0, environment)
 
     # The first round loads the libraries from the disk, and does not count.
     rounds = measure_rounds([*CASES], create, repeat + 1, order=alternating)[1:]

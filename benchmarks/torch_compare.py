@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks import pytorch
 from benchmarks.published import of_results
-from benchmarks.pytorch.bench import markdown
+from benchmarks.pytorch.comparison import markdown
 from ortmulti.tools.measure import results
 from ortmulti.tools.measure.devices import parse_devices
 

@@ -37,7 +37,7 @@ from ortmulti._create.tuning_options import describe
 from ortmulti._runtime import machine
 from ortmulti.tools import models
 from ortmulti.tools.measure.rounds import Interval, alternating, measure_rounds, ratios
-from ortmulti.tools.tune.bench import Bench, Job
+from ortmulti.tools.tune.measurements import Bench, Job
 from ortmulti.tools.tune.space import DEFAULTS, Choice, Configuration
 
 _SETTINGS = {

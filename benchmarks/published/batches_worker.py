@@ -17,7 +17,7 @@ import ortmulti
 from ortmulti._create.onnxruntime_sessions import create_session, open_package
 from ortmulti.errors import InvalidArgument
 from ortmulti.tools import models
-from ortmulti.tools.create.worker import digest
+from ortmulti.tools.create.measure_strategy import digest
 from ortmulti.tools.serve.clients import ClosedLoop, closed_loop
 from ortmulti.tools.strategies import SessionSettings
 

@@ -95,7 +95,7 @@ def experiment(name: str, table: reports.Table, model: Path, args: script.Argume
         cases = [
             releases.Case(
                 strategy,
-                "ortmulti.tools.create.worker",
+                "ortmulti.tools.create.measure_strategy",
                 {
                     "strategy": strategy,
                     "model": str(model),

@@ -7,7 +7,7 @@ result = bench(TorchPlan(batches=(1,), precisions=("fp32",)), folder)
 
 from __future__ import annotations
 
-from .bench import bench, failures
+from .comparison import bench, failures
 from .plan import COMPILE_MODES, PLACES, PRECISIONS, ROUNDS, Setting, TorchPlan
 
 __all__ = ["COMPILE_MODES", "PLACES", "PRECISIONS", "ROUNDS", "Setting", "TorchPlan", "bench", "failures"]

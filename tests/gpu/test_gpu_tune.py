@@ -14,7 +14,7 @@ from ortmulti import TuningWarning
 from ortmulti._create.tuning import describe_machine
 from ortmulti.tools import models
 from ortmulti.tools.tune import outputs
-from ortmulti.tools.tune.worker import Target
+from ortmulti.tools.tune.candidate import Target
 
 pytestmark = pytest.mark.gpu
 

@@ -15,9 +15,9 @@ import pytest
 import ortmulti
 from ortmulti.tools import models, serve
 from ortmulti.tools.measure import results
-from ortmulti.tools.serve import worker
+from ortmulti.tools.serve import measure_pool
 from ortmulti.tools.serve.clients import ClosedLoop, ask_at
-from ortmulti.tools.serve.worker import ProcessorTime
+from ortmulti.tools.serve.measure_pool import ProcessorTime
 from tests.support.command import invoke, run
 from tests.support.processes import nothing_leaks
 from tests.tools.test_cli import PNG
@@ -176,10 +176,10 @@ def test_window_without_a_request_says_so(model: Path) -> None:
 
 def test_an_answer_that_differs_is_an_error() -> None:
     good = [np.array([1.0, 2.0], np.float32)]
-    worker._compare(good, [good[0] * np.float32(1.001)])
+    measure_pool._compare(good, [good[0] * np.float32(1.001)])
     for wrong in (good[0] * 2, good[0][:1], np.array([1.0, np.nan], np.float32)):
-        with pytest.raises(worker.WrongAnswerError):
-            worker._compare(good, [wrong])
+        with pytest.raises(measure_pool.WrongAnswerError):
+            measure_pool._compare(good, [wrong])
 
 
 def spec(model: Path, tmp_path: Path, variant: str = "core", **changes: Any) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def spec(model: Path, tmp_path: Path, variant: str = "core", **changes: Any) -> 
     ],
 )
 def test_worker(variant: str, changes: dict[str, Any], model: Path, tmp_path: Path) -> None:
-    result = worker.measure(spec(model, tmp_path, variant, **changes))
+    result = measure_pool.measure(spec(model, tmp_path, variant, **changes))
     assert result["requests"] > 0
     assert result["latency"]["p50"] > 0
     assert result["stats"]["cpu"]["failed"] == 0

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from benchmarks import pytorch
 from benchmarks.pytorch import Setting, TorchPlan, torch_ways
-from benchmarks.pytorch.bench import _row, markdown, torch_tables
+from benchmarks.pytorch.comparison import _row, markdown, torch_tables
 from ortmulti.errors import InvalidArgument
 from ortmulti.tools import models
 from ortmulti.tools.measure import results

@@ -151,9 +151,9 @@ def test_driver_floor_comes_before_a_creation_and_after_it_in_turns(
     plan = Plan(models=[model], device_sets=[("cuda:1", "cuda:0")], strategies=["threads", "native"], repeat=2)
     document = compare(plan)
     assert [module for module, _ in processes] == [
-        *("worker", "worker"),  # uncounted
-        *("floor", "worker", "floor", "worker"),
-        *("worker", "floor", "worker", "floor"),
+        *("measure_strategy", "measure_strategy"),  # uncounted
+        *("floor", "measure_strategy", "floor", "measure_strategy"),
+        *("measure_strategy", "floor", "measure_strategy", "floor"),
     ]
     assert all(spec["devices"] == ["cuda:1", "cuda:0"] for _, spec in processes)
     assert [row["above_floor"]["median"] for row in document["rows"]] == [1.0, 1.0]
@@ -164,7 +164,7 @@ def test_contexts_that_are_there_have_no_floor(
     before: Any, processes: list[tuple[str, dict[str, Any]]], model: Path
 ) -> None:
     compare(Plan(models=[model], device_sets=[("cuda:0",)], strategies=["threads"], repeat=1, before=before))
-    assert [module for module, _ in processes] == ["worker", "worker"]
+    assert [module for module, _ in processes] == ["measure_strategy", "measure_strategy"]
     assert all((spec["before"] == "contexts") == (before == "contexts") for _, spec in processes)
 
 
@@ -263,7 +263,7 @@ def test_sessions_with_other_weights_are_not_equal(tmp_path: Path) -> None:
     for path, strategy in zip((paths[0], paths[1], paths[0]), ("sequential", "threads", "native"), strict=True):
         settings = {"intra_op_num_threads": 1, "provider_options": {}, "config_entries": {}}
         spec = {"strategy": strategy, "devices": ["cpu"], "settings": settings, "feeds": str(tmp_path / "feeds.npz")}
-        result = fresh_process.run("ortmulti.tools.create.worker", {**spec, "model": str(path)}, timeout=60)
+        result = fresh_process.run("ortmulti.tools.create.measure_strategy", {**spec, "model": str(path)}, timeout=60)
         measured.append({**spec, **result, "model": str(paths[0])})
     cases = [Case(paths[0], ("cpu",), strategy) for strategy in ("sequential", "threads", "native")]
     assert [row.equal for row in rows(cases, measured)] == [None, False, True]

@@ -15,8 +15,8 @@ from rich.console import Console
 from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.errors import DeviceError, InvalidArgument, NoSuchFile
 from ortmulti.tools.create import Case, Options, Plan, tables
+from ortmulti.tools.create.measure_strategy import digest
 from ortmulti.tools.create.summary import efficiencies, rows
-from ortmulti.tools.create.worker import digest
 from ortmulti.tools.measure import devices, results
 from ortmulti.tools.measure.rounds import Interval, Spread
 

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks import diagnose_prediction
 from ortmulti.errors import InvalidArgument, NoSuchFile
-from ortmulti.tools.diagnose.bench import DiagnosisPlan
 from ortmulti.tools.diagnose.findings import conclude
+from ortmulti.tools.diagnose.runs import DiagnosisPlan
 from ortmulti.tools.measure.rounds import Interval
 from tests.support import onnx_models
 from tests.support.diagnoses import GPUS, document, experiment, found, from_a_cold_disk, run

@@ -15,8 +15,8 @@ import pytest
 
 from ortmulti._runtime import nvml
 from ortmulti.tools.diagnose import environment, experiments
-from ortmulti.tools.diagnose.bench import Bench
 from ortmulti.tools.diagnose.findings import conclude
+from ortmulti.tools.diagnose.runs import Bench
 from ortmulti.tools.diagnose.verify import verify
 from tests.support.diagnoses import GPUS, bench_of, document, from_a_cold_disk, run
 from tests.support.processes import ROOT

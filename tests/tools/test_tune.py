@@ -22,10 +22,10 @@ from ortmulti.errors import Fail, InvalidArgument, InvalidType, NoSuchFile
 from ortmulti.tools import models
 from ortmulti.tools.measure.memory import process_tree
 from ortmulti.tools.tune import outputs
-from ortmulti.tools.tune.bench import Bench, Job
+from ortmulti.tools.tune.candidate import Target
+from ortmulti.tools.tune.measurements import Bench, Job
 from ortmulti.tools.tune.process import CandidateProcess
 from ortmulti.tools.tune.space import DEFAULTS, Configuration, RejectedError, setting
-from ortmulti.tools.tune.worker import Target
 from tests.support import onnx_models
 from tests.support.processes import check_child, child_environment, run_child
 

@@ -11,8 +11,8 @@ import pytest
 
 from ortmulti._create.tuning_options import check, known_to
 from ortmulti.tools.tune import outputs
+from ortmulti.tools.tune.candidate import seconds_per_answer
 from ortmulti.tools.tune.space import OBJECTIVES, Host, advice, space, thread_counts
-from ortmulti.tools.tune.worker import seconds_per_answer
 
 
 def compared(tmp_path: Path, expected: Any, found: Any, **arguments: Any) -> outputs.Difference:

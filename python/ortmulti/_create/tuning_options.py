@@ -34,7 +34,7 @@ MODES = {"sequential": ExecutionMode.ORT_SEQUENTIAL, "parallel": ExecutionMode.O
 
 
 @dataclass(frozen=True)
-class Option:
+class TuningOption:
     """One option.
 
     Attributes:
@@ -70,47 +70,47 @@ def _of_both_pools(key: str) -> tuple[str, ...]:
 
 
 _PROVIDER = (
-    Option("cudnn_conv_algo_search", "provider", str, PROVIDER_OPTIONS[CUDA]["cudnn_conv_algo_search"].words),
-    Option("cudnn_conv_use_max_workspace", "provider", bool),
-    Option("cudnn_conv1d_pad_to_nc1d", "provider", bool),
-    Option("use_tf32", "provider", bool),
-    Option("prefer_nhwc", "provider", bool),
-    Option("fuse_conv_bias", "provider", bool),
-    Option("arena_extend_strategy", "provider", str, PROVIDER_OPTIONS[CUDA]["arena_extend_strategy"].words),
-    Option("gpu_mem_limit", "provider", int, minimum=1),
-    Option("do_copy_in_default_stream", "provider", bool),
-    Option("use_ep_level_unified_stream", "provider", bool),
-    Option("external_data_loader_reading_threads", "provider", int),
+    TuningOption("cudnn_conv_algo_search", "provider", str, PROVIDER_OPTIONS[CUDA]["cudnn_conv_algo_search"].words),
+    TuningOption("cudnn_conv_use_max_workspace", "provider", bool),
+    TuningOption("cudnn_conv1d_pad_to_nc1d", "provider", bool),
+    TuningOption("use_tf32", "provider", bool),
+    TuningOption("prefer_nhwc", "provider", bool),
+    TuningOption("fuse_conv_bias", "provider", bool),
+    TuningOption("arena_extend_strategy", "provider", str, PROVIDER_OPTIONS[CUDA]["arena_extend_strategy"].words),
+    TuningOption("gpu_mem_limit", "provider", int, minimum=1),
+    TuningOption("do_copy_in_default_stream", "provider", bool),
+    TuningOption("use_ep_level_unified_stream", "provider", bool),
+    TuningOption("external_data_loader_reading_threads", "provider", int),
 )
 
-OPTIONS: Mapping[str, Option] = {
+OPTIONS: Mapping[str, TuningOption] = {
     option.name: option
     for option in (
-        Option("graph_optimization_level", "session", str, tuple(LEVELS)),
-        Option("execution_mode", "session", str, tuple(MODES)),
-        Option("intra_op_num_threads", "session", int),
-        Option("inter_op_num_threads", "session", int),
-        Option("enable_mem_pattern", "session", bool),
-        Option("enable_cpu_mem_arena", "session", bool),
-        Option("allow_spinning", "config", bool, keys=_of_both_pools("allow_spinning")),
-        Option("spin_duration_us", "config", int, keys=_of_both_pools("spin_duration_us")),
-        Option("spin_backoff_max", "config", int, keys=_of_both_pools("spin_backoff_max"), minimum=1),
+        TuningOption("graph_optimization_level", "session", str, tuple(LEVELS)),
+        TuningOption("execution_mode", "session", str, tuple(MODES)),
+        TuningOption("intra_op_num_threads", "session", int),
+        TuningOption("inter_op_num_threads", "session", int),
+        TuningOption("enable_mem_pattern", "session", bool),
+        TuningOption("enable_cpu_mem_arena", "session", bool),
+        TuningOption("allow_spinning", "config", bool, keys=_of_both_pools("allow_spinning")),
+        TuningOption("spin_duration_us", "config", int, keys=_of_both_pools("spin_duration_us")),
+        TuningOption("spin_backoff_max", "config", int, keys=_of_both_pools("spin_backoff_max"), minimum=1),
         # "cores": each thread on a core of its own; "node:N": all on that NUMA node.
-        Option("thread_affinity", "config", str, keys=("session.intra_op_thread_affinities",)),
-        Option("disable_prepacking", "config", bool, keys=("session.disable_prepacking",)),
-        Option("parallel_prepacking", "config", bool, keys=("session.prepack.enable_parallel",)),
-        Option(
+        TuningOption("thread_affinity", "config", str, keys=("session.intra_op_thread_affinities",)),
+        TuningOption("disable_prepacking", "config", bool, keys=("session.disable_prepacking",)),
+        TuningOption("parallel_prepacking", "config", bool, keys=("session.prepack.enable_parallel",)),
+        TuningOption(
             "use_device_allocator_for_initializers",
             "config",
             bool,
             keys=("session.use_device_allocator_for_initializers",),
         ),
-        Option("global_thread_pools", "environment", bool),
-        Option("sessions_per_device", "load", int, minimum=1),
-        Option("in_flight", "load", int, minimum=1),
-        Option("cuda_graph", "load", bool),
+        TuningOption("global_thread_pools", "environment", bool),
+        TuningOption("sessions_per_device", "load", int, minimum=1),
+        TuningOption("in_flight", "load", int, minimum=1),
+        TuningOption("cuda_graph", "load", bool),
         *_PROVIDER,
-        Option("io_binding", "caller", bool),
+        TuningOption("io_binding", "caller", bool),
     )
 }
 """Every option by its name."""
@@ -140,7 +140,7 @@ def check(name: object, value: object) -> Scalar:
 
 
 def since(name: str, value: Scalar) -> tuple[int, ...]:
-    """The first release of ONNX Runtime that has an option with a value, as `Option.since`."""
+    """The first release of ONNX Runtime that has an option with a value, as `TuningOption.since`."""
     return max(OPTIONS[name].since(), _VALUES_SINCE.get((name, value), ())) if name in OPTIONS else ()
 
 

@@ -186,7 +186,7 @@ class _Bench:
             "before": str(self.small_model or self.plan.before),
         }
         environment = {_CACHE_VARIABLE: str(model.cache)}
-        result = fresh_process.run("ortmulti.tools.create.worker", spec, self.plan.timeout, environment)
+        result = fresh_process.run("ortmulti.tools.create.measure_strategy", spec, self.plan.timeout, environment)
         result = {"resident_share": resident, **result}
         if case.strategy == "shared":
             bytes_now = sum(file.stat().st_size for file in model.entry_files())

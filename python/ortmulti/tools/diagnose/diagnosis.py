@@ -14,9 +14,9 @@ from ortmulti.devices import Device, name_devices
 from ortmulti.errors import DeviceError, Error, InvalidArgument, LibraryError
 from ortmulti.tools import strategies
 from ortmulti.tools.diagnose import environment
-from ortmulti.tools.diagnose.bench import BUDGET_SECONDS, QUICK_SECONDS, REPEAT, Bench, DiagnosisPlan, EndedError
 from ortmulti.tools.diagnose.experiments import measure_all
 from ortmulti.tools.diagnose.findings import conclude
+from ortmulti.tools.diagnose.runs import BUDGET_SECONDS, QUICK_SECONDS, REPEAT, Bench, DiagnosisPlan, EndedError
 from ortmulti.tools.diagnose.verify import verify
 from ortmulti.tools.files import write_arrays
 from ortmulti.tools.measure import fresh_process, page_cache, results

@@ -11,7 +11,7 @@ from typing import Any
 
 from ortmulti._runtime.nvml import Nvml
 from ortmulti.errors import Error
-from ortmulti.tools.diagnose.bench import Bench
+from ortmulti.tools.diagnose.runs import Bench
 from ortmulti.tools.measure import page_cache
 from ortmulti.tools.measure.floor import cuda_devices
 from ortmulti.tools.measure.rounds import round_numbers

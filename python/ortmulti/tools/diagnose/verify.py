@@ -18,9 +18,9 @@ from ortmulti.tools.diagnose.findings import conclude_again
 from ortmulti.tools.measure import fresh_process
 from ortmulti.tools.measure.rounds import Interval, alternating, of_case, ratios, round_numbers
 
-from .bench import Bench
 from .findings import LEAST_SECONDS, DriverStart, Finding, Recipe, Start, nothing
 from .measured import Measured, creation_of, start_of_workers
+from .runs import Bench
 
 # Six pairs give an interval of more than 95%.
 _PAIRS = 6

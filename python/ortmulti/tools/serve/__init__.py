@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ortmulti.tools.serve.cases import Load, Variant, closed, parse_rate, parse_variant
 
-from .bench import bench, failures
+from .comparison import bench, failures
 from .plan import RunCase, RunPlan, RunProgress, doubling
 
 __all__ = [

@@ -73,7 +73,7 @@ def rows(
 
     Args:
         plan: the cases, in the table's order.
-        rounds: of each round, what `ortmulti.tools.serve.worker.measure` returned, or {"error": text}.
+        rounds: of each round, what `ortmulti.tools.serve.measure_pool.measure` returned, or {"error": text}.
         ceilings: answers a second by the number of a case's devices and the variant's name.
     """
     return [_row(plan, case, rounds, ceilings) for case in plan.cases()]

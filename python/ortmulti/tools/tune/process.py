@@ -14,12 +14,12 @@ from ortmulti._runtime.child_process import ChildProcess
 from ortmulti._runtime.closing import Closing
 from ortmulti.tools.tune.space import RejectedError
 
-_CODE = "import sys; from ortmulti.tools.tune.worker import main; sys.exit(main())"
+_CODE = "import sys; from ortmulti.tools.tune.candidate import main; sys.exit(main())"
 _MOST_ANSWER = 1 << 20
 
 
 class CandidateProcess(Closing):
-    """Starts `ortmulti.tools.tune.worker`, and asks it. Closing it ends the process and all of its children.
+    """Starts `ortmulti.tools.tune.candidate`, and asks it. Closing it ends the process and all of its children.
 
     Args:
         spec: What the worker is told.

@@ -21,7 +21,7 @@ from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.tools.files import read_arrays, write_arrays
 from ortmulti.tools.measure import results
 from ortmulti.tools.measure.rounds import Interval
-from ortmulti.tools.tune.bench import Bench, Job
+from ortmulti.tools.tune.measurements import Bench, Job
 from ortmulti.tools.tune.outputs import TF32_TOLERANCE, TOLERANCES
 from ortmulti.tools.tune.racing import Effort
 from ortmulti.tools.tune.search import Outcome, Search

@@ -24,10 +24,10 @@ steps.append((time.monotonic_ns(), time.thread_time_ns()))
 import ortmulti
 steps.append((time.monotonic_ns(), time.thread_time_ns()))
 import json, sys
-from ortmulti.tools.diagnose.trace import worker
+from ortmulti.tools.diagnose.trace import traced_process
 steps.append((time.monotonic_ns(), time.thread_time_ns()))
 with open(sys.argv[1]) as file:
-    worker.main(json.load(file), steps)
+    traced_process.main(json.load(file), steps)
 """
 
 
@@ -42,7 +42,7 @@ class Ended:
 def launch(
     spec: dict[str, Any], folder: Path, timeout: float, environment: Mapping[str, str], sampled: bool, workers: bool
 ) -> Ended:
-    """Runs `worker.main` in a fresh process, which leads a group of its own that is ended with it.
+    """Runs `traced_process.main` in a fresh process, which leads a group of its own that is ended with it.
 
     Args:
         spec: see there, without "events" and "profiles".

@@ -19,7 +19,7 @@ from ortmulti.tools.models import make as make_model
 if TYPE_CHECKING:
     from rich.table import Table
 
-_WORKER = "benchmarks.pytorch.worker"
+_MEASURE = "benchmarks.pytorch.measure_setting"
 _CACHE_VARIABLE = "ORTMULTI_CACHE"
 
 # Compilers' errors can be as long as their input.
@@ -121,7 +121,7 @@ def _measure(setting: Setting, spec: dict[str, Any], timeout: float, environment
     measured: dict[str, Any] = {**asdict(setting), "setting": setting.name, "torch": None, "ways": [], "errors": []}
     for benchmark in (True, False):
         try:
-            result = fresh_process.run(_WORKER, {**spec, "benchmark": benchmark}, timeout, environment)
+            result = fresh_process.run(_MEASURE, {**spec, "benchmark": benchmark}, timeout, environment)
         except fresh_process.MeasurementError as error:
             measured["errors"].append(" ".join(str(error).split())[:_MOST_TEXT])
             continue

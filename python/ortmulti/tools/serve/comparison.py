@@ -19,7 +19,7 @@ from ortmulti.tools.serve.cases import Load, closed
 from .plan import RunCase, RunPlan, RunProgress
 from .summary import rows
 
-_WORKER = "ortmulti.tools.serve.worker"
+_MEASURE = "ortmulti.tools.serve.measure_pool"
 _CACHE_VARIABLE = "ORTMULTI_CACHE"
 
 _CEILING_SECONDS = 1.0
@@ -125,7 +125,7 @@ def _measure(
             return {"error": f"{load.name} of a closed loop that was not measured", "stderr": ""}
         load = load.at(capacity)
     try:
-        return fresh_process.run(_WORKER, {**spec, "load": load.as_json()}, timeout, environment)
+        return fresh_process.run(_MEASURE, {**spec, "load": load.as_json()}, timeout, environment)
     except fresh_process.MeasurementError as error:
         return failure(error)
 
