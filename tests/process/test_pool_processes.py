@@ -146,6 +146,16 @@ def test_a_run_whose_worker_dies_is_tried_elsewhere_once() -> None:
             running.result(60)
 
 
+def test_a_worker_that_dies_in_every_first_run_is_not_given_up(endless: ortmulti.Pool) -> None:
+    for _ in range(3):  # so many starts without a run would give it up
+        running = endless.submit(None, ENDLESS)
+        busy(endless)
+        kill(*pids(endless))
+        with pytest.raises(ortmulti.DeviceError, match="SIGKILL"):
+            running.result(60)
+    assert endless.run(None, {**ENDLESS, "count": np.array(2)})[0].tolist() == [2]
+
+
 def test_a_worker_that_cannot_be_started_again_is_given_up(tmp_path: Path) -> None:
     path, _ = onnx_models.write_external(tmp_path)
     with load(path) as pool:
