@@ -23,7 +23,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_options(module);
   register_session(module);
   register_threads(module);
-  register_factory(module);
+  register_creation(module);
   register_index(module);
   register_weights(module);
   register_interop(module);

@@ -7,7 +7,7 @@
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
 #include "core/base/cpu_affinity.hpp"
-#include "core/create/session_factory.hpp"
+#include "core/create/creation.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/session.hpp"

@@ -13,7 +13,7 @@ void register_timeline(pybind11::module_& module);
 void register_options(pybind11::module_& module);
 void register_pool(pybind11::module_& module);
 void register_session(pybind11::module_& module);
-void register_factory(pybind11::module_& module);
+void register_creation(pybind11::module_& module);
 void register_weights(pybind11::module_& module);
 void register_interop(pybind11::module_& module);
 void register_value(pybind11::module_& module);

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortmulti import _core, errors
 from ortmulti import providers as _providers
-from ortmulti._create import onnxruntime_values, sessions
+from ortmulti._create import core_sessions, onnxruntime_values
 from ortmulti._create.onnxruntime_sessions import create_session, open_package, session_specs
 from ortmulti._create.onnxruntime_weights import (
     SMALL_TYPES,
@@ -73,7 +73,7 @@ def onnxruntime_sessions(
         options: An `ortmulti.SessionOptions`, which has the attributes and methods of onnxruntime's. One of
             onnxruntime's cannot be copied for each session, as is needed, and is refused.
         provider_options: Options of the CUDA provider, the same for every GPU, without ``device_id``.
-        optimize: ``"auto"``: the model is cache once and kept in the cache; ``"offline"``: it must be there
+        optimize: ``"auto"``: the model is optimized once and kept in the cache; ``"offline"``: it must be there
             already; ``"never"``: the model is used as it is, without optimization.
 
     Returns:
@@ -82,7 +82,7 @@ def onnxruntime_sessions(
     Raises:
         LibraryError: onnxruntime cannot be imported, or is another than the one that ortmulti uses.
         InvalidArgument, InvalidType: As `load`.
-        NotFound: With ``optimize="offline"``, and the model was not cache before.
+        NotFound: With ``optimize="offline"``, and the model was not optimized before.
         WeightsError: A file of weights cannot be read, or was changed meanwhile.
         NotImplemented: Options with initializers or custom operators; an onnxruntime that was built without DLPack, on
             a GPU.
@@ -215,7 +215,7 @@ def _refused(wanted: cache.CacheRequest, entry: cache.Entry) -> list[str]:
 
     try:
         # Without their values, since it never runs.
-        [session], _ = sessions.create(
+        [session], _ = core_sessions.create(
             entry.model_path,
             [wanted.providers],
             cache.entry_options(core_options(wanted.options)),

@@ -11,7 +11,7 @@ import numpy as np
 
 from ortmulti import _core
 from ortmulti import providers as _providers
-from ortmulti._create import session_arguments, sessions
+from ortmulti._create import core_sessions, session_arguments
 from ortmulti._create.creation import Creation
 from ortmulti._create.foreign_options import to_run_options, to_session_options
 from ortmulti._create.request import CreationRequest, Model, Optimize, Progress, Serialize, Strategy
@@ -88,7 +88,7 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
             given, providers = use_for_session(tuning, model, options, providers, provider_options)
             options, provider_options = given, None
         normalized = _providers.normalize(providers, provider_options)
-        core, timeline = sessions.create_native(model, normalized, options)
+        core, timeline = core_sessions.create_native(model, normalized, options)
         self._adopt(core, timeline, given)
         self._model_path = model if isinstance(model, str) else None
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/create/session_factory.hpp"
+#include "core/create/creation.hpp"
 #include "core/ort/library.hpp"
 #include "test_support.hpp"
 

@@ -12,7 +12,7 @@
 
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/file.hpp"
-#include "core/create/session_factory.hpp"
+#include "core/create/creation.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/session.hpp"
 #include "core/ort/thread_group.hpp"

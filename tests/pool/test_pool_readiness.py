@@ -17,7 +17,7 @@ import pytest
 
 import ortmulti
 from ortmulti import LoadProgress, Warmup
-from ortmulti._create import sessions
+from ortmulti._create import core_sessions
 from ortmulti._create.creation import Creation
 from tests.support import fake_driver, onnx_models
 from tests.support.processes import check_child, nothing_leaks, run_child
@@ -237,7 +237,7 @@ def test_progress_comes_from_the_thread_that_loads() -> None:
 
 def break_session(monkeypatch: pytest.MonkeyPatch, broken: Callable[[int], bool]) -> None:
     """Has the creation of some of the sessions fail, by asking for a provider that there is not."""
-    create = sessions.create
+    create = core_sessions.create
 
     def with_broken(model: Any, providers_of: Any, *args: Any, **kwargs: Any) -> Any:
         changed = [
@@ -246,7 +246,7 @@ def break_session(monkeypatch: pytest.MonkeyPatch, broken: Callable[[int], bool]
         ]
         return create(model, changed, *args, **kwargs)
 
-    monkeypatch.setattr(sessions, "create", with_broken)
+    monkeypatch.setattr(core_sessions, "create", with_broken)
 
 
 @pytest.mark.parametrize("wait", ["first", "none"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortmulti import _core
 from ortmulti import providers as _providers
-from ortmulti._create import sessions
+from ortmulti._create import core_sessions
 from ortmulti._create.model_additions import replacing_weights
 from ortmulti._create.request import CheckedModel, CreationRequest, Progress, core_options, without_optimization
 from ortmulti._runtime import prewarm, startup
@@ -217,7 +217,7 @@ class Creation:
     def _create(
         self, model: CheckedModel, options: _core.SessionOptions, weights: _core.WeightList | None = None, **more: Any
     ) -> None:
-        sessions.create(
+        core_sessions.create(
             model,
             self._providers,
             options,

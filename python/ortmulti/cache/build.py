@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from ortmulti import _core
-from ortmulti._create import sessions
+from ortmulti._create import core_sessions
 from ortmulti._create.request import CheckedModel, without_optimization
 from ortmulti.cache.entries import Cache, StagedEntry
 from ortmulti.cache.entry import Damaged, Entry
@@ -156,7 +156,7 @@ def _create(
     saving: _core.SessionOptions,
     weights: _core.SharedWeights | None = None,
 ) -> _Saved:
-    [session], timeline = sessions.create(model, [providers], saving, weights=weights)
+    [session], timeline = core_sessions.create(model, [providers], saving, weights=weights)
     try:
         if not saved.exists() or saved.stat().st_size == 0:
             raise NotOptimizable("ONNX Runtime has not saved the optimized model")
@@ -274,7 +274,7 @@ class CacheRequest:
             What ``create`` returned at last.
 
         Raises:
-            NotOptimizable: As `optimized.build`, or weights that are no longer shared are still not taken.
+            NotOptimizable: As `build`, or weights that are no longer shared are still not taken.
         """
         refused: tuple[str, ...] = ()
         while True:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ortmulti import _core
-from ortmulti._create import sessions
+from ortmulti._create import core_sessions
 from ortmulti._create.request import CheckedModel
 from ortmulti._create.sample_inputs import sample_inputs
 from ortmulti._runtime.closing import Closing
@@ -118,7 +118,7 @@ class _Session(Closing):
         weights: _core.SharedWeights | None = None,
     ) -> None:
         try:
-            [self.core], _ = sessions.create(model, [providers], options, weights=weights)
+            [self.core], _ = core_sessions.create(model, [providers], options, weights=weights)
         except Error as error:
             if weights is None:
                 raise

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ortmulti import providers as _providers
-from ortmulti._create import sessions
+from ortmulti._create import core_sessions
 from ortmulti._create.foreign_options import to_session_options
 from ortmulti._runtime import checks, startup
 from ortmulti.devices import Device, parse_devices
@@ -120,7 +120,7 @@ def optimize(
 
 def _check_ordinary(model: Any, providers: list[_providers.Provider], options: SessionOptions | None) -> None:
     """Raises what is wrong with the model itself, which is then no matter of optimizing."""
-    session, _ = sessions.create_native(model, providers, options)
+    session, _ = core_sessions.create_native(model, providers, options)
     session.close()
 
 

@@ -1,4 +1,4 @@
-#include "core/create/session_factory.hpp"
+#include "core/create/creation.hpp"
 
 #include <algorithm>
 #include <array>

@@ -12,7 +12,7 @@
 #include "bindings/signals.hpp"
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
-#include "core/create/session_factory.hpp"
+#include "core/create/creation.hpp"
 #include "core/weights/plan.hpp"
 #include "core/weights/prefetch.hpp"
 
@@ -210,7 +210,7 @@ py::tuple create_sessions(const CreationRequest& request, const py::object& list
 
 }  // namespace
 
-void register_factory(py::module_& module) {
+void register_creation(py::module_& module) {
   py::class_<Prefetch, std::shared_ptr<Prefetch>>(module, "Prefetch")
       .def(py::init([](const std::vector<std::tuple<py::str, std::uint64_t, std::uint64_t>>& ranges) {
              std::vector<Prefetch::Range> files;

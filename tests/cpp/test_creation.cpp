@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/base/cpu_affinity.hpp"
-#include "core/create/session_factory.hpp"
+#include "core/create/creation.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/onnx/weight_list.hpp"
 #include "core/weights/plan.hpp"
