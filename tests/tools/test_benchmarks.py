@@ -15,6 +15,7 @@ from benchmarks import (
     cpu_sharing,
     create_close_cycles,
     first_answers,
+    gpu_feeding,
     import_time,
     pool_overhead,
     run_overhead,
@@ -295,3 +296,19 @@ def test_weight_loading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     ]  # fmt: skip
     assert all(one["bytes"] > 0 for one in report["memory"]["measured"])
     assert "GB/s" in capsys.readouterr().out
+
+
+def test_gpu_feeding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "feeding.json"
+    grid = ["--in-flight", "1", "--sessions", "1,2", "--threads", "2"]
+    times = ["--clients", "2", "--seconds", "0.05", "--warm", "0.02", "--settle", "0.02"]
+    arguments = ["--model", "identity", "--device", "cpu", "--models", str(tmp_path), *grid, *times]
+    assert gpu_feeding.main([*arguments, "--least-share", "0", "--json", str(path)]) == 0
+    document = json.loads(path.read_text())
+    named = {row["case"] for row in document["rows"]}
+    assert named == {"onnxruntime, 2 threads", "defaults", "in_flight=1 sessions=1", "in_flight=1 sessions=2"}
+    assert document["rows"][0]["of_best"] == 1
+    assert all(one[load]["cores"] > 0 for one in document["measurements"] for load in ("one", "many"))
+    assert "| answers/s |" in capsys.readouterr().out
+    assert gpu_feeding.main(["--from", str(path), "--least-share", "2"]) == 1
+    assert "missed: the defaults answer" in capsys.readouterr().out
