@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cstdlib>
 #include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/cuda/memory.hpp"
 #include "core/cuda/startup.hpp"
 #include "failing_threads.hpp"
 #include "fake_cuda.hpp"
@@ -183,6 +185,27 @@ TEST_F(Startup, MakesTheAskedDeviceCurrent) {
   EXPECT_EQ(startup->memory(0).free, FakeCuda::free_memory(0));
 }
 
+TEST_F(Startup, AContextThatIsThereIsNotLookedForAgain) {
+  const auto startup = make();
+  startup->make_current(0);
+  startup->make_current(1);
+  auto& calls = FakeCuda::state().calls;
+  calls.clear();
+  {
+    const ScopedContext same(*startup, 1);
+    const ScopedContext again(*startup, 1);
+    EXPECT_EQ(FakeCuda::current(), 1);
+  }
+  EXPECT_EQ(calls, (std::map<std::string, int>{{"cuCtxGetCurrent", 2}}));
+  {
+    const ScopedContext other(*startup, 0);
+    EXPECT_EQ(FakeCuda::current(), 0);
+  }
+  EXPECT_EQ(FakeCuda::current(), 1);
+  EXPECT_EQ(calls.count("cuDeviceGet"), 0);
+  EXPECT_EQ(calls["cuCtxSetCurrent"], 2);
+}
+
 TEST_F(Startup, EveryFailingCallIsNamedAndMayRecover) {
   struct Case {
     const char* function;
@@ -193,7 +216,7 @@ TEST_F(Startup, EveryFailingCallIsNamedAndMayRecover) {
       {"cuDeviceGetCount", [](CudaStartup& s) { s.device_count(); }, "counting"},
       {"cuDeviceGet", [](CudaStartup& s) { s.make_current(1); }, "cuda:1"},
       {"cuDevicePrimaryCtxRetain", [](CudaStartup& s) { s.make_current(1); }, "cuda:1"},
-      {"cuCtxSetCurrent", [](CudaStartup& s) { s.make_current(1); }, "cuda:1"},
+      {"cuCtxSetCurrent", [](CudaStartup& s) { s.make_current(0); }, "cuda:0"},
       {"cuMemGetInfo", [](CudaStartup& s) { s.memory(1); }, "cuda:1"},
       {"cuDeviceGetName", [](CudaStartup& s) { s.describe(1); }, "cuda:1"},
       {"cuDeviceGetUuid", [](CudaStartup& s) { s.describe(1); }, "cuda:1"},

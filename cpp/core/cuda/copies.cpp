@@ -120,6 +120,7 @@ StagedCopies::StagedCopies(CudaStartup& startup, int device)
       device_(device),
       driver_(startup.driver()),
       buffers_(chunk, 2 * parts),
+      done_(startup, device),
       stream_(startup, device) {
   buffers_.pin(startup, to_string(Device::cuda(device)));
   for (int i = 0; i < 2 * parts; ++i) {
@@ -156,7 +157,7 @@ void StagedCopies::share(std::size_t bytes, const std::function<void(int)>& part
     part(0);
     return;
   }
-  CUcontext context = startup_.make_current(device_);
+  CUcontext context = startup_.context(device_);
   CopyThreads::instance().share(helpers, [&](int number) {
     check(driver_.ctx_set_current(context));
     part(number);
@@ -176,18 +177,18 @@ void StagedCopies::to_host(void* target, const void* source, std::size_t bytes) 
 void StagedCopies::send(Transfer& transfer, int part) {
   int index = 2 * part;
   for (auto piece = transfer.next(); piece.size != 0; piece = transfer.next(), index ^= 1) {
-    CUevent copied = copied_.at(static_cast<std::size_t>(index)).get();
-    check(driver_.event_synchronize(copied));  // one that was never recorded counts as reached
+    const CudaEvent& copied = copied_.at(static_cast<std::size_t>(index));
+    check(copied.wait());
     std::memcpy(buffers_[index], transfer.source + piece.at, piece.size);
     check(
         driver_.memcpy_htod_async(address_of(transfer.target) + piece.at, buffers_[index], piece.size, stream_.get()));
-    check(driver_.event_record(copied, stream_.get()));
+    check(driver_.event_record(copied.get(), stream_.get()));
   }
 }
 
 void StagedCopies::fetch(Transfer& transfer, int part) {
   const auto take = [&](const Transfer::Piece& piece, int index) {
-    check(driver_.event_synchronize(copied_.at(static_cast<std::size_t>(index)).get()));
+    check(copied_.at(static_cast<std::size_t>(index)).wait());
     std::memcpy(transfer.target + piece.at, buffers_[index], piece.size);
   };
   int index = 2 * part;
@@ -208,15 +209,14 @@ void StagedCopies::fetch(Transfer& transfer, int part) {
 }
 
 void StagedCopies::from_device(void* target, int source_device, const void* source, std::size_t bytes) {
-  CUcontext here = startup_.make_current(device_);
-  CUcontext there = here;
-  if (source_device != device_) {
-    there = startup_.make_current(source_device);
-    static_cast<void>(startup_.make_current(device_));
-  }
+  CUcontext here = startup_.context(device_);
+  CUcontext there = startup_.context(source_device);
   check(driver_.memcpy_peer_async(address_of(target), here, address_of(source), there, bytes, stream_.get()));
 }
 
-void StagedCopies::wait() { check(driver_.stream_synchronize(stream_.get())); }
+void StagedCopies::wait() {
+  check(driver_.event_record(done_.get(), stream_.get()));
+  check(done_.wait());
+}
 
 }  // namespace ortmulti

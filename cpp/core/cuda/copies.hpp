@@ -60,6 +60,7 @@ class StagedCopies {
   void to_host(void* target, const void* source, std::size_t bytes);
   /// From this GPU's memory or another one's; done after wait().
   void from_device(void* target, int source_device, const void* source, std::size_t bytes);
+  /// Waits for what was asked of the stream. The thread sleeps, but for a few microseconds.
   void wait();
   CUstream stream() const noexcept { return stream_.get(); }
 
@@ -80,7 +81,8 @@ class StagedCopies {
   const CudaDriver& driver_;
   PinnedBuffers buffers_;
   std::vector<CudaEvent> copied_;  // from or to each buffer, the last time
-  CudaStream stream_;              // ends before its events and buffers do
+  CudaEvent done_;
+  CudaStream stream_;  // ends before its events and buffers do
 };
 
 }  // namespace ortmulti

@@ -28,7 +28,10 @@ class CudaStream {
 /// An event without timing. Create it with the device's context current.
 class CudaEvent {
  public:
-  CudaEvent(CudaStartup& startup, int device);
+  /// How the host waits for it: a sleeping thread costs nothing and learns of the event some ten microseconds later.
+  enum class HostWait { sleeps, spins };
+
+  CudaEvent(CudaStartup& startup, int device, HostWait host_wait = HostWait::sleeps);
   ~CudaEvent();
   CudaEvent(CudaEvent&& other) noexcept;
   CudaEvent(const CudaEvent&) = delete;
@@ -36,6 +39,9 @@ class CudaEvent {
   CudaEvent& operator=(CudaEvent&&) = delete;
 
   CUevent get() const noexcept { return event_; }
+  /// Waits until the event was reached: asks for 5 microseconds at most, then as HostWait says. An event that was never
+  /// recorded counts as reached.
+  CUresult wait() const;
 
  private:
   CudaStartup& startup_;

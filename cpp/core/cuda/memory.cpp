@@ -13,13 +13,6 @@ namespace {
 
 constexpr std::size_t smallest = 256;  // CUDA refuses to allocate nothing
 
-CUcontext current_context(CudaStartup& startup) {
-  startup.device_count();  // the driver's functions are there once it was started
-  CUcontext current = nullptr;
-  static_cast<void>(startup.driver().ctx_get_current(&current));
-  return current;
-}
-
 CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
 // The default stream waits for other blocking streams, those of PyTorch's default stream among them.
@@ -30,9 +23,13 @@ constexpr std::uint64_t huge_page = 2U << 20U;
 }  // namespace
 
 ScopedContext::ScopedContext(CudaStartup& startup, int device)
-    : startup_(startup), before_(current_context(startup)), context_(startup.make_current(device)) {}
+    : startup_(startup), context_(startup.context(device)), before_(startup.exchange_current(context_, device)) {}
 
-ScopedContext::~ScopedContext() { static_cast<void>(startup_.driver().ctx_set_current(before_)); }
+ScopedContext::~ScopedContext() {
+  if (before_ != context_) {
+    static_cast<void>(startup_.driver().ctx_set_current(before_));
+  }
+}
 
 CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, const std::string& purpose)
     : startup_(startup), generation_(fork_generation()), context_(startup.make_current(device)) {
@@ -94,7 +91,7 @@ void copy_between_devices(CudaStartup& startup, int target_device, void* target,
   const CaptureLock::Shared use;
   // What is still being written on the source's device is not in the order of the target's stream.
   wait_for_default_stream(startup, source_device);
-  auto* const from = ScopedContext(startup, source_device).context();
+  auto* const from = startup.context(source_device);
   const ScopedContext to(startup, target_device);
   const CudaDriver& driver = startup.driver();
   const std::string what =

@@ -8,7 +8,8 @@
 
 namespace ortmulti {
 
-/// Has a device's context current in the calling thread for its lifetime, and then the one that was before.
+/// Has a device's context current in the calling thread for its lifetime, and then the one that was before. Costs
+/// nothing but a question to the driver if it is current already.
 class ScopedContext {
  public:
   ScopedContext(CudaStartup& startup, int device);
@@ -20,8 +21,8 @@ class ScopedContext {
 
  private:
   CudaStartup& startup_;
-  CUcontext before_;
   CUcontext context_;
+  CUcontext before_;
 };
 
 /// An allocation of a GPU's memory, in the device's primary context.

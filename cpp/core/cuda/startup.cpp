@@ -159,12 +159,12 @@ void CudaStartup::check_fork(unsigned generation) {
   }
 }
 
-void CudaStartup::check(CUresult result, const std::string& what) const {
+void CudaStartup::check(CUresult result, std::string_view what) const {
   if (result == CUDA_SUCCESS) {
     return;
   }
   const ErrorKind kind = result == CUDA_ERROR_OUT_OF_MEMORY ? ErrorKind::out_of_memory : ErrorKind::device;
-  throw Error(kind, what + " failed: " + driver_->describe(result));
+  throw Error(kind, std::string(what) + " failed: " + driver_->describe(result));
 }
 
 void CudaStartup::initialize(Timeline* timeline) {
@@ -226,7 +226,7 @@ void CudaStartup::begin_contexts(const std::optional<std::vector<int>>& devices)
   const std::lock_guard lock(contexts_mutex_);
   std::deque<int> queued = queued_;
   for (const int device : devices.value_or(std::vector<int>())) {
-    if (contexts_.count(device) == 0 && std::find(queued.begin(), queued.end(), device) == queued.end()) {
+    if (!has_context(device) && std::find(queued.begin(), queued.end(), device) == queued.end()) {
       queued.push_back(device);
     }
   }
@@ -282,7 +282,7 @@ void CudaStartup::create_queued_contexts() {
       // In one step: a thread that needs a context finds the flag or the device. `join` may have taken the flag away.
       const int wanted = std::exchange(all_queued_, false) ? count : 0;
       for (int i = 0; i < wanted; ++i) {
-        if (contexts_.count(i) == 0 && std::find(queued_.begin(), queued_.end(), i) == queued_.end()) {
+        if (!has_context(i) && std::find(queued_.begin(), queued_.end(), i) == queued_.end()) {
           queued_.push_back(i);
         }
       }
@@ -311,15 +311,21 @@ void CudaStartup::Hold::release() {
   startup_.queue_moves_.notify_all();
 }
 
+CUcontext CudaStartup::find_context(int device) const {
+  const auto index = static_cast<std::size_t>(device);
+  return device >= 0 && index < contexts_.size() ? contexts_[index].load(std::memory_order_acquire) : nullptr;
+}
+
 CUcontext CudaStartup::create_context(int device, Timeline* timeline) {
   const CUdevice cuda_device = handle(device);
   const std::string name = to_string(Device::cuda(device));
   const std::lock_guard creating(creating_context_);
-  {
-    const std::lock_guard lock(contexts_mutex_);
-    if (const auto found = contexts_.find(device); found != contexts_.end()) {
-      return found->second;
-    }
+  if (CUcontext created = find_context(device); created != nullptr) {
+    return created;
+  }
+  if (static_cast<std::size_t>(device) >= most_devices) {
+    throw Error(ErrorKind::device, name + " cannot be used: at most " + std::to_string(most_devices) +
+                                       " devices are; set CUDA_VISIBLE_DEVICES to those that are needed");
   }
   CUcontext context = nullptr;
   const CaptureLock::Shared use(CaptureLock::Use::lasting);
@@ -329,37 +335,52 @@ CUcontext CudaStartup::create_context(int device, Timeline* timeline) {
   hand_over(timeline);
   check(result, "creating the CUDA context of " + name);
   const std::lock_guard lock(contexts_mutex_);
-  contexts_.emplace(device, context);
+  contexts_[static_cast<std::size_t>(device)].store(context, std::memory_order_release);
   return context;
 }
 
-CUcontext CudaStartup::make_current(int device, Timeline* timeline) {
+CUcontext CudaStartup::wait_for_context(int device, Timeline* timeline) {
   initialize(timeline);
   handle(device);  // an error for one that does not exist
-  CUcontext context = nullptr;
   {
     std::unique_lock lock(contexts_mutex_);
     const auto queued = [&] { return std::find(queued_.begin(), queued_.end(), device) != queued_.end(); };
-    if (contexts_.count(device) == 0 && (queued() || all_queued_)) {
+    if (!has_context(device) && (queued() || all_queued_)) {
       const std::string name = to_string(Device::cuda(device));
       const ScopedSpan span(timeline, "wait for context", name);
-      context_created_.wait(lock, [&] { return contexts_.count(device) != 0 || (!queued() && !all_queued_); });
-    }
-    if (const auto found = contexts_.find(device); found != contexts_.end()) {
-      context = found->second;
+      context_created_.wait(lock, [&] { return has_context(device) || (!queued() && !all_queued_); });
     }
   }
-  if (context == nullptr) {
-    context = create_context(device, timeline);
-  }
-  hand_over(timeline);
-  check(driver_->ctx_set_current(context), "using the CUDA context of " + to_string(Device::cuda(device)));
-  return context;
+  CUcontext found = find_context(device);
+  return found != nullptr ? found : create_context(device, timeline);
 }
 
-bool CudaStartup::has_context(int device) const {
-  const std::lock_guard lock(contexts_mutex_);
-  return contexts_.count(device) != 0;
+CUcontext CudaStartup::context(int device, Timeline* timeline) {
+  CUcontext found = find_context(device);
+  if (found == nullptr) {
+    found = wait_for_context(device, timeline);
+  } else {
+    check_fork(started_generation_.load());
+  }
+  hand_over(timeline);
+  return found;
+}
+
+CUcontext CudaStartup::make_current(int device, Timeline* timeline) {
+  CUcontext found = context(device, timeline);
+  exchange_current(found, device);
+  return found;
+}
+
+CUcontext CudaStartup::exchange_current(CUcontext context, int device) {
+  CUcontext before = nullptr;
+  static_cast<void>(driver_->ctx_get_current(&before));
+  if (before != context) {
+    if (const CUresult result = driver_->ctx_set_current(context); result != CUDA_SUCCESS) {
+      check(result, "using the CUDA context of " + to_string(Device::cuda(device)));
+    }
+  }
+  return before;
 }
 
 const CudaDriver& CudaStartup::driver() const {

@@ -1,14 +1,16 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -69,19 +71,23 @@ class CudaStartup {
   /// Throws where there is hardware and its driver does not work, and in a child forked after CUDA was started.
   int device_count(Timeline* timeline = nullptr);
 
-  /// Makes the device's primary context current in the calling thread, and returns it. One that is not there is waited
-  /// for where begin_contexts() will create it, and created otherwise. Throws Error with ErrorKind::device for a device
-  /// that does not exist or does not start.
+  /// Returns the device's primary context, without a lock if it is there. Otherwise waits for it if begin_contexts()
+  /// will create it, or creates it. Throws Error with ErrorKind::device for a device that does not exist or does not
+  /// start.
+  CUcontext context(int device, Timeline* timeline = nullptr);
+  /// Makes this context current in the calling thread, and returns it.
   CUcontext make_current(int device, Timeline* timeline = nullptr);
+  /// Makes a context current in the calling thread, and returns the one that was. Does nothing if it is current.
+  CUcontext exchange_current(CUcontext context, int device);
   /// Whether its context is there.
-  bool has_context(int device) const;
+  bool has_context(int device) const { return find_context(device) != nullptr; }
 
   CudaDeviceInfo describe(int device);
   bool can_access_peer(int device, int peer);
   /// The functions, once something was started with them; throws where there is no driver.
   const CudaDriver& driver() const;
   /// Throws where `result` is an error: out_of_memory or device, with `what` failed.
-  void check(CUresult result, const std::string& what) const;
+  void check(CUresult result, std::string_view what) const;
   struct Memory {
     std::size_t free = 0;  ///< Bytes.
     std::size_t total = 0;
@@ -103,6 +109,9 @@ class CudaStartup {
   /// The next of the queue that may be created. Under contexts_mutex_.
   std::deque<int>::iterator next_queued();
   CUcontext create_context(int device, Timeline* timeline);
+  CUcontext wait_for_context(int device, Timeline* timeline);
+  /// Null if it is not there.
+  CUcontext find_context(int device) const;
 
   const CudaDriver* driver_;
   std::string no_driver_reason_;
@@ -124,12 +133,13 @@ class CudaStartup {
   std::mutex creating_context_;  // held by the one that creates a context; taken before contexts_mutex_
   mutable std::mutex contexts_mutex_;
   std::condition_variable context_created_;
-  std::map<int, CUcontext> contexts_;
-  std::deque<int> queued_;               // whose contexts the starter creates
-  std::multiset<int> held_for_;          // the holds' devices
-  std::condition_variable queue_moves_;  // for the starter
-  bool all_queued_ = false;              // it has still to ask how many there are
-  bool starter_running_ = false;         // until it finds nothing more to do
+  static constexpr std::size_t most_devices = 64;
+  std::array<std::atomic<CUcontext>, most_devices> contexts_{};  // written under contexts_mutex_
+  std::deque<int> queued_;                                       // whose contexts the starter creates
+  std::multiset<int> held_for_;                                  // the holds' devices
+  std::condition_variable queue_moves_;                          // for the starter
+  bool all_queued_ = false;                                      // it has still to ask how many there are
+  bool starter_running_ = false;                                 // until it finds nothing more to do
   std::atomic<bool> starting_{false};
   std::atomic<unsigned> starting_generation_{0};
   std::thread starter_;

@@ -144,10 +144,7 @@ void GpuSession::launch(const CudaGraph& graph, CUstream stream) {
   startup.check(driver.event_record(launched_->get(), stream), launching);
 }
 
-void GpuSession::wait_for_launched() {
-  const CudaStartup& startup = CudaStartup::instance();
-  startup.check(startup.driver().event_synchronize(launched_->get()), launching);
-}
+void GpuSession::wait_for_launched() { CudaStartup::instance().check(launched_->wait(), launching); }
 
 std::shared_ptr<const CudaMemory> GpuSession::allocate(std::size_t bytes) { return blocks_->take(bytes); }
 
