@@ -309,6 +309,7 @@ py::dict to_dict(const PoolStats& stats) {
     entry["retried"] = device.retried;
     entry["runs"] = device.runs;
     entry["broken"] = device.broken;
+    entry["suspended"] = device.suspended;
     entry["queue"] = to_dict(device.queue);
     entry["copy"] = to_dict(device.copy);
     entry["run"] = to_dict(device.run);

@@ -27,7 +27,7 @@ def test_counts_and_times(backend: BackendName) -> None:
     [device] = stats.devices
     assert (device.device, device.sessions, device.busy, device.waiting) == ("cpu", 2, 0, 0)
     assert (device.done, device.failed, device.cancelled, device.retried, device.runs) == (11, 1, 0, 0, 12)
-    assert device.broken == ""
+    assert (device.broken, device.suspended) == ("", "")
     assert (stats.waiting, stats.rejected, stats.cancelled_waiting, stats.failed_waiting) == (0, 0, 0, 0)
     assert (stats.unbatched, stats.why_unbatched) == (0, "")
     for times in (device.queue, device.run, device.total):
@@ -53,4 +53,6 @@ def test_prometheus_has_each_metric_once_and_its_labels() -> None:
             assert base in {name for name, _ in names} or match[1] in {name for name, _ in names}
     assert 'ortmulti_requests_total{model="a \\"quoted\\"\\\\ name\\n",device="cpu",outcome="done"} 1\n' in text
     with ortmulti.load(onnx_models.matmul(), "cpu") as pool:
-        assert "ortmulti_waiting 0\n" in pool.stats().prometheus()
+        text = pool.stats().prometheus()
+    assert "ortmulti_waiting 0\n" in text
+    assert 'ortmulti_device_suspended{device="cpu"} 0\n' in text

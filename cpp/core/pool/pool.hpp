@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -37,9 +38,10 @@ struct DeviceStats {
   std::uint64_t done = 0;
   std::uint64_t failed = 0;
   std::uint64_t cancelled = 0;
-  std::uint64_t retried = 0;  ///< Given to another device, after this one broke.
+  std::uint64_t retried = 0;  ///< Given to another device, after a run failed here or this one broke.
   std::uint64_t runs = 0;     ///< Of the model; fewer than requests where these are batched.
   std::string broken;         ///< Why it failed or was taken out; empty where it did not and was not.
+  std::string suspended;      ///< Why it gets no requests but for probes, and those for it alone; empty: it gets them.
   LatencyHistogram queue;     ///< From submitted to started, and until the session was free.
   LatencyHistogram copy;      ///< Copying inputs to the device and outputs from it.
   LatencyHistogram run;       ///< The rest of the time from started to ended.
@@ -66,6 +68,7 @@ class Pool {
   struct Options {
     std::optional<std::size_t> max_waiting;  ///< Requests that may wait; by default any number.
     Batching batching;
+    std::function<Clock::time_point()> now = Clock::now;  ///< Tells when a suspended device is probed.
   };
 
   /// A pool without sessions; to be closed before the last reference goes, or it closes itself, which waits.
@@ -108,7 +111,7 @@ class Pool {
 
   PoolStats stats();
 
-  /// Whether a session on the device takes requests.
+  /// Whether a session on the device takes requests, of which it is not suspended.
   bool serves(const Device& device) const;
 
   /// The runners of devices that take requests, to be warmed up; none after close().
@@ -148,6 +151,29 @@ class Pool {
   /// Without what it continues.
   PoolStats own_stats() const;
   Worker* idle_worker(const Request& request);
+  // Suspension: a device whose runs fail several times in a row, where the same requests succeed on other devices,
+  // gets no requests but for probes.
+  static bool dispatches(const Group& group);
+  bool others_dispatch(const Group& group) const;
+  /// Whether the group waits for verdicts: one failure more, if they go against it, would be in vain.
+  bool held_back(Group& group) const;
+  /// Whether the group may get the request, which does not name another device.
+  bool takes(Group& group, const Request& request) const;
+  bool probe_due(const Group& group, const Request& request) const;
+  /// Whether the request could be tried on another device, if one is there.
+  static bool may_try_elsewhere(const Request& request);
+  /// The same for those of a joint run whose answers are wanted.
+  static bool movable(const Requests& batch);
+  /// After a failed run: null where the device is not to blame, or where no other one could tell.
+  std::shared_ptr<Suspicion> suspect(Worker& worker, const std::exception_ptr& error);
+  static void hold(Group& group, Request& request, const std::shared_ptr<Suspicion>& suspicion);
+  void decide(const Suspicion& suspicion);
+  void suspend(Group& group, const std::string& error);
+  /// After a run that succeeded.
+  void note_success(Worker& worker);
+  /// Ends suspensions where no other device is left, and gives idle sessions what they may take now.
+  void refresh();
+  void give_waiting(Group& group);
   bool full() const;
   Queue& queue_of(const Request& request);
   static void assign(Worker& worker, const std::shared_ptr<Request>& request);
@@ -157,6 +183,9 @@ class Pool {
   bool may_grow(const Worker& worker) const;
   bool needs_padding(const Request& request) const;
   void give(Worker& worker, const std::shared_ptr<Request>& request);
+  void occupy(Worker& worker, const Request& request);
+  /// Into a forming batch, to an idle session or into the queue.
+  void place(const std::shared_ptr<Request>& request);
   void enqueue(const std::shared_ptr<Request>& request);
   std::shared_ptr<Request> unqueue(Request& request);
   /// Out of its queue, or of a batch that has not begun; null where it runs or has ended.

@@ -55,8 +55,9 @@ void add_to(PoolStats& total, const PoolStats& more) {
 bool Pool::serves(const Device& device) const {
   check_process();
   const Lock lock(mutex_);
-  return std::any_of(groups_.begin(), groups_.end(),
-                     [&device](const auto& group) { return group->device == device && usable(*group); });
+  return std::any_of(groups_.begin(), groups_.end(), [&device](const auto& group) {
+    return group->device == device && usable(*group) && group->suspended.empty();
+  });
 }
 
 bool Pool::usable(const Group& group) {
@@ -116,6 +117,7 @@ void Pool::expect(const Device& device, std::size_t sessions) {
   group.removed = false;
   group.never_came = false;
   group.broken.clear();
+  group.suspended.clear();
 }
 
 void Pool::not_coming(const Device& device, std::size_t sessions, const std::exception_ptr& error) {
@@ -193,6 +195,7 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
   for (Worker* worker : group.workers) {
     worker->wake.notify_one();  // it may wait for a batch to grow
   }
+  refresh();
   lock.unlock();
   announce(finished);
   lock.lock();
@@ -304,6 +307,7 @@ PoolStats Pool::own_stats() const {
     device.retried = group->retried;
     device.runs = group->runs;
     device.broken = group->broken;
+    device.suspended = usable(*group) ? group->suspended : "";
     device.queue = group->queue;
     device.copy = group->copy;
     device.run = group->run;

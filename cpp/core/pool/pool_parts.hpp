@@ -14,6 +14,15 @@
 
 namespace ortmulti {
 
+// Of a failed run, while its requests are tried on another device: the failure counts against the first one if all of
+// them succeed there. Who holds it is undecided.
+struct Suspicion {
+  Device device;
+  bool probe = false;    // the device was suspended
+  bool cleared = false;  // the requests are to blame, or nobody knows
+  std::string error;
+};
+
 // The sessions of one device.
 struct Pool::Group {
   Device device;
@@ -25,6 +34,11 @@ struct Pool::Group {
   bool removed = false;
   bool never_came = false;  // it is `broken` since none of its sessions came
   std::string broken;
+  std::string suspended;                             // why; empty: it is not
+  std::size_t failures = 0;                          // in a row, that other devices did not share
+  std::vector<std::weak_ptr<Suspicion>> suspicions;  // undecided
+  Clock::duration pause{};                           // of a suspended device, from one probe to the next
+  Clock::time_point next_probe;
   std::uint64_t done = 0;
   std::uint64_t failed = 0;
   std::uint64_t cancelled = 0;
@@ -48,6 +62,7 @@ struct Pool::Worker {
   std::size_t batched = 0;    // the size of that
   Request* in_run = nullptr;  // what the runner has
   std::string why_broken;     // since the last run
+  bool probing = false;       // it got its requests while the device was suspended
   std::condition_variable wake;
   std::thread thread;
 };

@@ -27,6 +27,14 @@ Pool::Worker* Pool::idle_worker(const Request& request) {
     if (!usable(group) || group.busy == group.workers.size() || (request.device && *request.device != group.device)) {
       continue;
     }
+    if (probe_due(group, request)) {
+      best = &group;
+      best_index = index;
+      break;
+    }
+    if (!takes(group, request)) {
+      continue;
+    }
     if (best == nullptr || group.busy * best->workers.size() < best->busy * group.workers.size()) {
       best = &group;
       best_index = index;
@@ -56,16 +64,37 @@ void Pool::assign(Worker& worker, const std::shared_ptr<Request>& request) {
   request->worker_ = &worker;
 }
 
-void Pool::give(Worker& worker, const std::shared_ptr<Request>& request) {
-  assign(worker, request);
+void Pool::occupy(Worker& worker, const Request& request) {
+  Group& group = *worker.group;
   if (!worker.busy) {
     worker.busy = true;
-    ++worker.group->busy;
+    ++group.busy;
   }
+  worker.probing = !group.suspended.empty();
+  if (worker.probing && !request.device) {
+    group.next_probe = options_.now() + group.pause;
+  }
+}
+
+void Pool::give(Worker& worker, const std::shared_ptr<Request>& request) {
+  assign(worker, request);
+  occupy(worker, *request);
   worker.batched = request->batch_size_;
   worker.given = true;
-  worker.forming = may_grow(worker);  // from now on, not from when its thread wakes up: others would begin batches too
+  // From now on, not from when its thread wakes up: others would begin batches too. A probe is one request.
+  worker.forming = may_grow(worker) && worker.group->suspended.empty();
   worker.wake.notify_one();
+}
+
+void Pool::place(const std::shared_ptr<Request>& request) {
+  if (join_forming(request)) {
+    return;
+  }
+  if (Worker* idle = idle_worker(*request)) {
+    give(*idle, request);
+  } else {
+    enqueue(request);
+  }
 }
 
 Pool::Queue& Pool::queue_of(const Request& request) {
@@ -75,7 +104,10 @@ Pool::Queue& Pool::queue_of(const Request& request) {
 void Pool::enqueue(const std::shared_ptr<Request>& request) {
   Queue& queue = queue_of(*request);
   // What is retried was asked for before the others.
-  request->position_ = queue.insert(request->retried_ ? queue.begin() : queue.end(), request);
+  const auto position =
+      request->retried_ ? std::find_if(queue.begin(), queue.end(), [](const auto& other) { return !other->retried_; })
+                        : queue.end();
+  request->position_ = queue.insert(position, request);
   if (!request->retried_) {
     request->number_ = ++next_number_;
   }
@@ -113,9 +145,17 @@ std::shared_ptr<Request> Pool::next_for(Group& group) {
   if (anywhere_.empty() && group.waiting.empty()) {
     return nullptr;
   }
-  const bool own =
-      anywhere_.empty() || (!group.waiting.empty() && group.waiting.front()->number_ < anywhere_.front()->number_);
-  return unqueue(own ? *group.waiting.front() : *anywhere_.front());
+  Request* next = group.waiting.empty() ? nullptr : group.waiting.front().get();
+  for (const auto& request : anywhere_) {
+    if (takes(group, *request) || probe_due(group, *request)) {
+      next = next == nullptr || request->number_ < next->number_ ? request.get() : next;
+      break;
+    }
+    if (!request->retried_) {  // these come first, and are few
+      break;
+    }
+  }
+  return next == nullptr ? nullptr : unqueue(*next);
 }
 
 void Pool::stop_batching(const std::string& key, const std::exception_ptr& error) {
@@ -137,6 +177,13 @@ void Pool::stop_batching(const std::string& key, const std::exception_ptr& error
 }
 
 void Pool::hand_over(Worker& worker) {
+  if (!anywhere_.empty()) {
+    for (const auto& group : groups_) {
+      if (!group->suspended.empty()) {
+        give_waiting(*group);
+      }
+    }
+  }
   if (usable(*worker.group)) {
     if (const auto next = next_for(*worker.group)) {
       give(worker, next);
@@ -165,8 +212,7 @@ bool Pool::run_here(Request& request) {
   if (worker == nullptr) {
     return false;
   }
-  worker->busy = true;
-  ++worker->group->busy;
+  occupy(*worker, request);
   std::exception_ptr error = run_one(*worker, request, lock);
   Requests finished;
   const bool ended = end_run(*worker, request, std::move(error), finished);

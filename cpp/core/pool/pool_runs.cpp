@@ -30,7 +30,7 @@ bool Pool::join_forming(const std::shared_ptr<Request>& request) {
     return false;
   }
   for (const auto& worker : workers_) {
-    if (worker->forming && !worker->batch.empty() && usable(*worker->group) &&
+    if (worker->forming && !worker->batch.empty() && usable(*worker->group) && takes(*worker->group, *request) &&
         worker->batch.front()->batch_key_ == request->batch_key_ &&
         worker->batched + request->batch_size_ <= options_.batching.max_size &&
         (!request->device || *request->device == worker->group->device)) {
@@ -68,7 +68,7 @@ void Pool::gather(Worker& worker, Lock& lock) {
     for (auto next = queue->begin(); next != queue->end() && worker.batched < most && looked_at < 4 * most;
          ++looked_at) {
       Request& request = **next++;
-      if (request.batch_key_ == key && worker.batched + request.batch_size_ <= most) {
+      if (request.batch_key_ == key && worker.batched + request.batch_size_ <= most && takes(*worker.group, request)) {
         worker.batched += request.batch_size_;
         assign(worker, unqueue(request));
       }
@@ -105,7 +105,16 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
     conclude(worker, batch.front(), std::move(error), finished);
   } else if (!batch.empty()) {
     joint_error = run_joint(worker, batch, lock);
+    const auto suspicion = joint_error && movable(batch) ? suspect(worker, joint_error) : nullptr;
     for (const auto& request : batch) {
+      if (suspicion && may_try_elsewhere(*request)) {
+        hold(*worker.group, *request, suspicion);
+        place(request);
+        continue;
+      }
+      if (joint_error && request->suspicion_) {
+        request->suspicion_->cleared = true;  // the same failed here
+      }
       std::exception_ptr error = joint_error;
       if (error && !request->unwanted_ && !request->expired_ && worker.group->broken.empty()) {
         worker.batch = {request};  // which of them made the batch fail is found by running each alone
@@ -115,10 +124,10 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
     }
   }
   worker.batch.clear();
-  // What is finished is held by `finished` alone: freed under the lock, it could not ask the pool for anything.
+  lock.unlock();
+  // What is finished is held by `finished` alone. Freed under the lock, it could not ask the pool for anything.
   all.clear();
   batch.clear();
-  lock.unlock();
   joint_error = nullptr;
   announce(finished);
   lock.lock();
@@ -197,10 +206,8 @@ void Pool::conclude(Worker& worker, const std::shared_ptr<Request>& request, std
                     Requests& finished) {
   if (end_run(worker, *request, std::move(error), finished)) {
     finished.push_back(request);
-  } else if (Worker* idle = idle_worker(*request)) {
-    give(*idle, request);
   } else {
-    enqueue(request);
+    place(request);
   }
 }
 
@@ -216,6 +223,9 @@ bool Pool::end_run(Worker& worker, Request& request, std::exception_ptr error, R
   if (error && group.broken.empty()) {
     if (!worker.why_broken.empty()) {
       take_out(group, worker.why_broken, finished);
+    } else if (const auto suspicion = may_try_elsewhere(request) ? suspect(worker, error) : nullptr) {
+      hold(group, request, suspicion);
+      return false;
     }
   } else if (error && any_usable() && !request.retried_ && !request.device && !request.unwanted_ && !request.expired_) {
     // The device broke under another request's run.
@@ -234,6 +244,7 @@ bool Pool::end_run(Worker& worker, Request& request, std::exception_ptr error, R
     finish(request, Request::Outcome::failed, std::move(error));
   } else {
     ++group.done;
+    note_success(worker);
     finish(request, Request::Outcome::done);
   }
   group.queue.record((request.started - request.submitted + request.waiting_for_session).count());
@@ -259,6 +270,7 @@ void Pool::take_out(Group& group, const std::string& reason, Requests& finished)
   group.broken = reason;
   fail_waiting(group, make_error(ErrorKind::device, to_string(group.device) + " was taken out of the pool: " + reason),
                finished);
+  refresh();
 }
 
 void Pool::finish(Request& request, Request::Outcome outcome, std::exception_ptr error) {
@@ -273,6 +285,14 @@ void Pool::finish(Request& request, Request::Outcome outcome, std::exception_ptr
   request.worker_ = nullptr;
   request.outcome = outcome;
   request.error = std::move(error);
+  if (std::shared_ptr<Suspicion> suspicion = std::move(request.suspicion_)) {
+    suspicion->cleared |= outcome != Request::Outcome::done || request.ran_on == suspicion->device;
+    if (suspicion.use_count() == 1) {
+      const Suspicion decided = *suspicion;
+      suspicion.reset();
+      decide(decided);
+    }
+  }
 }
 
 void Pool::announce(Requests& finished) {

@@ -20,6 +20,7 @@
 namespace ortmulti {
 
 class Session;
+struct Suspicion;
 
 /// One run that a pool is asked for. Who asks fills in the question and hands it over; the answer may be read once
 /// `finished` was called.
@@ -76,6 +77,7 @@ class Request {
   bool expired_ = false;
   bool unwanted_ = false;  // cancelled while it ran
   bool retried_ = false;
+  std::shared_ptr<Suspicion> suspicion_;  // its failed run's, while it is tried elsewhere
   // How its last run failed. Kept until the request is freed: an error may be Python's, and no lock is held then.
   std::exception_ptr run_error_;
   std::list<std::shared_ptr<Request>>::iterator position_;  // while it waits

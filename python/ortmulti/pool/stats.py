@@ -51,7 +51,7 @@ class DeviceStats:
         busy: Requests that are under way now.
         waiting: Requests that wait for this device alone.
         done, failed, cancelled: Requests that ended so, after they had been given to a session.
-        retried: Requests that were given to another device, since this one broke under another's run.
+        retried: Requests that were given to another device, since their run failed here or the device broke.
         runs: Runs of the model; with batching fewer than requests.
         broken: Why the device failed to start, or was taken out of the pool; empty where it did not and was not.
         queue: From a request's start until the session is there for it.
@@ -63,6 +63,8 @@ class DeviceStats:
         memory_used, memory_total: Of a GPU's memory, in bytes: what all processes use, and all of it; None on the CPU,
             and where it cannot be asked.
         restarts: How often a worker's process was started again, with ``backend="processes"``.
+        suspended: Why the device gets only probes and requests that name it: its runs failed, and the same requests
+            succeeded on other devices. Empty if it gets requests.
     """
 
     device: str
@@ -83,6 +85,7 @@ class DeviceStats:
     memory_used: int | None = None
     memory_total: int | None = None
     restarts: int = 0
+    suspended: str = ""
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,7 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
         yield sample("runs_total", device.runs, device=device.device)
     yield from metric("runs_unbatched_total", "counter", "Joint runs whose outputs could not be split.")
     yield sample("runs_unbatched_total", stats.unbatched)
-    yield from metric("requests_retried_total", "counter", "Requests given to another device, since one broke.")
+    yield from metric("requests_retried_total", "counter", "Requests given to another device after a failure.")
     for device in stats.devices:
         yield sample("requests_retried_total", device.retried, device=device.device)
     yield from metric("worker_restarts_total", "counter", "Workers' processes that were started again.")
@@ -189,6 +192,9 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
     yield from metric("device_state", "gauge", "1 for the state that a device is in.")
     for device in stats.devices:
         yield sample("device_state", 1, device=device.device, state=device.state)
+    yield from metric("device_suspended", "gauge", "1 while a device gets only probes, since its runs failed.")
+    for device in stats.devices:
+        yield sample("device_suspended", int(bool(device.suspended)), device=device.device)
     for name, text in (("memory_used", "Of a GPU, by all processes."), ("memory_total", "Of a GPU.")):
         yield from metric(f"{name}_bytes", "gauge", text)
         for device in stats.devices:
