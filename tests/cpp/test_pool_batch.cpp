@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/ort/library.hpp"
@@ -384,6 +385,103 @@ TEST_F(BatchTest, CloseDoesNotWaitForMore) {
   const auto request = submit({1, 1}, 4);
   pool->close(false);
   EXPECT_EQ(numbers(request->outputs[0]), std::vector<float>{8});
+}
+
+// A pool by whose clock each run takes 100 hours, so that a session waits up to 10 for the clients it has answered.
+class GraceTest : public BatchTest {
+ protected:
+  void make_slow(std::chrono::nanoseconds max_delay) {
+    Pool::Options options;
+    options.batching = {8, max_delay, 0, {}};
+    options.now = [this] { return Pool::Clock::time_point(hours(now.load())); };
+    pool = Pool::make(options);
+    runner->action = [this](Request& request) {
+      twice(request);
+      sizes.push_back(shape_of(request.inputs.values()[0])[0]);
+      now += 100;
+    };
+    pool->add({runner});
+  }
+  // Requests whose own delay is over.
+  void submit_late(int count) {
+    for (int i = 0; i < count; ++i) {
+      const auto request = request_of({1, 1});
+      request->submitted = Pool::Clock::now() - hours(2);
+      EXPECT_TRUE(pool->submit(request, std::nullopt));
+    }
+  }
+  // One runs, and then three that have waited meanwhile are taken.
+  void run_one_and_take_three() {
+    runner->hold();
+    submit_late(1);
+    runner->wait_for_runs(1);
+    submit_late(3);
+    runner->release();
+    while (pool->stats().waiting != 0) {
+      std::this_thread::yield();
+    }
+  }
+
+  std::atomic<int> now{0};
+};
+
+TEST_F(GraceTest, ARunWaitsForTheClientsThatWereJustAnswered) {
+  make_slow(hours(1));
+  run_one_and_take_three();
+  submit_late(1);
+  answers.wait_for(5);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 4}));
+  submit_late(4);  // to an idle session, which has answered four
+  answers.wait_for(9);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 4, 4}));
+}
+
+TEST_F(GraceTest, TheWaitEndsWhenNobodyCame) {
+  make_slow(milliseconds(1));
+  run_one_and_take_three();
+  answers.wait_for(4);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 3}));
+}
+
+TEST_F(GraceTest, WithoutADelayThereIsNoWait) {
+  make_slow(milliseconds(0));
+  run_one_and_take_three();
+  answers.wait_for(4);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 3}));
+}
+
+TEST(Grace, WaitsForATenthOfTheTimeBetweenRuns) {
+  Grace grace;
+  EXPECT_EQ(grace.longest_wait(1).count(), 0);
+  grace.record_run(32, milliseconds(20));
+  EXPECT_EQ(grace.answered(), 32U);
+  EXPECT_EQ(grace.longest_wait(1), milliseconds(2));
+  EXPECT_EQ(grace.longest_wait(4), std::chrono::microseconds(500));
+  grace.record_run(16, milliseconds(100));
+  EXPECT_EQ(grace.answered(), 16U);
+  EXPECT_EQ(grace.longest_wait(1), milliseconds(3));  // the average moves by an eighth
+  for (int i = 0; i < 100; ++i) {
+    grace.record_run(1, std::chrono::microseconds(400));
+  }
+  EXPECT_EQ(grace.longest_wait(1).count(), 0);  // a thread needs as long to wake up
+}
+
+TEST(Grace, IsTriedLessOftenWhileItBringsNothing) {
+  Grace grace;
+  const auto tried_after = [&grace] {
+    int skipped = 0;
+    for (; !grace.tries(); ++skipped) {
+    }
+    return skipped;
+  };
+  EXPECT_EQ(tried_after(), 0);
+  for (const int skipped : {1, 3, 7, 15, 31, 63, 63}) {
+    grace.record_wait(15, 32);
+    EXPECT_EQ(tried_after(), skipped);
+  }
+  grace.record_wait(16, 32);
+  EXPECT_EQ(tried_after(), 0);
+  EXPECT_EQ(tried_after(), 0);
 }
 
 TEST(Batch, KeyTellsApartWhatCannotJoin) {

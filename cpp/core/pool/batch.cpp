@@ -71,6 +71,29 @@ std::size_t Batching::padded(std::size_t size) const noexcept {
   return next == sizes.end() ? size : *next;
 }
 
+void Grace::record_run(std::size_t size, std::chrono::nanoseconds time) noexcept {
+  answered_ = size;
+  run_time_ += run_time_.count() == 0 ? time : (time - run_time_) / 8;
+}
+
+std::chrono::nanoseconds Grace::longest_wait(std::size_t workers) const noexcept {
+  constexpr std::chrono::microseconds shortest{50};  // a thread needs as long to wake up
+  const std::chrono::nanoseconds time = run_time_ / 10 / static_cast<std::int64_t>(workers);
+  return time < shortest ? std::chrono::nanoseconds(0) : time;
+}
+
+bool Grace::tries() noexcept {
+  const bool now = left_ == 0;
+  left_ -= now ? 0 : 1;
+  return now;
+}
+
+void Grace::record_wait(std::size_t came, std::size_t most) noexcept {
+  constexpr unsigned longest = 63;
+  pause_ = 2 * came >= most ? 0 : std::min(2 * pause_ + 1, longest);
+  left_ = pause_;
+}
+
 std::size_t batch_size(const Request& request, std::size_t axis) {
   std::size_t size = 0;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {

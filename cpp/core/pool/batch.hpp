@@ -24,6 +24,34 @@ struct Batching {
   bool enabled() const noexcept { return max_size > 1; }
 };
 
+/// How long a session that became free waits for the next requests of the clients that it has just answered. They come
+/// at once if they are clients that wait for each answer: without the wait they would miss this run, and form another
+/// half batch during it. A wait that brings too few makes the next ones rarer, down to one after 64 runs.
+class Grace {
+ public:
+  /// After a run: the size of its batch, and how long it took.
+  void record_run(std::size_t size, std::chrono::nanoseconds time) noexcept;
+
+  /// How long to wait at most after a run, where `workers` take requests from one queue: a tenth of the average time
+  /// between their runs.
+  std::chrono::nanoseconds longest_wait(std::size_t workers) const noexcept;
+
+  /// Whether to wait this time.
+  bool tries() noexcept;
+
+  /// After a wait in which at most `most` came.
+  void record_wait(std::size_t came, std::size_t most) noexcept;
+
+  /// The size of the last run's batch.
+  std::size_t answered() const noexcept { return answered_; }
+
+ private:
+  std::size_t answered_ = 0;
+  std::chrono::nanoseconds run_time_{0};  // exponential average
+  unsigned pause_ = 0;                    // runs between two waits
+  unsigned left_ = 0;
+};
+
 /// The size of the request's inputs along the axis; 0 where it cannot be batched: no input, inputs that differ in it or
 /// have no such dimension, or values that are no tensors of elements of a fixed size.
 std::size_t batch_size(const Request& request, std::size_t axis);

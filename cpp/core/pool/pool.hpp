@@ -68,7 +68,8 @@ class Pool {
   struct Options {
     std::optional<std::size_t> max_waiting;  ///< Requests that may wait; by default any number.
     Batching batching;
-    std::function<Clock::time_point()> now = Clock::now;  ///< Tells when a suspended device is probed.
+    std::function<Clock::time_point()> now =
+        Clock::now;  ///< Tells when a suspended device is probed; and how long runs took.
   };
 
   /// A pool without sessions; to be closed before the last reference goes, or it closes itself, which waits.

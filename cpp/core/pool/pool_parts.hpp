@@ -56,10 +56,14 @@ struct Pool::Worker {
   const void* session = nullptr;  // the runner's, to be counted
   bool busy = false;
   bool stopping = false;
-  bool given = false;         // something to run, which may have been taken back
-  bool forming = false;       // its batch may grow
-  Requests batch;             // what it has to run
-  std::size_t batched = 0;    // the size of that
+  bool given = false;       // something to run, which may have been taken back
+  bool forming = false;     // its batch may grow
+  Requests batch;           // what it has to run
+  std::size_t batched = 0;  // the size of that
+  std::size_t enough = 0;   // the size with which a forming batch begins at once
+  bool at_once = false;     // it got its requests as its last run ended
+  Clock::time_point freed;  // when that run had ended
+  Grace grace;
   Request* in_run = nullptr;  // what the runner has
   std::string why_broken;     // since the last run
   bool probing = false;       // it got its requests while the device was suspended

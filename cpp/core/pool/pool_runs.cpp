@@ -22,6 +22,7 @@ void Pool::work(Worker& worker) {
     worker.given = false;
     run_batch(worker, lock);
     hand_over(worker);
+    worker.at_once = worker.given;
   }
 }
 
@@ -36,7 +37,7 @@ bool Pool::join_forming(const std::shared_ptr<Request>& request) {
         (!request->device || *request->device == worker->group->device)) {
       assign(*worker, request);
       worker->batched += request->batch_size_;
-      if (worker->batched == options_.batching.max_size) {
+      if (worker->batched >= worker->enough) {
         worker->wake.notify_one();
       }
       return true;
@@ -74,11 +75,32 @@ void Pool::gather(Worker& worker, Lock& lock) {
       }
     }
   }
-  if (options_.batching.max_delay.count() > 0) {
-    worker.wake.wait_until(lock, until, [&] {
-      return worker.batched >= most || worker.batch.empty() || closing_ || !usable(*worker.group);
-    });
+  const std::chrono::nanoseconds max_delay = options_.batching.max_delay;
+  if (max_delay.count() == 0) {
+    return;
   }
+  worker.enough = most;
+  const auto complete = [&] {
+    return worker.batched >= worker.enough || worker.batch.empty() || closing_ || !usable(*worker.group);
+  };
+  const std::size_t waited = worker.at_once ? worker.batched : 0;
+  if (worker.wake.wait_until(lock, until, complete)) {
+    return;
+  }
+  const std::size_t there = worker.batched;
+  worker.enough = std::min(most, waited + worker.grace.answered());
+  Clock::time_point now = Clock::now();
+  const Clock::time_point end = worker.freed + worker.grace.longest_wait(workers_.size());
+  if (complete() || now >= end || !worker.grace.tries()) {
+    return;
+  }
+  for (std::size_t before = 0; worker.batched > before && now < end; now = Clock::now()) {  // while any come
+    before = worker.batched;
+    if (worker.wake.wait_until(lock, std::min(end, now + max_delay), complete)) {
+      break;
+    }
+  }
+  worker.grace.record_wait(worker.batched - std::min(worker.batched, there), worker.enough - there);
 }
 
 void Pool::run_batch(Worker& worker, Lock& lock) {
@@ -100,6 +122,8 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
     }
   }
   worker.batch = batch;
+  const std::size_t size = worker.batched;
+  const Clock::time_point began = options_.now();
   if (batch.size() == 1 && !needs_padding(*batch.front())) {
     std::exception_ptr error = run_one(worker, *batch.front(), lock);
     conclude(worker, batch.front(), std::move(error), finished);
@@ -124,6 +148,10 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
     }
   }
   worker.batch.clear();
+  if (!joint_error) {
+    worker.grace.record_run(size, options_.now() - began);
+  }
+  worker.freed = Clock::now();
   lock.unlock();
   // What is finished is held by `finished` alone. Freed under the lock, it could not ask the pool for anything.
   all.clear();

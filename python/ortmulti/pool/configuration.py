@@ -27,8 +27,11 @@ class Batching:
 
     Attributes:
         max_size: The largest size of a joint run along ``axis``; 2 or more.
-        max_delay_ms: How long the first request of a joint run waits for others, in milliseconds; default 0: only what
-            waits already is joined.
+        max_delay_ms: How long the first request of a joint run waits for others, in milliseconds, from its arrival;
+            default 0: only what waits already is joined. A request that arrives during a run has often waited longer
+            when the run ends. With a delay the session then also waits for the clients that it has just answered, if
+            they usually ask again at once: at most a tenth of a run's average time, and not beyond ``max_delay_ms``
+            without a new request.
         axis: The dimension of all inputs and outputs along which they are joined; default 0.
         sizes: The sizes that runs have along ``axis``, ascending, the last one ``max_size``: what is smaller is padded
             to the next one with copies of its last row, whose outputs are dropped. Default empty: any size. For models
