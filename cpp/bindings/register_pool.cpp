@@ -275,6 +275,25 @@ py::dict to_dict(const LatencyHistogram& histogram) {
   result["p95"] = seconds(histogram.quantile_ns(0.95));
   result["p99"] = seconds(histogram.quantile_ns(0.99));
   result["p999"] = seconds(histogram.quantile_ns(0.999));
+  const auto counts = histogram.counts_up_to_bounds();
+  py::tuple buckets(counts.size());
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    buckets[i] = py::make_tuple(static_cast<double>(LatencyHistogram::bounds_ns[i]) / 1e9, counts[i]);
+  }
+  result["buckets"] = std::move(buckets);
+  return result;
+}
+
+py::dict to_dict(const SizeHistogram& histogram) {
+  const auto counts = histogram.counts_up_to_bounds();
+  py::tuple buckets(counts.size());
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    buckets[i] = py::make_tuple(std::size_t{1} << i, counts[i]);
+  }
+  py::dict result;
+  result["count"] = histogram.count();
+  result["sum"] = histogram.sum();
+  result["buckets"] = std::move(buckets);
   return result;
 }
 
@@ -314,6 +333,7 @@ py::dict to_dict(const PoolStats& stats) {
     entry["copy"] = to_dict(device.copy);
     entry["run"] = to_dict(device.run);
     entry["total"] = to_dict(device.total);
+    entry["batch_size"] = to_dict(device.batch_size);
     devices.append(std::move(entry));
   }
   py::dict result;

@@ -96,6 +96,7 @@ from ortmulti.pool.futures import PoolFuture as PoolFuture
 from ortmulti.pool.load import load as load
 from ortmulti.pool.pool import Pool as Pool
 from ortmulti.pool.stats import DeviceStats as DeviceStats
+from ortmulti.pool.stats import Histogram as Histogram
 from ortmulti.pool.stats import Latency as Latency
 from ortmulti.pool.stats import PoolStats as PoolStats
 from ortmulti.session import InferenceSession as InferenceSession

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -48,6 +50,37 @@ TEST(LatencyHistogram, KeepsWhatLiesOutsideAtItsEnds) {
   EXPECT_EQ(histogram.quantile_ns(0.5), 0);
   EXPECT_GT(histogram.max_ns(), std::int64_t{9} * 3600 * 1000000000);
   EXPECT_EQ(histogram.count(), 2U);
+}
+
+TEST(LatencyHistogram, CountsUpToBoundsAreRightToThreePercent) {
+  LatencyHistogram histogram;
+  const auto& bounds = LatencyHistogram::bounds_ns;
+  for (const std::int64_t bound : bounds) {
+    histogram.record(bound - bound / 32);
+    histogram.record(bound + 1);
+  }
+  const auto counts = histogram.counts_up_to_bounds();
+  for (std::size_t i = 0; i < bounds.size(); ++i) {
+    EXPECT_EQ(counts[i], 2 * i + 1) << bounds[i];
+  }
+  EXPECT_EQ(histogram.count(), 2 * bounds.size());
+}
+
+TEST(SizeHistogram, CountsUpToPowersOfTwo) {
+  SizeHistogram histogram;
+  for (const std::size_t size : {1U, 2U, 3U, 4U, 5U, 64U, 65U, 1024U, 1025U, 100000U}) {
+    histogram.record(size);
+  }
+  EXPECT_EQ(histogram.counts_up_to_bounds(),
+            (std::array<std::uint64_t, SizeHistogram::bounds>{1, 2, 4, 5, 5, 5, 6, 7, 7, 7, 8}));
+  EXPECT_EQ(histogram.count(), 10U);
+  EXPECT_EQ(histogram.sum(), 102193U);
+  SizeHistogram other;
+  other.record(3);
+  histogram.merge(other);
+  EXPECT_EQ(histogram.counts_up_to_bounds()[2], 5U);
+  EXPECT_EQ(histogram.count(), 11U);
+  EXPECT_EQ(histogram.sum(), 102196U);
 }
 
 TEST(LatencyHistogram, MergesAsIfRecordedTogether) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -34,6 +35,8 @@ def test_counts_and_times(backend: BackendName) -> None:
         assert times.count == 12
         assert 0 <= times.p50 <= times.p95 <= times.p99 <= times.p999 <= times.max <= times.sum
         assert times.mean == times.sum / 12
+        assert all(below <= above for (_, below), (_, above) in itertools.pairwise(times.buckets))
+        assert times.buckets[-1] == (10.0, 12)
     assert device.total.sum == pytest.approx(device.queue.sum + device.run.sum, rel=1e-6)
     assert stats.throughput == 11 / stats.seconds
 
@@ -42,17 +45,45 @@ def test_prometheus_has_each_metric_once_and_its_labels() -> None:
     with ortmulti.load(onnx_models.matmul(), "cpu") as pool:
         pool.run(None, X)
         text = pool.stats().prometheus({"model": 'a "quoted"\\ name\n'})
-    names = re.findall(r"^# TYPE (\S+) (counter|gauge|summary)$", text, re.M)
+    names = re.findall(r"^# TYPE (\S+) (counter|gauge|histogram)$", text, re.M)
     assert len(names) == len({name for name, _ in names}) >= 9
     for line in text.splitlines():
         if not line.startswith("#"):
             match = re.fullmatch(r'(\w+)\{model="a \\"quoted\\"\\\\ name\\n"(,\w+="[^"]*")*\} (\S+)', line)
             assert match is not None, line
             float(match[3])
-            base = match[1].removesuffix("_sum").removesuffix("_count")
+            base = match[1].removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
             assert base in {name for name, _ in names} or match[1] in {name for name, _ in names}
     assert 'ortmulti_requests_total{model="a \\"quoted\\"\\\\ name\\n",device="cpu",outcome="done"} 1\n' in text
     with ortmulti.load(onnx_models.matmul(), "cpu") as pool:
         text = pool.stats().prometheus()
     assert "ortmulti_waiting 0\n" in text
     assert 'ortmulti_device_suspended{device="cpu"} 0\n' in text
+
+
+def test_prometheus_has_histograms_that_can_be_added() -> None:
+    with ortmulti.load(onnx_models.matmul(), "cpu", batching=ortmulti.Batching(4, 60_000)) as pool:
+        for future in [pool.submit(None, X) for _ in range(4)]:
+            future.result()
+        stats = pool.stats()
+    text = stats.prometheus()
+    for name in ("queue_seconds", "copy_seconds", "run_seconds", "total_seconds", "batch_size"):
+        buckets = re.findall(rf'^ortmulti_{name}_bucket{{device="cpu",le="(\S+)"}} (\d+)$', text, re.M)
+        bounds = [float(bound) for bound, _ in buckets]
+        counts = [int(count) for _, count in buckets]
+        assert bounds == sorted(set(bounds))
+        assert counts == sorted(counts)
+        assert (buckets[-1][0], float(counts[-1])) == ("+Inf", _value(text, f"{name}_count"))
+    assert "quantile=" not in text
+    assert stats.devices[0].batch_size == ortmulti.Histogram(
+        2, 4.0, ((1, 0), *((2**power, 2) for power in range(1, 11)))
+    )
+    assert 'ortmulti_batch_size_bucket{device="cpu",le="1"} 0\n' in text
+    assert 'ortmulti_batch_size_bucket{device="cpu",le="2"} 2\n' in text
+    assert _value(text, "total_seconds_sum") == stats.devices[0].total.sum
+
+
+def _value(text: str, name: str) -> float:
+    match = re.search(rf'^ortmulti_{name}{{device="cpu"}} (\S+)$', text, re.M)
+    assert match is not None, name
+    return float(match[1])

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace ortmulti {
 
@@ -58,6 +59,46 @@ std::int64_t LatencyHistogram::quantile_ns(double q) const noexcept {
     }
   }
   return max_ns_;
+}
+
+std::array<std::uint64_t, LatencyHistogram::bounds_ns.size()> LatencyHistogram::counts_up_to_bounds() const noexcept {
+  std::array<std::uint64_t, bounds_ns.size()> result{};
+  std::uint64_t seen = 0;
+  std::size_t bucket = 0;
+  for (std::size_t i = 0; i < bounds_ns.size(); ++i) {
+    const auto bound = static_cast<std::uint64_t>(bounds_ns[i]);
+    for (; upper_bound(static_cast<int>(bucket)) <= bound; ++bucket) {
+      seen += counts_[bucket];
+    }
+    result[i] = seen;
+  }
+  return result;
+}
+
+void SizeHistogram::record(std::size_t size) noexcept {
+  std::size_t index = 0;
+  while (index < bounds && (std::size_t{1} << index) < size) {
+    ++index;
+  }
+  ++counts_[index];
+  sum_ += size;
+}
+
+void SizeHistogram::merge(const SizeHistogram& other) noexcept {
+  for (std::size_t i = 0; i < counts_.size(); ++i) {
+    counts_[i] += other.counts_[i];
+  }
+  sum_ += other.sum_;
+}
+
+std::uint64_t SizeHistogram::count() const noexcept {
+  return std::accumulate(counts_.begin(), counts_.end(), std::uint64_t{0});
+}
+
+std::array<std::uint64_t, SizeHistogram::bounds> SizeHistogram::counts_up_to_bounds() const noexcept {
+  std::array<std::uint64_t, bounds> result{};
+  std::partial_sum(counts_.begin(), counts_.end() - 1, result.begin());
+  return result;
 }
 
 }  // namespace ortmulti

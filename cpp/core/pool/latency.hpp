@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace ortmulti {
@@ -9,6 +10,12 @@ namespace ortmulti {
 /// a quantile is right to 3%. Memory of a fixed size (11 KiB); not for several threads at once.
 class LatencyHistogram {
  public:
+  /// The bounds of counts_up_to_bounds(), as metrics have them: from 10 microseconds to 10 seconds.
+  static constexpr std::array<std::int64_t, 19> bounds_ns{
+      10'000,      25'000,        50'000,        100'000,       250'000,       500'000,     1'000'000,
+      2'500'000,   5'000'000,     10'000'000,    25'000'000,    50'000'000,    100'000'000, 250'000'000,
+      500'000'000, 1'000'000'000, 2'500'000'000, 5'000'000'000, 10'000'000'000};
+
   /// Below 0 counts as 0, above 9 hours as 9 hours.
   void record(std::int64_t nanoseconds) noexcept;
   void merge(const LatencyHistogram& other) noexcept;
@@ -18,6 +25,8 @@ class LatencyHistogram {
   std::int64_t max_ns() const noexcept { return max_ns_; }
   /// The time that the part `q` (0 to 1) of them did not exceed, at most max_ns(); 0 where nothing was recorded.
   std::int64_t quantile_ns(double q) const noexcept;
+  /// For each of `bounds_ns` how many did not exceed it. One that is up to 3% below a bound may count as above it.
+  std::array<std::uint64_t, bounds_ns.size()> counts_up_to_bounds() const noexcept;
 
  private:
   static constexpr int sub_bits = 5;
@@ -31,6 +40,24 @@ class LatencyHistogram {
   std::uint64_t count_ = 0;
   std::int64_t sum_ns_ = 0;
   std::int64_t max_ns_ = 0;
+};
+
+/// How many requests ran together: counts up to powers of two. Not for several threads at once.
+class SizeHistogram {
+ public:
+  static constexpr int bounds = 11;  ///< 1, 2, 4, and so on up to 1024.
+
+  void record(std::size_t size) noexcept;
+  void merge(const SizeHistogram& other) noexcept;
+
+  std::uint64_t count() const noexcept;
+  std::uint64_t sum() const noexcept { return sum_; }
+  /// For each bound how many did not exceed it.
+  std::array<std::uint64_t, bounds> counts_up_to_bounds() const noexcept;
+
+ private:
+  std::array<std::uint64_t, bounds + 1> counts_{};  // the last: above all bounds
+  std::uint64_t sum_ = 0;
 };
 
 }  // namespace ortmulti

@@ -46,6 +46,7 @@ struct DeviceStats {
   LatencyHistogram copy;      ///< Copying inputs to the device and outputs from it.
   LatencyHistogram run;       ///< The rest of the time from started to ended.
   LatencyHistogram total;     ///< Total latency: from submitted to ended.
+  SizeHistogram batch_size;   ///< Requests of each run.
 };
 
 struct PoolStats {

@@ -47,6 +47,7 @@ void add_to(PoolStats& total, const PoolStats& more) {
     found->copy.merge(device.copy);
     found->run.merge(device.run);
     found->total.merge(device.total);
+    found->batch_size.merge(device.batch_size);
   }
 }
 
@@ -312,6 +313,7 @@ PoolStats Pool::own_stats() const {
     device.copy = group->copy;
     device.run = group->run;
     device.total = group->total;
+    device.batch_size = group->batch_size;
     stats.devices.push_back(std::move(device));
   }
   return stats;

@@ -48,6 +48,7 @@ struct Pool::Group {
   LatencyHistogram copy;
   LatencyHistogram run;
   LatencyHistogram total;
+  SizeHistogram batch_size;
 };
 
 struct Pool::Worker {

@@ -164,6 +164,7 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
 std::exception_ptr Pool::run_one(Worker& worker, Request& request, Lock& lock) {
   worker.in_run = &request;
   ++worker.group->runs;
+  worker.group->batch_size.record(std::max<std::size_t>(1, worker.batch.size()));  // none in a caller's thread
   lock.unlock();
   std::exception_ptr error;
   std::string why_broken;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,27 +10,22 @@ from typing import Any
 from ortmulti import _core
 from ortmulti.errors import Error
 
-__all__ = ["DeviceStats", "Latency", "PoolStats"]
+__all__ = ["DeviceStats", "Histogram", "Latency", "PoolStats"]
 
 
 @dataclass(frozen=True)
-class Latency:
-    """How long something took, in seconds. Quantiles are exact to 3%, and never too low.
+class Histogram:
+    """How large something was.
 
     Attributes:
         count: How often it was measured.
-        sum: All of it together.
-        max: The longest.
-        p50, p95, p99, p999: What 50%, 95%, 99% and 99.9% did not exceed; 0 where nothing was measured.
+        sum: The sum of all values.
+        buckets: Pairs of a fixed upper bound and the number of values that did not exceed it, ascending.
     """
 
     count: int
     sum: float
-    max: float
-    p50: float
-    p95: float
-    p99: float
-    p999: float
+    buckets: tuple[tuple[float, int], ...]
 
     @property
     def mean(self) -> float:
@@ -37,8 +33,28 @@ class Latency:
         return self.sum / self.count if self.count else 0.0
 
 
+@dataclass(frozen=True)
+class Latency(Histogram):
+    """How long something took, in seconds. Quantiles are exact to 3%, and never too low.
+
+    Attributes:
+        count: How often it was measured.
+        sum: All of it together.
+        buckets: Pairs of a fixed upper bound and the number of values that did not exceed it, exact to 3%.
+        max: The longest.
+        p50, p95, p99, p999: What 50%, 95%, 99% and 99.9% did not exceed; 0 where nothing was measured.
+    """
+
+    max: float
+    p50: float
+    p95: float
+    p99: float
+    p999: float
+
+
 # Of what a backend does not do.
-_NEVER: dict[str, Any] = {"count": 0, "sum": 0.0, "max": 0.0, "p50": 0.0, "p95": 0.0, "p99": 0.0, "p999": 0.0}
+_NOTHING: dict[str, Any] = {"count": 0, "sum": 0.0, "buckets": ()}
+_NEVER: dict[str, Any] = {**_NOTHING, "max": 0.0, "p50": 0.0, "p95": 0.0, "p99": 0.0, "p999": 0.0}
 
 
 @dataclass(frozen=True)
@@ -65,6 +81,7 @@ class DeviceStats:
         restarts: How often a worker's process was started again, with ``backend="processes"``.
         suspended: Why the device gets only probes and requests that name it: its runs failed, and the same requests
             succeeded on other devices. Empty if it gets requests.
+        batch_size: Requests of each run; not counted with the backends ``"threads"`` and ``"processes"``.
     """
 
     device: str
@@ -86,6 +103,7 @@ class DeviceStats:
     memory_total: int | None = None
     restarts: int = 0
     suspended: str = ""
+    batch_size: Histogram = Histogram(**_NOTHING)
 
 
 @dataclass(frozen=True)
@@ -119,7 +137,8 @@ class PoolStats:
         for device in core["devices"]:
             latencies: dict[str, Any] = {name: Latency(**device.get(name, _NEVER)) for name in times}
             memory = _memory(device["device"]) if device.get("state") != "broken" else {}
-            devices.append(DeviceStats(**{**device, **latencies, **memory}))
+            batch_size = Histogram(**device.get("batch_size", _NOTHING))
+            devices.append(DeviceStats(**{**device, **latencies, **memory, "batch_size": batch_size}))
         return cls(**{**core, "devices": devices}, seconds=seconds)
 
     @property
@@ -128,7 +147,7 @@ class PoolStats:
         return sum(device.done for device in self.devices) / self.seconds if self.seconds > 0 else 0.0
 
     def prometheus(self, labels: Mapping[str, str] | None = None) -> str:
-        """The same in Prometheus's text format, version 0.0.4.
+        """The same in Prometheus's text format, version 0.0.4, with histograms of fixed buckets.
 
         Args:
             labels: Labels of every line, such as ``{"model": "resnet50"}``.
@@ -156,6 +175,13 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
 
     def sample(name: str, value: float, **more: str) -> str:
         return f"ortmulti_{name}{_braces({**labels, **more})} {value!r}"
+
+    def histogram(name: str, values: Histogram, device: str) -> Iterator[str]:
+        if values.buckets:
+            for bound, count in (*values.buckets, (math.inf, values.count)):
+                yield sample(f"{name}_bucket", count, device=device, le="+Inf" if bound == math.inf else f"{bound:g}")
+            yield sample(f"{name}_sum", values.sum, device=device)
+            yield sample(f"{name}_count", values.count, device=device)
 
     yield from metric("requests_total", "counter", "Requests that ended, by device and outcome.")
     for device in stats.devices:
@@ -206,18 +232,12 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
         ("run", "Of a run."),
         ("total", "From a request's start to its end."),
     ):
-        yield from metric(f"{name}_seconds", "summary", text)
+        yield from metric(f"{name}_seconds", "histogram", text)
         for device in stats.devices:
-            times: Latency = getattr(device, name)
-            for quantile, value in (
-                ("0.5", times.p50),
-                ("0.95", times.p95),
-                ("0.99", times.p99),
-                ("0.999", times.p999),
-            ):
-                yield sample(f"{name}_seconds", value, device=device.device, quantile=quantile)
-            yield sample(f"{name}_seconds_sum", times.sum, device=device.device)
-            yield sample(f"{name}_seconds_count", times.count, device=device.device)
+            yield from histogram(f"{name}_seconds", getattr(device, name), device.device)
+    yield from metric("batch_size", "histogram", "Requests of each run.")
+    for device in stats.devices:
+        yield from histogram("batch_size", device.batch_size, device.device)
 
 
 def _braces(labels: dict[str, str]) -> str:
