@@ -69,8 +69,8 @@ class Pool {
   struct Options {
     std::optional<std::size_t> max_waiting;  ///< Requests that may wait; by default any number.
     Batching batching;
-    std::function<Clock::time_point()> now =
-        Clock::now;  ///< Tells when a suspended device is probed; and how long runs took.
+    /// Tells when a suspended device is to be probed, and how long a batch's run took.
+    std::function<Clock::time_point()> now = Clock::now;
   };
 
   /// A pool without sessions; to be closed before the last reference goes, or it closes itself, which waits.
@@ -113,7 +113,7 @@ class Pool {
 
   PoolStats stats();
 
-  /// Whether a session on the device takes requests, of which it is not suspended.
+  /// Whether the device takes requests and is not suspended.
   bool serves(const Device& device) const;
 
   /// The runners of devices that take requests, to be warmed up; none after close().

@@ -148,7 +148,7 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
     }
   }
   worker.batch.clear();
-  if (!joint_error) {
+  if (!joint_error && !batch.empty()) {
     worker.grace.record_run(size, options_.now() - began);
   }
   worker.freed = Clock::now();
