@@ -175,9 +175,9 @@ TEST(CudaEvents, AThreadThatWaitsSpinsForMicrosecondsAndSleepsThen) {
   driver.event_destroy = [](CUevent) { return CUDA_SUCCESS; };
   CudaStartup startup(&driver, "");
   startup.make_current(0);
-  const CudaEvent spinning(startup, 0, CudaEvent::HostWait::spins);
+  const CudaEvent spinning(startup, 0);
   EXPECT_EQ(waits().flags, CU_EVENT_DISABLE_TIMING);
-  const CudaEvent event(startup, 0);
+  const CudaEvent event(startup, 0, CudaEvent::HostWait::sleeps);
   EXPECT_EQ(waits().flags, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
   const auto began = std::chrono::steady_clock::now();
   EXPECT_EQ(event.wait(), CUDA_SUCCESS);

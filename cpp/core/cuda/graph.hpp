@@ -31,7 +31,7 @@ class CudaEvent {
   /// How the host waits for it: a sleeping thread costs nothing and learns of the event some ten microseconds later.
   enum class HostWait { sleeps, spins };
 
-  CudaEvent(CudaStartup& startup, int device, HostWait host_wait = HostWait::sleeps);
+  CudaEvent(CudaStartup& startup, int device, HostWait host_wait = HostWait::spins);
   ~CudaEvent();
   CudaEvent(CudaEvent&& other) noexcept;
   CudaEvent(const CudaEvent&) = delete;

@@ -85,7 +85,7 @@ class WeightReader::Copies {
       const int device = targets_[i]->device().index;
       Lane& lane = lanes_.emplace_back(Lane{{}, CudaStream(startup_, device)});
       for (int buffer = 0; buffer < buffers; ++buffer) {
-        lane.events.emplace_back(startup_, device, CudaEvent::HostWait::spins);
+        lane.events.emplace_back(startup_, device);
       }
     }
   }
