@@ -265,6 +265,16 @@ class PythonPool {
   std::atomic<std::int64_t> last_run_ns_{std::numeric_limits<std::int64_t>::max()};
 };
 
+// (bound, count) pairs.
+template <typename Counts, typename Bound>
+py::tuple to_buckets(const Counts& counts, const Bound& bound) {
+  py::tuple buckets(counts.size());
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    buckets[i] = py::make_tuple(bound(i), counts[i]);
+  }
+  return buckets;
+}
+
 py::dict to_dict(const LatencyHistogram& histogram) {
   py::dict result;
   const auto seconds = [](std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; };
@@ -275,25 +285,17 @@ py::dict to_dict(const LatencyHistogram& histogram) {
   result["p95"] = seconds(histogram.quantile_ns(0.95));
   result["p99"] = seconds(histogram.quantile_ns(0.99));
   result["p999"] = seconds(histogram.quantile_ns(0.999));
-  const auto counts = histogram.counts_up_to_bounds();
-  py::tuple buckets(counts.size());
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    buckets[i] = py::make_tuple(static_cast<double>(LatencyHistogram::bounds_ns[i]) / 1e9, counts[i]);
-  }
-  result["buckets"] = std::move(buckets);
+  result["buckets"] = to_buckets(histogram.counts_up_to_bounds(), [](std::size_t i) {
+    return static_cast<double>(LatencyHistogram::bounds_ns[i]) / 1e9;
+  });
   return result;
 }
 
 py::dict to_dict(const SizeHistogram& histogram) {
-  const auto counts = histogram.counts_up_to_bounds();
-  py::tuple buckets(counts.size());
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    buckets[i] = py::make_tuple(std::size_t{1} << i, counts[i]);
-  }
   py::dict result;
   result["count"] = histogram.count();
   result["sum"] = histogram.sum();
-  result["buckets"] = std::move(buckets);
+  result["buckets"] = to_buckets(histogram.counts_up_to_bounds(), [](std::size_t i) { return std::size_t{1} << i; });
   return result;
 }
 

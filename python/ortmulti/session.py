@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
@@ -333,13 +332,9 @@ def create_sessions(
     if progress is not None and not callable(progress):
         raise InvalidType(f"progress is a function of (done, total, device), not {progress!r}")
     if tuning is not None:
-        from ortmulti._create.tuning import use
-        from ortmulti.devices import parse_devices
+        from ortmulti._create.tuning import use_for_request
 
-        asked = parse_devices("all") if request.named is None else request.named
-        kinds = [device.kind for device in asked]
-        tuned = use(tuning, request.model, kinds, request.options, request.provider_options)
-        request = dataclasses.replace(request, options=tuned.options, provider_options=tuned.provider_options or None)
+        request, _ = use_for_request(tuning, request)
     creation = Creation(request, progress=progress)
     creation.run()
     created = [creation.sessions[index] for index in sorted(creation.sessions)]

@@ -59,6 +59,21 @@ class PoolSuspension : public PoolWithFakes {
     return runner;
   }
 
+  // The other device, which runs one request until it is released.
+  std::shared_ptr<FakeRunner> add_busy() {
+    auto runner = add(good);
+    runner->hold();
+    submit(good);
+    runner->wait_for_runs(1);
+    return runner;
+  }
+
+  void wait_for_retries(std::uint64_t retries) {
+    while (stats_of(bad).retried < retries) {
+      std::this_thread::yield();
+    }
+  }
+
   Outcome ask(const std::optional<Device>& device = {}) {
     const auto request = submit(device);
     answers.wait_for(++asked);
@@ -364,15 +379,10 @@ TEST_F(PoolSuspension, ASuspensionEndsWhenTheOtherDevicesAreGone) {
 
 TEST_F(PoolSuspension, WhatIsTriedElsewhereRunsAgainWhereItFailedIfNoOtherDeviceIsLeft) {
   const auto runner = add_unsteady();
-  const auto other = add(good);
-  other->hold();
-  submit(good);
-  other->wait_for_runs(1);
+  const auto other = add_busy();
   works = false;
   const auto request = submit();
-  while (stats_of(bad).retried == 0) {
-    std::this_thread::yield();
-  }
+  wait_for_retries(1);
   EXPECT_EQ(runner->runs().size(), 1U);
   works = true;
   EXPECT_FALSE(pool->remove(good, Pool::Clock::now()));
@@ -385,17 +395,12 @@ TEST_F(PoolSuspension, WhatIsTriedElsewhereRunsAgainWhereItFailedIfNoOtherDevice
 
 TEST_F(PoolSuspension, AFailingDeviceWaitsForTheVerdict) {
   const auto runner = add_unsteady();
-  const auto other = add(good);
-  other->hold();
-  submit(good);
-  other->wait_for_runs(1);
+  const auto other = add_busy();
   works = false;
   for (int i = 0; i < 100; ++i) {
     submit();
   }
-  while (stats_of(bad).retried < 5) {
-    std::this_thread::yield();
-  }
+  wait_for_retries(5);
   EXPECT_EQ(pool->stats().waiting, 100U);
   EXPECT_EQ(runner->runs().size(), 5U);
   other->release();
@@ -408,19 +413,14 @@ TEST_F(PoolSuspension, AFailingDeviceWaitsForTheVerdict) {
 
 TEST_F(PoolSuspension, CancellingWhatIsTriedElsewhereEndsTheWaitForTheVerdict) {
   const auto runner = add_unsteady();
-  const auto other = add(good);
-  other->hold();
-  submit(good);
-  other->wait_for_runs(1);
+  const auto other = add_busy();
   works = false;
   std::vector<std::shared_ptr<Request>> requests;
   requests.reserve(6);
   for (int i = 0; i < 6; ++i) {
     requests.push_back(submit());
   }
-  while (stats_of(bad).retried < 5) {
-    std::this_thread::yield();
-  }
+  wait_for_retries(5);
   works = true;
   EXPECT_TRUE(pool->cancel(requests.front()));
   answers.wait_for(2);

@@ -60,7 +60,7 @@ class StagedCopies {
   void to_host(void* target, const void* source, std::size_t bytes);
   /// From this GPU's memory or another one's; done after wait().
   void from_device(void* target, int source_device, const void* source, std::size_t bytes);
-  /// Waits for what was asked of the stream. The thread sleeps, but for a few microseconds.
+  /// Waits for what was asked of the stream.
   void wait();
   CUstream stream() const noexcept { return stream_.get(); }
 

@@ -28,7 +28,8 @@ class CudaStream {
 /// An event without timing. Create it with the device's context current.
 class CudaEvent {
  public:
-  /// How the host waits for it: a sleeping thread costs nothing and learns of the event some ten microseconds later.
+  /// How the host waits for it. A sleeping thread costs nothing, but a run took 0.1 to 0.2 ms longer with it on an
+  /// H100.
   enum class HostWait { sleeps, spins };
 
   CudaEvent(CudaStartup& startup, int device, HostWait host_wait = HostWait::spins);

@@ -162,6 +162,8 @@ class Pool {
   /// Whether the group may get the request, which does not name another device.
   bool takes(Group& group, const Request& request) const;
   bool probe_due(const Group& group, const Request& request) const;
+  /// Whether another device may get the request, after the one that has it broke.
+  static bool may_move(const Request& request);
   /// Whether the request could be tried on another device, if one is there.
   static bool may_try_elsewhere(const Request& request);
   /// The same for those of a joint run whose answers are wanted.

@@ -256,7 +256,7 @@ bool Pool::end_run(Worker& worker, Request& request, std::exception_ptr error, R
       hold(group, request, suspicion);
       return false;
     }
-  } else if (error && any_usable() && !request.retried_ && !request.device && !request.unwanted_ && !request.expired_) {
+  } else if (error && any_usable() && may_move(request)) {
     // The device broke under another request's run.
     ++group.retried;
     request.retried_ = true;

@@ -70,9 +70,13 @@ bool Pool::probe_due(const Group& group, const Request& request) const {
          options_.now() >= group.next_probe;
 }
 
+bool Pool::may_move(const Request& request) {
+  return !request.device && !request.retried_ && !request.unwanted_ && !request.expired_;
+}
+
 bool Pool::may_try_elsewhere(const Request& request) {
   const bool callers_options = request.run_options != nullptr && !request.own_run_options;
-  return !request.device && !request.retried_ && !request.unwanted_ && !request.expired_ && !callers_options;
+  return may_move(request) && !callers_options;
 }
 
 bool Pool::movable(const Requests& batch) {

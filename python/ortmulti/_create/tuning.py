@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ from typing import Any, Self
 
 from ortmulti import _core, providers
 from ortmulti._create.config_entries import AFFINITIES, ENV_ALLOCATORS
-from ortmulti._create.request import core_options
+from ortmulti._create.request import CreationRequest, core_options
 from ortmulti._create.tuning_options import (
     LEVELS,
     MODES,
@@ -31,6 +32,7 @@ from ortmulti._runtime.environment import GlobalThreadPools, configure
 from ortmulti._runtime.nvml import Nvml
 from ortmulti._runtime.regular_file import read_json, write_atomically
 from ortmulti.cache.key import FileIdentity, digest_without, index_model, inline_weights
+from ortmulti.devices import parse_devices
 from ortmulti.errors import Fail, InvalidArgument, InvalidProtobuf, InvalidType, NoSuchFile
 from ortmulti.options import SessionOptions
 
@@ -411,6 +413,17 @@ def use_for_session(
     applied = use(tuning, model, [providers.kind_of(asked)], options, given, stacklevel=4)
     checked = {key: str(value) for key, value in applied.provider_options.items()}
     return applied.options, [(name, checked if name == providers.CUDA else values) for name, values in asked]
+
+
+def use_for_request(
+    tuning: str | os.PathLike[str] | Tuning, request: CreationRequest, load: Mapping[str, Any] | None = None
+) -> tuple[CreationRequest, Mapping[str, Any]]:
+    """As `use`, for a request: the request with its options and provider options, and the arguments of `load`."""
+    asked = parse_devices("all") if request.named is None else request.named
+    kinds = [device.kind for device in asked]
+    applied = use(tuning, request.model, kinds, request.options, request.provider_options, load, stacklevel=4)
+    changed = dataclasses.replace(request, options=applied.options, provider_options=applied.provider_options or None)
+    return changed, applied.load
 
 
 _WHERE = {"cpu": "the CPU", "cuda": "GPUs"}

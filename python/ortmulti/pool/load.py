@@ -160,7 +160,6 @@ def load(
     import dataclasses
     from functools import partial
 
-    from ortmulti.devices import parse_devices
     from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
     from ortmulti.pool.engine import check_arguments
     from ortmulti.pool.members import Members
@@ -168,15 +167,12 @@ def load(
 
     checks.instance("batching", batching, Batching, optional=True)
     if tuning is not None:
-        from ortmulti._create.tuning import use
+        from ortmulti._create.tuning import use_for_request
 
-        asked = parse_devices("all") if request.named is None else request.named
         arguments = {"sessions_per_device": sessions_per_device, "in_flight": in_flight, "cuda_graph": cuda_graph}
-        kinds = [device.kind for device in asked]
-        tuned = use(tuning, request.model, kinds, request.options, request.provider_options, arguments)
-        request = dataclasses.replace(request, options=tuned.options, provider_options=tuned.provider_options or None)
+        request, tuned = use_for_request(tuning, request, arguments)
         if backend == "core":
-            sessions, in_flight, cuda_graph = (tuned.load[name] for name in arguments)
+            sessions, in_flight, cuda_graph = (tuned[name] for name in arguments)
             request = dataclasses.replace(request, sessions_per_device=sessions)
     if not isinstance(cuda_graph, bool | CudaGraph):
         raise InvalidType(f"cuda_graph is an ortmulti.CudaGraph or a bool, not {cuda_graph!r}")
