@@ -38,8 +38,13 @@ DRIVER int cuDevicePrimaryCtxRetain(void** context, int handle) {
   *context = (void*)(intptr_t)(handle + 1);
   return 0;
 }
+static __thread void* current;
 DRIVER int cuCtxSetCurrent(void* context) {
-  (void)context;
+  current = context;
+  return 0;
+}
+DRIVER int cuCtxGetCurrent(void** context) {
+  *context = current;
   return 0;
 }
 static int memory(size_t* available, size_t* total) {
@@ -104,6 +109,7 @@ DRIVER int cuGetProcAddress_v2(const char* name, void** function, int version, u
       {"cuDeviceGet", (void*)cuDeviceGet},
       {"cuDevicePrimaryCtxRetain", (void*)cuDevicePrimaryCtxRetain},
       {"cuCtxSetCurrent", (void*)cuCtxSetCurrent},
+      {"cuCtxGetCurrent", (void*)cuCtxGetCurrent},
       {"cuMemGetInfo", (void*)memory},
   };
   (void)version, (void)flags;
