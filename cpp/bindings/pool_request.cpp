@@ -1,10 +1,13 @@
 #include "bindings/pool_request.hpp"
 
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "bindings/errors.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/run_options.hpp"
+#include "bindings/signals.hpp"
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/ort/async.hpp"
@@ -21,6 +24,7 @@ PoolRequest::PoolRequest(std::shared_ptr<Session> session, const py::object& wan
         ErrorKind::invalid_type,
         "output_names of a pool must be a list or tuple of str, or None for all outputs, not " + class_name(wanted));
   }
+  takes_rows = true;
   given_options_ = to_run_options(options);
   if (!options.is_none()) {
     run_options = given_options_.get();
@@ -28,43 +32,46 @@ PoolRequest::PoolRequest(std::shared_ptr<Session> session, const py::object& wan
   if (!device_name.empty()) {
     device = parse_device(device_name);
   }
-  python_ = std::make_unique<Python>();
   if (session) {
     convert(std::move(session), wanted, feed);
     return;
   }
-  python_->wanted = wanted;
-  python_->feed = RunRequest::copy_feed(feed);
+  python_.wanted = wanted;
+  python_.feed = RunRequest::copy_feed(feed);
 }
 
 void PoolRequest::convert(std::shared_ptr<Session> session, const py::object& wanted, const py::object& feed) {
-  RunRequest& values = python_->values.emplace(*session, wanted, feed);
-  python_->session = std::move(session);
-  output_names = values.output_names();
+  RunRequest& values = python_.values.emplace(*session, wanted, feed);
+  python_.session = std::move(session);
+  output_names = values.take_output_names();
   inputs = values.take_inputs();
 }
 
 void PoolRequest::prepare(const std::shared_ptr<Session>& session) {
-  if (python_->session) {
+  if (python_.session) {
     return;
   }
   const py::gil_scoped_acquire gil;
-  convert(freed_without_gil(session), python_->wanted, python_->feed);
-  python_->wanted = py::object();
-  python_->feed = py::object();
+  convert(freed_without_gil(session), python_.wanted, python_.feed);
+  python_.wanted = py::object();
+  python_.feed = py::object();
 }
 
 PoolRequest::~PoolRequest() {  // NOLINT(bugprone-exception-escape): out of memory ends the process
   inputs = RunInputs();        // before the arrays that they lie over
-  outputs.clear();
+  clear_outputs();
   if (!output_owners.empty()) {
     without_gil([&] { output_owners.clear(); });
   }
   if (PyGILState_Check() != 0) {
-    python_.reset();
+    return;
+  }
+  auto python = std::make_shared<Python>(std::move(python_));
+  if (delivers_completions()) {
+    completions().push([python = std::move(python)] {});  // a worker never waits for the GIL
   } else {
     const py::gil_scoped_acquire gil;
-    python_.reset();
+    python.reset();
   }
 }
 
@@ -72,9 +79,12 @@ py::list PoolRequest::take_results() {
   if (error) {
     std::rethrow_exception(error);
   }
-  const auto& values = python_->values;
+  const auto& values = python_.values;
   if (!values) {
     throw Error(ErrorKind::fail, "the request did not run");
+  }
+  if (rows.outputs) {
+    return values->to_python(std::exchange(rows, {}));
   }
   if (!outputs_on_device) {
     return values->to_python(std::move(outputs));
@@ -82,33 +92,56 @@ py::list PoolRequest::take_results() {
   return values->to_values(std::move(outputs), std::move(output_owners));
 }
 
-void PoolRequest::make_endable() {
-  if (run_options == nullptr) {
-    own_run_options.emplace();
-    run_options = &*own_run_options;
-  }
+void PoolRequest::await_arrival() {
+  arrival_ = std::make_shared<Arrival>();
+  receiver = thread_answers();
 }
 
-void PoolRequest::tell(py::object future, py::object complete) {
-  python_->future = std::move(future);
-  python_->complete = std::move(complete);
-  finished = [](std::shared_ptr<Request> request) {
-    completions().push([request = std::move(request)] { static_cast<PoolRequest&>(*request).deliver(); });
-  };
+py::tuple PoolRequest::answer() {
+  py::object results = py::none();
+  py::object exception = py::none();
+  try {
+    results = take_results();
+  } catch (...) {
+    exception = to_python(std::current_exception());
+  }
+  return py::make_tuple(std::move(results), std::move(exception), outcome == Outcome::cancelled);
+}
+
+py::tuple PoolRequest::take() {
+  if (!taking_.exchange(true)) {
+    python_.taken = answer();
+    taken_.store(true);
+  } else if (!taken_.load()) {
+    // Another thread converts the outputs. It may have released the GIL for that.
+    wait_until([this] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return taken_.load();
+    });
+  }
+  return py::reinterpret_borrow<py::tuple>(python_.taken);
+}
+
+bool PoolRequest::follow(py::object future, py::object complete) {
+  python_.future = std::move(future);
+  python_.complete = std::move(complete);
+  const bool followed = [this] {
+    const ReleaseGil nogil;
+    return arrival_->follow();
+  }();
+  if (!followed) {
+    python_.future = py::object();
+    python_.complete = py::object();
+  }
+  return followed;
 }
 
 void PoolRequest::deliver() noexcept {  // NOLINT(bugprone-exception-escape): out of memory ends the process
-  const py::object future = std::exchange(python_->future, py::object());
-  const py::object complete = std::exchange(python_->complete, py::object());
+  const py::object future = std::exchange(python_.future, py::object());
+  const py::object complete = std::exchange(python_.complete, py::object());
   try {
-    py::object results = py::none();
-    py::object exception = py::none();
-    try {
-      results = take_results();
-    } catch (...) {
-      exception = to_python(std::current_exception());
-    }
-    complete(future, results, exception, outcome == Outcome::cancelled);
+    const py::tuple taken = take();
+    complete(future, taken[0], taken[1], taken[2]);
   } catch (py::error_already_set& failure) {
     failure.discard_as_unraisable(future);
   } catch (const std::exception& failure) {
@@ -117,19 +150,49 @@ void PoolRequest::deliver() noexcept {  // NOLINT(bugprone-exception-escape): ou
   }
 }
 
-std::shared_ptr<Arrival> Arrival::of(Request& request) {
-  auto arrival = std::make_shared<Arrival>();
-  request.finished = [arrival](const std::shared_ptr<Request>& /*finished*/) {
-    const std::lock_guard lock(arrival->mutex_);
-    arrival->arrived_ = true;
-    arrival->changed_.notify_all();
-  };
-  return arrival;
+void PoolRequest::set_future(std::shared_ptr<Receiver> loop, py::object future) {
+  receiver = std::move(loop);
+  python_.future = std::move(future);
 }
 
-bool Arrival::wait(std::chrono::milliseconds timeout) {
-  std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, timeout, [this] { return arrived_; });
+void PoolRequest::answer_future() noexcept {  // NOLINT(bugprone-exception-escape): out of memory ends the process
+  static PyObject* const done = PyUnicode_InternFromString("done");
+  static PyObject* const cancel = PyUnicode_InternFromString("cancel");
+  static PyObject* const set_result = PyUnicode_InternFromString("set_result");
+  static PyObject* const set_exception = PyUnicode_InternFromString("set_exception");
+  const py::object future = std::exchange(python_.future, py::object());
+  if (!future) {
+    return;
+  }
+  try {
+    const auto is_done = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(future.ptr(), done));
+    if (is_done.ptr() == Py_True) {
+      return;
+    }
+    py::object called;
+    if (!is_done) {
+    } else if (outcome == Outcome::cancelled) {
+      called = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(future.ptr(), cancel));
+    } else {
+      PyObject* method = set_result;
+      py::object value;
+      try {
+        value = take_results();
+      } catch (...) {
+        method = set_exception;
+        value = to_python(std::current_exception());
+      }
+      called = py::reinterpret_steal<py::object>(PyObject_CallMethodOneArg(future.ptr(), method, value.ptr()));
+    }
+    if (!called) {
+      PyErr_WriteUnraisable(future.ptr());
+    }
+  } catch (py::error_already_set& failure) {
+    failure.discard_as_unraisable(future);
+  } catch (const std::exception& failure) {
+    PyErr_SetString(PyExc_RuntimeError, failure.what());
+    PyErr_WriteUnraisable(future.ptr());
+  }
 }
 
 }  // namespace ortmulti::bindings

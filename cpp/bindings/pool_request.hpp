@@ -2,13 +2,12 @@
 
 #include <pybind11/pybind11.h>
 
-#include <chrono>
-#include <condition_variable>
+#include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "bindings/answers.hpp"
 #include "bindings/run_request.hpp"
 #include "core/pool/request.hpp"
 
@@ -29,12 +28,25 @@ class PoolRequest : public Request {
 
   pybind11::list take_results();
 
-  /// Lets its run be ended, unless it has the caller's own run options.
-  void make_endable();
+  /// Lets threads wait for it: before it is submitted.
+  void await_arrival();
+  const std::shared_ptr<Arrival>& arrival() const noexcept { return arrival_; }
 
-  /// Called when it is finished, with the GIL, by the thread that delivers completions: future, results, exception,
-  /// whether it was cancelled.
-  void tell(pybind11::object future, pybind11::object complete);
+  /// What became of it, once it has arrived: (outputs, exception, whether it was cancelled). May be called again.
+  pybind11::tuple take();
+
+  /// Has complete(future, outputs, exception, cancelled) called by the thread that delivers completions. Returns false
+  /// if it is too late for that: then it is to be taken.
+  bool follow(pybind11::object future, pybind11::object complete);
+  /// Makes that call.
+  void deliver() noexcept;
+
+  /// Has an event loop's future answered: before it is submitted.
+  void set_future(std::shared_ptr<Receiver> loop, pybind11::object future);
+  /// Nobody waits for the future any more.
+  void forget_future() { python_.future = pybind11::object(); }
+  /// Gives the future its result or exception, unless it has one. To be called by the thread of the loop.
+  void answer_future() noexcept;
 
  private:
   struct Python {
@@ -44,26 +56,17 @@ class PoolRequest : public Request {
     pybind11::object feed;
     pybind11::object future;
     pybind11::object complete;
+    pybind11::object taken;  // by take()
   };
 
   void convert(std::shared_ptr<Session> session, const pybind11::object& wanted, const pybind11::object& feed);
-  void deliver() noexcept;
+  pybind11::tuple answer();
 
   std::shared_ptr<const Ort::RunOptions> given_options_;
-  std::unique_ptr<Python> python_;
-};
-
-/// Lets a thread wait for a request that it submitted.
-class Arrival {
- public:
-  static std::shared_ptr<Arrival> of(Request& request);
-  /// Whether it is finished; waits at most `timeout`.
-  bool wait(std::chrono::milliseconds timeout);
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool arrived_ = false;
+  Python python_;
+  std::shared_ptr<Arrival> arrival_;
+  std::atomic<bool> taking_{false};
+  std::atomic<bool> taken_{false};
 };
 
 }  // namespace ortmulti::bindings

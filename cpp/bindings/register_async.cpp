@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/answers.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
@@ -116,8 +117,20 @@ void register_async(py::module_& module) {
   module.def("run_async", &run_async, py::arg("session"), py::arg("output_names"), py::arg("input_feed"),
              py::arg("callback"), py::arg("user_data"), py::arg("run_options"));
   module.def("deliver_completions", &deliver_completions);
-  module.def("open_completions", [] { completions().open(); }, py::call_guard<ReleaseGil>());
-  module.def("close_completions", [] { completions().close(); }, py::call_guard<ReleaseGil>());
+  module.def(
+      "open_completions",
+      [] {
+        completions().open();
+        set_delivers_completions(true);
+      },
+      py::call_guard<ReleaseGil>());
+  module.def(
+      "close_completions",
+      [] {
+        set_delivers_completions(false);
+        completions().close();
+      },
+      py::call_guard<ReleaseGil>());
 }
 
 }  // namespace ortmulti::bindings

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "bindings/answers.hpp"
 #include "bindings/errors.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/pool_request.hpp"
@@ -43,6 +44,29 @@ Request::Clock::time_point after(double seconds) { return Request::Clock::now() 
 // (max_size, max_delay in seconds, axis, sizes)
 using BatchingArgument = std::tuple<std::size_t, double, std::size_t, std::vector<std::size_t>>;
 
+// The last arguments of run and submit: run_options, device, timeout, outputs_on_device, timeline.
+struct CallOptions {
+  CallOptions() = default;
+  CallOptions(PyObject* const* arguments, Py_ssize_t count) {
+    const auto at = [&](Py_ssize_t index) { return py::handle(arguments[index]); };
+    if (count > 0) {
+      run_options = py::reinterpret_borrow<py::object>(at(0));
+      device = at(1).cast<std::string>();
+      timeout = at(2).cast<std::optional<double>>();
+    }
+    if (count > 3) {
+      outputs_on_device = at(3).cast<bool>();
+      timeline = at(4).is_none() ? nullptr : at(4).cast<std::shared_ptr<Timeline>>();
+    }
+  }
+
+  py::object run_options = py::none();
+  std::string device;
+  std::optional<double> timeout;
+  bool outputs_on_device = false;
+  std::shared_ptr<Timeline> timeline;
+};
+
 // Has every runner run each feed so often. `run_options` may end the runs.
 void run_feeds(const std::shared_ptr<Session>& session, const std::vector<std::shared_ptr<Runner>>& runners,
                const py::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline,
@@ -60,6 +84,16 @@ void run_feeds(const std::shared_ptr<Session>& session, const std::vector<std::s
   }
   const ReleaseGil nogil;
   warm_up(all, runs, timeline.get());
+}
+
+// A request that an event loop waits for, to be cancelled: a capsule, since it is made for each.
+using AsyncRequest = std::weak_ptr<PoolRequest>;
+
+py::object to_capsule(const std::shared_ptr<PoolRequest>& request) {
+  auto held = std::make_unique<AsyncRequest>(request);
+  py::capsule capsule(held.get(), [](void* pointer) { delete static_cast<AsyncRequest*>(pointer); });
+  static_cast<void>(held.release());  // NOLINT(bugprone-unused-return-value): the capsule's now
+  return capsule;
 }
 
 class PythonPool {
@@ -136,45 +170,35 @@ class PythonPool {
     pool_->continue_from(before.pool_);
   }
 
-  py::list run(const py::object& output_names, const py::object& input_feed, const py::object& run_options,
-               const std::string& device, std::optional<double> timeout, bool outputs_on_device,
-               std::shared_ptr<Timeline> timeline) {
-    const auto request =
-        make_request(output_names, input_feed, run_options, device, timeout, outputs_on_device, std::move(timeline));
-    std::shared_ptr<Arrival> arrival;
+  py::list run(const py::object& output_names, const py::object& input_feed, const CallOptions& options) {
+    const auto request = make_request(output_names, input_feed, options);
+    bool submitted = false;
     {
       const ReleaseGil nogil;
       prefer_device_of_inputs(*request);
       const bool may_wait = last_run_ns_.load() < longest_uninterrupted_ns || this_thread() != getpid();
       if (!may_wait || !pool_->run_here(*request)) {
-        request->make_endable();
-        arrival = Arrival::of(*request);
+        request->endable = true;
+        request->await_arrival();
         pool_->submit(request, std::nullopt);
+        submitted = true;
       }
     }
-    if (arrival) {
-      wait_for(request, *arrival);
+    if (submitted) {
+      wait_for(request);
     }
     last_run_ns_.store((request->ended - request->started).count());
     return request->take_results();
   }
 
-  // The request, to be cancelled; `wait`: for room in the queue, in seconds; none: as long as it takes.
-  std::weak_ptr<PoolRequest> submit(py::object future, py::object complete, const py::object& output_names,
-                                    const py::object& input_feed, const py::object& run_options,
-                                    const std::string& device, std::optional<double> timeout,
-                                    std::optional<double> wait, bool limited, bool outputs_on_device,
-                                    std::shared_ptr<Timeline> timeline) {
-    const auto request =
-        make_request(output_names, input_feed, run_options, device, timeout, outputs_on_device, std::move(timeline));
-    request->make_endable();
-    request->tell(std::move(future), std::move(complete));
-    {
-      const ReleaseGil nogil;
-      prefer_device_of_inputs(*request);
-      if (pool_->submit(request, limited ? std::optional(Request::Clock::now()) : std::nullopt)) {
-        return request;
-      }
+  // `wait`: for room in the queue, in seconds; none: as long as it takes.
+  std::shared_ptr<PoolRequest> submit(const py::object& output_names, const py::object& input_feed,
+                                      std::optional<double> wait, bool limited, const CallOptions& options) {
+    auto request = make_request(output_names, input_feed, options);
+    request->endable = true;
+    request->await_arrival();
+    if (submit_now(request, limited)) {
+      return request;
     }
     const auto give_up = after(wait.value_or(std::numeric_limits<double>::max()));
     wait_until([&] {
@@ -183,12 +207,28 @@ class PythonPool {
         return true;
       }
       if (next == give_up) {
-        pool_->count_rejected();
-        throw Error(ErrorKind::queue_full,
-                    "the pool's queue is full: " + std::to_string(pool_->stats().waiting) + " requests wait");
+        refuse();
       }
       return false;
     });
+    return request;
+  }
+
+  // Has the future of an event loop answered. Null if the loop does not watch yet. The loop is not held up: `limited`
+  // refuses what has no room.
+  std::shared_ptr<PoolRequest> submit_async(py::handle loop, py::handle future, const py::object& output_names,
+                                            const py::object& input_feed, bool limited, const CallOptions& options) {
+    auto answers = LoopWatch::find(loop);
+    if (!answers) {
+      return nullptr;
+    }
+    auto request = make_request(output_names, input_feed, options);
+    request->endable = true;
+    request->set_future(std::move(answers), py::reinterpret_borrow<py::object>(future));
+    if (!submit_now(request, limited)) {
+      const ReleaseGil nogil;
+      refuse();
+    }
     return request;
   }
 
@@ -204,10 +244,22 @@ class PythonPool {
     run_feeds(session, runners, feeds, runs, timeline, py::none());
   }
 
-  bool cancel(const std::weak_ptr<PoolRequest>& request) {
+  bool cancel(const std::shared_ptr<PoolRequest>& request) {
     const ReleaseGil nogil;
-    const auto held = request.lock();
-    return held && pool_->cancel(held);
+    request->arrival()->abandon();
+    return pool_->cancel(request);
+  }
+
+  bool cancel_async(const AsyncRequest& request) {
+    auto held = request.lock();
+    if (!held) {
+      return false;
+    }
+    held->forget_future();
+    const ReleaseGil nogil;
+    const bool cancelled = pool_->cancel(held);
+    held.reset();
+    return cancelled;
   }
 
   PoolStats stats() {
@@ -228,16 +280,28 @@ class PythonPool {
   std::shared_ptr<Session> first_session() const { return std::atomic_load(&session_); }
 
   std::shared_ptr<PoolRequest> make_request(const py::object& output_names, const py::object& input_feed,
-                                            const py::object& run_options, const std::string& device,
-                                            std::optional<double> timeout, bool outputs_on_device,
-                                            std::shared_ptr<Timeline> timeline) {
-    auto request = std::make_shared<PoolRequest>(first_session(), output_names, input_feed, run_options, device);
-    if (timeout) {
-      request->deadline = after(*timeout);
+                                            const CallOptions& options) {
+    auto request =
+        std::make_shared<PoolRequest>(first_session(), output_names, input_feed, options.run_options, options.device);
+    if (options.timeout) {
+      request->deadline = after(*options.timeout);
     }
-    request->outputs_on_device = outputs_on_device;
-    request->timeline = std::move(timeline);
+    request->outputs_on_device = options.outputs_on_device;
+    request->timeline = options.timeline;
     return request;
+  }
+
+  // Whether there was room.
+  bool submit_now(const std::shared_ptr<PoolRequest>& request, bool limited) {
+    const ReleaseGil nogil;
+    prefer_device_of_inputs(*request);
+    return pool_->submit(request, limited ? std::optional(Request::Clock::now()) : std::nullopt);
+  }
+
+  [[noreturn]] void refuse() {
+    pool_->count_rejected();
+    throw Error(ErrorKind::queue_full,
+                "the pool's queue is full: " + std::to_string(pool_->stats().waiting) + " requests wait");
   }
 
   // Where the inputs lie they need not be copied. Without the GIL.
@@ -249,9 +313,9 @@ class PythonPool {
     }
   }
 
-  void wait_for(const std::shared_ptr<PoolRequest>& request, Arrival& arrival) {
+  void wait_for(const std::shared_ptr<PoolRequest>& request) {
     try {
-      wait_until([&] { return arrival.wait(signal_interval); });
+      wait_until([&] { return request->arrival()->wait(Request::Clock::now() + signal_interval); });
     } catch (const py::error_already_set&) {
       const ReleaseGil nogil;
       pool_->cancel(request);
@@ -273,6 +337,19 @@ py::tuple to_buckets(const Counts& counts, const Bound& bound) {
     buckets[i] = py::make_tuple(bound(i), counts[i]);
   }
   return buckets;
+}
+
+// Whether the request has arrived; a wait for one that was cancelled ends before that.
+bool wait_for_arrival(const PoolRequest& request, std::optional<double> timeout) {
+  const std::shared_ptr<Arrival>& arrival = request.arrival();
+  if (!arrival->arrived()) {
+    const auto give_up = after(timeout.value_or(std::numeric_limits<double>::max()));
+    wait_until([&] {
+      const auto next = std::min(give_up, Request::Clock::now() + signal_interval);
+      return arrival->wait(next) || next == give_up;
+    });
+  }
+  return arrival->arrived();
 }
 
 py::dict to_dict(const LatencyHistogram& histogram) {
@@ -349,6 +426,66 @@ py::dict to_dict(const PoolStats& stats) {
   return result;
 }
 
+// The calls of each request. pybind11 would look up each argument's name and type, for half a microsecond or more.
+template <typename Call>
+PyObject* call_directly(PyObject* self, Py_ssize_t count, Py_ssize_t least, const Call& call) {
+  try {
+    if (const Py_ssize_t more = count - least; more != 0 && more != 3 && more != 5) {
+      throw py::type_error("a wrong number of arguments: " + std::to_string(count));
+    }
+    return call(py::handle(self).cast<PythonPool&>()).release().ptr();
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (...) {
+    const py::object error = to_python(std::current_exception());
+    PyErr_SetObject(py::type::of(error).ptr(), error.ptr());
+  }
+  return nullptr;
+}
+
+py::object borrowed(PyObject* object) { return py::reinterpret_borrow<py::object>(object); }
+
+// output_names, input_feed, *options
+PyObject* run_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  return call_directly(self, count, 2, [&](PythonPool& pool) {
+    return pool.run(borrowed(arguments[0]), borrowed(arguments[1]), CallOptions(arguments + 2, count - 2));
+  });
+}
+
+// output_names, input_feed, wait, limited, *options
+PyObject* submit_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  return call_directly(self, count, 4, [&](PythonPool& pool) {
+    const auto wait = py::handle(arguments[2]).cast<std::optional<double>>();
+    return py::cast(pool.submit(borrowed(arguments[0]), borrowed(arguments[1]), wait, arguments[3] == Py_True,
+                                CallOptions(arguments + 4, count - 4)));
+  });
+}
+
+// loop, future, output_names, input_feed, limited, *options
+PyObject* submit_async_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  return call_directly(self, count, 5, [&](PythonPool& pool) -> py::object {
+    const auto request = pool.submit_async(arguments[0], arguments[1], borrowed(arguments[2]), borrowed(arguments[3]),
+                                           arguments[4] == Py_True, CallOptions(arguments + 5, count - 5));
+    return request ? to_capsule(request) : py::none();
+  });
+}
+
+using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
+
+// The definition lives as long as the class.
+template <Fast Function>
+void define(py::handle owner, const char* name) {
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): as Python's documentation has it
+  static PyMethodDef definition{name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Function)),
+                                METH_FASTCALL, nullptr};
+  const auto method =
+      py::reinterpret_steal<py::object>(PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(owner.ptr()), &definition));
+  if (!method) {
+    throw py::error_already_set();
+  }
+  py::setattr(owner, name, method);
+}
+
 }  // namespace
 
 void register_pool(py::module_& module) {
@@ -357,10 +494,19 @@ void register_pool(py::module_& module) {
       .def("record", &LatencyHistogram::record, py::arg("nanoseconds"))
       .def("quantile", &LatencyHistogram::quantile_ns, py::arg("q"))
       .def("to_dict", [](const LatencyHistogram& self) { return to_dict(self); });
-  const py::class_<std::weak_ptr<PoolRequest>> request(module, "PoolRequest");
+  py::class_<PoolRequest, std::shared_ptr<PoolRequest>>(module, "PoolRequest")
+      .def("arrived", [](const PoolRequest& self) { return self.arrival()->arrived(); })
+      .def("wait", &wait_for_arrival, py::arg("timeout"))
+      .def("take", &PoolRequest::take)
+      .def("follow", &PoolRequest::follow, py::arg("future"), py::arg("complete"));
+  py::class_<LoopWatch>(module, "LoopWatch")
+      .def(py::init<>())
+      .def("fileno", &LoopWatch::descriptor)
+      .def("deliver", &LoopWatch::deliver)
+      .def("remember", &LoopWatch::remember, py::arg("loop"));
   module.attr("own_compute_stream") = Session::own_compute_stream;
-  py::class_<PythonPool>(module, "Pool")
-      .def(py::init<std::optional<std::size_t>, const std::optional<BatchingArgument>&>(),
+  py::class_<PythonPool> pool(module, "Pool");
+  pool.def(py::init<std::optional<std::size_t>, const std::optional<BatchingArgument>&>(),
            py::arg("max_waiting") = py::none(), py::arg("batching") = py::none())
       .def("add", &PythonPool::add, py::arg("session"), py::arg("in_flight") = 1, py::arg("max_graphs") = 0,
            py::arg("feeds") = py::list(), py::arg("warm_up_runs") = 0,
@@ -372,16 +518,19 @@ void register_pool(py::module_& module) {
       .def("remove", &PythonPool::remove, py::arg("device"))
       .def("continue_from", &PythonPool::continue_from, py::arg("before"))
       .def("warm_up", &PythonPool::warm_up, py::arg("feeds"), py::arg("runs"), py::arg("timeline"))
-      .def("run", &PythonPool::run, py::arg("output_names"), py::arg("input_feed"), py::arg("run_options"),
-           py::arg("device"), py::arg("timeout"), py::arg("outputs_on_device") = false,
-           py::arg("timeline") = std::shared_ptr<Timeline>())
-      .def("submit", &PythonPool::submit, py::arg("future"), py::arg("complete"), py::arg("output_names"),
-           py::arg("input_feed"), py::arg("run_options"), py::arg("device"), py::arg("timeout"), py::arg("wait"),
-           py::arg("limited"), py::arg("outputs_on_device") = false, py::arg("timeline") = std::shared_ptr<Timeline>())
       .def("cancel", &PythonPool::cancel, py::arg("request"))
+      .def(
+          "cancel_async",
+          [](PythonPool& self, const py::capsule& request) {
+            return self.cancel_async(*request.get_pointer<AsyncRequest>());
+          },
+          py::arg("request"))
       .def("stats", [](PythonPool& self) { return to_dict(self.stats()); })
       .def("close", &PythonPool::close, py::arg("cancel_waiting"))
       .def("closed", &PythonPool::closed);
+  define<run_directly>(pool, "run");
+  define<submit_directly>(pool, "submit");
+  define<submit_async_directly>(pool, "submit_async");
 }
 
 }  // namespace ortmulti::bindings

@@ -1,11 +1,13 @@
 #include "bindings/run_request.hpp"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "bindings/gil.hpp"
 #include "bindings/python_value.hpp"
+#include "bindings/tensors.hpp"
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/ort/io_binding.hpp"
@@ -69,8 +71,21 @@ void RunRequest::add(const ValueInfo& declared, py::handle object) {
     check_input(declared, *given);
     inputs_.add(declared.name.c_str(), *given);
     memory_.values.emplace_back(std::move(given));
-  } else if (Ort::Value value = to_value(declared, object, memory_)) {
-    inputs_.add(declared.name.c_str(), std::move(value));
+    return;
+  }
+  const std::size_t arrays = memory_.arrays.size();
+  if (Ort::Value value = to_value(declared, object, memory_)) {
+    HostTensor known;
+    if (declared.is_tensor && memory_.arrays.size() > arrays) {  // it lies over the array
+      const auto array = py::reinterpret_borrow<py::array>(memory_.arrays.back());
+      known.rank = static_cast<std::size_t>(array.ndim());
+      if (known.rank <= HostTensor::most_dimensions) {
+        known.type = declared.element_type;
+        known.data = array.data();
+        std::copy_n(array.shape(), known.rank, known.shape.begin());
+      }
+    }
+    inputs_.add(declared.name.c_str(), std::move(value), known);
   }
 }
 
@@ -89,6 +104,18 @@ py::list RunRequest::to_python(std::vector<Ort::Value> outputs) const {
   py::list results(outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     results[i] = bindings::to_python(std::move(outputs[i]), outputs_[i]->name, memory_);
+  }
+  return results;
+}
+
+py::list RunRequest::to_python(const JointRows& rows) const {
+  const auto& tensors = rows.outputs->tensors;
+  py::list results(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const JointOutputs::Tensor& tensor = tensors[i];
+    py::object array = copied_rows(tensor.type, tensor.shape, rows.count, tensor.data + rows.first * tensor.row_bytes,
+                                   rows.count * tensor.row_bytes, outputs_[i]->name);
+    PyList_SET_ITEM(results.ptr(), static_cast<py::ssize_t>(i), array.release().ptr());
   }
   return results;
 }
@@ -127,10 +154,12 @@ void RunRequest::choose_outputs(const Session& session, const py::object& names)
     }
   }
   if (outputs_.empty()) {
+    outputs_.reserve(session.outputs().size());
     for (const ValueInfo& output : session.outputs()) {
       outputs_.push_back(&output);
     }
   }
+  output_names_.reserve(outputs_.size());
   for (const ValueInfo* output : outputs_) {
     output_names_.push_back(output->name.c_str());
   }

@@ -10,6 +10,7 @@
 #include "bindings/containers.hpp"
 #include "core/ort/session.hpp"
 #include "core/ort/value.hpp"
+#include "core/pool/request.hpp"
 
 namespace ortmulti::bindings {
 
@@ -26,11 +27,13 @@ class RunRequest {
   std::vector<Ort::Value> run(Session& session, const Ort::RunOptions& options) const;
 
   pybind11::list to_python(std::vector<Ort::Value> outputs) const;
+  /// Copies of the rows.
+  pybind11::list to_python(const JointRows& rows) const;
   /// The outputs as values, where they lie; `owners`: what their memory belongs to, or empty.
   pybind11::list to_values(std::vector<Ort::Value> outputs, std::vector<std::shared_ptr<const void>> owners) const;
 
   // For who runs it otherwise: the inputs lie in memory that this object keeps.
-  const std::vector<const char*>& output_names() const noexcept { return output_names_; }
+  std::vector<const char*> take_output_names() noexcept { return std::move(output_names_); }
   RunInputs take_inputs() noexcept { return std::move(inputs_); }
 
  private:

@@ -1,6 +1,8 @@
 #include "bindings/tensors.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -206,6 +208,16 @@ py::array new_array(const py::dtype& dtype, const std::vector<py::ssize_t>& shap
   }
 }
 
+// Of what runs return.
+std::pair<const ElementType*, py::dtype> output_type(ONNXTensorElementDataType number, const std::string& name) {
+  const ElementType* type = find_array_type(number);
+  if (type == nullptr) {
+    throw Error(ErrorKind::not_implemented,
+                "output '" + name + "' is tensor(" + element_type_name(number) + "), for which NumPy has no dtype");
+  }
+  return {type, type->returned_as_bytes ? py::dtype(py::detail::npy_api::NPY_UBYTE_) : dtype_of(*type)};
+}
+
 py::object string_array(const Ort::Value& value, const std::vector<py::ssize_t>& shape, std::size_t count) {
   py::array result = new_array(py::dtype("O"), shape);
   auto** items = static_cast<PyObject**>(result.mutable_data());
@@ -271,6 +283,31 @@ bool lies_in(const Ort::Value& value, py::handle array) {
   return data >= begin && data < begin + static_cast<std::uintptr_t>(memory.nbytes());
 }
 
+py::object copied_rows(ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape, std::size_t count,
+                       const void* data, std::size_t bytes, const std::string& name) {
+  py::dtype dtype = output_type(type, name).second;
+  std::array<Py_intptr_t, HostTensor::most_dimensions> dimensions{};
+  py::object array;
+  if (shape.size() > dimensions.size()) {
+    std::vector<py::ssize_t> all(shape.begin(), shape.end());
+    all.front() = static_cast<py::ssize_t>(count);
+    array = new_array(dtype, all);
+  } else {
+    std::copy(shape.begin(), shape.end(), dimensions.begin());
+    dimensions.front() = static_cast<Py_intptr_t>(count);
+    // py::array would allocate twice.
+    const auto& numpy = py::detail::npy_api::get();
+    array = py::reinterpret_steal<py::object>(
+        numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, dtype.release().ptr(), static_cast<int>(shape.size()),
+                                    dimensions.data(), nullptr, nullptr, 0, nullptr));
+    if (!array) {
+      throw py::error_already_set();
+    }
+  }
+  std::memcpy(py::detail::array_proxy(array.ptr())->data, data, bytes);
+  return array;
+}
+
 py::object to_array(Ort::Value value, const std::string& name, bool copy) {
   const Ort::TensorTypeAndShapeInfo info = value.GetTensorTypeAndShapeInfo();
   const std::vector<std::int64_t> dimensions = info.GetShape();
@@ -279,13 +316,7 @@ py::object to_array(Ort::Value value, const std::string& name, bool copy) {
   if (info.GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
     return string_array(value, shape, count);
   }
-  const ElementType* type = find_array_type(info.GetElementType());
-  if (type == nullptr) {
-    throw Error(ErrorKind::not_implemented, "output '" + name + "' is tensor(" +
-                                                element_type_name(info.GetElementType()) +
-                                                "), for which NumPy has no dtype");
-  }
-  const py::dtype dtype = type->returned_as_bytes ? py::dtype(py::detail::npy_api::NPY_UBYTE_) : dtype_of(*type);
+  const auto& [type, dtype] = output_type(info.GetElementType(), name);
   if (count == 0) {
     return new_array(dtype, shape);
   }

@@ -27,6 +27,11 @@ bool lies_in(const Ort::Value& value, pybind11::handle array);
 /// and of what ONNX Runtime packs.
 pybind11::object to_array(Ort::Value value, const std::string& name, bool copy);
 
+/// A NumPy array with a copy of `count` rows of a tensor of this shape, which lie one behind another. Throws Error for
+/// a type of which there are no arrays.
+pybind11::object copied_rows(ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape, std::size_t count,
+                             const void* data, std::size_t bytes, const std::string& name);
+
 /// ONNX Runtime's element type of a dtype. Throws Error with ErrorKind::invalid_type for one that it does not have.
 ONNXTensorElementDataType element_type_of(const pybind11::dtype& dtype);
 

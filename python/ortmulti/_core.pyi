@@ -137,7 +137,18 @@ class LatencyHistogram:
     def quantile(self, q: float) -> int: ...
     def to_dict(self) -> dict[str, Any]: ...
 
-class PoolRequest: ...
+class PoolRequest:
+    def arrived(self) -> bool: ...
+    def wait(self, timeout: float | None) -> bool: ...
+    def take(self) -> tuple[list[Any] | None, BaseException | None, bool]: ...
+    def follow(self, future: object, complete: Callable[..., None]) -> bool: ...
+
+class AsyncRequest: ...
+
+class LoopWatch:
+    def fileno(self) -> int: ...
+    def deliver(self) -> None: ...
+    def remember(self, loop: object) -> None: ...
 
 class Pool:
     def __init__(
@@ -160,30 +171,46 @@ class Pool:
     def fail(self, exception: BaseException) -> None: ...
     def remove(self, device: str) -> None: ...
     def continue_from(self, before: Pool) -> None: ...
+    # The calls of each request: by position; the options all, or without the last two, or none.
     def run(
         self,
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
-        run_options: RunOptions | None,
-        device: str,
-        timeout: float | None,
+        run_options: RunOptions | None = None,
+        device: str = "",
+        timeout: float | None = None,
         outputs_on_device: bool = False,
         timeline: Timeline | None = None,
+        /,
     ) -> list[Any]: ...
     def submit(
         self,
-        future: object,
-        complete: Callable[..., None],
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
-        run_options: RunOptions | None,
-        device: str,
-        timeout: float | None,
         wait: float | None,
         limited: bool,
+        run_options: RunOptions | None = None,
+        device: str = "",
+        timeout: float | None = None,
         outputs_on_device: bool = False,
         timeline: Timeline | None = None,
+        /,
     ) -> PoolRequest: ...
+    def submit_async(
+        self,
+        loop: object,
+        future: object,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        limited: bool,
+        run_options: RunOptions | None = None,
+        device: str = "",
+        timeout: float | None = None,
+        outputs_on_device: bool = False,
+        timeline: Timeline | None = None,
+        /,
+    ) -> AsyncRequest | None: ...
+    def cancel_async(self, request: AsyncRequest) -> bool: ...
     def cancel(self, request: PoolRequest) -> bool: ...
     def stats(self) -> dict[str, Any]: ...
     def close(self, cancel_waiting: bool) -> None: ...

@@ -2,9 +2,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -484,6 +486,114 @@ TEST(Grace, IsTriedLessOftenWhileItBringsNothing) {
   EXPECT_EQ(tried_after(), 0);
 }
 
+// Collects what comes together.
+class Together : public Receiver {
+ public:
+  void receive(std::vector<std::shared_ptr<Request>> finished) noexcept override {
+    const std::lock_guard lock(mutex_);
+    count_ += finished.size();
+    calls_.push_back(std::move(finished));
+    changed_.notify_all();
+  }
+  std::vector<std::vector<std::shared_ptr<Request>>> wait_for(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return count_ >= count; });
+    return calls_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t count_ = 0;
+  std::vector<std::vector<std::shared_ptr<Request>>> calls_;
+};
+
+TEST_F(BatchTest, AReceiverGetsTheRequestsOfAJointRunTogether) {
+  make({4, hours(1), 0, {}});
+  const auto one = std::make_shared<Together>();
+  const auto other = std::make_shared<Together>();
+  std::vector<std::shared_ptr<Request>> requests;
+  for (const auto& receiver : {one, other, one, one}) {
+    requests.push_back(request_of({1, 2}));
+    requests.back()->receiver = receiver;
+    EXPECT_TRUE(pool->submit(requests.back(), std::nullopt));
+  }
+  using Calls = std::vector<std::vector<std::shared_ptr<Request>>>;
+  EXPECT_EQ(one->wait_for(3), (Calls{{requests[0], requests[2], requests[3]}}));
+  EXPECT_EQ(other->wait_for(1), (Calls{{requests[1]}}));
+  EXPECT_EQ(answers.count(), 0U);
+}
+
+TEST_F(BatchTest, ACancelledRequestGoesToItsReceiver) {
+  make({4, hours(1), 0, {}});
+  const auto receiver = std::make_shared<Together>();
+  const auto request = request_of({1, 2});
+  request->receiver = receiver;
+  EXPECT_TRUE(pool->submit(request, std::nullopt));
+  EXPECT_TRUE(pool->cancel(request));
+  EXPECT_EQ(receiver->wait_for(1).size(), 1U);
+  EXPECT_EQ(request->outcome, Outcome::cancelled);
+  EXPECT_EQ(request->receiver, nullptr);
+}
+
+TEST_F(BatchTest, SmallOutputsAreGivenAsRowsToRequestsThatTakeThem) {
+  make({4, hours(1), 0, {}});
+  std::vector<std::shared_ptr<Request>> requests;
+  for (const std::int64_t count : {1, 2, 1}) {
+    requests.push_back(request_of({count, 2}, static_cast<float>(requests.size())));
+    requests.back()->takes_rows = true;
+    EXPECT_TRUE(pool->submit(requests.back(), std::nullopt));
+  }
+  answers.wait_for(3);
+  std::size_t first = 0;
+  for (const auto& request : requests) {
+    ASSERT_TRUE(request->rows.outputs);
+    EXPECT_TRUE(request->outputs.empty());
+    EXPECT_EQ(request->rows.first, first);
+    const JointOutputs::Tensor& tensor = request->rows.outputs->tensors.at(0);
+    EXPECT_EQ(tensor.shape, (Shape{4, 2}));
+    EXPECT_EQ(tensor.row_bytes, 2 * sizeof(float));
+    const auto* data = reinterpret_cast<const float*>(tensor.data + first * tensor.row_bytes);
+    EXPECT_EQ(std::vector<float>(data, data + 2 * request->rows.count), doubled(numbers(request->inputs.values()[0])));
+    first += request->rows.count;
+  }
+}
+
+TEST_F(BatchTest, LargeOutputsAreCopiedByTheWorker) {
+  make({2, hours(1), 0, {}});
+  std::vector<std::shared_ptr<Request>> requests;
+  for (int i = 0; i < 2; ++i) {
+    requests.push_back(request_of({1, 2000}, static_cast<float>(i)));
+    requests.back()->takes_rows = true;
+    EXPECT_TRUE(pool->submit(requests.back(), std::nullopt));
+  }
+  answers.wait_for(2);
+  for (const auto& request : requests) {
+    EXPECT_FALSE(request->rows.outputs);
+    EXPECT_EQ(numbers(request->outputs.at(0)), doubled(numbers(request->inputs.values()[0])));
+  }
+}
+
+TEST_F(BatchTest, KnownInputsAreJoinedAsOthersAre) {
+  make({2, hours(1), 0, {}});
+  const std::vector<float> memory{1, 2};
+  const auto known = answers.request();
+  known->output_names = {"y"};
+  HostTensor description;
+  description.type = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+  description.rank = 2;
+  description.shape = {1, 2};
+  description.data = memory.data();
+  known->inputs.add("x", tensor({1, 2}, 1), description);
+  EXPECT_EQ(batch_traits(*known, 0).key, batch_traits(*request_of({1, 2}), 0).key);
+  EXPECT_TRUE(pool->submit(known, std::nullopt));
+  const auto other = submit({1, 2}, 5);
+  answers.wait_for(2);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{2}));
+  EXPECT_EQ(numbers(known->outputs.at(0)), (std::vector<float>{2, 4}));
+  EXPECT_EQ(numbers(other->outputs.at(0)), (std::vector<float>{10, 12}));
+}
+
 TEST(Batch, KeyTellsApartWhatCannotJoin) {
   if (!missing_environment().empty()) {
     GTEST_SKIP();
@@ -495,14 +605,14 @@ TEST(Batch, KeyTellsApartWhatCannotJoin) {
     request->inputs.add(name, tensor(shape));
     return request;
   };
-  const std::string key = batch_key(*with("x", {2, 3}, "y"), 0);
+  const std::string key = batch_traits(*with("x", {2, 3}, "y"), 0).key;
   EXPECT_FALSE(key.empty());
-  EXPECT_EQ(key, batch_key(*with("x", {5, 3}, "y"), 0));
-  EXPECT_NE(key, batch_key(*with("x", {2, 4}, "y"), 0));
-  EXPECT_NE(key, batch_key(*with("x", {2, 3, 1}, "y"), 0));
-  EXPECT_NE(key, batch_key(*with("z", {2, 3}, "y"), 0));
-  EXPECT_NE(key, batch_key(*with("x", {2, 3}, "z"), 0));
-  EXPECT_TRUE(batch_key(*with("x", {2}, "y"), 1).empty());
+  EXPECT_EQ(key, batch_traits(*with("x", {5, 3}, "y"), 0).key);
+  EXPECT_NE(key, batch_traits(*with("x", {2, 4}, "y"), 0).key);
+  EXPECT_NE(key, batch_traits(*with("x", {2, 3, 1}, "y"), 0).key);
+  EXPECT_NE(key, batch_traits(*with("z", {2, 3}, "y"), 0).key);
+  EXPECT_NE(key, batch_traits(*with("x", {2, 3}, "z"), 0).key);
+  EXPECT_TRUE(batch_traits(*with("x", {2}, "y"), 1).key.empty());
 }
 
 }  // namespace

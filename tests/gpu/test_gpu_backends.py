@@ -68,7 +68,7 @@ def test_a_gpu_without_the_memory_is_named(backend: BackendName) -> None:
 def test_a_worker_that_is_killed_comes_back_on_its_gpu() -> None:
     with ortmulti.load(MODEL, backend="processes") as pool:
         expected = [pool.run(None, feed(1), device=device)[0] for device in pool.devices]
-        engine = pool._core
+        engine = pool._members.core
         assert isinstance(engine, ProcessesEngine)
         for pid in engine.pids:
             os.kill(pid, signal.SIGKILL)

@@ -212,3 +212,37 @@ def test_what_cannot_be_is_refused(arguments: dict[str, object], message: str) -
         Batching(**arguments)
     with pytest.raises(ortmulti.InvalidType, match="batching"):
         ortmulti.load(rows(), "cpu", batching=arguments)
+
+
+@pytest.mark.parametrize("way", ["map", "as_completed"])
+@on_every_backend
+def test_the_default_lookahead_fills_batches(backend: BackendName, way: str) -> None:
+    batching = Batching(16, max_delay_ms=60_000)
+    with ortmulti.load(rows(), "cpu", backend=backend, batching=batching) as pool:
+        feeds = ({"x": x(1, n)} for n in range(160))
+        if way == "map":
+            found = [y for y, _ in pool.map(feeds)]
+        else:
+            done = {index: future.result()[0] for index, future in pool.as_completed(feeds)}
+            found = [done[index] for index in range(160)]
+        runs = pool.stats().devices[0].runs
+    np.testing.assert_array_equal(np.concatenate(found), np.concatenate([2 * x(1, n) for n in range(160)]))
+    assert runs == 10
+
+
+@pytest.mark.parametrize("columns", [3, 3000])
+def test_an_answer_of_a_joint_run_keeps_no_more_memory_than_its_own(columns: int) -> None:
+    graph = onnx_models.model(
+        [helper.make_node("Add", ["x", "x"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n", columns])],
+        [("y", TensorProto.FLOAT, ["n", columns])],
+    )
+    with ortmulti.load(graph.SerializeToString(), "cpu", batching=Batching(4, max_delay_ms=60_000)) as pool:
+        futures = [pool.submit(None, {"x": np.full((1, columns), n, np.float32)}) for n in range(4)]
+        answers = [future.result()[0] for future in futures]
+        assert pool.stats().devices[0].runs == 1
+        for number, answer in enumerate(answers):
+            np.testing.assert_array_equal(answer, np.full((1, columns), 2 * number, np.float32))
+            assert not any(np.shares_memory(answer, other) for other in answers if other is not answer)
+            # Either its own memory, or ONNX Runtime's for this answer alone: never a part of a larger array.
+            assert not isinstance(answer.base, np.ndarray)

@@ -233,3 +233,55 @@ def test_an_event_loop_that_is_left_with_requests_outstanding() -> None:
         "None",
     )
     assert printed == "end"
+
+
+def test_event_loops_may_be_waiting_in_daemon_threads() -> None:
+    child = run_child(
+        COMMON
+        + """
+    import asyncio
+    begun = threading.Barrier(3)
+
+    async def ask():
+        tasks = [asyncio.create_task(pool.run_async(None, x)) for _ in range(200)]
+        await tasks[0]
+        begun.wait()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        while True:
+            await asyncio.gather(*(pool.run_async(None, x) for _ in range(20)))
+
+    for _ in range(2):
+        threading.Thread(target=asyncio.run, args=(ask(),), daemon=True).start()
+    begun.wait()
+    say("end")
+    """,
+        "None",
+    )
+    assert (child.returncode, child.stdout) == (0, "end")
+    assert "unraisable" not in child.stderr.lower()
+
+
+def test_a_forked_child_may_run_a_loop_of_its_own() -> None:
+    printed = check_child(
+        COMMON
+        + """
+    import asyncio, os
+
+    async def ask(pool):
+        await asyncio.gather(*(pool.run_async(None, x) for _ in range(20)))
+
+    asyncio.run(ask(pool))
+    child = os.fork()
+    if child:
+        asyncio.run(ask(pool))
+        assert os.waitpid(child, 0)[1] == 0
+        say("parent")
+    else:
+        with ortmulti.load(onnx_models.matmul(256, 4), "cpu") as own:
+            asyncio.run(ask(own))
+        say("child ")
+        os._exit(0)
+    """,
+        "None",
+    )
+    assert printed == "child parent"

@@ -30,7 +30,7 @@ def load(model: bytes | Path, sessions: int = 1, **arguments: object) -> ortmult
 
 
 def pids(pool: ortmulti.Pool) -> list[int]:
-    engine = pool._core
+    engine = pool._members.core
     assert isinstance(engine, ProcessesEngine)
     return engine.pids
 
@@ -134,13 +134,13 @@ def test_a_run_whose_worker_dies_is_tried_elsewhere_once() -> None:
     with load(onnx_models.endless(), 2, options=options) as pool:
         running = pool.submit(None, ENDLESS)
         busy(pool)
-        first = next(worker for worker in pool._core._dispatcher.workers if worker.runs)  # type: ignore[attr-defined]
+        first = next(worker for worker in pool._members.core._dispatcher.workers if worker.runs)  # type: ignore[union-attr]
         kill(first.pid)
         wait_for_restarts(pool, 1)
         busy(pool)
         assert not running.done()
         assert pool.stats().devices[0].retried == 1
-        second = next(worker for worker in pool._core._dispatcher.workers if worker.runs)  # type: ignore[attr-defined]
+        second = next(worker for worker in pool._members.core._dispatcher.workers if worker.runs)  # type: ignore[union-attr]
         kill(second.pid, signal.SIGSEGV)
         with pytest.raises(ortmulti.DeviceError, match=r"signal 11 \(SIGSEGV\)"):
             running.result(60)
@@ -171,7 +171,7 @@ def test_a_worker_that_cannot_be_started_again_is_given_up(tmp_path: Path) -> No
 
 def test_one_worker_is_given_up_and_the_other_goes_on() -> None:
     with load(onnx_models.matmul(), 2) as pool:
-        worker = pool._core._dispatcher.workers[0]  # type: ignore[attr-defined]
+        worker = pool._members.core._dispatcher.workers[0]  # type: ignore[union-attr]
         worker._spec = type(worker._spec)(**{**vars(worker._spec), "model": b"junk"})
         kill(worker.pid)
         while pool.stats().devices[0].sessions == 2:

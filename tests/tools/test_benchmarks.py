@@ -14,6 +14,7 @@ from benchmarks import (
     contention,
     cpu_sharing,
     create_close_cycles,
+    feeding,
     first_answers,
     gpu_feeding,
     import_time,
@@ -43,6 +44,16 @@ def test_the_upper_bound_is_that_of_the_median() -> None:
     """Of 100 values the 60th or 61st smallest: the binomial interval for the median."""
     assert run_overhead.upper_bound(range(100)) == 60
     assert run_overhead.upper_bound([1.0, 2.0, 3.0]) == 3.0
+
+
+@pytest.mark.parametrize("part", ["rates", "latencies", "map"])
+def test_feeding(part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "feeding.json"
+    arguments = ["--quick", "--rounds", "1", "--seconds", "0.05", "--only", part, "--json", str(path)]
+    assert feeding.main(arguments) == 0
+    report = json.loads(path.read_text())
+    assert report[part]["wrong"] == 0
+    assert "wrong answers: 0" in capsys.readouterr().out
 
 
 def test_pool_overhead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 #include <onnxruntime_cxx_api.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -132,6 +133,16 @@ Ort::Value make_empty_sequence(OnnxRuntime& runtime, ONNXTensorElementDataType e
 constexpr std::uint64_t no_shapes = 0xcbf29ce484222325;
 std::uint64_t add_shape(std::uint64_t shapes, const Ort::Value& value);
 
+/// A dense tensor in the host's memory, described without asking ONNX Runtime.
+struct HostTensor {
+  static constexpr std::size_t most_dimensions = 8;
+
+  ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  std::size_t rank = 0;
+  std::array<std::int64_t, most_dimensions> shape{};
+  const void* data = nullptr;
+};
+
 /// What one run is fed, as ONNX Runtime takes it: values that are freed with it, and others', which must outlive it.
 class RunInputs {
  public:
@@ -148,18 +159,24 @@ class RunInputs {
     std::swap(names_, other.names_);
     std::swap(values_, other.values_);
     std::swap(borrowed_, other.borrowed_);
+    std::swap(known_, other.known_);
     return *this;
   }
 
   void reserve(std::size_t count) {
     names_.reserve(count);
     values_.reserve(count);
+    known_.reserve(count);
   }
 
-  /// The name must outlive this.
-  void add(const char* name, Ort::Value value) {
+  /// The name must outlive this. `known`: the value's description, if the caller has it.
+  void add(const char* name, Ort::Value value, const HostTensor& known = {}) {
     names_.push_back(name);
     values_.push_back(std::move(value));
+    if (known.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) {
+      known_.resize(names_.size());
+      known_.back() = known;
+    }
   }
   void add(const char* name, const Value& value) {
     names_.push_back(name);
@@ -173,10 +190,16 @@ class RunInputs {
   const std::vector<const char*>& names() const noexcept { return names_; }
   const Ort::Value* values() const noexcept { return values_.data(); }
   std::size_t size() const noexcept { return values_.size(); }
+  /// A value's description; null if it is not known.
+  const HostTensor* known(std::size_t index) const noexcept {
+    return index < known_.size() && known_[index].type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED ? &known_[index]
+                                                                                                  : nullptr;
+  }
 
  private:
   std::vector<const char*> names_;
   std::vector<Ort::Value> values_;
+  std::vector<HostTensor> known_;
   std::vector<std::size_t> borrowed_;  // their indices
 };
 

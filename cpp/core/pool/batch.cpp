@@ -2,27 +2,40 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <string>
 
 #include "core/base/error.hpp"
+#include "core/onnx/element_types.hpp"
 #include "core/ort/value.hpp"
 
 namespace ortmulti {
 namespace {
 
-struct Tensor {
-  ONNXTensorElementDataType type;
-  std::vector<std::int64_t> shape;
-};
-
-bool read(const Ort::Value& value, Tensor& tensor) {
+// False for what is no tensor of elements of a fixed size in the host's memory, or has too many dimensions.
+bool read(const Ort::Value& value, HostTensor& tensor) {
   if (value == nullptr || !value.IsTensor()) {
     return false;
   }
   const auto info = value.GetTensorTypeAndShapeInfo();
   tensor.type = info.GetElementType();
-  tensor.shape = info.GetShape();
-  return tensor.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING && value.GetTensorMemoryInfo().GetAllocatorName() == "Cpu";
+  const std::vector<std::int64_t> shape = info.GetShape();
+  tensor.rank = shape.size();
+  if (tensor.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING || tensor.rank > HostTensor::most_dimensions ||
+      value.GetTensorMemoryInfo().GetAllocatorName() != "Cpu") {
+    return false;
+  }
+  std::copy(shape.begin(), shape.end(), tensor.shape.begin());
+  tensor.data = value.GetTensorRawData();
+  return true;
+}
+
+bool read(const Request& request, std::size_t input, HostTensor& tensor) {
+  if (const HostTensor* known = request.inputs.known(input)) {
+    tensor = *known;
+    return true;
+  }
+  return read(request.inputs.values()[input], tensor);
 }
 
 // A tensor as rows: what lies before the axis, and the bytes of what lies behind it, for an index of the axis each.
@@ -31,12 +44,12 @@ struct Layout {
   std::size_t along = 0;
   std::size_t bytes_behind = 1;
 
-  Layout(const Tensor& tensor, std::size_t axis) : along(static_cast<std::size_t>(tensor.shape[axis])) {
+  Layout(const HostTensor& tensor, std::size_t axis) : along(static_cast<std::size_t>(tensor.shape[axis])) {
     for (std::size_t i = 0; i < axis; ++i) {
       before *= static_cast<std::size_t>(tensor.shape[i]);
     }
     const std::vector<std::int64_t> behind(tensor.shape.begin() + static_cast<std::ptrdiff_t>(axis) + 1,
-                                           tensor.shape.end());
+                                           tensor.shape.begin() + static_cast<std::ptrdiff_t>(tensor.rank));
     bytes_behind = tensor_bytes(tensor.type, behind);
   }
 };
@@ -55,13 +68,29 @@ const Ort::AllocatorWithDefaultOptions& cpu() {
   return allocator;
 }
 
-Ort::Value new_tensor(const Tensor& tensor) {
-  return Ort::Value::CreateTensor(cpu(), tensor.shape.data(), tensor.shape.size(), tensor.type);
+Ort::Value new_tensor(const HostTensor& tensor) {
+  return Ort::Value::CreateTensor(cpu(), tensor.shape.data(), tensor.rank, tensor.type);
 }
 
-// 4-bit types share bytes between rows.
-bool has_whole_bytes(const Tensor& tensor) {
-  return tensor_bytes(tensor.type, {2}) == 2 * tensor_bytes(tensor.type, {1});
+// Types of fewer bits share bytes between rows.
+bool has_whole_bytes(ONNXTensorElementDataType type) {
+  const ElementType* known = find_element_type(type);
+  return known != nullptr && known->bits >= 8;
+}
+
+std::size_t size_of(const Request& request, std::size_t axis) {
+  HostTensor tensor;
+  static_cast<void>(read(request, 0, tensor));
+  return static_cast<std::size_t>(tensor.shape[axis]);
+}
+
+std::vector<std::size_t> sizes_of(const std::vector<std::shared_ptr<Request>>& requests, std::size_t axis) {
+  std::vector<std::size_t> sizes;
+  sizes.reserve(requests.size());
+  for (const auto& request : requests) {
+    sizes.push_back(size_of(*request, axis));
+  }
+  return sizes;
 }
 
 }  // namespace
@@ -94,65 +123,58 @@ void Grace::record_wait(std::size_t came, std::size_t most) noexcept {
   left_ = pause_;
 }
 
-std::size_t batch_size(const Request& request, std::size_t axis) {
-  std::size_t size = 0;
+BatchTraits batch_traits(const Request& request, std::size_t axis) {
+  BatchTraits traits;
+  if (request.outputs_on_device) {
+    return traits;
+  }
+  const auto append = [&traits](std::int64_t number) {
+    traits.key.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  };
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-    Tensor tensor{};
-    if (!read(request.inputs.values()[i], tensor) || axis >= tensor.shape.size() || !has_whole_bytes(tensor)) {
-      return 0;
+    HostTensor tensor;
+    if (!read(request, i, tensor) || axis >= tensor.rank || !has_whole_bytes(tensor.type)) {
+      return {};
     }
     const auto along = static_cast<std::size_t>(tensor.shape[axis]);
-    if (along == 0 || (size != 0 && along != size)) {
-      return 0;
+    if (along == 0 || (traits.size != 0 && along != traits.size)) {
+      return {};
     }
-    size = along;
+    traits.size = along;
+    tensor.shape[axis] = -1;  // any
+    traits.key.append(request.inputs.names()[i]).append(1, '\0');
+    append(tensor.type);
+    append(static_cast<std::int64_t>(tensor.rank));
+    traits.key.append(reinterpret_cast<const char*>(tensor.shape.data()), tensor.rank * sizeof(std::int64_t));
   }
-  return size;
-}
-
-std::string batch_key(const Request& request, std::size_t axis) {
-  if (request.outputs_on_device || batch_size(request, axis) == 0) {
+  if (traits.size == 0) {
     return {};
   }
-  std::string key;
-  for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-    Tensor tensor{};
-    static_cast<void>(read(request.inputs.values()[i], tensor));
-    key.append(request.inputs.names()[i]).append(1, '\0').append(std::to_string(tensor.type));
-    for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
-      key.append(1, ',').append(d == axis ? "*" : std::to_string(tensor.shape[d]));
-    }
-    key.append(1, '\0');
-  }
   for (const char* name : request.output_names) {
-    key.append(1, '\0').append(name);
+    traits.key.append(1, '\0').append(name);
   }
-  return key;
+  return traits;
 }
 
 std::shared_ptr<Request> join(const std::vector<std::shared_ptr<Request>>& requests, const Batching& batching) {
   const std::size_t axis = batching.axis;
+  const std::vector<std::size_t> sizes = sizes_of(requests, axis);
+  const std::size_t size = std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
   auto joint = like(*requests.front());
   for (std::size_t i = 0; i < requests.front()->inputs.size(); ++i) {
-    Tensor whole{};
-    static_cast<void>(read(requests.front()->inputs.values()[i], whole));
-    whole.shape[axis] = 0;
-    for (const auto& request : requests) {
-      whole.shape[axis] += request->inputs.values()[i].GetTensorTypeAndShapeInfo().GetShape()[axis];
-    }
-    const auto size = static_cast<std::size_t>(whole.shape[axis]);
+    HostTensor whole;
+    static_cast<void>(read(*requests.front(), i, whole));
     whole.shape[axis] = static_cast<std::int64_t>(batching.padded(size));
     Ort::Value value = new_tensor(whole);
     const Layout target(whole, axis);
     auto* to = static_cast<std::byte*>(value.GetTensorMutableRawData());
     std::size_t offset = 0;
-    for (const auto& request : requests) {
-      Tensor part{};
-      static_cast<void>(read(request->inputs.values()[i], part));
-      const Layout source(part, axis);
-      const auto* from = static_cast<const std::byte*>(request->inputs.values()[i].GetTensorRawData());
-      const std::size_t row = source.along * source.bytes_behind;
-      for (std::size_t r = 0; r < source.before; ++r) {
+    for (std::size_t k = 0; k < requests.size(); ++k) {
+      const HostTensor* known = requests[k]->inputs.known(i);
+      const auto* from = static_cast<const std::byte*>(
+          known != nullptr ? known->data : requests[k]->inputs.values()[i].GetTensorRawData());
+      const std::size_t row = sizes[k] * target.bytes_behind;
+      for (std::size_t r = 0; r < target.before; ++r) {
         std::memcpy(to + r * target.along * target.bytes_behind + offset, from + r * row, row);
       }
       offset += row;
@@ -170,28 +192,49 @@ std::shared_ptr<Request> join(const std::vector<std::shared_ptr<Request>>& reque
 }
 
 void split(Request& joint, const std::vector<std::shared_ptr<Request>>& requests, std::size_t axis) {
-  std::size_t whole_size = 0;
-  std::vector<std::size_t> sizes;
-  for (const auto& request : requests) {
-    sizes.push_back(batch_size(*request, axis));
-    whole_size += sizes.back();
-  }
-  whole_size = std::max(whole_size, batch_size(joint, axis));  // where it was padded
-  std::vector<std::vector<Ort::Value>> parts(requests.size());
+  const std::vector<std::size_t> sizes = sizes_of(requests, axis);
+  const std::size_t whole_size = size_of(joint, axis);
+  const auto rows = std::make_shared<JointOutputs>();
+  std::vector<HostTensor> wholes;
+  std::size_t row_bytes = 0;
+  bool in_rows = true;
   for (std::size_t o = 0; o < joint.outputs.size(); ++o) {
-    Tensor whole{};
-    if (!read(joint.outputs[o], whole) || axis >= whole.shape.size() ||
+    HostTensor whole;
+    if (!read(joint.outputs[o], whole) || axis >= whole.rank ||
         static_cast<std::size_t>(whole.shape[axis]) != whole_size) {
       throw Error(ErrorKind::invalid_argument,
                   "output '" + std::string(joint.output_names[o]) + "' of a batch of " + std::to_string(whole_size) +
                       " cannot be split along dimension " + std::to_string(axis) +
                       ": it has another size there; load the model without batching, or ask for other outputs");
     }
+    const Layout layout(whole, axis);
+    row_bytes += layout.before * layout.bytes_behind;
+    wholes.push_back(whole);
+    in_rows = in_rows && layout.before == 1 && has_whole_bytes(whole.type);
+    rows->tensors.push_back({whole.type,
+                             {whole.shape.begin(), whole.shape.begin() + static_cast<std::ptrdiff_t>(whole.rank)},
+                             static_cast<const std::byte*>(whole.data),
+                             layout.bytes_behind});
+  }
+  constexpr std::size_t most_bytes = 4096;  // of a request: copied in less time than memory of its own is made in
+  in_rows = in_rows && row_bytes * *std::max_element(sizes.begin(), sizes.end()) <= most_bytes &&
+            std::all_of(requests.begin(), requests.end(), [](const auto& request) { return request->takes_rows; });
+  if (in_rows) {
+    rows->values = std::move(joint.outputs);
+    std::size_t first = 0;
+    for (std::size_t k = 0; k < requests.size(); ++k) {
+      requests[k]->rows = {rows, first, sizes[k]};
+      first += sizes[k];
+    }
+    return;
+  }
+  std::vector<std::vector<Ort::Value>> parts(requests.size());
+  for (const HostTensor& whole : wholes) {
     const Layout source(whole, axis);
-    const auto* from = static_cast<const std::byte*>(joint.outputs[o].GetTensorRawData());
+    const auto* from = static_cast<const std::byte*>(whole.data);
     std::size_t offset = 0;
     for (std::size_t k = 0; k < requests.size(); ++k) {
-      Tensor part = whole;
+      HostTensor part = whole;
       part.shape[axis] = static_cast<std::int64_t>(sizes[k]);
       Ort::Value value = new_tensor(part);
       auto* to = static_cast<std::byte*>(value.GetTensorMutableRawData());

@@ -52,20 +52,24 @@ class Grace {
   unsigned left_ = 0;
 };
 
-/// The size of the request's inputs along the axis; 0 where it cannot be batched: no input, inputs that differ in it or
-/// have no such dimension, or values that are no tensors of elements of a fixed size.
-std::size_t batch_size(const Request& request, std::size_t axis);
-
-/// What requests must have alike to be run together: names, types, and dimensions but for the axis's. Empty where the
-/// request cannot be batched.
-std::string batch_key(const Request& request, std::size_t axis);
+/// What decides which requests run together.
+struct BatchTraits {
+  /// The size of the request's inputs along the axis; 0 where it cannot be batched: no input, inputs that differ in it
+  /// or have no such dimension, or values that are no tensors of elements of a fixed size.
+  std::size_t size = 0;
+  /// What requests must have alike to be run together: names, types, and dimensions but for the axis's. Empty where the
+  /// request cannot be batched.
+  std::string key;
+};
+BatchTraits batch_traits(const Request& request, std::size_t axis);
 
 /// One request of several with the same key: their inputs one after another along the axis, and then the last row of
 /// them again up to the size that they are padded to.
 std::shared_ptr<Request> join(const std::vector<std::shared_ptr<Request>>& requests, const Batching& batching);
 
-/// Gives each request its part of the joint request's outputs, copied. Throws Error with ErrorKind::invalid_argument
-/// for an output that has not the inputs' size along the axis.
+/// Gives each request its part of the joint request's outputs, copied: so that an answer that is kept keeps no other's
+/// memory. Requests that take rows get these, where they are small. Throws Error with ErrorKind::invalid_argument for
+/// an output that has not the inputs' size along the axis.
 void split(Request& joint, const std::vector<std::shared_ptr<Request>>& requests, std::size_t axis);
 
 }  // namespace ortmulti

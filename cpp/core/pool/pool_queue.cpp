@@ -226,8 +226,9 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
   check_process();
   set_asked(*request);
   if (options_.batching.enabled() && (request->run_options == nullptr || request->own_run_options)) {
-    request->batch_size_ = batch_size(*request, options_.batching.axis);
-    request->batch_key_ = batch_key(*request, options_.batching.axis);
+    auto traits = batch_traits(*request, options_.batching.axis);
+    request->batch_size_ = traits.size;
+    request->batch_key_ = std::move(traits.key);
   }
   Timers timer = timer_of(request);  // made first: where memory ends nothing has been done yet
   Lock lock(mutex_);

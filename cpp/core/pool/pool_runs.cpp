@@ -165,6 +165,9 @@ std::exception_ptr Pool::run_one(Worker& worker, Request& request, Lock& lock) {
   worker.in_run = &request;
   ++worker.group->runs;
   worker.group->batch_size.record(std::max<std::size_t>(1, worker.batch.size()));  // none in a caller's thread
+  if (request.endable && request.run_options == nullptr) {
+    request.run_options = &request.own_run_options.emplace();  // under the lock: end_early() looks at them
+  }
   lock.unlock();
   std::exception_ptr error;
   std::string why_broken;
@@ -174,7 +177,7 @@ std::exception_ptr Pool::run_one(Worker& worker, Request& request, Lock& lock) {
     worker.runner->run(request);
   } catch (...) {
     error = std::current_exception();
-    request.outputs.clear();
+    request.clear_outputs();
   }
   request.ended = Clock::now();
   if (error) {
@@ -265,7 +268,7 @@ bool Pool::end_run(Worker& worker, Request& request, std::exception_ptr error, R
   if (request.unwanted_) {
     ++group.cancelled;
     finish(request, Request::Outcome::cancelled, make_error(ErrorKind::cancelled, "the request was cancelled"));
-  } else if (request.expired_ && request.outputs.empty()) {
+  } else if (request.expired_ && !request.has_outputs()) {
     ++group.failed;
     finish(request, Request::Outcome::failed, deadline_error(request, "the request was not answered within "));
   } else if (error) {
@@ -325,15 +328,33 @@ void Pool::finish(Request& request, Request::Outcome outcome, std::exception_ptr
 }
 
 void Pool::announce(Requests& finished) {
-  for (auto& request : finished) {
+  for (auto next = finished.begin(); next != finished.end(); ++next) {
+    auto& request = *next;
+    if (!request) {
+      continue;  // it went with one before it
+    }
     if (request->outcome != Request::Outcome::done) {
-      request->outputs.clear();
+      request->clear_outputs();
     }
     // Out of the request first, which it may refer to.
-    if (const auto call = std::move(request->finished)) {
+    if (const auto receiver = std::move(request->receiver)) {
+      Requests together;
+      together.reserve(static_cast<std::size_t>(finished.end() - next));
+      for (auto other = next; other != finished.end(); ++other) {
+        if (other == next || (*other && (*other)->receiver == receiver)) {
+          (*other)->receiver = nullptr;
+          if ((*other)->outcome != Request::Outcome::done) {
+            (*other)->clear_outputs();
+          }
+          together.push_back(std::move(*other));
+        }
+      }
+      receiver->receive(std::move(together));
+    } else if (const auto call = std::move(request->finished)) {
       call(std::move(request));
     }
   }
   finished.clear();
 }
+
 }  // namespace ortmulti

@@ -3,6 +3,7 @@
 #include <onnxruntime_cxx_api.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -19,11 +20,43 @@
 
 namespace ortmulti {
 
+class Request;
 class Session;
 struct Suspicion;
 
+/// The outputs of a joint run, in whose memory each request has its rows one behind another.
+struct JointOutputs {
+  struct Tensor {
+    ONNXTensorElementDataType type;
+    std::vector<std::int64_t> shape;  ///< Rows are along the first dimension.
+    const std::byte* data;
+    std::size_t row_bytes;
+  };
+  std::vector<Tensor> tensors;
+  std::vector<Ort::Value> values;  ///< What they lie in.
+};
+
+/// A request's rows of them.
+struct JointRows {
+  std::shared_ptr<const JointOutputs> outputs;
+  std::size_t first = 0;
+  std::size_t count = 0;
+};
+
+/// Receives finished requests. Requests of one joint run that have the same receiver come in one call.
+class Receiver {
+ public:
+  Receiver() = default;
+  virtual ~Receiver() = default;
+  Receiver(const Receiver&) = delete;
+  Receiver& operator=(const Receiver&) = delete;
+
+  /// Called by the thread that answered, failed or cancelled the requests. It must not wait for the pool.
+  virtual void receive(std::vector<std::shared_ptr<Request>> finished) noexcept = 0;
+};
+
 /// One run that a pool is asked for. Who asks fills in the question and hands it over; the answer may be read once
-/// `finished` was called.
+/// `receiver` has it, or `finished` was called.
 class Request {
  public:
   using Clock = std::chrono::steady_clock;
@@ -44,20 +77,30 @@ class Request {
   /// Null: the session's own. Where they are the request's own, what runs can be ended.
   const Ort::RunOptions* run_options = nullptr;
   std::optional<Ort::RunOptions> own_run_options;
-  std::optional<Device> device;        ///< Only there; else wherever a session is free.
-  bool outputs_on_device = false;      ///< Else they are the host's.
+  std::optional<Device> device;    ///< Only there; else wherever a session is free.
+  bool outputs_on_device = false;  ///< Else they are the host's.
+  bool takes_rows = false;         ///< Small outputs of a joint run may be given as rows, not yet copied.
+  bool endable = false;            ///< It gets run options of its own, where there are none, so that it can be ended.
   std::shared_ptr<Timeline> timeline;  ///< Gets the request's spans, where there is one.
   std::optional<Clock::time_point> deadline;
   /// Called once, when the request is answered, failed or cancelled, from whichever thread did that, with the
   /// reference that this thread had. It must not throw, and not wait for the pool.
   std::function<void(std::shared_ptr<Request>)> finished;
+  /// Gets the request instead, where there is one.
+  std::shared_ptr<Receiver> receiver;
 
   // The answer.
   Outcome outcome = Outcome::pending;
   std::vector<Ort::Value> outputs;  ///< One for each name, where done.
+  JointRows rows;                   ///< Instead, where it takes rows: small, to be copied soon.
   /// What an output's memory belongs to, where that is not its own; empty, or one for each.
   std::vector<std::shared_ptr<const void>> output_owners;
   std::exception_ptr error;  ///< Where failed or cancelled.
+  bool has_outputs() const noexcept { return !outputs.empty() || rows.outputs; }
+  void clear_outputs() noexcept {
+    outputs.clear();
+    rows = {};
+  }
   Device ran_on;
   Clock::time_point submitted;  ///< When it was handed over: before any wait for room in the queue.
   Clock::time_point started;    ///< When its last run began.

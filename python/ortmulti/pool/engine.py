@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from ortmulti.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from ortmulti import _core
     from ortmulti._create.request import CheckedModel
     from ortmulti.devices import Device
     from ortmulti.options import RunOptions
@@ -22,15 +23,16 @@ BackendName: TypeAlias = Literal["core", "threads", "processes"]
 
 
 class Engine(Protocol):
-    """One queue in front of several sessions, as ``_core.Pool`` is. All methods may be called from any thread."""
+    """One queue in front of several sessions, as ``_core.Pool`` is, whose requests are waited for instead of
+    calling back. All methods may be called from any thread."""
 
     def run(
         self,
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
-        run_options: RunOptions | None,
-        device: str,
-        timeout: float | None,
+        run_options: RunOptions | None = None,
+        device: str = "",
+        timeout: float | None = None,
     ) -> list[Any]:
         """The outputs of a run; ``device`` is empty for any, ``timeout`` in seconds."""
 
@@ -40,11 +42,11 @@ class Engine(Protocol):
         complete: Callable[..., None],
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
-        run_options: RunOptions | None,
-        device: str,
-        timeout: float | None,
         wait: float | None,
         limited: bool,
+        run_options: RunOptions | None = None,
+        device: str = "",
+        timeout: float | None = None,
     ) -> Any:
         """Asks for a run, and returns what `cancel` takes.
 
@@ -94,7 +96,7 @@ class PoolMembers(Protocol):
     """What a pool consists of, and what can be done with that: the core's, or a backend's."""
 
     @property
-    def core(self) -> Engine:
+    def core(self) -> Engine | _core.Pool:
         """Who takes the requests now."""
 
     @property
@@ -117,8 +119,8 @@ class PoolMembers(Protocol):
     def expected(self) -> int:
         """How many requests can be under way, as far as is known; 1 at least."""
 
-    def extras(self, on_device: bool, trace: bool) -> dict[str, Any]:
-        """Further arguments of the engine's run and submit. Raises Error for what it cannot do."""
+    def extras(self, on_device: bool, trace: bool) -> tuple[Any, ...]:
+        """Further arguments of the engine's run and submit; empty without both. Raises Error for what it cannot do."""
 
     def before_submit(self) -> None:
         """Called before each submission. Raises Error where nobody could be told of the answer."""

@@ -3,39 +3,89 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortmulti.errors import ForkError
-from ortmulti.pool.engine import Engine
+
+if TYPE_CHECKING:
+    from ortmulti import _core
+    from ortmulti.pool.engine import Engine
 
 __all__ = ["PoolFuture"]
 
+_PENDING, _FINISHED = ("PENDING", "RUNNING"), "FINISHED"
+
 _forks = 0  # that led to this process
+_lock = threading.RLock()  # under which a future gets its condition, or its answer without one
+
+
+class _Condition:
+    """Makes the condition of a future when it is first used.
+
+    Most futures are only asked for their result: the core waits for that, without the GIL and without a Python object.
+    Whoever uses the condition waits for the answer, or has added a callback. So the request is followed from then on.
+    """
+
+    def __get__(self, future: PoolFuture | None, owner: type[PoolFuture]) -> Any:
+        if future is None:
+            return self
+        with _lock:
+            request = future._request
+            condition = future.__dict__.get("_condition")
+            if condition is not None:
+                return condition
+            future.__dict__.update(_waiters=[], _done_callbacks=[])
+            condition = future.__dict__["_condition"] = threading.Condition()
+        followed = request is None or future._made_after != _forks or request.follow(future, PoolFuture._complete)
+        if request is not None and not followed:
+            future._complete(*request.take())
+        return condition
 
 
 class PoolFuture(Future[list[Any]]):
     """A ``concurrent.futures.Future`` of a request's outputs, as `InferenceSession.run` returns them.
 
-    Its callbacks are called by the thread that delivers all pools' answers: what takes long belongs elsewhere. In a
-    forked child `result` and `exception` raise `ForkError` where the answer was not there before the fork.
+    A thread that asks for the result waits in the core. Callbacks are called by the thread that delivers all pools'
+    answers, or at once if the answer is there: what takes long belongs elsewhere. In a forked child `result` and
+    `exception` raise `ForkError` where the answer was not there before the fork.
     """
 
-    def __init__(self, pool: Engine, wrap: Callable[[list[Any]], list[Any]] | None = None) -> None:
-        super().__init__()
+    _state = "PENDING"
+    _result: list[Any] | None = None
+    _exception: BaseException | None = None
+    _condition: Any = _Condition()
+
+    # Not the base's, which makes what most futures never need.
+    def __init__(self, pool: Engine | _core.Pool, wrap: Callable[[list[Any]], list[Any]] | None = None) -> None:
         self._pool = pool
         self._wrap = wrap
-        self._request: Any = None
+        self._request: _core.PoolRequest | None = None  # of the core, until its answer is here
+        self._request_of_backend: Any = None
         self._made_after = _forks
 
     def result(self, timeout: float | None = None) -> list[Any]:
-        self._check_process()
-        return super().result(timeout)
+        self._wait(timeout)
+        if self._state != _FINISHED:
+            return super().result(timeout)
+        if self._exception is None:
+            return self._result  # type: ignore[return-value]
+        try:
+            raise self._exception
+        finally:
+            self = None  # type: ignore[assignment] # the traceback refers to this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        self._check_process()
-        return super().exception(timeout)
+        self._wait(timeout)
+        return self._exception if self._state == _FINISHED else super().exception(timeout)
+
+    def done(self) -> bool:
+        request = self._request
+        if request is not None and request.arrived():
+            self._settle(request)
+        return self._state not in _PENDING
 
     def cancel(self) -> bool:
         """Cancels the request, also while it runs: the run is asked to end, unless it was given ``run_options``, and
@@ -44,35 +94,65 @@ class PoolFuture(Future[list[Any]]):
         Returns:
             Whether it was cancelled; False where it was answered or had failed before.
         """
+        request = self._request_of_backend or self._request
         cancelled = super().cancel()
-        if cancelled and self._request is not None:
-            self._pool.cancel(self._request)
+        if cancelled and request is not None:
+            self._pool.cancel(request)
         return cancelled
 
-    def _check_process(self) -> None:
+    def _wait(self, timeout: float | None) -> None:
+        """Wait for the core's answer, unless the request is followed: then it comes with the condition."""
+        if self._state not in _PENDING:
+            return
+        request = self._request
         # Not by `done`: at the fork another thread may have held the lock that it takes.
-        if self._made_after != _forks and self._state in ("PENDING", "RUNNING"):
+        if self._made_after != _forks and (request is None or not request.arrived()):
             raise ForkError("the request was made before this process was forked, and its answer goes to the parent")
+        if request is None or "_condition" in self.__dict__:
+            return
+        if request.wait(timeout):
+            self._settle(request)
+        elif self._state in _PENDING:
+            raise TimeoutError
 
-    def _complete(self, results: list[Any], exception: BaseException | None, cancelled: bool) -> None:
+    def _settle(self, request: _core.PoolRequest) -> None:
+        """Take the answer that has arrived, unless the request is followed: then another thread does."""
+        results, exception, cancelled = request.take()
+        results, exception = self._convert(results, exception)
+        with _lock:
+            if self._request is not None and "_condition" not in self.__dict__:
+                self._request = None
+                self._result, self._exception = results, exception
+                self._state = "CANCELLED_AND_NOTIFIED" if cancelled else _FINISHED
+
+    def _complete(self, results: list[Any] | None, exception: BaseException | None, cancelled: bool) -> None:
+        """Take the answer of a request that is followed, or of a backend, and notify who waits."""
+        self._request = None
         if cancelled:
             super().cancel()
         if not self.set_running_or_notify_cancel():
             return
-        if exception is None and self._wrap is not None:
-            try:
-                results = self._wrap(results)
-            except Exception as failure:  # else nobody would ever be told
-                exception = failure
+        results, exception = self._convert(results, exception)
         if exception is None:
-            self.set_result(results)
+            self.set_result(results)  # type: ignore[arg-type]
         else:
             self.set_exception(exception)
 
+    def _convert(
+        self, results: list[Any] | None, exception: BaseException | None
+    ) -> tuple[list[Any] | None, BaseException | None]:
+        if exception is None and self._wrap is not None and results is not None:
+            try:
+                return self._wrap(results), None
+            except Exception as failure:  # else nobody would ever be told
+                return None, failure
+        return results, exception
+
 
 def _after_fork_in_child() -> None:
-    global _forks
+    global _forks, _lock
     _forks += 1
+    _lock = threading.RLock()  # a thread of the parent may have held it
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -191,6 +191,7 @@ def load(
             "cuda_graph": (cuda_graph, False),
         },
     )
+    batch_size = 1 if batching is None else batching.max_size
     warm = None if warmup is False else Warmup() if warmup is True else warmup
     if backend != "core":
         from ortmulti.pool.external import open_backend
@@ -208,7 +209,7 @@ def load(
             batching=batching,
             in_flight=in_flight,
         )
-        return _warm(Pool(BackendMembers(backend, engine)), warm)
+        return _warm(Pool(BackendMembers(backend, engine), batch_size), warm)
     request = _with_graphs(request, graphs)
     reporter = None if progress is None else _Reporter(progress, start, request)
     joined = (
@@ -217,7 +218,7 @@ def load(
         else (batching.max_size, batching.max_delay_ms / 1000, batching.axis, list(batching.sizes))
     )
     members = Members(request, partial(_core.Pool, max_queue, joined), warm, in_flight, graphs)
-    pool = Pool(members)
+    pool = Pool(members, batch_size)
     if reporter is None:
         members.start(wait, require == "any")
     else:

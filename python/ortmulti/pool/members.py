@@ -67,7 +67,8 @@ class Members:
         self._members: dict[int, Member] = {}  # by their places
         self._said: set[str] = set()
         self._closed = False
-        self._core = make_core()
+        self.core = make_core()
+        """The core's pool of the present model. An attribute, since each request reads it."""
         self.error: BaseException | None = None
         """How the load failed."""
         self._timeline = Timeline()
@@ -76,11 +77,6 @@ class Members:
         _live.add(self)
         startup.before_shut_down(_close_all)
         startup.close_at_exit()
-
-    @property
-    def core(self) -> _core.Pool:
-        """The core's pool of the present model."""
-        return self._core
 
     @property
     def sessions(self) -> Sessions:
@@ -104,11 +100,9 @@ class Members:
         """The present model, for messages."""
         return self._model
 
-    def extras(self, on_device: bool, trace: bool) -> dict[str, Any]:
+    def extras(self, on_device: bool, trace: bool) -> tuple[Any, ...]:
         """Of the core's run and submit."""
-        if not (on_device or trace):
-            return {}
-        return {"outputs_on_device": on_device, "timeline": self._timeline._core if trace else None}
+        return (on_device, self._timeline._core if trace else None) if on_device or trace else ()
 
     def before_submit(self) -> None:
         """Starts the thread that delivers answers."""
@@ -118,12 +112,12 @@ class Members:
     def warm_up(self, warmup: Warmup) -> None:
         """As `Pool.warmup`."""
         feeds = warmup.feeds(self._sessions[0])
-        self._core.warm_up(feeds, warmup.runs_with(self._max_graphs), self._timeline._core)
+        self.core.warm_up(feeds, warmup.runs_with(self._max_graphs), self._timeline._core)
 
     def closed(self) -> bool:
         """As `Pool.closed`."""
         sessions = self._sessions
-        return self._core.closed() or (len(sessions) > 0 and all(session.closed for session in sessions))
+        return self.core.closed() or (len(sessions) > 0 and all(session.closed for session in sessions))
 
     # The first load.
 
@@ -137,7 +131,7 @@ class Members:
         """Begins to load; returns when as many are ready as `load` says. Nothing is left after an error."""
         named = self._request.named
         if named is None:
-            self._core.set_opening(True)
+            self.core.set_opening(True)
         else:
             per_device = self._request.sessions_per_device
             self._expect([str(device) for device in named for _ in range(per_device)])
@@ -182,7 +176,7 @@ class Members:
             with self._lock:
                 if not self._closed:
                     self.error = error
-                    self._core.fail(error)  # before anybody who waits here is told
+                    self.core.fail(error)  # before anybody who waits here is told
                 self._loads.discard(loading)
                 self._changes.notify()
             self.close(cancel_pending=True)
@@ -204,17 +198,17 @@ class Members:
             if self._targets is None:
                 with contextlib.suppress(ClosedError):
                     self._expect(devices)
-                self._core.set_opening(False)
+                self.core.set_opening(False)
 
     def _expect(self, devices: Sequence[str]) -> None:
         self._targets = list(devices)
         for device, count in Counter(devices).items():
-            self._core.expect(device, count)
+            self.core.expect(device, count)
 
     def _joins(self, member: Member) -> None:
         session = member.session
         try:
-            member.join(self._core, self._timeline)
+            member.join(self.core, self._timeline)
         except (ClosedError, DeviceError):
             if not (self._closed or self._removed(session.device)):
                 raise
@@ -233,7 +227,7 @@ class Members:
     def _failed(self, index: int, error: BaseException) -> None:
         assert self._targets is not None
         device = self._targets[index]
-        self._core.not_coming(device, 1, error)
+        self.core.not_coming(device, 1, error)
         with self._lock:
             said = device in self._said
             self._said.add(device)
@@ -259,7 +253,7 @@ class Members:
 
     def states(self) -> dict[str, tuple[str, str]]:
         """Each device's state, and why it failed or broke."""
-        return {device["device"]: (device["state"], device["broken"]) for device in self._core.stats()["devices"]}
+        return {device["device"]: (device["state"], device["broken"]) for device in self.core.stats()["devices"]}
 
     def wait_ready(self, timeout: float | None, devices: Devices | None) -> list[str]:
         """As `Pool.wait_ready`."""
@@ -329,9 +323,9 @@ class Members:
                     self._remove(device)
             counts = Counter(names)
             for device, count in counts.items():
-                self._core.expect(device, count)
+                self.core.expect(device, count)
             request = dataclasses.replace(self._request, devices=named)
-            loading = self._beside(request, self._core, self._timeline, self._warmup)
+            loading = self._beside(request, self.core, self._timeline, self._warmup)
             try:
                 self._run(loading)
                 with self._lock:
@@ -340,9 +334,9 @@ class Members:
                     self._place({first + index: member for index, member in loading.members.items()})
             except BaseException as error:
                 for device, count in counts.items():
-                    self._core.not_coming(device, count, error)
+                    self.core.not_coming(device, count, error)
                 for device in dict.fromkeys(session.device for session in _sessions(loading.members)):
-                    self._core.remove(device)
+                    self.core.remove(device)
                 loading.close()
                 raise
 
@@ -366,7 +360,7 @@ class Members:
                 self._remove(device)
 
     def _remove(self, device: str) -> None:
-        self._core.remove(device)
+        self.core.remove(device)
         with self._lock:
             gone = {index: member for index, member in self._members.items() if member.session.device == device}
             for index in gone:
@@ -401,14 +395,14 @@ class Members:
                         f"{error}; the sessions of {self._model} stay until those of the new model are there, so that "
                         "both must fit"
                     ) from error
-                core.continue_from(self._core)
+                core.continue_from(self.core)
                 sessions, description = Sessions(_sessions(loading.members), timeline), _describe(model)
                 with self._lock:
                     self._raise_if_over()
-                    old, old_sessions = self._core, _sessions(self._members)
+                    old, old_sessions = self.core, _sessions(self._members)
                     # Nothing is called from here to `replaced`, so that Ctrl-C comes before all of it or after it.
                     self._retiring = [*self._retiring, (old, old_sessions)]
-                    self._core, self._timeline, self._model, self._request = core, timeline, description, request
+                    self.core, self._timeline, self._model, self._request = core, timeline, description, request
                     self._members, self._sessions = loading.members, sessions
                     replaced = True
                     self._changes.notify()
@@ -467,7 +461,7 @@ class Members:
     def close(self, cancel_pending: bool) -> None:
         """Ends the loads, then as `Pool.close`."""
         if os.getpid() != self._process:  # nothing of it works there, and a lock may be held for ever
-            self._core.close(cancel_pending)
+            self.core.close(cancel_pending)
             self._sessions.close()
             return
         with self._lock:
@@ -475,7 +469,7 @@ class Members:
             if self._behind is not None and self._behind[0].revoke():
                 self._loads.discard(self._behind[1])  # it has not begun and never will
             loads = list(self._loads)
-            cores = [*(core for core, _ in self._retiring), self._core]
+            cores = [*(core for core, _ in self._retiring), self.core]
             self._changes.notify()
         for loading in loads:
             loading.cancel()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
+from queue import SimpleQueue
+from types import ModuleType
 from typing import Any, Literal
 
+from ortmulti import _core
 from ortmulti._create.foreign_options import to_run_options
 from ortmulti._runtime import checks
 from ortmulti._runtime.closing import Closing
@@ -15,7 +17,7 @@ from ortmulti.devices import Device, name_devices
 from ortmulti.errors import ClosedError, InvalidArgument
 from ortmulti.options import RunOptions
 from ortmulti.pool.configuration import Batching, Warmup
-from ortmulti.pool.engine import Engine, PoolMembers
+from ortmulti.pool.engine import PoolMembers
 from ortmulti.pool.futures import PoolFuture
 from ortmulti.pool.membership import Membership
 from ortmulti.pool.stats import PoolStats
@@ -27,6 +29,16 @@ __all__ = ["Batching", "Pool"]
 
 Outputs = Literal["numpy", "device"]
 
+_event_loops: ModuleType | None = None  # imported by the first `run_async`: asyncio is large
+
+
+def _import_event_loops() -> ModuleType:
+    global _event_loops
+    from ortmulti.pool import event_loops
+
+    _event_loops = event_loops
+    return event_loops
+
 
 class Pool(Membership, Closing):
     """The sessions of one model, as `load` returns them, behind one queue.
@@ -36,18 +48,15 @@ class Pool(Membership, Closing):
     change until their request is answered. A context manager: the end of the ``with`` block closes it.
     """
 
-    def __init__(self, members: PoolMembers) -> None:
+    def __init__(self, members: PoolMembers, batch_size: int = 1) -> None:
         self._members = members
+        self._batch_size = batch_size
         self._start = time.monotonic()
 
     def __del__(self) -> None:
         # Not a weakref.finalize: the members may refer to the pool by the traceback of a load that failed.
         if hasattr(self, "_members"):
             self._members.abandon()
-
-    @property
-    def _core(self) -> Engine:
-        return self._members.core
 
     @property
     def sessions(self) -> Sessions:
@@ -102,22 +111,15 @@ class Pool(Membership, Closing):
             InvalidArgument: ``device`` is not in the pool.
             If loading failed after `load` had returned: how it did.
         """
-        on_device = _on_device(outputs)
-        core = self._core
+        options = self._options(run_options, device, timeout, outputs, trace)
+        core = self._members.core
         try:
-            results = core.run(
-                output_names,
-                input_feed,
-                to_run_options(run_options),
-                _name(device),
-                _timeout(timeout),
-                **self._members.extras(on_device, trace),
-            )
+            results = core.run(output_names, input_feed, *options)
         except ClosedError:
-            if core is self._core:
+            if core is self._members.core:
                 raise
         else:
-            return _to_values(results) if on_device else results
+            return _to_values(results) if outputs == "device" else results
         return self.run(  # of the next model
             output_names, input_feed, run_options, device=device, timeout=timeout, outputs=outputs, trace=trace
         )
@@ -146,9 +148,9 @@ class Pool(Membership, Closing):
                 there the future raises also what the model does not take.
             QueueFull: The queue had no room, with ``when_full`` other than ``"block"``.
         """
-        return self._submit(
-            output_names, input_feed, run_options, device, timeout, _wait(when_full), True, outputs, trace
-        )
+        options = self._options(run_options, device, timeout, outputs, trace)
+        wait = None if when_full == "block" else _wait(when_full)
+        return self._submit(output_names, input_feed, wait, True, outputs == "device", options)
 
     async def run_async(
         self,
@@ -166,14 +168,36 @@ class Pool(Membership, Closing):
 
         Cancelling the task cancels the request. With ``when_full="block"`` the request waits, however many others do.
         """
-        import asyncio
-
-        if when_full not in ("block", "reject"):
+        if when_full != "block" and when_full != "reject":
             raise InvalidArgument(f"when_full is 'block' or 'reject', not {when_full!r}")
         limited = when_full == "reject"
-        future = self._submit(output_names, input_feed, run_options, device, timeout, 0.0, limited, outputs, trace)
-        awaitable: Awaitable[list[Any]] = asyncio.wrap_future(future)
-        return await awaitable
+        options = self._options(run_options, device, timeout, outputs, trace)
+        loops = _event_loops or _import_event_loops()
+        loop = loops.running_loop()
+        while True:
+            core = self._members.core
+            try:
+                if not isinstance(core, _core.Pool):
+                    break
+                answer = loop.create_future()
+                request = core.submit_async(loop, answer, output_names, input_feed, limited, *options)
+            except ClosedError:
+                if core is self._members.core:
+                    raise
+                continue
+            if request is not None:
+                try:
+                    results = await answer
+                except BaseException:
+                    core.cancel_async(request)
+                    raise
+                return _to_values(results) if outputs == "device" else results
+            if not loops.watch(loop):
+                break
+        # A loop that watches no file descriptors, or another backend.
+        future = self._submit(output_names, input_feed, 0.0, limited, outputs == "device", options)
+        wrapped: Awaitable[list[Any]] = loops.wrap_future(future)
+        return await wrapped
 
     def map(
         self,
@@ -189,28 +213,28 @@ class Pool(Membership, Closing):
             feeds: The inputs of each run; taken as they are needed.
             output_names: As for `run`.
             lookahead: How many requests are asked for before the first of them is returned; default: two for each that
-                can be under way.
+                can be under way, with batching two batches.
             outputs: As for `run`.
 
         Yields:
             What `run` returns. The first failure is raised, in its place; what was asked for after it is cancelled, as
             it is when the iterator is closed.
         """
-        pending: deque[PoolFuture] = deque()
-        most = self._lookahead(lookahead)
-        return self._map(iter(feeds), output_names, most, pending, outputs)
+        options = self._options(None, None, None, outputs, False)
+        return self._map(iter(feeds), output_names, self._lookahead(lookahead), outputs == "device", options)
 
     def _map(
         self,
         feeds: Iterator[Mapping[str, Any]],
         output_names: Sequence[str] | None,
         most: int,
-        pending: deque[PoolFuture],
-        outputs: Outputs,
+        on_device: bool,
+        options: tuple[Any, ...],
     ) -> Iterator[list[Any]]:
+        pending: deque[PoolFuture] = deque()
         try:
             for feed in feeds:
-                pending.append(self._submit(output_names, feed, None, None, None, None, True, outputs))
+                pending.append(self._submit(output_names, feed, None, True, on_device, options))
                 if len(pending) >= most:
                     yield pending.popleft().result()
             while pending:
@@ -236,19 +260,30 @@ class Pool(Membership, Closing):
             ``(index, future)``; a request that failed raises when its future is asked for the result. What is not done
             when the iterator is closed is cancelled.
         """
-        return self._as_completed(iter(feeds), output_names, self._lookahead(lookahead), outputs)
+        options = self._options(None, None, None, outputs, False)
+        return self._as_completed(iter(feeds), output_names, self._lookahead(lookahead), outputs == "device", options)
 
     def _as_completed(
-        self, feeds: Iterator[Mapping[str, Any]], output_names: Sequence[str] | None, most: int, outputs: Outputs
+        self,
+        feeds: Iterator[Mapping[str, Any]],
+        output_names: Sequence[str] | None,
+        most: int,
+        on_device: bool,
+        options: tuple[Any, ...],
     ) -> Iterator[tuple[int, PoolFuture]]:
         pending: dict[PoolFuture, int] = {}
+        done: SimpleQueue[PoolFuture] = SimpleQueue()
         try:
             for index, feed in enumerate(feeds):
-                pending[self._submit(output_names, feed, None, None, None, None, True, outputs)] = index
+                future = self._submit(output_names, feed, None, True, on_device, options)
+                pending[future] = index
+                future.add_done_callback(done.put)  # type: ignore[arg-type]
                 while len(pending) >= most:
-                    yield from _done(pending)
+                    future = done.get()
+                    yield pending.pop(future), future
             while pending:
-                yield from _done(pending)
+                future = done.get()
+                yield pending.pop(future), future
         finally:
             for future in pending:
                 future.cancel()
@@ -270,7 +305,7 @@ class Pool(Membership, Closing):
         """What the requests waited for and how long they took, since the pool was made; also after `close`."""
         from ortmulti.pool.stats import PoolStats
 
-        return PoolStats._from_core(self._core.stats(), time.monotonic() - self._start)
+        return PoolStats._from_core(self._members.core.stats(), time.monotonic() - self._start)
 
     def close(self, cancel_pending: bool = False) -> None:
         """Answers what was asked for, and frees the sessions and their weights. Again: does nothing.
@@ -292,53 +327,50 @@ class Pool(Membership, Closing):
         state = ", closed" if self.closed else ""
         return f"<Pool of {self._members.model} on {', '.join(self.devices) or 'no device yet'}{state}>"
 
+    def _options(
+        self,
+        run_options: RunOptions | None,
+        device: str | int | Device | None,
+        timeout: float | None,
+        outputs: Outputs,
+        trace: bool,
+    ) -> tuple[Any, ...]:
+        """The last arguments of the engine's run and submit; empty where all have their defaults."""
+        if run_options is None and device is None and timeout is None and outputs == "numpy" and not trace:
+            return ()
+        extras = self._members.extras(_on_device(outputs), trace)
+        return (to_run_options(run_options), _name(device), _timeout(timeout), *extras)
+
     def _submit(
         self,
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
-        run_options: RunOptions | None,
-        device: str | int | Device | None,
-        timeout: float | None,
         wait: float | None,
         limited: bool,
-        outputs: Outputs = "numpy",
-        trace: bool = False,
+        on_device: bool,
+        options: tuple[Any, ...],
     ) -> PoolFuture:
-        on_device = _on_device(outputs)
-        extras = self._members.extras(on_device, trace)
         self._members.before_submit()
-        core = self._core
+        core = self._members.core
         future = PoolFuture(core, _to_values if on_device else None)
         try:
-            future._request = core.submit(
-                future,
-                PoolFuture._complete,
-                output_names,
-                input_feed,
-                to_run_options(run_options),
-                _name(device),
-                _timeout(timeout),
-                wait,
-                limited,
-                **extras,
-            )
+            if isinstance(core, _core.Pool):
+                future._request = core.submit(output_names, input_feed, wait, limited, *options)
+            else:
+                future._request_of_backend = core.submit(
+                    future, PoolFuture._complete, output_names, input_feed, wait, limited, *options
+                )
         except ClosedError:
-            if core is self._core:
+            if core is self._members.core:
                 raise
-            return self._submit(output_names, input_feed, run_options, device, timeout, wait, limited, outputs, trace)
+            return self._submit(output_names, input_feed, wait, limited, on_device, options)
         return future
 
     def _lookahead(self, lookahead: int | None) -> int:
         if lookahead is None:
-            return 2 * self._members.expected
+            return 2 * self._batch_size * self._members.expected
         checks.integer("lookahead", lookahead, 1)
         return lookahead
-
-
-def _done(pending: dict[PoolFuture, int]) -> Iterator[tuple[int, PoolFuture]]:
-    done = wait(pending, return_when=FIRST_COMPLETED).done
-    for future in [future for future in pending if future in done]:
-        yield pending.pop(future), future
 
 
 def _timeout(timeout: float | None) -> float | None:

@@ -83,9 +83,9 @@ class BackendEngine(abc.ABC):
         self,
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
-        run_options: RunOptions | None,
-        device: str,
-        timeout: float | None,
+        run_options: RunOptions | None = None,
+        device: str = "",
+        timeout: float | None = None,
     ) -> list[Any]:
         arrived = threading.Lock()
         arrived.acquire()
@@ -108,11 +108,11 @@ class BackendEngine(abc.ABC):
         complete: Callable[..., None],
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
-        run_options: RunOptions | None,
-        device: str,
-        timeout: float | None,
         wait: float | None,
         limited: bool,
+        run_options: RunOptions | None = None,
+        device: str = "",
+        timeout: float | None = None,
     ) -> Request:
         self._start_deliverer()
         request = self._request(output_names, input_feed, run_options, device, timeout, self._dispatcher.deliveries.put)

@@ -49,12 +49,12 @@ class BackendMembers:
         """One for each session."""
         return len(self.devices)
 
-    def extras(self, on_device: bool, trace: bool) -> dict[str, Any]:
+    def extras(self, on_device: bool, trace: bool) -> tuple[Any, ...]:
         """None: it has neither."""
         for name, asked in (("outputs='device'", on_device), ("trace=True", trace)):
             if asked:
                 raise InvalidArgument(f"backend={self._name!r} has no {name}: its sessions are onnxruntime's")
-        return {}
+        return ()
 
     def before_submit(self) -> None:
         """Its answers are delivered by a thread of its own."""

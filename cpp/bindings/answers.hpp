@@ -1,0 +1,100 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/pool/request.hpp"
+
+namespace ortmulti::bindings {
+
+/// Whether the thread that delivers completions runs in this process.
+bool delivers_completions() noexcept;
+void set_delivers_completions(bool delivers) noexcept;
+
+/// The moment when a request is answered, for threads that wait for it without the GIL.
+class Arrival {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  bool arrived() const noexcept { return arrived_.load(); }
+  /// Waits no longer than `until`; returns whether the wait is over.
+  bool wait(Clock::time_point until);
+  /// Ends all waits, though there is no answer.
+  void abandon();
+
+  /// Has the answer delivered. Returns false if it is too late for that: the answer is about to arrive, or is there.
+  bool follow();
+  /// The request is finished: nobody may follow it any more. Returns whether somebody does.
+  bool finish();
+  void arrive();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<bool> arrived_{false};
+  bool abandoned_ = false;
+  bool finished_ = false;
+  bool followed_ = false;
+};
+
+/// Receives the requests that threads wait for. Followed requests go to the thread that delivers completions, those of
+/// a joint run together.
+std::shared_ptr<Receiver> thread_answers();
+
+/// Receives the requests of one event loop, and wakes it once for all that are there: by a file descriptor that the
+/// loop watches. The thread of the loop gives the answers to its futures. Needs no other thread that has the GIL.
+class LoopAnswers : public Receiver {
+ public:
+  LoopAnswers();
+  ~LoopAnswers() override;
+  LoopAnswers(const LoopAnswers&) = delete;
+  LoopAnswers& operator=(const LoopAnswers&) = delete;
+
+  int descriptor() const noexcept { return descriptor_; }
+  void receive(std::vector<std::shared_ptr<Request>> finished) noexcept override;
+  /// Called by the loop, with the GIL.
+  void deliver();
+
+  /// The loop does not watch any more.
+  void close() noexcept { closed_.store(true); }
+  bool closed() const noexcept { return closed_.load(); }
+
+ private:
+  struct Batch {
+    std::vector<std::shared_ptr<Request>> requests;
+    Batch* next = nullptr;
+  };
+
+  Batch* take() noexcept;
+
+  const int descriptor_;
+  std::atomic<Batch*> last_{nullptr};  // a stack; no lock, since deliver() has the GIL
+  std::atomic<bool> closed_{false};
+};
+
+/// What an event loop keeps as long as it watches.
+class LoopWatch {
+ public:
+  LoopWatch() : answers_(std::make_shared<LoopAnswers>()) {}
+  ~LoopWatch() { answers_->close(); }
+  LoopWatch(const LoopWatch&) = delete;
+  LoopWatch& operator=(const LoopWatch&) = delete;
+
+  int descriptor() const noexcept { return answers_->descriptor(); }
+  void deliver() const { answers_->deliver(); }
+  /// Has find() know the loop, in this thread, until it knows another one.
+  void remember(pybind11::handle loop) const;
+  /// The answers of the loop that was remembered last; null for another one.
+  static std::shared_ptr<LoopAnswers> find(pybind11::handle loop);
+
+ private:
+  std::shared_ptr<LoopAnswers> answers_;
+};
+
+}  // namespace ortmulti::bindings

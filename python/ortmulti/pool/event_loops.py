@@ -1,0 +1,39 @@
+"""Answers of pools for asyncio's event loops, and for loops with the same interface."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import weakref
+from asyncio import AbstractEventLoop, wrap_future
+from asyncio import get_running_loop as running_loop
+
+from ortmulti import _core
+
+__all__ = ["running_loop", "watch", "wrap_future"]
+
+# A loop keeps its watch as long as it is open, by its reader. The core keeps what the last requests need.
+_watches: weakref.WeakKeyDictionary[AbstractEventLoop, weakref.ref[_core.LoopWatch]] = weakref.WeakKeyDictionary()
+
+
+def watch(loop: AbstractEventLoop) -> bool:
+    """Have the loop watch for its answers, and `_core.Pool.submit_async` know that. To be called in the loop's thread.
+
+    Returns:
+        False if the loop cannot watch file descriptors.
+    """
+    known = _watches.get(loop)
+    found = None if known is None else known()
+    if found is None:
+        found = _core.LoopWatch()
+        try:
+            # In a context of its own: the loop keeps the context, and the task's has variables of the user.
+            contextvars.Context().run(loop.add_reader, found.fileno(), found.deliver)
+        except NotImplementedError:
+            return False
+        _watches[loop] = weakref.ref(found)
+    found.remember(loop)
+    return True
+
+
+os.register_at_fork(after_in_child=_watches.clear)  # the parent's loops watch the same descriptors

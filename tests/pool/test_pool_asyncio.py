@@ -1,0 +1,299 @@
+"""`Pool.run_async` and event loops: who is woken, and what loops and tasks may do meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti.pool import event_loops
+from tests.support import onnx_models
+from tests.support.pools import HANG, check_row, row, rows
+
+ENDLESS = {"x": np.zeros(1, np.float32), "count": np.array(2**62)}
+
+
+@pytest.fixture(name="pool")
+def fixture_pool(pool_of_rows: ortmulti.Pool) -> ortmulti.Pool:
+    return pool_of_rows
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def new_loop(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
+    if request.param == "asyncio":
+        return asyncio.new_event_loop
+    new: Callable[[], asyncio.AbstractEventLoop] = pytest.importorskip("uvloop").new_event_loop
+    return new
+
+
+@pytest.fixture
+def nothing_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Neither by asyncio, such as an exception that was never retrieved, nor as unraisable."""
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: unraisable.append((raised.exc_value, raised.object)))
+    with caplog.at_level(logging.DEBUG, "asyncio"):
+        yield
+        gc.collect()
+    assert unraisable == []
+    assert [record for record in caplog.records if record.name != "asyncio" or record.levelno > logging.DEBUG] == []
+
+
+def test_the_loop_gets_all_answers(pool: ortmulti.Pool, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def ask() -> None:
+        for number, outputs in enumerate(await asyncio.gather(*(pool.run_async(None, row(n % 8)) for n in range(200)))):
+            check_row(outputs, number % 8)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(ask())
+        runner.run(ask())
+
+
+def test_a_joint_run_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    delivered: list[int] = []
+
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        add_reader = loop.add_reader
+
+        def add(descriptor: int, callback: Callable[[], None]) -> None:
+            def counted() -> None:
+                delivered.append(descriptor)
+                callback()
+
+            add_reader(descriptor, counted)
+
+        monkeypatch.setattr(loop, "add_reader", add)
+        await asyncio.gather(*(pool.run_async(None, row(n % 8)) for n in range(32)))
+
+    with ortmulti.load(rows(), "cpu", batching=ortmulti.Batching(32, max_delay_ms=60_000)) as pool:
+        asyncio.run(ask())
+        assert pool.stats().devices[0].runs == 1
+    assert len(delivered) == 1
+
+
+@pytest.mark.usefixtures("nothing_is_logged", "silent")
+def test_a_loop_may_be_closed_before_its_answers_come(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    options = ortmulti.RunOptions()
+    with ortmulti.load(onnx_models.endless(), "cpu", 2) as pool:
+        loop = new_loop()
+
+        async def ask() -> None:
+            asked = asyncio.ensure_future(pool.run_async(None, ENDLESS, options))
+            await asyncio.sleep(0.05)
+            assert not asked.done()
+            asked._log_destroy_pending = False  # type: ignore[attr-defined]
+
+        loop.run_until_complete(ask())
+        loop.close()
+        gone = weakref.ref(loop)
+        del loop
+        options.terminate = True
+        pool.close()
+        assert pool.stats().devices[0].failed == 1
+    gc.collect()
+    assert gone() is None
+
+
+def test_two_loops_in_two_threads(pool: ortmulti.Pool, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    threads: set[int] = set()
+
+    async def one(number: int) -> None:
+        check_row(await pool.run_async(None, row(number)), number)
+        threads.add(threading.get_ident())
+
+    async def ask() -> None:
+        for _ in range(20):
+            await asyncio.gather(*(one(number % 8) for number in range(50)))
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(ask())
+        ended.append(True)
+
+    ended: list[bool] = []
+    two = [threading.Thread(target=run) for _ in range(2)]
+    for thread in two:
+        thread.start()
+    for thread in two:
+        thread.join(HANG)
+    assert ended == [True, True]
+    assert len(threads) == 2
+
+
+def test_two_loops_in_turns_in_one_thread(
+    pool: ortmulti.Pool, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    loops = [new_loop(), new_loop()]
+    for number in range(8):
+        check_row(loops[number % 2].run_until_complete(pool.run_async(None, row(number))), number)
+    for loop in loops:
+        loop.close()
+
+
+def test_many_loops_one_after_another_leave_nothing(
+    pool: ortmulti.Pool, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def ask() -> None:
+        check_row(await pool.run_async(None, row(1)), 1)
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(ask())
+
+    run()
+    gc.collect()
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for _ in range(20):
+        run()
+    gc.collect()
+    assert len([*Path("/proc/self/fd").iterdir()]) <= before
+    assert len(event_loops._watches) <= 1
+
+
+@pytest.mark.usefixtures("nothing_is_logged", "silent")
+def test_cancelling_the_task_cancels_the_request() -> None:
+    async def ask() -> None:
+        running, waiting = (asyncio.create_task(pool.run_async(None, ENDLESS)) for _ in range(2))
+        await asyncio.sleep(0.05)
+        for task in (waiting, running):
+            task.cancel()
+        assert all(
+            isinstance(each, asyncio.CancelledError)
+            for each in await asyncio.gather(running, waiting, return_exceptions=True)
+        )
+
+    with ortmulti.load(onnx_models.endless(), "cpu") as pool:
+        asyncio.run(ask())
+        pool.close()
+        stats = pool.stats()
+        assert (stats.cancelled_waiting, stats.devices[0].cancelled) == (1, 1)
+
+
+@pytest.mark.usefixtures("nothing_is_logged", "silent")
+def test_the_failure_of_a_cancelled_request_is_not_reported() -> None:
+    options = ortmulti.RunOptions()  # the run goes on
+
+    async def ask() -> None:
+        task = asyncio.create_task(pool.run_async(None, ENDLESS, options))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        options.terminate = True
+        for _ in range(200):
+            await asyncio.sleep(0.01)
+            if pool.stats().devices[0].cancelled:
+                break
+        await asyncio.sleep(0.05)
+
+    with ortmulti.load(onnx_models.endless(), "cpu") as pool:
+        asyncio.run(ask())
+
+
+@pytest.mark.usefixtures("nothing_is_logged", "silent")
+def test_a_coroutine_that_is_closed_cancels_its_request() -> None:
+    with ortmulti.load(onnx_models.endless(), "cpu") as pool:
+
+        async def ask() -> None:
+            coroutine = pool.run_async(None, ENDLESS)
+            coroutine.send(None)
+            coroutine.close()
+
+        asyncio.run(ask())
+        pool.close()
+        assert pool.stats().devices[0].cancelled + pool.stats().cancelled_waiting == 1
+
+
+@pytest.mark.usefixtures("silent")
+def test_a_pool_that_is_closed_cancels_its_tasks() -> None:
+    async def ask() -> None:
+        tasks = [asyncio.create_task(pool.run_async(None, ENDLESS)) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        tasks[0].cancel()
+        await asyncio.to_thread(pool.close, cancel_pending=True)
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(each) for each in found] == [asyncio.CancelledError] * 3
+
+    with ortmulti.load(onnx_models.endless(), "cpu") as pool:
+        asyncio.run(ask())
+
+
+@pytest.mark.usefixtures("silent")
+def test_the_failure_of_a_run_is_raised() -> None:
+    async def ask() -> None:
+        with pytest.raises(ortmulti.DeadlineExceeded):
+            await pool.run_async(None, ENDLESS, timeout=0.05)
+
+    with ortmulti.load(onnx_models.endless(), "cpu") as pool:
+        asyncio.run(ask())
+
+
+def test_context_variables_stay_with_their_task(pool: ortmulti.Pool) -> None:
+    name: contextvars.ContextVar[int] = contextvars.ContextVar("name")
+
+    async def one(number: int) -> None:
+        name.set(number)
+        for _ in range(20):
+            check_row(await pool.run_async(None, row(number % 8)), number % 8)
+            assert name.get() == number
+
+    async def ask() -> None:
+        await asyncio.gather(*(one(number) for number in range(20)))
+
+    asyncio.run(ask())
+
+
+def test_the_loop_keeps_no_context_of_a_task(pool: ortmulti.Pool) -> None:
+    class Held:
+        """What a variable has."""
+
+    name: contextvars.ContextVar[Held] = contextvars.ContextVar("name")
+
+    async def one() -> weakref.ref[Held]:
+        held = Held()
+        name.set(held)
+        check_row(await pool.run_async(None, row(1)), 1)
+        return weakref.ref(held)
+
+    async def ask() -> None:
+        held = await asyncio.create_task(one())
+        await asyncio.sleep(0)  # the loop has the last callback
+        gc.collect()
+        assert held() is None
+
+    asyncio.run(ask())
+
+
+def test_a_loop_without_readers_gets_its_answers(pool: ortmulti.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(*_: Any) -> None:
+        raise NotImplementedError
+
+    async def ask() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", cannot)
+        for number, outputs in enumerate(await asyncio.gather(*(pool.run_async(None, row(n)) for n in range(8)))):
+            check_row(outputs, number)
+
+    asyncio.run(ask())
+
+
+def test_a_stopped_loop_gets_its_answers_when_it_goes_on(pool: ortmulti.Pool) -> None:
+    loop = asyncio.new_event_loop()
+
+    async def ask() -> asyncio.Task[list[Any]]:
+        return asyncio.create_task(pool.run_async(None, row(3)))
+
+    task = loop.run_until_complete(ask())
+    loop.run_until_complete(asyncio.sleep(0.05))
+    check_row(loop.run_until_complete(task), 3)
+    loop.close()

@@ -1,0 +1,142 @@
+"""`PoolFuture` as a `concurrent.futures.Future`: waits in the core, and waits by its condition."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import ortmulti
+from tests.support import onnx_models
+from tests.support.pools import HANG, check_row, in_threads, row
+
+ENDLESS = {"x": np.zeros(1, np.float32), "count": np.array(2**62)}
+
+
+@pytest.fixture(name="pool")
+def fixture_pool(pool_of_rows: ortmulti.Pool) -> ortmulti.Pool:
+    return pool_of_rows
+
+
+@pytest.fixture(name="endless")
+def fixture_endless() -> Iterator[ortmulti.Pool]:
+    with ortmulti.load(onnx_models.endless(), "cpu") as pool:
+        yield pool
+
+
+def test_a_result_may_be_asked_for_again(pool: ortmulti.Pool) -> None:
+    future = pool.submit(None, row(3))
+    check_row(future.result(), 3)
+    assert future.result()[0] is future.result()[0]
+    assert future.exception() is None
+    assert (future.done(), future.running(), future.cancelled(), future.cancel()) == (True, False, False, False)
+
+
+def test_wait_and_as_completed_know_it(pool: ortmulti.Pool) -> None:
+    futures: dict[concurrent.futures.Future[list[np.ndarray]], int]
+    futures = {pool.submit(None, row(number % 8)): number % 8 for number in range(50)}
+    assert not concurrent.futures.wait(futures, timeout=HANG).not_done
+    for future in concurrent.futures.as_completed(futures, timeout=HANG):
+        check_row(future.result(), futures[future])
+
+
+def test_asyncio_wraps_it(pool: ortmulti.Pool) -> None:
+    async def ask() -> None:
+        check_row(await asyncio.wrap_future(pool.submit(None, row(2))), 2)
+
+    asyncio.run(ask())
+
+
+def test_several_threads_may_wait_for_one(pool: ortmulti.Pool) -> None:
+    for number in range(50):
+        future = pool.submit(None, row(number % 8))
+        found: list[list[np.ndarray]] = []
+
+        def ask(index: int, future: ortmulti.PoolFuture = future) -> None:
+            if index % 2:
+                concurrent.futures.wait([future], timeout=HANG)
+            found.append(future.result(HANG))  # noqa: B023
+
+        in_threads(4, ask)
+        check_row(found[0], number % 8)
+        assert all(each is found[0] for each in found)
+
+
+def test_done_is_seen_without_a_wait(pool: ortmulti.Pool) -> None:
+    future = pool.submit(None, row(4))
+    until = time.monotonic() + HANG
+    while not future.done() and time.monotonic() < until:
+        time.sleep(0.001)
+    check_row(future.result(0), 4)
+
+
+@pytest.mark.usefixtures("silent")
+def test_a_wait_ends_with_its_timeout(endless: ortmulti.Pool) -> None:
+    future = endless.submit(None, ENDLESS)
+    for ask in (future.result, future.exception):
+        with pytest.raises(TimeoutError):
+            ask(0.01)
+    with pytest.raises(TimeoutError):
+        future.result(0)
+    assert not future.done()
+    assert future.cancel()
+
+
+@pytest.mark.usefixtures("silent")
+def test_cancelling_ends_the_waits_of_other_threads(endless: ortmulti.Pool) -> None:
+    options = ortmulti.RunOptions()  # the run goes on
+    future = endless.submit(None, ENDLESS, options)
+    ended = threading.Event()
+
+    def ask() -> None:
+        with pytest.raises(concurrent.futures.CancelledError):
+            future.result(HANG)
+        ended.set()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    time.sleep(0.05)
+    assert future.cancel()
+    assert ended.wait(HANG)
+    thread.join()
+    options.terminate = True
+
+
+@pytest.mark.usefixtures("silent")
+def test_a_request_that_the_pool_cancelled_says_so(endless: ortmulti.Pool) -> None:
+    options = ortmulti.RunOptions()
+    endless.submit(None, ENDLESS, options)
+    waiting = [endless.submit(None, ENDLESS) for _ in range(2)]
+    closing = threading.Thread(target=endless.close, args=(True,))
+    closing.start()
+    with pytest.raises(concurrent.futures.CancelledError):
+        waiting[0].result(HANG)
+    assert waiting[0].cancelled()
+    concurrent.futures.wait(waiting, timeout=HANG)
+    assert waiting[1].cancelled()
+    options.terminate = True
+    closing.join()
+
+
+def test_a_callback_is_called_though_a_thread_waits_for_the_result(pool: ortmulti.Pool) -> None:
+    for number in range(50):
+        future = pool.submit(None, row(number % 8))
+        told = threading.Event()
+        thread = threading.Thread(target=future.result)
+        thread.start()
+        future.add_done_callback(lambda _, told=told: told.set())  # type: ignore[misc]
+        assert told.wait(HANG)
+        thread.join()
+
+
+def test_a_failure_is_raised_each_time(pool: ortmulti.Pool) -> None:
+    future = pool.submit(None, row(50))
+    for _ in range(2):
+        with pytest.raises(ortmulti.Error):
+            future.result(HANG)
+    assert isinstance(future.exception(), ortmulti.Error)
