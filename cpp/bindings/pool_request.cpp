@@ -8,6 +8,7 @@
 #include "bindings/gil.hpp"
 #include "bindings/run_options.hpp"
 #include "bindings/signals.hpp"
+#include "bindings/tensors.hpp"
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/ort/async.hpp"
@@ -38,6 +39,41 @@ PoolRequest::PoolRequest(std::shared_ptr<Session> session, const py::object& wan
   }
   python_.wanted = wanted;
   python_.feed = RunRequest::copy_feed(feed);
+}
+
+PoolRequest::PoolRequest(const py::object& check, bool joins, const py::object& wanted, const py::object& feed,
+                         const std::string& device_name) {
+  if (!device_name.empty()) {
+    device = parse_device(device_name);
+  }
+  const py::tuple checked = check(wanted, feed);
+  python_.wanted = checked[0];
+  python_.feed = checked[1];
+  if (joins) {
+    add_inputs();
+  }
+}
+
+void PoolRequest::add_inputs() {
+  for (const py::handle name : python_.wanted) {
+    output_names.push_back(PyUnicode_AsUTF8(name.ptr()));  // which lives as long as the name
+  }
+  for (const auto& [name, value] : py::reinterpret_borrow<py::dict>(python_.feed)) {
+    try {
+      inputs.add(PyUnicode_AsUTF8(name.ptr()), value_over(value));
+    } catch (const Error&) {
+      inputs = RunInputs();  // it runs alone
+      return;
+    }
+  }
+}
+
+py::list PoolRequest::to_arrays() {
+  py::list arrays;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    arrays.append(to_array(std::move(outputs[i]), output_names[i], false));
+  }
+  return arrays;
 }
 
 void PoolRequest::convert(std::shared_ptr<Session> session, const py::object& wanted, const py::object& feed) {
@@ -76,8 +112,19 @@ PoolRequest::~PoolRequest() {  // NOLINT(bugprone-exception-escape): out of memo
 }
 
 py::list PoolRequest::take_results() {
+  if (python_.exception) {
+    const py::object exception = std::exchange(python_.exception, py::object());
+    PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr());
+    throw py::error_already_set();
+  }
   if (error) {
     std::rethrow_exception(error);
+  }
+  if (python_.results) {
+    return std::exchange(python_.results, py::object());
+  }
+  if (!outputs.empty() && !python_.session) {
+    return to_arrays();
   }
   const auto& values = python_.values;
   if (!values) {

@@ -16,6 +16,7 @@
 #include "bindings/errors.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/pool_request.hpp"
+#include "bindings/python_runner.hpp"
 #include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/signals.hpp"
@@ -67,10 +68,10 @@ struct CallOptions {
   std::shared_ptr<Timeline> timeline;
 };
 
-// Has every runner run each feed so often. `run_options` may end the runs.
-void run_feeds(const std::shared_ptr<Session>& session, const std::vector<std::shared_ptr<Runner>>& runners,
-               const py::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline,
-               const py::object& run_options) {
+// Has every runner run each feed so often, as requests that `make` makes.
+template <typename Make>
+void run_feeds(const std::vector<std::shared_ptr<Runner>>& runners, const py::list& feeds, int runs,
+               const std::shared_ptr<Timeline>& timeline, const Make& make) {
   if (feeds.empty()) {
     return;
   }
@@ -78,8 +79,7 @@ void run_feeds(const std::shared_ptr<Session>& session, const std::vector<std::s
   for (const auto& runner : runners) {
     auto& requests = all.emplace_back(WarmUp{runner, {}}).requests;
     for (const py::handle feed : feeds) {
-      requests.push_back(std::make_shared<PoolRequest>(session, py::none(), py::reinterpret_borrow<py::object>(feed),
-                                                       run_options, ""));
+      requests.push_back(make(py::reinterpret_borrow<py::object>(feed)));
     }
   }
   const ReleaseGil nogil;
@@ -98,7 +98,8 @@ py::object to_capsule(const std::shared_ptr<PoolRequest>& request) {
 
 class PythonPool {
  public:
-  PythonPool(std::optional<std::size_t> max_waiting, const std::optional<BatchingArgument>& batching) {
+  PythonPool(std::optional<std::size_t> max_waiting, const std::optional<BatchingArgument>& batching)
+      : joins_(batching.has_value()) {
     Pool::Options options;
     options.max_waiting = max_waiting;
     if (batching) {
@@ -126,7 +127,9 @@ class PythonPool {
       }
       return made;
     }();
-    run_feeds(session.session, runners, feeds, warm_up_runs, timeline, run_options);
+    run_feeds(runners, feeds, warm_up_runs, timeline, [&](const py::object& feed) {
+      return std::make_shared<PoolRequest>(session.session, py::none(), feed, run_options, "");
+    });
     const ReleaseGil nogil;
     pool_->add(runners);
     std::shared_ptr<Session> none;
@@ -134,6 +137,35 @@ class PythonPool {
     if (session.session->device().is_cuda()) {
       has_gpus_.store(true);
     }
+  }
+
+  // Adds runners in Python, of one session, and returns the number by which that is known. `check` gives the names and
+  // values that they get. `in_process`: they use the device in this process, and in any thread.
+  std::uintptr_t add_runners(const std::string& device, const py::list& runners, const py::object& check,
+                             bool in_process) {
+    const Device parsed = parse_device(device);
+    std::vector<std::shared_ptr<Runner>> made;
+    const void* session = runners.ptr();
+    for (const py::handle runner : runners) {
+      made.push_back(
+          std::make_shared<PythonRunner>(py::reinterpret_borrow<py::object>(runner), parsed, session, in_process));
+    }
+    sessions_.append(runners);
+    check_ = check;
+    in_main_thread_.store(in_process);
+    const ReleaseGil nogil;
+    pool_->add(made);
+    return reinterpret_cast<std::uintptr_t>(session);  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)
+  }
+
+  void set_ready(std::uintptr_t session, bool ready) {
+    const ReleaseGil nogil;
+    pool_->set_ready(to_session(session), ready);
+  }
+
+  void give_up(std::uintptr_t session, const std::string& reason) {
+    const ReleaseGil nogil;
+    pool_->give_up(to_session(session), reason);
   }
 
   void expect(const std::string& device, std::size_t sessions) {
@@ -176,7 +208,8 @@ class PythonPool {
     {
       const ReleaseGil nogil;
       prefer_device_of_inputs(*request);
-      const bool may_wait = last_run_ns_.load() < longest_uninterrupted_ns || this_thread() != getpid();
+      const bool may_wait =
+          this_thread() != getpid() || (in_main_thread_.load() && last_run_ns_.load() < longest_uninterrupted_ns);
       if (!may_wait || !pool_->run_here(*request)) {
         request->endable = true;
         request->await_arrival();
@@ -234,20 +267,28 @@ class PythonPool {
 
   void warm_up(const py::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline) {
     const auto session = first_session();
-    if (!session) {
+    if (!session && !check_) {
       throw Error(ErrorKind::closed, "the pool has no session");
     }
     const auto runners = [&] {
       const ReleaseGil nogil;
       return pool_->runners();
     }();
-    run_feeds(session, runners, feeds, runs, timeline, py::none());
+    run_feeds(runners, feeds, runs, timeline, [&](const py::object& feed) {
+      auto request = make_request(py::none(), feed, {});
+      request->endable = static_cast<bool>(check_);
+      return request;
+    });
   }
 
   bool cancel(const std::shared_ptr<PoolRequest>& request) {
-    const ReleaseGil nogil;
-    request->arrival()->abandon();
-    return pool_->cancel(request);
+    const bool cancelled = [&] {
+      const ReleaseGil nogil;
+      request->arrival()->abandon();
+      return pool_->cancel(request);
+    }();
+    end_runs();
+    return cancelled;
   }
 
   bool cancel_async(const AsyncRequest& request) {
@@ -256,9 +297,13 @@ class PythonPool {
       return false;
     }
     held->forget_future();
-    const ReleaseGil nogil;
-    const bool cancelled = pool_->cancel(held);
-    held.reset();
+    const bool cancelled = [&] {
+      const ReleaseGil nogil;
+      const bool was_there = pool_->cancel(held);
+      held.reset();
+      return was_there;
+    }();
+    end_runs();
     return cancelled;
   }
 
@@ -267,8 +312,15 @@ class PythonPool {
     return pool_->stats();
   }
 
-  void close(bool cancel_waiting) {
-    wait_until([&] { return pool_->close(cancel_waiting, signal_interval); });
+  // Whether that is done; without a patience, in seconds, it is.
+  bool close(bool cancel_waiting, std::optional<double> patience) {
+    const auto give_up = after(patience.value_or(std::numeric_limits<double>::max()));
+    bool closed = false;
+    wait_until([&] {
+      closed = pool_->close(cancel_waiting, signal_interval);
+      return closed || Request::Clock::now() >= give_up;
+    });
+    return closed;
   }
 
   bool closed() const {
@@ -277,12 +329,17 @@ class PythonPool {
   }
 
  private:
+  static const void* to_session(std::uintptr_t session) {
+    return reinterpret_cast<const void*>(session);  // NOLINT
+  }
+
   std::shared_ptr<Session> first_session() const { return std::atomic_load(&session_); }
 
   std::shared_ptr<PoolRequest> make_request(const py::object& output_names, const py::object& input_feed,
                                             const CallOptions& options) {
-    auto request =
-        std::make_shared<PoolRequest>(first_session(), output_names, input_feed, options.run_options, options.device);
+    auto request = check_ ? std::make_shared<PoolRequest>(check_, joins_, output_names, input_feed, options.device)
+                          : std::make_shared<PoolRequest>(first_session(), output_names, input_feed,
+                                                          options.run_options, options.device);
     if (options.timeout) {
       request->deadline = after(*options.timeout);
     }
@@ -317,15 +374,22 @@ class PythonPool {
     try {
       wait_until([&] { return request->arrival()->wait(Request::Clock::now() + signal_interval); });
     } catch (const py::error_already_set&) {
-      const ReleaseGil nogil;
-      pool_->cancel(request);
+      {
+        const ReleaseGil nogil;
+        pool_->cancel(request);
+      }
+      end_runs();
       throw;
     }
   }
 
   std::shared_ptr<Pool> pool_;
-  std::atomic<bool> has_gpus_{false};  // or had
-  std::shared_ptr<Session> session_;   // one of the first, for its inputs and outputs; read and set atomically
+  const bool joins_;
+  py::list sessions_;  // of runners in Python, whose addresses are their numbers
+  py::object check_;
+  std::atomic<bool> in_main_thread_{true};  // whether runs may be done there
+  std::atomic<bool> has_gpus_{false};       // or had
+  std::shared_ptr<Session> session_;        // one of the first, for its inputs and outputs; read and set atomically
   std::atomic<std::int64_t> last_run_ns_{std::numeric_limits<std::int64_t>::max()};
 };
 
@@ -489,11 +553,6 @@ void define(py::handle owner, const char* name) {
 }  // namespace
 
 void register_pool(py::module_& module) {
-  py::class_<LatencyHistogram>(module, "LatencyHistogram")
-      .def(py::init<>())
-      .def("record", &LatencyHistogram::record, py::arg("nanoseconds"))
-      .def("quantile", &LatencyHistogram::quantile_ns, py::arg("q"))
-      .def("to_dict", [](const LatencyHistogram& self) { return to_dict(self); });
   py::class_<PoolRequest, std::shared_ptr<PoolRequest>>(module, "PoolRequest")
       .def("arrived", [](const PoolRequest& self) { return self.arrival()->arrived(); })
       .def("wait", &wait_for_arrival, py::arg("timeout"))
@@ -511,6 +570,10 @@ void register_pool(py::module_& module) {
       .def("add", &PythonPool::add, py::arg("session"), py::arg("in_flight") = 1, py::arg("max_graphs") = 0,
            py::arg("feeds") = py::list(), py::arg("warm_up_runs") = 0,
            py::arg("timeline") = std::shared_ptr<Timeline>(), py::arg("run_options") = py::none())
+      .def("add_runners", &PythonPool::add_runners, py::arg("device"), py::arg("runners"), py::arg("check"),
+           py::arg("in_process"))
+      .def("set_ready", &PythonPool::set_ready, py::arg("session"), py::arg("ready"))
+      .def("give_up", &PythonPool::give_up, py::arg("session"), py::arg("reason"))
       .def("expect", &PythonPool::expect, py::arg("device"), py::arg("sessions"))
       .def("not_coming", &PythonPool::not_coming, py::arg("device"), py::arg("sessions"), py::arg("exception"))
       .def("set_opening", &PythonPool::set_opening, py::arg("opening"))
@@ -526,7 +589,7 @@ void register_pool(py::module_& module) {
           },
           py::arg("request"))
       .def("stats", [](PythonPool& self) { return to_dict(self.stats()); })
-      .def("close", &PythonPool::close, py::arg("cancel_waiting"))
+      .def("close", &PythonPool::close, py::arg("cancel_waiting"), py::arg("patience") = py::none())
       .def("closed", &PythonPool::closed);
   define<run_directly>(pool, "run");
   define<submit_directly>(pool, "submit");

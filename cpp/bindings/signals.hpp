@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "bindings/gil.hpp"
+#include "bindings/python_runner.hpp"
 
 namespace ortmulti::bindings {
 
@@ -30,6 +31,7 @@ void wait_until(const Done& done) {
       }
     }
     check_signals();
+    end_runs();
   }
 }
 

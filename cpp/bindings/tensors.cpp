@@ -272,6 +272,23 @@ Input to_input(const ValueInfo& declared, py::handle object) {
   return input;
 }
 
+Ort::Value value_over(py::handle object) {
+  if (!py::isinstance<py::array>(object)) {
+    throw Error(ErrorKind::invalid_type, "it is no array but " + class_name(object));
+  }
+  const auto array = py::reinterpret_borrow<py::array>(object);
+  const ElementType* type = find_array_type(array.dtype());
+  constexpr int usable = py::array::c_style | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
+  if (type == nullptr || type->is_packed() || array.dtype().byteorder() == '>' || (array.flags() & usable) != usable) {
+    throw Error(ErrorKind::invalid_type, "ONNX Runtime cannot use the memory of such an array");
+  }
+  const std::vector<std::int64_t> shape = shape_of(array);
+  return Ort::Value::CreateTensor(cpu_memory(),
+                                  const_cast<void*>(array.data()),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+                                  static_cast<std::size_t>(array.nbytes()), shape.data(), shape.size(),
+                                  static_cast<ONNXTensorElementDataType>(type->number));
+}
+
 bool lies_in(const Ort::Value& value, py::handle array) {
   if (!array || !value.HasValue() || !value.IsTensor() ||
       value.GetTensorTypeAndShapeInfo().GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {

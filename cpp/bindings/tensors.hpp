@@ -20,6 +20,10 @@ struct Input {
 /// for another dtype.
 Input to_input(const ValueInfo& declared, pybind11::handle object);
 
+/// A tensor over the memory of a contiguous array, which must outlive it. Throws Error for what is no array, and for
+/// arrays whose memory ONNX Runtime cannot use.
+Ort::Value value_over(pybind11::handle array);
+
 /// Whether a run's output is an input's memory: ONNX Runtime returns an input that is also an output as it is.
 bool lies_in(const Ort::Value& value, pybind11::handle array);
 

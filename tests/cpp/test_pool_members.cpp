@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -321,6 +322,120 @@ TEST_F(PoolMembers, DevicesComeAndGoWhileManyAsk) {
   for (const auto& request : answers.wait_for(0)) {
     EXPECT_NE(request->outcome, Outcome::pending);
   }
+}
+
+TEST_F(PoolMembers, ASessionThatIsNotReadyGetsNothing) {
+  const auto runner = add(Device::cpu());
+  pool->set_ready(runner->session(), false);
+  const auto request = submit();
+  EXPECT_EQ(pool->stats().waiting, 1U);
+  EXPECT_EQ(pool->stats().devices.front().busy, 0U);
+  pool->set_ready(runner->session(), true);
+  answers.wait_for(1);
+  EXPECT_EQ(request->outcome, Outcome::done);
+}
+
+TEST_F(PoolMembers, WhatALostSessionHadNotBegunComesFirstWhenItIsBack) {
+  const auto runner = add(Device::cpu());
+  std::atomic<bool> lost{false};
+  runner->action = [&](Request&) {
+    if (!lost.exchange(true)) {
+      pool->set_ready(runner->session(), false);
+      throw SessionLost("the process died", false);
+    }
+  };
+  runner->hold();
+  const std::vector<std::shared_ptr<Request>> requests{submit(), submit()};
+  runner->release();
+  while (pool->stats().waiting != 2) {
+    std::this_thread::yield();
+  }
+  pool->set_ready(runner->session(), true);
+  EXPECT_EQ(answers.wait_for(2), requests);
+  const auto device = pool->stats().devices.front();
+  EXPECT_EQ(device.done, 2U);
+  EXPECT_EQ(device.runs, 2U);
+  EXPECT_EQ(device.retried, 0U);
+}
+
+TEST_F(PoolMembers, WhatALostSessionHadBegunIsTriedOnceElsewhere) {
+  const std::vector<std::shared_ptr<FakeRunner>> runners{add(Device::cpu()), add(Device::cpu()), add(Device::cpu())};
+  for (const auto& runner : runners) {
+    runner->action = [&, session = runner->session()](Request&) {
+      pool->set_ready(session, false);
+      throw SessionLost("the process died", true);
+    };
+  }
+  const auto request = submit();
+  answers.wait_for(1);
+  EXPECT_EQ(kind_of(*request), ErrorKind::device);
+  const auto device = pool->stats().devices.front();
+  EXPECT_EQ(device.failed, 1U);
+  EXPECT_EQ(device.runs, 2U);
+  EXPECT_EQ(device.retried, 1U);
+  // The third is the only one that is ready now.
+  const auto last = submit();
+  answers.wait_for(2);
+  EXPECT_EQ(text_of(*last), "the process died");
+  EXPECT_EQ(pool->stats().devices.front().retried, 1U);
+}
+
+TEST_F(PoolMembers, ABatchOfALostSessionIsPutBackAsAWhole) {
+  Pool::Options options;
+  options.batching = {2, std::chrono::hours(1), 0, {}};
+  pool = Pool::make(options);
+  const auto runner = add(Device::cpu());
+  std::atomic<int> runs{0};
+  std::vector<float> data(1);
+  const std::array<std::int64_t, 1> shape{1};
+  runner->action = [&](Request& joint) {
+    if (runs++ == 0) {
+      pool->set_ready(runner->session(), false);
+      pool->set_ready(runner->session(), true);
+      throw SessionLost("the process died", false);
+    }
+    joint.outputs.clear();
+    const std::array<std::int64_t, 1> both{2};
+    joint.outputs.push_back(Ort::Value::CreateTensor<float>(Ort::AllocatorWithDefaultOptions(), both.data(), 1));
+  };
+  const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+  for (int i = 0; i < 2; ++i) {
+    const auto request = answers.request();
+    request->inputs.add("x", Ort::Value::CreateTensor<float>(memory, data.data(), 1, shape.data(), 1));
+    request->output_names.push_back("y");
+    request->endable = true;
+    EXPECT_TRUE(pool->submit(request, std::nullopt));
+  }
+  for (const auto& request : answers.wait_for(2)) {
+    EXPECT_EQ(request->outcome, Outcome::done);
+  }
+  EXPECT_EQ(runs, 2);
+}
+
+TEST_F(PoolMembers, ASessionThatIsGivenUpLeavesTheOthers) {
+  const auto first = add(Device::cpu());
+  const auto second = add(Device::cpu());
+  pool->give_up(first->session(), "it died three times");
+  for (int i = 0; i < 5; ++i) {
+    submit();
+  }
+  answers.wait_for(5);
+  EXPECT_TRUE(first->runs().empty());
+  EXPECT_EQ(pool->stats().devices.front().sessions, 1U);
+  EXPECT_EQ(pool->stats().devices.front().broken, "");
+  second->hold();
+  const auto running = submit();
+  second->wait_for_runs(6);
+  const auto waiting = submit();
+  pool->give_up(second->session(), "it died too");
+  answers.wait_for(6);
+  EXPECT_EQ(kind_of(*waiting), ErrorKind::device);
+  EXPECT_EQ(pool->stats().devices.front().broken, "it died too");
+  second->release();
+  answers.wait_for(7);
+  EXPECT_EQ(running->outcome, Outcome::done);
+  EXPECT_TRUE(throws(ErrorKind::device, {"no session left"}, [&] { submit(); }));
+  pool->give_up(nullptr, "there is none");
 }
 
 TEST_F(PoolMembers, AForkedChildHasErrors) {

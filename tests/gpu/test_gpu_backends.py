@@ -11,7 +11,8 @@ import pytest
 import ortmulti
 from ortmulti import Batching, Warmup
 from ortmulti.pool.engine import BackendName
-from ortmulti.pool.external.processes import ProcessesEngine
+from ortmulti.pool.external.members import BackendMembers
+from ortmulti.pool.external.processes import ProcessSessions
 from tests.support import onnx_models
 from tests.support.processes import nothing_leaks
 
@@ -68,9 +69,10 @@ def test_a_gpu_without_the_memory_is_named(backend: BackendName) -> None:
 def test_a_worker_that_is_killed_comes_back_on_its_gpu() -> None:
     with ortmulti.load(MODEL, backend="processes") as pool:
         expected = [pool.run(None, feed(1), device=device)[0] for device in pool.devices]
-        engine = pool._members.core
-        assert isinstance(engine, ProcessesEngine)
-        for pid in engine.pids:
+        members = pool._members
+        assert isinstance(members, BackendMembers)
+        assert isinstance(members.backend, ProcessSessions)
+        for pid in members.backend.pids:
             os.kill(pid, signal.SIGKILL)
         while sum(device.restarts for device in pool.stats().devices) < len(pool.devices):
             pass

@@ -17,9 +17,8 @@ from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti import LoaderOptions, LoadProgress
-from ortmulti._core import LatencyHistogram
 from ortmulti.pool.engine import BackendName
-from ortmulti.pool.external.threads import ThreadWorker
+from ortmulti.pool.external.threads import ThreadSessions
 from tests.support import onnx_models
 from tests.support.backends import on_every_backend
 from tests.support.processes import check_child, nothing_leaks
@@ -218,7 +217,7 @@ def test_a_pool_that_is_dropped_after_an_interrupted_close_frees_everything() ->
     with nothing_leaks():
         pool = ortmulti.load(onnx_models.matmul(), "cpu", 2, backend="threads")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ThreadWorker, "stop", interrupt)
+            patch.setattr(ThreadSessions, "close", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 pool.close()
         del pool
@@ -240,7 +239,7 @@ def test_a_callback_may_close_the_pool(backend: BackendName) -> None:
 
 
 @on_onnxruntime
-def test_a_deadline_does_not_wait_for_the_run(backend: BackendName) -> None:
+def test_a_deadline_ends_the_run(backend: BackendName) -> None:
     feed = {"x": np.zeros(1, np.float32), "count": np.array(2**62)}
     with ortmulti.load(onnx_models.endless(), "cpu", backend=backend) as pool:
         with pytest.raises(ortmulti.DeadlineExceeded, match="was not answered within 200 ms"):
@@ -283,16 +282,38 @@ def test_daemon_threads_use_a_pool_while_the_interpreter_ends(backend: BackendNa
 
 
 @on_onnxruntime
+def test_the_interpreter_ends_while_joint_runs_are_in_flight(backend: BackendName) -> None:
+    out = check_child(
+        """
+        import sys
+        import numpy as np
+        import ortmulti
+        from tests.support import onnx_models
+
+        batching = ortmulti.Batching(8)
+        pool = ortmulti.load(onnx_models.matmul(512, 4), "cpu", 2, backend=sys.argv[1], batching=batching)
+        x = {"x": np.zeros((1, 512), np.float32)}
+        futures = [pool.submit(None, x) for _ in range(500)]
+        for future in futures:
+            future.add_done_callback(lambda done: print("c" if done.cancelled() else "d", end=""))
+        """,
+        backend,
+    )
+    assert len(out.strip()) == 500
+    assert set(out.strip()) <= {"c", "d"}
+
+
+@on_onnxruntime
 def test_an_endless_run_does_not_keep_the_interpreter(backend: BackendName) -> None:
     check_child(
         """
         import sys
         import numpy as np
         import ortmulti
-        from ortmulti.pool.external import base
+        from ortmulti.pool.external import members
         from tests.support import onnx_models
 
-        base._PATIENCE_AT_EXIT = 0.2
+        members._PATIENCE_AT_EXIT = 0.2
         options = ortmulti.SessionOptions()
         options.log_severity_level = 4  # what a run that is ended logs
         pool = ortmulti.load(onnx_models.endless(), "cpu", options=options, backend=sys.argv[1])
@@ -402,18 +423,3 @@ def test_without_the_onnxruntime_package_the_error_says_so(backend: BackendName,
             print(error)
     """
     assert "onnxruntime cannot be imported (there is none)" in check_child(code, backend, tmp_path)
-
-
-def test_quantiles_are_the_cores() -> None:
-    histogram = LatencyHistogram()
-    values = np.random.default_rng(0).lognormal(10, 3, 5000).astype(int).tolist()
-    for value in [*values, -5, 2**60]:
-        histogram.record(value)
-    ordered = np.sort([*values, 0, 2**45 - 1])
-    for q in (0.5, 0.95, 0.99, 0.999):
-        exact = int(ordered[int(np.ceil(q * len(ordered))) - 1])
-        assert exact <= histogram.quantile(q) <= exact * (1 + 1 / 32)
-    assert histogram.quantile(1) == 2**45 - 1
-    empty = LatencyHistogram().to_dict()
-    assert {count for _, count in empty.pop("buckets")} == {0}
-    assert empty == {"count": 0, "sum": 0, "max": 0, "p50": 0, "p95": 0, "p99": 0, "p999": 0}

@@ -129,11 +129,12 @@ def without_rows() -> bytes:
     ).SerializeToString()
 
 
-def test_requests_whose_outputs_cannot_be_split_are_joined_once() -> None:
+@on_every_backend
+def test_requests_whose_outputs_cannot_be_split_are_joined_once(backend: BackendName) -> None:
     records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
     handler = logging.handlers.QueueHandler(records)
     logging.getLogger("ortmulti").addHandler(handler)
-    with ortmulti.load(without_rows(), "cpu", batching=Batching(2, max_delay_ms=60_000)) as pool:
+    with ortmulti.load(without_rows(), "cpu", backend=backend, batching=Batching(2, max_delay_ms=60_000)) as pool:
         for number, future in enumerate([pool.submit(None, {"x": x(1, n)}) for n in range(2)]):
             total, y = future.result()
             np.testing.assert_array_equal(total, [x(1, number).sum()])

@@ -268,6 +268,19 @@ def test_a_callback_may_ask_for_more(pool: ortmulti.Pool) -> None:
     np.testing.assert_array_equal(second.result()[0], pool.run(None, {"x": answer(2)})[0])
 
 
+def test_a_callback_may_wait_for_a_run_that_has_to_be_ended(endless: ortmulti.Pool) -> None:
+    ended: concurrent.futures.Future[BaseException | None] = concurrent.futures.Future()
+
+    def ask(_: object) -> None:
+        try:
+            endless.run(None, endless_feed(), timeout=0.1)
+        except ortmulti.DeadlineExceeded as error:
+            ended.set_result(error)
+
+    endless.submit(None, {**endless_feed(), "count": np.array(1)}).add_done_callback(ask)
+    assert "within 100 ms" in str(ended.result(60))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

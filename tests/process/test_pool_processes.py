@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import os
 import re
 import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import ortmulti
 from ortmulti._create.onnxruntime_sessions import session_specs
-from ortmulti.pool.external.processes import ProcessesEngine
+from ortmulti.pool.external.members import BackendMembers
+from ortmulti.pool.external.processes import ProcessSession, ProcessSessions
 from ortmulti.pool.external.spawned import SpawnedSession
 from tests.support import onnx_models
 from tests.support.processes import check_child, nothing_leaks, run_child
@@ -29,10 +30,20 @@ def load(model: bytes | Path, sessions: int = 1, **arguments: object) -> ortmult
     return ortmulti.load(model, "cpu", sessions, backend="processes", **arguments)
 
 
+def processes(pool: ortmulti.Pool) -> ProcessSessions:
+    members = pool._members
+    assert isinstance(members, BackendMembers)
+    assert isinstance(members.backend, ProcessSessions)
+    return members.backend
+
+
 def pids(pool: ortmulti.Pool) -> list[int]:
-    engine = pool._members.core
-    assert isinstance(engine, ProcessesEngine)
-    return engine.pids
+    return processes(pool).pids
+
+
+def runs(session: ProcessSession) -> bool:
+    process = session.process
+    return process is not None and any(line.busy and line.begun for line in process.lines)
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
@@ -45,7 +56,7 @@ def wait_for_restarts(pool: ortmulti.Pool, count: int) -> None:
 
 
 def busy(pool: ortmulti.Pool, count: int = 1) -> None:
-    while pool.stats().devices[0].busy < count:
+    while sum(map(runs, processes(pool).members)) < count:
         pass
 
 
@@ -134,14 +145,17 @@ def test_a_run_whose_worker_dies_is_tried_elsewhere_once() -> None:
     with load(onnx_models.endless(), 2, options=options) as pool:
         running = pool.submit(None, ENDLESS)
         busy(pool)
-        first = next(worker for worker in pool._members.core._dispatcher.workers if worker.runs)  # type: ignore[union-attr]
-        kill(first.pid)
+        [first] = filter(runs, processes(pool).members)
+        assert first.process is not None
+        kill(first.process.pid)
         wait_for_restarts(pool, 1)
         busy(pool)
         assert not running.done()
         assert pool.stats().devices[0].retried == 1
-        second = next(worker for worker in pool._members.core._dispatcher.workers if worker.runs)  # type: ignore[union-attr]
-        kill(second.pid, signal.SIGSEGV)
+        while not (second := [*filter(runs, processes(pool).members)]):
+            pass
+        assert second[0].process is not None
+        kill(second[0].process.pid, signal.SIGSEGV)
         with pytest.raises(ortmulti.DeviceError, match=r"signal 11 \(SIGSEGV\)"):
             running.result(60)
 
@@ -171,9 +185,10 @@ def test_a_worker_that_cannot_be_started_again_is_given_up(tmp_path: Path) -> No
 
 def test_one_worker_is_given_up_and_the_other_goes_on() -> None:
     with load(onnx_models.matmul(), 2) as pool:
-        worker = pool._members.core._dispatcher.workers[0]  # type: ignore[union-attr]
-        worker._spec = type(worker._spec)(**{**vars(worker._spec), "model": b"junk"})
-        kill(worker.pid)
+        session = processes(pool).members[0]
+        session._spec = dataclasses.replace(session._spec, model=b"junk")
+        assert session.process is not None
+        kill(session.process.pid)
         while pool.stats().devices[0].sessions == 2:
             pass
         for _ in range(5):
@@ -184,16 +199,46 @@ def test_one_worker_is_given_up_and_the_other_goes_on() -> None:
 def test_nothing_is_sent_to_a_worker_that_has_ended() -> None:
     [spec] = session_specs(onnx_models.matmul(), "cpu", 1, None, None)
     with nothing_leaks():
-        session = SpawnedSession("cpu", 2)
+        session = SpawnedSession("cpu")
         session.load(spec, ortmulti.Timeline())
         session.kill()
-        assert session.receive() == 0
-        died = session.death("in a test")
-        session.close(died)
-        answers: list[Any] = []
-        with pytest.raises(ortmulti.DeviceError, match="in a test"):
-            session.send(0, ["y"], X, lambda *answer: answers.append(answer), lambda _segment: None)
-        assert answers == []
+        assert "in a test" in str(session.death("in a test"))
+        for _ in range(2):
+            with pytest.raises(EOFError):
+                session.lines[0].run(0, ["y"], X)
+            assert not session.has_run
+            session.close()
+
+
+def test_lines_take_turns_and_what_waits_behind_a_run_is_skipped() -> None:
+    [spec] = session_specs(onnx_models.endless(), "cpu", 1, None, None)
+    session = SpawnedSession("cpu", 3)
+    session.load(dataclasses.replace(spec, options={"log_severity_level": 4}), ortmulti.Timeline())
+    first, second, third = session.lines
+    with concurrent.futures.ThreadPoolExecutor(3) as threads:
+        running = threads.submit(first.run, 1, ["y"], ENDLESS)
+        while not first.begun:
+            pass
+        for number in range(2, 52):
+            waiting = threads.submit(second.run, number, ["y"], ENDLESS)
+            while second._running != number:
+                pass
+            second.terminate(number)
+            with pytest.raises(ortmulti.Error, match="cancelled"):
+                waiting.result(60)
+            assert not second.begun
+        third.terminate(60)  # before it begins
+        with pytest.raises(ortmulti.Error, match="cancelled"):
+            third.run(60, ["y"], ENDLESS)
+        third.terminate(60)  # which is over
+        behind = threads.submit(third.run, 61, ["y"], {**ENDLESS, "count": np.array(3)})
+        first.terminate(1)
+        with pytest.raises(ortmulti.Error, match="terminate"):
+            running.result(60)
+        assert behind.result(60)[0].tolist() == [3]
+    session.end()
+    assert session.wait(60)
+    session.close()
 
 
 def test_cancelling_takes_back_what_the_worker_has_not_begun(endless: ortmulti.Pool) -> None:

@@ -58,8 +58,7 @@ std::shared_ptr<Request> like(const Request& request) {
   auto joint = std::make_shared<Request>();
   joint->timeline = request.timeline;
   joint->output_names = request.output_names;
-  joint->own_run_options.emplace();
-  joint->run_options = &*joint->own_run_options;
+  joint->endable = true;
   return joint;
 }
 

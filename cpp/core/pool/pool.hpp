@@ -87,6 +87,10 @@ class Pool {
   void not_coming(const Device& device, std::size_t sessions, const std::exception_ptr& error);
   /// While opening, devices may come that are not known yet: requests for any device wait.
   void set_opening(bool opening);
+  /// Says whether a session takes requests; at first it does. `session`: of its runners.
+  void set_ready(const void* session, bool ready);
+  /// Takes out a session that will not take requests any more, and its device where it has no other one.
+  void give_up(const void* session, const std::string& reason);
   /// Everything that waits, or is asked for later, fails with this error.
   void fail(const std::exception_ptr& error);
   /// Takes a device out: it gets nothing more, what waits for it alone fails, what runs there is answered, and then its
@@ -179,6 +183,8 @@ class Pool {
   void refresh();
   void give_waiting(Group& group);
   bool full() const;
+  /// Whether a session had it before it waited.
+  static bool comes_back(const Request& request);
   Queue& queue_of(const Request& request);
   static void assign(Worker& worker, const std::shared_ptr<Request>& request);
   /// Whether it may be part of a joint run.
@@ -200,6 +206,8 @@ class Pool {
   void hand_over(Worker& worker);
   bool settled() const;
   bool any_usable() const;
+  /// Whether a session that takes requests now could run it, idle or not.
+  bool any_ready(const Request& request) const;
 
   void work(Worker& worker);
   bool join_forming(const std::shared_ptr<Request>& request);

@@ -161,6 +161,47 @@ void Pool::set_opening(bool opening) {
   announce(finished);
 }
 
+void Pool::set_ready(const void* session, bool ready) {
+  check_process();
+  const Lock lock(mutex_);
+  for (const auto& worker : workers_) {
+    if (worker->session == session && worker->away == ready) {
+      worker->away = !ready;
+      if (ready && !worker->busy) {
+        worker->busy = true;
+        ++worker->group->busy;
+        hand_over(*worker);
+      }
+    }
+  }
+}
+
+void Pool::give_up(const void* session, const std::string& reason) {
+  check_process();
+  Requests finished;
+  {
+    const Lock lock(mutex_);
+    Group* group = nullptr;
+    for (const auto& worker : workers_) {
+      if (worker->session == session) {
+        worker->away = true;
+        group = worker->group;
+      }
+    }
+    if (group == nullptr) {
+      return;
+    }
+    auto& workers = group->workers;
+    const auto of_session = [session](const Worker* worker) { return worker->session == session; };
+    if (!std::all_of(workers.begin(), workers.end(), of_session)) {
+      workers.erase(std::remove_if(workers.begin(), workers.end(), of_session), workers.end());
+    } else if (group->broken.empty()) {
+      take_out(*group, reason, finished);
+    }
+  }
+  announce(finished);
+}
+
 void Pool::fail(const std::exception_ptr& error) {
   check_process();
   Requests finished;

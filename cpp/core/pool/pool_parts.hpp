@@ -68,6 +68,9 @@ struct Pool::Worker {
   Request* in_run = nullptr;  // what the runner has
   std::string why_broken;     // since the last run
   bool probing = false;       // it got its requests while the device was suspended
+  bool away = false;          // its session takes nothing now
+  bool lost = false;          // its session was lost under the last run,
+  bool begun = false;         // which had begun
   std::condition_variable wake;
   std::thread thread;
 };

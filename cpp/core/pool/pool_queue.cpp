@@ -19,12 +19,14 @@ void set_asked(Request& request) {
 }  // namespace
 
 Pool::Worker* Pool::idle_worker(const Request& request) {
+  const auto idle = [](const Worker* worker) { return !worker->busy && !worker->away; };
   Group* best = nullptr;
   std::size_t best_index = 0;
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const std::size_t index = (next_group_ + i) % groups_.size();
     Group& group = *groups_[index];
-    if (!usable(group) || group.busy == group.workers.size() || (request.device && *request.device != group.device)) {
+    if (!usable(group) || std::none_of(group.workers.begin(), group.workers.end(), idle) ||
+        (request.device && *request.device != group.device)) {
       continue;
     }
     if (probe_due(group, request)) {
@@ -44,13 +46,21 @@ Pool::Worker* Pool::idle_worker(const Request& request) {
     return nullptr;
   }
   next_group_ = best_index + 1;
-  return *std::find_if(best->workers.begin(), best->workers.end(), [](const Worker* worker) { return !worker->busy; });
+  return *std::find_if(best->workers.begin(), best->workers.end(), idle);
 }
+
+bool Pool::comes_back(const Request& request) { return request.retried_ || request.put_back_; }
 
 bool Pool::full() const { return options_.max_waiting && waiting_ >= *options_.max_waiting; }
 
 bool Pool::any_usable() const {
   return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) { return usable(*group); });
+}
+
+bool Pool::any_ready(const Request& request) const {
+  return std::any_of(workers_.begin(), workers_.end(), [&request](const auto& worker) {
+    return !worker->away && usable(*worker->group) && (!request.device || *request.device == worker->group->device);
+  });
 }
 
 bool Pool::settled() const {
@@ -103,12 +113,13 @@ Pool::Queue& Pool::queue_of(const Request& request) {
 
 void Pool::enqueue(const std::shared_ptr<Request>& request) {
   Queue& queue = queue_of(*request);
-  // What is retried was asked for before the others.
+  // What comes back was asked for before the others.
+  const bool again = comes_back(*request);
   const auto position =
-      request->retried_ ? std::find_if(queue.begin(), queue.end(), [](const auto& other) { return !other->retried_; })
-                        : queue.end();
+      again ? std::find_if(queue.begin(), queue.end(), [](const auto& other) { return !comes_back(*other); })
+            : queue.end();
   request->position_ = queue.insert(position, request);
-  if (!request->retried_) {
+  if (!again) {
     request->number_ = ++next_number_;
   }
   request->place_ = Request::Place::waiting;
@@ -151,7 +162,7 @@ std::shared_ptr<Request> Pool::next_for(Group& group) {
       next = next == nullptr || request->number_ < next->number_ ? request.get() : next;
       break;
     }
-    if (!request->retried_) {  // these come first, and are few
+    if (!comes_back(*request)) {  // these come first, and are few
       break;
     }
   }
@@ -184,7 +195,7 @@ void Pool::hand_over(Worker& worker) {
       }
     }
   }
-  if (usable(*worker.group)) {
+  if (usable(*worker.group) && !worker.away) {
     if (const auto next = next_for(*worker.group)) {
       give(worker, next);
       return;

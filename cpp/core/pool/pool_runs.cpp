@@ -31,8 +31,8 @@ bool Pool::join_forming(const std::shared_ptr<Request>& request) {
     return false;
   }
   for (const auto& worker : workers_) {
-    if (worker->forming && !worker->batch.empty() && usable(*worker->group) && takes(*worker->group, *request) &&
-        worker->batch.front()->batch_key_ == request->batch_key_ &&
+    if (worker->forming && !worker->away && !worker->batch.empty() && usable(*worker->group) &&
+        takes(*worker->group, *request) && worker->batch.front()->batch_key_ == request->batch_key_ &&
         worker->batched + request->batch_size_ <= options_.batching.max_size &&
         (!request->device || *request->device == worker->group->device)) {
       assign(*worker, request);
@@ -129,7 +129,8 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
     conclude(worker, batch.front(), std::move(error), finished);
   } else if (!batch.empty()) {
     joint_error = run_joint(worker, batch, lock);
-    const auto suspicion = joint_error && movable(batch) ? suspect(worker, joint_error) : nullptr;
+    const bool lost = worker.lost;
+    const auto suspicion = joint_error && !lost && movable(batch) ? suspect(worker, joint_error) : nullptr;
     for (const auto& request : batch) {
       if (suspicion && may_try_elsewhere(*request)) {
         hold(*worker.group, *request, suspicion);
@@ -140,7 +141,7 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
         request->suspicion_->cleared = true;  // the same failed here
       }
       std::exception_ptr error = joint_error;
-      if (error && !request->unwanted_ && !request->expired_ && worker.group->broken.empty()) {
+      if (error && !lost && !request->unwanted_ && !request->expired_ && worker.group->broken.empty()) {
         worker.batch = {request};  // which of them made the batch fail is found by running each alone
         error = run_one(worker, *request, lock);
       }
@@ -165,7 +166,8 @@ std::exception_ptr Pool::run_one(Worker& worker, Request& request, Lock& lock) {
   worker.in_run = &request;
   ++worker.group->runs;
   worker.group->batch_size.record(std::max<std::size_t>(1, worker.batch.size()));  // none in a caller's thread
-  if (request.endable && request.run_options == nullptr) {
+  worker.lost = false;
+  if (request.endable && request.run_options == nullptr && worker.runner->uses_run_options()) {
     request.run_options = &request.own_run_options.emplace();  // under the lock: end_early() looks at them
   }
   lock.unlock();
@@ -175,6 +177,10 @@ std::exception_ptr Pool::run_one(Worker& worker, Request& request, Lock& lock) {
   request.run_error_ = nullptr;
   try {
     worker.runner->run(request);
+  } catch (const SessionLost& loss) {
+    error = std::current_exception();
+    worker.lost = true;
+    worker.begun = loss.begun();
   } catch (...) {
     error = std::current_exception();
     request.clear_outputs();
@@ -186,6 +192,9 @@ std::exception_ptr Pool::run_one(Worker& worker, Request& request, Lock& lock) {
   lock.lock();
   worker.in_run = nullptr;
   worker.why_broken = std::move(why_broken);
+  if (worker.lost && !worker.begun) {
+    --worker.group->runs;
+  }
   return error;
 }
 
@@ -249,6 +258,17 @@ bool Pool::end_run(Worker& worker, Request& request, std::exception_ptr error, R
   if (error) {
     request.run_error_ = error;
   }
+  if (error && worker.lost && group.broken.empty() && !request.unwanted_ && !request.expired_) {
+    if (!worker.begun) {
+      request.put_back_ = true;
+      return false;
+    }
+    if (!request.retried_ && any_ready(request)) {
+      ++group.retried;
+      request.retried_ = true;
+      return false;
+    }
+  }
   if (request.timeline) {
     request.timeline->add("queue", to_ns(request.submitted), to_ns(request.started), to_string(group.device));
   }
@@ -294,6 +314,7 @@ bool Pool::nobody_waits(const Requests& batch) {
 void Pool::end_early(Request& request) {
   Worker& worker = *static_cast<Worker*>(request.worker_);
   if (worker.in_run != nullptr && nobody_waits(worker.batch)) {
+    worker.in_run->ending.store(true);
     worker.runner->terminate(*worker.in_run);
   }
 }

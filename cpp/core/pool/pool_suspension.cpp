@@ -158,7 +158,7 @@ void Pool::give_waiting(Group& group) {
     return;
   }
   for (Worker* worker : group.workers) {
-    if (worker->busy) {
+    if (worker->busy || worker->away) {
       continue;
     }
     const auto next = next_for(group);

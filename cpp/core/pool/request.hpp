@@ -2,6 +2,7 @@
 
 #include <onnxruntime_cxx_api.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -96,7 +97,7 @@ class Request {
   /// What an output's memory belongs to, where that is not its own; empty, or one for each.
   std::vector<std::shared_ptr<const void>> output_owners;
   std::exception_ptr error;  ///< Where failed or cancelled.
-  bool has_outputs() const noexcept { return !outputs.empty() || rows.outputs; }
+  virtual bool has_outputs() const noexcept { return !outputs.empty() || rows.outputs; }
   void clear_outputs() noexcept {
     outputs.clear();
     rows = {};
@@ -107,6 +108,10 @@ class Request {
   Clock::time_point ended;
   std::chrono::nanoseconds copying{0};              ///< Part of that: inputs and outputs, by the runner.
   std::chrono::nanoseconds waiting_for_session{0};  ///< Part of that: until another run had ended.
+
+  // For runners that end runs by numbers.
+  std::atomic<std::uint64_t> run_number{0};  ///< Of its run, once that has begun.
+  std::atomic<bool> ending{false};           ///< Its run is to end; set before the runner is told.
 
  private:
   friend class Pool;
@@ -120,6 +125,7 @@ class Request {
   bool expired_ = false;
   bool unwanted_ = false;  // cancelled while it ran
   bool retried_ = false;
+  bool put_back_ = false;                 // a session had it, and was lost before it had begun
   std::shared_ptr<Suspicion> suspicion_;  // its failed run's, while it is tried elsewhere
   // How its last run failed. Kept until the request is freed: an error may be Python's, and no lock is held then.
   std::exception_ptr run_error_;

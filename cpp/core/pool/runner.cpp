@@ -28,12 +28,12 @@ void SessionRunner::terminate(Request& request) noexcept {
   }
 }
 
-std::string SessionRunner::why_broken() noexcept {
-  if (!device().is_cuda()) {
+std::string why_broken(const Device& device) noexcept {
+  if (!device.is_cuda()) {
     return {};
   }
   try {
-    static_cast<void>(CudaStartup::instance().memory(device().index));
+    static_cast<void>(CudaStartup::instance().memory(device.index));
     return {};
   } catch (const std::exception& error) {
     return error.what();

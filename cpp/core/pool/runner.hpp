@@ -4,11 +4,27 @@
 #include <string>
 
 #include "core/base/device.hpp"
+#include "core/base/error.hpp"
 #include "core/ort/session.hpp"
 
 namespace ortmulti {
 
 class Request;
+
+/// Thrown by Runner::run where the session was lost, as a process that has died. What had not begun is run by whichever
+/// session comes next. The rest is tried once by another one, if one is ready.
+class SessionLost : public Error {
+ public:
+  SessionLost(const std::string& message, bool begun) : Error(ErrorKind::device, message), begun_(begun) {}
+  bool begun() const noexcept { return begun_; }
+
+ private:
+  bool begun_;
+};
+
+/// Why no later run of this process on the device can succeed: a GPU whose context refuses everything after a fault in
+/// a kernel, in whichever session. Empty where it can.
+std::string why_broken(const Device& device) noexcept;
 
 /// What runs a pool's requests, one at a time: a session, or what stands for one.
 class Runner {
@@ -22,6 +38,9 @@ class Runner {
 
   /// What tells a session, which several runners may share, from others.
   virtual const void* session() const noexcept { return this; }
+
+  /// Whether run() uses the request's run options, by which it can be ended.
+  virtual bool uses_run_options() const noexcept { return true; }
 
   /// Fills in the outputs. Throws Error.
   virtual void run(Request& request) = 0;
@@ -43,8 +62,7 @@ class SessionRunner : public Runner {
   void run(Request& request) override;
   void terminate(Request& request) noexcept override;
   const void* session() const noexcept override { return session_.get(); }
-  /// A GPU whose context refuses everything after a fault in a kernel, in whichever session.
-  std::string why_broken() noexcept override;
+  std::string why_broken() noexcept override { return ortmulti::why_broken(device()); }
 
  protected:
   /// For spans.

@@ -12,7 +12,6 @@ from ortmulti.errors import ForkError
 
 if TYPE_CHECKING:
     from ortmulti import _core
-    from ortmulti.pool.engine import Engine
 
 __all__ = ["PoolFuture"]
 
@@ -59,11 +58,10 @@ class PoolFuture(Future[list[Any]]):
     _condition: Any = _Condition()
 
     # Not the base's, which makes what most futures never need.
-    def __init__(self, pool: Engine | _core.Pool, wrap: Callable[[list[Any]], list[Any]] | None = None) -> None:
+    def __init__(self, pool: _core.Pool, wrap: Callable[[list[Any]], list[Any]] | None = None) -> None:
         self._pool = pool
         self._wrap = wrap
         self._request: _core.PoolRequest | None = None  # of the core, until its answer is here
-        self._request_of_backend: Any = None
         self._made_after = _forks
 
     def result(self, timeout: float | None = None) -> list[Any]:
@@ -94,7 +92,7 @@ class PoolFuture(Future[list[Any]]):
         Returns:
             Whether it was cancelled; False where it was answered or had failed before.
         """
-        request = self._request_of_backend or self._request
+        request = self._request
         cancelled = super().cancel()
         if cancelled and request is not None:
             self._pool.cancel(request)
@@ -126,7 +124,7 @@ class PoolFuture(Future[list[Any]]):
                 self._state = "CANCELLED_AND_NOTIFIED" if cancelled else _FINISHED
 
     def _complete(self, results: list[Any] | None, exception: BaseException | None, cancelled: bool) -> None:
-        """Take the answer of a request that is followed, or of a backend, and notify who waits."""
+        """Take the answer of a request that is followed, and notify who waits."""
         self._request = None
         if cancelled:
             super().cancel()

@@ -113,7 +113,7 @@ def load(
         backend: Who runs it: ``"core"``; ``"threads"``: sessions of the onnxruntime package, each in a thread of
             Python's; ``"processes"``: such sessions, each in a process of its own, which is started again when it dies
             (docs/pool.md). The latter two take none of ``strategy``, ``optimize``, ``serialize``, ``loader``, ``wait``,
-            ``require`` and ``cuda_graph``; ``in_flight`` is for processes, one of whose requests runs.
+            ``require`` and ``cuda_graph``; ``in_flight`` is for processes on GPUs, one of whose requests runs.
         tuning: Settings that `tune` found for this model, or their file. What ``options`` and ``provider_options`` set,
             and ``sessions_per_device``, ``in_flight`` and ``cuda_graph`` where they are not the default, wins. Other
             backends than the core take its options of sessions and of the provider alone.
@@ -161,7 +161,7 @@ def load(
     from functools import partial
 
     from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
-    from ortmulti.pool.engine import check_arguments
+    from ortmulti.pool.engine import batching_argument, check_arguments
     from ortmulti.pool.members import Members
     from ortmulti.pool.pool import Pool
 
@@ -195,9 +195,8 @@ def load(
     warm = None if warmup is False else Warmup() if warmup is True else warmup
     if backend != "core":
         from ortmulti.pool.external import open_backend
-        from ortmulti.pool.external.members import BackendMembers
 
-        engine = open_backend(
+        opened = open_backend(
             backend,
             request.model,
             request.devices,
@@ -209,15 +208,11 @@ def load(
             batching=batching,
             in_flight=in_flight,
         )
-        return _warm(Pool(BackendMembers(backend, engine), batch_size), warm)
+        return _warm(Pool(opened, batch_size), warm)
     request = _with_graphs(request, graphs)
     reporter = None if progress is None else _Reporter(progress, start, request)
-    joined = (
-        None
-        if batching is None
-        else (batching.max_size, batching.max_delay_ms / 1000, batching.axis, list(batching.sizes))
-    )
-    members = Members(request, partial(_core.Pool, max_queue, joined), warm, in_flight, graphs)
+    make_core = partial(_core.Pool, max_queue, batching_argument(batching))
+    members = Members(request, make_core, warm, in_flight, graphs)
     pool = Pool(members, batch_size)
     if reporter is None:
         members.start(wait, require == "any")

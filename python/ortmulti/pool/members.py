@@ -20,6 +20,7 @@ from ortmulti._runtime import callbacks, prewarm, startup
 from ortmulti._runtime.threads import Changes, Task
 from ortmulti.devices import name_devices, parse_devices
 from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkError, InvalidArgument, OutOfMemory
+from ortmulti.options import RunOptions
 from ortmulti.pool.configuration import Warmup
 from ortmulti.pool.engine import Devices
 from ortmulti.pool.member import Member, MemberCreation
@@ -100,7 +101,7 @@ class Members:
         """The present model, for messages."""
         return self._model
 
-    def extras(self, on_device: bool, trace: bool) -> tuple[Any, ...]:
+    def extras(self, _run_options: RunOptions | None, on_device: bool, trace: bool) -> tuple[Any, ...]:
         """Of the core's run and submit."""
         return (on_device, self._timeline._core if trace else None) if on_device or trace else ()
 
@@ -250,6 +251,10 @@ class Members:
         return sessions * (1 if set(self._targets or ()) == {"cpu"} else self._in_flight)
 
     # Readiness.
+
+    def stats(self) -> dict[str, Any]:
+        """As `Pool.stats`."""
+        return self.core.stats()
 
     def states(self) -> dict[str, tuple[str, str]]:
         """Each device's state, and why it failed or broke."""

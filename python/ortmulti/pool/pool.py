@@ -9,7 +9,6 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, Literal
 
-from ortmulti import _core
 from ortmulti._create.foreign_options import to_run_options
 from ortmulti._runtime import checks
 from ortmulti._runtime.closing import Closing
@@ -177,8 +176,6 @@ class Pool(Membership, Closing):
         while True:
             core = self._members.core
             try:
-                if not isinstance(core, _core.Pool):
-                    break
                 answer = loop.create_future()
                 request = core.submit_async(loop, answer, output_names, input_feed, limited, *options)
             except ClosedError:
@@ -194,7 +191,7 @@ class Pool(Membership, Closing):
                 return _to_values(results) if outputs == "device" else results
             if not loops.watch(loop):
                 break
-        # A loop that watches no file descriptors, or another backend.
+        # A loop that watches no file descriptors.
         future = self._submit(output_names, input_feed, 0.0, limited, outputs == "device", options)
         wrapped: Awaitable[list[Any]] = loops.wrap_future(future)
         return await wrapped
@@ -305,7 +302,7 @@ class Pool(Membership, Closing):
         """What the requests waited for and how long they took, since the pool was made; also after `close`."""
         from ortmulti.pool.stats import PoolStats
 
-        return PoolStats._from_core(self._members.core.stats(), time.monotonic() - self._start)
+        return PoolStats._from_core(self._members.stats(), time.monotonic() - self._start)
 
     def close(self, cancel_pending: bool = False) -> None:
         """Answers what was asked for, and frees the sessions and their weights. Again: does nothing.
@@ -335,11 +332,12 @@ class Pool(Membership, Closing):
         outputs: Outputs,
         trace: bool,
     ) -> tuple[Any, ...]:
-        """The last arguments of the engine's run and submit; empty where all have their defaults."""
+        """The last arguments of the core's run and submit; empty where all have their defaults."""
         if run_options is None and device is None and timeout is None and outputs == "numpy" and not trace:
             return ()
-        extras = self._members.extras(_on_device(outputs), trace)
-        return (to_run_options(run_options), _name(device), _timeout(timeout), *extras)
+        run_options = to_run_options(run_options)
+        extras = self._members.extras(run_options, _on_device(outputs), trace)
+        return (run_options, _name(device), _timeout(timeout), *extras)
 
     def _submit(
         self,
@@ -354,12 +352,7 @@ class Pool(Membership, Closing):
         core = self._members.core
         future = PoolFuture(core, _to_values if on_device else None)
         try:
-            if isinstance(core, _core.Pool):
-                future._request = core.submit(output_names, input_feed, wait, limited, *options)
-            else:
-                future._request_of_backend = core.submit(
-                    future, PoolFuture._complete, output_names, input_feed, wait, limited, *options
-                )
+            future._request = core.submit(output_names, input_feed, wait, limited, *options)
         except ClosedError:
             if core is self._members.core:
                 raise

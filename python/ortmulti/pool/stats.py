@@ -67,7 +67,8 @@ class DeviceStats:
         busy: Requests that are under way now.
         waiting: Requests that wait for this device alone.
         done, failed, cancelled: Requests that ended so, after they had been given to a session.
-        retried: Requests that were given to another device, since their run failed here or the device broke.
+        retried: Requests that were given to another device, since their run failed here or the device broke, or to
+            another session, since a worker's process died under their run.
         runs: Runs of the model; with batching fewer than requests.
         broken: Why the device failed to start, or was taken out of the pool; empty where it did not and was not.
         queue: From a request's start until the session is there for it.

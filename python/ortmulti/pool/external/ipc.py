@@ -52,15 +52,20 @@ class Channel:
         Raises:
             EOFError: The other end is gone.
         """
-        while True:
-            if len(self._received) >= _LENGTH.size:
-                (length,) = _LENGTH.unpack_from(self._received)
-                end = _LENGTH.size + length
-                if len(self._received) >= end:
-                    message = pickle.loads(memoryview(self._received)[_LENGTH.size : end].toreadonly())
-                    del self._received[:end]
-                    return message
+        while not (end := self._end_of_message()):
             self._receive_more()
+        message = pickle.loads(memoryview(self._received)[_LENGTH.size : end].toreadonly())
+        del self._received[:end]
+        return message
+
+    @property
+    def has_message(self) -> bool:
+        """Whether the next message is there already."""
+        return self._end_of_message() > 0
+
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+        return self._socket.fileno()
 
     def take_descriptor(self) -> int:
         """The next file that came with a message; the caller closes it."""
@@ -80,6 +85,13 @@ class Channel:
             self._socket.close()
         while self._descriptors:
             os.close(self._descriptors.popleft())
+
+    def _end_of_message(self) -> int:
+        """Where the next message ends, if it is there as a whole; else 0."""
+        if len(self._received) < _LENGTH.size:
+            return 0
+        end = _LENGTH.size + int(_LENGTH.unpack_from(self._received)[0])
+        return end if len(self._received) >= end else 0
 
     def _receive_more(self) -> None:
         space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array.array("i").itemsize)

@@ -2,73 +2,164 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import ctypes
+import os
+import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ortmulti import errors
+from ortmulti import _core, errors
+from ortmulti._runtime import callbacks, startup
+from ortmulti._runtime.threads import Task
 from ortmulti.devices import name_devices
 from ortmulti.errors import ClosedError, InvalidArgument
-from ortmulti.pool.engine import Backend, BackendName, Devices
+from ortmulti.pool.configuration import Batching, Warmup
+from ortmulti.pool.engine import BackendName, Devices, batching_argument
+from ortmulti.pool.external.sessions import BackendSessions
+from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:
     from ortmulti._create.request import CheckedModel
-    from ortmulti.pool.configuration import Warmup
-    from ortmulti.timeline import Timeline
+    from ortmulti.options import RunOptions
 
 __all__ = ["BackendMembers"]
 
+# What is still running when the interpreter ends gets so long, and as long again once it was told to end.
+_PATIENCE_AT_EXIT = 10.0
+
+
+class _End:
+    """Closes a pool; its own object, so that a pool that nobody has any more can be closed by another thread."""
+
+    def __init__(self, core: _core.Pool, sessions: BackendSessions) -> None:
+        self._core = core
+        self._sessions = sessions
+        self._process = os.getpid()
+        self.over = False
+
+    def close(self, cancel_waiting: bool, patience: float | None = None) -> None:
+        """As `Pool.close`.
+
+        Args:
+            patience: Seconds after which runs are told to end; and as long again after which they are left alone.
+        """
+        if self._core.close(cancel_waiting, patience) and os.getpid() == self._process:
+            self._close_sessions()
+        elif os.getpid() == self._process:
+            self._sessions.end_runs()
+            if not self._core.close(True, patience):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._core))  # freeing it would wait for them
+            self._close_sessions()
+
+    def _close_sessions(self) -> None:
+        self._sessions.close()
+        self.over = True
+        _open.discard(self)
+
+    def close_in_background(self) -> None:
+        """Closes it in a thread of its own: this one may hold any lock, or be one that closing waits for."""
+        if not self.over and os.getpid() == self._process:
+            with contextlib.suppress(RuntimeError):  # the interpreter is ending, and closes it
+                threading.Thread(target=self.close, args=[True], name="ortmulti-close", daemon=True).start()
+
 
 class BackendMembers:
-    """See `ortmulti.pool.engine.PoolMembers`."""
+    """See `ortmulti.pool.engine.PoolMembers`.
 
-    def __init__(self, name: BackendName, backend: Backend) -> None:
+    Args:
+        name: The backend's.
+        sessions: They are ready.
+        max_queue, batching: As for `load`.
+    """
+
+    def __init__(
+        self, name: BackendName, sessions: BackendSessions, max_queue: int | None, batching: Batching | None
+    ) -> None:
+        startup.close_at_exit()
+        if batching is not None:
+            startup.ensure_open()  # the core joins requests as values of its ONNX Runtime
+        callbacks.start()  # its thread also ends runs early
         self._name = name
-        self.core = backend
+        self.core = _core.Pool(max_queue, batching_argument(batching))
+        self.backend = sessions
+        self._end = _End(self.core, sessions)
+        sessions.join(self.core)
+        _open.add(self._end)
+        # As the last one registered it is the first that runs: before onnxruntime's sessions on GPUs are freed.
+        atexit.unregister(_close_open)
+        atexit.register(_close_open)
 
     @property
     def sessions(self) -> Any:
-        """As `Backend.sessions`."""
-        return self.core.sessions
+        """As `BackendSessions.sessions`."""
+        return self.backend.sessions
 
     @property
     def devices(self) -> list[str]:
-        """As `Backend.devices`."""
-        return self.core.devices
+        """The device of each session."""
+        return list(self.backend.devices)
 
     @property
     def timeline(self) -> Timeline:
-        """As `Backend.timeline`."""
-        return self.core.timeline
+        """As `Pool.timeline`."""
+        return self.backend.timeline
 
     @property
     def model(self) -> str:
-        """As `Backend.model`."""
-        return self.core.model
+        """The model, for messages."""
+        return self.backend.signature.model
 
     @property
     def expected(self) -> int:
-        """One for each session."""
-        return len(self.devices)
+        """As `BackendSessions.expected`."""
+        return self.backend.expected
 
-    def extras(self, on_device: bool, trace: bool) -> tuple[Any, ...]:
-        """None: it has neither."""
-        for name, asked in (("outputs='device'", on_device), ("trace=True", trace)):
-            if asked:
+    def extras(self, run_options: RunOptions | None, on_device: bool, trace: bool) -> tuple[Any, ...]:
+        """None: it has none of these."""
+        asked = {"run_options": run_options is not None, "outputs='device'": on_device, "trace=True": trace}
+        for name, given in asked.items():
+            if given:
                 raise InvalidArgument(f"backend={self._name!r} has no {name}: its sessions are onnxruntime's")
         return ()
 
     def before_submit(self) -> None:
-        """Its answers are delivered by a thread of its own."""
+        """Raises ClosedError where the interpreter is ending."""
+        if not callbacks.start():
+            raise ClosedError("the interpreter is ending: nobody would be told of the answer")
 
     def warm_up(self, warmup: Warmup) -> None:
-        """As `Backend.warm_up`."""
-        self.core.warm_up(warmup)
+        """As `Pool.warmup`; Ctrl-C has the runs end."""
+        feeds = warmup.feeds(self.backend.signature)
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                self.core.warm_up(feeds, warmup.runs or 1, self.timeline._core)
+            except BaseException as error:
+                failures.append(error)
+
+        task = Task(run, "ortmulti-warmup")
+        try:
+            task.start()
+            task.wait()
+        except BaseException:
+            task.revoke()
+            self.backend.end_runs()
+            raise
+        if failures:
+            raise failures[0]
+
+    def stats(self) -> dict[str, Any]:
+        """The core's, with the starts of processes."""
+        stats = self.core.stats()
+        for device in stats["devices"]:
+            device["restarts"] = self.backend.restarts(device["device"])
+        return stats
 
     def states(self) -> dict[str, tuple[str, str]]:
         """A device is ready, or broken."""
-        return {
-            device["device"]: ("broken" if device["broken"] else "ready", device["broken"])
-            for device in self.core.stats()["devices"]
-        }
+        return {device["device"]: (device["state"], device["broken"]) for device in self.core.stats()["devices"]}
 
     def wait_ready(self, _timeout: float | None, devices: Devices | None) -> list[str]:
         """At once: `load` returned when they were ready."""
@@ -100,12 +191,21 @@ class BackendMembers:
         )
 
     def close(self, cancel_pending: bool) -> None:
-        """As `Engine.close`."""
-        self.core.close(cancel_pending)
+        """As `Pool.close`."""
+        self._end.close(cancel_pending)
 
     def closed(self) -> bool:
-        """As `Engine.closed`."""
+        """As `Pool.closed`."""
         return self.core.closed()
 
     def abandon(self) -> None:
-        """The backend closes itself."""
+        """Closes it, for a pool that nobody has any more; also after a `close` that Ctrl-C ended."""
+        self._end.close_in_background()
+
+
+_open: set[_End] = set()
+
+
+def _close_open() -> None:
+    for end in list(_open):
+        end.close(cancel_waiting=True, patience=_PATIENCE_AT_EXIT)

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import queue
 import threading
-import time
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ortmulti import errors
+from ortmulti import _core, errors
 from ortmulti._create.onnxruntime_sessions import SessionSpec
 from ortmulti._runtime.threads import Task
-from ortmulti.errors import Error, InvalidArgument, InvalidType
-from ortmulti.pool.external import batches
-from ortmulti.pool.external.base import BackendEngine
-from ortmulti.pool.external.dispatch import Dispatcher
-from ortmulti.pool.external.requests import Notify, Reports, Request, Run, Worker, await_reports
-from ortmulti.pool.external.shm import Segment
+from ortmulti.errors import DeviceError, Error
+from ortmulti.pool.external.sessions import BackendSessions, Notify, Reports
 from ortmulti.pool.external.signature import Signature
 from ortmulti.pool.external.spawned import SpawnedSession
 from ortmulti.timeline import Timeline
 
-if TYPE_CHECKING:
-    from ortmulti.pool.configuration import Batching
-
-__all__ = ["ProcessWorker", "ProcessesEngine", "open_processes"]
+__all__ = ["ProcessSession", "ProcessSessions"]
 
 LOGGER = logging.getLogger("ortmulti")
 
@@ -38,258 +28,204 @@ _MOST_STARTS = 3
 _PATIENCE = 10.0
 
 
-class _WarmUp:
-    """A run beside the queue."""
+class _ProcessLostError(DeviceError):
+    """The process has ended under a run, or before it; see ``cpp/bindings/python_runner.hpp``."""
 
-    def __init__(self, names: Sequence[str], feed: Mapping[str, Any]) -> None:
-        self.names = names
-        self.feed = feed
-        self.ended = threading.Event()
-        self.error: Error | None = None
-
-    def answered(self, answer: list[Any] | Error | None, _started: int, _ended: int) -> None:
-        self.error = answer if isinstance(answer, Error) else None
-        self.ended.set()
+    def __init__(self, message: str, begun: bool) -> None:
+        super().__init__(message)
+        self.begun = begun
 
 
-class ProcessWorker(Worker):
-    """A session in a process of its own, which is started again when it dies, and two threads for it.
+class _Runner:
+    """Has one line of a session's process run what the core asks for, one run at a time."""
+
+    def __init__(self, session: ProcessSession, index: int) -> None:
+        self._session = session
+        self._index = index
+        self._terminated = 0
+
+    def run(self, number: int, names: Sequence[str], feed: Mapping[str, Any]) -> list[Any]:
+        """See ``cpp/bindings/python_runner.hpp``."""
+        process = self._session.process
+        if process is None:
+            raise _ProcessLostError(f"{self._session.device}: its worker process has ended", begun=False)
+        line = process.lines[self._index]
+        if number and number == self._terminated:  # else `terminate` finds the line
+            raise Error("the request was cancelled")
+        try:
+            return line.run(number, names, feed)
+        except EOFError:
+            died = process.death("while it had requests")
+            self._session.lose(process)
+            raise _ProcessLostError(str(died), line.begun) from None
+
+    def terminate(self, number: int) -> None:
+        """As the other."""
+        self._terminated = number
+        process = self._session.process
+        if process is not None:
+            process.lines[self._index].terminate(number)
+
+
+class ProcessSession:
+    """A session in a process of its own, which is started again when it dies, and the thread that does so.
 
     Args:
+        index: Its place among the sessions.
         spec: The session's.
-        batching: How requests are joined, if they are.
-        dispatcher: Who is told what has ended.
         timeline: Where the creation's spans go.
         reports: Where it says once that it is ready, or why not.
-        in_flight: How many runs it is given at a time.
+        in_flight: How many runs the process is given at a time.
     """
 
-    def __init__(
-        self,
-        spec: SessionSpec,
-        batching: Batching | None,
-        dispatcher: Dispatcher,
-        timeline: Timeline,
-        reports: Reports,
-        in_flight: int,
-    ) -> None:
-        super().__init__(str(spec.device), in_flight)
+    def __init__(self, index: int, spec: SessionSpec, timeline: Timeline, reports: Reports, in_flight: int) -> None:
+        self.device = str(spec.device)
+        self.process: SpawnedSession | None = None
+        """The process, while it is ready."""
+        self.restarts = 0
+        """How often it was started again."""
+        self.signature: Signature | None = None
+        """What it takes and gives, once it was ready."""
+        self.runners = [_Runner(self, number) for number in range(in_flight)]
+        self._index = index
         self._spec = spec
-        self._batching = batching
-        self._dispatcher = dispatcher
         self._timeline = timeline
+        self._reports = reports
         self._lock = threading.Lock()
         self._stopping = False
-        self._session: SpawnedSession | None = None
-        self._warming = threading.Lock()
-        self._numbers = itertools.count()
-        self._to_send: queue.SimpleQueue[Run | tuple[str, Any] | None] = queue.SimpleQueue()
-        self._sender = Task(self._send_all, f"ortmulti-send-{spec.device}")
-        # It starts the processes too: one whose parent's thread ends is ended by the kernel.
-        self._receiver = Task(partial(self._keep, reports), f"ortmulti-{spec.device}")
+        self._started: SpawnedSession | None = None
+        self._core: _core.Pool | None = None
+        self._number = 0
+        # It starts the processes: one whose parent's thread ends is ended by the kernel.
+        self._keeper = Task(self._keep, f"ortmulti-{self.device}")
 
     def start(self) -> None:
-        """Starts the threads, and so the process; apart from making it, so that an interrupt in this can be undone."""
-        self._sender.start()
-        self._receiver.start()
+        """Starts the thread, and so the process; apart from making it, so that an interrupt in this can be undone."""
+        self._keeper.start()
 
-    @property
-    def signature(self) -> Signature:
-        """What the session takes and gives, once it is ready."""
-        assert self._session is not None
-        assert self._session.signature is not None
-        return self._session.signature
+    def join(self, core: _core.Pool) -> None:
+        """Adds its runners to a pool of the core."""
+        assert self.signature is not None
+        number = core.add_runners(self.device, self.runners, self.signature.check, False)
+        with self._lock:
+            self._core, self._number = core, number
+            core.set_ready(number, self.process is not None)
 
-    @property
-    def pid(self) -> int | None:
-        """The process's number; None where there is none now."""
-        session = self._session
-        return None if session is None else session.pid
+    def lose(self, process: SpawnedSession) -> None:
+        """Notes that a process has ended, so that nothing more is given to it."""
+        with self._lock:
+            if self.process is process:
+                self.process = None
+                if self._core is not None:
+                    self._core.set_ready(self._number, False)
 
-    def begin(self, run: Run) -> None:
-        self._to_send.put(run)
-
-    def end_early(self, run: Run) -> None:
-        self._to_send.put(("cancel", run))
-
-    def has_begun(self, run: Run) -> bool:
-        return run.slot is not None and run.slot[1].begun
-
-    def warm_up(self, names: Sequence[str], feed: Mapping[str, Any]) -> None:
-        with self._warming:  # there is one slot for this
-            warm_up = _WarmUp(names, feed)
-            with self._lock:
-                if self._stopping:
-                    raise errors.ClosedError("the pool is closed")
-                self._to_send.put(("warm up", warm_up))
-            warm_up.ended.wait()
-        if warm_up.error is not None:
-            raise warm_up.error
-
-    def stop(self, patience: float | None) -> None:
+    def end(self) -> None:
+        """Has the process end, when it has done what it was sent, and not be started again."""
         with self._lock:
             self._stopping = True
-            session = self._session
-            if session is not None and session.signature is None:
-                session.kill()
-        self._to_send.put(("end", None))
-        self._receiver.revoke()  # where it was not started
-        if not self._receiver.wait(_PATIENCE if patience is None else patience) and session is not None:
-            session.kill()
-        self._receiver.wait()
-        self._to_send.put(None)
-        self._sender.revoke()
-        self._sender.wait()
+            started, ready = self._started, self.process
+        if started is not None and started is not ready:
+            started.kill()
+        elif ready is not None:
+            ready.end()
 
-    # --- The thread that starts processes and receives ---
+    def end_runs(self) -> None:
+        """As `BackendSessions.end_runs`."""
+        if (process := self.process) is not None:
+            for line in process.lines:
+                line.end_run()
 
-    def _keep(self, reports: Reports) -> None:
+    def wait(self) -> None:
+        """Waits until the process and the thread have ended, after `end`."""
+        self._keeper.revoke()  # where it was not started
+        started = self._started
+        if not self._keeper.wait(_PATIENCE) and started is not None:
+            started.kill()
+        self._keeper.wait()
+        self._core = None
+
+    # --- The thread that starts processes ---
+
+    def _keep(self) -> None:
         idle_starts = 0
         reported = False
-        while True:
+        while (process := self._start()) is not None:
+            error: Exception | None = None
             try:
-                session = self._start()
-                if session is None:
-                    break
-                done, error = 0, None
-                try:
-                    session.load(self._spec, self._timeline)
-                    if not reported:
-                        reported = True
-                        reports.put((self, None))
-                    self._dispatcher.ready(self)
-                    done = session.receive()
-                except Error as problem:
-                    error = problem
-                    session.kill()
-                died = session.death("while it had requests")
-            except Exception as problem:  # the system gives no process, no socket
-                session, done, error = None, 0, errors.Fail(f"{self.device}: no worker process: {problem}")
-                died = errors.DeviceError(str(error))
+                if isinstance(process, Exception):
+                    raise process
+                process.load(self._spec, self._timeline)
+                self._show(process)
+                if not reported:
+                    reported = True
+                    self._reports.put((self._index, None))
+                process.wait()
+            except Exception as problem:
+                error = problem
+            ran, died = self._leave(process, error)
             if not reported:
-                self._leave(session, died)
-                reports.put((self, error or died))
+                self._reports.put((self._index, error or died))
                 return
-            ran = self._dispatcher.lost(self, died) or done > 0
-            self._leave(session, died)
             idle_starts = 0 if ran else idle_starts + 1
             if self._stopping:
-                break
+                return
             if idle_starts >= _MOST_STARTS:
-                self._dispatcher.gave_up(
-                    self, f"its worker has ended {idle_starts} times without a run: {error or died}"
-                )
-                break
+                reason = f"its worker has ended {idle_starts} times without a run: {error or died}"
+                if self._core is not None:
+                    self._core.give_up(self._number, reason)
+                return
             LOGGER.warning("%s; it is started again", error or died)
-            self._dispatcher.restarted(self)
+            self.restarts += 1
         if not reported:
-            reports.put((self, errors.ClosedError("the load was broken off")))
+            self._reports.put((self._index, errors.ClosedError("the load was broken off")))
 
-    def _start(self) -> SpawnedSession | None:
+    def _start(self) -> SpawnedSession | Exception | None:
+        """A new process, or why there is none; None where none is wanted any more."""
         with self._lock:
             if self._stopping:
                 return None
-            # One for warming up, and one whose answer is just being told.
-            self._session = SpawnedSession(self.device, self.capacity + 2)
-            return self._session
+            try:
+                self._started = SpawnedSession(self.device, len(self.runners))
+            except Exception as problem:  # the system gives no process, no socket
+                return errors.Fail(f"{self.device}: no worker process: {problem}")
+            return self._started
 
-    def _leave(self, session: SpawnedSession | None, died: Error) -> None:
+    def _show(self, process: SpawnedSession) -> None:
         with self._lock:
-            self._session = None
-        if session is not None:
-            session.close(died)
+            self.process = process
+            self.signature = process.signature
+            if self._core is not None:
+                self._core.set_ready(self._number, True)
 
-    # --- The thread that sends ---
-
-    def _send_all(self) -> None:
-        while (message := self._to_send.get()) is not None:
-            # Before it is asked whether the run is to be done: so it is the process that it was meant for.
-            session = self._session
-            if isinstance(message, Run):
-                if self._dispatcher.take_up(message):
-                    self._send(session, message)
-            elif message[0] == "warm up":
-                self._send_warm_up(session, message[1])
-            elif message[0] == "cancel":
-                if session is not None and message[1].slot is not None:
-                    session.cancel(message[1].slot[0])
-            elif session is not None:
-                session.end()
-            del message
-
-    def _send(self, session: SpawnedSession | None, run: Run) -> None:
-        if session is None:
-            return  # it has died, and who runs this instead is found
-        number = next(self._numbers)
-
-        def filled(segment: Segment) -> None:
-            run.slot = (number, segment)
-
-        def answered(answer: list[Any] | Error | None, started: int, ended: int) -> None:
-            self._answered(run, answer, started, ended)
-
-        try:
-            session.send(number, run.requests[0].names, batches.join(run, self._batching), answered, filled)
-        except Exception as problem:
-            now = time.monotonic_ns()
-            self._answered(run, errors.Fail(f"{self.device}: the request cannot be sent: {problem}"), now, now)
-
-    def _send_warm_up(self, session: SpawnedSession | None, warm_up: _WarmUp) -> None:
-        try:
-            if session is None:
-                raise errors.DeviceError(f"{self.device}: its worker process has ended")
-            number = next(self._numbers)
-            session.send(number, warm_up.names, warm_up.feed, warm_up.answered, lambda _segment: None)
-        except Exception as problem:
-            warm_up.answered(problem if isinstance(problem, Error) else errors.Fail(str(problem)), 0, 0)
-
-    def _answered(self, run: Run, answer: list[Any] | Error | None, started: int, ended: int) -> None:
-        answers: list[list[Any] | BaseException]
-        try:
-            if isinstance(answer, list):
-                answers = [*batches.split(answer, run.requests, self._batching)]
-            else:
-                answers = [answer or Error("the request was cancelled")] * len(run.requests)
-        except Error as problem:
-            answers = [problem] * len(run.requests)
-        self._dispatcher.ended(run, answers, started, ended)
+    def _leave(self, process: SpawnedSession | Exception, error: Exception | None) -> tuple[bool, Error]:
+        """Has nobody use the process any more; whether it has run anything, and how it ended."""
+        if isinstance(process, Exception):
+            return False, DeviceError(str(process))
+        if error is not None:
+            process.kill()
+        died = process.death("while it had requests")
+        self.lose(process)
+        with self._lock:
+            self._started = None
+        process.close()
+        return process.has_run, died
 
 
-def open_processes(
-    specs: Sequence[SessionSpec],
-    batching: Batching | None,
-    dispatcher: Dispatcher,
-    timeline: Timeline,
-    notify: Notify,
-    in_flight: int,
-) -> Signature:
-    """Starts the processes, at the same time, adds them to the dispatcher, and says what they take and give.
+class ProcessSessions(BackendSessions):
+    """Sessions in processes.
 
-    Raises:
-        Error: One could not be started, or its session not created; nothing is left of the others.
+    Args:
+        in_flight: How many runs a process on a GPU is given at a time; one on the CPU is given one.
     """
-    if isinstance(in_flight, bool) or not isinstance(in_flight, int):
-        raise InvalidType(f"in_flight is an int, not {in_flight!r}")
-    if in_flight < 1:
-        raise InvalidArgument(f"in_flight is 1 or more, not {in_flight}")
-    reports: Reports = queue.SimpleQueue()
-    workers: list[ProcessWorker] = []
-    try:
-        for spec in specs:
-            worker = ProcessWorker(spec, batching, dispatcher, timeline, reports, in_flight)
-            workers.append(worker)
-            dispatcher.add(worker)
-            worker.start()
-        await_reports(reports, len(specs), notify)
-        return workers[0].signature
-    except BaseException:
-        for worker in workers:
-            worker.stop(0)
-        raise
 
-
-class ProcessesEngine(BackendEngine):
-    """Workers that are processes."""
+    def __init__(self, specs: Sequence[SessionSpec], notify: Notify, in_flight: int) -> None:
+        super().__init__(specs, notify)
+        self._reports: Reports = queue.SimpleQueue()
+        self.members = [
+            ProcessSession(index, spec, self.timeline, self._reports, in_flight if spec.device.kind == "cuda" else 1)
+            for index, spec in enumerate(specs)
+        ]
+        """The sessions."""
 
     @property
     def sessions(self) -> Any:
@@ -297,11 +233,40 @@ class ProcessesEngine(BackendEngine):
             "the sessions of a pool with backend='processes' are in its workers' processes, out of this one's reach"
         )
 
-    def _run_here(self, _request: Request, /) -> bool:
-        return False
+    @property
+    def signature(self) -> Signature:
+        signature = self.members[0].signature
+        assert signature is not None
+        return signature
+
+    @property
+    def expected(self) -> int:
+        return sum(len(member.runners) for member in self.members)
 
     @property
     def pids(self) -> list[int]:
-        """The workers' processes that there are now."""
-        pids = [worker.pid for worker in self._dispatcher.workers if isinstance(worker, ProcessWorker)]
-        return [pid for pid in pids if pid is not None]
+        """The processes that are ready now."""
+        processes = [member.process for member in self.members]
+        return [process.pid for process in processes if process is not None]
+
+    def restarts(self, device: str) -> int:
+        return sum(member.restarts for member in self.members if member.device == device)
+
+    def open(self) -> None:
+        for member in self.members:
+            member.start()
+        self._await_reports(self._reports)
+
+    def join(self, core: _core.Pool) -> None:
+        for member in self.members:
+            member.join(core)
+
+    def end_runs(self) -> None:
+        for member in self.members:
+            member.end_runs()
+
+    def close(self) -> None:
+        for member in self.members:
+            member.end()
+        for member in self.members:
+            member.wait()

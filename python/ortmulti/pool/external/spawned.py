@@ -8,23 +8,22 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from ortmulti._create.onnxruntime_errors import error_of
 from ortmulti._create.onnxruntime_sessions import SessionSpec
 from ortmulti._runtime.child_process import ChildProcess
-from ortmulti.errors import DeviceError, Error
+from ortmulti.errors import DeviceError, Error, Fail
 from ortmulti.pool.external.ipc import Channel
 from ortmulti.pool.external.shm import Segment, place_all, space_for, take
 from ortmulti.pool.external.signature import Signature
 from ortmulti.timeline import Timeline
 
-__all__ = ["Answered", "SpawnedSession"]
+__all__ = ["Line", "SpawnedSession"]
 
-# A process that has closed its socket is ending.
+# A process that has closed its sockets is ending.
 _PATIENCE = 10.0
 
 _CODE = """import sys
@@ -33,51 +32,180 @@ from ortmulti.pool.external.worker import main
 main({data}, {control}, {parent})
 """
 
-Answered: TypeAlias = Callable[[list[Any] | Error | None, int, int], None]
-"""Called as ``answered(outputs or error or None where it was skipped, started, ended)``."""
+
+class Line:
+    """The way of one run at a time to the process and back: a socket, and memory that both have.
+
+    The memory belongs to this process while inputs are written and outputs are read, and to the other in between. It is
+    replaced by a larger one, from either side, as needed.
+
+    Args:
+        name: The device, or more, for messages.
+        index: The line's, among those of the process.
+        channel: The socket.
+        control: The process's socket for what does not wait for a run.
+    """
+
+    def __init__(self, name: str, index: int, channel: Channel, control: Channel) -> None:
+        self._name = name
+        self._index = index
+        self.channel = channel
+        self._control = control
+        self._using = threading.Lock()  # held by the thread that runs
+        self._segment: Segment | None = None
+        self._answered = False
+        self._lock = threading.Lock()
+        self._order = 0  # of the last run, among those of the line
+        self._running = 0  # the number of the run that there is
+        self._terminated = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is used by a run."""
+        return self._using.locked()
+
+    @property
+    def begun(self) -> bool:
+        """Whether the process has begun with the last run."""
+        return self._segment is not None and self._segment.begun
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the process has ever begun with a run."""
+        return self._answered or self.begun
+
+    def run(self, number: int, names: Sequence[str], feed: Mapping[str, Any]) -> list[Any]:
+        """Has the process run something, and returns the outputs.
+
+        Args:
+            number: By which it may be terminated; 0: it may not.
+
+        Raises:
+            EOFError: The process has ended.
+            Error: The run failed, or was terminated.
+        """
+        with self._using:
+            try:
+                self._send(number, names, feed)
+                what, *content = self._receive()
+            finally:
+                with self._lock:
+                    self._running = 0
+            self._answered = True
+            if what == "done":
+                return self._take(*content)
+            raise error_of(*content)
+
+    def _send(self, number: int, names: Sequence[str], feed: Mapping[str, Any]) -> None:
+        descriptor = None
+        try:
+            values = list(feed.values())
+            end = space_for(values)
+            if self._segment is None or end > self._segment.size:
+                self._segment, descriptor = Segment.make(end)
+            self._segment.begun = False
+            places = place_all(self._segment, values)
+            with self._lock:
+                if number and number == self._terminated:
+                    raise Error("the request was cancelled")
+                self._order += 1
+                self._running = number
+            message = ("run", self._order, names, list(zip(feed, places, strict=True)), end, descriptor is not None)
+            try:
+                self.channel.send(message, [] if descriptor is None else [descriptor])
+            except OSError:  # it has ended; else, since nobody knows what has been sent, it ends now
+                self.channel.shut_down()
+                raise EOFError from None
+        except BaseException as problem:
+            if descriptor is not None:
+                self._segment = None  # which the process does not have
+            if isinstance(problem, Error | EOFError) or not isinstance(problem, Exception):
+                raise
+            raise Fail(f"{self._name}: the request cannot be sent: {problem}") from problem
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _receive(self) -> Any:
+        try:
+            return self.channel.receive()
+        except OSError:
+            raise EOFError from None
+
+    def _take(self, places: Sequence[Any], new: bool) -> list[Any]:
+        try:
+            if new:
+                descriptor = self.channel.take_descriptor()
+                try:
+                    self._segment = Segment(descriptor)
+                finally:
+                    os.close(descriptor)
+            assert self._segment is not None
+            return [take(self._segment, place, copy=True) for place in places]
+        except Exception as error:  # no memory, say
+            raise error_of("OutOfMemory", f"{self._name}: the outputs cannot be taken: {error}") from error
+
+    def terminate(self, number: int) -> None:
+        """Has the run with this number end early, or not begin; nothing if it has ended."""
+        with self._lock:
+            self._terminated = number
+            order = self._order if self._running == number else 0
+        if order:
+            with contextlib.suppress(OSError):  # the process has ended
+                self._control.send(("cancel", self._index, order))
+
+    def end_run(self) -> None:
+        """Has the run end that there is, if it may be terminated."""
+        if number := self._running:
+            self.terminate(number)
+
+    def close(self) -> None:
+        """Closes it, once nobody uses it; the process has ended."""
+        self.channel.shut_down()
+        with self._using:
+            self.channel.close()
 
 
 class SpawnedSession:
     """A process with one session. It is spawned, not forked, and without the caller's ``__main__``.
 
-    It has so many slots, each with memory of its own that belongs to the pool while inputs are written and outputs are
-    read, and to the process in between; a slot's memory is replaced by a larger one, from either side, as needed. One
-    thread calls `send`, `cancel` and `end`, and one, which makes it and lives as long as the process, `receive`.
+    The kernel ends the process when the thread ends that made this.
 
     Args:
         name: The device, or more, for messages.
-        slots: How many requests it may have at a time, and one more, since a slot is free after its answer was told.
+        lines: How many runs it may have at a time, one of which it does.
     """
 
-    def __init__(self, name: str, slots: int) -> None:
-        data, their_data = socket.socketpair()
-        control, their_control = socket.socketpair()
-        self._channel, self._control = Channel(data), Channel(control)
+    def __init__(self, name: str, lines: int = 1) -> None:
         self._name = name
-        self._free = list(range(slots))
-        self._segments: dict[int, Segment] = {}
-        self._answered: dict[int, Answered] = {}
-        self._slots: dict[int, int] = {}  # by the runs' numbers
-        self._lock = threading.Lock()
-        self._ended = ""  # how the process ended, once `close` was called
         self.signature: Signature | None = None
-        code = _CODE.format(path=sys.path, data=their_data.fileno(), control=their_control.fileno(), parent=os.getpid())
-        try:
-            with their_data, their_control:
-                self._process = ChildProcess(
-                    code,
-                    flags=subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
-                    descriptors=[their_data.fileno(), their_control.fileno()],
-                )
-        except BaseException:
-            self._channel.close()
-            self._control.close()
-            raise
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            ends = []
+            channels = []
+            for _ in range(lines + 1):
+                our_end, their_end = socket.socketpair()
+                ends.append(theirs.enter_context(their_end))
+                channels.append(Channel(our_end))
+                ours.callback(channels[-1].close)
+            self._control = channels.pop()
+            self.lines = [Line(name, index, channel, self._control) for index, channel in enumerate(channels)]
+            *data, control = [end.fileno() for end in ends]
+            self._process = ChildProcess(
+                _CODE.format(path=sys.path, data=data, control=control, parent=os.getpid()),
+                flags=subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
+                descriptors=[*data, control],
+            )
+            ours.pop_all()
 
     @property
     def pid(self) -> int:
         """The process's number."""
         return self._process.pid
+
+    @property
+    def has_run(self) -> bool:
+        """Whether it has ever begun with a run."""
+        return any(line.has_run for line in self.lines)
 
     def call(self, when: str, function: Callable[..., object], *arguments: object) -> None:
         """Calls a function in the process, before its session is created; all has to be picklable.
@@ -109,101 +237,29 @@ class SpawnedSession:
             timeline.add(name, start, end, str(spec.device))
 
     def _answer_to(self, message: object, descriptors: Sequence[int], when: str) -> list[Any]:
+        channel = self.lines[0].channel
         try:
-            self._channel.send(message, descriptors)
-            answer, *content = self._channel.receive()
+            channel.send(message, descriptors)
+            answer, *content = channel.receive()
         except (EOFError, OSError):
             raise self.death(when) from None
         if answer == "failed":
             raise error_of(*content)
         return list(content)
 
-    def send(
-        self,
-        number: int,
-        names: Sequence[str],
-        feed: Mapping[str, Any],
-        answered: Answered,
-        filled: Callable[[Segment], object],
-    ) -> None:
-        """Has it run something; there must be a free slot.
-
-        Args:
-            number: By which it may be cancelled.
-            answered: Called in the thread that receives; also when the process has ended.
-            filled: Called before it may begin, with the memory that says whether it has.
-
-        Raises:
-            DeviceError: The process had ended before; then ``answered`` is not called.
-        """
-        with self._lock:
-            slot = self._free.pop()
-            segment = self._segments.get(slot)
-        values = list(feed.values())
-        end = space_for(values)
-        descriptor = None
-        try:
-            if segment is None or end > segment.size:
-                segment, descriptor = Segment.make(end)
-            segment.begun = False
-            places = place_all(segment, values)
-            with self._lock:
-                if self._ended:  # nobody is left to receive an answer
-                    raise DeviceError(self._ended)
-                self._segments[slot] = segment
-                self._answered[number] = answered
-                self._slots[number] = slot
-            filled(segment)
-            message = ("run", number, slot, names, list(zip(feed, places, strict=True)), end, descriptor is not None)
-            try:
-                self._channel.send(message, [] if descriptor is None else [descriptor])
-            except OSError:
-                return  # it has ended, as the thread that receives will find
-        except BaseException:
-            with self._lock:
-                self._answered.pop(number, None)
-                self._slots.pop(number, None)
-                self._free.append(slot)
-                self._segments.pop(slot, None)
-            raise
-        finally:
-            if descriptor is not None:
-                os.close(descriptor)
-
-    def cancel(self, number: int) -> None:
-        """Has a run skipped, or ended early; nothing if it was answered."""
-        with self._lock:
-            slot = self._slots.get(number)
-        if slot is not None:
-            self._tell(self._control, "cancel", number, slot)
-
     def end(self) -> None:
         """Has the process end when it has done what it was sent."""
-        self._tell(self._channel, "end")
+        with contextlib.suppress(OSError):  # it has ended
+            self.lines[0].channel.send(("end",))
 
     def kill(self) -> None:
         """Ends the process at once."""
         self._process.kill()
-        self._channel.shut_down()
         self._control.shut_down()
+        for line in self.lines:
+            line.channel.shut_down()
 
-    def receive(self) -> int:
-        """Takes answers until the process has ended; returns how many runs it has done."""
-        done = 0
-        while (what := self.receive_one()) is not None:
-            done += what != "skipped"
-        return done
-
-    def receive_one(self) -> str | None:
-        """Takes the next answer: "done", "error" or "skipped"; None when the process has ended."""
-        try:
-            what, number, slot, *content = self._channel.receive()
-        except EOFError:
-            return None
-        self._answer(what, number, slot, content)
-        return str(what)
-
-    def wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float | None = None) -> bool:
         """Waits until the process has ended, so many seconds at most, and returns whether it has."""
         return self._process.wait(seconds)
 
@@ -214,45 +270,8 @@ class SpawnedSession:
             self._process.wait()
         return DeviceError(f"{self._name}: the worker process {self.pid} {self._process.ending()} {when}")
 
-    def close(self, error: Error) -> None:
-        """Answers all that it still has with the error; the process has ended."""
-        with self._lock:
-            left, self._answered = self._answered, {}
-            self._ended = str(error)
-        now = time.monotonic_ns()
-        for answered in left.values():
-            answered(error, now, now)
-        self._channel.close()
+    def close(self) -> None:
+        """Closes the sockets; the process has ended, and who still waits for an answer gets EOFError."""
+        for line in self.lines:
+            line.close()
         self._control.close()
-
-    @staticmethod
-    def _tell(channel: Channel, *message: object) -> None:
-        with contextlib.suppress(OSError):  # it has ended
-            channel.send(message)
-
-    def _answer(self, what: str, number: int, slot: int, content: list[Any]) -> None:
-        with self._lock:
-            segment, answered = self._segments[slot], self._answered.pop(number)
-            del self._slots[number]
-        answer: list[Any] | Error | None = None
-        started = ended = time.monotonic_ns()
-        if what == "done":
-            places, started, ended, new = content
-            try:
-                if new:
-                    descriptor = self._channel.take_descriptor()
-                    try:
-                        segment = Segment(descriptor)
-                    finally:
-                        os.close(descriptor)
-                answer = [take(segment, place, copy=True) for place in places]
-            except Exception as error:  # no memory, say
-                answer = error_of("OutOfMemory", f"{self._name}: the outputs cannot be taken: {error}")
-        elif what == "error":
-            kind, text, started, ended = content
-            answer = error_of(kind, text)
-        with self._lock:
-            self._segments[slot] = segment
-        answered(answer, started, ended)
-        with self._lock:  # only now, since the slot says until then whether the run has begun
-            self._free.append(slot)

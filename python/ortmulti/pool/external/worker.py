@@ -1,16 +1,15 @@
-"""A worker's process: one onnxruntime session, fed through two sockets and shared memory.
+"""A worker's process: one onnxruntime session, fed through sockets and shared memory.
 
-The thread that runs reads one of the sockets by itself, so that no request changes threads here:
+The thread that runs reads the sockets of the lines by itself, so that no request changes threads here:
 
 - ``("call", function, arguments)``, answered by ``("ready",)`` or ``("failed", kind, text)``;
 - ``("load", spec)``, with the model's bytes as a file where it has no path, answered by ``("ready", signature, spans)``
   or ``("failed", kind, text)``, after which the process ends;
-- ``("run", number, slot, names, inputs, end, new)``, with the slot's new memory if ``new``; numbers grow. Answered by
-  ``("done", number, slot, outputs, started, ended, new)``, ``("error", number, slot, kind, text, started, ended)`` or
-  ``("skipped", number, slot)``;
+- ``("run", order, names, inputs, end, new)``, with the line's new memory if ``new``; the orders of a line grow.
+  Answered by ``("done", outputs, new)`` or ``("error", kind, text)``;
 - ``("end",)``.
 
-The other socket brings ``("cancel", number, slot)`` to another thread, which ends the process with that socket's end.
+Another socket brings ``("cancel", line, order)`` to another thread, which ends the process with that socket's end.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,33 +39,41 @@ __all__ = ["main"]
 _PR_SET_PDEATHSIG = 1
 
 
+class _Line:
+    """One socket, and the memory that goes with it."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.segment: Segment | None = None
+        self.begun = 0  # the order of the last run
+        self.skipped = 0  # the last that was cancelled before it was read, as were those before it
+
+
 class _Server:
     """The session and who runs it."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, channels: Sequence[Channel]) -> None:
+        self._lines = [_Line(channel) for channel in channels]
         self._spec: SessionSpec | None = None
         self._ort: Any = None
         self._session: Any = None
-        self._segments: dict[int, Segment] = {}
         self._lock = threading.Lock()
-        self._begun = -1  # the last run's number
+        self._running: _Line | None = None
         self._options: Any = None  # of the run that there is now
-        self._skipped: set[int] = set()
 
-    def _call(self, function: Callable[..., object], arguments: Sequence[object]) -> bool:
+    def _call(self, line: _Line, function: Callable[..., object], arguments: Sequence[object]) -> bool:
         try:
             function(*arguments)
         except Exception as error:
-            self._channel.send(("failed", *translate(error, function.__name__)))
+            line.channel.send(("failed", *translate(error, function.__name__)))
         else:
-            self._channel.send(("ready",))
+            line.channel.send(("ready",))
         return True
 
-    def _load(self, spec: SessionSpec) -> bool:
+    def _load(self, line: _Line, spec: SessionSpec) -> bool:
         """Creates the session, says that it is ready or why not, and returns whether it is."""
         if spec.model == b"":
-            with os.fdopen(self._channel.take_descriptor(), "rb") as file:
+            with os.fdopen(line.channel.take_descriptor(), "rb") as file:
                 file.seek(0)
                 spec = replace(spec, model=file.read())
         try:
@@ -74,9 +82,9 @@ class _Server:
             imported = time.monotonic_ns()
             self._session = create_session(self._ort, spec)
             spans = [("import onnxruntime", start, imported), ("create session", imported, time.monotonic_ns())]
-            self._channel.send(("ready", Signature.of(spec.text, self._session), spans))
+            line.channel.send(("ready", Signature.of(spec.text, self._session), spans))
         except Exception as error:
-            self._channel.send(("failed", *translate(error, f"creating a session of {spec.text} on {spec.device}")))
+            line.channel.send(("failed", *translate(error, f"creating a session of {spec.text} on {spec.device}")))
             return False
         self._spec = replace(spec, model="")  # its bytes are not needed any more
         return True
@@ -85,14 +93,17 @@ class _Server:
         """Cancels what it is told to, until the pool is gone, and ends the process then."""
         with contextlib.suppress(EOFError):
             while True:
-                _, number, slot = control.receive()
+                _, index, order = control.receive()
+                line = self._lines[index]
                 with self._lock:
-                    if number == self._begun and self._options is not None:
+                    begun = line.begun >= order
+                    if not begun:
+                        line.skipped = order
+                    elif line.begun == order and self._running is line:
                         self._options.terminate = True
-                    if number <= self._begun:
-                        continue
-                    self._skipped.add(number)
-                self._answer(("skipped", number, slot))
+                if begun:
+                    continue
+                line.channel.send(("error", "Error", "the request was cancelled"))
         # At once, whatever runs: nobody is there to be answered.
         os._exit(0)
 
@@ -104,34 +115,48 @@ class _Server:
             "run": self._run,
             "end": self._end,
         }
-        while True:
-            what, *message = self._channel.receive()
-            if not steps[what](*message):
+        for line, (what, *message) in self._messages():
+            if not steps[what](line, *message):
                 return
 
-    def _end(self) -> bool:
+    def _messages(self) -> Iterator[tuple[_Line, Any]]:
+        if len(self._lines) == 1:
+            [line] = self._lines
+            while True:
+                yield line, line.channel.receive()
+        poll = select.poll()
+        lines = {line.channel.fileno(): line for line in self._lines}
+        for descriptor in lines:
+            poll.register(descriptor, select.POLLIN)
+        while True:
+            for descriptor, _ in poll.poll():
+                line = lines[descriptor]
+                yield line, line.channel.receive()
+                while line.channel.has_message:
+                    yield line, line.channel.receive()
+
+    def _end(self, _line: _Line) -> bool:
         observer().finish()
         self._session = None
         return False
 
     def _run(
-        self, number: int, slot: int, names: Sequence[str], inputs: Sequence[tuple[str, Place]], end: int, new: bool
+        self, line: _Line, order: int, names: Sequence[str], inputs: Sequence[tuple[str, Place]], end: int, new: bool
     ) -> bool:
         if new:
-            descriptor = self._channel.take_descriptor()
-            self._segments[slot] = Segment(descriptor)
+            descriptor = line.channel.take_descriptor()
+            line.segment = Segment(descriptor)
             os.close(descriptor)
-        segment = self._segments[slot]
+        segment = line.segment
+        assert segment is not None
         options = self._ort.RunOptions()
         with self._lock:
-            if number in self._skipped:
-                self._skipped.remove(number)  # and its slot may have another's inputs already
-                return True
-            self._begun, self._options = number, options
+            if order <= line.skipped:
+                return True  # and its memory may have another's inputs already
+            line.begun, self._running, self._options = order, line, options
             segment.begun = True
         made: int | None = None
         broken = ""
-        started = time.monotonic_ns()
         try:
             feed = {name: take(segment, place, copy=False) for name, place in inputs}
             with observer().running(self._session):
@@ -139,41 +164,36 @@ class _Server:
             full = space_for(outputs, end)
             if full > segment.size:
                 segment, made = Segment.make(full)
-                self._segments[slot] = segment
-            places = place_all(segment, outputs, end)
-            answer: tuple[Any, ...] = ("done", number, slot, places, started, time.monotonic_ns(), made is not None)
+                line.segment = segment
+            answer: tuple[Any, ...] = ("done", place_all(segment, outputs, end), made is not None)
         except Exception as error:
             if made is not None:
                 os.close(made)
                 made = None
             assert self._spec is not None
             broken = why_broken(str(self._spec.device))
-            kind, text = translate(error, f"running {self._spec.text} on {self._spec.device}")
-            answer = ("error", number, slot, kind, text, started, time.monotonic_ns())
+            answer = ("error", *translate(error, f"running {self._spec.text} on {self._spec.device}"))
         with self._lock:
-            self._options = None
-        self._answer(answer, made)
+            self._running = self._options = None
+        if made is None:
+            line.channel.send(answer)
+        else:
+            line.channel.send(answer, [made])
+            os.close(made)
         return not broken
 
-    def _answer(self, message: tuple[Any, ...], descriptor: int | None = None) -> None:
-        if descriptor is None:
-            self._channel.send(message)
-        else:
-            self._channel.send(message, [descriptor])
-            os.close(descriptor)
 
-
-def main(data: int, control: int, parent: int) -> None:
-    """Serves the pool at the other ends of these sockets, in the process ``parent``, until one of both is gone."""
+def main(data: Sequence[int], control: int, parent: int) -> None:
+    """Serves the pool at the other ends of these sockets, in the process ``parent``, until one of them is gone."""
     # Ctrl-C is the pool's matter. Where the pool's process is killed, and its ends of the sockets live on in a child
     # that it forked, this process ends too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         return
-    channel, cancelling = (Channel(socket.socket(fileno=descriptor)) for descriptor in (data, control))
+    *channels, cancelling = (Channel(socket.socket(fileno=descriptor)) for descriptor in (*data, control))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        server = _Server(channel)
+        server = _Server(channels)
         threading.Thread(target=server.listen, args=[cancelling], name="listen", daemon=True).start()
         server.serve()
     sys.stdout.flush()

@@ -38,7 +38,7 @@ class _Worker:
         with self._lock:
             if self._closed:
                 raise ClosedError(f"{self._name}: closed before its process was started")
-            self._process = SpawnedSession(self._name, 1)
+            self._process = SpawnedSession(self._name)
         self.process.call("while it was started", _observe, make_observer, number)
 
     def make_context(self, device: str) -> None:
@@ -54,16 +54,12 @@ class _Worker:
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         signature = self.process.signature
         assert signature is not None, "create() comes first"
-        answers: list[Any] = []
-        names = [output.name for output in signature.outputs]
-        self.process.send(0, names, feeds, lambda answer, *_: answers.append(answer), lambda _segment: None)
-        if self.process.receive_one() is None:
-            raise self.process.death("during the first run")
-        [answer] = answers
-        if isinstance(answer, Error):
-            raise first_run_error(self._name, answer)
-        outputs: list[Array] = answer
-        return outputs
+        try:
+            return self.process.lines[0].run(0, [output.name for output in signature.outputs], feeds)
+        except EOFError:
+            raise self.process.death("during the first run") from None
+        except Error as error:
+            raise first_run_error(self._name, error) from None
 
     def end(self) -> None:
         """Notifies the process that it ends."""
@@ -79,7 +75,8 @@ class _Worker:
 
     def close(self) -> None:
         if self._process is not None:
-            self._process.close(self._process.death("when it was closed"))
+            self._process.death("when it was closed")  # which waits for its end
+            self._process.close()
 
 
 class Processes(Strategy):

@@ -1,0 +1,132 @@
+#include "bindings/python_runner.hpp"
+
+#include <atomic>
+#include <utility>
+
+#include "bindings/answers.hpp"
+#include "bindings/errors.hpp"
+#include "bindings/pool_request.hpp"
+#include "bindings/python_value.hpp"
+#include "bindings/tensors.hpp"
+#include "core/base/error.hpp"
+#include "core/ort/async.hpp"
+
+namespace py = pybind11;
+
+namespace ortmulti::bindings {
+namespace {
+
+// A run that is to end.
+struct Ending {
+  std::shared_ptr<PythonRunner> runner;
+  std::uint64_t number;
+  Ending* next = nullptr;
+};
+
+std::atomic<Ending*>& endings() {
+  static std::atomic<Ending*> first{nullptr};  // a stack; no lock, since whoever takes it has the GIL
+  return first;
+}
+
+[[noreturn]] void rethrow(const py::error_already_set& failure, PoolRequest* request) {
+  const py::object& exception = failure.value();
+  if (request != nullptr && !failure.matches(PyExc_Exception)) {  // such as KeyboardInterrupt
+    request->set_exception(exception);
+  }
+  const py::object begun = py::getattr(exception, "begun", py::none());
+  if (!begun.is_none()) {
+    throw SessionLost(from_python(exception).what(), begun.cast<bool>());
+  }
+  throw from_python(exception);
+}
+
+}  // namespace
+
+PythonRunner::PythonRunner(const py::object& runner, Device device, const void* session, bool in_process)
+    : python_(new Python{runner.attr("run"), runner.attr("terminate")}),
+      device_(device),
+      session_(session),
+      in_process_(in_process) {}
+
+PythonRunner::~PythonRunner() {  // NOLINT(bugprone-exception-escape): out of memory ends the process
+  if (PyGILState_Check() == 0) {
+    completions().push([python = std::shared_ptr<Python>(std::move(python_))] {});  // the thread may hold a lock
+  }
+}
+
+void PythonRunner::run(Request& request) {
+  static std::atomic<std::uint64_t> last{0};
+  const std::uint64_t number = ++last;
+  request.run_number.store(number);
+  if (request.ending.load()) {  // else terminate() sees the number
+    throw Error(ErrorKind::cancelled, "the request was cancelled");
+  }
+  const py::gil_scoped_acquire gil;
+  auto* const asked = dynamic_cast<PoolRequest*>(&request);
+  try {
+    if (asked == nullptr) {
+      run_joint(request, number);
+    } else {
+      asked->set_results(call(request.endable ? number : 0, asked->names(), asked->feed()));
+    }
+  } catch (const py::error_already_set& failure) {
+    rethrow(failure, asked);
+  }
+}
+
+void PythonRunner::run_joint(Request& joint, std::uint64_t number) {
+  py::list names;
+  for (const char* name : joint.output_names) {
+    names.append(py::str(name));
+  }
+  const py::dict feed;
+  for (std::size_t i = 0; i < joint.inputs.size(); ++i) {
+    feed[py::str(joint.inputs.names()[i])] = array_over(joint.inputs.values()[i], py::none());
+  }
+  joint.outputs.clear();
+  joint.output_owners.clear();
+  for (const py::handle result : call(number, names, feed)) {
+    try {
+      joint.outputs.push_back(value_over(result));
+    } catch (const Error&) {
+      joint.outputs.emplace_back(nullptr);  // which cannot be split
+    }
+    joint.output_owners.push_back(keep(py::reinterpret_borrow<py::object>(result)));
+  }
+}
+
+py::list PythonRunner::call(std::uint64_t number, const py::object& names, const py::object& feed) {
+  const py::int_ identity(number);
+  return py::reinterpret_steal<py::object>(
+      PyObject_CallFunctionObjArgs(python_->run.ptr(), identity.ptr(), names.ptr(), feed.ptr(), nullptr));
+}
+
+void PythonRunner::terminate(Request& request) noexcept {  // NOLINT(bugprone-exception-escape)
+  const std::uint64_t number = request.run_number.load();
+  if (number == 0) {
+    return;
+  }
+  auto* const ending =
+      new Ending{shared_from_this(), number, endings().load()};  // NOLINT(*-owning-memory,*-unhandled-exception-at-new)
+  while (!endings().compare_exchange_weak(ending->next, ending)) {
+  }
+  completions().push([] { end_runs(); });
+}
+
+std::string PythonRunner::why_broken() noexcept { return in_process_ ? ortmulti::why_broken(device_) : std::string(); }
+
+void end_runs() {
+  if (endings().load() == nullptr) {
+    return;
+  }
+  for (Ending* ending = endings().exchange(nullptr); ending != nullptr;) {
+    try {
+      ending->runner->python_->terminate(ending->number);
+    } catch (py::error_already_set& failure) {
+      failure.discard_as_unraisable("PythonRunner.terminate");
+    }
+    delete std::exchange(ending, ending->next);  // NOLINT(cppcoreguidelines-owning-memory)
+  }
+}
+
+}  // namespace ortmulti::bindings

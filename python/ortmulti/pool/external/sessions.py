@@ -1,0 +1,88 @@
+"""What the backends have in common: sessions of the onnxruntime package, for a pool of the core."""
+
+from __future__ import annotations
+
+import abc
+import queue
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from ortmulti import _core
+from ortmulti._create.onnxruntime_sessions import SessionSpec
+from ortmulti.pool.external.signature import Signature
+from ortmulti.timeline import Timeline
+
+__all__ = ["BackendSessions", "Notify", "Reports"]
+
+Notify: TypeAlias = Callable[[int, int, str], object]
+"""Called as ``notify(ready, total, device)`` whenever a session is ready."""
+
+Reports: TypeAlias = "queue.SimpleQueue[tuple[int, BaseException | None]]"
+"""The places of sessions that are ready, or how they failed."""
+
+
+class BackendSessions(abc.ABC):
+    """The sessions of a backend, and the objects that run them for the core (see ``cpp/bindings/python_runner.hpp``).
+
+    Args:
+        specs: The sessions'.
+        notify: Called in the thread that calls `open`.
+    """
+
+    def __init__(self, specs: Sequence[SessionSpec], notify: Notify) -> None:
+        self._specs = specs
+        self._notify = notify
+        self.devices = [str(spec.device) for spec in specs]
+        self.timeline = Timeline()
+
+    @property
+    @abc.abstractmethod
+    def sessions(self) -> Any:
+        """As `Pool.sessions`."""
+
+    @property
+    @abc.abstractmethod
+    def signature(self) -> Signature:
+        """What each of them takes and gives, once they are ready."""
+
+    @property
+    @abc.abstractmethod
+    def expected(self) -> int:
+        """How many requests can be under way."""
+
+    @abc.abstractmethod
+    def open(self) -> None:
+        """Makes the sessions, all at the same time, and returns when they are ready.
+
+        Raises:
+            Error: One could not be created; the others are closed by `close`.
+        """
+
+    @abc.abstractmethod
+    def join(self, core: _core.Pool) -> None:
+        """Adds them to a pool of the core."""
+
+    @abc.abstractmethod
+    def end_runs(self) -> None:
+        """Has all runs end that there are, as far as that is possible."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Frees them, when the pool runs nothing any more; again: does nothing."""
+
+    def restarts(self, _device: str) -> int:
+        """How often sessions of a device were started again."""
+        return 0
+
+    def _await_reports(self, reports: Reports) -> None:
+        """Wait until every session has reported that it is ready.
+
+        Raises:
+            BaseException: The first error that one reported.
+        """
+        total = len(self._specs)
+        for ready in range(1, total + 1):
+            index, error = reports.get()
+            if error is not None:
+                raise error
+            self._notify(ready, total, self.devices[index])
