@@ -19,9 +19,12 @@ namespace ortmulti::tests {
 /// Stands for a session: a run ends when the test says so, or at once.
 class FakeRunner : public Runner {
  public:
-  explicit FakeRunner(Device device) : device_(device) {}
+  /// `session`: what the runner shares with others; itself if null.
+  explicit FakeRunner(Device device, const void* session = nullptr)
+      : device_(device), session_(session == nullptr ? this : session) {}
 
   const Device& device() const noexcept override { return device_; }
+  const void* session() const noexcept override { return session_; }
 
   void run(Request& request) override {
     std::unique_lock lock(mutex_);
@@ -77,6 +80,7 @@ class FakeRunner : public Runner {
   }
 
   const Device device_;
+  const void* session_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool held_ = false;

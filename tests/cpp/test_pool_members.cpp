@@ -324,6 +324,41 @@ TEST_F(PoolMembers, DevicesComeAndGoWhileManyAsk) {
   }
 }
 
+TEST_F(PoolMembers, TheSessionWithTheFewestRunsGetsTheNext) {
+  const std::array<char, 2> sessions{};
+  std::vector<std::shared_ptr<FakeRunner>> runners;
+  for (const char& session : sessions) {
+    for (int i = 0; i < 2; ++i) {
+      runners.push_back(std::make_shared<FakeRunner>(Device::cpu(), &session));
+      runners.back()->hold();
+      pool->add({runners.back()});
+    }
+  }
+  const auto runs_of = [&](std::size_t session) {
+    return runners[2 * session]->runs().size() + runners[2 * session + 1]->runs().size();
+  };
+  const auto run = [&](std::size_t count) {
+    submit();
+    while (runs_of(0) + runs_of(1) < count) {
+      std::this_thread::yield();
+    }
+  };
+  run(1);
+  run(2);
+  EXPECT_EQ(runs_of(0), 1U);
+  EXPECT_EQ(runs_of(1), 1U);
+  runners[0]->release();
+  answers.wait_for(1);
+  while (pool->stats().devices.front().busy != 1) {
+    std::this_thread::yield();
+  }
+  run(3);
+  EXPECT_EQ(runs_of(0), 2U);
+  for (const auto& runner : runners) {
+    runner->release();
+  }
+}
+
 TEST_F(PoolMembers, ASessionThatIsNotReadyGetsNothing) {
   const auto runner = add(Device::cpu());
   pool->set_ready(runner->session(), false);

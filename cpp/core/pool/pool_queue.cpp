@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstddef>
 #include <system_error>
 #include <utility>
 
@@ -46,7 +47,24 @@ Pool::Worker* Pool::idle_worker(const Request& request) {
     return nullptr;
   }
   next_group_ = best_index + 1;
-  return *std::find_if(best->workers.begin(), best->workers.end(), idle);
+  Worker* found = nullptr;
+  std::ptrdiff_t fewest = 0;
+  for (Worker* worker : best->workers) {
+    const auto runs = [worker](const Worker* other) { return other->busy && other->session == worker->session; };
+    if (!idle(worker)) {
+      continue;
+    }
+    // A session's runs may go one behind another, and beside those of another session.
+    const auto under_way = std::count_if(best->workers.begin(), best->workers.end(), runs);
+    if (found == nullptr || under_way < fewest) {
+      found = worker;
+      fewest = under_way;
+    }
+    if (fewest == 0) {
+      break;
+    }
+  }
+  return found;
 }
 
 bool Pool::comes_back(const Request& request) { return request.retried_ || request.put_back_; }
