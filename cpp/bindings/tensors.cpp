@@ -272,20 +272,21 @@ Input to_input(const ValueInfo& declared, py::handle object) {
   return input;
 }
 
-Ort::Value value_over(py::handle object) {
-  if (!py::isinstance<py::array>(object)) {
-    throw Error(ErrorKind::invalid_type, "it is no array but " + class_name(object));
+Ort::Value value_over(py::handle array) {
+  if (!py::isinstance<py::array>(array)) {
+    throw Error(ErrorKind::invalid_type, "it is no array but " + class_name(array));
   }
-  const auto array = py::reinterpret_borrow<py::array>(object);
-  const ElementType* type = find_array_type(array.dtype());
-  constexpr int usable = py::array::c_style | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
-  if (type == nullptr || type->is_packed() || array.dtype().byteorder() == '>' || (array.flags() & usable) != usable) {
+  const auto values = py::reinterpret_borrow<py::array>(array);
+  const ElementType* type = find_array_type(values.dtype());
+  constexpr int usable = int{py::array::c_style} | int{py::detail::npy_api::NPY_ARRAY_ALIGNED_};
+  if (type == nullptr || type->is_packed() || values.dtype().byteorder() == '>' ||
+      (values.flags() & usable) != usable) {
     throw Error(ErrorKind::invalid_type, "ONNX Runtime cannot use the memory of such an array");
   }
-  const std::vector<std::int64_t> shape = shape_of(array);
+  const std::vector<std::int64_t> shape = shape_of(values);
   return Ort::Value::CreateTensor(cpu_memory(),
-                                  const_cast<void*>(array.data()),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-                                  static_cast<std::size_t>(array.nbytes()), shape.data(), shape.size(),
+                                  const_cast<void*>(values.data()),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+                                  static_cast<std::size_t>(values.nbytes()), shape.data(), shape.size(),
                                   static_cast<ONNXTensorElementDataType>(type->number));
 }
 
