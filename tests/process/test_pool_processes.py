@@ -130,8 +130,8 @@ def test_workers_killed_under_load_lose_no_request() -> None:
 def test_a_run_whose_worker_dies_fails_where_there_is_no_other(endless: ortmulti.Pool) -> None:
     [pid] = pids(endless)
     running = endless.submit(None, ENDLESS)
-    waiting = endless.submit(None, {**ENDLESS, "count": np.array(3)})
     busy(endless)
+    waiting = endless.submit(None, {**ENDLESS, "count": np.array(3)})
     kill(pid)
     with pytest.raises(ortmulti.DeviceError, match=rf"cpu: the worker process {pid} was ended by signal 9 \(SIGKILL\)"):
         running.result(60)

@@ -215,21 +215,14 @@ class ProcessSessions(BackendSessions):
     """Sessions in processes.
 
     Args:
-        in_flight: How many runs a process on a GPU is given at a time. One on the CPU is given two at most: the second
-            waits there while the first runs.
+        in_flight: How many runs a process on a GPU is given at a time; one on the CPU is given one.
     """
 
     def __init__(self, specs: Sequence[SessionSpec], notify: Notify, in_flight: int) -> None:
         super().__init__(specs, notify)
         self._reports: Reports = queue.SimpleQueue()
         self.members = [
-            ProcessSession(
-                index,
-                spec,
-                self.timeline,
-                self._reports,
-                in_flight if spec.device.kind == "cuda" else min(in_flight, 2),
-            )
+            ProcessSession(index, spec, self.timeline, self._reports, in_flight if spec.device.kind == "cuda" else 1)
             for index, spec in enumerate(specs)
         ]
         """The sessions."""
