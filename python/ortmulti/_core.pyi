@@ -178,7 +178,7 @@ class Pool:
     # The calls of each request: by position; the options all, or without the last two, or none.
     def run(
         self,
-        output_names: Sequence[str] | None,
+        output_names: object,
         input_feed: Mapping[str, Any],
         run_options: RunOptions | None = None,
         device: str = "",
@@ -189,7 +189,7 @@ class Pool:
     ) -> list[Any]: ...
     def submit(
         self,
-        output_names: Sequence[str] | None,
+        output_names: object,
         input_feed: Mapping[str, Any],
         wait: float | None,
         limited: bool,
@@ -204,7 +204,7 @@ class Pool:
         self,
         loop: object,
         future: object,
-        output_names: Sequence[str] | None,
+        output_names: object,
         input_feed: Mapping[str, Any],
         limited: bool,
         run_options: RunOptions | None = None,

@@ -49,6 +49,21 @@ def test_a_model_with_weights_beside_it(backend: BackendName, tmp_path: Path) ->
     assert [(each.sessions_ready, each.sessions_total, each.device) for each in news] == [(1, 2, "cpu"), (2, 2, "cpu")]
 
 
+@on_every_backend
+def test_a_pool_says_what_its_model_takes_and_gives(backend: BackendName) -> None:
+    proto = onnx_models.matmul_proto()
+    proto.model_version, proto.doc_string = 7, "two matrices"
+    proto.metadata_props.add(key="author", value="tests")
+    with ortmulti.load(proto.SerializeToString(), "cpu", backend=backend) as pool:
+        [x], [y], metadata = pool.get_inputs(), pool.get_outputs(), pool.get_modelmeta()
+    assert (x.name, x.type, x.shape) == ("x", "tensor(float)", ["n", 64])
+    assert (y.name, y.type, y.shape) == ("y", "tensor(float)", ["n", 64])
+    assert (metadata.version, metadata.description, metadata.graph_name) == (7, "two matrices", "graph")
+    assert (metadata.producer_name, metadata.domain, metadata.graph_description) == ("ortmulti tests", "", "")
+    assert metadata.custom_metadata_map == {"author": "tests"}
+    assert pool.get_inputs()[0].name == "x"  # after `close`
+
+
 @on_onnxruntime
 @pytest.mark.parametrize(
     "arguments",

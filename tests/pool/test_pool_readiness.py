@@ -141,9 +141,11 @@ def test_every_kind_of_request_waits(held: threading.Event) -> None:
             completed = threads.submit(lambda: [future.result() for _, future in pool.as_completed([X] * 5)])
             later = threads.submit(lambda: asyncio.run(pool.run_async(None, X)))
             ready = threads.submit(pool.wait_ready)
+            inputs = threads.submit(pool.get_inputs)
             held.set()
             answers = [*[run.result() for run in runs], *mapped.result(), *completed.result(), later.result()]
             assert ready.result() == ["cpu"]
+            assert [each.name for each in inputs.result()] == ["x"]
         for [y] in answers:
             np.testing.assert_array_equal(y, expected())
         assert len(answers) == 14
@@ -264,7 +266,7 @@ def test_a_failure_closes_the_pool_and_is_what_everybody_gets(
     held.set()
     with pytest.raises(ortmulti.InvalidArgument, match="NoSuchExecutionProvider"):
         future.result(60)
-    for ask in (lambda: pool.run(None, X), lambda: pool.submit(None, X), pool.wait_ready, pool.warmup):
+    for ask in (lambda: pool.run(None, X), lambda: pool.submit(None, X), pool.wait_ready, pool.warmup, pool.get_inputs):
         with pytest.raises(ortmulti.InvalidArgument, match="NoSuchExecutionProvider"):
             ask()
     pool.close()

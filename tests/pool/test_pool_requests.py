@@ -6,9 +6,11 @@ import asyncio
 import concurrent.futures
 import functools
 import gc
+import inspect
 import threading
 import weakref
 from collections.abc import Iterator
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -68,6 +70,66 @@ def test_run_and_submit_give_what_a_session_gives(pool: ortmulti.Pool) -> None:
     np.testing.assert_array_equal(future.result()[0], expected)
     assert isinstance(future, concurrent.futures.Future)
     np.testing.assert_array_equal(pool.run(["y"], feed(3), device="cpu", timeout=60)[0], expected)
+
+
+def test_the_inputs_alone_ask_for_all_outputs(pool: ortmulti.Pool) -> None:
+    expected = answer(3)
+    given = MappingProxyType(feed(3))
+    for [y] in (
+        pool.run(given),
+        pool.submit(given, timeout=60).result(),
+        asyncio.run(pool.run_async(given, device="cpu")),
+        next(pool.map([given])),
+        next(pool.as_completed(iter([given])))[1].result(),
+        pool.map_rows(given),
+    ):
+        np.testing.assert_array_equal(y, expected)
+
+
+def test_inputs_that_are_no_dict_are_refused(pool: ortmulti.Pool) -> None:
+    x = feed(3)["x"]
+    for call in (pool.run, pool.submit, lambda *wrong: asyncio.run(pool.run_async(*wrong)), pool.map_rows):
+        for wrong, name in (([x], "ndarray"), ([], "None"), ([None], "None"), ([["y"]], "list")):
+            with pytest.raises(ortmulti.InvalidType, match=rf"run\(\['y'\], {{'x': x}}\); got {name} alone"):
+                call(*wrong)
+        for swapped in (["y"], "y"):
+            with pytest.raises(ortmulti.InvalidType, match=r"must be a (list|dict)|is a dict"):
+                call(feed(3), swapped)
+    for several in (pool.map, pool.as_completed):
+        for feeds, name in ((feed(3), "dict"), (None, "None"), (3, "int")):
+            with pytest.raises(ortmulti.InvalidType, match=f"iterable of dicts, one for each run, not {name}"):
+                several(feeds)
+        with pytest.raises(ortmulti.InvalidType, match=r"must be a dict .* not .*ndarray"):
+            next(several([x]))
+        with pytest.raises(ortmulti.InvalidType):
+            next(several([feed(3)], iter(["y"])))
+
+
+def test_every_call_has_the_same_arguments() -> None:
+    """By position onnxruntime's; what is not for all of them comes last."""
+    common = ["device", "timeout", "outputs", "trace"]
+    own = {"run": [], "submit": ["when_full"], "run_async": ["when_full"], "map": ["lookahead"]}
+    for name, more in {**own, "as_completed": ["lookahead"]}.items():
+        parameters = inspect.signature(getattr(ortmulti.Pool, name)).parameters
+        inputs = "feeds" if "lookahead" in more else "input_feed"
+        assert list(parameters) == ["self", "output_names", inputs, "run_options", *common, *more]
+
+
+@on_every_backend
+def test_several_runs_take_a_device_and_deadlines(backend: BackendName) -> None:
+    feeds = [{**endless_feed(), "count": np.array(count)} for count in (3, 2**62)]
+    with ortmulti.load(ENDLESS, "cpu", backend=backend) as pool:
+        answers = pool.map(["y"], feeds, device="cpu", timeout=0.2)
+        assert next(answers)[0].tolist() == [3]
+        with pytest.raises(ortmulti.DeadlineExceeded):
+            next(answers)
+        failures = {index: future.exception() for index, future in pool.as_completed(None, feeds, timeout=0.2)}
+        assert [type(failures[index]) for index in range(2)] == [type(None), ortmulti.DeadlineExceeded]
+        for several in (pool.map, pool.as_completed):
+            with pytest.raises(ortmulti.InvalidArgument, match="no session on cuda:7"):
+                next(several(feeds, device=7))
+            with pytest.raises(ortmulti.InvalidType, match="timeout"):
+                several(feeds, timeout="1")
 
 
 def test_many_threads_get_their_own_answers(pool: ortmulti.Pool) -> None:

@@ -41,6 +41,10 @@ class PoolMembers(Protocol):
     def timeline(self) -> Timeline:
         """What making them ready spent its time on."""
 
+    def description(self) -> Any:
+        """What has the model's ``get_inputs``, ``get_outputs`` and ``get_modelmeta``. Waits for the first session, and
+        raises Error if there will be none."""
+
     @property
     def model(self) -> str:
         """The model, for messages."""

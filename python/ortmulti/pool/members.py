@@ -100,6 +100,15 @@ class Members:
     def model(self) -> str:
         """The present model, for messages."""
         return self._model
+    def description(self) -> Any:
+        """The first session, even where `sessions` are the pool's alone; it waits for it."""
+        if not self._sessions:
+            self._wait_until(lambda: self._members or not self._loads)
+        if not (sessions := self._sessions):
+            self._raise_if_over()
+            raise DeviceError("the pool has no session")
+        return sessions[0]
+
 
     def extras(self, _run_options: RunOptions | None, on_device: bool, trace: bool) -> tuple[Any, ...]:
         """Of the core's run and submit."""
@@ -289,7 +298,7 @@ class Members:
     def _wait_until(self, condition: Callable[[], object]) -> None:
         """Wait until the condition is true or the pool is over."""
         while True:
-            with self._lock:
+            with self._checked():
                 if condition() or self.error or self._closed:
                     return
                 change = self._changes.next()

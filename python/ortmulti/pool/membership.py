@@ -1,8 +1,9 @@
-"""What a pool can be asked about its devices, and told to do with them."""
+"""What a pool can be asked about its devices and its model, and told to do with them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ortmulti._create.request import Model
 from ortmulti._runtime import checks
@@ -11,13 +12,39 @@ from ortmulti.errors import InvalidType
 from ortmulti.pool.configuration import Warmup
 from ortmulti.pool.engine import PoolMembers
 
+if TYPE_CHECKING:
+    from ortmulti._core import ModelMetadata, NodeArg
+
 __all__ = ["Membership"]
 
 
 class Membership:
     """Readiness and changes of a pool's devices and model, which `Pool` has."""
 
-    _members: PoolMembers
+    def __init__(self, members: PoolMembers, batch_size: int = 1) -> None:
+        self._members = members
+        self._batch_size = batch_size
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The model's inputs: ``name``, ``type`` such as ``"tensor(float)"`` and ``shape``, as for `InferenceSession`.
+
+        Waits until the first session is there; also after `close`, where one was.
+
+        Raises:
+            ClosedError: The pool was closed before. If its load failed before, the error of that is raised.
+        """
+        inputs: list[NodeArg] = self._members.description().get_inputs()
+        return inputs
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The model's outputs, as `get_inputs`."""
+        outputs: list[NodeArg] = self._members.description().get_outputs()
+        return outputs
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """The model's metadata, as for `InferenceSession`; when it can be had, `get_inputs` says."""
+        metadata: ModelMetadata = self._members.description().get_modelmeta()
+        return metadata
 
     @property
     def ready(self) -> list[str]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
-from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, Literal
 
@@ -13,8 +11,9 @@ from ortmulti._create.foreign_options import to_run_options
 from ortmulti._runtime import checks
 from ortmulti._runtime.closing import Closing
 from ortmulti.devices import Device, name_devices
-from ortmulti.errors import ClosedError, InvalidArgument
+from ortmulti.errors import ClosedError, InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
+from ortmulti.pool import many
 from ortmulti.pool.configuration import Batching, Warmup
 from ortmulti.pool.engine import PoolMembers
 from ortmulti.pool.futures import PoolFuture
@@ -48,8 +47,7 @@ class Pool(Membership, Closing):
     """
 
     def __init__(self, members: PoolMembers, batch_size: int = 1) -> None:
-        self._members = members
-        self._batch_size = batch_size
+        super().__init__(members, batch_size)
         self._start = time.monotonic()
 
     def __del__(self) -> None:
@@ -81,8 +79,8 @@ class Pool(Membership, Closing):
 
     def run(
         self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
+        output_names: Sequence[str] | Mapping[str, Any] | None = None,
+        input_feed: Mapping[str, Any] | None = None,
         run_options: RunOptions | None = None,
         *,
         device: str | int | Device | None = None,
@@ -93,7 +91,7 @@ class Pool(Membership, Closing):
         """Runs the model once and returns the outputs that were asked for: in this thread if a session is idle.
 
         Args:
-            output_names: Names of the outputs wanted; None or empty for all.
+            output_names: Names of the outputs wanted; None or empty for all. May be left out: ``run({"x": x})``.
             input_feed: A value for each input, as for `InferenceSession.run`.
             run_options: Options of this run. Without them, Ctrl-C ends the run, and so does its ``timeout``.
             device: Where it is to run; default: wherever a session is idle.
@@ -108,8 +106,11 @@ class Pool(Membership, Closing):
             DeadlineExceeded: There was no answer within ``timeout``.
             DeviceError: The pool has no working session left on ``device``, or at all.
             InvalidArgument: ``device`` is not in the pool.
+            InvalidType: There is no ``input_feed``.
             If loading failed after `load` had returned: how it did.
         """
+        if input_feed is None:
+            output_names, input_feed = None, _feed_alone(output_names)
         options = self._options(run_options, device, timeout, outputs, trace)
         core = self._members.core
         try:
@@ -125,15 +126,15 @@ class Pool(Membership, Closing):
 
     def submit(
         self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
+        output_names: Sequence[str] | Mapping[str, Any] | None = None,
+        input_feed: Mapping[str, Any] | None = None,
         run_options: RunOptions | None = None,
         *,
         device: str | int | Device | None = None,
         timeout: float | None = None,
-        when_full: Literal["block", "reject"] | float = "block",
         outputs: Outputs = "numpy",
         trace: bool = False,
+        when_full: Literal["block", "reject"] | float = "block",
     ) -> PoolFuture:
         """Asks for a run and returns its future, whose result is what `run` returns.
 
@@ -147,21 +148,23 @@ class Pool(Membership, Closing):
                 there the future raises also what the model does not take.
             QueueFull: The queue had no room, with ``when_full`` other than ``"block"``.
         """
+        if input_feed is None:
+            output_names, input_feed = None, _feed_alone(output_names)
         options = self._options(run_options, device, timeout, outputs, trace)
         wait = None if when_full == "block" else _wait(when_full)
         return self._submit(output_names, input_feed, wait, True, outputs == "device", options)
 
     async def run_async(
         self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
+        output_names: Sequence[str] | Mapping[str, Any] | None = None,
+        input_feed: Mapping[str, Any] | None = None,
         run_options: RunOptions | None = None,
         *,
         device: str | int | Device | None = None,
         timeout: float | None = None,
-        when_full: Literal["block", "reject"] = "block",
         outputs: Outputs = "numpy",
         trace: bool = False,
+        when_full: Literal["block", "reject"] = "block",
     ) -> list[Any]:
         """As `run`, for asyncio's event loop and those that follow its interface: the loop goes on meanwhile.
 
@@ -169,6 +172,8 @@ class Pool(Membership, Closing):
         """
         if when_full != "block" and when_full != "reject":
             raise InvalidArgument(f"when_full is 'block' or 'reject', not {when_full!r}")
+        if input_feed is None:
+            output_names, input_feed = None, _feed_alone(output_names)
         limited = when_full == "reject"
         options = self._options(run_options, device, timeout, outputs, trace)
         loops = _event_loops or _import_event_loops()
@@ -198,92 +203,108 @@ class Pool(Membership, Closing):
 
     def map(
         self,
-        feeds: Iterable[Mapping[str, Any]],
-        output_names: Sequence[str] | None = None,
+        output_names: Sequence[str] | Iterable[Mapping[str, Any]] | None = None,
+        feeds: Iterable[Mapping[str, Any]] | None = None,
+        run_options: RunOptions | None = None,
         *,
-        lookahead: int | None = None,
+        device: str | int | Device | None = None,
+        timeout: float | None = None,
         outputs: Outputs = "numpy",
+        trace: bool = False,
+        lookahead: int | None = None,
     ) -> Iterator[list[Any]]:
         """The outputs of each feed, in their order, while the next ones run.
 
         Args:
+            output_names: As for `run`. May be left out: ``map(feeds)``.
             feeds: The inputs of each run; taken as they are needed.
-            output_names: As for `run`.
+            run_options, device, outputs, trace: As for `run`.
+            timeout: Seconds for each request, from when it is asked for; default: none.
             lookahead: How many requests are asked for before the first of them is returned; default: two for each that
                 can be under way, with batching two batches.
-            outputs: As for `run`.
 
         Yields:
             What `run` returns. The first failure is raised, in its place; what was asked for after it is cancelled, as
             it is when the iterator is closed.
         """
-        options = self._options(None, None, None, outputs, False)
-        return self._map(iter(feeds), output_names, self._lookahead(lookahead), outputs == "device", options)
-
-    def _map(
-        self,
-        feeds: Iterator[Mapping[str, Any]],
-        output_names: Sequence[str] | None,
-        most: int,
-        on_device: bool,
-        options: tuple[Any, ...],
-    ) -> Iterator[list[Any]]:
-        pending: deque[PoolFuture] = deque()
-        try:
-            for feed in feeds:
-                pending.append(self._submit(output_names, feed, None, True, on_device, options))
-                if len(pending) >= most:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
+        options = self._options(run_options, device, timeout, outputs, trace)
+        return many.in_order(*self._several(output_names, feeds, lookahead, outputs == "device", options))
 
     def as_completed(
         self,
-        feeds: Iterable[Mapping[str, Any]],
-        output_names: Sequence[str] | None = None,
+        output_names: Sequence[str] | Iterable[Mapping[str, Any]] | None = None,
+        feeds: Iterable[Mapping[str, Any]] | None = None,
+        run_options: RunOptions | None = None,
         *,
-        lookahead: int | None = None,
+        device: str | int | Device | None = None,
+        timeout: float | None = None,
         outputs: Outputs = "numpy",
+        trace: bool = False,
+        lookahead: int | None = None,
     ) -> Iterator[tuple[int, PoolFuture]]:
         """The future of each feed as soon as it is done, with the feed's place among them.
 
         Args:
-            feeds, output_names, lookahead, outputs: As for `map`.
+            output_names, feeds, run_options, device, timeout, outputs, trace, lookahead: As for `map`.
 
         Yields:
             ``(index, future)``; a request that failed raises when its future is asked for the result. What is not done
             when the iterator is closed is cancelled.
         """
-        options = self._options(None, None, None, outputs, False)
-        return self._as_completed(iter(feeds), output_names, self._lookahead(lookahead), outputs == "device", options)
+        options = self._options(run_options, device, timeout, outputs, trace)
+        return many.as_done(*self._several(output_names, feeds, lookahead, outputs == "device", options))
 
-    def _as_completed(
+    def map_rows(
         self,
-        feeds: Iterator[Mapping[str, Any]],
-        output_names: Sequence[str] | None,
-        most: int,
-        on_device: bool,
-        options: tuple[Any, ...],
-    ) -> Iterator[tuple[int, PoolFuture]]:
-        pending: dict[PoolFuture, int] = {}
-        done: SimpleQueue[PoolFuture] = SimpleQueue()
-        try:
-            for index, feed in enumerate(feeds):
-                future = self._submit(output_names, feed, None, True, on_device, options)
-                pending[future] = index
-                future.add_done_callback(done.put)  # type: ignore[arg-type]
-                while len(pending) >= most:
-                    future = done.get()
-                    yield pending.pop(future), future
-            while pending:
-                future = done.get()
-                yield pending.pop(future), future
-        finally:
-            for future in pending:
-                future.cancel()
+        output_names: Sequence[str] | Mapping[str, Any] | None = None,
+        arrays: Mapping[str, Any] | None = None,
+        run_options: RunOptions | None = None,
+        *,
+        rows: int = 512,
+        device: str | int | Device | None = None,
+        timeout: float | None = None,
+        trace: bool = False,
+        lookahead: int | None = None,
+    ) -> list[Any]:
+        """Runs the model on the rows of arrays, a few at a time on every session, and returns the outputs of all rows.
+
+        Besides the outputs it needs memory for the runs under way alone. If a run fails the others are cancelled.
+
+        Args:
+            output_names: As for `run`. May be left out: ``map_rows({"x": x})``.
+            arrays: An array for each input: ``[n, ...]``, with the same n for all. Parts of them are inputs in place,
+                without a copy where they are C-contiguous.
+            run_options, device, trace: As for `run`.
+            rows: The rows of each run, 1 or more; default 512. The last run has what is left. Without rows (n = 0) the
+                model runs once, with empty inputs.
+            timeout: Seconds for all of it; default: none.
+            lookahead: How many runs are asked for before the outputs of the first are taken; default: two for each that
+                can be under way, with batching two batches.
+
+        Returns:
+            An array ``[n, ...]`` for each output, of the model's dtype.
+
+        Raises:
+            As `run`: the first failure, in the rows' order.
+            DeadlineExceeded: It was not done within ``timeout``.
+            InvalidArgument: The arrays do not have the same n; or an output is no array with a row for each of the
+                inputs', or its other dimensions differ between runs.
+        """
+        if arrays is None:
+            output_names, arrays = None, _feed_alone(output_names)
+        count, feeds = many.cut_rows(arrays, rows)
+        options = self._options(run_options, device, timeout, "numpy", trace)
+        end = None if timeout is None else time.monotonic() + timeout
+
+        def submit(feed: Mapping[str, Any]) -> PoolFuture:
+            left = options if end is None else (*options[:2], max(0.0, end - time.monotonic()), *options[3:])
+            return self._submit(output_names, feed, None, True, False, left)
+
+        def names() -> Sequence[str]:
+            return output_names or [each.name for each in self.get_outputs()]  # type: ignore[return-value]
+
+        most = self._lookahead(lookahead, max(1, self._batch_size // rows))
+        return many.join_rows(many.in_order(submit, feeds, most), count, rows, names)
 
     def warmup(self, warmup: Warmup | None = None) -> None:
         """Runs every session, all at the same time, so that the first requests find them warm; not in the queue.
@@ -341,7 +362,7 @@ class Pool(Membership, Closing):
 
     def _submit(
         self,
-        output_names: Sequence[str] | None,
+        output_names: object,
         input_feed: Mapping[str, Any],
         wait: float | None,
         limited: bool,
@@ -359,11 +380,43 @@ class Pool(Membership, Closing):
             return self._submit(output_names, input_feed, wait, limited, on_device, options)
         return future
 
-    def _lookahead(self, lookahead: int | None) -> int:
+    def _several(
+        self,
+        output_names: object,
+        feeds: object,
+        lookahead: int | None,
+        on_device: bool,
+        options: tuple[Any, ...],
+    ) -> tuple[many.Submit, Iterator[Mapping[str, Any]], int]:
+        """The arguments of `many`'s functions."""
+        if feeds is None:
+            output_names, feeds = None, output_names
+        if isinstance(feeds, Mapping) or not isinstance(feeds, Iterable):
+            raise InvalidType(f"feeds is a list or another iterable of dicts, one for each run, not {_kind(feeds)}")
+
+        def submit(feed: Mapping[str, Any]) -> PoolFuture:
+            return self._submit(output_names, feed, None, True, on_device, options)
+
+        return submit, iter(feeds), self._lookahead(lookahead, self._batch_size)
+
+    def _lookahead(self, lookahead: int | None, batch_size: int) -> int:
         if lookahead is None:
-            return 2 * self._batch_size * self._members.expected
-        checks.integer("lookahead", lookahead, 1)
-        return lookahead
+            return 2 * batch_size * self._members.expected
+        return checks.integer("lookahead", lookahead, 1)
+
+
+def _feed_alone(given: object) -> Mapping[str, Any]:
+    """What is given without names of outputs."""
+    if isinstance(given, Mapping):
+        return given
+    raise InvalidType(
+        "the inputs are a dict of their names and values, alone or after output_names: run({'x': x}) or run(['y'], "
+        f"{{'x': x}}); got {_kind(given)} alone"
+    )
+
+
+def _kind(given: object) -> str:
+    return "None" if given is None else type(given).__name__
 
 
 def _timeout(timeout: float | None) -> float | None:

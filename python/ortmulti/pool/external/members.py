@@ -110,6 +110,10 @@ class BackendMembers:
         """The model, for messages."""
         return self.backend.signature.model
 
+    def description(self) -> Any:
+        """At once: the sessions were ready from the start."""
+        return self.backend.signature
+
     @property
     def expected(self) -> int:
         """As `BackendSessions.expected`."""

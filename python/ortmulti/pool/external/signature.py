@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.values import OrtValue
 
-__all__ = ["Declared", "Signature"]
+__all__ = ["Declared", "Metadata", "Signature"]
 
 _DTYPES = {
     "float": np.float32,
@@ -33,18 +33,32 @@ class Declared:
 
 
 @dataclass(frozen=True)
+class Metadata:
+    """The metadata of a model; attributes as `ModelMetadata`'s."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str]
+
+
+@dataclass(frozen=True)
 class Signature:
     """What a session takes and gives.
 
     Attributes:
         model: The model, for messages.
-        inputs, outputs, overridable: As `InferenceSession.get_inputs` and so on.
+        inputs, outputs, overridable, metadata: As `InferenceSession.get_inputs` and so on.
     """
 
     model: str
     inputs: list[Declared]
     outputs: list[Declared]
     overridable: list[Declared]
+    metadata: Metadata
 
     @classmethod
     def of(cls, model: str, session: Any) -> Signature:
@@ -53,11 +67,21 @@ class Signature:
             [Declared(each.name, each.type, list(each.shape)) for each in of_kind()]
             for of_kind in (session.get_inputs, session.get_outputs, session.get_overridable_initializers)
         )
-        return cls(model, inputs, outputs, overridable)
+        found = session.get_modelmeta()
+        metadata = Metadata(*(getattr(found, field.name) for field in fields(Metadata)))
+        return cls(model, inputs, outputs, overridable, metadata)
 
     def get_inputs(self) -> list[Declared]:
         """As `InferenceSession.get_inputs`."""
         return self.inputs
+
+    def get_outputs(self) -> list[Declared]:
+        """As `InferenceSession.get_outputs`."""
+        return self.outputs
+
+    def get_modelmeta(self) -> Metadata:
+        """As `InferenceSession.get_modelmeta`."""
+        return self.metadata
 
     def check(self, output_names: object, input_feed: object) -> tuple[list[str], dict[str, Any]]:
         """The names and the inputs of a run as onnxruntime takes them; tensors as arrays of the declared dtype.

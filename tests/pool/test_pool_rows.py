@@ -1,0 +1,125 @@
+"""Arrays that a pool runs a few rows at a time: `Pool.map_rows`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import ortmulti
+from ortmulti import Batching
+from ortmulti.pool.engine import BackendName
+from tests.support import onnx_models, pools
+from tests.support.backends import on_every_backend
+
+AB = {name: np.random.default_rng(3).standard_normal((50, 8), dtype=np.float32) for name in "ab"}
+
+
+def of_rows(op: str, declare: Callable[..., Any] = helper.make_tensor_value_info, **attributes: Any) -> bytes:
+    """ "y" = op("x"), "x" float32 [n, 2], with nothing said of the shape of "y"."""
+    node = helper.make_node(op, ["x"], ["y"], **attributes)
+    model = onnx_models.model([node], [("x", TensorProto.FLOAT, ["n", 2])], [])
+    model.graph.output.append(declare("y", TensorProto.FLOAT, None))
+    return model.SerializeToString()
+
+
+@on_every_backend
+def test_answers_are_joined_in_order(backend: BackendName) -> None:
+    with ortmulti.load(onnx_models.add_mul(), "cpu", 2, backend=backend) as pool:
+        total, product, first = pool.map_rows(AB, rows=7)
+        [one] = pool.map_rows(["product"], AB, rows=50)
+        assert sum(device.done for device in pool.stats().devices) == 8 + 1
+    np.testing.assert_array_equal(total, AB["a"] + AB["b"])
+    np.testing.assert_array_equal(product, AB["a"] * AB["b"])
+    np.testing.assert_array_equal(first, AB["a"])
+    np.testing.assert_array_equal(one, product)
+
+
+@on_every_backend
+def test_no_rows_are_one_empty_run(backend: BackendName) -> None:
+    with ortmulti.load(onnx_models.add_mul(), "cpu", backend=backend) as pool:
+        outputs = pool.map_rows({name: array[:0] for name, array in AB.items()})
+    assert [(y.shape, y.dtype) for y in outputs] == [((0, 8), np.float32)] * 3
+
+
+def test_strings_and_lists_are_rows_too() -> None:
+    names = ["a", "bc", "", "d"]
+    with ortmulti.load(onnx_models.identity(TensorProto.STRING), "cpu") as pool:
+        [found] = pool.map_rows({"x": names}, rows=3)
+    assert found.tolist() == names
+
+
+def test_runs_of_rows_are_joined_to_batches() -> None:
+    with ortmulti.load(onnx_models.add_mul(), "cpu", batching=Batching(10, max_delay_ms=60_000)) as pool:
+        [first] = pool.map_rows(["first"], AB, rows=2)
+        assert pool.stats().devices[0].runs == 5
+    np.testing.assert_array_equal(first, AB["a"])
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (of_rows("ReduceSum", keepdims=0), r"'y' of the run from row 0 on is shape \(\), not \(2, \.\.\.\)"),
+        (of_rows("Transpose"), r"'y' of the run from row 4 on is shape \(2, 1\), not \(1, 2\)"),
+        (of_rows("SplitToSequence", helper.make_tensor_sequence_value_info), "from row 0 on is list, not"),
+    ],
+)
+def test_outputs_without_the_rows_are_refused(model: bytes, message: str) -> None:
+    x = np.zeros((5, 2), np.float32)
+    with ortmulti.load(model, "cpu") as pool:
+        with pytest.raises(ortmulti.InvalidArgument, match=message):
+            pool.map_rows({"x": x}, rows=2)
+        assert pool.run({"x": x})  # as a request of its own
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({}, "the shapes are: none"),
+        ({"a": AB["a"], "b": AB["b"][1:]}, r"'a' \(50, 8\), 'b' \(49, 8\)"),
+        ({"a": AB["a"], "b": np.float32(1)}, r"'b' \(\)"),
+        ({"a": 1}, r"'a' \(\)"),
+        ([AB], "a dict of their names and values.* got list alone"),
+        (None, "got None alone"),
+    ],
+)
+def test_arrays_without_common_rows_are_refused(arrays: object, message: str) -> None:
+    with ortmulti.load(onnx_models.add_mul(), "cpu") as pool:
+        with pytest.raises(ortmulti.InvalidArgument, match=message):
+            pool.map_rows(arrays)
+        for rows in (0, 1.5):
+            with pytest.raises(ortmulti.InvalidArgument, match="rows"):
+                pool.map_rows(AB, rows=rows)
+
+
+def test_a_run_that_fails_ends_the_others() -> None:
+    numbers = np.array([1, 2, 3, 99, 4, 5, 6, 7] * 100)
+    with ortmulti.load(pools.rows(), "cpu") as pool:
+        with pytest.raises(ortmulti.Error, match="99"):
+            pool.map_rows({"x": numbers}, rows=1, lookahead=10)
+        assert pools.counted(pool) <= 3 + 10
+
+
+class SlowRows:
+    """Rows of zeros, of which the second comes when a time has passed."""
+
+    def __init__(self, until: float) -> None:
+        self.shape = (2, 64)
+        self._until = until
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        while rows.start == 1 and time.monotonic() < self._until:
+            pass
+        return np.zeros((1, 64), np.float32)
+
+
+def test_the_timeout_is_for_all_rows() -> None:
+    with ortmulti.load(onnx_models.matmul(), "cpu", warmup=True) as pool:
+        [y] = pool.map_rows({"x": SlowRows(time.monotonic() + 0.1)}, rows=1, timeout=60)
+        assert y.shape == (2, 64)
+        with pytest.raises(ortmulti.DeadlineExceeded):
+            pool.map_rows({"x": SlowRows(time.monotonic() + 0.1)}, rows=1, timeout=0.05)
