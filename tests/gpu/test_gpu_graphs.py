@@ -64,6 +64,20 @@ def test_outputs_stay_on_the_gpu() -> None:
         np.testing.assert_array_equal(values[7].numpy(), wanted[7])  # it outlives the pool
 
 
+def test_a_new_model_with_graphs_is_verified_by_its_pool() -> None:
+    [wanted] = expected(3, 1)
+
+    def verify(new: ortmulti.Pool) -> None:
+        for _ in range(4):  # ordinary, captured, launched
+            np.testing.assert_allclose(new.run(feed(0), trace=True)[0], wanted, rtol=1e-3, atol=1e-3)
+        assert captured(new) >= 1
+
+    with ortmulti.load(MODEL, "cuda:0", cuda_graph=True, in_flight=1) as pool:
+        assert [(each.name, each.shape) for each in pool.get_inputs()] == [("x", ["n", 64])]
+        pool.replace_model(MODEL, warmup=True, verify=verify)
+        np.testing.assert_allclose(pool.run(feed(0))[0], wanted, rtol=1e-3, atol=1e-3)
+
+
 def test_graphs_answer_as_ordinary_runs_do() -> None:
     wanted = {rows: expected(rows, 20) for rows in (1, 3, 8)}
     with ortmulti.load(MODEL, "cuda:0", cuda_graph=True, in_flight=2) as pool:

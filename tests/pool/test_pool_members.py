@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti import Batching, LoadProgress, Timeline, Warmup, _core
@@ -117,7 +118,7 @@ def test_another_model_takes_over(pool: ortmulti.Pool) -> None:
     old = pool.sessions
     former = pool.timeline
     before = pool.run(None, X)
-    pool.replace_model(OTHER)
+    pool.replace_model(OTHER, same_interface=False)
     assert all(session.closed for session in old)
     assert [session.closed for session in pool.sessions] == [False, False]
     assert pool.timeline is not former
@@ -129,7 +130,7 @@ def test_another_model_takes_over(pool: ortmulti.Pool) -> None:
     with pytest.raises(ortmulti.InvalidArgument, match="'x'"):
         pool.submit(None, X)
     assert (pool.stats().devices[0].done, pool.stats().devices[0].total.count) == (2, 2)
-    pool.replace_model(MODEL, warmup=True)
+    pool.replace_model(MODEL, warmup=True, same_interface=False)
     np.testing.assert_array_equal(pool.submit(None, X).result()[0], before[0])
     assert [span.name for span in pool.timeline.spans].count("warm up") == 2
     assert pool.stats().devices[0].done == 3
@@ -143,7 +144,7 @@ def test_what_was_asked_before_is_answered_by_the_former_model() -> None:
         short = {"x": np.ones(1, np.float32), "count": np.array(3)}
         waiting = [pool.submit(None, short) for _ in range(5)]
         [wanted] = pool.sessions[0].run(None, short)
-        replaced = threading.Thread(target=pool.replace_model, args=(MODEL,))
+        replaced = threading.Thread(target=pool.replace_model, args=(MODEL,), kwargs={"same_interface": False})
         replaced.start()
         while pool.sessions[0].get_inputs()[0].shape != ["batch", 64] and len(pool.sessions[0].get_inputs()) != 1:
             pass  # until the new one has taken over
@@ -163,16 +164,111 @@ def test_a_model_that_fails_changes_nothing(pool: ortmulti.Pool, tmp_path: Any) 
         pool.replace_model(tmp_path / "none.onnx")
     with pytest.raises(ortmulti.InvalidType):
         pool.replace_model(3)
-    with pytest.raises(ortmulti.InvalidType, match="warmup"):
-        pool.replace_model(MODEL, warmup=3)
+    for wrong in ({"warmup": 3}, {"same_interface": None}, {"verify": 3}, {"version": 3}):
+        with pytest.raises(ortmulti.InvalidType, match=f"{next(iter(wrong))} is .* not (3|None)"):
+            pool.replace_model(MODEL, **wrong)
     with nothing_leaks():
         with pytest.raises(ortmulti.InvalidProtobuf):
             pool.replace_model(b"no model")
         with pytest.raises(ortmulti.InvalidArgument, match="'z'"):
-            pool.replace_model(OTHER, warmup=Warmup(samples={"z": X["x"]}))
+            pool.replace_model(MODEL, warmup=Warmup(samples={"z": X["x"]}))
     assert pool.sessions[0] is session
     assert not session.closed
     np.testing.assert_array_equal(pool.run(None, X)[0], expected())
+
+
+def declared(inputs: list[onnx_models.Value], outputs: list[onnx_models.Value]) -> bytes:
+    """A model that is told from others by what it takes and gives."""
+    nodes = [helper.make_node("Identity", [inputs[0][0]], [name]) for name, _, _ in outputs]
+    return onnx_models.model(nodes, inputs, outputs).SerializeToString()
+
+
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+X4: onnx_models.Value = ("x", FLOAT, ["n", 4])
+Y4: onnx_models.Value = ("y", FLOAT, ["n", 4])
+Z4: onnx_models.Value = ("z", FLOAT, ["n", 4])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "found"),
+    [
+        ([X4], [Y4], ["output 'z' is missing"]),
+        ([X4, ("b", FLOAT, ["n"])], [Y4, Z4], ["input 'b' is new"]),
+        ([("w", FLOAT, ["n", 4])], [Y4, Z4], ["input 'x' is missing", "input 'w' is new"]),
+        ([X4], [Z4, Y4], ["outputs come in the order z, y, not y, z"]),
+        ([("x", INT64, ["n", 4])], [("y", INT64, ["n", 4]), ("z", INT64, ["n", 4])], [
+            "input 'x' is tensor(int64), not tensor(float)",
+            "output 'y' is tensor(int64), not tensor(float)",
+            "output 'z' is tensor(int64), not tensor(float)",
+        ]),
+        ([("x", FLOAT, ["n", 5])], [("y", FLOAT, ["n", 5]), Z4], [
+            "input 'x' has shape ['n', 5], not ['n', 4]",
+            "output 'y' has shape ['n', 5], not ['n', 4]",
+        ]),
+        ([("x", FLOAT, [1, 4])], [Y4, Z4], ["input 'x' has shape [1, 4], not ['n', 4]"]),
+        ([("x", FLOAT, ["n", 4, 1])], [Y4, Z4], ["input 'x' has shape ['n', 4, 1], not ['n', 4]"]),
+    ],
+)  # fmt: skip
+def test_a_model_with_another_interface_is_refused(
+    inputs: list[onnx_models.Value], outputs: list[onnx_models.Value], found: list[str]
+) -> None:
+    feed = {"x": np.ones((2, 4), np.float32)}
+    with ortmulti.load(declared([X4], [Y4, Z4]), "cpu", 2) as pool:
+        session = pool.sessions[0]
+        with pytest.raises(ortmulti.InvalidArgument, match="another interface") as refused:
+            pool.replace_model(declared(inputs, outputs), warmup=Warmup(samples=dict.fromkeys("xb", feed["x"])))
+        assert all(difference in str(refused.value) for difference in found)
+        assert pool.sessions[0] is session
+        assert [y.tolist() for y in pool.run(feed)] == [feed["x"].tolist()] * 2
+
+
+def test_a_model_that_takes_more_has_the_interface() -> None:
+    fixed = declared([("x", FLOAT, ["n", 4])], [("y", FLOAT, [2, 4])])
+    free = declared([("x", FLOAT, ["m", None])], [("y", FLOAT, ["m", "k"])])
+    with ortmulti.load(fixed, "cpu") as other:
+        other.replace_model(free)
+        assert [each.shape for each in other.get_inputs()] == [["m", None]]
+
+
+def test_the_new_model_is_verified_before_it_takes_over(pool: ortmulti.Pool) -> None:
+    seen: list[object] = []
+    other = onnx_models.matmul(seed=1)
+    with onnx_models.cpu_session(other) as session:
+        [wanted] = session.run(None, X)
+
+    def verify(new: ortmulti.Pool) -> None:
+        np.testing.assert_array_equal(pool.run(X)[0], expected())  # the former model still answers
+        seen.append([span.name for span in new.timeline.spans].count("warm up"))
+        seen.append([session.device for session in new.sessions])
+        seen.append(new.wait_ready())
+        np.testing.assert_array_equal(new.submit(X, timeout=60).result()[0], wanted)
+        if len(seen) == 3:
+            raise ValueError("not good enough")
+
+    session = pool.sessions[0]
+    with nothing_leaks(), pytest.raises(ValueError, match="not good enough"):
+        pool.replace_model(other, warmup=True, verify=verify)
+    assert seen == [2, ["cpu", "cpu"], ["cpu"]]
+    assert pool.sessions[0] is session
+    assert pool.stats().devices[0].done == 1
+    np.testing.assert_array_equal(pool.run(X)[0], expected())
+    pool.replace_model(other, warmup=True, verify=verify)
+    np.testing.assert_array_equal(pool.run(X)[0], wanted)
+    with pytest.raises(ortmulti.InvalidArgument, match="verify has closed"):
+        pool.replace_model(MODEL, verify=ortmulti.Pool.close)
+    np.testing.assert_array_equal(pool.run(X)[0], wanted)
+
+
+def test_closing_the_pool_while_the_new_model_is_verified_frees_both() -> None:
+    def replace() -> None:
+        pool = ortmulti.load(MODEL, "cpu")
+        with pytest.raises(ortmulti.ClosedError):
+            pool.replace_model(MODEL, verify=lambda _: pool.close())
+        assert pool.closed
+
+    with nothing_leaks():
+        replace()
+        gc.collect()
 
 
 def test_memory_that_is_not_enough_for_both_is_said(pool: ortmulti.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +330,7 @@ def test_a_replacement_waits_for_the_load_before_it() -> None:
         gate.wait()
 
     with ortmulti.load(MODEL, "cpu", wait="none", progress=progress) as pool:
-        replaced = threading.Thread(target=pool.replace_model, args=(OTHER,))
+        replaced = threading.Thread(target=pool.replace_model, args=(OTHER,), kwargs={"same_interface": False})
         replaced.start()
         gate.set()
         replaced.join()
@@ -289,7 +385,8 @@ def test_the_interpreter_may_end_while_a_former_model_is_busy() -> None:
         pool = ortmulti.load(ENDLESS, "cpu")
         running = busy(pool)
         waiting = pool.submit(None, {"x": np.zeros(1, np.float32), "count": np.array(3)})
-        threading.Thread(target=pool.replace_model, args=(onnx_models.matmul(),), daemon=True).start()
+        replace = lambda: pool.replace_model(onnx_models.matmul(), same_interface=False)
+        threading.Thread(target=replace, daemon=True).start()
         while len(pool.sessions[0].get_inputs()) != 1:
             pass
         running.cancel()

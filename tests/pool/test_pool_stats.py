@@ -83,6 +83,19 @@ def test_prometheus_has_histograms_that_can_be_added() -> None:
     assert _value(text, "total_seconds_sum") == stats.devices[0].total.sum
 
 
+@on_every_backend
+def test_the_version_of_the_model_is_a_label(backend: BackendName) -> None:
+    with ortmulti.load(onnx_models.matmul(), "cpu", backend=backend, version="1") as pool:
+        assert pool.stats().version == "1"
+        assert '\nortmulti_model_info{version="1"} 1\n' in pool.stats().prometheus()
+        assert '\nortmulti_model_info{model="m",version="1"} 1\n' in pool.stats().prometheus({"model": "m"})
+        if backend == "core":
+            pool.replace_model(onnx_models.matmul(), version="2")
+            assert '\nortmulti_model_info{version="2"} 1\n' in pool.stats().prometheus()
+            pool.replace_model(onnx_models.matmul())
+            assert "model_info" not in pool.stats().prometheus()
+
+
 def _value(text: str, name: str) -> float:
     match = re.search(rf'^ortmulti_{name}{{device="cpu"}} (\S+)$', text, re.M)
     assert match is not None, name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from ortmulti.errors import InvalidArgument
@@ -64,7 +64,7 @@ class PoolMembers(Protocol):
         """Runs every session, all at the same time, beside the queue."""
 
     def stats(self) -> dict[str, Any]:
-        """What `PoolStats` is made from."""
+        """What `PoolStats` is made from: the core's, and the model's version."""
 
     def states(self) -> dict[str, tuple[str, str]]:
         """Each device's state, and why it failed or broke."""
@@ -78,8 +78,16 @@ class PoolMembers(Protocol):
     def remove_devices(self, devices: Devices, /) -> None:
         """As `Pool.remove_devices`."""
 
-    def replace_model(self, model: CheckedModel, warmup: Warmup | bool | None, /) -> None:
-        """As `Pool.replace_model`."""
+    def replace_model(
+        self,
+        model: CheckedModel,
+        warmup: Warmup | bool | None,
+        version: str,
+        same_interface: bool,
+        verify: Callable[[PoolMembers], object] | None,
+        /,
+    ) -> None:
+        """As `Pool.replace_model`; ``verify`` is called with the members that are to take over."""
 
     def close(self, cancel_pending: bool) -> None:
         """As `Pool.close`."""

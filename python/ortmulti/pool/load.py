@@ -76,6 +76,7 @@ def load(
     cuda_graph: CudaGraph | bool = False,
     backend: BackendName = "core",
     tuning: str | os.PathLike[str] | Tuning | None = None,
+    version: str = "",
 ) -> Pool:
     """Loads one model on several devices: its weights are read once, and the sessions of a device use one copy.
 
@@ -117,6 +118,7 @@ def load(
         tuning: Settings that `tune` found for this model, or their file. What ``options`` and ``provider_options`` set,
             and ``sessions_per_device``, ``in_flight`` and ``cuda_graph`` where they are not the default, wins. Other
             backends than the core take its options of sessions and of the provider alone.
+        version: The model's label in `Pool.stats` and in Prometheus's text, such as ``"2026-11-23"``; default: none.
 
     Returns:
         The pool.
@@ -134,6 +136,7 @@ def load(
     if max_queue is not None:
         checks.integer("max_queue", max_queue, 0, checks.SIZE_MAX)
     checks.integer("in_flight", in_flight, 1)
+    checks.instance("version", version, str)
     checks.choice("wait", wait, ("all", "first", "none"))
     checks.choice("require", require, ("all", "any"))
     checks.choice("backend", backend, ("core", "threads", "processes"))
@@ -207,12 +210,13 @@ def load(
             max_queue=max_queue,
             batching=batching,
             in_flight=in_flight,
+            version=version,
         )
         return _warm(Pool(opened, batch_size), warm)
     request = _with_graphs(request, graphs)
     reporter = None if progress is None else _Reporter(progress, start, request)
     make_core = partial(_core.Pool, max_queue, batching_argument(batching))
-    members = Members(request, make_core, warm, in_flight, graphs)
+    members = Members(request, make_core, warm, in_flight, graphs, version)
     pool = Pool(members, batch_size)
     if reporter is None:
         members.start(wait, require == "any")

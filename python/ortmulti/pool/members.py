@@ -23,6 +23,7 @@ from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkErro
 from ortmulti.options import RunOptions
 from ortmulti.pool.configuration import Warmup
 from ortmulti.pool.engine import Devices
+from ortmulti.pool.interface import differences
 from ortmulti.pool.member import Member, MemberCreation
 from ortmulti.session import InferenceSession, Sessions
 from ortmulti.timeline import Timeline
@@ -41,6 +42,7 @@ class Members:
         warmup: What every session runs before it takes requests.
         in_flight: How many requests a session on a GPU has under way.
         max_graphs: Of how many shapes a session keeps CUDA graphs; 0: none are captured.
+        version: The model's label in `stats`.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Members:
         warmup: Warmup | None,
         in_flight: int = 1,
         max_graphs: int = 0,
+        version: str = "",
     ) -> None:
         self._in_flight = in_flight
         self._max_graphs = max_graphs
@@ -75,6 +78,7 @@ class Members:
         self._timeline = Timeline()
         self._sessions = Sessions((), self._timeline)
         self._model = _describe(request.model)
+        self._version = version
         _live.add(self)
         startup.before_shut_down(_close_all)
         startup.close_at_exit()
@@ -96,10 +100,6 @@ class Members:
         """What loading the present model spent its time on."""
         return self._timeline
 
-    @property
-    def model(self) -> str:
-        """The present model, for messages."""
-        return self._model
     def description(self) -> Any:
         """The first session, even where `sessions` are the pool's alone; it waits for it."""
         if not self._sessions:
@@ -109,6 +109,10 @@ class Members:
             raise DeviceError("the pool has no session")
         return sessions[0]
 
+    @property
+    def model(self) -> str:
+        """The present model, for messages."""
+        return self._model
 
     def extras(self, _run_options: RunOptions | None, on_device: bool, trace: bool) -> tuple[Any, ...]:
         """Of the core's run and submit."""
@@ -263,7 +267,7 @@ class Members:
 
     def stats(self) -> dict[str, Any]:
         """As `Pool.stats`."""
-        return self.core.stats()
+        return {**self.core.stats(), "version": self._version}
 
     def states(self) -> dict[str, tuple[str, str]]:
         """Each device's state, and why it failed or broke."""
@@ -383,7 +387,14 @@ class Members:
         for session in _sessions(gone):
             session.close()
 
-    def replace_model(self, model: CheckedModel, warmup: Warmup | bool | None) -> None:
+    def replace_model(
+        self,
+        model: CheckedModel,
+        warmup: Warmup | bool | None,
+        version: str = "",
+        same_interface: bool = True,
+        verify: Callable[[Members], object] | None = None,
+    ) -> None:
         """As `Pool.replace_model`."""
         with self._change():
             self._wait_until(lambda: not self._loads)  # others begin no load meanwhile
@@ -399,7 +410,8 @@ class Members:
                 warmup = Warmup() if warmup else None
             request = dataclasses.replace(self._request, model=model)
             one_each = dataclasses.replace(request, devices=devices, sessions_per_device=1)
-            loading = self._beside(one_each, core, timeline, warmup)
+            present = self._sessions[0] if same_interface else None
+            loading = self._beside(one_each, core, timeline, warmup, present)
             replaced = False
             try:
                 try:
@@ -409,15 +421,22 @@ class Members:
                         f"{error}; the sessions of {self._model} stay until those of the new model are there, so that "
                         "both must fit"
                     ) from error
-                core.continue_from(self.core)
                 sessions, description = Sessions(_sessions(loading.members), timeline), _describe(model)
+                if verify is not None:
+                    new = Members(one_each, lambda: core, warmup, self._in_flight, self._max_graphs, version)
+                    new._targets, new._members = devices, loading.members
+                    new._timeline, new._sessions = timeline, sessions
+                    verify(new)
+                    if core.closed():
+                        raise InvalidArgument(f"verify has closed the pool of {description}")
+                core.continue_from(self.core)
                 with self._lock:
                     self._raise_if_over()
                     old, old_sessions = self.core, _sessions(self._members)
                     # Nothing is called from here to `replaced`, so that Ctrl-C comes before all of it or after it.
                     self._retiring = [*self._retiring, (old, old_sessions)]
                     self.core, self._timeline, self._model, self._request = core, timeline, description, request
-                    self._members, self._sessions = loading.members, sessions
+                    self._members, self._sessions, self._version = loading.members, sessions, version
                     replaced = True
                     self._changes.notify()
                 self._retire()
@@ -439,11 +458,21 @@ class Members:
             self._retiring = self._retiring[1:]
 
     def _beside(
-        self, request: CreationRequest, core: _core.Pool, timeline: Timeline, warmup: Warmup | None
+        self,
+        request: CreationRequest,
+        core: _core.Pool,
+        timeline: Timeline,
+        warmup: Warmup | None,
+        present: InferenceSession | None = None,
     ) -> MemberCreation:
-        """Of members that join a core's pool beside those that there are."""
+        """Of members that join a core's pool beside those that there are, if they have the interface of ``present``."""
 
         def join(member: Member) -> None:
+            if present is not None and (found := differences(present, member.session)):
+                raise InvalidArgument(
+                    f"{_describe(request.model)} has another interface than {self._model}: {'; '.join(found)}; with "
+                    "same_interface=False it is taken nevertheless"
+                )
             member.join(core, timeline)
 
         return MemberCreation(request, join, timeline, warmup, self._in_flight, self._max_graphs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ortmulti._create.request import Model
@@ -13,6 +13,8 @@ from ortmulti.pool.configuration import Warmup
 from ortmulti.pool.engine import PoolMembers
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from ortmulti._core import ModelMetadata, NodeArg
 
 __all__ = ["Membership"]
@@ -98,21 +100,42 @@ class Membership:
         """
         self._members.remove_devices(devices)
 
-    def replace_model(self, model: Model, *, warmup: Warmup | bool | None = None) -> None:
+    def replace_model(
+        self,
+        model: Model,
+        *,
+        warmup: Warmup | bool | None = None,
+        same_interface: bool = True,
+        verify: Callable[[Self], object] | None = None,
+        version: str = "",
+    ) -> None:
         """Puts another model in the place of the pool's, without a gap, and returns when the former one is freed.
 
         Its sessions are made beside the others, on the same devices and with the same options, and warmed up. Then they
         take over: what was asked for before is answered by the former model, what is asked for from then on by the new
-        one, whose inputs and outputs may be others. `timeline` is then the new one's.
+        one. `timeline` is then the new one's.
 
         Args:
             model: Path of a model, or its bytes.
             warmup: What its sessions run before; default: as `load` was told.
+            same_interface: Refuse a model that does not take what the present one takes, or gives something else;
+                default True. Names and types must be the same, outputs in the same order, and shapes where both models
+                fix them; an input's dimension that is open must stay open.
+            verify: Called with a pool of the warm new sessions, which nobody else uses yet, before they take over. If
+                it raises, the former model goes on. That pool is for the call alone; its requests are counted in
+                `stats`. Default: nothing is called.
+            version: The new model's label in `stats` and in Prometheus's text; default: none.
 
         Raises:
+            InvalidArgument: The model has another interface; the error names the differences.
             OutOfMemory: There is not enough memory for both.
-            As `load`. After an error the pool goes on with the model that it had.
+            As `load`, and what ``verify`` raises. After an error the pool goes on with the model that it had.
         """
         if warmup is not None and not isinstance(warmup, bool | Warmup):
             raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
-        self._members.replace_model(checks.model(model), warmup)
+        checks.boolean("same_interface", same_interface)
+        checks.instance("version", version, str)
+        if verify is not None and not callable(verify):
+            raise InvalidType(f"verify is a function of a Pool, not {verify!r}")
+        check = None if verify is None else lambda members: verify(type(self)(members, self._batch_size))
+        self._members.replace_model(checks.model(model), warmup, version, same_interface, check)

@@ -120,6 +120,7 @@ class PoolStats:
         seconds: Since when the pool was made.
         unbatched: Joint runs whose outputs could not be split, and whose requests were then run one by one.
         why_unbatched: Why requests like the last of those are not joined any more; empty where there were none.
+        version: The model's, as `load` or `Pool.replace_model` was told; empty where none was given.
     """
 
     devices: list[DeviceStats]
@@ -130,6 +131,7 @@ class PoolStats:
     seconds: float
     unbatched: int = 0
     why_unbatched: str = ""
+    version: str = ""
 
     @classmethod
     def _from_core(cls, core: Mapping[str, Any], seconds: float) -> PoolStats:
@@ -184,6 +186,9 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
             yield sample(f"{name}_sum", values.sum, device=device)
             yield sample(f"{name}_count", values.count, device=device)
 
+    if stats.version:
+        yield from metric("model_info", "gauge", "1 for the version of the model.")
+        yield sample("model_info", 1, version=stats.version)
     yield from metric("requests_total", "counter", "Requests that ended, by device and outcome.")
     for device in stats.devices:
         for outcome in ("done", "failed", "cancelled"):

@@ -30,6 +30,7 @@ def open_backend(
     max_queue: int | None,
     batching: Batching | None,
     in_flight: int = 2,
+    version: str = "",
 ) -> BackendMembers:
     """The sessions of one model, ready, in a pool; arguments as for `load`.
 
@@ -62,7 +63,7 @@ def open_backend(
         sessions = ProcessSessions(specs, notify, in_flight)
     try:
         sessions.open()
-        return BackendMembers(backend, sessions, max_queue, batching)
+        return BackendMembers(backend, sessions, max_queue, batching, version)
     except BaseException:  # Ctrl-C also between two of these steps
         sessions.close()
         raise

@@ -20,7 +20,6 @@ from ortmulti.pool.external.sessions import BackendSessions
 from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:
-    from ortmulti._create.request import CheckedModel
     from ortmulti.options import RunOptions
 
 __all__ = ["BackendMembers"]
@@ -70,17 +69,23 @@ class BackendMembers:
     Args:
         name: The backend's.
         sessions: They are ready.
-        max_queue, batching: As for `load`.
+        max_queue, batching, version: As for `load`.
     """
 
     def __init__(
-        self, name: BackendName, sessions: BackendSessions, max_queue: int | None, batching: Batching | None
+        self,
+        name: BackendName,
+        sessions: BackendSessions,
+        max_queue: int | None,
+        batching: Batching | None,
+        version: str,
     ) -> None:
         startup.close_at_exit()
         if batching is not None:
             startup.ensure_open()  # the core joins requests as values of its ONNX Runtime
         callbacks.start()  # its thread also ends runs early
         self._name = name
+        self._version = version
         self.core = _core.Pool(max_queue, batching_argument(batching))
         self.backend = sessions
         self._end = _End(self.core, sessions)
@@ -105,14 +110,14 @@ class BackendMembers:
         """As `Pool.timeline`."""
         return self.backend.timeline
 
+    def description(self) -> Any:
+        """At once: the sessions were ready from the start."""
+        return self.backend.signature
+
     @property
     def model(self) -> str:
         """The model, for messages."""
         return self.backend.signature.model
-
-    def description(self) -> Any:
-        """At once: the sessions were ready from the start."""
-        return self.backend.signature
 
     @property
     def expected(self) -> int:
@@ -155,8 +160,8 @@ class BackendMembers:
             raise failures[0]
 
     def stats(self) -> dict[str, Any]:
-        """The core's, with the starts of processes."""
-        stats = self.core.stats()
+        """The core's, with the starts of processes and the model's version."""
+        stats = {**self.core.stats(), "version": self._version}
         for device in stats["devices"]:
             device["restarts"] = self.backend.restarts(device["device"])
         return stats
@@ -185,7 +190,7 @@ class BackendMembers:
         """Raises NotImplemented."""
         self._stays()
 
-    def replace_model(self, _model: CheckedModel, _warmup: Warmup | bool | None) -> None:
+    def replace_model(self, *_: object) -> None:
         """Raises NotImplemented."""
         self._stays()
 

@@ -1,0 +1,51 @@
+"""Whether a model takes and gives what another one does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["differences"]
+
+
+def differences(before: Any, after: Any) -> list[str]:
+    """Compare what two sessions, or others with ``get_inputs`` and ``get_outputs``, take and give.
+
+    Returns:
+        What the callers of the first would notice with the second: names, types, the order of the outputs, ranks, fixed
+        dimensions, and inputs' open dimensions that are fixed in the second.
+    """
+    return [
+        *_differences("input", before.get_inputs(), after.get_inputs(), open_stays_open=True),
+        *_differences("output", before.get_outputs(), after.get_outputs(), open_stays_open=False),
+        *_order(before.get_outputs(), after.get_outputs()),
+    ]
+
+
+def _differences(what: str, before: Sequence[Any], after: Sequence[Any], *, open_stays_open: bool) -> list[str]:
+    old = {each.name: each for each in before}
+    new = {each.name: each for each in after}
+    found = [f"{what} {name!r} is missing" for name in old if name not in new]
+    found += [f"{what} {name!r} is new" for name in new if name not in old]
+    for name in [name for name in old if name in new]:
+        if old[name].type != new[name].type:
+            found.append(f"{what} {name!r} is {new[name].type}, not {old[name].type}")
+        elif not _fits(old[name].shape, new[name].shape, open_stays_open):
+            found.append(f"{what} {name!r} has shape {new[name].shape}, not {old[name].shape}")
+    return found
+
+
+def _fits(before: Sequence[object], after: Sequence[object], open_stays_open: bool) -> bool:
+    def same(old: object, new: object) -> bool:
+        if isinstance(old, int) and isinstance(new, int):
+            return old == new
+        return not (open_stays_open and isinstance(new, int))
+
+    return len(before) == len(after) and all(map(same, before, after))
+
+
+def _order(before: Sequence[Any], after: Sequence[Any]) -> list[str]:
+    old, new = ([each.name for each in declared] for declared in (before, after))
+    if old == new or set(old) != set(new):
+        return []
+    return [f"the outputs come in the order {', '.join(new)}, not {', '.join(old)}"]
