@@ -9,7 +9,8 @@ Three parts, each with all its ways in one process, in turns; the median of the 
 - latencies: one request at a time over a model of one node: `submit` plus `result` beside `session.run` and a bare
   round trip of two threads over condition variables (in C, compiled for it; without a compiler over Python's locks);
   `run_async` beside a bare round trip over `call_soon_threadsafe`;
-- map: single rows through `Pool.map` and `Pool.as_completed` with batching: the default lookahead beside others.
+- map: single rows through `Pool.map` and `Pool.as_completed` with batching: the default lookahead beside others. The
+  whole array through `Pool.map_rows` beside a loop over onnxruntime, with chunks of several sizes.
 
 The answers are compared with onnxruntime's after the timed part.
 
@@ -54,8 +55,9 @@ CLIENTS, INPUTS = 64, 32
 BATCH, DELAY_MS = 64, 1.0
 MAP_ROWS, MAP_BATCH = 20_000, 256
 LOOKAHEADS = (64, 256, 512, 1024)
+CHUNKS = (64, 128, 256, 512, 1024, 2048, 4096, MAP_ROWS)
 KEPT = 4096  # answers that are compared
-LEAST_BATCHED, LEAST_SINGLE, LEAST_MAP, MOST_BEYOND_US = 1.1, 1.5, 0.9, 10.0
+LEAST_BATCHED, LEAST_SINGLE, LEAST_MAP, LEAST_ROWS, MOST_BEYOND_US = 1.1, 1.5, 0.9, 1.0, 10.0
 
 Array = NDArray[np.float32]
 Call = Callable[[Array], Awaitable[Array]]
@@ -381,14 +383,15 @@ def _locks_round_trip(count: int) -> float:
 
 
 class Mapped:
-    """Single rows through a pool with batching; each way returns rows a second."""
+    """The rows of an array through pools and through onnxruntime; each way returns rows a second."""
 
     def __init__(self, model: Path, rows: int) -> None:
         rng = np.random.default_rng(0)
         self._rows = rng.standard_normal((rows, 64)).astype(np.float32)
-        session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
-        self._expected = session.run(None, {"x": self._rows})[0]
+        self._session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+        self._expected = self._session.run(None, {"x": self._rows})[0]
         self._close = ExitStack()
+        self._plain = self._close.enter_context(ortmulti.load(model, "cpu"))
         batching = ortmulti.Batching(MAP_BATCH, max_delay_ms=DELAY_MS)
         self._pool = self._close.enter_context(ortmulti.load(model, "cpu", batching=batching))
         self.wrong = 0
@@ -396,6 +399,8 @@ class Mapped:
             "map, default": lambda: self._map(None),
             **{f"map, lookahead {number}": partial(self._map, number) for number in LOOKAHEADS},
             "as_completed, default": self._as_completed,
+            "map_rows, default": self._map_rows,
+            **{f"onnxruntime, chunks of {size}": partial(self._loop, size) for size in CHUNKS},
         }
 
     def close(self) -> None:
@@ -415,6 +420,18 @@ class Mapped:
         found = {index: future.result()[0] for index, future in self._pool.as_completed(feeds)}
         end = time.perf_counter()
         return self._rate(begin, end, np.concatenate([found[index] for index in range(len(rows))]))
+
+    def _map_rows(self) -> float:
+        begin = time.perf_counter()
+        [found] = self._plain.map_rows({"x": self._rows})
+        return self._rate(begin, time.perf_counter(), found)
+
+    def _loop(self, size: int) -> float:
+        rows = self._rows
+        begin = time.perf_counter()
+        parts = [self._session.run(None, {"x": rows[i : i + size]})[0] for i in range(0, len(rows), size)]
+        found = np.concatenate(parts)
+        return self._rate(begin, time.perf_counter(), found)
 
     def _rate(self, begin: float, end: float, found: Array) -> float:
         self.wrong += not np.allclose(found, self._expected, atol=1e-4)
@@ -498,10 +515,13 @@ def measure_map(directory: Path, rounds: int, rows: int) -> dict[str, Any]:
     finally:
         mapped.close()
     report = show(f"map of {rows} rows, Batching({MAP_BATCH}, {DELAY_MS:g} ms)", "rows a second", found, [*mapped.ways])
-    others = [f"map, lookahead {number}" for number in LOOKAHEADS]
-    best = max(others, key=lambda name: statistics.median(of_case(found, name)))
-    name = f"the default over {best}"
-    report[name] = compare(name, ratios(found, "map, default", best, float), LEAST_MAP)
+    for way, others, least in (
+        ("map, default", [f"map, lookahead {number}" for number in LOOKAHEADS], LEAST_MAP),
+        ("map_rows, default", [f"onnxruntime, chunks of {size}" for size in CHUNKS], LEAST_ROWS),
+    ):
+        best = max(others, key=lambda name: statistics.median(of_case(found, name)))
+        name = f"{way} over {best}"
+        report[name] = compare(name, ratios(found, way, best, float), least)
     report["wrong"] = mapped.wrong
     return report
 
