@@ -42,8 +42,8 @@ class PoolMembers(Protocol):
         """What making them ready spent its time on."""
 
     def description(self) -> Any:
-        """What has the model's ``get_inputs``, ``get_outputs`` and ``get_modelmeta``. Waits for the first session, and
-        raises Error if there will be none."""
+        """An object with the model's ``get_inputs``, ``get_outputs`` and ``get_modelmeta``. Waits for the first
+        session. Raises Error if none comes."""
 
     @property
     def model(self) -> str:

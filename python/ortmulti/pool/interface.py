@@ -1,4 +1,4 @@
-"""Whether a model takes and gives what another one does."""
+"""Comparison of two models' inputs and outputs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["differences"]
 
 
 def differences(before: Any, after: Any) -> list[str]:
-    """Compare what two sessions, or others with ``get_inputs`` and ``get_outputs``, take and give.
+    """Compare the inputs and outputs of two sessions.
 
     Returns:
-        What the callers of the first would notice with the second: names, types, the order of the outputs, ranks, fixed
-        dimensions, and inputs' open dimensions that are fixed in the second.
+        The differences that callers of the first would notice: names, types, ranks, dimensions that both fix, inputs'
+        open dimensions that the second fixes, and the order of the outputs.
     """
     return [
         *_differences("input", before.get_inputs(), after.get_inputs(), open_stays_open=True),

@@ -118,7 +118,7 @@ def load(
         tuning: Settings that `tune` found for this model, or their file. What ``options`` and ``provider_options`` set,
             and ``sessions_per_device``, ``in_flight`` and ``cuda_graph`` where they are not the default, wins. Other
             backends than the core take its options of sessions and of the provider alone.
-        version: The model's label in `Pool.stats` and in Prometheus's text, such as ``"2026-11-23"``; default: none.
+        version: Label of the model in `Pool.stats` and in Prometheus's text, such as ``"2"``; default: none.
 
     Returns:
         The pool.

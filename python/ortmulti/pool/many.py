@@ -1,4 +1,4 @@
-"""Many runs of one pool: a few are under way at a time, however many there are."""
+"""Many requests to one pool, of which a limited number is under way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Submit: TypeAlias = Callable[[Feed], PoolFuture]
 
 
 def in_order(submit: Submit, feeds: Iterator[Feed], most: int) -> Iterator[list[Any]]:
-    """Yield the outputs of each feed, with at most so many requests ahead; the rest is cancelled at the end."""
+    """Yield the outputs of each feed, in order, with at most ``most`` requests pending. Cancel those at the end."""
     pending: deque[PoolFuture] = deque()
     try:
         for feed in feeds:
@@ -36,7 +36,7 @@ def in_order(submit: Submit, feeds: Iterator[Feed], most: int) -> Iterator[list[
 
 
 def as_done(submit: Submit, feeds: Iterator[Feed], most: int) -> Iterator[tuple[int, PoolFuture]]:
-    """Yield each feed's place and future as soon as that is done; otherwise as `in_order`."""
+    """Yield each feed's place and future when the future is done; otherwise as `in_order`."""
     pending: dict[PoolFuture, int] = {}
     done: SimpleQueue[PoolFuture] = SimpleQueue()
     try:
@@ -56,14 +56,14 @@ def as_done(submit: Submit, feeds: Iterator[Feed], most: int) -> Iterator[tuple[
 
 
 def cut_rows(arrays: object, rows: int) -> tuple[int, Iterator[Feed]]:
-    """Cut arrays into feeds of so many rows; without rows there is one feed, which has none.
+    """Cut arrays into feeds of ``rows`` rows. Arrays without rows give one feed of empty arrays.
 
     Returns:
         The number of rows, and the feeds.
 
     Raises:
         InvalidType: ``arrays`` is no mapping.
-        InvalidArgument: The arrays do not have the same number of rows, or there are none.
+        InvalidArgument: The arrays do not have the same number of rows, or there is no array.
     """
     checks.integer("rows", rows, 1, checks.SIZE_MAX)
     if not isinstance(arrays, Mapping):
@@ -76,7 +76,7 @@ def cut_rows(arrays: object, rows: int) -> tuple[int, Iterator[Feed]]:
     counts = {shape[:1] for shape in shapes.values()}
     if len(counts) != 1 or counts == {()}:
         found = ", ".join(f"{name!r} {shape}" for name, shape in shapes.items()) or "none"
-        raise InvalidArgument(f"arrays have one first dimension in common, the rows; the shapes are: {found}")
+        raise InvalidArgument(f"all arrays need the same first dimension, the rows; the shapes are: {found}")
     [[count]] = counts
 
     def feeds() -> Iterator[Feed]:
@@ -89,13 +89,15 @@ def cut_rows(arrays: object, rows: int) -> tuple[int, Iterator[Feed]]:
 def join_rows(
     answers: Iterator[list[Any]], count: int, rows: int, names: Callable[[], Sequence[str]]
 ) -> list[np.ndarray[Any, Any]]:
-    """Write the outputs of runs of so many rows into one array for each output, as they come.
+    """Write the outputs of runs of ``rows`` rows into one array for each output.
 
     Args:
-        names: Called for an error: the outputs' names.
+        answers: A generator of the runs' outputs; it is closed.
+        count: Rows of all runs.
+        names: Returns the outputs' names, for an error.
 
     Raises:
-        InvalidArgument: An output is no array with a first dimension for the rows, or has different others in each run.
+        InvalidArgument: An output is not an array with the run's rows, or its other dimensions differ between runs.
     """
     joined: list[Any] = []
     with contextlib.closing(answers):  # type: ignore[type-var]  # generators have `close`
@@ -117,5 +119,5 @@ def join_rows(
 
 
 def _enlarged(part: Any, count: int) -> Any:
-    """An array for the outputs of all runs; what is no array is refused by the caller."""
+    """Make an array for one output of all runs. The caller refuses an output that is not an array."""
     return np.empty((count, *part.shape[1:]), part.dtype) if isinstance(part, np.ndarray) else part

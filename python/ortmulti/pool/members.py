@@ -101,7 +101,7 @@ class Members:
         return self._timeline
 
     def description(self) -> Any:
-        """The first session, even where `sessions` are the pool's alone; it waits for it."""
+        """The first session, for which this waits. Callers do not run it, so it may capture CUDA graphs."""
         if not self._sessions:
             self._wait_until(lambda: self._members or not self._loads)
         if not (sessions := self._sessions):
@@ -465,13 +465,13 @@ class Members:
         warmup: Warmup | None,
         present: InferenceSession | None = None,
     ) -> MemberCreation:
-        """Of members that join a core's pool beside those that there are, if they have the interface of ``present``."""
+        """Of members that join a core's pool beside those that there are. ``present`` has the interface they need."""
 
         def join(member: Member) -> None:
             if present is not None and (found := differences(present, member.session)):
                 raise InvalidArgument(
-                    f"{_describe(request.model)} has another interface than {self._model}: {'; '.join(found)}; with "
-                    "same_interface=False it is taken nevertheless"
+                    f"{_describe(request.model)} has another interface than {self._model}: {'; '.join(found)}; pass "
+                    "same_interface=False to accept it"
                 )
             member.join(core, timeline)
 

@@ -28,23 +28,24 @@ class Membership:
         self._batch_size = batch_size
 
     def get_inputs(self) -> list[NodeArg]:
-        """The model's inputs: ``name``, ``type`` such as ``"tensor(float)"`` and ``shape``, as for `InferenceSession`.
+        """Return the model's inputs, with ``name``, ``type`` and ``shape`` as `InferenceSession.get_inputs` has them.
 
-        Waits until the first session is there; also after `close`, where one was.
+        Waits for the first session. Works after `close`, too, if there was a session.
 
         Raises:
-            ClosedError: The pool was closed before. If its load failed before, the error of that is raised.
+            ClosedError: The pool was closed before its first session was ready.
+            If loading failed before that: the load's error.
         """
         inputs: list[NodeArg] = self._members.description().get_inputs()
         return inputs
 
     def get_outputs(self) -> list[NodeArg]:
-        """The model's outputs, as `get_inputs`."""
+        """Return the model's outputs; otherwise as `get_inputs`."""
         outputs: list[NodeArg] = self._members.description().get_outputs()
         return outputs
 
     def get_modelmeta(self) -> ModelMetadata:
-        """The model's metadata, as for `InferenceSession`; when it can be had, `get_inputs` says."""
+        """Return the model's metadata, as `InferenceSession.get_modelmeta`; otherwise as `get_inputs`."""
         metadata: ModelMetadata = self._members.description().get_modelmeta()
         return metadata
 
@@ -118,16 +119,17 @@ class Membership:
         Args:
             model: Path of a model, or its bytes.
             warmup: What its sessions run before; default: as `load` was told.
-            same_interface: Refuse a model that does not take what the present one takes, or gives something else;
-                default True. Names and types must be the same, outputs in the same order, and shapes where both models
-                fix them; an input's dimension that is open must stay open.
-            verify: Called with a pool of the warm new sessions, which nobody else uses yet, before they take over. If
-                it raises, the former model goes on. That pool is for the call alone; its requests are counted in
-                `stats`. Default: nothing is called.
-            version: The new model's label in `stats` and in Prometheus's text; default: none.
+            same_interface: Refuse a model with other inputs or outputs; default True. Names and types must be the same,
+                and outputs in the same order. Ranks must be the same, and dimensions that both models fix. An input's
+                open dimension must stay open.
+            verify: Function that is called before the new sessions take over, with a `Pool` of them alone. If it
+                raises, the former model goes on. Use this pool during the call only, and do not close it. `stats`
+                counts its requests. Default: none.
+            version: Label of the new model in `stats` and in Prometheus's text; default: none.
 
         Raises:
-            InvalidArgument: The model has another interface; the error names the differences.
+            InvalidArgument: The model has another interface; the error names the differences. Or ``verify`` closed its
+                pool.
             OutOfMemory: There is not enough memory for both.
             As `load`, and what ``verify`` raises. After an error the pool goes on with the model that it had.
         """

@@ -219,7 +219,7 @@ class Pool(Membership, Closing):
             output_names: As for `run`. May be left out: ``map(feeds)``.
             feeds: The inputs of each run; taken as they are needed.
             run_options, device, outputs, trace: As for `run`.
-            timeout: Seconds for each request, from when it is asked for; default: none.
+            timeout: Deadline of each request in seconds, from its submission; default: none.
             lookahead: How many requests are asked for before the first of them is returned; default: two for each that
                 can be under way, with batching two batches.
 
@@ -266,29 +266,30 @@ class Pool(Membership, Closing):
         trace: bool = False,
         lookahead: int | None = None,
     ) -> list[Any]:
-        """Runs the model on the rows of arrays, a few at a time on every session, and returns the outputs of all rows.
+        """Run the model on the rows of arrays, some rows at a time on all sessions, and return the outputs of all rows.
 
-        Besides the outputs it needs memory for the runs under way alone. If a run fails the others are cancelled.
+        Each run's outputs are written into one array for each output. Further memory is needed for the runs under way
+        alone. If a run fails, the others are cancelled.
 
         Args:
             output_names: As for `run`. May be left out: ``map_rows({"x": x})``.
-            arrays: An array for each input: ``[n, ...]``, with the same n for all. Parts of them are inputs in place,
-                without a copy where they are C-contiguous.
+            arrays: An array ``[n, ...]`` for each input, all with the same n. Runs use the memory of C-contiguous
+                arrays in place.
             run_options, device, trace: As for `run`.
-            rows: The rows of each run, 1 or more; default 512. The last run has what is left. Without rows (n = 0) the
-                model runs once, with empty inputs.
-            timeout: Seconds for all of it; default: none.
-            lookahead: How many runs are asked for before the outputs of the first are taken; default: two for each that
+            rows: Rows of each run, 1 or more; default 512. The last run has the remaining rows. With n = 0 the model
+                runs once, with empty inputs.
+            timeout: Deadline of the whole call in seconds; default: none.
+            lookahead: How many runs are submitted before the first one's outputs are taken; default: two for each that
                 can be under way, with batching two batches.
 
         Returns:
             An array ``[n, ...]`` for each output, of the model's dtype.
 
         Raises:
-            As `run`: the first failure, in the rows' order.
-            DeadlineExceeded: It was not done within ``timeout``.
-            InvalidArgument: The arrays do not have the same n; or an output is no array with a row for each of the
-                inputs', or its other dimensions differ between runs.
+            As `run`: the first failure, in the order of the rows.
+            DeadlineExceeded: The call took longer than ``timeout``.
+            InvalidArgument: The arrays differ in n; or an output is not an array with one row for each row of the
+                inputs; or its other dimensions differ between runs.
         """
         if arrays is None:
             output_names, arrays = None, _feed_alone(output_names)
@@ -406,7 +407,7 @@ class Pool(Membership, Closing):
 
 
 def _feed_alone(given: object) -> Mapping[str, Any]:
-    """What is given without names of outputs."""
+    """Accept the inputs of a call without names of outputs."""
     if isinstance(given, Mapping):
         return given
     raise InvalidType(

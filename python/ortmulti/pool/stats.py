@@ -120,7 +120,7 @@ class PoolStats:
         seconds: Since when the pool was made.
         unbatched: Joint runs whose outputs could not be split, and whose requests were then run one by one.
         why_unbatched: Why requests like the last of those are not joined any more; empty where there were none.
-        version: The model's, as `load` or `Pool.replace_model` was told; empty where none was given.
+        version: Label of the model, from `load` or `Pool.replace_model`; empty without one.
     """
 
     devices: list[DeviceStats]

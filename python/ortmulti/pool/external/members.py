@@ -111,7 +111,7 @@ class BackendMembers:
         return self.backend.timeline
 
     def description(self) -> Any:
-        """At once: the sessions were ready from the start."""
+        """What the sessions take and give; they are ready from the start."""
         return self.backend.signature
 
     @property
