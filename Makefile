@@ -196,7 +196,7 @@ test-wheel: wheel
 # --- Style ------------------------------------------------------------------------------------------------------------
 
 CPP_FILES = $(shell git ls-files --cached --others --exclude-standard -- 'cpp/*.?pp' 'tests/cpp/*.?pp' 'tests/fuzz/*.?pp')
-PYTHON_DIRS := python tests tools $(wildcard benchmarks)
+PYTHON_DIRS := python tests tools examples $(wildcard benchmarks)
 
 # `make -k lint` shows the findings of all of them.
 .PHONY: lint lint-python lint-types lint-format lint-tidy format
@@ -211,6 +211,7 @@ lint-types: packages library
 	@echo "== mypy"
 	@$(PY) -m mypy
 	@$(PY) -m mypy tests
+	@$(PY) -m mypy examples
 
 lint-format: packages
 	@echo "== clang-format"

@@ -39,6 +39,7 @@ NEEDED_IN_SDIST = (
     "cpp/bindings/module.cpp",
     "cpp/core/CMakeLists.txt",
     "docs/architecture.md",
+    "examples/service.py",
     "pyproject.toml",
     *(f"python/{PAGE}{name}" for name in PAGE_FILES),
     "python/ortmulti/py.typed",

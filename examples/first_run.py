@@ -1,0 +1,39 @@
+"""Load a model on every GPU (or on the CPU), ask for its inputs, and run it.
+
+python examples/first_run.py model.onnx
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+import ortmulti as om
+
+
+def main(model: str) -> None:
+    with om.load(model, devices="all", batching=om.Batching(max_size=32, max_delay_ms=2), warmup=True) as pool:
+        print(pool)
+        inputs = pool.sessions[0].get_inputs()
+        for value in inputs:
+            print("input", value.name, value.type, value.shape)
+
+        # One row of zeros. A dimension without a number, such as 'batch', may have any size: here 1.
+        shape = [size if isinstance(size, int) else 1 for size in inputs[0].shape]
+        feed = {inputs[0].name: np.zeros(shape, np.float32)}
+
+        outputs = pool.run(None, feed)  # one answer: a list of arrays
+        print("outputs", [(y.dtype, y.shape) for y in outputs])
+
+        future = pool.submit(None, feed, timeout=5.0)  # a concurrent.futures.Future, with a deadline
+        print("equal", np.array_equal(future.result()[0], outputs[0]))
+
+        answers = pool.map((feed for _ in range(1000)), lookahead=64)  # many answers, in order
+        print("answers", sum(1 for _ in answers))
+        stats = pool.stats().devices[0]
+        print(f"{stats.device}: {stats.done} requests in {stats.runs} runs, p99 {stats.total.p99 * 1000:.1f} ms")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,180 @@
+"""Every program in examples/ runs, and does what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti.tools import models
+from tests.support.processes import ROOT, child_environment
+
+EXAMPLES = ROOT / "examples"
+WIDTH = 512  # of the rows that the model takes
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.make("matmul", tmp_path_factory.mktemp("models"), megabytes=8)
+
+
+@pytest.fixture(scope="module")
+def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.make("matmul", tmp_path_factory.mktemp("models"), megabytes=8, seed=1)
+
+
+def run(name: str, *arguments: object, folder: Path) -> str:
+    command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
+    ended = subprocess.run(
+        command, cwd=folder, env=child_environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return ended.stdout
+
+
+def test_every_example_is_short_and_tested() -> None:
+    tested = set(re.findall(r'"(\w+)\.py"|"(\w+):app"', Path(__file__).read_text("utf-8")))
+    found = sorted(EXAMPLES.glob("*.py"))
+    assert {path.stem for path in found} == {one or other for one, other in tested}
+    for path in found:
+        assert 20 <= len(path.read_text("utf-8").splitlines()) <= 80, path.name
+
+
+def test_first_run(model: Path, tmp_path: Path) -> None:
+    printed = run("first_run.py", model, folder=tmp_path)
+    assert f"input x tensor(float) ['batch', {WIDTH}]" in printed
+    assert "equal True\nanswers 1000\n" in printed
+    runs = re.search(r"cpu: 1002 requests in (\d+) runs", printed)
+    assert runs
+    assert int(runs[1]) < 500  # they were joined
+
+
+def test_score_table(model: Path, tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).random((1300, WIDTH), np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    assert "1300 rows scored" in run("score_table.py", model, "rows.npy", "scores.npy", folder=tmp_path)
+    with ortmulti.load(model, "cpu") as pool:
+        expected = np.concatenate([pool.run(None, {"x": part})[0] for part in np.split(rows, [512, 1024])])
+    np.testing.assert_array_equal(np.load(tmp_path / "scores.npy"), expected)
+
+
+def test_swap_model(model: Path, other_model: Path, tmp_path: Path) -> None:
+    printed = run("swap_model.py", model, other_model, folder=tmp_path)
+    assert "still the old model:" in printed
+    assert "switched: True" in printed
+    counts = re.search(r"failed: (\d+) (\d+) (\d+)$", printed.strip())
+    assert counts
+    assert int(counts[1]) > 0
+    assert int(counts[3]) == 0
+
+
+def test_several_models(model: Path, other_model: Path, tmp_path: Path) -> None:
+    printed = run("several_models.py", model, other_model, folder=tmp_path).splitlines()
+    cores = len(os.sched_getaffinity(0))
+    ends = f"100 answers, {max(1, cores // 2)} of {cores} cores"
+    assert printed == [f"{model}: {ends}", f"{other_model}: {ends}"]
+
+
+def test_choose_batching(model: Path, tmp_path: Path) -> None:
+    rows = run("choose_batching.py", model, 4, 0.1, folder=tmp_path).splitlines()[1:]
+    sizes = {row[:30].strip(): float(row.split()[-1]) for row in rows}
+    assert len(sizes) == 5
+    assert sizes["one at a time"] == 1
+    assert sizes["batches of 64, 2 ms"] > 1
+
+
+def test_from_onnxruntime(model: Path, tmp_path: Path) -> None:
+    printed = run("from_onnxruntime.py", model, folder=tmp_path)
+    assert printed.splitlines() == ["one session: identical True", "pool, batches: close True"]
+
+
+def test_torch_tensors(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    printed = run("torch_tensors.py", model, folder=tmp_path)
+    assert "torch.float32" in printed
+    assert "equal: True" in printed
+
+
+def test_slow_start(model: Path, tmp_path: Path) -> None:
+    printed = run("slow_start.py", model, folder=tmp_path)
+    assert "1 of 1 sessions ready" in printed
+    assert "create session" in printed
+    assert json.loads((tmp_path / "load.trace.json").read_text("utf-8"))["traceEvents"]
+
+
+@contextmanager
+def serving(command: list[str], pattern: str, environment: dict[str, str | None], stream: str) -> Iterator[str]:
+    """Runs a server until the block ends; yields its address, from the line that matches the pattern."""
+    with subprocess.Popen(
+        [sys.executable, *command],
+        env=child_environment({**environment, "PYTHONUNBUFFERED": "1"}),
+        text=True,
+        **{stream: subprocess.PIPE},
+    ) as process:
+        try:
+            lines = getattr(process, stream)
+            port = next((found[1] for line in lines if (found := re.search(pattern, line))), None)
+            assert port, "the server ended before it listened"
+            yield f"http://127.0.0.1:{port}"
+            process.send_signal(signal.SIGTERM)
+            lines.read()
+            assert process.wait(30) in (0, -signal.SIGTERM)
+        finally:
+            process.kill()
+
+
+def ask(address: str, content: bytes | None = None) -> tuple[int, bytes]:
+    request = urllib.request.Request(address, content, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_service(model: Path) -> None:
+    for name in ("fastapi", "uvicorn"):
+        pytest.importorskip(name)
+    command = ["-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", "0", "service:app"]
+    with serving(command, r"running on http://127.0.0.1:(\d+)", {"MODEL": str(model)}, "stderr") as address:
+        assert ask(f"{address}/livez") == (200, b'{"alive":true}')
+        assert ask(f"{address}/readyz") == (200, b'{"ready":["cpu"],"devices":{"cpu":"ready"}}')
+        rows = np.random.default_rng(0).random((2, WIDTH), np.float32)
+        status, answer = ask(f"{address}/predict", json.dumps({"rows": rows.tolist()}).encode())
+        assert status == 200
+        with ortmulti.load(model, "cpu") as pool:
+            [expected] = pool.run(None, {"x": rows})
+        np.testing.assert_allclose(json.loads(answer)["outputs"][0], expected, rtol=1e-4, atol=1e-5)
+        assert ask(f"{address}/predict", b'{"rows": [[1.0, 2.0]]}')[0] == 422
+        assert b'ortmulti_requests_total{model="' in ask(f"{address}/metrics")[1]
+
+
+def test_container(model: Path) -> None:
+    command = [str(EXAMPLES / "container.py"), str(model), "0"]
+    with serving(command, r"listening on port (\d+)", {}, "stdout") as address:
+        assert ask(f"{address}/livez") == (200, b"alive\n")
+        while (answer := ask(f"{address}/readyz"))[0] != 200:
+            assert answer == (503, b"ready: \n")
+        assert answer == (200, b"ready: cpu\n")
+        rows = np.random.default_rng(0).random((3, WIDTH), np.float32)
+        status, content = ask(address, rows.tobytes())
+        assert status == 200
+        with ortmulti.load(model, "cpu") as pool:
+            [expected] = pool.run(None, {"x": rows})
+        np.testing.assert_allclose(np.frombuffer(content, np.float32).reshape(expected.shape), expected, rtol=1e-4)
+        assert ask(address, b"1234")[0] == 400
+        assert b"ortmulti_requests_total" in ask(f"{address}/metrics")[1]
