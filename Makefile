@@ -175,6 +175,14 @@ test-all: test test-tools
 	@echo "== Libraries that use onnxruntime"
 	@tools/test_switching.sh dist/*.whl
 
+# --- Documentation ----------------------------------------------------------------------------------------------------
+
+# Reads the sources only: nothing is built, and nothing but the packages comes from the network.
+.PHONY: docs
+docs: packages
+	@$(PY) -m mkdocs build --quiet
+	@echo "build/site/index.html"
+
 # --- Wheel ------------------------------------------------------------------------------------------------------------
 
 $(VENV)/.wheel-packages: $(VENV)/.packages

@@ -85,28 +85,42 @@ class LoraAdapter:
     def _load(self, path: str) -> None: ...
 
 class NodeArg:
+    """An input, output or initializer that a model declares."""
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name."""
     @property
-    def type(self) -> str: ...
+    def type(self) -> str:
+        """Its type in ONNX Runtime's words, such as ``"tensor(float)"``."""
     @property
-    def shape(self) -> list[int | str | None]: ...
+    def shape(self) -> list[int | str | None]:
+        """Its dimensions: numbers, names of dimensions of any size, or None for unnamed ones."""
 
 class ModelMetadata:
+    """What a model file says about itself."""
+
     @property
-    def producer_name(self) -> str: ...
+    def producer_name(self) -> str:
+        """The program that made the model."""
     @property
-    def graph_name(self) -> str: ...
+    def graph_name(self) -> str:
+        """The name of the graph."""
     @property
-    def domain(self) -> str: ...
+    def domain(self) -> str:
+        """The model's namespace."""
     @property
-    def description(self) -> str: ...
+    def description(self) -> str:
+        """The model's documentation."""
     @property
-    def graph_description(self) -> str: ...
+    def graph_description(self) -> str:
+        """The graph's documentation."""
     @property
-    def version(self) -> int: ...
+    def version(self) -> int:
+        """The model's version."""
     @property
-    def custom_metadata_map(self) -> dict[str, str]: ...
+    def custom_metadata_map(self) -> dict[str, str]:
+        """The model's own entries."""
 
 class Session:
     def run(

@@ -313,7 +313,7 @@ class ValueRuns:
             fetch_devices: For each output the device on which it is to be, where it is not written to a value.
 
         Raises:
-            As `run_with_iobinding`; ``fetches`` then has the same values as before.
+            Error: As `run_with_iobinding`; ``fetches`` then has the same values as before.
             InvalidArgument: Not as many names as values or devices.
             InvalidType: ``fetches`` is no `OrtValueVector`, or values or devices of other types.
         """

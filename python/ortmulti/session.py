@@ -313,7 +313,7 @@ def create_sessions(
         The sessions, those of the first device first.
 
     Raises:
-        As `InferenceSession`. If one session fails the others are closed, and the error names its device. Ctrl-C
+        Error: As `InferenceSession`. If one session fails the others are closed, and the error names its device. Ctrl-C
         (KeyboardInterrupt) returns within a second: what is still being created is freed in the background.
         WeightsError: A file of weights cannot be read, or was changed meanwhile.
         NotFound: With ``optimize="offline"``, and the model was not optimized before.

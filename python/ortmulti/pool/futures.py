@@ -65,6 +65,15 @@ class PoolFuture(Future[list[Any]]):
         self._made_after = _forks
 
     def result(self, timeout: float | None = None) -> list[Any]:
+        """Wait for the outputs and return them, or raise how the request failed.
+
+        Args:
+            timeout: Seconds to wait; default: as long as it takes. It does not change the request's deadline.
+
+        Raises:
+            TimeoutError: There is no answer yet.
+            ForkError: The answer goes to the parent process.
+        """
         self._wait(timeout)
         if self._state != _FINISHED:
             return super().result(timeout)
@@ -76,10 +85,12 @@ class PoolFuture(Future[list[Any]]):
             self = None  # type: ignore[assignment] # the traceback refers to this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the answer and return the exception with which the request failed, or None. See `result`."""
         self._wait(timeout)
         return self._exception if self._state == _FINISHED else super().exception(timeout)
 
     def done(self) -> bool:
+        """Whether the request was answered, has failed or was cancelled."""
         request = self._request
         if request is not None and request.arrived():
             self._settle(request)

@@ -124,7 +124,7 @@ def load(
         The pool.
 
     Raises:
-        As `create_sessions`. After an error nothing of the load is left.
+        Error: As `create_sessions`. After an error nothing of the load is left.
         NoSuchFile, InvalidArgument: ``tuning`` cannot be read, or is for another model.
 
     Warns:

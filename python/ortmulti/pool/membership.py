@@ -86,7 +86,7 @@ class Membership:
 
         Raises:
             InvalidArgument: The pool has one of them already.
-            As `load`. After an error none of them is in the pool.
+            Error: As `load`. After an error none of them is in the pool.
         """
         self._members.add_devices(devices)
 
@@ -131,7 +131,7 @@ class Membership:
             InvalidArgument: The model has another interface; the error names the differences. Or ``verify`` closed its
                 pool.
             OutOfMemory: There is not enough memory for both.
-            As `load`, and what ``verify`` raises. After an error the pool goes on with the model that it had.
+            Error: As `load`, and what ``verify`` raises. After an error the pool goes on with the model that it had.
         """
         if warmup is not None and not isinstance(warmup, bool | Warmup):
             raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")

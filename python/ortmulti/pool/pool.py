@@ -101,13 +101,13 @@ class Pool(Membership, Closing):
             trace: Add the spans of this request, queue, copy and run, to the `timeline`; default False.
 
         Raises:
-            As `InferenceSession.run`.
+            Error: As `InferenceSession.run`.
             ClosedError: The pool is closed.
             DeadlineExceeded: There was no answer within ``timeout``.
             DeviceError: The pool has no working session left on ``device``, or at all.
             InvalidArgument: ``device`` is not in the pool.
             InvalidType: There is no ``input_feed``.
-            If loading failed after `load` had returned: how it did.
+            Error: How loading failed, if it did so after `load` had returned.
         """
         if input_feed is None:
             output_names, input_feed = None, _feed_alone(output_names)
@@ -144,7 +144,7 @@ class Pool(Membership, Closing):
                 ``"reject"``: raise; a number of seconds: wait so long, then raise.
 
         Raises:
-            As `run` for arguments that cannot be; the future raises how the run failed. Before the first session is
+            Error: As `run` for arguments that cannot be; the future raises how the run failed. Before the first session is
                 there the future raises also what the model does not take.
             QueueFull: The queue had no room, with ``when_full`` other than ``"block"``.
         """
@@ -314,7 +314,7 @@ class Pool(Membership, Closing):
             warmup: What is run; default: `Warmup()`.
 
         Raises:
-            As `InferenceSession.run`; see also `Warmup`.
+            Error: As `InferenceSession.run`; see also `Warmup`.
         """
         checks.instance("warmup", warmup, Warmup, optional=True)
         self.wait_ready()
