@@ -181,7 +181,7 @@ test-all: test test-tools
 .PHONY: docs
 docs: packages
 	@$(PY) -m mkdocs build --quiet
-	@echo "build/site/index.html"
+	@echo "build/site: $(PY) -m http.server --directory build/site"
 
 # --- Wheel ------------------------------------------------------------------------------------------------------------
 

@@ -65,9 +65,10 @@ class Browser:
         return self._ask("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def show(
-        self, page: Path, width: int = 1280, height: int = 900, scheme: str = "light", scripts: bool = True
+        self, page: Path | str, width: int = 1280, height: int = 900, scheme: str = "light", scripts: bool = True
     ) -> None:
-        """Opens a file in a window of that size, in the colour scheme "light" or "dark", with or without scripts."""
+        """Opens a file or an address in a window of that size, in the colour scheme "light" or "dark", with or without
+        scripts."""
         self.devtools(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
         )
@@ -76,7 +77,7 @@ class Browser:
         )
         self.devtools("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.log("browser"), self.log("performance")
-        self._ask("POST", "/url", {"url": page.resolve().as_uri()})
+        self._ask("POST", "/url", {"url": page if isinstance(page, str) else page.resolve().as_uri()})
 
     def run(self, code: str, *arguments: Any) -> Any:
         """What a function's body returns; it is run in the page."""
@@ -85,7 +86,11 @@ class Browser:
     def settle(self) -> None:
         """Waits until the page has drawn what it wanted to draw."""
         frames = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()));"
-        self._ask("POST", "/execute/async", {"script": frames, "args": []})
+        self.wait_for(frames)
+
+    def wait_for(self, code: str) -> Any:
+        """What a function's body hands to its first argument, which it calls when it is done; it is run in the page."""
+        return self._ask("POST", "/execute/async", {"script": code, "args": []})
 
     def press(self, *keys: str) -> None:
         """Presses keys one after another: a character, or a name of `KEYS`."""
