@@ -29,7 +29,7 @@ def main(model: str) -> None:
         future = pool.submit(None, feed, timeout=5.0)  # a concurrent.futures.Future, with a deadline
         print("equal", np.array_equal(future.result()[0], outputs[0]))
 
-        answers = pool.map((feed for _ in range(1000)), lookahead=64)  # many answers, in order
+        answers = pool.map(feed for _ in range(1000))  # many answers, in order
         print("answers", sum(1 for _ in answers))
         stats = pool.stats().devices[0]
         print(f"{stats.device}: {stats.done} requests in {stats.runs} runs, p99 {stats.total.p99 * 1000:.1f} ms")

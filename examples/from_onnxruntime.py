@@ -27,7 +27,7 @@ def before(model: str, feeds: Feeds) -> list[Any]:
 def after(model: str, feeds: Feeds) -> list[Any]:
     """A pool: it has the queue and the threads, and joins single rows into batches."""
     with om.load(model, devices="cpu", batching=om.Batching(max_size=32)) as pool:
-        return [outputs[0] for outputs in pool.map(feeds, lookahead=64)]
+        return [outputs[0] for outputs in pool.map(feeds)]
 
 
 def one_session(model: str, feeds: Feeds) -> list[Any]:

@@ -1,18 +1,24 @@
-"""What the documents show works."""
+"""What the documents show works, what they list is complete, and they can be read."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.support import onnx_models
+import ortmulti
+from ortmulti import errors
+from tests.support import onnx_models, pools
 from tests.support.processes import ROOT, run_child
 
+PAGES = sorted({*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")} - {ROOT / "docs/pool.md"})
 SNIPPETS = [
     pytest.param(code, id=f"{document}-{number}")
-    for document in ("docs/loading.md", "docs/switching.md", "docs/threads-and-memory.md")
+    for document in ("README.md", "docs/loading.md", "docs/switching.md", "docs/threads-and-memory.md")
     for number, code in enumerate(re.findall(r"(?ms)^```python\n(.*?)^```", (ROOT / document).read_text("utf-8")), 1)
 ]
 
@@ -27,3 +33,124 @@ def test_every_snippet_runs(code: str, tmp_path: Path) -> None:
         environment={"ORTMULTI_CACHE": str(tmp_path / "cache")},
     )
     assert (child.returncode, child.stderr) == (0, "")
+
+
+def sentences(page: str) -> Iterator[str]:
+    """The sentences of a page's paragraphs and list items; without code, tables and headings."""
+    page = re.sub(r"(?ms)^```.*?^```|<!--.*?-->|<picture>.*?</picture>|^\[.*?\]:.*?$", "", page)
+    paragraph: list[str] = []
+    for line in [*map(str.strip, page.splitlines()), ""]:
+        item = re.match(r"(?:[-*]|\d+\.) +(.*)", line)
+        if not line or item or line.startswith(("|", "#", ":::", "<", "![")):
+            text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(paragraph))
+            yield from filter(None, re.split(r"(?<=[.!?])[*)]*\s+(?=[A-Z`*(\"])", text))
+            paragraph = [item[1]] if item else []
+        else:
+            paragraph.append(line)
+
+
+def test_no_sentence_is_long() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}: {sentence}"
+        for path in PAGES
+        for sentence in sentences(path.read_text("utf-8"))
+        if len(sentence.split()) > 35
+    ]
+    assert long == []
+
+
+def test_readme_is_short_and_its_links_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 120
+    links = re.findall(r"\]\(([^)#]+)|(?:src|srcset)=\"([^\"]+)", text)
+    found = {one or other for one, other in links}
+    assert len(found) > 20
+    assert [link for link in found if not link.startswith("http") and not (ROOT / link).exists()] == []
+
+
+def test_the_picture_shows_the_committed_result() -> None:
+    if not (ROOT / "benchmarks/results").is_dir():
+        pytest.skip("needs the results")
+    import json
+
+    from benchmarks import draw_start
+
+    result = json.loads(draw_start.RESULT.read_text("utf-8"))
+    for scheme, colours in draw_start.COLOURS.items():
+        drawn = (draw_start.FOLDER / f"start-{scheme}.svg").read_text("utf-8")
+        assert drawn == draw_start.draw(result, colours), "run python benchmarks/draw_start.py"
+
+
+def test_the_page_of_the_command_line_is_its_help() -> None:
+    from tools import command_line_page
+
+    expected = command_line_page.page()
+    assert command_line_page.PAGE.read_text("utf-8") == expected, "run python -m tools.command_line_page"
+
+
+def test_every_public_name_is_documented_and_on_the_reference_page() -> None:
+    griffe = pytest.importorskip("griffe")
+    if not (ROOT / "python").is_dir():
+        pytest.skip("needs the sources")
+    package = griffe.load("ortmulti", search_paths=[ROOT / "python"])
+    page = (ROOT / "docs/reference/python.md").read_text("utf-8")
+    listed = set(re.findall(r"^::: ortmulti\.(\w+)$", page, re.MULTILINE))
+    undocumented, names = [], set()
+
+    def look(path: str, thing: Any) -> None:
+        if not thing.docstring:
+            undocumented.append(path)
+        elif thing.is_class:
+            enumeration = any("Enum" in str(base) for base in thing.bases)
+            for name, member in thing.members.items():
+                in_class = re.search(rf"^\s*(\w+, )*{name}\b.*:", thing.docstring.value, re.MULTILINE)
+                if not name.startswith("_") and not (enumeration or (member.is_attribute and in_class)):
+                    look(f"{path}.{name}", member)
+
+    for name in ortmulti.__all__:
+        thing = package.members[name]
+        thing = thing.final_target if thing.is_alias else thing
+        if not thing.is_module and not name.startswith("_"):
+            names.add(name)
+            look(name, thing)
+    assert undocumented == []
+    assert listed == {name for name in names if not hasattr(errors, name)}, "docs/reference/python.md"
+
+
+def test_every_error_and_metric_is_listed(pool_of_rows: ortmulti.Pool) -> None:
+    page = (ROOT / "docs/reference/errors.md").read_text("utf-8")
+    assert {name for name in errors.__all__ if f"`{name}`" not in page} == {"Error"}
+    page = (ROOT / "docs/reference/metrics.md").read_text("utf-8")
+    printed = set(re.findall(r"(?m)^# TYPE (\w+) (\w+)", pool_of_rows.stats().prometheus()))
+    assert printed == set(re.findall(r"(?m)^\| `(\w+)` \| (\w+)", page))
+
+
+X = pools.row(0)["x"]
+
+
+def _closed(pool: ortmulti.Pool) -> object:
+    pool.close()
+    return pool.run(None, {"x": X})
+
+
+MISTAKES: dict[str, Callable[[ortmulti.Pool], object]] = {
+    "there is no model file": lambda _: ortmulti.load("missing.onnx", "cpu"),
+    "Protobuf parsing failed": lambda _: ortmulti.load(__file__, "cpu"),
+    "a model is a path or bytes": lambda _: ortmulti.load(3, "cpu"),
+    "unknown device": lambda _: ortmulti.load(pools.rows(), "tpu"),
+    "is not one of this ONNX Runtime's": lambda _: ortmulti.InferenceSession(pools.rows(), providers=["Nosuch"]),
+    "unknown input": lambda pool: pool.run(None, {"y": X}),
+    "are missing from input feed": lambda pool: pool.run(None, {}),
+    "takes an array of dtype": lambda pool: pool.run(None, {"x": X.astype(np.float64)}),
+    "must be a dict of the inputs' names and values": lambda pool: pool.run(None, [X]),
+    "the pool has no session on": lambda pool: pool.run(None, {"x": X}, device="cuda:7"),
+    "the pool is closed": _closed,
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+@pytest.mark.usefixtures("silent")
+def test_messages_of_the_troubleshooting_page_are_real(message: str) -> None:
+    assert f"`{message}`" in (ROOT / "docs/troubleshooting.md").read_text("utf-8")
+    with ortmulti.load(pools.rows(), "cpu") as pool, pytest.raises(ortmulti.Error, match=re.escape(message)):
+        MISTAKES[message](pool)

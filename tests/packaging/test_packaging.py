@@ -20,7 +20,7 @@ from onnx import checker, load_from_string, numpy_helper
 
 import ortmulti
 from tests.support.processes import ROOT
-from tools import check_version, check_wheel, requirements, smoke_wheel
+from tools import check_version, check_wheel, publish_links, requirements, smoke_wheel
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 WORKFLOWS = ROOT / ".github/workflows"
@@ -100,6 +100,19 @@ def test_a_tag_is_the_version_and_a_date_is_in_the_changelog(
     (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {heading}\n\n- Something\n\n## 1.2.3 (2026-11-21)\n")
     assert check_version.main(tag, tmp_path) == bool(message)
     assert message in capsys.readouterr().err
+
+
+def test_the_registry_gets_absolute_links(tmp_path: Path) -> None:
+    for name in ("README.md", "pyproject.toml"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    publish_links.main("someone/ortmulti", "v1.2.3", tmp_path)
+    readme = (tmp_path / "README.md").read_text("utf-8")
+    assert "](https://github.com/someone/ortmulti/blob/v1.2.3/docs/tutorial.md#install)" in readme
+    assert 'src="https://raw.githubusercontent.com/someone/ortmulti/v1.2.3/docs/images/start-light.svg"' in readme
+    assert not re.search(r"\]\((?!https:)|src(set)?=\"(?!https:)", readme)
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["urls"]["Issues"] == "https://github.com/someone/ortmulti/issues"
+    assert project["scripts"] == PYPROJECT["project"]["scripts"]
 
 
 WHEEL = {

@@ -144,8 +144,8 @@ class Pool(Membership, Closing):
                 ``"reject"``: raise; a number of seconds: wait so long, then raise.
 
         Raises:
-            Error: As `run` for arguments that cannot be; the future raises how the run failed. Before the first session is
-                there the future raises also what the model does not take.
+            Error: As `run`, for wrong arguments. The future raises how the run failed, and before the first session is
+                ready also what the model does not take.
             QueueFull: The queue had no room, with ``when_full`` other than ``"block"``.
         """
         if input_feed is None:

@@ -119,6 +119,7 @@ def diagnose(
 
 # As `ortmulti` has it, where "diagnose" is this package.
 diagnose_model = diagnose
+"""Find out where a model's start spends its time, and which one change would help most."""
 
 
 def _measure(bench: Bench, found: Mapping[str, Any]) -> dict[str, Any]:
