@@ -36,4 +36,4 @@ def main(repository: str, tag: str, root: Path = ROOT) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(sys.argv[1], sys.argv[2])
