@@ -6,6 +6,7 @@
 #                wheel, and libraries that use onnxruntime
 # make test-locks  the Python tests with a Debug build of the extension, which checks its locks against the GIL
 # make lint      formatting, ruff, mypy, clang-tidy;  make format  applies the formatting
+# make docs      the documentation site, in build/site; broken links are errors
 # make wheel     an sdist and a repaired wheel in dist/, tried out in an empty environment;  make test-wheel  runs the
 #                tests against it there
 #

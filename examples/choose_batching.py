@@ -25,14 +25,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def measure(model: str, settings: dict[str, Any], clients: int, seconds: float) -> om.DeviceStats:
     with om.load(model, devices="all", warmup=True, **settings) as pool:
-        value = pool.sessions[0].get_inputs()[0]
+        value = pool.get_inputs()[0]
         shape = [size if isinstance(size, int) else 1 for size in value.shape]
         feed = {value.name: np.random.default_rng(0).random(shape, np.float32)}
         end = time.monotonic() + seconds
 
         def client() -> None:
             while time.monotonic() < end:
-                pool.run(None, feed)
+                pool.run(feed)
 
         threads = [threading.Thread(target=client) for _ in range(clients)]
         for thread in threads:

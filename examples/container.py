@@ -42,9 +42,9 @@ class Handler(BaseHTTPRequestHandler):
     def run_model(self, content: bytes) -> bytes:
         if not self.pool.ready:
             raise om.DeviceError("no device is ready yet: ask /readyz")
-        value = self.pool.sessions[0].get_inputs()[0]
+        value = self.pool.get_inputs()[0]
         rows = np.frombuffer(content, np.float32).reshape(-1, *value.shape[1:])
-        [y, *_] = self.pool.run(None, {value.name: rows}, timeout=10.0)
+        [y, *_] = self.pool.run({value.name: rows}, timeout=10.0)
         return bytes(y.tobytes())
 
     def answer(self, status: int, content: bytes) -> None:

@@ -15,7 +15,7 @@ import ortmulti as om
 def main(model: str) -> None:
     with om.load(model, devices="all", batching=om.Batching(max_size=32, max_delay_ms=2), warmup=True) as pool:
         print(pool)
-        inputs = pool.sessions[0].get_inputs()
+        inputs = pool.get_inputs()
         for value in inputs:
             print("input", value.name, value.type, value.shape)
 
@@ -23,10 +23,10 @@ def main(model: str) -> None:
         shape = [size if isinstance(size, int) else 1 for size in inputs[0].shape]
         feed = {inputs[0].name: np.zeros(shape, np.float32)}
 
-        outputs = pool.run(None, feed)  # one answer: a list of arrays
+        outputs = pool.run(feed)  # one answer: a list of arrays
         print("outputs", [(y.dtype, y.shape) for y in outputs])
 
-        future = pool.submit(None, feed, timeout=5.0)  # a concurrent.futures.Future, with a deadline
+        future = pool.submit(feed, timeout=5.0)  # a concurrent.futures.Future, with a deadline
         print("equal", np.array_equal(future.result()[0], outputs[0]))
 
         answers = pool.map(feed for _ in range(1000))  # many answers, in order

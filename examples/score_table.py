@@ -20,7 +20,7 @@ def main(model: str, source: str, target: str) -> None:
     starts = range(0, len(rows), ROWS_PER_RUN)
 
     with om.load(model, devices="all") as pool:
-        name = pool.sessions[0].get_inputs()[0].name
+        name = pool.get_inputs()[0].name
         feeds = ({name: np.asarray(rows[start : start + ROWS_PER_RUN], np.float32)} for start in starts)
         results = None
         # `map` keeps the devices busy and returns the answers in the order of the rows.

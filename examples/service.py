@@ -32,7 +32,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     batching = om.Batching(max_size=64, max_delay_ms=2)
     with om.load(MODEL, DEVICES, batching=batching, max_queue=1000, warmup=True) as pool:
         app.state.pool = pool
-        app.state.input = pool.sessions[0].get_inputs()[0].name
+        app.state.input = pool.get_inputs()[0].name
         yield  # SIGTERM: uvicorn answers its requests, then the pool closes
 
 
@@ -43,7 +43,7 @@ app = FastAPI(lifespan=lifespan)
 async def predict(request: Rows) -> dict[str, Any]:
     feed = {app.state.input: np.asarray(request.rows, np.float32)}
     try:
-        outputs = await app.state.pool.run_async(None, feed, timeout=5.0, when_full="reject")
+        outputs = await app.state.pool.run_async(feed, timeout=5.0, when_full="reject")
     except om.InvalidArgument as error:  # the client's mistake, such as a wrong number of columns
         raise HTTPException(422, str(error)) from error
     except (om.QueueFull, om.ClosedError) as error:  # too much to do, or the service is ending

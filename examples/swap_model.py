@@ -19,15 +19,15 @@ def main(old: str, new: str) -> None:
     stop = threading.Event()
 
     with om.load(old, devices="all", warmup=True) as pool:
-        value = pool.sessions[0].get_inputs()[0]
+        value = pool.get_inputs()[0]
         shape = [size if isinstance(size, int) else 1 for size in value.shape]
         feed = {value.name: np.ones(shape, np.float32)}
-        before = pool.run(None, feed)[0]
+        before = pool.run(feed)[0]
 
         def client() -> None:
             while not stop.is_set():
                 try:
-                    [y, *_] = pool.run(None, feed)
+                    [y, *_] = pool.run(feed)
                 except om.Error:
                     answers["failed"] += 1
                 else:
@@ -44,7 +44,7 @@ def main(old: str, new: str) -> None:
                 print("still the old model:", error)
             # The new model is loaded and warmed up beside the old one, and then takes its place at once.
             pool.replace_model(new)
-            print("switched:", not np.array_equal(pool.run(None, feed)[0], before))
+            print("switched:", not np.array_equal(pool.run(feed)[0], before))
         finally:
             stop.set()
             for thread in threads:

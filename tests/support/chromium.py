@@ -69,15 +69,19 @@ class Browser:
     ) -> None:
         """Opens a file or an address in a window of that size, in the colour scheme "light" or "dark", with or without
         scripts."""
-        self.devtools(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
-        )
+        self.resize(width, height)
         self.devtools(
             "Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": scheme}]
         )
         self.devtools("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.log("browser"), self.log("performance")
         self._ask("POST", "/url", {"url": page if isinstance(page, str) else page.resolve().as_uri()})
+
+    def resize(self, width: int, height: int = 900) -> None:
+        """Gives the window another size."""
+        self.devtools(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+        )
 
     def run(self, code: str, *arguments: Any) -> Any:
         """What a function's body returns; it is run in the page."""
