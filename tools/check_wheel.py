@@ -40,6 +40,7 @@ NEEDED_IN_SDIST = (
     "cpp/core/CMakeLists.txt",
     "docs/architecture.md",
     "examples/service.py",
+    "mkdocs.yml",
     "pyproject.toml",
     *(f"python/{PAGE}{name}" for name in PAGE_FILES),
     "python/ortmulti/py.typed",

@@ -22,7 +22,8 @@ python=$work/env/bin/python
 # pyproject.toml has pytest's configuration; the rest is read by tests. No python/ and no cpp/.
 mkdir "$work/tree"
 tar -c --exclude=__pycache__ \
-  CHANGELOG.md CMakeLists.txt README.md benchmarks docs examples pyproject.toml tests tools | tar -x -C "$work/tree"
+  CHANGELOG.md CMakeLists.txt CONTRIBUTING.md README.md SECURITY.md benchmarks docs examples mkdocs.yml pyproject.toml \
+  tests tools | tar -x -C "$work/tree"
 cd "$work/tree"
 "$python" -c 'import ortmulti, sys; print(f"ortmulti {ortmulti.__version__} of {ortmulti.__path__[0]}"); sys.exit(sys.prefix not in ortmulti.__file__)'
 PATH=$work/env/bin:$PATH "$python" -m pytest -p no:cacheprovider "$@"
