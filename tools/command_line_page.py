@@ -55,6 +55,7 @@ def section(name: str, command: Any) -> Iterator[str]:
     rows = []
     for parameter in command.params:
         names = ", ".join(parameter.opts + parameter.secondary_opts)
+        names += f" {parameter.metavar}" if parameter.metavar else ""
         rows.append(f"| `{parameter.name.upper() if parameter in arguments else names}` | {described(parameter)} |\n")
     if rows:
         yield "\n| | |\n| --- | --- |\n" + "".join(rows)
