@@ -181,7 +181,7 @@ test-all: test test-tools
 # Reads the sources only: nothing is built, and nothing but the packages comes from the network.
 .PHONY: docs
 docs: packages
-	@$(PY) -m mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
 	@echo "build/site: $(PY) -m http.server --directory build/site"
 
 # --- Wheel ------------------------------------------------------------------------------------------------------------
