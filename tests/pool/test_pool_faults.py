@@ -5,15 +5,18 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import gc
+import itertools
 import random
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import psutil
 import pytest
 
 import ortmulti
-from ortmulti import Batching
+from ortmulti import Batching, _core
+from ortmulti._runtime import callbacks
 from tests.support import onnx_models
 from tests.support.pools import HANG, check_row, counted, in_threads, outcomes, row, rows
 from tests.support.processes import check_child, nothing_leaks
@@ -229,3 +232,56 @@ def test_a_thousand_pools_leave_nothing_behind() -> None:
         gc.collect()
         grown = process.memory_info().rss - before
     assert grown < 4 << 20, f"{grown / 700:.0f} bytes a pool"
+
+
+class _Runner:
+    """Runs requests for the core (see ``cpp/bindings/python_runner.hpp``): gives the input, or fails."""
+
+    def __init__(self, fails: Callable[[int, float], bool]) -> None:
+        self.fails = fails
+        self._runs = itertools.count(1)
+
+    def run(self, _number: int, _names: object, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        if self.fails(next(self._runs), float(feed["x"][0])):
+            raise ortmulti.Fail("it fails")
+        return [feed["x"]]
+
+    def terminate(self, _number: int) -> None:
+        """Its runs are short."""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("silent")
+@pytest.mark.parametrize("fault", ["a device that fails", "requests that fail everywhere"])
+def test_100_000_requests_of_64_threads_find_the_device_that_works(fault: str) -> None:
+    of_device = fault == "a device that fails"
+    works = threading.Event()
+    broken = _Runner(lambda run, x: run >= 1000 and not works.is_set() if of_device else x < 0)
+    good = _Runner(lambda _run, x: x < 0)
+    callbacks.start()
+    core = _core.Pool(None, None)
+    for device, runner in (("cpu", good), ("cuda:0", broken)):
+        core.add_runners(device, [runner], lambda _names, feed: (("y",), dict(feed)), False)
+    failures: list[float] = []
+
+    def ask(thread: int) -> None:
+        for i in range(thread, 100_000, 64):
+            x = -1.0 if i % 10 == 0 and not of_device else 1.0
+            try:
+                [y] = core.run(None, {"x": np.full(1, x, np.float32)})
+                assert y[0] == x
+            except ortmulti.Fail:
+                failures.append(x)
+
+    in_threads(64, ask)
+    [_, device] = core.stats()["devices"]
+    if of_device:
+        assert len(failures) <= 20
+        assert "it fails" in device["suspended"]
+        works.set()
+        while core.stats()["devices"][1]["suspended"]:
+            ask(99_999)
+    else:
+        assert failures == [-1.0] * 10_000
+        assert [device["suspended"] for device in core.stats()["devices"]] == ["", ""]
+    core.close(False)
