@@ -38,8 +38,8 @@ py::dict to_feed(const py::object& feed) {
     return py::reinterpret_borrow<py::dict>(feed);
   }
   if (!is_mapping(feed)) {
-    throw Error(ErrorKind::invalid_type,
-                "input_feed must be a dict of the inputs' names and values, not " + class_name(feed));
+    throw Error(ErrorKind::invalid_type, "input_feed must be a dict of the inputs' names and values, not " +
+                                             class_name(feed) + ": for example {'input': array}");
   }
   return py::dict(feed);
 }
@@ -145,9 +145,9 @@ void RunRequest::choose_outputs(const Session& session, const py::object& names)
   if (!names.is_none()) {
     if (PyList_Check(names.ptr()) == 0 && (PyUnicode_Check(names.ptr()) != 0 || PyBytes_Check(names.ptr()) != 0 ||
                                            !py::isinstance<py::iterable>(names) || is_mapping(names))) {
-      throw Error(
-          ErrorKind::invalid_type,
-          "output_names must be a list or another iterable of str, or None for all outputs, not " + class_name(names));
+      throw Error(ErrorKind::invalid_type,
+                  "output_names must be a list or another iterable of str, or None for all outputs, not " +
+                      class_name(names) + ": for example ['output']");
     }
     for (const py::handle item : names) {
       outputs_.push_back(&session.output(text_of(item, "the name of an output")));

@@ -164,9 +164,14 @@ bool holds_strings(const py::dtype& dtype) {
 }
 
 [[noreturn]] void refuse_dtype(const ValueInfo& declared, const py::array& array, const std::string& dtype) {
-  throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is " + declared.type +
-                                           ", which takes an array of dtype " + dtype + "; got dtype " +
-                                           py::str(array.dtype()).cast<std::string>());
+  const std::string found = py::str(array.dtype()).cast<std::string>();
+  const bool number = array.dtype().kind() != 'O' && dtype.find(' ') == std::string::npos;
+  throw Error(ErrorKind::invalid_type,
+              "input '" + declared.name + "' is " + declared.type + ", which takes an array of dtype " + dtype +
+                  "; got dtype " + found +
+                  (number ? ": convert it with array.astype(" +
+                                (dtype.rfind("ml_dtypes", 0) == 0 ? dtype : "numpy." + dtype) + ")"
+                          : ""));
 }
 
 // `type` is null for strings.
@@ -175,7 +180,8 @@ py::array as_array(const ValueInfo& declared, py::handle object, const ElementTy
     return py::reinterpret_borrow<py::array>(object);
   }
   if (object.is_none()) {
-    throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is None; " + declared.type + " takes an array");
+    throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is None; " + declared.type +
+                                             " takes an array: pass one, for example numpy.zeros(shape)");
   }
   const py::dtype dtype = type == nullptr ? py::dtype("O") : dtype_of(*type);
   try {

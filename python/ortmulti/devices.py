@@ -9,7 +9,7 @@ from ortmulti import _core
 from ortmulti._runtime import startup as _startup
 from ortmulti.errors import DeviceError, InvalidArgument, InvalidType
 
-__all__ = ["Device", "parse_devices"]
+__all__ = ["Device", "get_devices", "parse_devices"]
 
 
 @dataclass(frozen=True, order=True)
@@ -41,6 +41,17 @@ def _parse_one(device: object) -> Device:
         return Device("cuda", int(device))
     kind, index = _core.parse_device(device)
     return Device(kind, index)
+
+
+def get_devices() -> list[Device]:
+    """List the devices that this process can use: every GPU, then the CPU.
+
+    Starts CUDA. `load` takes each of them; ``str(device)`` is its name, such as ``"cuda:0"``.
+
+    Raises:
+        DeviceError: There is NVIDIA hardware, and its driver does not work.
+    """
+    return [*(Device("cuda", index) for index in range(_startup.device_count())), Device("cpu")]
 
 
 def parse_devices(devices: str | int | Device | Iterable[str | int | Device]) -> list[Device]:
@@ -89,7 +100,12 @@ def check_devices_exist(devices: Iterable[Device]) -> None:
     count = _startup.device_count()
     for device in cuda:
         if device.index >= count:
-            found = "this process sees no CUDA device" if count == 0 else f"this process sees {count}, from cuda:0 on"
-            if count == 0 and _core.cuda_driver_version() is None:
-                found += f", since {_core.cuda_driver_problem()}"
-            raise DeviceError(f"there is no {device}: {found}")
+            if count:
+                raise DeviceError(
+                    f"there is no {device}: this process sees cuda:0 to cuda:{count - 1}; name one, or 'all'"
+                )
+            reason = f" ({_core.cuda_driver_problem()})" if _core.cuda_driver_version() is None else ""
+            raise DeviceError(
+                f"there is no {device}: this process sees no CUDA device{reason}; use devices='cpu', or 'all' for the "
+                "GPUs or else the CPU"
+            )

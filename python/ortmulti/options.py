@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from enum import Enum
-from typing import Never, SupportsInt
+from typing import TYPE_CHECKING, Never, SupportsInt
 
 from ortmulti import _core, errors
 from ortmulti._create import config_entries
@@ -78,6 +78,14 @@ class SessionOptions(ModelAdditions):
     """
 
     __slots__ = ()
+
+    if not TYPE_CHECKING:  # type checkers would take it for leave to set any attribute
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if not hasattr(type(self), name):
+                known = [one for one in dir(type(self)) if not one.startswith("_")]
+                raise AttributeError(f"SessionOptions has no option {name!r}{_checks.did_you_mean(name, known)}")
+            super().__setattr__(name, value)
 
     def __reduce__(self) -> Never:
         # A copy would share the state, and a pickle cannot hold values and libraries.

@@ -17,6 +17,7 @@ from typing import Any, Literal, SupportsIndex, TypeAlias
 import numpy as np
 
 from ortmulti import errors
+from ortmulti._runtime import checks
 from ortmulti._runtime.libraries import OLDEST, release_of
 from ortmulti.errors import InvalidArgument, InvalidType
 
@@ -150,13 +151,8 @@ def _as_text(provider: str, name: str, value: object) -> str:
 
 
 def _why_unknown(provider: str, unknown: Iterable[str], known: Mapping[str, Option]) -> str:
-    import difflib  # here, as few programs need it
-
-    parts = []
-    for name in unknown:
-        near = difflib.get_close_matches(name.lower(), known, n=1)
-        parts.append(f"{name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
-    return f"{provider} has no option {', '.join(parts)}; it has {', '.join(known)}"
+    names = ", ".join(f"{name!r}{checks.did_you_mean(name, known)}" for name in unknown)
+    return f"{provider} has no option {names}; it has {', '.join(known)}"
 
 
 def _checked(provider: str, option: Option, value: object) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ortmulti import _core, provider_options
-from ortmulti._runtime import cuda_libraries, libraries, startup
+from ortmulti._runtime import checks, cuda_libraries, libraries, startup
 from ortmulti.devices import Device, check_devices_exist
 from ortmulti.errors import DeviceError, InvalidArgument, InvalidType, LibraryError
 from ortmulti.provider_options import CPU, CUDA
@@ -114,7 +114,11 @@ def loaded_release() -> str:
 
 def _why_unknown(name: str, available: list[str]) -> str:
     message = f"provider {name!r} is not one of this ONNX Runtime's: {', '.join(available)}"
-    if name in (CUDA, TENSORRT):
+    if name not in (CUDA, TENSORRT):
+        message += checks.did_you_mean(name, [*available, CUDA, TENSORRT])
+    elif _core.cuda_driver_version() is None:
+        message += f"; this machine has {_core.cuda_driver_problem()}: use {CPU!r}, or install the NVIDIA driver first"
+    else:
         runtime = libraries.find_onnxruntime()
         message += f"; {runtime.distribution} {runtime.version} is installed, which has no GPU support: " + (
             f'run `pip uninstall -y {runtime.distribution}` and then `pip install "ortmulti[gpu]"`'

@@ -103,13 +103,21 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         self._timeline = timeline
         self._options = session_arguments.in_effect(options, core)
 
+    @overload
+    def run(
+        self, output_names: Iterable[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
+    ) -> list[Array]: ...
+    @overload
     def run(
         self,
-        output_names: Iterable[str] | None,
-        input_feed: Mapping[str, Any],
+        output_names: Mapping[str, Any],
+        input_feed: Iterable[str] | None = None,
         run_options: RunOptions | None = None,
-    ) -> list[Any]:
-        """Runs the model once and returns the outputs that were asked for.
+    ) -> list[Array]: ...
+    def run(self, output_names: Any, input_feed: Any = None, run_options: RunOptions | None = None) -> list[Array]:
+        """Run the model once and return its outputs.
+
+        The inputs may also come first: ``run({"x": x})`` returns all outputs, ``run({"x": x}, ["y"])`` one.
 
         Args:
             output_names: Names of the outputs wanted, in the order wanted: a list or any other iterable but a str or a
@@ -124,8 +132,9 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
                 their active adapters cannot be read.
 
         Returns:
-            One value for each output, of the same kinds. Arrays are over the memory that ONNX Runtime wrote them to;
-            strings have dtype object, and float8e4m3fn has uint8, as in onnxruntime.
+            One array for each output. Arrays are over the memory that ONNX Runtime wrote them to; strings have dtype
+            object, and float8e4m3fn has uint8, as in onnxruntime. The annotation leaves out what few models return: a
+            list for a sequence, a dict for a map, and None for an empty optional.
 
         Raises:
             InvalidArgument: An unknown or missing name, or a rank or dimension that the model does not take.
@@ -138,6 +147,8 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         """
         if run_options is not None:
             run_options = to_run_options(run_options)
+        if input_feed is None or output_names.__class__ is dict:
+            output_names, input_feed = _names_and_feed(output_names, input_feed)
         return self._run(output_names, input_feed, run_options)
 
     def get_inputs(self) -> list[_core.NodeArg]:
@@ -233,6 +244,12 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         return f"<InferenceSession of {self._core.model()} on {self.device}{state}>"
 
 
+def _names_and_feed(first: Any, second: Any) -> tuple[Any, Any]:
+    """The two arguments of `InferenceSession.run` in onnxruntime's order."""
+    swapped = isinstance(first, Mapping) and not isinstance(second, Mapping)
+    return (second, first) if swapped else (first, second)
+
+
 class Sessions(Closing, Sequence[InferenceSession]):
     """One model's sessions on several devices, in the order in which they were asked for."""
 
@@ -272,6 +289,7 @@ class Sessions(Closing, Sequence[InferenceSession]):
         return f"<Sessions on {', '.join(self.devices)}>"
 
 
+@checks.known_arguments
 def create_sessions(
     model: Model,
     devices: str | int | Device | Iterable[str | int | Device] = "all",

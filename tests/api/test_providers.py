@@ -95,7 +95,9 @@ def test_a_gpu_that_cannot_be_used_is_an_error_that_says_why() -> None:
         text = str(caught.value)
         assert CUDA in text or "cuda:0" in text
         if not runtime.has_cuda:
-            assert 'pip install "ortmulti[gpu]"' in text
+            driver = _core.cuda_driver_version() is not None
+            assert ('pip install "ortmulti[gpu]"' if driver else "install the NVIDIA driver first") in text
+            assert driver or "uninstall" not in text
 
 
 def test_the_cpu_never_hides_a_gpu_in_create_sessions(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 #include "core/base/device.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <system_error>
@@ -29,8 +30,19 @@ Device parse_device(std::string_view text) {
       return Device::cuda(index);
     }
   }
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](char letter) { return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + 32) : letter; });
+  std::string hint;
+  if (lower.find(',') != std::string::npos) {
+    hint = ". Several devices are a list, such as ['cuda:0', 'cuda:1']";
+  } else if (lower.rfind("gpu", 0) == 0) {
+    hint = " (did you mean 'cuda" + lower.substr(3) + "'?)";
+  } else if (lower != text) {
+    hint = " (did you mean '" + lower + "'?)";
+  }
   throw Error(ErrorKind::invalid_argument,
-              "unknown device '" + std::string(text) + "': expected 'cpu', 'cuda' or 'cuda:N'");
+              "unknown device '" + std::string(text) + "': expected 'all', 'cpu', 'cuda', 'cuda:N' or N" + hint);
 }
 
 bool has_nvidia_hardware(const std::string& sysfs) {

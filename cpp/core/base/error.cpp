@@ -18,7 +18,7 @@ bool speaks_of_memory(const std::string& text) {
 
 }  // namespace
 
-Error from_onnxruntime(const Ort::Exception& exception, const std::string& context) {
+Error from_onnxruntime(const Ort::Exception& exception, const std::string& context, const std::string& advice) {
   const std::string text = exception.what();
   const int code = exception.GetOrtErrorCode();
   ErrorKind kind = ErrorKind::fail;
@@ -27,7 +27,7 @@ Error from_onnxruntime(const Ort::Exception& exception, const std::string& conte
   } else if (code >= static_cast<int>(ErrorKind::fail) && code <= static_cast<int>(ErrorKind::device_reset)) {
     kind = static_cast<ErrorKind>(code);
   }
-  return Error(kind, context.empty() ? text : context + ": " + text);
+  return Error(kind, (context.empty() ? "" : context + ": ") + (advice.empty() ? "" : advice + "\n") + text);
 }
 
 std::string megabytes(std::uint64_t bytes) { return std::to_string(bytes / 1'000'000) + " MB"; }

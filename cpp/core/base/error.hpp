@@ -52,7 +52,8 @@ class Error : public std::runtime_error {
 /// A number of bytes as messages give it: "123 MB".
 std::string megabytes(std::uint64_t bytes);
 
-/// ONNX Runtime's exception as ours: its code is kept, its text follows `context` ("creating a session on cuda:1").
-Error from_onnxruntime(const Ort::Exception& exception, const std::string& context);
+/// ONNX Runtime's exception as ours: its code is kept, its text follows `context` ("creating a session on cuda:1") and,
+/// in a line of its own, the advice, where there is any.
+Error from_onnxruntime(const Ort::Exception& exception, const std::string& context, const std::string& advice = "");
 
 }  // namespace ortmulti

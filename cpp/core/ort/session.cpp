@@ -12,6 +12,7 @@
 #include "core/base/fork.hpp"
 #include "core/cuda/capture_lock.hpp"
 #include "core/cuda/startup.hpp"
+#include "core/ort/advice.hpp"
 #include "core/ort/value.hpp"
 
 namespace ortmulti {
@@ -29,15 +30,16 @@ Error with_device_memory(const Error& error, const Device& device) {
   return Error(error.kind(), message);
 }
 
-// Does a step towards what `made` will hold. An error frees that, and says in what it happened and how much memory
-// there is where a GPU's is exhausted.
-template <typename Made, typename Step>
-void make_part(std::shared_ptr<Made>& made, const std::string& context, const Device& device, Step step) {
+// Does a step towards what `made` will hold. An error frees that, and says in what it happened, what to do, and how
+// much memory there is where a GPU's is exhausted. `advise` gets ONNX Runtime's text.
+template <typename Made, typename Advise, typename Step>
+void make_part(std::shared_ptr<Made>& made, const std::string& context, const Device& device, const Advise& advise,
+               Step step) {
   try {
     step();
   } catch (const Ort::Exception& exception) {
     made.reset();
-    const Error error = from_onnxruntime(exception, context);
+    const Error error = from_onnxruntime(exception, context, advise(exception.what()));
     throw device.is_cuda() && error.kind() == ErrorKind::out_of_memory ? with_device_memory(error, device) : error;
   } catch (const Error& error) {
     throw Error(error.kind(), context + ": " + error.what());
@@ -135,11 +137,12 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
     startup.wait_for_libraries(timeline);
   }
   const std::string context = "creating a session of " + description->model + " on " + name;
+  const auto advise = [&](const std::string& text) { return advice_on_model(model, text, runtime.version()); };
   auto opened = std::make_shared<Opened>();
   opened->additions = std::make_shared<const ModelAdditions>(options.additions);
   Ort::SessionOptions ort_options{nullptr};
   std::shared_ptr<ThreadGroup> threads;
-  make_part(opened, context, device, [&] {
+  make_part(opened, context, device, advise, [&] {
     const ScopedSpan span(timeline, "prepare session", name);
     ort_options = to_onnxruntime(options, with_compute_stream(description->providers, device, opened->compute_stream));
     if (is_on(options, "session.use_env_allocators")) {
@@ -162,7 +165,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
       throw from_onnxruntime(exception, context);
     }
   }
-  make_part(opened, context, device, [&] {
+  make_part(opened, context, device, advise, [&] {
     std::optional<WeightUseWatch> watch;
     if (opened->weights) {
       opened->weights->add_to(ort_options);
@@ -291,7 +294,8 @@ Session::Lock Session::lock_for_use() {
 }
 
 Error Session::closed_error() const {
-  return Error(ErrorKind::closed, "the session of " + model() + " on " + to_string(device()) + " is closed");
+  return Error(ErrorKind::closed, "the session of " + model() + " on " + to_string(device()) +
+                                      " is closed: create it again, or use it inside its 'with' block");
 }
 
 void Session::run(const Ort::RunOptions& run_options, const char* const* input_names, const Ort::Value* inputs,
@@ -329,7 +333,8 @@ void Session::run_guarded(std::uint64_t shapes, const Run& run) const {
 }
 
 Error Session::run_error(const Ort::Exception& exception) const {
-  const Error error = from_onnxruntime(exception, "running " + model() + " on " + to_string(device()));
+  const Error error = from_onnxruntime(exception, "running " + model() + " on " + to_string(device()),
+                                       advice_on_inputs(inputs(), exception.what()));
   return device().is_cuda() && error.kind() == ErrorKind::out_of_memory ? with_device_memory(error, device()) : error;
 }
 

@@ -38,7 +38,7 @@ void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners) {
   std::vector<std::unique_ptr<Worker>> added;
   Lock lock(mutex_);
   if (closing_) {
-    throw Error(ErrorKind::closed, "the pool is closed");
+    throw Error(ErrorKind::closed, "the pool is closed: load the model again, or use the pool inside its 'with' block");
   }
   added.reserve(runners.size());
   workers_.reserve(workers_.size() + runners.size());

@@ -83,7 +83,7 @@ void Pool::check_accepted(const Request& request) const {
     std::rethrow_exception(failure_);
   }
   if (closing_) {
-    throw Error(ErrorKind::closed, "the pool is closed");
+    throw Error(ErrorKind::closed, "the pool is closed: load the model again, or use the pool inside its 'with' block");
   }
   std::string problems;
   bool known = false;
@@ -101,7 +101,8 @@ void Pool::check_accepted(const Request& request) const {
     return;
   }
   if (!known && request.device) {
-    throw Error(ErrorKind::invalid_argument, "the pool has no session on " + to_string(*request.device));
+    throw Error(ErrorKind::invalid_argument, "the pool has no session on " + to_string(*request.device) +
+                                                 ": name one of Pool.devices, or add it with Pool.add_devices");
   }
   throw Error(ErrorKind::device, "the pool has no session left that could run this: " + problems);
 }
@@ -110,7 +111,7 @@ void Pool::expect(const Device& device, std::size_t sessions) {
   check_process();
   const Lock lock(mutex_);
   if (closing_) {
-    throw Error(ErrorKind::closed, "the pool is closed");
+    throw Error(ErrorKind::closed, "the pool is closed: load the model again, or use the pool inside its 'with' block");
   }
   Group& group = group_of(device);
   group.expected += sessions;

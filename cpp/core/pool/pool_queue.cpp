@@ -1,5 +1,10 @@
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <ratio>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -268,7 +273,7 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
   for (;;) {
     if (request->deadline && *request->deadline <= Clock::now()) {
       room_.notify_one();  // there may be room all the same, and another thread that waits for it
-      throw Error(ErrorKind::deadline, "the request's deadline passed before there was room for it");
+      std::rethrow_exception(deadline_error(*request, "the request could not begin within "));
     }
     joined = join_forming(request);
     idle = joined ? nullptr : idle_worker(*request);
@@ -321,8 +326,12 @@ bool Pool::cancel(const std::shared_ptr<Request>& request) {
 }
 std::exception_ptr Pool::deadline_error(const Request& request, const std::string& what) {
   const auto allowed = request.deadline.value_or(request.submitted) - request.submitted;
-  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(allowed).count();
-  return make_error(ErrorKind::deadline, what + std::to_string(milliseconds) + " ms");
+  using Tenths = std::chrono::duration<std::int64_t, std::ratio<1, 10'000>>;
+  const std::int64_t tenths = std::max<std::int64_t>(0, std::chrono::ceil<Tenths>(allowed).count());
+  const std::string milliseconds =
+      std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10));
+  return make_error(ErrorKind::deadline,
+                    what + milliseconds + " ms: give a longer timeout, in seconds, or send fewer requests at once");
 }
 
 void Pool::start_timer(const Request& request) {

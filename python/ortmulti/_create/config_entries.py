@@ -254,6 +254,8 @@ def first_release(key: str) -> str:
 def check_session_entry(key: str, value: str) -> None:
     """Raises InvalidArgument where a key of session options that ONNX Runtime defines cannot have this value."""
     _check_value(key, value)
+    if not first_release(key) and (meant := checks.did_you_mean(key, _RELEASE_OF, 0.9)):
+        _LOGGER.warning("ONNX Runtime has no config entry %r%s: it is passed on and has no effect there", key, meant)
     if key == AFFINITIES:
         checks.affinities(key, value)
     if key.endswith("spin_backoff_max") and key in _INTEGERS and (number := int(value)) & (number - 1):

@@ -284,7 +284,9 @@ class Tuning:
         try:
             content = read_json(name, _MAX_BYTES)
         except OSError as error:
-            raise NoSuchFile(f"the tuning '{name}' cannot be read: {error.strerror or error}") from error
+            raise NoSuchFile(
+                f"the tuning '{name}' cannot be read: {error.strerror or error}; `ortmulti tune` makes one"
+            ) from error
         except ValueError as error:
             raise InvalidArgument(f"'{name}' is no tuning: {error}") from error
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from ortmulti._create import config_entries
+from ortmulti._runtime import checks
 from ortmulti._runtime.libraries import release_of
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.options import ExecutionMode, GraphOptimizationLevel
@@ -166,8 +166,7 @@ def variables(options: Mapping[str, Scalar]) -> dict[str, str]:
 
 def near(name: str, names: Mapping[str, Any] | set[str]) -> str:
     """What an error adds about the name that may have been meant."""
-    found = difflib.get_close_matches(name, names, n=1)
-    return f" (did you mean {found[0]!r}?)" if found else f"; there are {', '.join(sorted(names))}"
+    return checks.did_you_mean(name, names) or f"; there are {', '.join(sorted(names))}"
 
 
 def describe(options: Mapping[str, Scalar]) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from enum import Enum
 
     _Member = TypeVar("_Member", bound=Enum)
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 INT_MAX = 2**31 - 1
 SIZE_MAX = 2**63 - 1
@@ -90,6 +94,38 @@ def member(enum: type[_Member], name: str, value: object) -> _Member:
         raise InvalidArgument(f"{name} is one of {', '.join(m.name for m in enum)}, not {found}") from None
 
 
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """What an error adds about an unknown name: the known one that is nearly the same; empty where there is none."""
+    import difflib  # few programs need it
+
+    by_lower = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
+    return f" (did you mean {by_lower[near[0]]!r}?)" if near else ""
+
+
+_ELSEWHERE = {"providers": "devices", "sess_options": "options", "num_sessions": "sessions_per_device"}
+
+
+def known_arguments(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Decorate a function: a keyword that it does not have is an error that names the one that was meant."""
+    code = function.__code__
+    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+    @functools.wraps(function)
+    def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        for name in kwargs:
+            if name not in known:
+                meant = _ELSEWHERE.get(name)
+                hint = f" (did you mean {meant!r}?)" if meant else did_you_mean(name, known)
+                raise InvalidType(
+                    f"{function.__name__}() got an unexpected keyword argument {name!r}"
+                    f"{hint or ': it takes ' + ', '.join(known)}"
+                )
+        return function(*args, **kwargs)
+
+    return call
+
+
 def choice(name: str, value: object, choices: Sequence[object]) -> None:
     """Accept one of several values."""
     if value not in choices:
@@ -97,12 +133,15 @@ def choice(name: str, value: object, choices: Sequence[object]) -> None:
         raise InvalidArgument(f"{name} is {', '.join(others)} or {last}, not {value!r}")
 
 
-def instance(name: str, value: object, kind: type, *, optional: bool = False) -> None:
-    """Accept an object of one of ortmulti's classes, or None if it is optional."""
+def instance(name: str, value: object, kind: type, *, optional: bool = False, example: str = "") -> None:
+    """Accept an object of one of ortmulti's classes, or None if it is optional. An error gives the example."""
     if not (isinstance(value, kind) or (optional and value is None)):
         article = "an" if kind.__module__.startswith("ortmulti") else "a"
         package = "ortmulti." if article == "an" else ""
-        raise InvalidType(f"{name} is {article} {package}{kind.__name__}{' or None' * optional}, not {value!r}")
+        raise InvalidType(
+            f"{name} is {article} {package}{kind.__name__}{' or None' * optional}, not {value!r}"
+            + (f": for example {example}" if example else "")
+        )
 
 
 def sequence(name: str, value: object, of: str = "") -> list[Any]:
@@ -160,23 +199,25 @@ def model(value: Any) -> CheckedModel:
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
         if len(value) == 0:
-            raise InvalidArgument._of_runtime("the model is empty: 0 bytes")
+            raise InvalidArgument._of_runtime("the model is empty: 0 bytes; give the bytes of an .onnx file")
         return value
     if not isinstance(value, (str, os.PathLike)):
-        raise InvalidType(f"a model is a path or bytes, not {type(value).__name__}")
+        hint = ": give its SerializeToString(), or the path of its file" if hasattr(value, "SerializeToString") else ""
+        raise InvalidType(f"a model is a path or bytes, not {type(value).__name__}{hint}")
     path = os.fspath(value)
     try:
         status = os.stat(path)  # noqa: PTH116  # pathlib takes 3 ms to import
     except FileNotFoundError:
-        raise NoSuchFile._of_runtime(f"there is no model file '{path}'") from None
+        here = os.getcwd()  # noqa: PTH109  # pathlib takes 3 ms to import
+        raise NoSuchFile._of_runtime(f"there is no model file '{path}' in {here!r}: check the path") from None
     except OSError as error:
         raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: {error.strerror}") from error
     except ValueError as error:  # a NUL character, or one that cannot be encoded
         raise NoSuchFile._of_runtime(f"no file can have the path {path!r}: {error}") from error
     if stat.S_ISDIR(status.st_mode):
-        raise NoSuchFile._of_runtime(f"'{path}' is a directory, not a model file")
+        raise NoSuchFile._of_runtime(f"'{path}' is a directory, not a model file: name the .onnx file in it")
     if not os.access(path, os.R_OK):
         raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: permission denied")
     if status.st_size == 0:
-        raise InvalidArgument._of_runtime(f"the model file '{path}' is empty: 0 bytes")
+        raise InvalidArgument._of_runtime(f"the model file '{path}' is empty: 0 bytes. Copy or download it again")
     return path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from types import TracebackType
-from typing import Self
+from typing import Never, Self
 
 
 class Closing(abc.ABC):
@@ -13,6 +13,12 @@ class Closing(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Frees what it holds."""
+
+    def __reduce__(self) -> Never:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied or pickled, since it belongs to its process: load the model in "
+            "each process"
+        )
 
     def __enter__(self) -> Self:
         return self

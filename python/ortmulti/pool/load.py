@@ -55,6 +55,7 @@ class _Reporter:
         self._progress(LoadProgress(*self._bytes, time.monotonic() - self._start, *self._sessions, device))
 
 
+@checks.known_arguments
 def load(
     model: Model,
     devices: str | int | Device | Iterable[str | int | Device] = "all",
@@ -168,7 +169,7 @@ def load(
     from ortmulti.pool.members import Members
     from ortmulti.pool.pool import Pool
 
-    checks.instance("batching", batching, Batching, optional=True)
+    checks.instance("batching", batching, Batching, optional=True, example="ortmulti.Batching(max_size=8)")
     if tuning is not None:
         from ortmulti._create.tuning import use_for_request
 

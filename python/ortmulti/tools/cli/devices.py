@@ -119,7 +119,8 @@ def _describe_libraries(driver: int | None, problem: str | None, any_device: boo
         found = _cuda.find_cuda_libraries(runtime)
         libraries["missing"] = list(found.missing)
         libraries["missing_optional"] = list(found.missing_optional)
-        reasons += _cuda.why_no_cuda(runtime)
+        if not problem:  # without a driver no library helps, and the CPU needs none
+            reasons += _cuda.why_no_cuda(runtime)
         for path, source in zip(found.found, found.sources, strict=True):
             # Opening them is the one proof that they work; without a GPU it would prove nothing and cost memory.
             failure = _why_not_opened(path) if any_device and not found.missing else None
@@ -136,7 +137,7 @@ def _describe_libraries(driver: int | None, problem: str | None, any_device: boo
         if driver is not None and (too_old := _cuda.why_driver_too_old(runtime, driver)):
             reasons.append(too_old)
     if problem:
-        reasons.append(problem)
+        reasons.insert(0, f"{problem}: install the NVIDIA driver; the CPU works without it")
     elif not any_device:
         hint = ": CUDA_VISIBLE_DEVICES leaves none of this machine's" if any_hidden else ""
         reasons.append(f"this process sees no GPU{hint}")

@@ -1,0 +1,141 @@
+#include "core/ort/advice.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+#include "core/base/error.hpp"
+#include "core/base/file.hpp"
+#include "core/onnx/index.hpp"
+#include "core/onnx/wire.hpp"
+
+namespace ortmulti {
+namespace {
+
+constexpr std::string_view lfs_pointer = "version https://git-lfs";
+constexpr unsigned char ir_version_tag = 0x08;  // a model's first field
+
+// What follows `before` in a text, up to the first of `ends`; nothing without `before`.
+std::optional<std::string> part(const std::string& text, std::string_view before, const char* ends) {
+  const std::size_t found = text.find(before);
+  if (found == std::string::npos) {
+    return std::nullopt;
+  }
+  const std::size_t begin = found + before.size();
+  return text.substr(begin, text.find_first_of(ends, begin) - begin);
+}
+
+// The model's bytes, with the file that they are read from.
+struct Source {
+  explicit Source(const ModelSource& model)
+      : file(model.in_memory ? nullptr : std::make_unique<const InputFile>(model.path)),
+        bytes(file ? ModelBytes(*file)
+                   : ModelBytes(static_cast<const unsigned char*>(model.bytes), std::uint64_t{model.size})) {}
+
+  std::unique_ptr<const InputFile> file;
+  ModelBytes bytes;
+};
+
+std::string on_unreadable(const ModelSource& model) {
+  Source source(model);
+  std::string head;
+  source.bytes.append_to(head, 0, std::min<std::uint64_t>(source.bytes.size(), lfs_pointer.size()));
+  if (head == lfs_pointer) {
+    return "this is a git-lfs pointer, not the model itself: run 'git lfs pull' in its repository";
+  }
+  if (source.bytes.size() == 0 || source.bytes.at(0) != ir_version_tag) {
+    return "this is not an ONNX model: give the path of an .onnx file, or its bytes";
+  }
+  try {
+    WireMessage message(source.bytes);
+    for (WireField field; message.next(field);) {
+    }
+  } catch (const Error&) {
+    return "the model is incomplete or damaged: its " + std::to_string(source.bytes.size()) +
+           " bytes end within a field. Copy or download it again";
+  }
+  return "the model is damaged, or is not ONNX: export, copy or download it again";
+}
+
+std::string on_external_data(const ModelSource& model) {
+  if (model.in_memory) {
+    return "a model in bytes cannot find its data files: load it by its path, or name their folder in the config entry "
+           "'session.model_external_initializers_file_folder_path'";
+  }
+  Source source(model);
+  const std::filesystem::path folder = std::filesystem::path(model.path).parent_path();
+  std::string missing;
+  for (const std::string& location : external_locations(index_model(source.bytes))) {
+    std::error_code error;
+    if (!std::filesystem::exists(folder / location, error)) {
+      missing += (missing.empty() ? "'" : ", '") + location + "'";
+    }
+  }
+  return missing.empty() ? "" : "the model needs " + missing + " beside it: copy its data files there too";
+}
+
+std::string shape_of(const ValueInfo& declared) {
+  std::string text;
+  for (std::size_t i = 0; i < declared.shape.size(); ++i) {
+    const std::string& name = declared.dimension_names[i];
+    text += (i == 0 ? "" : ", ") + (declared.shape[i] >= 0 ? std::to_string(declared.shape[i])
+                                    : name.empty()         ? "any"
+                                                           : name);
+  }
+  return "(" + text + (declared.shape.size() == 1 ? ",)" : ")");
+}
+
+}  // namespace
+
+std::string advice_on_model(const ModelSource& model, const std::string& text, const std::string& version) {
+  const auto has = [&](const char* phrase) { return text.find(phrase) != std::string::npos; };
+  const std::string runtime = "ONNX Runtime " + version;
+  try {
+    if (has("rotobuf parsing failed") || has("ModelProto does not have a graph")) {
+      return on_unreadable(model);
+    }
+    if (has("External data path") || has("external data")) {
+      return on_external_data(model);
+    }
+    if (const auto newest = part(text, "max supported IR version: ", " \n")) {
+      return "the model has IR version " + part(text, "Unsupported model IR version: ", ", \n").value_or("?") +
+             ", and " + runtime + " reads up to " + *newest +
+             ": install a newer ONNX Runtime, or save the model with an older ir_version";
+    }
+    if (const auto opset = part(text, "released onnx opset versions. Opset ", " ")) {
+      return "the model has opset " + *opset + ", which is too new for " + runtime +
+             ": install a newer ONNX Runtime, or export the model with an older opset";
+    }
+    if (const auto name = part(text, "No Op registered for ", " ")) {
+      return "the model has the operator " + *name + ", which " + runtime +
+             " lacks: register the library that has it with SessionOptions.register_custom_ops_library, or install a "
+             "newer ONNX Runtime";
+    }
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the advice matters less than ONNX Runtime's text
+  }
+  return "";
+}
+
+std::string advice_on_inputs(const std::vector<ValueInfo>& inputs, const std::string& text) {
+  for (const ValueInfo& input : inputs) {
+    const std::string has = "input '" + input.name + "' has ";
+    const std::string takes = ", and the model takes " + shape_of(input) + ": ";
+    if (const auto rank = part(text, "Invalid rank for input: " + input.name + " Got: ", " ")) {
+      const bool one_less = *rank == std::to_string(input.shape.size() - 1);
+      return has + *rank + (*rank == "1" ? " dimension" : " dimensions") + takes +
+             (one_less ? "add the missing one, for example x[None] for the first" : "reshape the array");
+    }
+    if (const auto rest = part(text, "Got invalid dimensions for input: " + input.name + " for the following", "")) {
+      const std::string index = part(*rest, "index: ", " ").value_or("?");
+      return has + "the size " + part(*rest, "Got: ", " ").value_or("?") + " in dimension " + index + takes +
+             "give an array of that shape";
+    }
+  }
+  return "";
+}
+
+}  // namespace ortmulti

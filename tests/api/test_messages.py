@@ -1,0 +1,149 @@
+"""A beginner's mistakes: the first line of the message says what to do, and ONNX Runtime's own text follows."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import ortmulti
+from ortmulti import _core
+from tests.support import onnx_models
+
+X = np.ones((2, 64), np.float32)
+MODEL = onnx_models.matmul()
+
+
+def changed(change: Callable[[onnx.ModelProto], object]) -> bytes:
+    model = onnx_models.matmul_proto(layers=1)
+    change(model)
+    return model.SerializeToString()
+
+
+def set_opset(model: onnx.ModelProto) -> None:
+    model.opset_import[0].version = 999
+
+
+def set_ir_version(model: onnx.ModelProto) -> None:
+    model.ir_version = 99
+
+
+def set_operator(model: onnx.ModelProto) -> None:
+    model.graph.node[0].op_type = "Nosuch"
+
+
+@pytest.mark.parametrize(
+    ("content", "advice", "runtime"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "run 'git lfs pull'", "parsing failed"),
+        (b"import numpy\n" * 9, "this is not an ONNX model: give the path", "parsing failed"),
+        (MODEL[:-1], f"its {len(MODEL) - 1} bytes end within a field", "parsing failed"),
+        (changed(set_opset), "has opset 999, which is too new for ONNX Runtime", "guarantees"),
+        (changed(set_ir_version), "has IR version 99, and ONNX Runtime", "Unsupported model IR version"),
+        (changed(set_operator), "has the operator Nosuch, which ONNX Runtime", "No Op registered"),
+    ],
+    ids=["git-lfs", "text", "truncated", "opset", "ir", "operator"],
+)
+@pytest.mark.parametrize("from_file", [True, False])
+def test_a_refused_model_says_what_to_do(
+    content: bytes, advice: str, runtime: str, from_file: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ortmulti.Error) as caught:
+        ortmulti.load(path if from_file else content, "cpu")
+    first, _, rest = str(caught.value).partition("\n")
+    assert advice in first
+    assert runtime in rest.replace("*", "")
+
+
+def test_missing_data_files_are_named_and_bytes_have_none(tmp_path: Path) -> None:
+    path, data = onnx_models.write_external(tmp_path, onnx_models.matmul_proto(layers=1))
+    data.unlink()
+    with pytest.raises(ortmulti.Error, match=f"the model needs '{data.name}' beside it"):
+        ortmulti.load(path, "cpu")
+    with pytest.raises(ortmulti.Error, match="a model in bytes cannot find its data files: load it by its path"):
+        ortmulti.load(path.read_bytes(), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (X[0], r"'x' has 1 dimension, and the model takes \(n, 64\): add the missing one, for example x\[None\]"),
+        (X[None], r"'x' has 3 dimensions, and the model takes \(n, 64\): reshape the array"),
+        (X[:, 1:], r"'x' has the size 63 in dimension 1, and the model takes \(n, 64\): give an array of that shape"),
+        (X.astype(float), r"got dtype float64: convert it with array.astype\(numpy.float32\)"),
+    ],
+)
+def test_a_wrong_array_says_what_to_do(value: Any, advice: str) -> None:
+    with ortmulti.load(MODEL, "cpu") as pool:
+        for run in (pool.run, pool.sessions[0].run):
+            with pytest.raises(ortmulti.InvalidArgument, match=advice):
+                run(None, {"x": value})
+
+
+def test_the_inputs_may_come_first() -> None:
+    with ortmulti.InferenceSession(MODEL, providers=["CPUExecutionProvider"]) as session:
+        [expected] = session.run(None, {"x": X})
+        for outputs in (session.run({"x": X}), session.run({"x": X}, [session.get_outputs()[0].name])):
+            np.testing.assert_array_equal(outputs[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        ({"devices": "gpu"}, r"did you mean 'cuda'\?"),
+        ({"devices": "gpu:1"}, r"did you mean 'cuda:1'\?"),
+        ({"devices": "CPU"}, r"did you mean 'cpu'\?"),
+        ({"devices": "cpu,cpu"}, "Several devices are a list"),
+        ({"device": "cpu"}, r"unexpected keyword argument 'device' \(did you mean 'devices'\?\)"),
+        ({"providers": ["CPUExecutionProvider"]}, r"did you mean 'devices'\?"),
+        ({"batchng": None}, r"did you mean 'batching'\?"),
+        ({"zzz": None}, "it takes model, devices"),
+        ({"batching": 8}, r"not 8: for example ortmulti.Batching\(max_size=8\)"),
+    ],
+)
+def test_a_wrong_argument_of_load_names_the_right_one(arguments: dict[str, Any], advice: str) -> None:
+    with pytest.raises(ortmulti.InvalidArgument, match=advice):
+        ortmulti.load(MODEL, **arguments)
+
+
+@pytest.mark.skipif(_core.cuda_driver_version() is not None, reason="needs a machine without an NVIDIA driver")
+def test_without_a_driver_the_cpu_comes_before_another_onnxruntime() -> None:
+    with pytest.raises(ortmulti.DeviceError, match=r"no NVIDIA driver.*use devices='cpu', or 'all'"):
+        ortmulti.load(MODEL, "cuda")
+    with pytest.raises(ortmulti.InvalidArgument, match=r"did you mean 'CUDAExecutionProvider'\?"):
+        ortmulti.InferenceSession(MODEL, providers=["CudaExecutionProvider"])
+
+
+def test_a_timeout_that_looks_like_milliseconds_is_warned_of() -> None:
+    with ortmulti.load(MODEL, "cpu") as pool:
+        with pytest.warns(UserWarning, match="timeout=5000 is in seconds, that is 83 minutes"):
+            pool.run(None, {"x": X}, timeout=5000)
+        pool.run(None, {"x": X}, timeout=999)  # a warning would fail the test
+        pool.run(None, {"x": X}, timeout=1e9)
+
+
+def test_a_typo_in_a_configuration_key_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    options = ortmulti.SessionOptions()
+    with caplog.at_level(logging.WARNING, "ortmulti"):
+        options.add_session_config_entry("session.intra_op.allow_spining", "0")
+        options.add_session_config_entry("my.operator.library.level", "0")
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    [text] = caplog.messages
+    assert "did you mean 'session.intra_op.allow_spinning'?" in text
+    with pytest.raises(AttributeError, match="did you mean 'intra_op_num_threads'"):
+        options.intra_op_threads = 2  # type: ignore[attr-defined]
+
+
+def test_what_belongs_to_its_process_cannot_be_pickled() -> None:
+    with ortmulti.load(MODEL, "cpu") as pool:
+        for one in (pool, pool.sessions[0], pool.sessions):
+            with pytest.raises(TypeError, match="load the model in each process"):
+                pickle.dumps(one)
