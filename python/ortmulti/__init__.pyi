@@ -46,6 +46,7 @@ from ortmulti.arena import ArenaConfig as ArenaConfig
 from ortmulti.cache.optimize import OptimizedModel as OptimizedModel
 from ortmulti.cache.optimize import optimize as optimize
 from ortmulti.devices import Device as Device
+from ortmulti.devices import get_devices as get_devices
 from ortmulti.devices import parse_devices as parse_devices
 from ortmulti.errors import ClosedError as ClosedError
 from ortmulti.errors import DeadlineExceeded as DeadlineExceeded
@@ -107,7 +108,7 @@ from ortmulti.threads import Threads as Threads
 from ortmulti.threads import thread_counts as thread_counts
 from ortmulti.timeline import Span as Span
 from ortmulti.timeline import Timeline as Timeline
-from ortmulti.tools.diagnose.diagnosis import diagnose_model as diagnose_model
+from ortmulti.tools.diagnose.diagnosis import diagnose as diagnose
 from ortmulti.tools.tune.tuner import TuneResult as TuneResult
 from ortmulti.tools.tune.tuner import TuningInterrupted as TuningInterrupted
 from ortmulti.tools.tune.tuner import tune as tune

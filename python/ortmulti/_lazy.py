@@ -30,7 +30,7 @@ def attach(package: str, file: str) -> tuple[Callable[[str], object], Callable[[
     def get(name: str) -> object:
         module = module_of.get(name)
         if module is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
         from importlib import import_module
 
         if module == package:
@@ -39,4 +39,4 @@ def attach(package: str, file: str) -> tuple[Callable[[str], object], Callable[[
         setattr(sys.modules[package], name, value)
         return value
 
-    return get, lambda: sorted({*vars(sys.modules[package]), *module_of}), names
+    return get, lambda: names, names

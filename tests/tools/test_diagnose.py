@@ -218,7 +218,7 @@ def test_a_model_in_memory_is_never_cold() -> None:
 
 
 def test_the_public_name() -> None:
-    assert ortmulti.diagnose_model is diagnose
+    assert ortmulti.diagnose is diagnose
 
 
 def _of(document: dict[str, Any], experiment: str) -> list[dict[str, Any]]:

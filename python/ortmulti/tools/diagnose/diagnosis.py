@@ -23,7 +23,7 @@ from ortmulti.tools.measure import fresh_process, page_cache, results
 from ortmulti.tools.measure.rounds import rotated, round_numbers
 from ortmulti.tools.models import sample_inputs
 
-__all__ = ["diagnose", "diagnose_model"]
+__all__ = ["diagnose"]
 
 _DEVICES_TIMEOUT = 120.0
 # What a further session adds is compared with what it adds to these.
@@ -115,11 +115,6 @@ def diagnose(
         )
         bench.cache.mkdir()
         return _measure(bench, found)
-
-
-# As `ortmulti` has it, where "diagnose" is this package.
-diagnose_model = diagnose
-"""Find out where a model's start spends its time, and which one change would help most."""
 
 
 def _measure(bench: Bench, found: Mapping[str, Any]) -> dict[str, Any]:
