@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
-
-import numpy as np
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from ortmulti import _core
 from ortmulti import providers as _providers
+from ortmulti._core import ModelMetadata, NodeArg
 from ortmulti._create import core_sessions, session_arguments
 from ortmulti._create.creation import Creation
 from ortmulti._create.foreign_options import to_run_options, to_session_options
-from ortmulti._create.request import CreationRequest, Model, Optimize, Progress, Serialize, Strategy
+from ortmulti._create.request import CreationRequest
 from ortmulti._create.session_calls import SessionCalls
 from ortmulti._runtime import checks
 from ortmulti._runtime.closing import Closing
@@ -25,11 +24,11 @@ from ortmulti.options import RunOptions, SessionOptions
 from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ortmulti._create.tuning import Tuning
 
 __all__ = ["InferenceSession", "Sessions", "create_sessions"]
-
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class InferenceSession(SessionCalls, ValueRuns, Closing):
@@ -70,7 +69,7 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
 
     def __init__(
         self,
-        path_or_bytes: Model,
+        path_or_bytes: str | os.PathLike[str] | bytes | bytearray | memoryview,
         sess_options: SessionOptions | None = None,
         providers: Sequence[str | tuple[str, Mapping[Any, Any]]] | None = None,
         provider_options: Sequence[Mapping[Any, Any]] | None = None,
@@ -106,15 +105,17 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
     @overload
     def run(
         self, output_names: Iterable[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
-    ) -> list[Array]: ...
+    ) -> list[NDArray[Any]]: ...
     @overload
     def run(
         self,
         output_names: Mapping[str, Any],
         input_feed: Iterable[str] | None = None,
         run_options: RunOptions | None = None,
-    ) -> list[Array]: ...
-    def run(self, output_names: Any, input_feed: Any = None, run_options: RunOptions | None = None) -> list[Array]:
+    ) -> list[NDArray[Any]]: ...
+    def run(
+        self, output_names: Any, input_feed: Any = None, run_options: RunOptions | None = None
+    ) -> list[NDArray[Any]]:
         """Run the model once and return its outputs.
 
         The inputs may also come first: ``run({"x": x})`` returns all outputs, ``run({"x": x}, ["y"])`` one.
@@ -151,20 +152,20 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
             output_names, input_feed = _names_and_feed(output_names, input_feed)
         return self._run(output_names, input_feed, run_options)
 
-    def get_inputs(self) -> list[_core.NodeArg]:
+    def get_inputs(self) -> list[NodeArg]:
         """The model's inputs: ``name``, ``type`` such as ``"tensor(float)"`` and ``shape``, a list of int, of str
         for a named open dimension, and of None for another open one."""
         return self._core.inputs()
 
-    def get_outputs(self) -> list[_core.NodeArg]:
+    def get_outputs(self) -> list[NodeArg]:
         """The model's outputs, as `get_inputs`."""
         return self._core.outputs()
 
-    def get_overridable_initializers(self) -> list[_core.NodeArg]:
+    def get_overridable_initializers(self) -> list[NodeArg]:
         """Inputs that have a default value in the model, as `get_inputs`."""
         return self._core.overridable_initializers()
 
-    def get_modelmeta(self) -> _core.ModelMetadata:
+    def get_modelmeta(self) -> ModelMetadata:
         """The model's metadata: producer_name, graph_name, domain, description, version, custom_metadata_map."""
         return self._core.metadata()
 
@@ -291,16 +292,16 @@ class Sessions(Closing, Sequence[InferenceSession]):
 
 @checks.known_arguments
 def create_sessions(
-    model: Model,
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview,
     devices: str | int | Device | Iterable[str | int | Device] = "all",
     sessions_per_device: int = 1,
     options: SessionOptions | None = None,
     provider_options: Mapping[str, Any] | None = None,
-    serialize: Serialize | None = None,
-    progress: Progress | None = None,
+    serialize: Literal["none", "device", "all"] | None = None,
+    progress: Callable[[int, int, str], object] | None = None,
     *,
-    strategy: Strategy = "shared",
-    optimize: Optimize = "auto",
+    strategy: Literal["shared", "native"] = "shared",
+    optimize: Literal["auto", "never", "offline"] = "auto",
     loader: LoaderOptions | None = None,
     tuning: str | os.PathLike[str] | Tuning | None = None,
 ) -> Sessions:

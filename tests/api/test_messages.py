@@ -6,11 +6,12 @@ import logging
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type
 
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 
 import ortmulti
 from ortmulti import _core
@@ -90,7 +91,7 @@ def test_a_wrong_array_says_what_to_do(value: Any, advice: str) -> None:
 
 def test_the_inputs_may_come_first() -> None:
     with ortmulti.InferenceSession(MODEL, providers=["CPUExecutionProvider"]) as session:
-        [expected] = session.run(None, {"x": X})
+        [expected] = assert_type(session.run(None, {"x": X}), list[NDArray[Any]])
         for outputs in (session.run({"x": X}), session.run({"x": X}, [session.get_outputs()[0].name])):
             np.testing.assert_array_equal(outputs[0], expected)
 

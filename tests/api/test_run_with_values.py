@@ -40,8 +40,8 @@ def test_runs_with_values_give_onnxruntimes_results(
     for ours, expected in zip(outputs, wanted, strict=True):
         assert isinstance(ours, OrtValue)
         np.testing.assert_array_equal(ours.numpy(), expected.numpy())
-    for ours, expected in zip(session.run(order, {"a": make(A), "b": B}), wanted, strict=True):
-        np.testing.assert_array_equal(ours, expected.numpy())
+    for array, expected in zip(session.run(order, {"a": make(A), "b": B}), wanted, strict=True):
+        np.testing.assert_array_equal(array, expected.numpy())
 
 
 def test_values_between_runs_are_of_types_that_numpy_does_not_have() -> None:

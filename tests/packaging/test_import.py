@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import ast
+import collections.abc
 import importlib
+import inspect
+import os
 import pickle
 import subprocess
 import sys
 import sysconfig
+import typing
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import numpy.typing
 import pytest
 
 import ortmulti
@@ -157,3 +164,42 @@ def test_free_threaded_python_stays_without_its_lock() -> None:
     """A warning would be an error, and the lock switched on, where the extension asked for it."""
     code = "import sys, numpy, ortmulti; ortmulti.load; print(sys._is_gil_enabled())"
     assert check_child(code, environment={"PYTHON_GIL": None}) == "False\n"
+
+
+def public_annotations() -> Iterator[tuple[str, str]]:
+    """The annotations of public functions and methods, as `help` shows them."""
+    for name in vars(ortmulti)["__all__"]:
+        value = getattr(ortmulti, name)
+        members = [(name, value)]
+        if isinstance(value, type):
+            members = [(f"{name}.{key}", one) for key, one in vars(value).items() if not key.startswith("_")]
+        for path, member in members:
+            function = inspect.unwrap(member.fget if isinstance(member, property) else member)
+            if inspect.isfunction(function) and function.__module__.startswith("ortmulti"):
+                yield from ((path, text) for text in function.__annotations__.values() if isinstance(text, str))
+
+
+def test_annotations_name_what_a_reader_can_look_up() -> None:
+    """Public names of ortmulti, of typing, collections.abc, os and numpy.typing; no aliases of private modules."""
+    names = {**vars(typing), **vars(collections.abc), **vars(numpy.typing), "os": os, "np": np}
+    names.update((name, getattr(ortmulti, name)) for name in vars(ortmulti)["__all__"])
+    unknown = set()
+    for path, text in public_annotations():
+        try:
+            eval(text, dict(names))
+        except NameError as error:
+            unknown.add((path.partition(".")[0], error.name))
+    # matplotlib's, which may be absent; of a method for the package itself; an alias.
+    assert unknown <= {("Timeline", "Figure"), ("Timeline", "_core"), ("Pool", "Outputs")}
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["pool = ortmulti.load('m')\npool.r", "with ortmulti.load('m') as pool:\n    pool.r"],
+    ids=["assignment", "with"],
+)
+def test_an_interactive_shell_completes_the_methods_of_a_pool(code: str) -> None:
+    """By jedi, as IPython and Jupyter do."""
+    jedi = pytest.importorskip("jedi")
+    found = {one.name for one in jedi.Interpreter(code, [{"ortmulti": ortmulti}]).complete()}
+    assert {"run", "run_async", "ready", "remove_devices", "replace_model"} <= found

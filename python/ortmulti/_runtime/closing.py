@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import abc
 from types import TracebackType
-from typing import Never, Self
+from typing import Never, TypeVar
+
+_Self = TypeVar("_Self", bound="Closing")
 
 
 class Closing(abc.ABC):
@@ -20,7 +22,7 @@ class Closing(abc.ABC):
             "each process"
         )
 
-    def __enter__(self) -> Self:
+    def __enter__(self: _Self) -> _Self:  # jedi, and so IPython, completes no Self
         return self
 
     def __exit__(

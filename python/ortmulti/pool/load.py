@@ -12,15 +12,14 @@ from ortmulti.errors import InvalidArgument, InvalidType
 
 # Other modules are imported by `load`, while the driver starts.
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from ortmulti._create.request import CreationRequest, Model, Optimize, Serialize, Strategy
+    from ortmulti._create.request import CreationRequest
     from ortmulti._create.tuning import Tuning
     from ortmulti.devices import Device
-    from ortmulti.loader import LoaderOptions, OnLoadProgress
+    from ortmulti.loader import LoaderOptions, LoadProgress, OnLoadProgress
     from ortmulti.options import SessionOptions
     from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
-    from ortmulti.pool.engine import BackendName
     from ortmulti.pool.pool import Pool
 
 __all__ = ["load"]
@@ -57,16 +56,16 @@ class _Reporter:
 
 @checks.known_arguments
 def load(
-    model: Model,
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview,
     devices: str | int | Device | Iterable[str | int | Device] = "all",
     sessions_per_device: int = 1,
     options: SessionOptions | None = None,
     provider_options: Mapping[str, Any] | None = None,
     *,
-    strategy: Strategy = "shared",
-    optimize: Optimize = "auto",
-    serialize: Serialize | None = None,
-    progress: OnLoadProgress | None = None,
+    strategy: Literal["shared", "native"] = "shared",
+    optimize: Literal["auto", "never", "offline"] = "auto",
+    serialize: Literal["none", "device", "all"] | None = None,
+    progress: Callable[[LoadProgress], object] | None = None,
     loader: LoaderOptions | None = None,
     max_queue: int | None = None,
     batching: Batching | None = None,
@@ -75,7 +74,7 @@ def load(
     require: Literal["all", "any"] = "all",
     in_flight: int = 3,
     cuda_graph: CudaGraph | bool = False,
-    backend: BackendName = "core",
+    backend: Literal["core", "threads", "processes"] = "core",
     tuning: str | os.PathLike[str] | Tuning | None = None,
     version: str = "",
 ) -> Pool:

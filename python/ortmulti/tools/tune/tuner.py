@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ortmulti import _core
 from ortmulti._create.tuning import Tuning, describe_machine, describe_model
@@ -30,10 +30,8 @@ from ortmulti.tools.tune.space import (
     OBJECTIVES,
     Choice,
     Host,
-    Objective,
     Setting,
     Space,
-    Through,
     advice,
     space,
 )
@@ -83,11 +81,11 @@ class TuningInterrupted(KeyboardInterrupt):
 
 def tune(
     model: str | os.PathLike[str],
-    objective: Objective = "latency",
+    objective: Literal["latency", "throughput", "creation", "memory"] = "latency",
     *,
     inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     devices: str | int | Device | Iterable[str | int | Device] = "all",
-    through: Through = "pool",
+    through: Literal["pool", "session"] = "pool",
     budget: float | None = BUDGET,
     tolerance: float | None = None,
     only: Sequence[str] | None = None,
