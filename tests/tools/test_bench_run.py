@@ -302,15 +302,33 @@ def document(**changes: Any) -> dict[str, Any]:
 def test_tables_and_markdown_have_every_case() -> None:
     whole = document()
     console = Console(width=400)
-    [table] = tables.run_tables(whole, console)
+    [table] = tables.run_tables(whole, console, details=True)
     assert table.row_count == len(whole["rows"])
-    narrow = tables.run_tables(whole, Console(width=90))
+    narrow = tables.run_tables(whole, Console(width=90), details=True)
     assert len(narrow) > 1
+    assert len(tables.run_tables(whole, Console(width=90))) == 1
     text = tables.markdown(whole)
+    assert "asked late" not in text
     assert text.count("| open, 0.5x |") == 6
     assert "processes (2 unanswered)" in text
     assert "of 50.0" not in text.split("\n")[4]  # a closed loop is offered nothing
     assert "in brackets" in text
+
+
+@pytest.mark.parametrize(
+    ("rates", "sentence"),
+    [
+        ((100.0, 50.0), "core wins with 100 answers a second, 2.00 times as many as threads, the next one."),
+        ((50.0, 50.0), "core gives 50.0 answers a second, with no clear difference from threads."),
+    ],
+)
+def test_the_first_sentence_says_who_won(rates: tuple[float, float], sentence: str) -> None:
+    chosen = plan(variants=[serve.parse_variant(name) for name in ("core", "threads")])
+    round_of = {case: measurement(rates[case.variant.name == "threads"]) for case in chosen.cases()}
+    whole = document()
+    found = [row.as_json() for row in rows(chosen, [round_of, round_of], {})]
+    whole["rows"] = [row | {"model": whole["models"][0]["path"]} for row in found]
+    assert tables.headline(whole).endswith(sentence)
 
 
 @pytest.mark.parametrize("loads_there", [True, False])

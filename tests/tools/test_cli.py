@@ -263,6 +263,8 @@ def test_failed_measurement_ends_with_status_1_after_the_table(tmp_path: Path) -
         (("bench", "create", "absent.onnx", "--config", "shared:=1"), 1, "NAME=VALUE"),
         (("bench", "create", "absent.onnx", "--config", "magic:a=b"), 1, "'magic'"),
         (("bench", "create", "absent.onnx", "--contexts-ready", "--second-model"), 2, "exclude"),
+        (("bench", "create", "absent.onnx", "--plot", "p.xyz"), 1, "matplotlib does not write .xyz"),
+        (("diagnose", "absent.onnx", "--plot", "p.xyz"), 1, "matplotlib does not write .xyz"),
         (("bench", "gil", "absent.onnx"), 1, "absent.onnx"),
         (("bench", "gil", "absent.onnx", "--device", "cpu*2"), 1, "one device"),
     ],

@@ -342,9 +342,9 @@ def document() -> dict[str, Any]:
     )
 
 
-def rendered(document: dict[str, Any], width: int) -> list[str]:
+def rendered(document: dict[str, Any], width: int, details: bool = True) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
-    for table in tables.creation_tables(document, console):
+    for table in tables.creation_tables(document, console, details):
         console.print(table)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
@@ -361,6 +361,36 @@ def test_wide_table_has_every_figure_of_a_case_in_its_line(document: dict[str, A
     assert any("1/1 failed" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("sequential", "shared", "sentence"),
+    [
+        ([4.0, 6.0], [2.0, 2.2], "shared wins: created in 2.10 s, 2.38 times as fast as plain onnxruntime in a loop"),
+        ([2.0, 2.2], [4.0, 6.0], "plain onnxruntime in a loop wins: created in 2.10 s, 2.38 times as fast as shared."),
+        ([4.0, 6.0], [3.0, 4.5], "no clear difference: created in 3.75 s by shared, in 5.00 s by plain onnxruntime"),
+        ([], [2.0], "shared wins: created in 2.00 s. Not compared with plain onnxruntime in a loop"),
+        ([2.0], [], "plain onnxruntime in a loop takes 2.00 s."),
+        ([], [], "nothing was measured."),
+    ],
+)
+def test_the_first_sentence_says_who_won_by_how_much_and_over_what(
+    sequential: list[float], shared: list[float], sentence: str, document: dict[str, Any]
+) -> None:
+    cases = [Case(MODEL, ("cpu", "cpu"), name) for name in ("sequential", "shared")]
+    measured = [measurement("sequential", seconds) for seconds in sequential]
+    measured += [measurement("shared", seconds) for seconds in shared]
+    document["rows"] = json_rows(document, cases, measured)
+    assert tables.headline(document).startswith(f"model on cpu x2: {sentence}")
+    assert tables.markdown(document).startswith(tables.headline(document))
+
+
+def test_what_only_specialists_read_needs_details(document: dict[str, Any]) -> None:
+    plain, detailed = (tables.markdown(document, details) for details in (False, True))
+    for column in ("| S/N |", "(S-1)/(N-1)", "a session, s"):
+        assert column not in plain
+        assert column in detailed
+    assert "| speedup |" in plain
+
+
 def test_narrow_terminal_gets_two_tables_and_loses_nothing(document: dict[str, Any]) -> None:
     lines = rendered(document, 80)
     assert max(map(len, lines)) <= 80
@@ -369,8 +399,8 @@ def test_narrow_terminal_gets_two_tables_and_loses_nothing(document: dict[str, A
 
 
 def test_markdown_has_a_row_for_each_case(document: dict[str, Any]) -> None:
-    lines = tables.markdown(document).splitlines()
-    assert lines[0] == "### model, 2.00 GB, warm page cache, 2 repetitions"
+    lines = tables.markdown(document, details=True).splitlines()
+    assert lines[2] == "### model, 2.00 GB, warm page cache, 2 repetitions"
     table = [line for line in lines if line.startswith("|")]
     assert len({line.count("|") for line in table}) == 1
     assert len(table) == 2 + 3
@@ -382,7 +412,7 @@ def json_rows(document: dict[str, Any], cases: list[Case], measured: list[dict[s
 
 
 def test_floors_have_columns_where_they_were_measured(document: dict[str, Any]) -> None:
-    assert "floor" not in tables.markdown(document)
+    assert "floor" not in tables.markdown(document, details=True)
     cases = [Case(MODEL, ("cpu", "cpu"), name) for name in ("sequential", "shared")]
     floors = {"driver_floor": 1.5, "sequential_read": 2.0}
     measured = [
@@ -391,9 +421,9 @@ def test_floors_have_columns_where_they_were_measured(document: dict[str, Any]) 
     ]
     document["rows"] = json_rows(document, cases, measured)
     document["settings"] |= {"page_cache": "cold", "entry": False, "before": "nothing"}
-    text = tables.markdown(document)
+    text = tables.markdown(document, details=True)
     lines = text.splitlines()
-    assert lines[0] == "### model, 2.00 GB, cold page cache, without a cache entry, 2 repetitions"
+    assert lines[2] == "### model, 2.00 GB, cold page cache, without a cache entry, 2 repetitions"
     header, shared = (
         [cell.strip() for cell in line.split("|")] for line in lines if "| strategy |" in line or "| shared |" in line
     )

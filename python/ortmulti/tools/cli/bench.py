@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from ortmulti import _core
 from ortmulti._runtime.regular_file import write_atomically
-from ortmulti.errors import InvalidArgument, LibraryError
+from ortmulti.errors import InvalidArgument
 from ortmulti.tools import models, strategies
 from ortmulti.tools.create import Options, Plan, Progress, compare, failures, tables
 from ortmulti.tools.measure import devices, gil, results
@@ -35,6 +36,7 @@ ProviderOptions = Annotated[
 ConfigEntries = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="A session configuration entry; may be repeated.")
 ]
+Details = Annotated[bool, typer.Option("--details", help="Show the columns for specialists, too.")]
 Timeout = Annotated[float, typer.Option(help="Seconds that one measurement may take.")]
 
 INTERRUPTED = 130
@@ -104,6 +106,7 @@ def create(
     json: JsonFile = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None,
+    details: Details = False,
     demo: Annotated[
         bool,
         typer.Option("--demo", help="Make resnet50 and phi3-mini, as large as suits this machine, and compare them."),
@@ -147,12 +150,12 @@ def create(
         },
         timeout=timeout,
     )
-    if plot is not None:
-        require_matplotlib()
+    check_plot(plot)
     with steps() as step:
         document = compare(plan, lambda progress: step(progress.done, progress.total, _text(progress)))
-    show_tables(document, json, tables.creation_tables, tables.notes(document))
-    _write_files(document, json, plot, markdown)
+    make_tables = functools.partial(tables.creation_tables, details=details)
+    show_tables(document, json, tables.headline(document), make_tables, tables.notes(document, details))
+    _write_files(document, json, plot, markdown, details)
     end_with(failures(document), document["partial"])
 
 
@@ -222,12 +225,17 @@ def _text(progress: Progress) -> str:
     return f"{uncounted}{case.model.stem}, {case.strategy} on {devices.describe(case.devices)}"
 
 
-def require_matplotlib() -> None:
-    """Finds out before minutes of measuring that the plot cannot be drawn."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise LibraryError('--plot needs matplotlib: pip install "ortmulti[plot]"') from error
+def check_plot(path: Path | None) -> None:
+    """Find out before minutes of measuring that a plot cannot be drawn.
+
+    Raises:
+        LibraryError: matplotlib is not installed.
+        InvalidArgument: It does not write such files.
+    """
+    if path is not None:
+        from ortmulti.tools.create.plots import new_figure
+
+        new_figure(1, 1, path)
 
 
 def write_files(
@@ -255,13 +263,17 @@ def write_files(
         stderr().print(f"{what}: {path}", markup=False)
 
 
-def _write_files(document: dict[str, Any], json: Path | None, plot: Path | None, markdown: Path | None) -> None:
+def _write_files(
+    document: dict[str, Any], json: Path | None, plot: Path | None, markdown: Path | None, details: bool = False
+) -> None:
     def save_plot(document: dict[str, Any], path: Path) -> None:
         from ortmulti.tools.create.plots import save_creation_plot
 
         save_creation_plot(document, path)
 
-    write_files(document, json, plot, markdown, table=tables.markdown, save_plot=save_plot)
+    write_files(
+        document, json, plot, markdown, table=functools.partial(tables.markdown, details=details), save_plot=save_plot
+    )
 
 
 def end_with(failed: Sequence[str], partial: str | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,12 +15,13 @@ from ortmulti.tools import models, serve
 from ortmulti.tools.cli.bench import (
     DEVICES_HELP,
     ConfigEntries,
+    Details,
     JsonFile,
     ProviderOptions,
     Timeout,
+    check_plot,
     end_with,
     options_by_owner,
-    require_matplotlib,
     write_files,
 )
 from ortmulti.tools.cli.output import bytes_written, show_tables, steps
@@ -90,6 +92,7 @@ def bench_run(
     json: JsonFile = None,
     plot: Annotated[_File, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")] = None,
     markdown: Annotated[_File, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None,
+    details: Details = False,
     demo: Annotated[
         bool, typer.Option("--demo", help="Compare the backends for half a minute, with a model made for it.")
     ] = False,
@@ -134,13 +137,14 @@ def bench_run(
         "budget": budget,
     }
     serve.RunPlan(models=[Path()], **plan_arguments)  # wrong arguments are found before models are made
-    if plot is not None:
-        require_matplotlib()
+    check_plot(plot)
     plan = serve.RunPlan(models=make_models(model, folder, bytes_written), **plan_arguments)
     with steps() as step:
         document = serve.bench(plan, lambda progress: step(progress.done, progress.total, _text(progress)))
-    show_tables(document, json, tables.run_tables, tables.NOTES)
-    write_files(document, json, plot, markdown, table=tables.markdown, save_plot=plots.save_run_plot)
+    make_tables = functools.partial(tables.run_tables, details=details)
+    show_tables(document, json, tables.headline(document), make_tables, tables.notes(details))
+    as_markdown = functools.partial(tables.markdown, details=details)
+    write_files(document, json, plot, markdown, table=as_markdown, save_plot=plots.save_run_plot)
     end_with(serve.failures(document), document["partial"])
 
 

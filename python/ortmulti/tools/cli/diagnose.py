@@ -20,8 +20,8 @@ from .bench import (
     JsonFile,
     ProviderOptions,
     Timeout,
+    check_plot,
     options_by_owner,
-    require_matplotlib,
 )
 from .output import print_json, stderr, stdout, steps
 
@@ -78,8 +78,7 @@ def diagnose_command(
     measured what each serializes on, and the first finding's change is run. Ctrl-C ends the measuring: what there is by
     then is reported.
     """
-    if plot is not None:
-        require_matplotlib()
+    check_plot(plot)
     if model.suffix == ".json":
         from ortmulti.tools.diagnose.report import load_document
 

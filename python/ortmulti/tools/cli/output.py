@@ -59,14 +59,17 @@ def print_json(value: Any) -> None:
 def show_tables(
     document: Mapping[str, Any],
     json: Path | None,
+    headline: str,
     make_tables: Callable[[Mapping[str, Any], Console], Iterable[RenderableType]],
     notes: str,
 ) -> None:
-    """Print a result's tables and notes, or the result as JSON if `json` is "-"."""
+    """Print a result's headline, tables and notes, or the result as JSON if `json` is "-"."""
     if json is not None and str(json) == "-":
         print_json(document)
         return
     console = stdout()
+    console.print(headline, style="bold", markup=False, soft_wrap=True)
+    console.print()
     for table in make_tables(document, console):
         console.print(table)
         console.print()

@@ -126,13 +126,20 @@ def _draw_speedup(axes: Axes, rows: Sequence[Json]) -> None:
     counts = sorted({len(row["devices"]) for row in compared})
     axes.set_title("speedup over sequential creation", fontsize=10, loc="left")
     axes.set_xlabel("sessions")
-    axes.set_ylabel("S")
+    axes.set_ylabel("times as fast as sequential")
     clean(axes)
     if not compared:
         axes.text(0.5, 0.5, "needs the sequential strategy", transform=axes.transAxes, ha="center", color="#555555")
         return
     axes.plot(counts, counts, linestyle=":", color="#999999", zorder=1)
-    axes.annotate("S = N", (counts[-1], counts[-1]), (-10, 2), textcoords="offset points", ha="right", color="#777777")
+    axes.annotate(
+        "N sessions in the time of one",
+        (counts[-1], counts[-1]),
+        (-10, 2),
+        textcoords="offset points",
+        ha="right",
+        color="#777777",
+    )
     for name in _names(compared):
         points = sorted((len(row["devices"]), row["speedup"]) for row in compared if row["strategy"] == name)
         axes.plot(

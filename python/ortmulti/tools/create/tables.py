@@ -64,34 +64,40 @@ class _Column(NamedTuple):
     cell: Callable[[Json], tuple[str, str]]
     # The column is left out where no row has this.
     needs: str = ""
+    # Only specialists read it.
+    detail: bool = False
 
 
 _COLUMNS: tuple[_Column, ...] = (
-    _Column("starting, s", lambda row: spread_cell(row["starting"])),
+    _Column("starting, s", lambda row: spread_cell(row["starting"]), detail=True),
     _Column("creation, s", lambda row: spread_cell(row["creation"])),
-    _Column("a session, s", lambda row: spread_cell(row["session"])),
+    _Column("a session, s", lambda row: spread_cell(row["session"]), detail=True),
     _Column("ready, s", lambda row: spread_cell(row["ready"])),
     _Column("first run, s", lambda row: spread_cell(row["first_run"])),
-    _Column("driver floor, s", lambda row: spread_cell(row["driver_floor"]), "driver_floor"),
-    _Column("above floor, s", lambda row: interval_cell(row["above_floor"]), "above_floor"),
-    _Column("sequential read, s", lambda row: spread_cell(row["sequential_read"]), "sequential_read"),
-    _Column("creation / floors", lambda row: interval_cell(row["times_floors"]), "times_floors"),
+    _Column("driver floor, s", lambda row: spread_cell(row["driver_floor"]), "driver_floor", detail=True),
+    _Column("above floor, s", lambda row: interval_cell(row["above_floor"]), "above_floor", detail=True),
+    _Column("sequential read, s", lambda row: spread_cell(row["sequential_read"]), "sequential_read", detail=True),
+    _Column("creation / floors", lambda row: interval_cell(row["times_floors"]), "times_floors", detail=True),
     _Column("peak RSS, MiB", lambda row: _mebibytes(row["peak_rss"])),
     _Column("GPU, MiB", lambda row: _mebibytes(_largest_gpu(row)), "gpu_memory"),
-    _Column("S", lambda row: _plain(row["speedup"])),
-    _Column("S/N", lambda row: _plain(row["efficiency"])),
-    _Column("(S-1)/(N-1)", lambda row: _plain(row["parallel_efficiency"])),
+    _Column("speedup", lambda row: _plain(row["speedup"])),
+    _Column("S/N", lambda row: _plain(row["efficiency"]), detail=True),
+    _Column("(S-1)/(N-1)", lambda row: _plain(row["parallel_efficiency"]), detail=True),
     _Column("equal", _equal),
 )
 
 _UNLIMITED = 10_000
 
+PLAIN = "plain onnxruntime in a loop"
+"""What the strategy `sequential` is, for readers."""
+
 _USUAL_NOTES = (
-    "Medians, below them the ranges. creation: from opening the libraries until all sessions are there; ready = "
-    "starting + creation. S = sequential creation / creation, N sessions. Peak RSS: of all processes together, pages "
-    "that they share counted in each. equal: outputs bit for bit those of the sequential sessions (for sequential: of "
-    "its own first repetition)."
+    "Medians, below them the ranges. sequential: plain onnxruntime in a loop. creation: from opening the libraries "
+    "until all sessions are there; ready: with the start of the process. speedup: sequential creation / creation. Peak "
+    "RSS: of all processes together; pages that they share count in each. equal: the outputs have the same bits as "
+    "those of the sequential sessions."
 )
+_DETAIL_NOTE = " S is the speedup and N the number of sessions; ready = starting + creation."
 _FLOOR_NOTE = (
     " driver floor: cuInit and the contexts alone, in a process beside each measurement; above floor = creation - its "
     "driver floor, below it the median's {confidence:.0%} confidence interval."
@@ -102,10 +108,40 @@ _COLD_NOTE = (
 )
 
 
-def notes(document: Json) -> str:
-    """What the columns of a comparison's tables are."""
-    text = _USUAL_NOTES
-    for key, note in (("above_floor", _FLOOR_NOTE), ("times_floors", _COLD_NOTE)):
+def headline(document: Json) -> str:
+    """One sentence for each model and its devices: who won, by how much, and over what."""
+    return "\n".join(_sentence(model, group) for model in document["models"] for group in _groups(document, model))
+
+
+def _sentence(model: Json, group: Sequence[Json]) -> str:
+    where = f"{model['name']} on {describe(group[0]['devices'])}"
+    measured = sorted((row for row in group if row["creation"]), key=lambda row: float(row["creation"]["median"]))
+    plain = next((row for row in measured if row["strategy"] == "sequential"), None)
+    others = [row for row in measured if row is not plain]
+    if not others:
+        return f"{where}: {f'{PLAIN} takes {_seconds(plain)}' if plain else 'nothing was measured'}."
+    best = others[0]
+    name, best_text = best["strategy"], _seconds(best)
+    if plain is None:
+        return f"{where}: {name} wins: created in {best_text}. Not compared with {PLAIN}: add the strategy sequential."
+    ratio = plain["creation"]["median"] / best["creation"]["median"]
+    if best["creation"]["highest"] < plain["creation"]["lowest"]:
+        return (
+            f"{where}: {name} wins: created in {best_text}, {ratio:.2f} times as fast as {PLAIN} ({_seconds(plain)})."
+        )
+    if plain["creation"]["highest"] < best["creation"]["lowest"]:
+        return f"{where}: {PLAIN} wins: created in {_seconds(plain)}, {1 / ratio:.2f} times as fast as {name}."
+    return f"{where}: no clear difference: created in {best_text} by {name}, in {_seconds(plain)} by {PLAIN}."
+
+
+def _seconds(row: Json) -> str:
+    return f"{number(row['creation']['median'])} s"
+
+
+def notes(document: Json, details: bool = False) -> str:
+    """Explain the columns of a comparison's tables."""
+    text = _USUAL_NOTES + _DETAIL_NOTE * details
+    for key, note in (("above_floor", _FLOOR_NOTE), ("times_floors", _COLD_NOTE)) if details else ():
         if intervals := [row[key] for row in document["rows"] if row[key]]:
             text += note.format(confidence=min(interval["confidence"] for interval in intervals))
     for row in document["rows"]:
@@ -115,9 +151,10 @@ def notes(document: Json) -> str:
     return text
 
 
-def _columns(document: Json) -> list[_Column]:
+def _columns(document: Json, details: bool) -> list[_Column]:
     rows = document["rows"]
-    return [column for column in _COLUMNS if not column.needs or any(row[column.needs] for row in rows)]
+    columns = [column for column in _COLUMNS if details or not column.detail]
+    return [column for column in columns if not column.needs or any(row[column.needs] for row in rows)]
 
 
 _BEFORE = {"nothing": (), "contexts": ("contexts there before",), "model": ("second model of the process",)}
@@ -159,7 +196,7 @@ def _strategy(row: Json) -> tuple[str, str]:
     return row["strategy"], f"{failed}/{failed + row['measured']} failed" if failed else ""
 
 
-def creation_tables(document: Json, console: Console) -> list[Table]:
+def creation_tables(document: Json, console: Console, details: bool = False) -> list[Table]:
     """Rich tables of a comparison: one for each model, or as many as it takes where `console` is too narrow for one."""
     tables: list[Table] = []
     for model in document["models"]:
@@ -168,7 +205,7 @@ def creation_tables(document: Json, console: Console) -> list[Table]:
         def make(columns: Sequence[_Column], title: str, groups: Sequence[Sequence[Json]] = groups) -> Table:
             return _creation_table(groups, title, columns)
 
-        tables += columns_that_fit(_columns(document), _title(document, model), make, console)
+        tables += columns_that_fit(_columns(document, details), _title(document, model), make, console)
     return tables
 
 
@@ -208,10 +245,10 @@ def _creation_table(groups: Sequence[Sequence[Json]], title: str, columns: Seque
     return table
 
 
-def markdown(document: Json) -> str:
-    """A comparison as Markdown: for each model a heading and a table."""
-    columns = _columns(document)
-    parts = []
+def markdown(document: Json, details: bool = False) -> str:
+    """Write a comparison as Markdown: the sentences, then for each model a heading and a table."""
+    columns = _columns(document, details)
+    parts = [headline(document) + "\n"]
     for model in document["models"]:
         lines = [
             ["devices", "strategy", *(column.name for column in columns)],
@@ -223,7 +260,9 @@ def markdown(document: Json) -> str:
                 texts = [f"{first} ({second})" if second else first for first, second in cells]
                 lines.append([describe(row["devices"]), *texts])
         parts.append(f"### {_title(document, model)}\n\n{pipes(lines)}\n")
-    parts.append(notes(document).replace("below them", "in brackets").replace("below it", "in brackets") + "\n")
+    parts.append(
+        notes(document, details).replace("below them", "in brackets").replace("below it", "in brackets") + "\n"
+    )
     return "\n".join(parts)
 
 

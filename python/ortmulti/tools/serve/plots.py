@@ -116,7 +116,9 @@ def _draw_scaling(axes: Axes, rows: Sequence[Json], look: Mapping[str, Any]) -> 
 def _draw_latency(axes: Axes, rows: Sequence[Json], look: Mapping[str, Any]) -> None:
     most = max(len(row["devices"]) for row in rows)
     devices = f"{most} device{'s'[: most > 1]}"
-    axes.set_title(f"latency from the intended arrival, {devices}: p50, dashed p99", fontsize=10, loc="left")
+    axes.set_title(
+        f"latency from the intended arrival, {devices}: p50 filled, p99 hollow and dashed", fontsize=10, loc="left"
+    )
     axes.set_xlabel("requests offered a second")
     axes.set_ylabel("milliseconds")
     axes.set_yscale("log")
@@ -124,6 +126,7 @@ def _draw_latency(axes: Axes, rows: Sequence[Json], look: Mapping[str, Any]) -> 
     for name, mine in _by_variant([row for row in rows if len(row["devices"]) == most]).items():
         points = sorted(mine, key=lambda row: float(row["offered"]["median"]))
         rates = [row["offered"]["median"] for row in points]
-        for key, line in (("p50", "-"), ("p99", "--")):
-            axes.plot(rates, [row[key]["median"] * 1000 for row in points], linestyle=line, **look[name])
+        for key, line, face in (("p50", "-", "full"), ("p99", "--", "none")):
+            seconds = [row[key]["median"] * 1000 for row in points]
+            axes.plot(rates, seconds, linestyle=line, fillstyle=face, **look[name])
     axes.set_xlim(left=0)
