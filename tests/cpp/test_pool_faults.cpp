@@ -206,7 +206,7 @@ TEST_F(PoolFaults, WhoWaitsForRoomWaitsNoLongerThanItsDeadline) {
   runner->hold();
   submit();
   auto blocked = std::async(std::launch::async, [&] {
-    return throws(ErrorKind::deadline, {"before there was room"}, [&] {
+    return throws(ErrorKind::deadline, {"could not begin within"}, [&] {
       const auto request = answers.request();
       request->deadline = Pool::Clock::now() + milliseconds(5);
       pool->submit(request, Pool::Clock::now() + hours(1));

@@ -114,6 +114,22 @@ def test_a_wrong_document_leaves_the_page_that_was_there(document: dict[str, Any
 # --- what all of them show
 
 
+def test_the_first_sentence_compares_with_plain_onnxruntime(document: dict[str, Any]) -> None:
+    walls = {one.way: one.wall for one in view.traces(document) if len(one.devices) == 8}
+    fastest = min(walls, key=lambda way: walls[way])
+    text = view.headline(document)
+    assert text.startswith("Today, with plain onnxruntime in a loop, the first answers on cuda:0-7 take ")
+    assert (
+        f"with {fastest} they take {view.seconds(walls[fastest])}, {walls['sequential'] / walls[fastest]:.2f}" in text
+    )
+    same = copy.deepcopy(document)
+    for run in same["runs"]:
+        run["wall"] = 2.0
+    assert "no way is clearly faster" in view.headline(same)
+    same["runs"] = [run for run in same["runs"] if run["way"] != "sequential"]
+    assert "onnxruntime in a loop" not in view.headline(same)
+
+
 def test_the_median_run_stands_for_its_way(document: dict[str, Any]) -> None:
     three = copy.deepcopy(document)
     extra = copy.deepcopy(three["runs"][0])

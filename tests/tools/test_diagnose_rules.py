@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import diagnose_prediction
 from ortmulti.errors import InvalidArgument, NoSuchFile
+from ortmulti.tools.diagnose.diagnosis import publishable
 from ortmulti.tools.diagnose.findings import conclude
 from ortmulti.tools.diagnose.runs import DiagnosisPlan
 from ortmulti.tools.measure.rounds import Interval
@@ -37,6 +38,15 @@ def test_the_issues_sentence() -> None:
     )
     assert first.seconds == pytest.approx(4.7)
     assert first.command == 'ortmulti.load("model.onnx", ["cuda:0", "cuda:1"])'
+
+
+def test_commands_have_the_path_that_the_user_gave_and_what_is_published_has_not() -> None:
+    of = document(run("sequential", 5.7), run("shared", 1.0))
+    of["models"][0]["given"] = "../some folder/model.onnx"
+    [first, *_] = conclude(of)
+    assert first.command == 'ortmulti.load("../some folder/model.onnx", ["cuda:0", "cuda:1"])'
+    [public, *_] = publishable(of, Path("../some folder/model.onnx"))["findings"]
+    assert public["command"] == 'ortmulti.load("model.onnx", ["cuda:0", "cuda:1"])'
 
 
 def test_a_heartbeat_that_waited_for_a_core_does_not_accuse_the_gil() -> None:

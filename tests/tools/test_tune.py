@@ -337,6 +337,7 @@ def test_the_command_prints_and_writes_what_it_found(tiny: Path, tmp_path: Path)
     found, document = Tuning.read(out), json.loads(results.read_text())
     if found.settings:
         assert "times as good as the defaults" in child.stdout
+        assert "held up when measured again" in child.stdout
         assert document["best"]["settings"] == found.settings
     else:
         assert "nothing better than the defaults for latency" in child.stdout

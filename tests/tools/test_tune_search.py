@@ -69,6 +69,16 @@ def test_nothing_is_better_where_nothing_is(noise: float, bias: float) -> None:
     assert sum(one is not None for one in better) <= 4
 
 
+def test_the_candidate_that_was_measured_again_is_kept_whether_or_not_it_held_up() -> None:
+    lucky = [search(Simulated(lambda _: 1.0, 0.1, seed), seed=seed) for seed in range(20)]
+    fallen = [one.confirmation for one in lucky if one.best is None and one.confirmation is not None]
+    assert fallen  # by chance some looked better at their trial
+    assert all(one.ratio.high >= 1 or one.ratio.median > 0.99 for one in fallen)
+    good = DEFAULTS.with_choice(SPACE.settings[0].choices[2])
+    outcome = search(Simulated(lambda one: 0.8 if good.choices[0] in one.choices else 1.0, noise=0.003))
+    assert outcome.confirmation is outcome.best is not None
+
+
 def test_a_machine_that_slows_down_changes_nothing() -> None:
     """Measured one after another, whatever comes first would win."""
     good = DEFAULTS.with_choice(SPACE.settings[0].choices[2])

@@ -95,7 +95,7 @@ std::string advice_on_model(const ModelSource& model, const std::string& text, c
   const auto has = [&](const char* phrase) { return text.find(phrase) != std::string::npos; };
   const std::string runtime = "ONNX Runtime " + version;
   try {
-    if (has("rotobuf parsing failed") || has("ModelProto does not have a graph")) {
+    if (has("rotobuf parsing failed") || has("No graph was found")) {
       return on_unreadable(model);
     }
     if (has("External data path") || has("external data")) {

@@ -14,7 +14,6 @@ from ortmulti.tools.measure import devices as device_names
 from ortmulti.tools.measure import results
 
 from .bench import (
-    DEVICES_HELP,
     INTERRUPTED,
     ConfigEntries,
     JsonFile,
@@ -31,7 +30,14 @@ def diagnose_command(
         Path,
         typer.Argument(help="An .onnx file; or what --json has written, to be reported again.", show_default=False),
     ],
-    device_text: Annotated[str, typer.Option("--devices", help=DEVICES_HELP)] = "all",
+    device_text: Annotated[
+        str,
+        typer.Option(
+            "--devices",
+            help="Devices, one for each session. all: every GPU, or else the CPU. Or a list: cpu, 0,1, cuda:0,cuda:1; "
+            "cpu*2 is two sessions on the CPU.",
+        ),
+    ] = "all",
     ways: Annotated[
         str,
         typer.Option(help="Which ways to create sessions; what could be saved is said of the first one."),
@@ -82,7 +88,7 @@ def diagnose_command(
     if model.suffix == ".json":
         from ortmulti.tools.diagnose.report import load_document
 
-        _report(load_document(model), json, html, plot)
+        _report(load_document(model), Path(), json, html, plot)
         return
     settings: dict[str, Any] = {
         "provider_options": options_by_owner(provider_option or [], owners=False).get("", {}),
@@ -113,18 +119,20 @@ def diagnose_command(
             timeout=timeout,
             progress=step,
         )
-    _report(document, json, html, plot)
+    _report(document, model, json, html, plot)
     if document["partial"] == "interrupted":
         raise typer.Exit(INTERRUPTED)
     if document["partial"]:
         raise typer.Exit(1)
 
 
-def _report(document: dict[str, Any], json: Path | None, html: Path | None, plot: Path | None) -> None:
+def _report(document: dict[str, Any], model: Path, json: Path | None, html: Path | None, plot: Path | None) -> None:
     """Prints the report, and writes the files that were asked for; these first, since they are what lasts."""
+    from ortmulti.tools.diagnose.diagnosis import publishable
+
     written = []
     if json is not None and str(json) != "-":
-        results.save(document, json)
+        results.save(publishable(document, model), json)
         written.append(("result", json))
     if html is not None:
         from ortmulti.tools.diagnose.report.html import write_html
@@ -139,7 +147,7 @@ def _report(document: dict[str, Any], json: Path | None, html: Path | None, plot
             save_plot(document, plot)
             written.append(("plot", plot))
     if json is not None and str(json) == "-":
-        print_json(document)
+        print_json(publishable(document, model))
     else:
         from ortmulti.tools.diagnose.report.terminal import print_diagnosis
 

@@ -118,8 +118,9 @@ def show(result: TuneResult, target: Path, json: Path | None) -> None:
     if document["trials"]:
         console.print(_table(document))
     written = result.tuning.partial is None or result.tuning.settings
+    empty = "" if result.tuning.settings else ", with no settings: the defaults are best"
     console.print(
-        f"written to {escape(str(target))}: ortmulti.load(..., tuning={str(target)!r})"
+        f"written to {escape(str(target))}{empty}: ortmulti.load(..., tuning={str(target)!r})"
         if written
         else f"nothing was confirmed, and {escape(str(target))} is not written",
         soft_wrap=True,
@@ -131,13 +132,17 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     best, objective = document["best"], document["settings"]["objective"]
     if document["partial"] is not None:
         yield f"[yellow]partial ({document['partial']}): the search has not ended[/yellow]"
+    again = document["confirmation"]
     if best is None:
-        yield f"[bold]nothing better than the defaults[/bold] for {objective}"
+        found = f"[bold]nothing better than the defaults[/bold] for {objective}"
+        if again is not None:
+            name = escape(describe(again["settings"]))
+            found += f": the best candidate, {name}, {_held_up(again)} of the defaults' cost"
+        yield found
     else:
-        yield f"[bold]{escape(describe(best['settings']))}[/bold]"
         yield (
-            f"{objective}: {_gain(best['gain'])} as good as the defaults: {cost(document, document['defaults'])} -> "
-            f"{cost(document, best['cost'])}"
+            f"[bold]{escape(describe(best['settings']))}[/bold] wins: {objective} {_gain(best['gain'])} as good as the "
+            f"defaults: {cost(document, document['defaults'])} -> {cost(document, best['cost'])}"
         )
         if best["outputs"]:
             yield f"its outputs differ from the defaults' by {best['outputs']:.2g} of the largest value"
@@ -171,6 +176,17 @@ def cost(document: Mapping[str, Any], value: float | None) -> str:
     return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} us"
 
 
+def _held_up(again: Mapping[str, Any]) -> str:
+    return f"{'held up' if again['held_up'] else 'did not hold up'} when measured again: {_times(again['ratio'])}"
+
+
+def _verdict(one: Mapping[str, Any], again: Mapping[str, Any] | None) -> str:
+    """Whether what a candidate promised at its trial is true."""
+    if again is not None and one["settings"] == again["settings"]:
+        return _held_up(again)
+    return "no gain" if one["ratio"]["high"] >= 1 else "not measured again"
+
+
 def _gain(gain: Mapping[str, float]) -> str:
     return f"{_times(gain)} times"
 
@@ -184,14 +200,20 @@ def _advice(settings: Mapping[str, Any]) -> str:
 
 
 def _table(document: Mapping[str, Any]) -> Table:
-    table = Table("tried", "of the defaults' cost", "samples", "outputs differ by", box=None, pad_edge=False)
-    trials = sorted(document["trials"], key=lambda one: one["ratio"]["median"])
+    table = Table("tried", "cost, at first\n(defaults: 1)", "samples", "outputs\ndiffer by", "verdict", box=None,
+                  pad_edge=False)  # fmt: skip
+    again = document["confirmation"]
+    # What was measured again comes first: of many candidates the luckiest ones look best at their trial.
+    trials = sorted(
+        document["trials"],
+        key=lambda one: (again is None or one["settings"] != again["settings"], one["ratio"]["median"]),
+    )
     for one in trials[:_MOST_TRIALS]:
         outputs = one["outputs"]
         table.add_row(escape(describe(one["settings"])), _times(one["ratio"]), str(one["samples"]),
-                      "" if outputs is None else f"{outputs:.2g}")  # fmt: skip
+                      "" if outputs is None else f"{outputs:.2g}", _verdict(one, again))  # fmt: skip
     if len(trials) > _MOST_TRIALS:
-        table.add_row(f"and {len(trials) - _MOST_TRIALS} more (--json)", "", "", "")
+        table.add_row(f"and {len(trials) - _MOST_TRIALS} more (--json)")
     return table
 
 

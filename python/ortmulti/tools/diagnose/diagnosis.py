@@ -23,7 +23,7 @@ from ortmulti.tools.measure import fresh_process, page_cache, results
 from ortmulti.tools.measure.rounds import rotated, round_numbers
 from ortmulti.tools.models import sample_inputs
 
-__all__ = ["diagnose"]
+__all__ = ["diagnose", "publishable"]
 
 _DEVICES_TIMEOUT = 120.0
 # What a further session adds is compared with what it adds to these.
@@ -56,7 +56,7 @@ def diagnose(
     Args:
         model: Path of an .onnx file.
         devices: One for each session, as for `load`; a device may be named more than once. "all" on a machine without
-            NVIDIA hardware is two sessions on the CPU.
+            NVIDIA hardware is the CPU.
         ways: Strategies (default: all). Findings say what would be saved of the first one's time.
         repeat: How often each way is measured at most; default 5, with `quick` 1.
         budget: Seconds after which no further repetition begins (default 50, with `quick` 20). Whatever it is, each way
@@ -117,6 +117,16 @@ def diagnose(
         return _measure(bench, found)
 
 
+def publishable(document: Mapping[str, Any], model: Path) -> dict[str, Any]:
+    """Copy a diagnosis for others to read: its commands name the model without the folder that the user gave."""
+    folder = str(model).removesuffix(model.name)
+    findings = [dict(finding) for finding in document["findings"]]
+    for finding in findings:
+        if folder and finding.get("command"):
+            finding["command"] = finding["command"].replace(folder, "")
+    return {**document, "findings": findings}
+
+
 def _measure(bench: Bench, found: Mapping[str, Any]) -> dict[str, Any]:
     plan = bench.plan
     around: dict[str, Any] = {}
@@ -136,6 +146,7 @@ def _measure(bench: Bench, found: Mapping[str, Any]) -> dict[str, Any]:
     facts = {
         "name": plan.model.stem,
         "path": str(plan.model),
+        "given": str(plan.model),  # for the commands of findings
         "bytes": plan.model.stat().st_size if plan.model.is_file() else 0,
         "external_bytes": sum(file.stat().st_size for file in bench.files[1:] if file.is_file()),
         "external": [os.path.relpath(file, plan.model.parent) for file in bench.files[1:]],
@@ -166,6 +177,7 @@ def _measure(bench: Bench, found: Mapping[str, Any]) -> dict[str, Any]:
             document["partial"] = "interrupted"
         except EndedError as reason:
             document["partial"] = str(reason)
+    document["models"][0].pop("given")
     document["seconds"] = bench.elapsed()
     return document
 

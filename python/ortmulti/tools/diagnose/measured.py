@@ -43,6 +43,12 @@ class Measured:
         return len(self.devices)
 
     @property
+    def model(self) -> str:
+        """The model's path, as the user gave it where that is known."""
+        facts = self.document["models"][0]
+        return str(facts.get("given") or facts["path"])
+
+    @property
     def on_gpu(self) -> bool:
         """Whether a session is on a GPU."""
         return any(device.startswith("cuda") for device in self.devices)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortmulti import _core
-from ortmulti.devices import check_devices_exist, name_devices
+from ortmulti.devices import check_devices_exist, name_devices, parse_devices
 from ortmulti.errors import DeviceError
-from ortmulti.tools.measure.devices import parse_devices
 
 if TYPE_CHECKING:
     from ortmulti import SessionOptions
@@ -59,7 +58,7 @@ def devices(spec: dict[str, Any]) -> dict[str, Any]:
         one. "gpus": for each GPU among the devices its "device", "uuid" and "pci_bus_id".
     """
     if spec["devices"] is None:
-        names = parse_devices("all")
+        names = tuple(str(device) for device in parse_devices("all"))
     else:
         named = name_devices(spec["devices"]) or []
         check_devices_exist(named)

@@ -26,7 +26,7 @@ class DiagnosisPlan:
 
     Attributes:
         model: an .onnx file.
-        devices: one for each session; None: every GPU, or two sessions on the CPU on a machine without NVIDIA hardware.
+        devices: one for each session; None: every GPU, or the CPU on a machine without NVIDIA hardware.
         ways: strategies, see `strategies.names`. Findings say what would be saved of the first one's time.
         repeat: how often each way is measured at most.
         budget: seconds after which no further repetition begins. Each way is measured once at least.

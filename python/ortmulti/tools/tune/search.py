@@ -39,6 +39,7 @@ class Outcome:
 
     Attributes:
         best: The best configuration, and how much its cost is of the defaults'; None: nothing is better.
+        confirmation: The candidate that was measured again, in turns with the defaults, whether or not it held up.
         trials: What was tried against the defaults, in the order of the first time.
         parts: Of the best one's choices: the cost without it over the cost with it.
         rejected: What cannot be used, and why.
@@ -46,6 +47,7 @@ class Outcome:
     """
 
     best: Confirmed | None = None
+    confirmation: Confirmed | None = None
     trials: list[Trial] = field(default_factory=list)
     parts: dict[Choice, Interval] = field(default_factory=dict)
     rejected: dict[Configuration, RejectedError] = field(default_factory=dict)
@@ -326,8 +328,10 @@ class Search:
             except RejectedError:
                 continue
             interval = Interval.of(ratios)
-            if interval is not None and self._is_gain(interval):
-                self.outcome.best = Confirmed(configuration, interval)
+            if interval is not None:
+                self.outcome.confirmation = Confirmed(configuration, interval)
+                if self._is_gain(interval):
+                    self.outcome.best = self.outcome.confirmation
             break
         if self.outcome.best is not None:
             kept = self.outcome.best.configuration.choices

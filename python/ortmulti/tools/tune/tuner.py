@@ -329,6 +329,13 @@ def result_document(
             "outputs": _outputs(bench, best.configuration),
             "parts": [{"settings": dict(choice.items), "gain": _ratio(part)} for choice, part in outcome.parts.items()],
         },
+        confirmation=None
+        if outcome.confirmation is None
+        else {
+            "settings": outcome.confirmation.configuration.options,
+            "ratio": _ratio(outcome.confirmation.ratio),
+            "held_up": outcome.confirmation is best,
+        },
         advice=[
             {"settings": dict(choice.items), "gain": _gain(interval), "better": interval.high < 1}
             for choice, interval in advised.items()

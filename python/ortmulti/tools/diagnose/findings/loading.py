@@ -28,7 +28,7 @@ def optimization(measured: Measured, best: str) -> Finding | None:
     creation = measured.creation(usual)
     if not creation or not seconds:
         return None
-    model = measured.document["models"][0]["path"]
+    model = measured.model
     by_level = {level: measured.cause(usual, f"optimization level {level}".__eq__) for level in (1, 2, 3)}
     evidence = [
         f"optimization level {level}: {seconds_text(spent)} of {usual}'s creation"
@@ -117,14 +117,14 @@ def slow_disk(measured: Measured, _best: str) -> Finding | None:
 def _files(measured: Measured) -> list[str]:
     """The model's file and those of its weights."""
     facts = measured.document["models"][0]
-    model = Path(facts["path"])
+    model = Path(measured.model)
     return [str(model), *(str(model.parent / name) for name in facts.get("external", ()))]
 
 
 def _copying(measured: Measured) -> str:
     """What copies the model into memory, files in folders below the model's into such folders."""
     facts = measured.document["models"][0]
-    model = Path(facts["path"])
+    model = Path(measured.model)
     external = facts.get("external", ())
     if all(Path(name).name == name for name in external):
         return f"cp -- {shlex.join(_files(measured))} /dev/shm/"

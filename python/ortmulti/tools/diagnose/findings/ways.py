@@ -78,7 +78,7 @@ def _evidence(measured: Measured, usual: str, best: str) -> list[str]:
 
 
 def _command(measured: Measured, best: str) -> str:
-    model = json.dumps(measured.document["models"][0]["path"])
+    model = json.dumps(measured.model)
     devices = json.dumps(list(measured.devices))
     if best == "shared":
         return f"ortmulti.load({model}, {devices})"

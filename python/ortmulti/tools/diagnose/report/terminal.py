@@ -221,7 +221,7 @@ def _prediction(prediction: Json) -> Text:
 
     by_way = sorted(prediction["seconds"].items(), key=lambda item: item[1])
     return Text.assemble(
-        (f"Best here: {printable(prediction['best'])}. ", "bold"),
+        (f"Best way to create sessions here: {printable(prediction['best'])}. ", "bold"),
         printable(prediction["why"]),
         ("\nPredicted: " + ", ".join(f"{printable(way)} {view.seconds(s)}" for way, s in by_way), "dim"),
     )

@@ -18,6 +18,9 @@ Json = Mapping[str, Any]
 LEAST_EXPLAINED = 0.95
 """A trace that explains less of the wall time is marked."""
 
+_NOTABLE = 1.05
+"""Times as fast from which on a way is called faster."""
+
 _WHAT = {
     "gil": "the GIL",
     "driver": "the CUDA driver",
@@ -170,7 +173,7 @@ def partial_text(document: Json) -> str:
 
 
 def headline(document: Json) -> str:
-    """One sentence on the most devices: the slowest and the fastest way."""
+    """One sentence on the most devices: which way is ready first, and how much sooner than plain onnxruntime."""
     found = traces(document)
     if not found:
         return "No trace was measured."
@@ -178,6 +181,16 @@ def headline(document: Json) -> str:
     warm = [trace for trace in last if trace.cache == "warm"] or last
     slowest, fastest = max(warm, key=lambda a: a.wall), min(warm, key=lambda a: a.wall)
     where = devices_text(fastest.devices)
+    plain = next((trace for trace in warm if trace.way == "sequential"), None)
+    if plain is not None and len(warm) > 1:
+        today = f"Today, with plain onnxruntime in a loop, the first answers on {where} take {seconds(plain.wall)}"
+        if plain.wall < _NOTABLE * fastest.wall:
+            best = min((trace for trace in warm if trace is not plain), key=lambda a: a.wall)
+            return printable(f"{today}; no way is clearly faster: {best.name} takes {seconds(best.wall)}.")
+        return printable(
+            f"{today}; with {fastest.name} they take {seconds(fastest.wall)}, {plain.wall / fastest.wall:.2f} times as "
+            "fast."
+        )
     if slowest is fastest:
         return printable(
             f"{slowest.name}: {seconds(slowest.wall)} from the process's start to the first answer on {where}."

@@ -276,7 +276,8 @@ def scaling(document: Json) -> str:
         "Dashed: as long as the fastest way takes on the fewest devices.</figcaption></figure><div>"
     )
     if prediction := document.get("prediction"):
-        parts.append(f'<p class="best"><b>Best here: {escape(prediction["best"])}.</b> {escape(prediction["why"])}</p>')
+        best = escape(f"Best way to create sessions here: {prediction['best']}.")
+        parts.append(f'<p class="best"><b>{best}</b> {escape(prediction["why"])}</p>')
         rows = [
             f'<tr><th scope="row">{escape(way)}</th><td>{view.seconds(value)}</td></tr>'
             for way, value in sorted(prediction["seconds"].items(), key=lambda item: item[1])
