@@ -40,6 +40,15 @@ void register_index(py::module_& module) {
                                }
                                return operators;
                              })
+      .def_readonly("ir_version", &ModelIndex::ir_version)
+      .def_property_readonly("opsets",
+                             [](const ModelIndex& index) {
+                               py::dict opsets;
+                               for (const auto& [domain, release] : index.opsets) {
+                                 opsets[to_str(domain)] = release;
+                               }
+                               return opsets;
+                             })
       .def_property_readonly("external_locations", [](const ModelIndex& index) {
         py::list locations;
         for (const std::string& location : external_locations(index)) {

@@ -35,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("command", "mentions"),
     [
-        ((), ["bench", "models", "devices", "--debug", "--version"]),
+        ((), ["bench", "models", "devices", "inspect", "run", "--debug", "--version"]),
         (("bench",), ["create", "gil", "run"]),
         (
             ("bench", "create"),
@@ -60,6 +60,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("models", "make"), ["--layers", "--output", "--json"]),
         (("models", "list"), ["--json"]),
         (("devices",), ["--json"]),
+        (("inspect",), ["--json"]),
+        (("run",), ["--input", "--dim", "--batch", "--device", "--repeat", "--output", "--json"]),
         (("diagnose",), ["--devices", "--ways", "--quick", "--input", "--json", "--html", "--plot"]),
         (("optimize",), ["--device", "--list", "--clear", "--compare", "--json"]),
     ],

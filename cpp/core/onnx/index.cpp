@@ -152,7 +152,7 @@ class Indexer {
     constexpr std::uint64_t first_ir_with_overriding = 4;
     for (Initializer& initializer : index_.initializers) {
       initializer.overridable =
-          ir_version_ >= first_ir_with_overriding && inputs_.count({initializer.graph, initializer.name}) > 0;
+          index_.ir_version >= first_ir_with_overriding && inputs_.count({initializer.graph, initializer.name}) > 0;
     }
   }
 
@@ -206,12 +206,14 @@ class Indexer {
 
   void field(OnnxMessage parent, const WireField& field) {
     if (parent == OnnxMessage::model && field.number == 1 && field.wire == Wire::varint) {
-      ir_version_ = field.value;
+      index_.ir_version = field.value;
     }
     if (field.wire != Wire::bytes) {
       return;
     }
-    if (parent == OnnxMessage::graph) {
+    if (parent == OnnxMessage::model && field.number == 8) {
+      add_opset(field);
+    } else if (parent == OnnxMessage::graph) {
       if (field.number == 11) {  // GraphProto.input: ValueInfoProto.name
         inputs_.emplace(graphs_.back(), name_of(field, 1));
       } else if (field.number == 15) {  // sparse_initializer: the name is that of its values
@@ -243,6 +245,17 @@ class Indexer {
     ExternalData tensor;
     SparseData sparse_tensor;
   };
+
+  // Reads an OperatorSetIdProto.
+  void add_opset(const WireField& parent) {
+    const std::string domain = name_of(parent, 1);
+    WireMessage message(parent);
+    for (WireField field; message.next(field);) {
+      if (field.number == 2 && field.wire == Wire::varint) {
+        index_.opsets[domain.empty() ? "ai.onnx" : domain] = field.value;
+      }
+    }
+  }
 
   std::size_t graph_number(const WireField& field) {
     if (attributes_.empty()) {
@@ -294,7 +307,6 @@ class Indexer {
     }
   }
 
-  std::uint64_t ir_version_ = 0;
   std::size_t sub_graphs_ = 0;
   std::size_t functions_ = 0;                             // around the current field
   std::vector<std::size_t> graphs_;                       // the numbers of the graphs around the current field

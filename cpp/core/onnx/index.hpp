@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -40,6 +41,9 @@ struct ModelIndex {
   std::set<std::string> constants;
   /// The external files of tensors that are no initializers: of attributes and of sparse initializers.
   std::set<std::string> other_locations;
+  std::uint64_t ir_version = 0;  ///< 0 where the model has none.
+  std::map<std::string, std::uint64_t>
+      opsets;  ///< The release of each domain's operators; "ai.onnx" is the standard's.
 };
 
 /// Finds every initializer of a serialized ONNX model, those of sub-graphs too, without reading their bytes. Throws

@@ -16,6 +16,7 @@ from . import bench, models
 from .bench_run import bench_run
 from .devices import devices_command
 from .diagnose import diagnose_command
+from .inspect import inspect_command, run_command
 from .optimize import optimize_command
 from .output import print_log, stderr
 from .tune import tune_command
@@ -29,6 +30,8 @@ app = typer.Typer(
 )
 app.command("devices")(devices_command)
 app.command("diagnose")(diagnose_command)
+app.command("inspect")(inspect_command)
+app.command("run")(run_command)
 app.command("optimize")(optimize_command)
 app.command("tune")(tune_command)
 bench.app.command("run")(bench_run)
@@ -62,7 +65,11 @@ def run() -> None:
         app()
     except Exception as error:
         if isinstance(error, Error) and not _debug:
-            stderr().print(f"[bold red]error:[/bold red] [red]{escape(' '.join(str(error).split()))}[/red]")
+            # The first line says what to do; ONNX Runtime's own text follows it.
+            first, _, rest = str(error).partition("\n")
+            stderr().print(f"[bold red]error:[/bold red] [red]{escape(' '.join(first.split()))}[/red]")
+            if rest.split():
+                stderr().print(f"[dim]{escape(' '.join(rest.split()))}[/dim]")
         else:
             stderr().print(traceback.format_exc(), markup=False)
         sys.exit(1)

@@ -17,7 +17,7 @@ import ortmulti
 from ortmulti.cache import Cache
 from ortmulti.cache.entries import Stored
 
-from .output import print_json, stderr, stdout
+from .output import print_json, size_text, stderr, stdout
 
 _LEVELS = {
     "basic": ortmulti.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -25,8 +25,6 @@ _LEVELS = {
     "layout": ortmulti.GraphOptimizationLevel.ORT_ENABLE_LAYOUT,
     "all": ortmulti.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
-
-_UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
 def optimize_command(
@@ -93,8 +91,9 @@ def _optimize(
     verb = "made" if result.made else "was there already"
     console.print(f"{verb} in {result.seconds:.2f} s for {result.device}: {escape(result.path)}", soft_wrap=True)
     console.print(
-        f"{_size(result.bytes)} on the disk, of which {_size(result.own_bytes)} are tensors that the model has not; "
-        f"{result.shared} tensors of {_size(result.shared_bytes)} are shared by the sessions of a device",
+        f"{size_text(result.bytes)} on the disk, of which {size_text(result.own_bytes)} are new tensors of the "
+        "optimization; "
+        f"{result.shared} tensors of {size_text(result.shared_bytes)} are shared by the sessions of a device",
         soft_wrap=True,
     )
     if result.left_out:
@@ -124,11 +123,12 @@ def _list(cache: Cache, as_json: bool) -> None:
             facts = entry.facts
             device, release = _made_for(facts) if facts is not None else ("damaged", "")
             used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used))
-            table.add_row(escape(entry.model or "(in memory)"), device, release, _size(entry.bytes), used,
+            table.add_row(escape(entry.model or "(in memory)"), device, release, size_text(entry.bytes), used,
                           entry.folder.name[:12])  # fmt: skip
         console.print(table)
     console.print(
-        f"{len(entries)} in {escape(str(cache.folder))}: {_size(total)} of at most {_size(cache.limit)}", soft_wrap=True
+        f"{len(entries)} in {escape(str(cache.folder))}: {size_text(total)} of at most {size_text(cache.limit)}",
+        soft_wrap=True,
     )
 
 
@@ -159,12 +159,6 @@ def _clear(cache: Cache, as_json: bool) -> None:
         return
     in_use = f"; {cleared.in_use} are being loaded and stay" if cleared.in_use else ""
     stdout().print(
-        f"removed {cleared.entries} of {_size(cleared.bytes)} from {escape(str(cache.folder))}{in_use}", soft_wrap=True
+        f"removed {cleared.entries} of {size_text(cleared.bytes)} from {escape(str(cache.folder))}{in_use}",
+        soft_wrap=True,
     )
-
-
-def _size(size: int) -> str:
-    for unit, name in _UNITS:
-        if size >= unit:
-            return f"{size / unit:.3g} {name}"
-    return f"{size} B"

@@ -51,6 +51,17 @@ def print_log() -> None:
     logging.captureWarnings(True)
 
 
+_UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+
+
+def size_text(size: int) -> str:
+    """A number of bytes with a unit: "306 MB"."""
+    for unit, name in _UNITS:
+        if size >= unit:
+            return f"{size / unit:.3g} {name}"
+    return f"{size} B"
+
+
 def print_json(value: Any) -> None:
     """Writes `value` to stdout as JSON."""
     print(json.dumps(value, indent=1))

@@ -1,0 +1,112 @@
+"""`ortmulti inspect` and `ortmulti run`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+import ortmulti
+from tests.support import onnx_models
+from tests.support.command import invoke
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_models.matmul())
+    return path
+
+
+def facts(*arguments: str | Path) -> Any:
+    shown = invoke(*arguments, "--json")
+    assert shown.returncode == 0, shown.stderr
+    return json.loads(shown.stdout)
+
+
+def test_inspect_says_what_a_session_and_the_file_say(model: Path) -> None:
+    found = facts("inspect", model)
+    with ortmulti.InferenceSession(model, providers=["CPUExecutionProvider"]) as session:
+        for key, declared in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
+            assert [(one["name"], one["type"], one["shape"]) for one in found[key]] == [
+                (one.name, one.type, one.shape) for one in declared
+            ]
+    proto = onnx_models.matmul_proto()
+    assert found["opsets"] == {"ai.onnx": proto.opset_import[0].version}
+    assert found["ir_version"] == proto.ir_version
+    assert found["dynamic_dimensions"] == ["n"]
+    assert found["weights"]["tensors"] == len(proto.graph.initializer)
+    assert found["weights"]["bytes"] == sum(len(one.raw_data) for one in proto.graph.initializer)
+    shown = invoke("inspect", model).stdout
+    assert "tensor(float)  (n, 64)" in shown
+    assert "Dynamic dimensions of the inputs: n" in shown
+
+
+def test_inspect_says_why_weights_are_not_shared(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_models.one_node("Neg"))
+    assert "the model has no weights" in invoke("inspect", path).stdout
+
+
+def test_inspect_shows_what_it_can_of_a_model_that_cannot_be_opened(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    proto = onnx_models.matmul_proto()
+    proto.ir_version = 99
+    path.write_bytes(proto.SerializeToString())
+    shown = invoke("inspect", path)
+    assert shown.returncode == 0
+    assert "IR version 99" in shown.stdout
+    assert "install a newer ONNX Runtime" in shown.stderr
+    path.write_bytes(proto.SerializeToString()[:-1])
+    shown = invoke("inspect", path)
+    assert shown.returncode == 1
+    assert "Copy or download it again" in shown.stderr.splitlines()[0]
+
+
+def test_run_takes_given_inputs_and_writes_the_outputs(model: Path, tmp_path: Path) -> None:
+    x = np.arange(3 * 64, dtype=np.float32).reshape(3, 64)
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", x=x)
+    with ortmulti.InferenceSession(model, providers=["CPUExecutionProvider"]) as session:
+        [expected] = session.run(None, {"x": x})
+        [name] = [one.name for one in session.get_outputs()]
+    for given in (f"x={tmp_path / 'x.npy'}", str(tmp_path / "x.npz")):
+        out = tmp_path / "out.npz"
+        found = facts("run", model, "--input", given, "--device", "cpu", "--repeat", "2", "--output", out)
+        assert found["inputs"] == [{"name": "x", "type": "float32", "shape": [3, 64], "given": True}]
+        assert found["seconds"]["runs"] == 2
+        np.testing.assert_array_equal(np.load(out)[name], expected)
+        out.unlink()
+
+
+def test_run_makes_inputs_of_the_sizes_asked_for(model: Path) -> None:
+    options = ("--device", "cpu", "--repeat", "1")
+    assert facts("run", model, *options, "--dim", "n=5")["inputs"][0]["shape"] == [5, 64]
+    assert facts("run", model, *options, "--batch", "7")["outputs"][0]["shape"][0] == 7
+    shown = invoke("run", model, *options)
+    assert "on cpu: a run takes" in shown.stdout
+    assert "random" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--dim", "m=5"), "no dynamic dimension called m"),
+        (("--dim", "n"), "--dim is NAME=SIZE"),
+        (("--input", "x=absent.npy"), "'absent.npy' does not exist"),
+        (("--output", "out.txt"), "--output is an .npz file"),
+        (("--repeat", "0"), "--repeat is 1 or more"),
+        (("--device", "gpu"), "did you mean 'cuda'?"),
+    ],
+)
+def test_wrong_arguments_of_run_say_what_is_right(arguments: tuple[str, ...], message: str, model: Path) -> None:
+    shown = invoke("run", model, *arguments)
+    assert shown.returncode == 1
+    assert message in shown.stderr
+    assert "Traceback" not in shown.stderr
