@@ -76,7 +76,7 @@ class ArenaConfig:
 
 
 def to_core(arena: object) -> dict[str, dict[str, int]]:
-    """The argument ``arena`` of `ortmulti.configure` as the core takes it, by device; ``""``: every device.
+    """Return the argument ``arena`` of `ortmulti.configure` as the core takes it, by device; ``""``: every device.
 
     Raises:
         InvalidArgument, InvalidType: No configuration, or a device that is none.

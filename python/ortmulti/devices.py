@@ -55,7 +55,7 @@ def get_devices() -> list[Device]:
 
 
 def parse_devices(devices: str | int | Device | Iterable[str | int | Device]) -> list[Device]:
-    """The devices that a ``devices`` argument means, which all exist.
+    """Return the devices that a ``devices`` argument means, and check that they exist.
 
     Args:
         devices: ``"all"``, which is every GPU that this process sees, or the CPU on a machine without NVIDIA
@@ -93,7 +93,7 @@ def name_devices(devices: str | int | Device | Iterable[str | int | Device]) -> 
 
 
 def check_devices_exist(devices: Iterable[Device]) -> None:
-    """Raises `DeviceError` for the first GPU among ``devices`` that this process does not see."""
+    """Raise `DeviceError` for the first GPU among ``devices`` that this process does not see."""
     cuda = [device for device in devices if device.kind == "cuda"]
     if not cuda:
         return

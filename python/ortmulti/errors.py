@@ -1,9 +1,8 @@
 """The exceptions that ortmulti raises.
 
-`Error` is the base of all of them. Below it stands one class for each error code of ONNX Runtime, under the
-names that onnxruntime's own Python package uses, and one for each further kind that a caller would treat
-differently. Where Python has a built-in exception for the same situation, the class derives from it too, so
-that ``except ValueError`` or ``except MemoryError`` work as anyone expects.
+`Error` is their base. Each error code of ONNX Runtime has a class with the name that the onnxruntime package uses.
+Further classes stand for failures that a caller treats differently. A class also derives from Python's built-in
+exception for the same situation, so that ``except ValueError`` and ``except MemoryError`` work.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ __all__ = [
 
 
 class Error(Exception):
-    """Base of every exception that ortmulti raises of its own."""
+    """Base of every exception that ortmulti raises."""
 
     _code: ClassVar[str] = ""  # number and name of ONNX Runtime's code
 
@@ -97,7 +96,7 @@ class RuntimeException(Error, RuntimeError):
 
 
 class InvalidProtobuf(Error, ValueError):
-    """The model's bytes are no ONNX model. ONNX Runtime's code INVALID_PROTOBUF."""
+    """The bytes or the file are not an ONNX model. ONNX Runtime's code INVALID_PROTOBUF."""
 
     _code = "7 : INVALID_PROTOBUF"
 
@@ -109,7 +108,7 @@ class ModelLoaded(Error):
 
 
 class NotImplemented(Error, NotImplementedError):
-    """An operator, type or call that this ONNX Runtime or this provider does not have. Code NOT_IMPLEMENTED."""
+    """This ONNX Runtime or provider lacks an operator, type or call. Code NOT_IMPLEMENTED."""
 
     _code = "9 : NOT_IMPLEMENTED"
 
@@ -155,23 +154,23 @@ class LibraryError(Error, ImportError):
 
 
 class DeviceError(Error, RuntimeError):
-    """A device that was asked for does not exist or cannot be used."""
+    """A device does not exist or cannot be used."""
 
 
 class OutOfMemory(DeviceError, MemoryError):
-    """A device, or the host, has not enough free memory; the message says how much there is."""
+    """A device or the host lacks free memory; the message says how much there is."""
 
 
 class ClosedError(Error, ValueError):
-    """A session was used after it was closed."""
+    """A session or pool was used after it was closed."""
 
 
 class ForkError(Error, RuntimeError):
-    """A child process made by fork() used what its parent had started and what does not survive a fork."""
+    """A forked child process used a session or pool of its parent, which does not survive a fork."""
 
 
 class NotOptimizable(Error):
-    """A model's optimized form cannot be made, saved or used; the message says why. The model itself may be fine."""
+    """The optimized form of a model cannot be made, saved or used; the message says why. The model may be fine."""
 
 
 class WeightsError(Error, OSError):
@@ -179,8 +178,8 @@ class WeightsError(Error, OSError):
 
 
 class QueueFull(Error):
-    """A pool's queue had no room for a further request, now or within the time that was given."""
+    """A pool's queue had no room for a further request, now or within the given time."""
 
 
 class DeadlineExceeded(Error, TimeoutError):
-    """A request to a pool was not answered before its deadline."""
+    """A pool did not answer a request within its ``timeout``."""

@@ -47,7 +47,7 @@ def onnxruntime_sessions(
     *,
     optimize: Optimize = "auto",
 ) -> list[onnxruntime.InferenceSession]:
-    """Creates `onnxruntime.InferenceSession` objects of one model, which have their weights in common.
+    """Create `onnxruntime.InferenceSession` objects of one model, which have their weights in common.
 
     They are sessions of the onnxruntime package in every respect, of its own copy of ONNX Runtime, and know nothing of
     ortmulti; for what does not insist on them, `load` and `create_sessions` are faster. The weights of a device are

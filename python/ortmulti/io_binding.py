@@ -35,7 +35,7 @@ class SessionIOBinding:
         self._core = _core.IoBinding(core)
 
     def bind_input(self, name: str, *value: Any) -> None:
-        """Binds an input to an array; or, by four arguments, to memory at an address, which must stay valid.
+        """Bind an input to an array; or, by four arguments, to memory at an address, which must stay valid.
 
         Args:
             name: The input.
@@ -49,11 +49,11 @@ class SessionIOBinding:
             raise InvalidType("bind_input takes an array, or a device, an element type, a shape and an address")
 
     def bind_ortvalue_input(self, name: str, value: OrtValue) -> None:
-        """Binds an input to a value, this package's or onnxruntime's."""
+        """Bind an input to a value, this package's or onnxruntime's."""
         self._core.bind_input(checks.text("name", name), core_value("bind_ortvalue_input", value))
 
     def bind_output(self, name: str, device: OrtDevice, *memory: Any) -> None:
-        """Binds an output to a device, where runs allocate it; or, by three more arguments, to memory at an address.
+        """Bind an output to a device, where runs allocate it; or, by three more arguments, to memory at an address.
 
         Args:
             name: The output.
@@ -69,25 +69,25 @@ class SessionIOBinding:
             raise InvalidType("bind_output takes a device, or a device, an element type, a shape and an address")
 
     def bind_ortvalue_output(self, name: str, value: OrtValue) -> None:
-        """Binds an output to a value, this package's or onnxruntime's, into whose memory runs write."""
+        """Bind an output to a value, this package's or onnxruntime's, into whose memory runs write."""
         self._core.bind_output(checks.text("name", name), core_value("bind_ortvalue_output", value))
 
     def synchronize_inputs(self) -> None:
-        """Waits until the inputs were copied to the session's device."""
+        """Wait until the inputs were copied to the session's device."""
         self._core.synchronize_inputs()
 
     def synchronize_outputs(self) -> None:
-        """Waits until the outputs are there: after a run with ``disable_synchronize_execution_providers``."""
+        """Wait until the outputs are there: after a run with ``disable_synchronize_execution_providers``."""
         self._core.synchronize_outputs()
 
     def get_outputs(self) -> OrtValueVector:
-        """The outputs of the last run; see `IOBinding.get_outputs`."""
+        """Return the outputs of the last run; see `IOBinding.get_outputs`."""
         vector = OrtValueVector()
         vector._replace(OrtValue(value) for value in self._core.outputs())
         return vector
 
     def copy_outputs_to_cpu(self) -> list[np.ndarray[Any, Any]]:
-        """Copies of the last run's outputs as arrays; see `IOBinding.copy_outputs_to_cpu`."""
+        """Copy the last run's outputs into arrays; see `IOBinding.copy_outputs_to_cpu`."""
         outputs = list(self.get_outputs())
         for output in outputs:
             if not output.has_value():
@@ -96,11 +96,11 @@ class SessionIOBinding:
         return [np.array(output.numpy(), copy=output.device_name() == "cpu" or None) for output in outputs]
 
     def clear_binding_inputs(self) -> None:
-        """Gives up all inputs."""
+        """Remove all inputs from the binding."""
         self._core.clear_inputs()
 
     def clear_binding_outputs(self) -> None:
-        """Gives up all outputs."""
+        """Remove all outputs from the binding."""
         self._core.clear_outputs()
 
 
@@ -125,7 +125,7 @@ class IOBinding:
         self._core = self._iobinding._core
 
     def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray[Any, Any]) -> None:
-        """Binds an input to an array, whose memory runs read where `OrtValue.ortvalue_from_numpy` shares it.
+        """Bind an input to an array, whose memory runs read where `OrtValue.ortvalue_from_numpy` shares it.
 
         Args:
             name: The input.
@@ -136,7 +136,7 @@ class IOBinding:
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
     ) -> None:
-        """Binds an input to memory at an address, which must stay valid as long as it is bound.
+        """Bind an input to memory at an address, which must stay valid as long as it is bound.
 
         Args:
             name: The input.
@@ -149,7 +149,7 @@ class IOBinding:
         self._core.bind_input(checks.text("name", name), _over(device, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Binds an input to a value, this package's or onnxruntime's.
+        """Bind an input to a value, this package's or onnxruntime's.
 
         Where the session runs on another device, it is copied there now.
 
@@ -167,7 +167,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Binds an output to a device, where runs allocate it and may write again, or to memory at an address.
+        """Bind an output to a device, where runs allocate it and may write again, or to memory at an address.
 
         Args:
             name: The output.
@@ -183,33 +183,33 @@ class IOBinding:
         self._core.bind_output(checks.text("name", name), _over(device, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Binds an output to a value, this package's or onnxruntime's, into whose memory runs write.
+        """Bind an output to a value, this package's or onnxruntime's, into whose memory runs write.
 
         It is not over a read-only array. NotImplemented as `bind_ortvalue_input`.
         """
         self._iobinding.bind_ortvalue_output(name, ortvalue)
 
     def synchronize_inputs(self) -> None:
-        """Waits until the inputs were copied to the session's device."""
+        """Wait until the inputs were copied to the session's device."""
         self._iobinding.synchronize_inputs()
 
     def synchronize_outputs(self) -> None:
-        """Waits until the outputs are there: after a run with ``disable_synchronize_execution_providers``."""
+        """Wait until the outputs are there: after a run with ``disable_synchronize_execution_providers``."""
         self._iobinding.synchronize_outputs()
 
     def get_outputs(self) -> list[OrtValue]:
-        """The outputs of the last run, in the order in which they were bound, each on the device to which it is bound.
+        """Return the outputs of the last run in the order of binding, each on the device to which it is bound.
 
         Before the first run those without memory are empty.
         """
         return list(self._iobinding.get_outputs())
 
     def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
-        """As `get_outputs`, in an `OrtValueVector`, which keeps the outputs alive."""
+        """Return the outputs as `get_outputs`, in an `OrtValueVector`, which keeps them alive."""
         return self._iobinding.get_outputs()
 
     def copy_outputs_to_cpu(self) -> list[np.ndarray[Any, Any]]:
-        """Copies of the last run's outputs as arrays, in the order in which they were bound.
+        """Copy the last run's outputs into arrays, in the order in which they were bound.
 
         Raises:
             InvalidType: An output is empty, since there was no run.
@@ -217,11 +217,11 @@ class IOBinding:
         return self._iobinding.copy_outputs_to_cpu()
 
     def clear_binding_inputs(self) -> None:
-        """Gives up all inputs."""
+        """Remove all inputs from the binding."""
         self._iobinding.clear_binding_inputs()
 
     def clear_binding_outputs(self) -> None:
-        """Gives up all outputs."""
+        """Remove all outputs from the binding."""
         self._iobinding.clear_binding_outputs()
 
 
@@ -240,7 +240,7 @@ class ValueRuns:
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """As `run`, with values: inputs are used where they are, or copied to the session's device.
+        """Run the model with values: inputs are used where they are, or copied to the session's device.
 
         Args:
             output_names: Names of the outputs wanted, in the order wanted; None or empty for all.
@@ -269,13 +269,13 @@ class ValueRuns:
         return [OrtValue(output) for output in outputs]
 
     def io_binding(self) -> IOBinding:
-        """A new `IOBinding` of this session, for `run_with_iobinding`."""
+        """Make an `IOBinding` of this session, for `run_with_iobinding`."""
         return IOBinding(self)
 
     def run_with_iobinding(
         self, iobinding: IOBinding | SessionIOBinding, run_options: RunOptions | None = None
     ) -> None:
-        """Runs the model with the inputs and outputs that are bound, where they are.
+        """Run the model with the inputs and outputs that are bound, where they are.
 
         Args:
             iobinding: A binding that was made of this session. Every input that is not optional is bound, and
@@ -301,7 +301,7 @@ class ValueRuns:
         fetches: OrtValueVector,
         fetch_devices: Sequence[OrtDevice],
     ) -> None:
-        """Runs the model with values in a row, and puts the outputs into another.
+        """Run the model with values in a row, and put the outputs into another.
 
         Args:
             run_options: Options of this run, or None.
@@ -353,7 +353,7 @@ class ValueRuns:
         device_id: int = 0,
         vendor_id: int | OrtDeviceVendorId = -1,
     ) -> OrtValue:
-        """A tensor in memory of the session's allocator, whose elements have no particular value.
+        """Make a tensor in memory of the session's allocator, whose elements have no particular value.
 
         It may be used with other sessions too, and stays valid when this one is closed.
 

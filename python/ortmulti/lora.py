@@ -48,7 +48,7 @@ class AdapterFormat:
 
     @staticmethod
     def read_adapter(file_path: str | os.PathLike[str]) -> AdapterFormat:
-        """The content of a file. Its parameters are on the CPU, in memory that their values keep.
+        """Return the content of a file. Its parameters are on the CPU, in memory that their values keep.
 
         Raises:
             NoSuchFile: There is no such file.
@@ -62,7 +62,7 @@ class AdapterFormat:
             return AdapterFormat._of(adapter_file.parse(np.fromfile(file, np.uint8)))
 
     def export_adapter(self, file_path: str | os.PathLike[str]) -> None:
-        """Writes the file, whole or not at all.
+        """Write the file, whole or not at all.
 
         Raises:
             NoSuchFile: There is no such folder.
@@ -88,27 +88,27 @@ class AdapterFormat:
                 draft.unlink()
 
     def get_format_version(self) -> int:
-        """The version of the file format: 1."""
+        """Return the version of the file format: 1."""
         return adapter_file.FORMAT_VERSION
 
     def set_adapter_version(self, adapter_version: int) -> None:
-        """Sets the version of the adapter, an int of 32 bits."""
+        """Set the version of the adapter, an int of 32 bits."""
         self._adapter_version = checks.integer("adapter_version", adapter_version, -(2**31), checks.INT_MAX)
 
     def get_adapter_version(self) -> int:
-        """The version of the adapter; default 0."""
+        """Return the version of the adapter; default 0."""
         return self._adapter_version
 
     def set_model_version(self, model_version: int) -> None:
-        """Sets the version of the model that the adapter is for, an int of 32 bits."""
+        """Set the version of the model that the adapter is for, an int of 32 bits."""
         self._model_version = checks.integer("model_version", model_version, -(2**31), checks.INT_MAX)
 
     def get_model_version(self) -> int:
-        """The version of the model that the adapter is for; default 0."""
+        """Return the version of the model that the adapter is for; default 0."""
         return self._model_version
 
     def set_parameters(self, params: Mapping[str, OrtValue]) -> None:
-        """Sets all parameters.
+        """Set all parameters.
 
         Args:
             params: Tensors by name, of floats or ints of 8 to 64 bits, bfloat16 or float8, with one dimension at least.
@@ -128,7 +128,7 @@ class AdapterFormat:
         self._parameters = dict(params)
 
     def get_parameters(self) -> dict[str, OrtValue]:
-        """The parameters, by name. Changes to the dict have no effect."""
+        """Return the parameters, by name. Changes to the dict have no effect."""
         return dict(self._parameters)
 
 
@@ -147,7 +147,7 @@ class LoraAdapter(_core.LoraAdapter):
         super().__init__()
 
     def Load(self, file_path: str | os.PathLike[str], /) -> None:  # noqa: N802 - onnxruntime's name
-        """Maps a file that `AdapterFormat.export_adapter` wrote; it must not be changed while it is used.
+        """Map a file that `AdapterFormat.export_adapter` wrote; it must not be changed while it is used.
 
         Raises:
             NoSuchFile: There is no such file.

@@ -236,7 +236,7 @@ class SessionOptions(ModelAdditions):
         self._core.threads = None if value is None else value._to_core()
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Sets a configuration entry, such as ``session.intra_op.allow_spinning``; the last value counts.
+        """Set a configuration entry, such as ``session.intra_op.allow_spinning``; the last value counts.
 
         Keys that ONNX Runtime does not define pass: providers and custom operators have their own.
 
@@ -254,7 +254,7 @@ class SessionOptions(ModelAdditions):
         self._core.config_entries = {**self._core.config_entries, key: value}
 
     def get_session_config_entry(self, key: str) -> str:
-        """The value of a configuration entry.
+        """Return the value of a configuration entry.
 
         Raises:
             InvalidArgument: There is no such entry.
@@ -265,7 +265,7 @@ class SessionOptions(ModelAdditions):
         return entries[key]
 
     def add_free_dimension_override_by_name(self, name: str, size: SupportsInt) -> None:
-        """Fixes the open dimension ``name`` of the model's inputs to ``size``; a negative size leaves it open."""
+        """Fix the open dimension ``name`` of the model's inputs to ``size``; a negative size leaves it open."""
         entry = (
             _checks.text("the name of a dimension", name),
             _checks.integer(f"the size of dimension {name!r}", size, _MIN_SIZE),
@@ -273,7 +273,7 @@ class SessionOptions(ModelAdditions):
         self._core.free_dimensions_by_name = [*self._core.free_dimensions_by_name, entry]
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: SupportsInt) -> None:
-        """Fixes the open dimensions with this denotation of the model's inputs to ``size``, as above."""
+        """Fix the open dimensions with this denotation of the model's inputs to ``size``, as above."""
         entry = (
             _checks.text("a denotation", denotation),
             _checks.integer(f"the size of {denotation!r}", size, _MIN_SIZE),
@@ -304,7 +304,7 @@ class RunOptions(_core.RunOptions):
         super().__init__()
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Sets a configuration entry, such as ``memory.enable_memory_arena_shrinkage``; the last value counts.
+        """Set a configuration entry, such as ``memory.enable_memory_arena_shrinkage``; the last value counts.
 
         Keys that ONNX Runtime does not define pass.
 

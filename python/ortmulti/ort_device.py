@@ -82,63 +82,63 @@ class NativeDevice:
 
     @staticmethod
     def cpu() -> int:
-        """The CPU, as a kind of device."""
+        """Return the CPU, as a kind of device."""
         return _CPU
 
     @staticmethod
     def gpu() -> int:
-        """A GPU of any vendor, as a kind of device."""
+        """Return a GPU of any vendor, as a kind of device."""
         return _GPU
 
     @staticmethod
     def cuda() -> int:
-        """As `gpu`."""
+        """Return the same as `gpu`."""
         return _GPU
 
     @staticmethod
     def webgpu() -> int:
-        """As `gpu`."""
+        """Return the same as `gpu`."""
         return _GPU
 
     @staticmethod
     def dml() -> int:
-        """A GPU by DirectML, as a kind of device."""
+        """Return a GPU by DirectML, as a kind of device."""
         return _DML
 
     @staticmethod
     def fpga() -> int:
-        """An FPGA, as a kind of device."""
+        """Return an FPGA, as a kind of device."""
         return _FPGA
 
     @staticmethod
     def cann() -> int:
-        """As `npu`."""
+        """Return the same as `npu`."""
         return _NPU
 
     @staticmethod
     def npu() -> int:
-        """A neural processor, as a kind of device."""
+        """Return a neural processor, as a kind of device."""
         return _NPU
 
     @staticmethod
     def default_memory() -> int:
-        """The kind of memory that a device has by default."""
+        """Return the kind of memory that a device has by default."""
         return _DEFAULT_MEMORY
 
     def device_type(self) -> int:
-        """The kind of device."""
+        """Return the kind of device."""
         return self._values[0]
 
     def mem_type(self) -> int:
-        """The kind of its memory."""
+        """Return the kind of its memory."""
         return self._values[1]
 
     def vendor_id(self) -> int:
-        """The PCI vendor id; 0 where none was given."""
+        """Return the PCI vendor id; 0 where none was given."""
         return self._values[2]
 
     def device_id(self) -> int:
-        """The device's number."""
+        """Return the device's number."""
         return self._values[3]
 
 
@@ -162,7 +162,7 @@ class OrtDevice:
 
     @staticmethod
     def make(ort_device_name: str, device_id: int, vendor_id: int | OrtDeviceVendorId = -1) -> OrtDevice:
-        """A device by its name.
+        """Make a device from its name.
 
         Args:
             ort_device_name: ``"cpu"``, ``"gpu"``, ``"npu"``, or ``"cuda"``, ``"dml"``, ``"webgpu"``, ``"cann"``, which
@@ -183,19 +183,19 @@ class OrtDevice:
         return OrtDevice(NativeDevice(kind, _DEFAULT_MEMORY, vendor, device_id))
 
     def device_id(self) -> int:
-        """The device's number."""
+        """Return the device's number."""
         return self._ort_device.device_id()
 
     def device_type(self) -> int:
-        """The kind of device: 0 for the CPU, 1 for a GPU, 3 for a neural processor."""
+        """Return the kind of device: 0 for the CPU, 1 for a GPU, 3 for a neural processor."""
         return self._ort_device.device_type()
 
     def device_vendor_id(self) -> int:
-        """The PCI vendor id; 0 where none was given."""
+        """Return the PCI vendor id; 0 where none was given."""
         return self._ort_device.vendor_id()
 
     def device_mem_type(self) -> int:
-        """The kind of memory: 0, the device's default."""
+        """Return the kind of memory: 0, the device's default."""
         return self._ort_device.mem_type()
 
     def __repr__(self) -> str:
@@ -217,7 +217,7 @@ def device_name(device_type: object, device_id: object, vendor_id: object = -1) 
 
 
 def core_device(what: str, device: Any) -> str:
-    """A device, of ours or of onnxruntime's classes of both namespaces, as the core's ``"cpu"`` or ``"cuda:N"``."""
+    """Convert a device, ours or one of onnxruntime's classes, to the core's ``"cpu"`` or ``"cuda:N"``."""
     if not isinstance(device, (OrtDevice, NativeDevice)):
         given = type(device)
         if given.__name__ != "OrtDevice" or given.__module__.partition(".")[0] != "onnxruntime":

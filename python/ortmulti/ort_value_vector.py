@@ -30,7 +30,7 @@ class OrtValueVector:
         self._values: list[OrtValue] = []
 
     def push_back(self, dlpack_tensor: Any, is_bool_tensor: bool = False) -> None:
-        """Appends a value.
+        """Append a value.
 
         Args:
             dlpack_tensor: An `OrtValue`, or onnxruntime's; or a capsule of DLPack that nobody has taken, whose memory
@@ -58,7 +58,7 @@ class OrtValueVector:
         shapes: Sequence[Sequence[int]],
         devices: Sequence[Any],
     ) -> None:
-        """Appends values over memory at addresses; all of them, or none where one is refused.
+        """Append values over memory at addresses; all of them, or none where one is refused.
 
         Args:
             torch_tensors: What each one's memory belongs to, which the value keeps alive.
@@ -82,27 +82,27 @@ class OrtValueVector:
         self._values.extend(OrtValue(value) for value in made)
 
     def reserve(self, count: int) -> None:
-        """Nothing: a list grows by itself."""
+        """Do nothing: a list grows by itself."""
         if checks.integer("count", count) < 0:
             raise InvalidType(f"count is 0 or more, not {count}")  # onnxruntime raises TypeError
 
     def shrink_to_fit(self) -> None:
-        """Nothing, as `reserve`."""
+        """Do nothing, as `reserve`."""
 
     def element_type_at(self, idx: int) -> int:
-        """The number of a tensor's type in ``onnx.TensorProto.DataType``."""
+        """Return the number of a tensor's type in ``onnx.TensorProto.DataType``."""
         return self[idx].element_type()
 
     def dlpack_at(self, index: int) -> object:
-        """A tensor as a capsule of DLPack; see `OrtValue.__dlpack__`."""
+        """Return a tensor as a capsule of DLPack; see `OrtValue.__dlpack__`."""
         return self[index].to_dlpack()
 
     def bool_tensor_indices(self) -> list[int]:
-        """The indices of the tensors of bool, which ONNX Runtime before 1.32 gives away as uint8."""
+        """Return the indices of the tensors of bool, which ONNX Runtime before 1.32 gives away as uint8."""
         return [index for index, value in enumerate(self._values) if value.has_value() and value.data_type() == _BOOL]
 
     def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None) -> list[Any]:
-        """All tensors as capsules of DLPack, or what a function makes of each capsule.
+        """Return all tensors as capsules of DLPack, or what a function makes of each capsule.
 
         Args:
             to_tensor: Such as ``torch.utils.dlpack.from_dlpack``; None for the capsules themselves.
@@ -130,5 +130,5 @@ class OrtValueVector:
 
 
 def address(buffer_ptr: object) -> int:
-    """An argument that is the address of memory."""
+    """Check an argument that is the address of memory."""
     return checks.integer("the address buffer_ptr", buffer_ptr, 0, 2**64 - 1)

@@ -82,7 +82,7 @@ class Patch:
         return self._active
 
     def undo(self) -> None:
-        """Ends this patch. The last one that ends gives the names back to onnxruntime.
+        """End this patch. The last one that ends gives the names back to onnxruntime.
 
         Sessions that were made meanwhile go on.
 
@@ -117,7 +117,7 @@ class Patch:
 
 
 def patch_onnxruntime() -> Patch:
-    """Puts ortmulti's classes under onnxruntime's names, for libraries that construct sessions themselves.
+    """Put ortmulti's classes under onnxruntime's names, for libraries that construct sessions themselves.
 
     ``onnxruntime`` is imported if it was not. From then on `InferenceSession`, `SessionOptions`, `RunOptions`, the
     enumerations and the other classes that ortmulti has are found as ``onnxruntime.InferenceSession`` and so on,

@@ -34,8 +34,8 @@ __all__ = ["InferenceSession", "Sessions", "create_sessions"]
 class InferenceSession(SessionCalls, ValueRuns, Closing):
     """A model on one device, under onnxruntime's interface.
 
-    Unlike onnxruntime, a provider that was asked for and cannot be used is an error and never a silent session on
-    the CPU. Creating, running and closing release the GIL. One session may be run from several threads at once.
+    If a provider cannot be used, the session raises an error; onnxruntime silently uses the CPU instead. Creating,
+    running and closing release the GIL. Several threads may run one session at the same time.
 
     Args:
         path_or_bytes: Path of a model, beside which its external data lies; or the bytes of one, without external
@@ -153,28 +153,30 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         return self._run(output_names, input_feed, run_options)
 
     def get_inputs(self) -> list[NodeArg]:
-        """The model's inputs: ``name``, ``type`` such as ``"tensor(float)"`` and ``shape``, a list of int, of str
-        for a named open dimension, and of None for another open one."""
+        """Return the model's inputs: ``name``, ``type`` such as ``"tensor(float)"``, and ``shape``.
+
+        A shape is a list: an int for each fixed dimension, a str for a named dynamic one, None for an unnamed one.
+        """
         return self._core.inputs()
 
     def get_outputs(self) -> list[NodeArg]:
-        """The model's outputs, as `get_inputs`."""
+        """Return the model's outputs, as `get_inputs`."""
         return self._core.outputs()
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Inputs that have a default value in the model, as `get_inputs`."""
+        """Return the inputs that have a default value in the model, as `get_inputs`."""
         return self._core.overridable_initializers()
 
     def get_modelmeta(self) -> ModelMetadata:
-        """The model's metadata: producer_name, graph_name, domain, description, version, custom_metadata_map."""
+        """Return the model's metadata: producer_name, graph_name, domain, description, version, custom_metadata_map."""
         return self._core.metadata()
 
     def get_providers(self) -> list[str]:
-        """The names of the session's execution providers, the preferred one first and the CPU's last."""
+        """Return the names of the session's execution providers, the preferred one first and the CPU's last."""
         return self._provider_names()
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """The options that were given to each of `get_providers`."""
+        """Return the options that were given to each of `get_providers`."""
         given = dict(self._core.providers())
         return {name: given.get(name, {}) for name in self.get_providers()}
 
@@ -210,11 +212,11 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         return self.get_session_options()
 
     def get_profiling_start_time_ns(self) -> int:
-        """When profiling began, in nanoseconds of ONNX Runtime's clock; 0 without profiling."""
+        """Return when profiling began, in nanoseconds of ONNX Runtime's clock; 0 without profiling."""
         return self._core.profiling_start_time_ns()
 
     def end_profiling(self) -> str:
-        """Ends profiling and returns the path of the profile."""
+        """End profiling and return the path of the profile."""
         return self._core.end_profiling()
 
     @property
@@ -228,7 +230,7 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         return self._timeline
 
     def close(self) -> None:
-        """Waits for the runs that are under way and frees the session; using it afterwards raises `ClosedError`.
+        """Wait for the runs that are under way and free the session; using it afterwards raises `ClosedError`.
 
         Those that `run_async` was asked for are done first; their callbacks may be called later. Calling it again does
         nothing. Arrays that runs returned stay valid.
@@ -269,7 +271,7 @@ class Sessions(Closing, Sequence[InferenceSession]):
         return [session.device for session in self._sessions]
 
     def close(self) -> None:
-        """Closes every session; see `InferenceSession.close`."""
+        """Close every session; see `InferenceSession.close`."""
         for session in self._sessions:
             session.close()
 
@@ -305,7 +307,7 @@ def create_sessions(
     loader: LoaderOptions | None = None,
     tuning: str | os.PathLike[str] | Tuning | None = None,
 ) -> Sessions:
-    """Creates sessions of one model on several devices at the same time, each in a C++ thread of its own.
+    """Create sessions of one model on several devices at the same time, each in a C++ thread of its own.
 
     Args:
         model: Path of a model, or its bytes; see `InferenceSession`.

@@ -97,7 +97,7 @@ class ThreadCounts:
 
 
 def thread_counts() -> list[ThreadCounts]:
-    """The threads that ONNX Runtime has of those that ortmulti made for it (`Threads`), one item for each session that
+    """Return the threads that ortmulti made for ONNX Runtime (`Threads`), one item for each session that
     has any and one for the global pools, in the order of their creation.
     """
     return [ThreadCounts._from_core(counts) for counts in _core.thread_counts()]

@@ -72,15 +72,15 @@ class Timeline:
         return list(dict.fromkeys(name.removeprefix(_NOT_SHARED) for name in found))
 
     def add(self, name: str, start_ns: int, end_ns: int, device: str = "") -> None:
-        """Adds a span of the calling thread; times as in `Span`."""
+        """Add a span of the calling thread; times as in `Span`."""
         self._core.add(name, start_ns, end_ns, device)
 
     def extend(self, core: _core.Timeline) -> None:
-        """Adds the spans of another creation that was part of this one."""
+        """Add the spans of another creation that was part of this one."""
         self._core.extend(core)
 
     def to_chrome_trace(self) -> dict[str, Any]:
-        """The spans in the Trace Event Format, which Perfetto and chrome://tracing open: times in microseconds."""
+        """Return the spans in the Trace Event Format, for Perfetto and chrome://tracing; times in microseconds."""
         process = os.getpid()
         spans = self.spans
         events: list[dict[str, Any]] = [
@@ -110,7 +110,7 @@ class Timeline:
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes `to_chrome_trace` to `path` as JSON.
+        """Write `to_chrome_trace` to `path` as JSON.
 
         Raises:
             OSError: The file cannot be written.
@@ -120,7 +120,7 @@ class Timeline:
         Path(path).write_text(json.dumps(self.to_chrome_trace()), encoding="utf-8")
 
     def table(self) -> str:
-        """The spans as a table in plain text.
+        """Format the spans as a table in plain text.
 
         One row a span in the order in which they began, times in milliseconds from the beginning of the first; more
         than eight of one thread, device and name are one row, whose duration is theirs together. Below it, for each
@@ -129,7 +129,7 @@ class Timeline:
         return _table(self.spans)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Draws the spans over time, those of each thread and device in a row, nested ones below what contains them.
+        """Draw the spans over time, those of each thread and device in a row, nested ones below what contains them.
 
         Args:
             path: An image to write; its suffix chooses the format (.png, .svg, .pdf). Default: none is written.

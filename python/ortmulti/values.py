@@ -22,7 +22,7 @@ _DLPACK_CUDA = 2
 
 
 def element_type_number(element_type: object) -> int:
-    """The number of an ONNX type: itself, or that of what NumPy makes a dtype of."""
+    """Return the number of an ONNX type: itself, or that of what NumPy makes a dtype of."""
     if isinstance(element_type, (int, np.integer)) and not isinstance(element_type, bool):
         return _type_number(int(element_type))
     if element_type is None:
@@ -37,7 +37,7 @@ def element_type_number(element_type: object) -> int:
 
 
 def dimensions(shape: object) -> list[int]:
-    """A shape as ints."""
+    """Return a shape as ints."""
     try:
         sizes = [operator.index(size) for size in shape]  # type: ignore[attr-defined]
     except TypeError:
@@ -92,7 +92,7 @@ class OrtValue:
     def ortvalue_from_numpy(
         cls, numpy_obj: np.ndarray[Any, Any], /, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> Self:
-        """A tensor of an array.
+        """Make a tensor of an array.
 
         On the CPU it has the array's memory, unless the array is not C-contiguous, not aligned, byte-swapped or of
         strings; then, and on a GPU, it has a copy. A value over a read-only array cannot be written to.
@@ -117,7 +117,7 @@ class OrtValue:
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: np.ndarray[Any, Any], /, onnx_element_type: int) -> Self:
-        """A tensor on the CPU over an array's memory, its elements taken for ones of an ONNX type of the same size.
+        """Make a tensor on the CPU over an array's memory; its elements count as an ONNX type of the same size.
 
         Args:
             data: An array of any shape, such as of uint16 for bfloat16. One that is not contiguous is copied.
@@ -142,7 +142,7 @@ class OrtValue:
         vendor_id: int = -1,
         memory_info: None = None,
     ) -> Self:
-        """A tensor of new memory, whose elements have no particular value; strings are empty.
+        """Make a tensor of new memory, whose elements have no particular value; strings are empty.
 
         Args:
             shape: The dimensions, 0 or more each.
@@ -163,7 +163,7 @@ class OrtValue:
 
     @classmethod
     def from_dlpack(cls, data: Any, /) -> Self:
-        """A tensor over the memory of an object with ``__dlpack__``, which it keeps alive; nothing is copied.
+        """Make a tensor over the memory of an object with ``__dlpack__``, without a copy; it keeps the object alive.
 
         Work of the default stream that was asked for before is done on return, and so is that of the stream in which
         the object was made, where its library follows the protocol.
@@ -207,7 +207,7 @@ class OrtValue:
         return self._core.dlpack(_bool_is_uint8())
 
     def to_dlpack(self) -> object:
-        """As `__dlpack__`, under the name that onnxruntime has in its C namespace."""
+        """Do as `__dlpack__`, under the name that onnxruntime has in its C namespace."""
         return self._core.dlpack(_bool_is_uint8())
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -215,7 +215,7 @@ class OrtValue:
         return self._core.dlpack_device()
 
     def data_ptr(self) -> int:
-        """The address of the tensor's first element, on its device.
+        """Return the address of the tensor's first element, on its device.
 
         Raises:
             InvalidType: This is no tensor, or one of strings.
@@ -223,43 +223,43 @@ class OrtValue:
         return self._core.data_ptr()
 
     def device_name(self) -> str:
-        """``"cpu"`` or ``"cuda"``: where the tensor's memory is."""
+        """Return where the tensor's memory is: ``"cpu"`` or ``"cuda"``."""
         return self._core.device().partition(":")[0]
 
     def shape(self) -> list[int]:
-        """The tensor's dimensions."""
+        """Return the tensor's dimensions."""
         return self._core.shape()
 
     def data_type(self) -> str:
-        """The type as models declare it, such as ``"tensor(int64)"``."""
+        """Return the type as models declare it, such as ``"tensor(int64)"``."""
         return self._core.data_type()
 
     def element_type(self) -> int:
-        """The number of the tensor's type in ``onnx.TensorProto.DataType``."""
+        """Return the number of the tensor's type in ``onnx.TensorProto.DataType``."""
         return self._core.element_type()
 
     def tensor_size_in_bytes(self) -> int:
-        """The bytes of the tensor's elements. Raises NotImplemented for strings."""
+        """Return the bytes of the tensor's elements. Raises NotImplemented for strings."""
         return self._core.size_in_bytes()
 
     def has_value(self) -> bool:
-        """False for an optional without value, and for an output before the first run."""
+        """Return False for an optional without value, and for an output before the first run."""
         return self._core.has_value()
 
     def is_tensor(self) -> bool:
-        """Whether the value is a dense tensor."""
+        """Return whether the value is a dense tensor."""
         return self._core.is_tensor()
 
     def is_sparse_tensor(self) -> bool:
-        """Whether the value is a sparse tensor."""
+        """Return whether the value is a sparse tensor."""
         return self._core.is_sparse_tensor()
 
     def is_tensor_sequence(self) -> bool:
-        """Whether the value is a sequence of tensors."""
+        """Return whether the value is a sequence of tensors."""
         return self._core.is_tensor_sequence()
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The tensor as an array of its shape and dtype.
+        """Return the tensor as an array of its shape and dtype.
 
         On the CPU the array has the value's memory and keeps it alive; it is read-only where the value is over a
         read-only array. Of strings (dtype object) and from a GPU it is a copy.
@@ -278,7 +278,7 @@ class OrtValue:
         return array if dtype is None else np.asarray(array, dtype=dtype)
 
     def update_inplace(self, data: np.ndarray[Any, Any] | OrtValue) -> None:
-        """Copies an array's or another value's elements into this tensor's memory, whose address stays.
+        """Copy an array's or another value's elements into this tensor's memory, whose address stays.
 
         Args:
             data: As many elements of the same type, in an array of any layout; where NumPy does not have the type, of
@@ -316,7 +316,7 @@ def _is_bool(data: object) -> bool:
 
 
 def find_value(value: object) -> _core.OrtValue | None:
-    """The core's value of an `OrtValue`, or one over the memory of onnxruntime's, which it keeps alive; or None.
+    """Return the core's value of an `OrtValue`, or one over the memory of onnxruntime's, which it keeps alive; or None.
 
     Raises:
         NotImplemented: onnxruntime's value is of a type that DLPack does not have, or on another device.
@@ -338,7 +338,7 @@ _core.set_value_reader(find_value)  # for InferenceSession.run, which takes valu
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: None = None) -> None:
-    """Copies tensors into the memory of others, on whichever devices they are; done on return.
+    """Copy tensors into the memory of others, on whichever devices they are; done on return.
 
     Args:
         src: The tensors to copy, one at least; of onnxruntime's too.

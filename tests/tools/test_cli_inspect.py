@@ -91,6 +91,7 @@ def test_run_makes_inputs_of_the_sizes_asked_for(model: Path) -> None:
     assert facts("run", model, *options, "--batch", "7")["outputs"][0]["shape"][0] == 7
     shown = invoke("run", model, *options)
     assert "on cpu: a run takes" in shown.stdout
+    assert shown.stderr == ""  # no progress where nobody looks
     assert "random" in shown.stdout
 
 

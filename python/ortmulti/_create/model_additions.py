@@ -24,7 +24,7 @@ class ModelAdditions:
         self._core = _core.SessionOptions()
 
     def add_initializer(self, name: str, ort_value: OrtValue) -> None:
-        """Has sessions use a value in place of the model's initializer of this name.
+        """Have sessions use a value in place of the model's initializer of this name.
 
         It is used where it is, without a copy, by every session over these options, and kept alive as long as they
         live; its elements must not change meanwhile. As in onnxruntime it counts only where the name is an
@@ -50,7 +50,7 @@ class ModelAdditions:
         self._core = changed
 
     def add_external_initializers(self, names: Sequence[str], ort_values: Sequence[OrtValue]) -> None:
-        """Has sessions take values in place of the model's initializers whose data lies in other files.
+        """Have sessions take values in place of the model's initializers whose data lies in other files.
 
         They take part in ONNX Runtime's optimizations. Which ones it copies is its affair: all are kept alive as long
         as the sessions.
@@ -78,7 +78,7 @@ class ModelAdditions:
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[SupportsInt]
     ) -> None:
-        """Has sessions read the model's external data from memory instead of from files.
+        """Have sessions read the model's external data from memory instead of from files.
 
         Args:
             names: The files' names, as the model's external data names them.
@@ -108,7 +108,7 @@ class ModelAdditions:
         self._core = changed
 
     def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
-        """Loads a shared library of custom operators, for sessions over these options.
+        """Load a shared library of custom operators, for sessions over these options.
 
         The library is loaded, and its ``RegisterCustomOps`` called, now and for each session. It stays loaded as long
         as these options and those sessions.
@@ -131,7 +131,7 @@ class ModelAdditions:
 
 
 def replacing_weights(options: _core.SessionOptions) -> str:
-    """Which methods have added something in the place of the model's own weights; empty if none."""
+    """Return which methods have added something in the place of the model's own weights; empty if none."""
     found = {
         "add_initializer": options.initializers,
         "add_external_initializers": options.external_initializers,

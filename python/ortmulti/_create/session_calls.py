@@ -30,7 +30,7 @@ class SessionCalls:
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """As `run`, without waiting: the result goes to a callback.
+        """Run the model without waiting: the result goes to a callback.
 
         Threads of the session do the runs, in the order in which they were asked for: at most ``intra_op_num_threads``
         at the same time, and on a GPU one after another. One thread calls all callbacks of the process, one at a time,
@@ -62,7 +62,7 @@ class SessionCalls:
         return None if counts is None else ThreadCounts._from_core(counts)
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
-        """Changes options of the execution providers while the session is there.
+        """Change options of the execution providers while the session is there.
 
         Args:
             options: Keys and values, such as ``{"ep.dynamic.workload_type": "Efficient"}``. Providers leave aside what
@@ -83,7 +83,7 @@ class SessionCalls:
         self._core.set_provider_options(dict(options))
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
-        """Frees the graph that was captured by runs with a number as their config entry ``gpu_graph_id``.
+        """Free the graph that was captured by runs with a number as their config entry ``gpu_graph_id``.
 
         Nothing happens, as in onnxruntime, where the provider cannot do that or there is no such graph.
 
@@ -99,7 +99,7 @@ class SessionCalls:
         self._core.release_captured_graph(number)
 
     def get_tuning_results(self) -> list[dict[str, Any]]:
-        """The results of tunable operators: always none, since ONNX Runtime's C API cannot enable them.
+        """Return the results of tunable operators: always none, since ONNX Runtime's C API cannot enable them.
 
         Raises:
             ClosedError: The session is closed.
@@ -108,7 +108,7 @@ class SessionCalls:
         return []
 
     def set_tuning_results(self, results: list[dict[str, Any]], *, error_on_invalid: bool = False) -> None:
-        """Takes results of tunable operators, which no provider of a session can use: ONNX Runtime's C API cannot
+        """Accept results of tunable operators, which no provider of a session can use: ONNX Runtime's C API cannot
         enable them.
 
         Args:

@@ -80,7 +80,7 @@ def configure(
     global_thread_pools: GlobalThreadPools | None = None,
     arena: ArenaConfig | Mapping[str, ArenaConfig] | None = None,
 ) -> None:
-    """Sets what ONNX Runtime fixes when its environment is made.
+    """Set what ONNX Runtime fixes when its environment is made.
 
     That is done by the first session, value, `RunOptions` or library of custom operators of the process. Calling it
     again before replaces what is given again; None leaves it as it is.
@@ -120,7 +120,7 @@ def configure(
 
 
 def set_global_thread_pool_sizes(intra_op_num_threads: SupportsInt = 0, inter_op_num_threads: SupportsInt = 0) -> None:
-    """Has ONNX Runtime make global thread pools of these sizes; see `configure`, which has more options.
+    """Have ONNX Runtime make global thread pools of these sizes; see `configure`, which has more options.
 
     Args:
         intra_op_num_threads: Threads within nodes; default 0: as many as the process has cores.
@@ -136,7 +136,7 @@ def set_global_thread_pool_sizes(intra_op_num_threads: SupportsInt = 0, inter_op
 
 
 def set_default_logger_severity(severity: SupportsInt) -> None:
-    """Sets the least severity that ONNX Runtime logs, and that of sessions created from now on which set none.
+    """Set the least severity that ONNX Runtime logs, and that of sessions created from now on which set none.
 
     Args:
         severity: 0 verbose, 1 info, 2 warning (what it is at first), 3 error, 4 fatal.
@@ -150,7 +150,7 @@ def set_default_logger_severity(severity: SupportsInt) -> None:
 def set_default_logger_callback(
     callback: Callable[[int, str, str, str, str], object] | None, severity: SupportsInt = 2
 ) -> None:
-    """Has a function get what ONNX Runtime logs, instead of Python's logger ``ortmulti.onnxruntime``.
+    """Have a function get what ONNX Runtime logs, instead of Python's logger ``ortmulti.onnxruntime``.
 
     It is called by a thread of ortmulti's, or by the thread that has just created a session, one message after the
     other; never by ONNX Runtime's threads. If it raises, the exception goes to the logger ``ortmulti`` and the message
@@ -177,7 +177,7 @@ def _severity(value: SupportsInt) -> int:
 
 
 def set_default_logger_verbosity(verbosity: SupportsInt) -> None:
-    """Only 0 can be set: ONNX Runtime's C API has no call for the default logger's verbosity.
+    """Accept 0 only: ONNX Runtime's C API has no call for the default logger's verbosity.
 
     Sessions and runs have their own, ``log_verbosity_level``.
 
@@ -193,7 +193,7 @@ def set_default_logger_verbosity(verbosity: SupportsInt) -> None:
 
 
 def set_seed(seed: SupportsInt) -> None:
-    """Not supported: ONNX Runtime's C API has no call for the seed of operators that draw random numbers.
+    """Raise an error: ONNX Runtime's C API has no call for the seed of operators that draw random numbers.
 
     Raises:
         NotImplemented: Always, for an int.
@@ -206,10 +206,10 @@ def set_seed(seed: SupportsInt) -> None:
 
 
 def enable_telemetry_events() -> None:
-    """Has ONNX Runtime collect telemetry events where the platform has them; on Linux there are none."""
+    """Have ONNX Runtime collect telemetry events where the platform has them; on Linux there are none."""
     _core.set_telemetry(True)
 
 
 def disable_telemetry_events() -> None:
-    """Has ONNX Runtime collect no telemetry events; on Linux there are none."""
+    """Have ONNX Runtime collect no telemetry events; on Linux there are none."""
     _core.set_telemetry(False)

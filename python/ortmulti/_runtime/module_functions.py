@@ -55,7 +55,7 @@ _UNTIL = {"ROCM": (1, 24), "ArmNN": (1, 25), "ACL": (1, 32), "NvTensorRTRTX": (1
 
 
 def get_version_string() -> str:
-    """The release of the ONNX Runtime that ortmulti uses, such as ``"1.31.1"``.
+    """Return the release of the ONNX Runtime that ortmulti uses, such as ``"1.31.1"``.
 
     Raises:
         LibraryError: No ONNX Runtime is installed.
@@ -65,7 +65,7 @@ def get_version_string() -> str:
 
 
 def get_build_info() -> str:
-    """What the build of ONNX Runtime that ortmulti uses says of itself: branch, commit, flags.
+    """Return what the build of ONNX Runtime says of itself: branch, commit, flags.
 
     Raises:
         LibraryError: No ONNX Runtime is installed.
@@ -75,7 +75,7 @@ def get_build_info() -> str:
 
 
 def print_debug_info() -> None:
-    """Prints what a report of a problem should say: releases, where ONNX Runtime lies, its providers, the CUDA driver.
+    """Print what a bug report needs: releases, where ONNX Runtime lies, its providers, the CUDA driver.
 
     ``ortmulti devices`` says more about GPUs, and which CUDA libraries are missing.
     """
@@ -93,7 +93,7 @@ def print_debug_info() -> None:
 
 
 def get_device() -> str:
-    """The kind of device that the installed ONNX Runtime was built for: ``"GPU"`` with CUDA, else ``"CPU"``.
+    """Return the kind of device that the installed ONNX Runtime was built for: ``"GPU"`` with CUDA, else ``"CPU"``.
 
     Whether the machine has a GPU is not asked.
 
@@ -104,7 +104,7 @@ def get_device() -> str:
 
 
 def get_all_providers() -> list[str]:
-    """The names of all execution providers that this release of ONNX Runtime may be built with, the preferred first.
+    """Return the execution providers that this release of ONNX Runtime may be built with, the preferred first.
 
     Raises:
         LibraryError: No ONNX Runtime is installed.
@@ -120,11 +120,11 @@ def get_all_providers() -> list[str]:
 def preload_dlls(
     cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | os.PathLike[str] | None = None
 ) -> None:
-    """Opens the CUDA libraries that the installed ONNX Runtime's CUDA provider needs.
+    """Open the CUDA libraries that the installed ONNX Runtime's CUDA provider needs.
 
-    ortmulti does that by itself before it needs them; this is for those who want it earlier, or from another place. A
-    library that this process has already loaded is taken as it is. Without a CUDA provider nothing is done. What is
-    missing, or cannot be opened, is said as a warning of the logger ``ortmulti``.
+    ortmulti opens them before it needs them; call this to open them earlier, or from another folder. A library that
+    this process has already loaded stays as it is. Without a CUDA provider nothing happens. The logger ``ortmulti``
+    warns of each library that is missing or cannot be opened.
 
     Args:
         cuda: Open the CUDA toolkit's libraries; default True.

@@ -16,7 +16,7 @@ __all__ = ["hint_at_unused_gpus", "prewarm"]
 
 
 def prewarm(devices: str | int | Device | Iterable[str | int | Device] = "all") -> None:
-    """Starts CUDA in the background: the driver, these devices' contexts in this order, and the CUDA libraries.
+    """Start CUDA in the background: the driver, these devices' contexts in this order, and the CUDA libraries.
 
     Call it as early as the program can, such as before it imports other packages; `load` joins what is under way, and
     begins with the same where nothing is. Without NVIDIA hardware, and for the CPU, it does nothing.
@@ -36,7 +36,7 @@ def prewarm(devices: str | int | Device | Iterable[str | int | Device] = "all") 
 
 
 def begin_driver(named: Sequence[Device] | None) -> bool:
-    """Starts the driver and these devices' contexts in the background, for what `name_devices` gives.
+    """Start the driver and these devices' contexts in the background, for what `name_devices` gives.
 
     Returns:
         Whether there is anything to start; then `open_libraries` is for what else the devices need.
@@ -50,7 +50,7 @@ def begin_driver(named: Sequence[Device] | None) -> bool:
 
 
 def open_libraries() -> None:
-    """Opens ONNX Runtime, and in the background the CUDA libraries."""
+    """Open ONNX Runtime, and in the background the CUDA libraries."""
     # The CUDA provider's library can be opened in the background only where ONNX Runtime is there.
     with contextlib.suppress(LibraryError):  # whoever needs it says so
         startup.ensure_open()
@@ -62,7 +62,7 @@ _said = False
 
 
 def hint_at_unused_gpus(used: Iterable[Device], visible: int | None = None) -> None:
-    """Says once in a process that its start takes longer by the GPUs that it does not use, if these are many.
+    """Say once in a process that its start takes longer by the GPUs that it does not use, if these are many.
 
     Args:
         used: the devices of a load.

@@ -68,12 +68,12 @@ class OnnxRuntimeBackend(Backend):
 
     @classmethod
     def is_compatible(cls, model: Any, device: str | None = None, **kwargs: Any) -> bool:  # noqa: ARG003
-        """Whether the device can be used; the model is not looked at."""
+        """Return whether the device can be used; the model is not looked at."""
         return device is None or cls.supports_device(device)
 
     @classmethod
     def is_opset_supported(cls, model: ModelProto) -> tuple[bool, str]:
-        """Whether the model's operator sets are released ones.
+        """Return whether the model's operator sets are released ones.
 
         Returns:
             Whether they are, or need not be; and why not, else an empty text.
@@ -90,7 +90,7 @@ class OnnxRuntimeBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether sessions can be created on the device."""
+        """Return whether sessions can be created on the device."""
         kind, _, index = device.partition(":")
         if index and not index.isdecimal():
             return False
@@ -102,7 +102,7 @@ class OnnxRuntimeBackend(Backend):
 
     @classmethod
     def prepare(cls, model: Any, device: str | None = None, **kwargs: Any) -> OnnxRuntimeBackendRep:
-        """Loads a model.
+        """Load a model.
 
         Args:
             model: An `onnx.ModelProto`, which is checked; a model's path or bytes; an `InferenceSession`; or what this
@@ -150,7 +150,7 @@ class OnnxRuntimeBackend(Backend):
     def run_model(  # type: ignore[override]
         cls, model: Any, inputs: Any, device: str | None = None, **kwargs: Any
     ) -> list[Any]:
-        """`prepare` and `OnnxRuntimeBackendRep.run` in one call; both get the keywords."""
+        """Call `prepare` and `OnnxRuntimeBackendRep.run`; both get the keywords."""
         return cls.prepare(model, device, **kwargs).run(inputs, **kwargs)
 
     @classmethod
@@ -162,7 +162,7 @@ class OnnxRuntimeBackend(Backend):
         outputs_info: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Not there, as in onnxruntime: ONNX Runtime creates sessions of whole models.
+        """Raise an error, as in onnxruntime: ONNX Runtime creates sessions of whole models.
 
         Raises:
             NotImplementedError: Always.

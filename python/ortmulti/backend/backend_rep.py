@@ -27,7 +27,7 @@ class OnnxRuntimeBackendRep(BackendRep):
         self._session = session
 
     def run(self, inputs: Any, **kwargs: Any) -> list[Any]:  # type: ignore[override]  # a list, as onnxruntime's
-        """Runs the model once.
+        """Run the model once.
 
         Args:
             inputs: A list with a value for each input of the model, in their order; or the value of the only one.

@@ -63,7 +63,7 @@ def optimize(
     compare: bool = True,
     inputs: Mapping[str, Any] | None = None,
 ) -> OptimizedModel:
-    """Has ONNX Runtime optimize a model once, and keeps the result in the cache, where loading the model finds it.
+    """Have ONNX Runtime optimize a model once, and keep the result in the cache, where loading the model finds it.
 
     The cache lies in the folder that the environment variable ``ORTMULTI_CACHE`` names, by default in the user's cache
     folder. It is for this model, these options, this release of ONNX Runtime and hardware of this kind, so optimize

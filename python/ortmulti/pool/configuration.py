@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortmulti._runtime import checks
 from ortmulti.errors import InvalidArgument, InvalidType
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Batching", "CudaGraph", "Warmup"]
 
@@ -19,24 +16,23 @@ __all__ = ["Batching", "CudaGraph", "Warmup"]
 class Batching:
     """How a pool joins requests into one run.
 
-    Requests are joined whose inputs have the same names and types, and the same dimensions but for ``axis``'s; each
-    gets its part of the outputs. What cannot be joined, such as a request with ``run_options`` or without inputs, runs
-    alone. If a joint run fails, each of its requests is run alone, so that only those to blame fail. The model must
-    treat the parts of a batch independently, and its outputs must have ``axis`` too: if one has not, the requests are
-    run alone, those like them are not joined any more, and a warning (logger ``ortmulti``) and `PoolStats` say so.
+    The pool joins requests whose inputs have the same names, types and dimensions, except along ``axis``. Each request
+    receives its part of the outputs. Requests with ``run_options``, or without inputs, run alone. If a joint run fails,
+    its requests run again one by one, so that only the request with the fault fails.
+
+    The model must treat the rows of a batch independently, and each output must have ``axis``. If an output lacks it,
+    the pool runs such requests alone from then on; the logger ``ortmulti`` warns and `PoolStats` says so.
 
     Attributes:
         max_size: The largest size of a joint run along ``axis``; 2 or more.
-        max_delay_ms: How long the first request of a joint run waits for others, in milliseconds, from its arrival;
-            default 0: only what waits already is joined. A request that arrives during a run has often waited longer
-            when the run ends. With a delay the session then also waits for the clients that it has just answered, if
-            they usually ask again at once: at most a tenth of a run's average time, and not beyond ``max_delay_ms``
-            without a new request.
-        axis: The dimension of all inputs and outputs along which they are joined; default 0.
-        sizes: The sizes that runs have along ``axis``, ascending, the last one ``max_size``: what is smaller is padded
-            to the next one with copies of its last row, whose outputs are dropped. Default empty: any size. For models
-            whose runs cost more whenever the shape changes, such as convolutions on GPUs, for which cuDNN makes new
-            plans then.
+        max_delay_ms: How long the first request of a joint run waits for others, in milliseconds from its arrival;
+            default 0: only requests that wait already are joined. With a delay, a session that has just answered also
+            waits for its clients' next requests, if they usually come at once: at most a tenth of an average run, and
+            at most ``max_delay_ms`` without a new request.
+        axis: The dimension of all inputs and outputs along which requests are joined; default 0.
+        sizes: The sizes that runs may have along ``axis``, ascending; the last one is ``max_size``. Default empty: any
+            size. A smaller batch is padded to the next size with copies of its last row; their outputs are dropped. Use
+            it for models whose runs cost more when the shape changes, such as convolutions on GPUs.
 
     Raises:
         InvalidArgument, InvalidType: A value that cannot be.
@@ -64,15 +60,15 @@ class Batching:
 
 @dataclass(frozen=True)
 class CudaGraph:
-    """How a pool captures runs as CUDA graphs, which are launched at once instead of kernel by kernel.
+    """How a pool captures runs as CUDA graphs, so that the GPU launches all kernels of a run at once.
 
-    The first run of a shape runs ordinarily, the second is captured, later ones replay the graph. While one is captured
-    nothing else of this package uses CUDA in the process; what other libraries do meanwhile can make a capture fail,
-    and then that shape runs ordinarily. The model must run on the GPU as a whole, without control flow.
+    The first run of a shape is an ordinary one, the second run is captured, and later runs replay the graph. During a
+    capture ortmulti uses CUDA for nothing else in this process. If another library disturbs the capture, this shape
+    keeps its ordinary runs. The whole model must run on the GPU, without control flow.
 
     Attributes:
-        max_shapes: Of how many shapes of the inputs each request in flight keeps a graph, with memory for its inputs
-            and outputs; default 8. Beyond that the least recently used graph is freed.
+        max_shapes: How many input shapes have a graph, for each request in flight, with memory for inputs and outputs;
+            default 8. A further shape replaces the least recently used graph.
 
     Raises:
         InvalidArgument, InvalidType: ``max_shapes`` is no int of 1 or more.
@@ -89,12 +85,11 @@ class Warmup:
     """What sessions run before a pool's first request.
 
     Attributes:
-        samples: The inputs of a run, or several: one of each shape that is to be warm. Default: made from what the
-            model declares, as `ortmulti.tools.models.sample_inputs` does.
-        dimensions: Sizes of the model's dynamic dimensions by their names, for samples that are made; one mapping, or
-            several.
-        runs: How often each is run; default 1, or 2 where CUDA graphs are captured, which the second run does. With
-            CUDA, ONNX Runtime searches algorithms in the first.
+        samples: The inputs of one run, or of several runs: one for each shape. Default: random inputs that fit the
+            model's declaration.
+        dimensions: Sizes of the model's dynamic dimensions by name, for random inputs: one mapping, or several.
+        runs: How often each is run; default 1, or 2 with CUDA graphs, which the second run captures. In the first run
+            on a GPU, ONNX Runtime searches for the fastest algorithms.
 
     Raises:
         InvalidArgument, InvalidType: A value that cannot be, or both ``samples`` and ``dimensions``.

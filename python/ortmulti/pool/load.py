@@ -78,9 +78,9 @@ def load(
     tuning: str | os.PathLike[str] | Tuning | None = None,
     version: str = "",
 ) -> Pool:
-    """Loads one model on several devices: its weights are read once, and the sessions of a device use one copy.
+    """Load one model on several devices: its weights are read once, and the sessions of a device use one copy.
 
-    docs/loading.md says how, and what is loaded otherwise and why.
+    docs/loading.md says how, and in which cases weights are not shared.
 
     Args:
         model: Path of a model, or its bytes; see `InferenceSession`.
@@ -95,29 +95,29 @@ def load(
         progress: Called with a `LoadProgress` whenever a session is ready, and while weights are loaded: in this
             thread, or with ``wait`` other than ``"all"`` in the one that loads.
         loader: How the weights are read.
-        max_queue: How many requests may wait; default: any number. 0: none that cannot begin at once. `Pool.submit`
-            says what happens to others; `Pool.run` is not limited.
-        batching: Whether requests are joined into one run, and how; default: they are not.
-        warmup: What every session runs before it takes requests, as soon as it is ready and while others still start;
-            True: `Warmup()`. Default: nothing.
-        wait: ``"all"``: return when all sessions take requests; ``"first"``: when one does; ``"none"``: at once, when
-            the arguments are checked. The others join the pool as they come, and until then requests wait for them.
-            With ``"first"`` and the strategy ``"shared"`` the other GPUs' contexts are begun when the first GPU takes
-            requests, which would hardly come on beside them; all are there the later for it: docs/pool.md.
-        require: ``"all"``: if one session fails, the load does: it raises, or once this has returned the pool is closed
-            and every request that waits or comes later raises that error. ``"any"``: the pool goes on with the sessions
-            that work, and `Pool.stats` and the log say which devices failed and why; if none works the load fails. A
-            device that does not exist is an error in any case.
-        in_flight: How many requests a session on a GPU has under way at the same time: all but one of them run, which
-            needs memory for each, while the inputs or outputs of one are copied; default 3. With CUDA graphs one runs.
-        cuda_graph: Whether runs on GPUs are captured as CUDA graphs, and of how many shapes; default: they are not.
-        backend: Who runs it: ``"core"``; ``"threads"``: sessions of the onnxruntime package, each in a thread of
-            Python's; ``"processes"``: such sessions, each in a process of its own, which is started again when it dies
-            (docs/pool.md). The latter two take none of ``strategy``, ``optimize``, ``serialize``, ``loader``, ``wait``,
-            ``require`` and ``cuda_graph``; ``in_flight`` is for processes on GPUs, one of whose requests runs.
-        tuning: Settings that `tune` found for this model, or their file. What ``options`` and ``provider_options`` set,
-            and ``sessions_per_device``, ``in_flight`` and ``cuda_graph`` where they are not the default, wins. Other
-            backends than the core take its options of sessions and of the provider alone.
+        max_queue: How many requests may wait; default: any number. With 0, a request must begin at once. `Pool.submit`
+            says what happens to requests without room. `Pool.run` is not limited.
+        batching: How requests are joined into one run, for example ``Batching(max_size=8)``; default: one at a time.
+        warmup: What each session runs before it takes requests. True: `Warmup()`. Default: nothing.
+        wait: When to return. ``"all"``: when all sessions take requests. ``"first"``: when one does. ``"none"``: after
+            the arguments are checked. Later sessions join the pool when they are ready. With ``"first"`` and the
+            strategy ``"shared"``, the other GPUs start after the first one, so that the first is ready sooner and the
+            last one later: docs/pool.md.
+        require: What happens if a session fails. ``"all"``: the load fails. If it has returned, the pool closes, and
+            each request raises that error. ``"any"``: the pool goes on with the other sessions; `Pool.stats` and
+            the log name the devices that failed. If no session works, the load fails. A device that does not exist is
+            always an error.
+        in_flight: How many requests a session on a GPU handles at the same time; default 3. The copies of one request
+            overlap with the runs of the others, and each needs memory. With CUDA graphs one request runs.
+        cuda_graph: Whether runs on GPUs are captured as CUDA graphs, and for how many shapes; default: no.
+        backend: What runs the model. ``"core"``: ortmulti's own sessions. ``"threads"``: sessions of the onnxruntime
+            package, each in a Python thread. ``"processes"``: such sessions, each in a process; a process that dies is
+            started again (docs/pool.md). The last two do not take ``strategy``, ``optimize``, ``serialize``,
+            ``loader``, ``wait``, ``require`` and ``cuda_graph``. Of them only processes on GPUs take ``in_flight``; one
+            of their requests runs.
+        tuning: Settings that `tune` found for this model, or the path of their file. Your own ``options``,
+            ``provider_options``, ``sessions_per_device``, ``in_flight`` and ``cuda_graph`` win. Backends other than the
+            core take only the options of sessions and of the provider.
         version: Label of the model in `Pool.stats` and in Prometheus's text, such as ``"2"``; default: none.
 
     Returns:

@@ -150,7 +150,7 @@ class PoolStats:
         return sum(device.done for device in self.devices) / self.seconds if self.seconds > 0 else 0.0
 
     def prometheus(self, labels: Mapping[str, str] | None = None) -> str:
-        """The same in Prometheus's text format, version 0.0.4, with histograms of fixed buckets.
+        """Format the statistics for Prometheus: text format 0.0.4, with histograms of fixed buckets.
 
         Args:
             labels: Labels of every line, such as ``{"model": "resnet50"}``.

@@ -23,7 +23,7 @@ from .tune import tune_command
 
 app = typer.Typer(
     name="ortmulti",
-    help="ONNX models on every GPU of a host, created at once and fed from one Python process.",
+    help="Load and serve ONNX models on every GPU of a host, or on the CPU, from one Python process.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,

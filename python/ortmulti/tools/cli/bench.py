@@ -20,31 +20,31 @@ from ortmulti.tools.measure import devices, gil, results
 from .models import DEMO_REPEAT, make_demo_models
 from .output import bytes_written, print_json, show_tables, stderr, stdout, steps
 
-app = typer.Typer(help="Measure the creation of sessions, and what pools do with requests.", no_args_is_help=True)
+app = typer.Typer(help="Measure how fast sessions are created and how fast pools answer.", no_args_is_help=True)
 
 JsonFile = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Write the result as JSON; - prints it instead of the table."),
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON. - prints it instead of the table."),
 ]
 _Repeat = Annotated[
     int | None,
-    typer.Option(help="Measurements of each case, every one in a process of its own (default: 5, with --demo 3)."),
+    typer.Option(help="How often each case is measured, each time in a new process (default: 5; with --demo 3)."),
 ]
 ProviderOptions = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the CUDA provider; may be repeated.")
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the CUDA provider. Repeatable.")
 ]
 ConfigEntries = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="A session configuration entry; may be repeated.")
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="A session configuration entry. Repeatable.")
 ]
 Details = Annotated[bool, typer.Option("--details", help="Show the columns for specialists, too.")]
-Timeout = Annotated[float, typer.Option(help="Seconds that one measurement may take.")]
+Timeout = Annotated[float, typer.Option(help="Seconds after which a measurement fails.")]
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C."""
 
 DEVICES_HELP = (
-    "all: every GPU, or two sessions on the CPU where there is no GPU; or a list: cpu, 0,1, cuda:0,cuda:1; "
-    "cpu*4 is four sessions on the CPU."
+    "all: every GPU, or else two sessions on the CPU. Or a list: cpu, 0,1, cuda:0,cuda:1. cpu*4 is four sessions on "
+    "the CPU."
 )
 
 
@@ -54,52 +54,57 @@ def create(
     device_text: Annotated[str, typer.Option("--devices", help=DEVICES_HELP)] = "all",
     counts: Annotated[
         str | None,
-        typer.Option(help="Numbers of sessions, such as 1,2,4: on the first ones of the devices (default: 1 and all)."),
+        typer.Option(help="Numbers of sessions, such as 1,2,4, on the first devices of the list (default: 1 and all)."),
     ] = None,
     strategy_text: Annotated[
-        str, typer.Option("--strategies", help="Which strategies to compare; sequential is what S refers to.")
+        str,
+        typer.Option(
+            "--strategies",
+            help="Strategies to compare. sequential is plain onnxruntime in a loop: the speedup is over it.",
+        ),
     ] = ",".join(strategies.names()),
     repeat: _Repeat = None,
     cold: Annotated[
         bool,
         typer.Option(
-            "--cold", help="Put the model out of the page cache before each measurement, and read it once beside each."
+            "--cold",
+            help="Remove the model from the page cache before each measurement, and also time one read of its files.",
         ),
     ] = False,
     no_entry: Annotated[
         bool,
         typer.Option(
             "--no-entry",
-            help="Measure the first load: empty the cache of optimized models (a scratch one, as in every comparison) "
-            "before each measurement.",
+            help="Measure the first load: empty the cache of optimized models before each measurement. Your own cache "
+            "stays as it is.",
         ),
     ] = False,
     contexts_ready: Annotated[
-        bool, typer.Option("--contexts-ready", help="Make the GPUs' contexts before each measured creation.")
+        bool, typer.Option("--contexts-ready", help="Create the GPUs' CUDA contexts before each measured creation.")
     ] = False,
     second_model: Annotated[
         bool,
-        typer.Option("--second-model", help="Create sessions of a small model before each measured creation."),
+        typer.Option("--second-model", help="Load a small model before each measured creation."),
     ] = False,
     threads: Annotated[
         int | None,
         typer.Option(
-            help="CPU threads of each session (intra_op_num_threads), for all strategies alike "
-            "(default: the cores divided by the sessions side by side; 1 on GPUs)."
+            help="CPU threads of each session (intra_op_num_threads) "
+            "(default: the cores divided by the number of sessions; 1 on GPUs)."
         ),
     ] = None,
     provider_option: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[STRATEGY:]NAME=VALUE",
-            help="An option of the CUDA provider, for all strategies or for one; may be repeated.",
+            help="An option of the CUDA provider, for all strategies or for one. Repeatable.",
         ),
     ] = None,
     config: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[STRATEGY:]NAME=VALUE",
-            help="A session configuration entry, for all strategies or for one; may be repeated.",
+            help="A session configuration entry, for all strategies or for one. Repeatable.",
         ),
     ] = None,
     timeout: Timeout = 1800.0,
@@ -109,16 +114,18 @@ def create(
     details: Details = False,
     demo: Annotated[
         bool,
-        typer.Option("--demo", help="Make resnet50 and phi3-mini, as large as suits this machine, and compare them."),
+        typer.Option(
+            "--demo", help="Generate resnet50 and phi3-mini in a size for this machine, and measure with them."
+        ),
     ] = False,
     output: Annotated[Path, typer.Option("--output", "--out", help="The folder for the files of --demo.")] = Path(
         "demo"
     ),
 ) -> None:
-    """Create sessions of a model on several devices by every strategy, and compare.
+    """Compare strategies that create sessions of a model on several devices.
 
-    On a machine without GPUs, N devices are N sessions on the CPU. On GPUs, each measurement has one of the driver
-    floor beside it: cuInit and the contexts alone.
+    Without GPUs, N devices are N sessions on the CPU. On GPUs, the start of the driver alone is measured too: no
+    strategy can be faster.
     """
     device_sets = devices.device_sets(
         devices.parse_devices(device_text), devices.parse_counts(counts) if counts is not None else None
@@ -129,9 +136,9 @@ def create(
         json, plot = json or output / "create.json", plot or output / "create.png"
         markdown = markdown or output / "create.md"
     if not paths:
-        raise typer.BadParameter("name at least one .onnx file, or ask for --demo")
+        raise typer.BadParameter("no model: name at least one .onnx file, or give --demo")
     if contexts_ready and second_model:
-        raise typer.BadParameter("--contexts-ready and --second-model exclude each other")
+        raise typer.BadParameter("--contexts-ready and --second-model exclude each other: give one of them")
     provider, config_entries = options_by_owner(provider_option or []), options_by_owner(config or [])
     plan = Plan(
         models=paths,
@@ -161,7 +168,7 @@ def create(
 
 @app.command("gil")
 def bench_gil(
-    model: Annotated[Path | None, typer.Argument(help="An .onnx file (default: a 512 MB matmul, made for it).")] = None,
+    model: Annotated[Path | None, typer.Argument(help="An .onnx file (default: a generated matmul of 512 MB).")] = None,
     onnxruntime: Annotated[bool, typer.Option("--onnxruntime/--no-onnxruntime", help="Measure onnxruntime.")] = True,
     ortmulti: Annotated[bool, typer.Option("--ortmulti/--no-ortmulti", help="Measure ortmulti.")] = True,
     device: Annotated[str, typer.Option(help="cpu or cuda:N.")] = "cpu",
@@ -172,8 +179,8 @@ def bench_gil(
 ) -> None:
     """Measure how long other Python threads stand still while a session is created.
 
-    A thread sleeps for a millisecond, again and again. Beats that come more than 5 ms late, the interpreter's switch
-    interval, count: their lateness altogether and the largest one, over the creation time.
+    A thread sleeps for one millisecond, again and again. A wake-up that comes more than 5 ms late counts. The table has
+    the sum of these delays and the largest one, as shares of the creation time.
     """
     checked = devices.parse_devices(device)
     if len(checked) != 1:

@@ -51,35 +51,35 @@ def bench_run(
     variants: Annotated[
         str,
         typer.Option(
-            help="The pools: core, threads, processes, each with any of +graph, +sessions=N, +in_flight=N behind it."
+            help="The backends: core, threads, processes. Each may end with +graph, +sessions=N, +in_flight=N."
         ),
     ] = "core,threads,processes",
     batch: Annotated[str, typer.Option(help="Batch sizes, such as 1,32.")] = "1",
-    sequence: Annotated[int, typer.Option(help="Size of the models' other dynamic dimensions.")] = 16,
-    inputs: Annotated[str, typer.Option(help="Where the inputs are: host, or device (core only).")] = "host",
+    sequence: Annotated[int, typer.Option(help="Size of the other dynamic dimensions.")] = 16,
+    inputs: Annotated[str, typer.Option(help="Where the inputs lie: host, or device (core only).")] = "host",
     outputs: Annotated[str, typer.Option(help="Where the outputs stay: host, or device (core only).")] = "host",
-    in_flight: Annotated[int, typer.Option(help="Closed loop: requests in flight for each session.")] = 4,
+    in_flight: Annotated[int, typer.Option(help="Requests in flight for each session, in the closed loop.")] = 4,
     rate: Annotated[
         str | None,
         typer.Option(
-            help="Open loops beside it: rates such as 200,400 (requests a second) or 0.5x,0.8x,0.95x (of what the "
-            "closed loop answered)."
+            help="Also measure open loops at these rates: 200,400 (requests a second) or 0.5x,0.8x,0.95x (of the "
+            "closed loop's rate)."
         ),
     ] = None,
     arrivals: Annotated[str, typer.Option(help="Open loops: poisson or constant.")] = "poisson",
     seconds: Annotated[float, typer.Option(help="How long a measurement lasts.")] = 3.0,
-    warm_seconds: Annotated[float, typer.Option(help="How long it goes on before, uncounted.")] = 1.0,
+    warm_seconds: Annotated[float, typer.Option(help="How long each measurement warms up before.")] = 1.0,
     repeat: Annotated[
         int | None,
         typer.Option(
-            help="Rounds; each measures every case in a process of its own (default: 5, with --demo 1).",
+            help="Rounds. Each round measures every case in a new process (default: 5; with --demo 1).",
         ),
     ] = None,
     ceiling: Annotated[
-        bool, typer.Option(help="Measure each variant with a model that does nothing, too: the most that is possible.")
+        bool, typer.Option(help="Also measure each variant with a model that does nothing: the highest possible rate.")
     ] = True,
     threads: Annotated[
-        int | None, typer.Option(help="CPU threads of each session (default: as the pools choose).")
+        int | None, typer.Option(help="CPU threads of each session (default: the pool's choice).")
     ] = None,
     provider_option: ProviderOptions = None,
     config: ConfigEntries = None,
@@ -87,23 +87,23 @@ def bench_run(
     timeout: Timeout = 600.0,
     budget: Annotated[
         float | None,
-        typer.Option(help="Seconds for all rounds: none begins that would not end in time."),
+        typer.Option(help="Seconds for all rounds. A round begins only if it can end in time."),
     ] = None,
     json: JsonFile = None,
     plot: Annotated[_File, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")] = None,
     markdown: Annotated[_File, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None,
     details: Details = False,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Compare the backends for half a minute, with a model made for it.")
+        bool, typer.Option("--demo", help="Compare the backends for half a minute with a generated model.")
     ] = False,
     output: Annotated[Path, typer.Option("--output", "--out", help="The folder for the files of --demo.")] = Path(
         "demo"
     ),
 ) -> None:
-    """Ask pools of every backend for runs, on one device and on more, and compare throughput and latency.
+    """Compare the throughput and latency of pools with every backend, on one device and on several.
 
-    Every measurement is a process of its own. A closed loop has a fixed number of requests in flight; an open loop
-    asks at a given rate, whether or not it is answered, and counts latency from when a request was to arrive.
+    Each measurement is a new process. A closed loop keeps a fixed number of requests in flight. An open loop sends
+    requests at a given rate and counts latency from when a request was to arrive.
     """
     available = devices.parse_devices(device_text)
     if demo:
@@ -116,7 +116,7 @@ def bench_run(
         # So that N sessions on the CPU can do what one does N times.
         threads = 1 if threads is None else threads
     if not model:
-        raise typer.BadParameter("name at least one model, or ask for --demo")
+        raise typer.BadParameter("no model: name at least one, or give --demo")
     plan_arguments: dict[str, Any] = {
         "device_sets": devices.device_sets(available, _counts(counts, len(available))),
         "variants": [serve.parse_variant(text) for text in variants.split(",")],

@@ -24,7 +24,7 @@ from .output import print_json, stdout
 def devices_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Show the devices, the driver, and which ONNX Runtime and CUDA libraries were found where."""
+    """Show the devices, the driver, ONNX Runtime and the CUDA libraries, and whether GPU sessions will work."""
     facts = collect()
     if as_json:
         print_json(facts)

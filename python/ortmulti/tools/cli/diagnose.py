@@ -28,7 +28,7 @@ from .output import print_json, stderr, stdout, steps
 def diagnose_command(
     model: Annotated[
         Path,
-        typer.Argument(help="An .onnx file; or what --json has written, to be reported again.", show_default=False),
+        typer.Argument(help="An .onnx file, or a result of --json to report again.", show_default=False),
     ],
     device_text: Annotated[
         str,
@@ -40,49 +40,53 @@ def diagnose_command(
     ] = "all",
     ways: Annotated[
         str,
-        typer.Option(help="Which ways to create sessions; what could be saved is said of the first one."),
+        typer.Option(
+            help="Ways to create sessions. sequential is plain onnxruntime in a loop. Findings are about the first way."
+        ),
     ] = ",".join(strategies.names()),
     repeat: Annotated[
-        int | None, typer.Option(help="How often each way is measured at most (default: 5, with --quick 1).")
+        int | None, typer.Option(help="How often each way is measured at most (default: 5; with --quick 1).")
     ] = None,
     budget: Annotated[
         float | None,
         typer.Option(
-            help="Seconds after which no further repetition begins (default: 50, with --quick 20); each way is "
-            "measured once in any case."
+            help="Seconds after which no repetition begins (default: 50; with --quick 20). Each way is measured at "
+            "least once."
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Measure each way once, and leave out what takes long.")] = (
+    quick: Annotated[bool, typer.Option("--quick", help="Measure each way once, and leave out long experiments.")] = (
         False
     ),
     inputs: Annotated[
         Path | None,
-        typer.Option("--input", metavar="FILE", help="An .npz file with an array for each input (default: made up)."),
+        typer.Option("--input", metavar="FILE", help="An .npz file with an array for each input (default: random)."),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Size of the dynamic batch dimension of inputs that are made up.")] = 1,
+    batch: Annotated[int, typer.Option(help="Size of the dynamic batch dimension of random inputs.")] = 1,
     sequence: Annotated[int, typer.Option(help="Size of their other dynamic dimensions.")] = 16,
     threads: Annotated[
         int | None,
-        typer.Option(help="CPU threads of each session (default: the cores divided by the sessions; 1 on GPUs)."),
+        typer.Option(
+            help="CPU threads of each session (default: the cores divided by the number of sessions; 1 on GPUs)."
+        ),
     ] = None,
     custom_ops: Annotated[
         list[Path] | None,
-        typer.Option("--custom-ops", metavar="FILE", help="A library of custom operators; may be repeated."),
+        typer.Option("--custom-ops", metavar="FILE", help="A library of custom operators. Repeatable."),
     ] = None,
     provider_option: ProviderOptions = None,
     config: ConfigEntries = None,
     timeout: Timeout = 600.0,
     json: JsonFile = None,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the report as one page of HTML that needs no network.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the report as one HTML page that works without a network."),
     ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")] = None,
 ) -> None:
-    """Find out where a model's start spends its time, and which one change would help most.
+    """Find out where a model's start spends its time, and which change would help most.
 
-    Every way to create sessions is traced in fresh processes, on the first device and on all of them; then it is
-    measured what each serializes on, and the first finding's change is run. Ctrl-C ends the measuring: what there is by
-    then is reported.
+    Each way to create sessions is traced in new processes, on the first device and on all devices. Experiments show
+    what each way waits for. The change of the first finding is tried out. After Ctrl-C the results so far are reported.
     """
     check_plot(plot)
     if model.suffix == ".json":

@@ -20,7 +20,7 @@ from ortmulti._runtime import checks
 from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, InvalidType
 from ortmulti.tools.files import read_arrays, write_arrays
 
-from .output import print_json, size_text, stderr, stdout, steps
+from .output import print_json, size_text, stderr, stdout, steps, working
 
 _MOST_REASONS = 5
 _PERCENTILE = 99
@@ -34,7 +34,8 @@ def inspect_command(
 
     Opens the model once on the CPU, without optimizing it.
     """
-    facts = describe_model(model)
+    with working(f"opening {model}"):
+        facts = describe_model(model)
     if as_json:
         print_json(facts)
     else:
@@ -170,7 +171,9 @@ def run_command(
     given, sizes = _given(inputs or []), _sizes(dimensions or [])
     named = ortmulti.parse_devices(device)[0]
     begin = time.perf_counter()
-    with ortmulti.load(model, named) as pool, steps() as step:
+    with working(f"loading {model}"):
+        pool = ortmulti.load(model, named)
+    with pool, steps() as step:
         loading = time.perf_counter() - begin
         [session, *_] = pool.sessions
         feed = _feed(session.get_inputs(), given, batch, sequence, sizes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -22,7 +22,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command("list")
 def list_models(json: _Json = False) -> None:
-    """List the models that can be made."""
+    """List the models that can be generated."""
     if json:
         listed = [
             {"name": model.name, "summary": model.summary, "options": dict(model.options)}
@@ -39,7 +39,7 @@ def list_models(json: _Json = False) -> None:
 
 @app.command("make")
 def make_model(
-    name: Annotated[str, typer.Argument(help="One of those that `ortmulti models list` shows.")],
+    name: Annotated[str, typer.Argument(help="A name from `ortmulti models list`.")],
     output: Annotated[Path, typer.Option("--output", "--out", help="The folder for its files.")] = Path("models"),
     layers: Annotated[int | None, typer.Option(help="Decoder layers, for phi3-mini.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp16 or fp32, for phi3-mini and resnet50.")] = None,
@@ -47,13 +47,12 @@ def make_model(
     seed: Annotated[int, typer.Option(help="The same seed gives the same weights.")] = 0,
     json: _Json = False,
 ) -> None:
-    """Make a model, unless the folder already has it, and print its path."""
+    """Generate a model, unless the folder already has it, and print its path."""
+    options: dict[str, Any] = {"layers": layers, "precision": precision, "megabytes": megabytes, "seed": seed}
+    description = models.describe(name, **options)  # wrong arguments are found before anything is said or made
     with bytes_written(f"making {name} in {output}") as progress:
-        path = models.make(
-            name, output, layers=layers, precision=precision, megabytes=megabytes, seed=seed, progress=progress
-        )
+        path = models.make(name, output, **options, progress=progress)
     if json:
-        description = models.describe(name, layers=layers, precision=precision, megabytes=megabytes, seed=seed)
         facts = {"path": str(path), "options": dict(description.options), "weight_bytes": description.weight_bytes}
         print_json({"name": name, **facts, "external_bytes": description.data_bytes})
     else:

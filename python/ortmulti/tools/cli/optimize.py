@@ -17,7 +17,7 @@ import ortmulti
 from ortmulti.cache import Cache
 from ortmulti.cache.entries import Stored
 
-from .output import print_json, size_text, stderr, stdout
+from .output import print_json, size_text, stdout, working
 
 _LEVELS = {
     "basic": ortmulti.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -30,24 +30,27 @@ _LEVELS = {
 def optimize_command(
     model: Annotated[Path | None, typer.Argument(help="An .onnx file.")] = None,
     device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or cuda:N (default: the first GPU; the CPU where there is none).")
+        str | None, typer.Option(help="cpu, cuda or cuda:N (default: the first GPU, or else the CPU).")
     ] = None,
     provider_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the CUDA provider; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the CUDA provider. Repeatable.")
     ] = None,
     level: Annotated[
-        str, typer.Option(help="basic, extended, layout or all: what the sessions that load it ask for.")
+        str, typer.Option(help="Optimization level of the sessions that load it: basic, extended, layout or all.")
     ] = "all",
     compare: Annotated[
-        bool, typer.Option("--compare/--no-compare", help="Run both models with sample inputs and compare the bits.")
+        bool,
+        typer.Option(
+            "--compare/--no-compare", help="Run both models with random inputs and compare the outputs' bits."
+        ),
     ] = True,
     list_entries: Annotated[bool, typer.Option("--list", help="List the cache instead.")] = False,
     clear: Annotated[bool, typer.Option("--clear", help="Empty the cache instead.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Optimize a model once, so that loading it does not have to; or list or clear the cache."""
+    """Optimize a model ahead of loading, or list or clear the cache of optimized models."""
     if sum((model is not None, list_entries, clear)) != 1:
-        raise typer.BadParameter("name one .onnx file, or ask for --list or --clear")
+        raise typer.BadParameter("name one .onnx file, or give --list or --clear")
     if list_entries:
         _list(Cache.default(), as_json)
     elif clear:
@@ -82,8 +85,8 @@ def _optimize(
     compare: bool,
     as_json: bool,
 ) -> None:
-    stderr().print(f"optimizing {model}", markup=False)
-    result = ortmulti.optimize(model, device, options, provider_options or None, compare=compare)
+    with working(f"optimizing {model}"):
+        result = ortmulti.optimize(model, device, options, provider_options or None, compare=compare)
     if as_json:
         print_json(dataclasses.asdict(result))
         return

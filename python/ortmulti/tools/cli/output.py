@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
 from rich.segment import Segment
 
@@ -110,6 +111,17 @@ def steps() -> Iterator[Callable[[int, int, str], None]]:
     ) as progress:  # fmt: skip
         task = progress.add_task("", total=1)
         yield lambda done, total, text: progress.update(task, completed=done, total=total, description=text)
+
+
+@contextlib.contextmanager
+def working(text: str) -> Iterator[None]:
+    """Show on a terminal what takes more than a second and has no steps; write nothing elsewhere."""
+    console = stderr()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(escape(text)):
+        yield
 
 
 @contextlib.contextmanager

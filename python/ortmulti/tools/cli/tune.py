@@ -25,48 +25,48 @@ _MOST_TRIALS = 12
 def tune_command(
     model: Annotated[Path, typer.Argument(help="An .onnx file.", show_default=False)],
     inputs: Annotated[
-        Path | None, typer.Option("--input", help="An .npz file with the inputs (default: made from the model).")
+        Path | None, typer.Option("--input", help="An .npz file with the inputs (default: random).")
     ] = None,
     objective: Annotated[
-        str, typer.Option("--for", help="What is to be better: latency, throughput, creation or memory.")
+        str, typer.Option("--for", help="What to improve: latency, throughput, creation or memory.")
     ] = "latency",
     devices: Annotated[
         str, typer.Option("--devices", "--device", help="all, cpu, or GPUs: 0, cuda:1, or a list such as 0,1.")
     ] = "all",
-    through: Annotated[str, typer.Option(help="How the model is run: pool (load) or session.")] = "pool",
+    through: Annotated[str, typer.Option(help="What runs the model: pool (ortmulti.load) or session.")] = "pool",
     budget: Annotated[
         float | None,
         typer.Option(
-            help=f"Seconds that it may take (default: {BUDGET:g}; none with --exhaustive).", show_default=False
+            help=f"Seconds for the whole search (default: {BUDGET:g}; no limit with --exhaustive).", show_default=False
         ),
     ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(
-            help="By how much floats of the outputs may differ from the defaults', as a part of the output's largest "
+            help="How far float outputs may differ from those of the defaults, as a share of the largest value "
             "(default: by type, such as 1e-4 for float32 on the CPU)."
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where to write the tuning (default: MODEL.tuning.json beside the model).")
+        Path | None, typer.Option(help="The file for the tuning (default: MODEL.tuning.json beside the model).")
     ] = None,
-    only: Annotated[list[str] | None, typer.Option(help="A setting to try, and no other; may be repeated.")] = None,
-    skip: Annotated[list[str] | None, typer.Option(help="A setting to leave out; may be repeated.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Try only this setting. Repeatable.")] = None,
+    skip: Annotated[list[str] | None, typer.Option(help="Leave this setting out. Repeatable.")] = None,
     exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="Try all combinations, without a budget unless one is given.")
+        bool, typer.Option("--exhaustive", help="Try all combinations, without a limit unless --budget is given.")
     ] = False,
-    clients: Annotated[int | None, typer.Option(help="For throughput: requests in flight.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Requests in flight, for throughput.")] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds that a candidate may take to start, and to answer.")
+        float | None, typer.Option(help="Seconds after which a candidate that does not start or answer fails.")
     ] = None,
     json: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="Write all measurements as JSON; - prints them instead."),
+        typer.Option("--json", metavar="FILE", help="Write all measurements as JSON. - prints them instead."),
     ] = None,
 ) -> None:
-    """Measure which settings make a model better on this machine, and write them to a file for `load(tuning=)`.
+    """Find settings that make a model faster or smaller on this machine, and write them for `load(tuning=)`.
 
-    Exit status 130 after Ctrl-C: what was confirmed by then is printed and written, marked as partial.
+    After Ctrl-C the exit status is 130. The confirmed settings so far are printed and written, marked as partial.
     """
     target = out or model.with_suffix(".tuning.json")
     if json is not None and str(json) != "-":
@@ -152,8 +152,7 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     for one in document["advice"]:
         if one["better"]:
             yield (
-                f"besides, what no file can set: {escape(_advice(one['settings']))}: {_gain(one['gain'])} as good "
-                "on top"
+                f"also, outside of the file: {escape(_advice(one['settings']))}: {_gain(one['gain'])} as good on top"
             )
     for one in document["rejected"]:
         yield f"[yellow]left out: {escape(describe(one['settings']))}: {one['why']}: {escape(one['text'])}[/yellow]"

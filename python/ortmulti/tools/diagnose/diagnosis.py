@@ -45,7 +45,7 @@ def diagnose(
     timeout: float = 600.0,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> dict[str, Any]:
-    """Measures where a model's start spends its time, in fresh processes, and what would shorten it.
+    """Measure where a model's start spends its time, in fresh processes, and what would shorten it.
 
     Every way to create sessions is traced on the first device and on all of them; experiments say what each
     serializes on; the change that would help most is verified by running it. Nothing of ONNX Runtime or CUDA is

@@ -99,7 +99,7 @@ def tune(
     seed: int = 0,
     progress: Callable[[str, str], None] | None = None,
 ) -> TuneResult:
-    """Measures which settings make a model better than the defaults on this machine; docs/tune.md says how.
+    """Measure which settings make a model better than the defaults on this machine; docs/tune.md says how.
 
     Every configuration is measured in a process of its own, in turns with the defaults. Nothing of this process is
     changed.
@@ -227,7 +227,7 @@ def _as_tuning(job: Job, host: Host, outcome: Outcome) -> Tuning:
 
 
 def check_writable(path: Path) -> None:
-    """Makes sure that a file can be written.
+    """Make sure that a file can be written.
 
     Raises:
         InvalidArgument: It cannot.
