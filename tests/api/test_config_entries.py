@@ -102,7 +102,7 @@ def test_what_is_no_power_of_two_is_said(value: str, power: int, caplog: pytest.
         assert caplog.messages == []
         options.add_session_config_entry("session.intra_op.spin_backoff_max", value)
     assert caplog.messages == [
-        f"session.intra_op.spin_backoff_max is {value}, no power of two: ONNX Runtime takes {power}"
+        f"session.intra_op.spin_backoff_max={value} is not a power of two: ONNX Runtime uses {power}"
     ]
 
 

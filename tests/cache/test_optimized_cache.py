@@ -170,7 +170,7 @@ def test_a_damaged_entry_is_removed_and_made_anew(
     with caplog.at_level(logging.WARNING, "ortmulti"), nothing_leaks():
         assert cache.find(made_of, verify=True) is None
     assert [record.name for record in caplog.records] == ["ortmulti"]
-    assert "is damaged and is made anew" in caplog.text
+    assert "is damaged and will be made again" in caplog.text
     assert not folder.exists()
     assert left(cache.folder) == []
     store(cache, made_of)

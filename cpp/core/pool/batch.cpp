@@ -199,12 +199,15 @@ void split(Request& joint, const std::vector<std::shared_ptr<Request>>& requests
   bool in_rows = true;
   for (std::size_t o = 0; o < joint.outputs.size(); ++o) {
     HostTensor whole;
-    if (!read(joint.outputs[o], whole) || axis >= whole.rank ||
-        static_cast<std::size_t>(whole.shape[axis]) != whole_size) {
-      throw Error(ErrorKind::invalid_argument,
-                  "output '" + std::string(joint.output_names[o]) + "' of a batch of " + std::to_string(whole_size) +
-                      " cannot be split along dimension " + std::to_string(axis) +
-                      ": it has another size there; load the model without batching, or ask for other outputs");
+    const bool tensor = read(joint.outputs[o], whole);
+    if (!tensor || axis >= whole.rank || static_cast<std::size_t>(whole.shape[axis]) != whole_size) {
+      const char* reason = !tensor ? ": it is no numeric tensor in main memory (skl2onnx: export with zipmap=False)"
+                           : axis >= whole.rank ? ": it has fewer dimensions"
+                                                : ": it has another size there";
+      throw Error(ErrorKind::invalid_argument, "output '" + std::string(joint.output_names[o]) + "' of a batch of " +
+                                                   std::to_string(whole_size) + " cannot be split along dimension " +
+                                                   std::to_string(axis) + reason +
+                                                   "; load the model without batching, or ask for other outputs");
     }
     const Layout layout(whole, axis);
     row_bytes += layout.before * layout.bytes_behind;

@@ -260,7 +260,7 @@ def check_session_entry(key: str, value: str) -> None:
         checks.affinities(key, value)
     if key.endswith("spin_backoff_max") and key in _INTEGERS and (number := int(value)) & (number - 1):
         power = 1 << (number.bit_length() - 1)
-        _LOGGER.warning("%s is %d, no power of two: ONNX Runtime takes %d", key, number, power)
+        _LOGGER.warning("%s=%d is not a power of two: ONNX Runtime uses %d", key, number, power)
 
 
 def check_run_entry(key: str, value: str) -> None:

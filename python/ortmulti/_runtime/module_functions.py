@@ -153,7 +153,11 @@ def preload_dlls(
         libraries = cuda_libraries.search_first(runtime, first)
     absent = [name for name in (*libraries.missing, *libraries.missing_optional) if _wanted(name, cuda, cudnn)]
     if absent:
-        LOGGER.warning("preload_dlls did not find %s for %s", ", ".join(absent), runtime.path)
+        LOGGER.warning(
+            "preload_dlls did not find %s for %s; `ortmulti devices` says how to install them",
+            ", ".join(absent),
+            runtime.path,
+        )
     _open([path for path in libraries.found if _wanted(path.name, cuda, cudnn)])
 
 

@@ -123,7 +123,7 @@ class Cache:
     def remove(self, key: CacheKey, damage: Damaged) -> None:
         """Removes the entry for ``key``, seen to be damaged, unless another process has replaced it by a whole one."""
         folder = self._folder_of(key)
-        _LOGGER.warning("the cached optimized model in %s is damaged and is made anew: %s", folder, damage)
+        _LOGGER.warning("the cached optimized model in %s is damaged and will be made again: %s", folder, damage)
         try:
             self._remove_damaged(folder, key)
         except OSError as error:
