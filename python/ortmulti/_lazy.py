@@ -30,7 +30,8 @@ def attach(package: str, file: str) -> tuple[Callable[[str], object], Callable[[
     def get(name: str) -> object:
         module = module_of.get(name)
         if module is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
+            hint = "" if name.startswith("_") else _did_you_mean(name, names)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
         from importlib import import_module
 
         if module == package:
@@ -40,3 +41,9 @@ def attach(package: str, file: str) -> tuple[Callable[[str], object], Callable[[
         return value
 
     return get, lambda: names, names
+
+
+def _did_you_mean(name: str, names: list[str]) -> str:
+    from ortmulti._runtime.checks import did_you_mean  # after an error only
+
+    return did_you_mean(name, names)

@@ -166,6 +166,12 @@ def test_free_threaded_python_stays_without_its_lock() -> None:
     assert check_child(code, environment={"PYTHON_GIL": None}) == "False\n"
 
 
+@pytest.mark.parametrize(("wrong", "meant"), [("laod", "load"), ("Session", "Sessions"), ("batching", "Batching")])
+def test_a_wrong_name_is_an_error_with_the_right_one(wrong: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=rf"has no attribute '{wrong}' \(did you mean '{meant}'\?\)"):
+        getattr(ortmulti, wrong)
+
+
 def public_annotations() -> Iterator[tuple[str, str]]:
     """The annotations of public functions and methods, as `help` shows them."""
     for name in vars(ortmulti)["__all__"]:
