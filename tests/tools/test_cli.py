@@ -21,7 +21,7 @@ from ortmulti.tools.cli import models as cli_models
 from ortmulti.tools.cli import output
 from ortmulti.tools.measure import results
 from tests.support import onnx_models
-from tests.support.command import COMMAND, invoke, run
+from tests.support.command import COMMAND, TERMINAL, invoke, run
 from tests.support.processes import run_child
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -66,9 +66,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("optimize",), ["--device", "--list", "--clear", "--compare", "--json"]),
     ],
 )
-def test_help(command: tuple[str, ...], mentions: list[str]) -> None:
+def test_help(command: tuple[str, ...], mentions: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TERMINAL, "COLUMNS", "300")
     shown = invoke(*command, "--help")
     assert shown.returncode == 0
+    # No line of a docstring ends before its sentence does.
+    text = shown.stdout.partition("╭")[0].split("Usage:")[1].splitlines()[1:]
+    assert [line for line in map(str.strip, text) if line and not line.endswith((".", ":"))] == []
     assert [name for name in mentions if name not in shown.stdout] == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import traceback
 from typing import Annotated
@@ -37,6 +38,17 @@ app.command("tune")(tune_command)
 bench.app.command("run")(bench_run)
 app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")
+
+
+def _join_lines(of: typer.Typer) -> None:
+    """Let the terminal break the lines of --help: typer keeps those of the docstrings."""
+    for command in of.registered_commands:
+        paragraphs = inspect.cleandoc(command.callback.__doc__ or "" if command.callback else "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+for each in (app, bench.app, models.app):
+    _join_lines(each)
 
 _debug = False
 
