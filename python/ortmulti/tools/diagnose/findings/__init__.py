@@ -66,7 +66,7 @@ def nothing(measured: Measured, best: str) -> Finding:
         seconds=0.0,
         share=0.0,
         evidence=evidence,
-        change="none",
+        change="keep what you have",
     )
 
 

@@ -95,7 +95,7 @@ def slow_disk(measured: Measured, _best: str) -> Finding | None:
     return Finding(
         id="slow disk",
         title=f"reading the model takes {seconds_text(saved)} of {seconds_text(creation)} of creation with {usual}, "
-        f"asleep: its file system gives {rate / 1e6:.3g} MB/s from a warm page cache",
+        f"asleep: its file system gives {rate / 1e6:.0f} MB/s from a warm page cache",
         cause="read model" if _largest(spans) == "read model" else "read weights",
         seconds=saved,
         share=min(saved / creation, 1.0),
@@ -146,7 +146,7 @@ def _rate(measured: Measured, cache: str) -> float | None:
 
 def _disk_rate(measured: Measured) -> list[str]:
     rate = _rate(measured, "cold")
-    return [] if rate is None else [f"from a cold page cache `cat` reads the files at {rate / 1e6:.3g} MB/s"]
+    return [] if rate is None else [f"from a cold page cache `cat` reads the files at {rate / 1e6:.0f} MB/s"]
 
 
 def cold(measured: Measured, _best: str) -> Finding | None:

@@ -84,13 +84,14 @@ def _findings(document: Json) -> Iterator[RenderableType]:
             what += f": {view.seconds(finding['seconds'])}, {view.percent(finding['share'])}"
         gained, gain = view.verified_text(finding.get("verified"))
         lines = [
-            Text(printable(what), style="dim"),
+            *([] if finding["cause"] == "none" else [Text(printable(what), style="dim")]),
             *(Text(printable(line)) for line in finding["evidence"]),
             Text.assemble(("Change: ", "bold"), printable(finding["change"])),
         ]
         if finding.get("command"):
             lines.append(Text(view.code_text(finding["command"]), style="cyan"))
-        lines.append(Text(f"{gain[:1].upper()}{gain[1:]}.", style="green" if gained else "yellow"))
+        if finding["cause"] != "none":
+            lines.append(Text(f"{gain[:1].upper()}{gain[1:]}.", style="green" if gained else "yellow"))
         heading = Text(f"{number}. {printable(finding['title'])}", style="bold")
         yield Group(heading, *(Padding(line, (0, 0, 0, 3)) for line in lines))
 
