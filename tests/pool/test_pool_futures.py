@@ -79,7 +79,7 @@ def test_done_is_seen_without_a_wait(pool: ortmulti.Pool) -> None:
 def test_a_wait_ends_with_its_timeout(endless: ortmulti.Pool) -> None:
     future = endless.submit(None, ENDLESS)
     for ask in (future.result, future.exception):
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match=r"not answered within 0\.01 s, and goes on: cancel\(\) ends it"):
             ask(0.01)
     with pytest.raises(TimeoutError):
         future.result(0)

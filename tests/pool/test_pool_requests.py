@@ -72,6 +72,11 @@ def test_run_and_submit_give_what_a_session_gives(pool: ortmulti.Pool) -> None:
     np.testing.assert_array_equal(pool.run(["y"], feed(3), device="cpu", timeout=60)[0], expected)
 
 
+def test_pools_come_from_load() -> None:
+    with pytest.raises(ortmulti.InvalidType, match=r"not made from str: ortmulti\.load\(model, devices\) returns one"):
+        ortmulti.Pool("m.onnx")  # type: ignore[arg-type, unused-ignore]
+
+
 def test_the_inputs_alone_ask_for_all_outputs(pool: ortmulti.Pool) -> None:
     expected = answer(3)
     given = MappingProxyType(feed(3))

@@ -43,7 +43,7 @@ def test_answers_are_joined_in_order(backend: BackendName) -> None:
 def test_no_rows_are_one_empty_run(backend: BackendName) -> None:
     with ortmulti.load(onnx_models.add_mul(), "cpu", backend=backend) as pool:
         outputs = pool.map_rows({name: array[:0] for name, array in AB.items()})
-    assert [(y.shape, y.dtype) for y in outputs] == [((0, 8), np.float32)] * 3
+    assert [(y.shape, y.dtype) for y in outputs] == [((0, 8), np.dtype(np.float32))] * 3
 
 
 def test_strings_and_lists_are_rows_too() -> None:

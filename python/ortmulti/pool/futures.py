@@ -122,7 +122,7 @@ class PoolFuture(Future[list[Any]]):
         if request.wait(timeout):
             self._settle(request)
         elif self._state in _PENDING:
-            raise TimeoutError
+            raise TimeoutError(f"the request was not answered within {timeout} s, and goes on: cancel() ends it")
 
     def _settle(self, request: _core.PoolRequest) -> None:
         """Take the answer that has arrived, unless the request is followed: then another thread does."""

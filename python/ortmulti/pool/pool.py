@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ortmulti._create.foreign_options import to_run_options
 from ortmulti._runtime import checks
@@ -23,9 +23,10 @@ from ortmulti.session import Sessions
 from ortmulti.timeline import Timeline
 from ortmulti.values import OrtValue
 
-__all__ = ["Batching", "Pool"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-Outputs = Literal["numpy", "device"]
+__all__ = ["Batching", "Pool"]
 
 _event_loops: ModuleType | None = None  # imported by the first `run_async`: asyncio is large
 
@@ -47,6 +48,10 @@ class Pool(Membership, Closing):
     """
 
     def __init__(self, members: PoolMembers, batch_size: int = 1) -> None:
+        if not hasattr(members, "core"):
+            raise InvalidType(
+                f"a Pool is not made from {type(members).__name__}: ortmulti.load(model, devices) returns one"
+            )
         super().__init__(members, batch_size)
         self._start = time.monotonic()
 
@@ -77,6 +82,7 @@ class Pool(Membership, Closing):
         """What loading spent its time on."""
         return self._members.timeline
 
+    @overload
     def run(
         self,
         output_names: Sequence[str] | Mapping[str, Any] | None = None,
@@ -85,17 +91,42 @@ class Pool(Membership, Closing):
         *,
         device: str | int | Device | None = None,
         timeout: float | None = None,
-        outputs: Outputs = "numpy",
+        outputs: Literal["numpy"] = "numpy",
+        trace: bool = False,
+    ) -> list[NDArray[Any]]: ...
+
+    @overload
+    def run(
+        self,
+        output_names: Sequence[str] | Mapping[str, Any] | None = None,
+        input_feed: Mapping[str, Any] | None = None,
+        run_options: RunOptions | None = None,
+        *,
+        device: str | int | Device | None = None,
+        timeout: float | None = None,
+        outputs: Literal["device"],
+        trace: bool = False,
+    ) -> list[OrtValue]: ...
+
+    def run(
+        self,
+        output_names: Sequence[str] | Mapping[str, Any] | None = None,
+        input_feed: Mapping[str, Any] | None = None,
+        run_options: RunOptions | None = None,
+        *,
+        device: str | int | Device | None = None,
+        timeout: float | None = None,
+        outputs: Literal["numpy", "device"] = "numpy",
         trace: bool = False,
     ) -> list[Any]:
-        """Runs the model once and returns the outputs that were asked for: in this thread if a session is idle.
+        """Run the model once and return the requested outputs: in this thread if a session is idle.
 
         Args:
             output_names: Names of the outputs wanted; None or empty for all. May be left out: ``run({"x": x})``.
             input_feed: A value for each input, as for `InferenceSession.run`.
             run_options: Options of this run. Without them, Ctrl-C ends the run, and so does its ``timeout``.
             device: Where it is to run; default: wherever a session is idle.
-            timeout: Seconds until the answer is not wanted any more; default: none.
+            timeout: Deadline in seconds; then `DeadlineExceeded` is raised; default: none.
             outputs: ``"numpy"``: arrays; ``"device"``: each an `OrtValue` where the model leaves it, in the memory of
                 the GPU, which DLPack hands on without a copy.
             trace: Add the spans of this request, queue, copy and run, to the `timeline`; default False.
@@ -112,17 +143,15 @@ class Pool(Membership, Closing):
         if input_feed is None:
             output_names, input_feed = None, _feed_alone(output_names)
         options = self._options(run_options, device, timeout, outputs, trace)
-        core = self._members.core
-        try:
-            results = core.run(output_names, input_feed, *options)
-        except ClosedError:
-            if core is self._members.core:
-                raise
-        else:
+        while True:
+            core = self._members.core
+            try:
+                results = core.run(output_names, input_feed, *options)
+            except ClosedError:
+                if core is self._members.core:
+                    raise
+                continue  # with the next model
             return _to_values(results) if outputs == "device" else results
-        return self.run(  # of the next model
-            output_names, input_feed, run_options, device=device, timeout=timeout, outputs=outputs, trace=trace
-        )
 
     def submit(
         self,
@@ -132,11 +161,11 @@ class Pool(Membership, Closing):
         *,
         device: str | int | Device | None = None,
         timeout: float | None = None,
-        outputs: Outputs = "numpy",
+        outputs: Literal["numpy", "device"] = "numpy",
         trace: bool = False,
         when_full: Literal["block", "reject"] | float = "block",
     ) -> PoolFuture:
-        """Asks for a run and returns its future, whose result is what `run` returns.
+        """Submit a run and return its future, whose result is what `run` returns.
 
         Args:
             output_names, input_feed, run_options, device, timeout, outputs, trace: As for `run`.
@@ -154,6 +183,7 @@ class Pool(Membership, Closing):
         wait = None if when_full == "block" else _wait(when_full)
         return self._submit(output_names, input_feed, wait, True, outputs == "device", options)
 
+    @overload
     async def run_async(
         self,
         output_names: Sequence[str] | Mapping[str, Any] | None = None,
@@ -162,11 +192,38 @@ class Pool(Membership, Closing):
         *,
         device: str | int | Device | None = None,
         timeout: float | None = None,
-        outputs: Outputs = "numpy",
+        outputs: Literal["numpy"] = "numpy",
+        trace: bool = False,
+        when_full: Literal["block", "reject"] = "block",
+    ) -> list[NDArray[Any]]: ...
+
+    @overload
+    async def run_async(
+        self,
+        output_names: Sequence[str] | Mapping[str, Any] | None = None,
+        input_feed: Mapping[str, Any] | None = None,
+        run_options: RunOptions | None = None,
+        *,
+        device: str | int | Device | None = None,
+        timeout: float | None = None,
+        outputs: Literal["device"],
+        trace: bool = False,
+        when_full: Literal["block", "reject"] = "block",
+    ) -> list[OrtValue]: ...
+
+    async def run_async(
+        self,
+        output_names: Sequence[str] | Mapping[str, Any] | None = None,
+        input_feed: Mapping[str, Any] | None = None,
+        run_options: RunOptions | None = None,
+        *,
+        device: str | int | Device | None = None,
+        timeout: float | None = None,
+        outputs: Literal["numpy", "device"] = "numpy",
         trace: bool = False,
         when_full: Literal["block", "reject"] = "block",
     ) -> list[Any]:
-        """As `run`, for asyncio's event loop and those that follow its interface: the loop goes on meanwhile.
+        """Run the model as `run` does, without blocking the event loop: asyncio's, or one with its interface.
 
         Cancelling the task cancels the request. With ``when_full="block"`` the request waits, however many others do.
         """
@@ -209,18 +266,18 @@ class Pool(Membership, Closing):
         *,
         device: str | int | Device | None = None,
         timeout: float | None = None,
-        outputs: Outputs = "numpy",
+        outputs: Literal["numpy", "device"] = "numpy",
         trace: bool = False,
         lookahead: int | None = None,
     ) -> Iterator[list[Any]]:
-        """The outputs of each feed, in their order, while the next ones run.
+        """Yield the outputs of each feed, in order, while the next ones run.
 
         Args:
             output_names: As for `run`. May be left out: ``map(feeds)``.
             feeds: The inputs of each run; taken as they are needed.
             run_options, device, outputs, trace: As for `run`.
             timeout: Deadline of each request in seconds, from its submission; default: none.
-            lookahead: How many requests are asked for before the first of them is returned; default: two for each that
+            lookahead: How many requests are submitted before the first of them is returned; default: two for each that
                 can be under way, with batching two batches.
 
         Yields:
@@ -238,11 +295,11 @@ class Pool(Membership, Closing):
         *,
         device: str | int | Device | None = None,
         timeout: float | None = None,
-        outputs: Outputs = "numpy",
+        outputs: Literal["numpy", "device"] = "numpy",
         trace: bool = False,
         lookahead: int | None = None,
     ) -> Iterator[tuple[int, PoolFuture]]:
-        """The future of each feed as soon as it is done, with the feed's place among them.
+        """Yield each feed's index and future as soon as the future is done.
 
         Args:
             output_names, feeds, run_options, device, timeout, outputs, trace, lookahead: As for `map`.
@@ -265,7 +322,7 @@ class Pool(Membership, Closing):
         timeout: float | None = None,
         trace: bool = False,
         lookahead: int | None = None,
-    ) -> list[Any]:
+    ) -> list[NDArray[Any]]:
         """Run the model on the rows of arrays, some rows at a time on all sessions, and return the outputs of all rows.
 
         Each run's outputs are written into one array for each output. Further memory is needed for the runs under way
@@ -308,7 +365,7 @@ class Pool(Membership, Closing):
         return many.join_rows(many.in_order(submit, feeds, most), count, rows, names)
 
     def warmup(self, warmup: Warmup | None = None) -> None:
-        """Runs every session, all at the same time, so that the first requests find them warm; not in the queue.
+        """Run every session, all at the same time, so that the first requests find them warm; not in the queue.
 
         Args:
             warmup: What is run; default: `Warmup()`.
@@ -321,13 +378,13 @@ class Pool(Membership, Closing):
         self._members.warm_up(warmup or Warmup())
 
     def stats(self) -> PoolStats:
-        """What the requests waited for and how long they took, since the pool was made; also after `close`."""
+        """Return how long requests waited and took since the pool was made; also after `close`."""
         from ortmulti.pool.stats import PoolStats
 
         return PoolStats._from_core(self._members.stats(), time.monotonic() - self._start)
 
     def close(self, cancel_pending: bool = False) -> None:
-        """Answers what was asked for, and frees the sessions and their weights. Again: does nothing.
+        """Answer all requests, and free the sessions and their weights. A second call does nothing.
 
         While devices are still starting, that ends, and what only they could have answered raises `ClosedError`.
 
@@ -351,7 +408,7 @@ class Pool(Membership, Closing):
         run_options: RunOptions | None,
         device: str | int | Device | None,
         timeout: float | None,
-        outputs: Outputs,
+        outputs: Literal["numpy", "device"],
         trace: bool,
     ) -> tuple[Any, ...]:
         """The last arguments of the core's run and submit; empty where all have their defaults."""

@@ -92,7 +92,8 @@ class Signature:
         """
         if not isinstance(input_feed, Mapping):
             raise InvalidType._of_runtime(
-                f"input_feed must be a dict of the inputs' names and values, not {type(input_feed).__name__}"
+                f"input_feed must be a dict of the inputs' names and values, not {type(input_feed).__name__}: "
+                "for example {'input': array}"
             )
         known = {each.name: each for each in (*self.overridable, *self.inputs)}
         feed = {}
@@ -118,7 +119,7 @@ class Signature:
         if isinstance(names, str) or not isinstance(names, Sequence):
             raise InvalidType._of_runtime(
                 "output_names must be a list or another iterable of str, or None for all outputs, not "
-                f"{type(names).__name__}"
+                f"{type(names).__name__}: for example ['output']"
             )
         for name in names:
             if not isinstance(name, str):
@@ -138,7 +139,9 @@ def _convert(declared: Declared, value: Any) -> Any:
     if not declared.type.startswith("tensor("):
         return value
     if value is None:
-        raise InvalidType._of_runtime(f"input '{declared.name}' is None; {declared.type} takes an array")
+        raise InvalidType._of_runtime(
+            f"input '{declared.name}' is None; {declared.type} takes an array: pass one, for example numpy.zeros(shape)"
+        )
     strings = declared.type == _STRINGS
     dtype = np.dtype(object) if strings else _dtype(declared)
     if not isinstance(value, np.ndarray):
@@ -166,6 +169,6 @@ def _dtype(declared: Declared) -> np.dtype[Any] | None:
 
 
 def _refused(declared: Declared, value: np.ndarray[Any, Any], dtype: str) -> InvalidType:
-    return InvalidType._of_runtime(
-        f"input '{declared.name}' is {declared.type}, which takes an array of dtype {dtype}; got dtype {value.dtype}"
-    )
+    text = f"input '{declared.name}' is {declared.type}, which takes an array of dtype {dtype}; got dtype {value.dtype}"
+    number = value.dtype.kind != "O" and " " not in dtype
+    return InvalidType._of_runtime(text + (f": convert it with array.astype(numpy.{dtype})" if number else ""))
