@@ -6,6 +6,7 @@ MODEL=model.onnx uvicorn --app-dir examples service:app
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,13 +15,13 @@ from typing import Any
 
 import numpy as np
 from fastapi import FastAPI, HTTPException, Response
-from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
 
 import ortmulti as om
 
 MODEL = os.environ.get("MODEL", "model.onnx")
 DEVICES = os.environ.get("DEVICES", "all")
+log = logging.getLogger("uvicorn.error")
 
 
 class Rows(BaseModel):
@@ -29,27 +30,34 @@ class Rows(BaseModel):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    batching = om.Batching(max_size=64, max_delay_ms=2)
-    with om.load(MODEL, DEVICES, batching=batching, max_queue=1000, warmup=True) as pool:
+    batching = om.Batching(max_size=64)  # wait="none": the probes are answered while the model loads
+    with om.load(MODEL, DEVICES, batching=batching, max_queue=1000, wait="none", warmup=True) as pool:
         app.state.pool = pool
-        app.state.input = pool.get_inputs()[0].name
         yield  # SIGTERM: uvicorn answers its requests, then the pool closes
 
 
 app = FastAPI(lifespan=lifespan)
 
 
+def refused(status: int, detail: str, error: Exception) -> HTTPException:
+    log.warning("%d: %s", status, error)  # messages name the model's path and the device: not for clients
+    return HTTPException(status, detail)
+
+
 @app.post("/predict")
 async def predict(request: Rows) -> dict[str, Any]:
-    feed = {app.state.input: np.asarray(request.rows, np.float32)}
+    pool: om.Pool = app.state.pool
+    if not pool.ready:
+        raise HTTPException(503, "no device is ready")
+    x = pool.get_inputs()[0]
     try:
-        outputs = await app.state.pool.run_async(feed, timeout=5.0, when_full="reject")
-    except om.InvalidArgument as error:  # the client's mistake, such as a wrong number of columns
-        raise HTTPException(422, str(error)) from error
-    except (om.QueueFull, om.ClosedError) as error:  # too much to do, or the service is ending
-        raise HTTPException(503, str(error)) from error
+        outputs = await pool.run_async({x.name: np.asarray(request.rows, np.float32)}, timeout=5.0, when_full="reject")
+    except (om.QueueFull, om.ClosedError, om.DeviceError) as error:  # too much to do, the end, or a broken device
+        raise refused(503, "the service cannot take the request now", error) from error
     except om.DeadlineExceeded as error:
-        raise HTTPException(504, str(error)) from error
+        raise refused(504, "not answered in time", error) from error
+    except ValueError as error:  # InvalidArgument, or rows of different lengths
+        raise refused(422, f"rows do not fit the model's input {x.shape}", error) from error
     return {"outputs": [output.tolist() for output in outputs]}
 
 
@@ -67,6 +75,6 @@ async def ready(response: Response) -> dict[str, Any]:
 
 
 @app.get("/metrics")
-async def metrics() -> PlainTextResponse:
+async def metrics() -> Response:
     text = app.state.pool.stats().prometheus({"model": Path(MODEL).name})
-    return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+    return Response(text, media_type="text/plain; version=0.0.4")

@@ -152,15 +152,34 @@ def test_service(model: Path) -> None:
     command = ["-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", "0", "service:app"]
     with serving(command, r"running on http://127.0.0.1:(\d+)", {"MODEL": str(model)}, "stderr") as address:
         assert ask(f"{address}/livez") == (200, b'{"alive":true}')
-        assert ask(f"{address}/readyz") == (200, b'{"ready":["cpu"],"devices":{"cpu":"ready"}}')
+        while (answer := ask(f"{address}/readyz"))[0] != 200:
+            assert answer[0] == 503
+        assert answer[1] == b'{"ready":["cpu"],"devices":{"cpu":"ready"}}'
         rows = np.random.default_rng(0).random((2, WIDTH), np.float32)
-        status, answer = ask(f"{address}/predict", json.dumps({"rows": rows.tolist()}).encode())
+        status, content = ask(f"{address}/predict", json.dumps({"rows": rows.tolist()}).encode())
         assert status == 200
         with ortmulti.load(model, "cpu") as pool:
             [expected] = pool.run(None, {"x": rows})
-        np.testing.assert_allclose(json.loads(answer)["outputs"][0], expected, rtol=1e-4, atol=1e-5)
-        assert ask(f"{address}/predict", b'{"rows": [[1.0, 2.0]]}')[0] == 422
+        np.testing.assert_allclose(json.loads(content)["outputs"][0], expected, rtol=1e-4, atol=1e-5)
+        for wrong in (b"[[1, 2]]", b"[[1, 2], [1]]", b"[]"):
+            status, content = ask(f"{address}/predict", b'{"rows": %s}' % wrong)
+            assert (status, json.loads(content)) == (
+                422,
+                {"detail": "rows do not fit the model's input ['batch', 512]"},
+            )
         assert b'ortmulti_requests_total{model="' in ask(f"{address}/metrics")[1]
+
+
+def test_service_whose_model_does_not_load(tmp_path: Path) -> None:
+    for name in ("fastapi", "uvicorn"):
+        pytest.importorskip(name)
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    command = ["-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", "0", "service:app"]
+    environment: dict[str, str | None] = {"MODEL": str(tmp_path / "broken.onnx")}
+    with serving(command, r"running on http://127.0.0.1:(\d+)", environment, "stderr") as address:
+        assert ask(f"{address}/livez")[0] == 200
+        assert ask(f"{address}/readyz")[0] == 503
+        assert ask(f"{address}/predict", b'{"rows": [[1]]}') == (503, b'{"detail":"no device is ready"}')
 
 
 def test_container(model: Path) -> None:
