@@ -117,14 +117,14 @@ py::object to_capsule(const std::shared_ptr<PoolRequest>& request) {
 
 class PythonPool {
  public:
-  PythonPool(std::optional<std::size_t> max_waiting, const std::optional<BatchingArgument>& batching)
-      : joins_(batching.has_value()) {
-    Pool::Options options;
-    options.max_waiting = max_waiting;
+  PythonPool(std::optional<std::size_t> max_waiting, const std::optional<BatchingArgument>& batching) {
     if (batching) {
       const auto& [max_size, max_delay, axis, sizes] = *batching;
-      options.batching = {max_size, to_duration(max_delay), axis, sizes};
+      batching_ = {max_size, to_duration(max_delay), axis, sizes};
     }
+    Pool::Options options;
+    options.max_waiting = max_waiting;
+    options.batching = batching_;
     pool_ = Pool::make(options);
   }
   ~PythonPool() {
@@ -138,6 +138,9 @@ class PythonPool {
   // Each of the session's runners runs the feeds first, all at the same time.
   void add(const PythonSession& session, int in_flight, std::size_t max_graphs, const py::list& feeds, int warm_up_runs,
            const std::shared_ptr<Timeline>& timeline, const py::object& run_options) {
+    for (const ValueInfo& input : session.session->inputs()) {
+      batching_.check_input(input.name, input.shape);
+    }
     const std::vector<std::shared_ptr<Runner>> runners = [&] {
       const ReleaseGil nogil;
       auto made = make_runners(session.session, {in_flight, max_graphs});
@@ -175,6 +178,10 @@ class PythonPool {
     const ReleaseGil nogil;
     pool_->add(made);
     return reinterpret_cast<std::uintptr_t>(session);  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)
+  }
+
+  void check_input(const std::string& name, const std::vector<std::int64_t>& shape) const {
+    batching_.check_input(name, shape);
   }
 
   void set_ready(std::uintptr_t session, bool ready) {
@@ -356,9 +363,10 @@ class PythonPool {
 
   std::shared_ptr<PoolRequest> make_request(const py::object& output_names, const py::object& input_feed,
                                             const CallOptions& options) {
-    auto request = check_ ? std::make_shared<PoolRequest>(check_, joins_, output_names, input_feed, options.device)
-                          : std::make_shared<PoolRequest>(first_session(), output_names, input_feed,
-                                                          options.run_options, options.device);
+    auto request =
+        check_ ? std::make_shared<PoolRequest>(check_, batching_.enabled(), output_names, input_feed, options.device)
+               : std::make_shared<PoolRequest>(first_session(), output_names, input_feed, options.run_options,
+                                               options.device);
     if (options.timeout) {
       request->deadline = deadline_after(*options.timeout);
     }
@@ -403,7 +411,7 @@ class PythonPool {
   }
 
   std::shared_ptr<Pool> pool_;
-  const bool joins_;
+  Batching batching_;
   py::list sessions_;  // of runners in Python, whose addresses are their numbers
   py::object check_;
   std::atomic<bool> in_main_thread_{true};  // whether runs may be done there
@@ -591,6 +599,7 @@ void register_pool(py::module_& module) {
            py::arg("timeline") = std::shared_ptr<Timeline>(), py::arg("run_options") = py::none())
       .def("add_runners", &PythonPool::add_runners, py::arg("device"), py::arg("runners"), py::arg("check"),
            py::arg("in_process"))
+      .def("check_input", &PythonPool::check_input, py::arg("name"), py::arg("shape"))
       .def("set_ready", &PythonPool::set_ready, py::arg("session"), py::arg("ready"))
       .def("give_up", &PythonPool::give_up, py::arg("session"), py::arg("reason"))
       .def("expect", &PythonPool::expect, py::arg("device"), py::arg("sessions"))

@@ -185,6 +185,25 @@ def test_what_cannot_be_split_is_not_padded(backend: BackendName) -> None:
             np.testing.assert_array_equal(total, x(1, number).sum())
 
 
+def fixed(rows: int) -> bytes:
+    """y = 2 x, both float32 [rows, 3]."""
+    shape = [("x", TensorProto.FLOAT, [rows, 3])], [("y", TensorProto.FLOAT, [rows, 3])]
+    return onnx_models.model([helper.make_node("Add", ["x", "x"], ["y"])], *shape).SerializeToString()
+
+
+@on_every_backend
+def test_a_model_of_fixed_size_is_batched_only_if_every_run_has_that_size(backend: BackendName) -> None:
+    message = r"input 'x' has the fixed size 1 there: export the model with a dynamic dimension, or load it without"
+    with pytest.raises(ortmulti.InvalidArgument, match=message):
+        ortmulti.load(fixed(1), "cpu", backend=backend, batching=Batching(8))
+    batching = Batching(4, max_delay_ms=60_000, sizes=[4])
+    with ortmulti.load(fixed(4), "cpu", backend=backend, batching=batching) as pool:
+        futures = [pool.submit(None, {"x": x(2, first)}) for first in (0, 100)]
+        for future, first in zip(futures, (0, 100), strict=True):
+            np.testing.assert_array_equal(future.result(60)[0], 2 * x(2, first))
+        assert pool.stats().devices[0].runs == 1
+
+
 @on_every_backend
 def test_strings_run_alone(backend: BackendName) -> None:
     strings = onnx_models.identity(TensorProto.STRING)

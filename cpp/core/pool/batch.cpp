@@ -99,6 +99,19 @@ std::size_t Batching::padded(std::size_t size) const noexcept {
   return next == sizes.end() ? size : *next;
 }
 
+void Batching::check_input(const std::string& name, const std::vector<std::int64_t>& shape) const {
+  if (!enabled() || axis >= shape.size() || shape[axis] < 0) {
+    return;
+  }
+  const auto fixed = static_cast<std::size_t>(shape[axis]);
+  if (sizes != std::vector<std::size_t>{fixed}) {  // to which every batch is padded
+    throw Error(ErrorKind::invalid_argument,
+                "batching joins requests along dimension " + std::to_string(axis) + ", and input '" + name +
+                    "' has the fixed size " + std::to_string(fixed) +
+                    " there: export the model with a dynamic dimension, or load it without batching");
+  }
+}
+
 void Grace::record_run(std::size_t size, std::chrono::nanoseconds time) noexcept {
   answered_ = size;
   run_time_ += run_time_.count() == 0 ? time : (time - run_time_) / 8;

@@ -22,6 +22,10 @@ struct Batching {
   std::size_t padded(std::size_t size) const noexcept;
 
   bool enabled() const noexcept { return max_size > 1; }
+
+  /// Throws Error with ErrorKind::invalid_argument if no joint run of a model with this input can succeed: the model
+  /// fixes the dimension `axis`. `shape`: -1 where the model leaves a dimension open.
+  void check_input(const std::string& name, const std::vector<std::int64_t>& shape) const;
 };
 
 /// How long a session that became free waits for the next requests of the clients that it has just answered. They come

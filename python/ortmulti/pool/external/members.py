@@ -87,6 +87,9 @@ class BackendMembers:
         self._name = name
         self._version = version
         self.core = _core.Pool(max_queue, batching_argument(batching))
+        for declared in sessions.signature.inputs:
+            shape = [size if isinstance(size, int) else -1 for size in declared.shape]
+            self.core.check_input(declared.name, shape)
         self.backend = sessions
         self._end = _End(self.core, sessions)
         sessions.join(self.core)
