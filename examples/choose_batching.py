@@ -43,12 +43,12 @@ def measure(model: str, settings: dict[str, Any], clients: int, seconds: float) 
 
 
 def main(model: str, clients: str = "32", seconds: str = "3") -> None:
-    print(f"{'setting':30} {'answers/s':>10} {'p50, ms':>8} {'p99, ms':>8} {'rows a run':>10}")
+    print(f"{'setting':30} {'answers/s':>10} {'p50, ms':>8} {'p99, ms':>8} {'requests a run':>14}")
     for name, settings in SETTINGS.items():
         stats = measure(model, settings, int(clients), float(seconds))
         p50, p99 = stats.total.p50 * 1000, stats.total.p99 * 1000
         rate = stats.done / float(seconds)
-        print(f"{name:30} {rate:10,.0f} {p50:8.2f} {p99:8.2f} {stats.batch_size.mean:10.1f}")
+        print(f"{name:30} {rate:10,.0f} {p50:8.2f} {p99:8.2f} {stats.batch_size.mean:14.1f}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import ortmulti as om
 
 
 def main(model: str) -> None:
-    with om.load(model, devices="all", batching=om.Batching(max_size=32, max_delay_ms=2), warmup=True) as pool:
+    with om.load(model, devices="all", batching=om.Batching(max_size=32), warmup=True) as pool:
         print(pool)
         inputs = pool.get_inputs()
         for value in inputs:

@@ -68,6 +68,17 @@ def test_readme_is_short_and_its_links_lead_somewhere() -> None:
     assert [link for link in found if not link.startswith("http") and not (ROOT / link).exists()] == []
 
 
+def test_every_included_program_has_a_link() -> None:
+    included = 0
+    for path in PAGES:
+        text = path.read_text("utf-8")
+        for name in re.findall(r'(?m)^--8<-- "(.+)"$', text):
+            [link] = re.findall(rf"\[{re.escape(name)}\]\((.+?)\)", text)
+            assert (path.parent / link).samefile(ROOT / name)
+            included += 1
+    assert included == len(list(ROOT.glob("examples/*.py")))
+
+
 def test_the_picture_shows_the_committed_result() -> None:
     if not (ROOT / "benchmarks/results").is_dir():
         pytest.skip("needs the results")

@@ -26,7 +26,8 @@ class Batching:
     `PoolStats` says so.
 
     Attributes:
-        max_size: The largest size of a joint run along ``axis``; 2 or more.
+        max_size: The largest size of a joint run along ``axis``, such as its rows; 2 or more. A larger request runs
+            alone.
         max_delay_ms: How long the first request of a joint run waits for others, in milliseconds from its arrival;
             default 0: only requests that wait already are joined. With a delay, a session that has just answered also
             waits for its clients' next requests, if they usually come at once: at most a tenth of an average run, and

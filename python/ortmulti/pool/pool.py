@@ -126,7 +126,7 @@ class Pool(Membership, Closing):
             input_feed: A value for each input, as for `InferenceSession.run`.
             run_options: Options of this run. Without them, Ctrl-C ends the run, and so does its ``timeout``.
             device: Where it is to run; default: wherever a session is idle.
-            timeout: Deadline in seconds; then `DeadlineExceeded` is raised; default: none.
+            timeout: Deadline in seconds from this call; then `DeadlineExceeded` is raised; default: none.
             outputs: ``"numpy"``: arrays; ``"device"``: each an `OrtValue` where the model leaves it, in the memory of
                 the GPU, which DLPack hands on without a copy.
             trace: Add the spans of this request, queue, copy and run, to the `timeline`; default False.
@@ -225,7 +225,16 @@ class Pool(Membership, Closing):
     ) -> list[Any]:
         """Run the model as `run` does, without blocking the event loop: asyncio's, or one with its interface.
 
-        Cancelling the task cancels the request. With ``when_full="block"`` the request waits, however many others do.
+        Cancelling the task cancels the request.
+
+        Args:
+            output_names, input_feed, run_options, device, timeout, outputs, trace: As for `run`.
+            when_full: What to do while as many requests wait as ``max_queue`` allows: ``"block"``, the default: wait,
+                however many others do; ``"reject"``: raise.
+
+        Raises:
+            Error: As `run`.
+            QueueFull: The queue had no room, with ``when_full="reject"``.
         """
         if when_full != "block" and when_full != "reject":
             raise InvalidArgument(f"when_full is 'block' or 'reject', not {when_full!r}")
