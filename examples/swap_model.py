@@ -44,7 +44,7 @@ def main(old: str, new: str) -> None:
                 print("still the old model:", error)
             # The new model is loaded and warmed up beside the old one, and then takes its place at once.
             pool.replace_model(new)
-            print("switched:", not np.array_equal(pool.run(feed)[0], before))
+            print("the answer is another one now:", not np.array_equal(pool.run(feed)[0], before))
         finally:
             stop.set()
             for thread in threads:

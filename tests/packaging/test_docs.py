@@ -152,9 +152,11 @@ MISTAKES: dict[str, Callable[[ortmulti.Pool], object]] = {
     "unknown device": lambda _: ortmulti.load(pools.rows(), "tpu"),
     "is not one of this ONNX Runtime's": lambda _: ortmulti.InferenceSession(pools.rows(), providers=["Nosuch"]),
     "unknown input": lambda pool: pool.run(None, {"y": X}),
+    "unknown output": lambda pool: pool.run(["z"], {"x": X}),
     "are missing from input feed": lambda pool: pool.run(None, {}),
     "takes an array of dtype": lambda pool: pool.run(None, {"x": X.astype(np.float64)}),
     "must be a dict of the inputs' names and values": lambda pool: pool.run(None, [X]),
+    "the inputs are a dict of their names and values": lambda pool: pool.run(X),
     "the pool has no session on": lambda pool: pool.run(None, {"x": X}, device="cuda:7"),
     "the pool is closed": _closed,
 }

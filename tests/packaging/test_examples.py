@@ -69,12 +69,16 @@ def test_score_table(model: Path, tmp_path: Path) -> None:
     with ortmulti.load(model, "cpu") as pool:
         expected = np.concatenate([pool.run(None, {"x": part})[0] for part in np.split(rows, [512, 1024])])
     np.testing.assert_array_equal(np.load(tmp_path / "scores.npy"), expected)
+    assert not (tmp_path / "scores.npy.part").exists()
+    np.save(tmp_path / "rows.npy", rows[:0])
+    assert "0 rows scored" in run("score_table.py", model, "rows.npy", "none.npy", folder=tmp_path)
+    assert np.load(tmp_path / "none.npy").shape == (0, expected.shape[1])
 
 
 def test_swap_model(model: Path, other_model: Path, tmp_path: Path) -> None:
     printed = run("swap_model.py", model, other_model, folder=tmp_path)
     assert "still the old model:" in printed
-    assert "switched: True" in printed
+    assert "the answer is another one now: True" in printed
     counts = re.search(r"failed: (\d+) (\d+) (\d+)$", printed.strip())
     assert counts
     assert int(counts[1]) > 0
