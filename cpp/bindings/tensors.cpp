@@ -164,7 +164,7 @@ bool holds_strings(const py::dtype& dtype) {
 }
 
 [[noreturn]] void refuse_dtype(const ValueInfo& declared, const py::array& array, const std::string& dtype) {
-  const std::string found = py::str(array.dtype()).cast<std::string>();
+  const auto found = py::str(array.dtype()).cast<std::string>();
   const bool number = array.dtype().kind() != 'O' && dtype.find(' ') == std::string::npos;
   throw Error(ErrorKind::invalid_type,
               "input '" + declared.name + "' is " + declared.type + ", which takes an array of dtype " + dtype +

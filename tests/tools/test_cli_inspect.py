@@ -52,6 +52,8 @@ def test_inspect_says_why_weights_are_not_shared(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(onnx_models.one_node("Neg"))
     assert "the model has no weights" in invoke("inspect", path).stdout
+    path.write_bytes(onnx_models.matmul(8))
+    assert "Each one has its own copy, since each weight is smaller than 1 KiB." in invoke("inspect", path).stdout
 
 
 def test_inspect_shows_what_it_can_of_a_model_that_cannot_be_opened(tmp_path: Path) -> None:
@@ -76,7 +78,7 @@ def test_run_takes_given_inputs_and_writes_the_outputs(model: Path, tmp_path: Pa
     with ortmulti.InferenceSession(model, providers=["CPUExecutionProvider"]) as session:
         [expected] = session.run(None, {"x": x})
         [name] = [one.name for one in session.get_outputs()]
-    for given in (f"x={tmp_path / 'x.npy'}", str(tmp_path / "x.npz")):
+    for given in (f"x={tmp_path / 'x.npy'}", str(tmp_path / "x.npy"), str(tmp_path / "x.npz")):
         out = tmp_path / "out.npz"
         found = facts("run", model, "--input", given, "--device", "cpu", "--repeat", "2", "--output", out)
         assert found["inputs"] == [{"name": "x", "type": "float32", "shape": [3, 64], "given": True}]

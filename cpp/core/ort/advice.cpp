@@ -41,7 +41,7 @@ struct Source {
 };
 
 std::string on_unreadable(const ModelSource& model) {
-  Source source(model);
+  const Source source(model);
   std::string head;
   source.bytes.append_to(head, 0, std::min<std::uint64_t>(source.bytes.size(), lfs_pointer.size()));
   if (head == lfs_pointer) {

@@ -126,7 +126,8 @@ def _sharing_text(weights: Mapping[str, Any]) -> str:
     if not weights["tensors"]:
         return "Sharing: the model has no weights."
     if not weights["shared_tensors"]:
-        return "Sharing: sessions on a GPU cannot share the weights. Each one has its own copy:"
+        why = ":" if weights["not_shared"] else ", since each weight is smaller than 1 KiB."
+        return f"Sharing: sessions on a GPU cannot share the weights. Each one has its own copy{why}"
     text = (
         f"Sharing: sessions on a GPU share {size_text(weights['shared_bytes'])} of {size_text(weights['bytes'])} of "
         "weights."
@@ -147,7 +148,8 @@ def run_command(
         typer.Option(
             "--input",
             metavar="[NAME=]FILE",
-            help="An .npy file for the input NAME, or an .npz file with several; may be repeated (default: random).",
+            help="An .npy file for the input NAME, or for the only input; or an .npz file with several. May be "
+            "repeated (default: random).",
         ),
     ] = None,
     dimensions: Annotated[
@@ -156,7 +158,7 @@ def run_command(
     ] = None,
     batch: Annotated[int, typer.Option(help="Size of the dynamic batch dimension of random inputs.")] = 1,
     sequence: Annotated[int, typer.Option(help="Size of their other dynamic dimensions.")] = SEQUENCE,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N (default: the first GPU, or else the CPU).")] = "all",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or all: the first GPU, or else the CPU.")] = "all",
     repeat: Annotated[int, typer.Option(help="How many runs are timed, after a first one.")] = 20,
     output: Annotated[
         Path | None, typer.Option("--output", "--out", metavar="FILE", help="Write the outputs to an .npz file.")
@@ -176,6 +178,7 @@ def run_command(
     with pool, steps() as step:
         loading = time.perf_counter() - begin
         [session, *_] = pool.sessions
+        given = _named(given, [one.name for one in session.get_inputs()])
         feed = _feed(session.get_inputs(), given, batch, sequence, sizes)
         seconds, outputs = [], []
         for number in range(repeat + 1):
@@ -219,11 +222,18 @@ def _given(texts: Sequence[str]) -> dict[str, Any]:
             raise InvalidArgument(f"the input file {file!r} does not exist")
         if file.endswith(".npz"):
             found.update(read_arrays(file))
-        elif file.endswith(".npy") and name:
+        elif file.endswith(".npy"):
             found[name] = np.load(file, allow_pickle=False)
         else:
-            raise InvalidArgument(f"--input is NAME=FILE.npy or FILE.npz, not {text!r}")
+            raise InvalidArgument(f"--input is [NAME=]FILE.npy or FILE.npz, not {text!r}")
     return found
+
+
+def _named(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """A file without a name is for the only input."""
+    if "" in given and len(names) != 1:
+        raise InvalidArgument(f"--input needs NAME=FILE.npy: the model has the inputs {', '.join(names)}")
+    return {name or names[0]: value for name, value in given.items()}
 
 
 def _sizes(texts: Sequence[str]) -> dict[str, int]:

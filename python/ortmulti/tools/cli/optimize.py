@@ -96,7 +96,8 @@ def _optimize(
     console.print(
         f"{size_text(result.bytes)} on the disk, of which {size_text(result.own_bytes)} are new tensors of the "
         "optimization; "
-        f"{result.shared} tensors of {size_text(result.shared_bytes)} are shared by the sessions of a device",
+        f"the sessions of a device share {size_text(result.shared_bytes)} of weights in {result.shared} "
+        f"tensor{'s' * (result.shared != 1)}",
         soft_wrap=True,
     )
     if result.left_out:
