@@ -41,7 +41,7 @@ struct Source {
 };
 
 std::string on_unreadable(const ModelSource& model) {
-  const Source source(model);
+  Source source(model);
   std::string head;
   source.bytes.append_to(head, 0, std::min<std::uint64_t>(source.bytes.size(), lfs_pointer.size()));
   if (head == lfs_pointer) {
@@ -66,7 +66,7 @@ std::string on_external_data(const ModelSource& model) {
     return "a model in bytes cannot find its data files: load it by its path, or name their folder in the config entry "
            "'session.model_external_initializers_file_folder_path'";
   }
-  Source source(model);
+  const Source source(model);
   const std::filesystem::path folder = std::filesystem::path(model.path).parent_path();
   std::string missing;
   for (const std::string& location : external_locations(index_model(source.bytes))) {
