@@ -176,7 +176,7 @@ def show(facts: dict[str, Any], console: Console) -> None:
     if verdict["usable"]:
         console.print("[green]Sessions on the GPUs will work.[/green]")
     else:
-        console.print("[yellow]Sessions on a GPU will not work:[/yellow]")
+        console.print("The CPU is ready. [yellow]Sessions on a GPU will not work:[/yellow]")
         for reason in verdict["reasons"]:
             console.print(f"  - {escape(reason)}", soft_wrap=True, highlight=False)
 
