@@ -423,7 +423,7 @@ def use_for_request(
     """As `use`, for a request: the request with its options and provider options, and the arguments of `load`."""
     asked = parse_devices("all") if request.named is None else request.named
     kinds = [device.kind for device in asked]
-    applied = use(tuning, request.model, kinds, request.options, request.provider_options, load, stacklevel=4)
+    applied = use(tuning, request.model, kinds, request.options, request.provider_options, load, stacklevel=5)
     changed = dataclasses.replace(request, options=applied.options, provider_options=applied.provider_options or None)
     return changed, applied.load
 
