@@ -28,7 +28,7 @@ JsonFile = Annotated[
 ]
 _Repeat = Annotated[
     int | None,
-    typer.Option(help="How often each case is measured, each time in a new process (default: 5; with --demo 3)."),
+    typer.Option(help="How often each case is measured, each time in a new process (default: 5; with --demo 2)."),
 ]
 ProviderOptions = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the CUDA provider. Repeatable.")

@@ -59,7 +59,7 @@ def make_model(
         typer.echo(path)
 
 
-DEMO_REPEAT = 3
+DEMO_REPEAT = 2
 
 # Large enough that the memory of sessions that share their weights differs from that of others.
 DEMO_RUN_MODEL = "matmul:megabytes=64"
