@@ -299,28 +299,6 @@ def test_daemon_threads_use_a_pool_while_the_interpreter_ends(backend: BackendNa
 
 
 @on_onnxruntime
-def test_the_interpreter_ends_while_joint_runs_are_in_flight(backend: BackendName) -> None:
-    out = check_child(
-        """
-        import sys
-        import numpy as np
-        import ortmulti
-        from tests.support import onnx_models
-
-        batching = ortmulti.Batching(8)
-        pool = ortmulti.load(onnx_models.matmul(512, 4), "cpu", 2, backend=sys.argv[1], batching=batching)
-        x = {"x": np.zeros((1, 512), np.float32)}
-        futures = [pool.submit(None, x) for _ in range(500)]
-        for future in futures:
-            future.add_done_callback(lambda done: print("c" if done.cancelled() else "d", end=""))
-        """,
-        backend,
-    )
-    assert len(out.strip()) == 500
-    assert set(out.strip()) <= {"c", "d"}
-
-
-@on_onnxruntime
 def test_an_endless_run_does_not_keep_the_interpreter(backend: BackendName) -> None:
     check_child(
         """

@@ -178,7 +178,7 @@ def test_a_model_that_fails_changes_nothing(pool: ortmulti.Pool, tmp_path: Any) 
 
 
 def declared(inputs: list[onnx_models.Value], outputs: list[onnx_models.Value]) -> bytes:
-    """A model that is told from others by what it takes and gives."""
+    """A model with the names of its own inputs and outputs."""
     nodes = [helper.make_node("Identity", [inputs[0][0]], [name]) for name, _, _ in outputs]
     return onnx_models.model(nodes, inputs, outputs).SerializeToString()
 

@@ -436,8 +436,9 @@ def test_a_forked_child_gets_an_error(backend: BackendName) -> None:
     )
 
 
+@pytest.mark.parametrize("max_size", [None, 8], ids=["single", "joint"])
 @on_every_backend
-def test_the_interpreter_ends_while_a_pool_is_busy(backend: BackendName) -> None:
+def test_the_interpreter_ends_while_a_pool_is_busy(backend: BackendName, max_size: int | None) -> None:
     out = check_child(
         """
         import sys
@@ -445,13 +446,15 @@ def test_the_interpreter_ends_while_a_pool_is_busy(backend: BackendName) -> None
         import ortmulti
         from tests.support import onnx_models
 
-        pool = ortmulti.load(onnx_models.matmul(512, 4), "cpu", 2, backend=sys.argv[1])
-        x = {"x": np.zeros((64, 512), np.float32)}
+        batching = ortmulti.Batching(int(sys.argv[2])) if len(sys.argv) > 2 else None
+        pool = ortmulti.load(onnx_models.matmul(512, 4), "cpu", 2, backend=sys.argv[1], batching=batching)
+        x = {"x": np.zeros((1 if batching else 64, 512), np.float32)}
         futures = [pool.submit(None, x) for _ in range(500)]
         for future in futures:
             future.add_done_callback(lambda done: print("c" if done.cancelled() else "d", end=""))
         """,
         backend,
+        *([max_size] if max_size else []),
     )
     assert len(out.strip()) == 500
     assert set(out.strip()) <= {"c", "d"}

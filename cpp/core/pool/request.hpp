@@ -111,7 +111,7 @@ class Request {
 
   // For runners that end runs by numbers.
   std::atomic<std::uint64_t> run_number{0};  ///< Of its run, once that has begun.
-  std::atomic<bool> ending{false};           ///< Its run is to end; set before the runner is told.
+  std::atomic<bool> ending{false};           ///< The run shall end. Set before the runner is notified.
 
  private:
   friend class Pool;

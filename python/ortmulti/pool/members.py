@@ -190,7 +190,7 @@ class Members:
             with self._lock:
                 if not self._closed:
                     self.error = error
-                    self.core.fail(error)  # before anybody who waits here is told
+                    self.core.fail(error)  # first: threads that wait here are notified after it
                 self._loads.discard(loading)
                 self._changes.notify()
             self.close(cancel_pending=True)

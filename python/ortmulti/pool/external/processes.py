@@ -112,7 +112,7 @@ class ProcessSession:
             core.set_ready(number, self.process is not None)
 
     def lose(self, process: SpawnedSession) -> None:
-        """Notes that a process has ended, so that nothing more is given to it."""
+        """Mark a process as ended: it gets no more requests."""
         with self._lock:
             if self.process is process:
                 self.process = None
