@@ -168,6 +168,15 @@ def test_a_gain_is_confirmed_by_its_interval_alone() -> None:
     assert view.verified_text(None) == (False, "not verified by a run")
 
 
+def test_two_pairs_do_not_verify_a_gain() -> None:
+    verified = {**diagnosis.make_finding()["verified"], "confidence": 0.5, "pairs": 2}
+    gained, text = view.verified_text(verified)
+    assert not gained
+    assert text.startswith("not verified: faster in each of 2 pairs, but 6 pairs are needed: 7.60 s before, ")
+    assert view.verified_text({**verified, "confidence": 0.96, "pairs": 6})[0]
+    assert "no certain gain" in view.verified_text({**verified, "interval": [0.99, 4.0]})[1]
+
+
 # --- colours
 
 

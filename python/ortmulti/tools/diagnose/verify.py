@@ -22,7 +22,7 @@ from .findings import LEAST_SECONDS, DriverStart, Finding, Recipe, Start, nothin
 from .measured import Measured, creation_of, start_of_workers
 from .runs import Bench
 
-# Six pairs give an interval of more than 95%.
+# Six pairs are the fewest whose interval has a confidence of 0.95.
 _PAIRS = 6
 _LEAST_PAIRS = 3
 _QUICK_PAIRS = 2

@@ -19,6 +19,9 @@ Value = TypeVar("Value")
 Case = TypeVar("Case", bound=Hashable)
 Result = TypeVar("Result")
 
+CONFIDENCE = 0.95
+"""The confidence of an `Interval`: six measurements are the fewest that have it."""
+
 
 def rotated(values: Sequence[Value], number: int) -> list[Value]:
     """The values in the order of a round: each round begins with the next value."""
@@ -197,7 +200,7 @@ class Interval(Spread):
         outside, confidence = 0, 1 - 2 * 0.5**count
         while (count - 1) // 2 > outside:
             next_confidence = confidence - 2 * math.comb(count, outside + 1) * 0.5**count
-            if next_confidence < 0.95:
+            if next_confidence < CONFIDENCE:
                 break
             outside, confidence = outside + 1, next_confidence
         median = statistics.median(ordered)

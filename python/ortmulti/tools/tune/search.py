@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ortmulti.errors import Fail
-from ortmulti.tools.measure.rounds import Interval
+from ortmulti.tools.measure.rounds import CONFIDENCE, Interval
 from ortmulti.tools.tune.racing import Effort, OutOfTime, Racing, Sampler, Trial
 from ortmulti.tools.tune.space import DEFAULTS, Choice, Configuration, RejectedError, Space
 
@@ -173,7 +173,7 @@ class Search:
         if self.outcome.best is None:
             for trial in sorted(self.outcome.trials, key=lambda one: one.median):
                 interval = trial.interval
-                if interval.confidence >= 0.95 and self._is_gain(interval) and not self._is_rejected(trial):
+                if interval.confidence >= CONFIDENCE and self._is_gain(interval) and not self._is_rejected(trial):
                     self.outcome.best = Confirmed(trial.configuration, interval)
                     break
         return self.outcome

@@ -12,6 +12,7 @@ from typing import Any
 from ortmulti.tools import strategies
 from ortmulti.tools.files import printable, printable_lines
 from ortmulti.tools.measure.devices import describe
+from ortmulti.tools.measure.rounds import CONFIDENCE
 
 Json = Mapping[str, Any]
 
@@ -223,9 +224,11 @@ def verified_text(verified: Json | None) -> tuple[bool, str]:
         f"{seconds(verified['before'])} before, {seconds(verified['after'])} after: {verified['speedup']:.3g} times as "
         f"fast ({low:.3g} to {high:.3g}); {printable(verified['what'])}"
     )
-    if low > 1:
-        return True, f"verified: {figures}"
-    return False, f"tried, no certain gain: {figures}"
+    if low <= 1:
+        return False, f"tried, no certain gain: {figures}"
+    if verified.get("confidence", CONFIDENCE) < CONFIDENCE:
+        return False, f"not verified: faster in each of {verified['pairs']} pairs, but 6 pairs are needed: {figures}"
+    return True, f"verified: {figures}"
 
 
 def command_text(document: Json) -> str:
