@@ -1,7 +1,6 @@
 """A web service over one pool: batches, deadlines, a bounded queue, health, metrics, and a clean end on SIGTERM.
 
-pip install fastapi uvicorn
-MODEL=model.onnx uvicorn --app-dir examples service:app
+pip install fastapi uvicorn; MODEL=model.onnx uvicorn --app-dir examples service:app
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from pydantic import BaseModel
 
 import ortmulti as om
 
-MODEL = os.environ.get("MODEL", "model.onnx")
-DEVICES = os.environ.get("DEVICES", "all")
+MODEL, DEVICES = os.environ.get("MODEL", "model.onnx"), os.environ.get("DEVICES", "all")
 log = logging.getLogger("uvicorn.error")
 
 
@@ -49,14 +47,16 @@ async def predict(request: Rows) -> dict[str, Any]:
     pool: om.Pool = app.state.pool
     if not pool.ready:
         raise HTTPException(503, "no device is ready")
-    x = pool.get_inputs()[0]
+    [x] = pool.get_inputs()
+    if len(set(map(len, request.rows))) != 1:
+        raise HTTPException(422, f"rows do not fit the model's input {x.shape}")
     try:
         outputs = await pool.run_async({x.name: np.asarray(request.rows, np.float32)}, timeout=5.0, when_full="reject")
     except (om.QueueFull, om.ClosedError, om.DeviceError) as error:  # too much to do, the end, or a broken device
         raise refused(503, "the service cannot take the request now", error) from error
     except om.DeadlineExceeded as error:
         raise refused(504, "not answered in time", error) from error
-    except ValueError as error:  # InvalidArgument, or rows of different lengths
+    except om.InvalidArgument as error:  # any other error, a ValueError too, is a fault: 500
         raise refused(422, f"rows do not fit the model's input {x.shape}", error) from error
     return {"outputs": [output.tolist() for output in outputs]}
 

@@ -19,6 +19,7 @@ import pytest
 
 import ortmulti
 from ortmulti.tools import models
+from tests.support import onnx_models
 from tests.support.processes import ROOT, child_environment
 
 EXAMPLES = ROOT / "examples"
@@ -172,6 +173,19 @@ def test_service(model: Path) -> None:
                 {"detail": "rows do not fit the model's input ['batch', 512]"},
             )
         assert b'ortmulti_requests_total{model="' in ask(f"{address}/metrics")[1]
+
+
+def test_a_fault_of_the_service_is_not_the_clients_mistake(tmp_path: Path) -> None:
+    """The service gives one input. A model with two is a fault of whoever deployed it."""
+    for name in ("fastapi", "uvicorn"):
+        pytest.importorskip(name)
+    (tmp_path / "model.onnx").write_bytes(onnx_models.add_mul())
+    command = ["-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", "0", "service:app"]
+    environment: dict[str, str | None] = {"MODEL": str(tmp_path / "model.onnx")}
+    with serving(command, r"running on http://127.0.0.1:(\d+)", environment, "stderr") as address:
+        while ask(f"{address}/readyz")[0] != 200:
+            pass
+        assert ask(f"{address}/predict", json.dumps({"rows": [[1.0] * 8]}).encode())[0] == 500
 
 
 def test_service_whose_model_does_not_load(tmp_path: Path) -> None:
