@@ -89,16 +89,16 @@ class NodeArg:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name."""
     @property
     def type(self) -> str:
-        """Its type in ONNX Runtime's words, such as ``"tensor(float)"``."""
+        """The type in ONNX Runtime's words, such as ``"tensor(float)"``."""
     @property
     def shape(self) -> list[int | str | None]:
-        """Its dimensions: numbers, names of dimensions of any size, or None for unnamed ones."""
+        """The dimensions: a number if fixed, a name or None if dynamic."""
 
 class ModelMetadata:
-    """What a model file says about itself."""
+    """The metadata of a model file."""
 
     @property
     def producer_name(self) -> str:

@@ -26,23 +26,23 @@ _OF_POWERS_OF_TWO = ("initial_chunk_size_bytes", "initial_growth_chunk_size_byte
 
 @dataclass(frozen=True)
 class ArenaConfig:
-    """How an arena grows that sessions share, with ONNX Runtime's names; see `ortmulti.configure`.
+    """How an arena that sessions share grows, with ONNX Runtime's names; see `ortmulti.configure`.
 
     Attributes:
-        max_mem: Bytes that it has at most; more is an error of the run or creation that asks. Default 0: no limit.
-        arena_extend_strategy: ``"kNextPowerOfTwo"``: it grows by regions that double; ``"kSameAsRequested"``: by what
-            is asked for. Default None: ONNX Runtime's, the former.
+        max_mem: Largest size in bytes; a run or creation that needs more fails. Default 0: no limit.
+        arena_extend_strategy: ``"kNextPowerOfTwo"``: each new region is twice as large as the last;
+            ``"kSameAsRequested"``: as large as the request. Default None: ONNX Runtime's, the former.
         initial_chunk_size_bytes: Bytes of the first region. Default None: ONNX Runtime's, 1 MiB.
-        max_dead_bytes_per_chunk: Bytes that a chunk may have more than was asked for before it is split. Default None:
+        max_dead_bytes_per_chunk: Largest unused part of a chunk in bytes; a chunk with more is split. Default None:
             ONNX Runtime's, 128 MiB.
         initial_growth_chunk_size_bytes: Bytes of the first region after a shrinkage. Default None: ONNX Runtime's,
             2 MiB.
-        max_power_of_two_extend_bytes: Bytes by which it grows at most at once, unless more is asked for. Default None:
-            ONNX Runtime's, 1 GiB.
+        max_power_of_two_extend_bytes: Largest growth at once in bytes, unless a request is larger. Default None: ONNX
+            Runtime's, 1 GiB.
 
     Raises:
-        InvalidArgument, InvalidType: A value that cannot be, a first region beyond ``max_mem``, or sizes of regions for
-            an arena that grows by what is asked for.
+        InvalidArgument, InvalidType: A value is not valid, the first region is larger than ``max_mem``, or sizes of
+            regions were given with ``"kSameAsRequested"``.
     """
 
     max_mem: int = 0

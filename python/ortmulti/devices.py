@@ -46,10 +46,10 @@ def _parse_one(device: object) -> Device:
 def get_devices() -> list[Device]:
     """List the devices that this process can use: every GPU, then the CPU.
 
-    Starts CUDA. `load` takes each of them; ``str(device)`` is its name, such as ``"cuda:0"``.
+    This starts CUDA. You can give each device to `load`. ``str(device)`` is its name, such as ``"cuda:0"``.
 
     Raises:
-        DeviceError: There is NVIDIA hardware, and its driver does not work.
+        DeviceError: The machine has NVIDIA hardware, but its driver does not work.
     """
     return [*(Device("cuda", index) for index in range(_startup.device_count())), Device("cpu")]
 
@@ -58,16 +58,16 @@ def parse_devices(devices: str | int | Device | Iterable[str | int | Device]) ->
     """Return the devices that a ``devices`` argument means, and check that they exist.
 
     Args:
-        devices: ``"all"``, which is every GPU that this process sees, or the CPU on a machine without NVIDIA
-            hardware; or one of, or an iterable of, ``"cpu"``, ``"cuda"`` (the first GPU), ``"cuda:N"``, N. A device may
-            be named more than once.
+        devices: ``"all"``: every GPU that this process sees, or the CPU on a machine without NVIDIA hardware.
+            Otherwise a device, or an iterable of devices: ``"cpu"``, ``"cuda"`` (the first GPU), ``"cuda:N"``, N. A
+            device may be named more than once.
 
     Returns:
         The devices in the order given.
 
     Raises:
-        InvalidArgument: No device, or one that cannot be understood.
-        DeviceError: A GPU that does not exist, or hardware whose driver does not work.
+        InvalidArgument: No device was given, or an unknown name.
+        DeviceError: A GPU does not exist, or its driver does not work.
     """
     named = name_devices(devices)
     if named is None:

@@ -20,7 +20,7 @@ __all__ = ["IOBinding", "SessionIOBinding"]
 
 
 class SessionIOBinding:
-    """What an `IOBinding` is made of: the binding of onnxruntime's C namespace, whose devices are `OrtDevice`.
+    """The binding of onnxruntime's C namespace, with devices of type `OrtDevice`. An `IOBinding` has one.
 
     Args:
         arg0: The session.
@@ -35,7 +35,7 @@ class SessionIOBinding:
         self._core = _core.IoBinding(core)
 
     def bind_input(self, name: str, *value: Any) -> None:
-        """Bind an input to an array; or, by four arguments, to memory at an address, which must stay valid.
+        """Bind an input to an array; or, with four arguments, to memory at an address, which must stay valid.
 
         Args:
             name: The input.
@@ -53,7 +53,7 @@ class SessionIOBinding:
         self._core.bind_input(checks.text("name", name), core_value("bind_ortvalue_input", value))
 
     def bind_output(self, name: str, device: OrtDevice, *memory: Any) -> None:
-        """Bind an output to a device, where runs allocate it; or, by three more arguments, to memory at an address.
+        """Bind an output to a device, where runs allocate it; or, with three more arguments, to memory at an address.
 
         Args:
             name: The output.
@@ -107,15 +107,15 @@ class SessionIOBinding:
 class IOBinding:
     """The inputs and outputs of a session's runs, under onnxruntime's interface; see `InferenceSession.io_binding`.
 
-    It keeps the session and what is bound alive, except for memory that is given by its address. It may be used from
-    several threads, whose runs wait for each other.
+    It keeps the session and the bound values alive, except memory given by its address. Several threads may use it;
+    their runs wait for each other.
 
     Args:
         session: The session.
 
     Raises (every method):
-        InvalidArgument: A name that the model does not have, or a rank or dimension that it does not take.
-        InvalidType: An argument of the wrong type, or elements of another type than the model's.
+        InvalidArgument: The model does not have the name, or does not take the rank or dimension.
+        InvalidType: An argument has the wrong type, or its elements have another type than the model's.
         ClosedError: The session is closed.
         ForkError: The binding was created before this process was forked.
     """
@@ -125,7 +125,7 @@ class IOBinding:
         self._core = self._iobinding._core
 
     def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray[Any, Any]) -> None:
-        """Bind an input to an array, whose memory runs read where `OrtValue.ortvalue_from_numpy` shares it.
+        """Bind an input to an array. Runs read its memory in place if `OrtValue.ortvalue_from_numpy` can share it.
 
         Args:
             name: The input.
@@ -151,10 +151,10 @@ class IOBinding:
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         """Bind an input to a value, this package's or onnxruntime's.
 
-        Where the session runs on another device, it is copied there now.
+        If the session runs on another device, the value is copied there now.
 
         Raises:
-            NotImplemented: A value of onnxruntime's that it cannot hand over by DLPack, such as strings.
+            NotImplemented: onnxruntime cannot hand over its value by DLPack, for example strings.
         """
         self._iobinding.bind_ortvalue_input(name, ortvalue)
 
@@ -167,7 +167,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Bind an output to a device, where runs allocate it and may write again, or to memory at an address.
+        """Bind an output to a device, where runs allocate and may reuse it, or to memory at an address.
 
         Args:
             name: The output.
@@ -185,7 +185,7 @@ class IOBinding:
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Bind an output to a value, this package's or onnxruntime's, into whose memory runs write.
 
-        It is not over a read-only array. NotImplemented as `bind_ortvalue_input`.
+        The value must not be over a read-only array. Raises NotImplemented as `bind_ortvalue_input`.
         """
         self._iobinding.bind_ortvalue_output(name, ortvalue)
 
@@ -200,7 +200,7 @@ class IOBinding:
     def get_outputs(self) -> list[OrtValue]:
         """Return the outputs of the last run in the order of binding, each on the device to which it is bound.
 
-        Before the first run those without memory are empty.
+        Before the first run, outputs without memory are empty.
         """
         return list(self._iobinding.get_outputs())
 
@@ -212,7 +212,7 @@ class IOBinding:
         """Copy the last run's outputs into arrays, in the order in which they were bound.
 
         Raises:
-            InvalidType: An output is empty, since there was no run.
+            InvalidType: An output is empty, because nothing has run yet.
         """
         return self._iobinding.copy_outputs_to_cpu()
 
@@ -254,7 +254,7 @@ class ValueRuns:
 
         Raises:
             As `run`. InvalidType: An input that is no `OrtValue`, or of another type.
-            NotImplemented: A value of onnxruntime's that it cannot hand over by DLPack, such as strings.
+            NotImplemented: onnxruntime cannot hand over its value by DLPack, for example strings.
         """
         if not isinstance(input_dict_ort_values, Mapping):
             raise InvalidType(

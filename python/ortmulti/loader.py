@@ -16,18 +16,18 @@ _LIMITS = {"reader_threads": (1, 1024), "chunk_bytes": (4096, 2**30), "buffers_p
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """How weights get from their files to the first GPU; None: as suits the machine.
+    """How weights are read from their files and copied to the first GPU; None: chosen for the machine.
 
-    Each thread has buffers of pinned memory of its own: together ``reader_threads`` x ``buffers_per_thread`` x
-    ``chunk_bytes`` while the weights are loaded. Pinning takes time, so that more is not faster for long.
+    Each thread has its own buffers of pinned memory: in all ``reader_threads`` x ``buffers_per_thread`` x
+    ``chunk_bytes`` while the weights are loaded. Pinning takes time, so more memory soon stops being faster.
 
     Attributes:
-        reader_threads: Threads that read; default: one a usable core, up to a few, fewer for small models.
+        reader_threads: Threads that read; default: one for each usable core, up to a few, fewer for small models.
         chunk_bytes: Bytes that a thread reads at once, 4 KiB to 1 GiB.
-        buffers_per_thread: Chunks that a thread has under way, one being read and the others being copied.
+        buffers_per_thread: Chunks of a thread: one is read while the others are copied.
 
     Raises:
-        InvalidArgument, InvalidType: Not a whole number within the limits.
+        InvalidArgument, InvalidType: A value is not a whole number within its limits.
     """
 
     reader_threads: int | None = None
@@ -43,16 +43,16 @@ class LoaderOptions:
 
 @dataclass(frozen=True)
 class LoadProgress:
-    """How far `load` has come.
+    """Progress of `load`.
 
     Attributes:
-        bytes_loaded: Bytes of shared weights that are on the first device or on their way to it; 0 where none are
-            shared.
-        bytes_total: All bytes of shared weights; 0 where none are, or while it is not known.
-        seconds: Since the call.
+        bytes_loaded: Bytes of shared weights that are on the first device or on their way to it; 0 without shared
+            weights.
+        bytes_total: All bytes of shared weights; 0 without shared weights, or while it is unknown.
+        seconds: Seconds since the call.
         sessions_ready: Sessions that can run.
-        sessions_total: All that were asked for.
-        device: The device of the session that has just become ready; empty where the news is of bytes.
+        sessions_total: All requested sessions.
+        device: The device of the session that has just become ready; empty if only bytes were loaded.
     """
 
     bytes_loaded: int
@@ -64,7 +64,7 @@ class LoadProgress:
 
     @property
     def gb_per_second(self) -> float:
-        """Gigabytes (1e9 bytes) of weights a second, from the call on."""
+        """Gigabytes (1e9 bytes) of weights per second since the call."""
         return self.bytes_loaded / self.seconds / 1e9 if self.seconds > 0 else 0.0
 
 

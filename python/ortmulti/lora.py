@@ -22,13 +22,13 @@ __all__ = ["AdapterFormat", "LoraAdapter"]
 
 
 class AdapterFormat:
-    """What an adapter's file has: parameters by name, and two versions that its author chooses.
+    """The content of an adapter's file: parameters by name, and two version numbers that the author chooses.
 
-    A parameter is a tensor that replaces the overridable initializer of its name, in a model's run whose `RunOptions`
-    have the adapter. A new object has no parameters and the versions 0.
+    A parameter is a tensor. It replaces the overridable initializer of its name in runs whose `RunOptions` have the
+    adapter. A new object has no parameters, and both versions are 0.
 
     Args:
-        adapter: Another one, whose content is taken; default: none.
+        adapter: Another object to copy from; default: none.
     """
 
     def __init__(self, adapter: AdapterFormat | None = None) -> None:
@@ -53,8 +53,8 @@ class AdapterFormat:
         Raises:
             NoSuchFile: There is no such file.
             Fail: It cannot be read.
-            InvalidArgument: It is no adapter, damaged, or of another version of the format.
-            InvalidType: ``file_path`` is no path.
+            InvalidArgument: The file is no adapter, damaged, or has another version of the format.
+            InvalidType: ``file_path`` is not a path.
         """
         path = _path(file_path)
         startup.ensure_open()
@@ -68,7 +68,7 @@ class AdapterFormat:
             NoSuchFile: There is no such folder.
             Fail: It cannot be written.
             InvalidArgument: It would have more than 2 GiB.
-            InvalidType: ``file_path`` is no path.
+            InvalidType: ``file_path`` is not a path.
         """
         path = _path(file_path)
         tensors = {
@@ -111,12 +111,12 @@ class AdapterFormat:
         """Set all parameters.
 
         Args:
-            params: Tensors by name, of floats or ints of 8 to 64 bits, bfloat16 or float8, with one dimension at least.
-                Their elements are read by `export_adapter`.
+            params: Tensors by name: floats or ints of 8 to 64 bits, bfloat16 or float8, with at least one dimension.
+                `export_adapter` reads their elements.
 
         Raises:
-            InvalidType: No dict, a name that is no str, or a value that is no tensor.
-            InvalidArgument: An empty name, or a tensor that ONNX Runtime does not take in adapters.
+            InvalidType: ``params`` is not a dict, a name is not a str, or a value is not a tensor.
+            InvalidArgument: A name is empty, or ONNX Runtime does not take such a tensor in adapters.
         """
         if not isinstance(params, Mapping):
             raise InvalidType(f"params is a dict of names and values, not {params!r}")
@@ -133,10 +133,11 @@ class AdapterFormat:
 
 
 class LoraAdapter(_core.LoraAdapter):
-    """An adapter that runs can use, once it has loaded a file: `RunOptions.add_active_adapter`.
+    """An adapter for runs: load a file, then give it to `RunOptions.add_active_adapter`.
 
-    It may be used by runs of several threads and sessions at once; options that have it keep what it had loaded.
-    Several may be active at once if their parameters differ. Runs of bindings leave them aside, as in onnxruntime.
+    Runs of several threads and sessions may use it at the same time. Run options keep the content that was loaded when
+    the adapter was added. Several adapters may be active if their parameters differ. Runs of an IOBinding ignore
+    adapters, as in onnxruntime.
 
     Raises:
         LibraryError: No ONNX Runtime is installed.
@@ -147,13 +148,13 @@ class LoraAdapter(_core.LoraAdapter):
         super().__init__()
 
     def Load(self, file_path: str | os.PathLike[str], /) -> None:  # noqa: N802 - onnxruntime's name
-        """Map a file that `AdapterFormat.export_adapter` wrote; it must not be changed while it is used.
+        """Map a file that `AdapterFormat.export_adapter` wrote. The file must not change while it is used.
 
         Raises:
             NoSuchFile: There is no such file.
-            InvalidArgument: It is no adapter, damaged, or of another version of the format.
+            InvalidArgument: The file is no adapter, damaged, or has another version of the format.
             Fail: It cannot be read.
-            InvalidType: ``file_path`` is no path.
+            InvalidType: ``file_path`` is not a path.
         """
         path = _path(file_path)
         with _opened(

@@ -52,8 +52,8 @@ class SessionOptions(ModelAdditions):
     """Options for creating sessions, with onnxruntime's names and defaults.
 
     Attributes:
-        intra_op_num_threads: Threads within a node; default 0: the machine's usable cores (affinity and control group
-            respected) shared among the CPU sessions created together, and 1 for sessions on a GPU.
+        intra_op_num_threads: Threads within a node. Default 0: CPU sessions that are created together share the
+            usable cores (affinity and control group respected). Sessions on a GPU get 1.
         inter_op_num_threads: Threads across nodes with ``ORT_PARALLEL``; default 0, as above.
         graph_optimization_level: A `GraphOptimizationLevel`; default ``ORT_ENABLE_ALL``.
         execution_mode: An `ExecutionMode`; default ``ORT_SEQUENTIAL``.
@@ -68,13 +68,13 @@ class SessionOptions(ModelAdditions):
         profile_file_prefix: First part of the profile's file name; default ``"onnxruntime_profile_"``.
         optimized_model_filepath: Where to write the optimized model; default empty: nowhere.
         use_deterministic_compute: Prefer kernels that give the same bits each time; default False.
-        use_per_session_threads: Whether each session has threads of its own; default True. With False they run on the
-            global thread pools that `configure` or `set_global_thread_pool_sizes` has asked for.
-        threads: How the threads of the session's own pools are made, as `Threads` say; default None: by ONNX Runtime.
-            On a GPU there are some only where ``intra_op_num_threads`` is set.
+        use_per_session_threads: Whether each session has its own threads; default True. With False, sessions use the
+            global thread pools of `configure` or `set_global_thread_pool_sizes`.
+        threads: How ortmulti makes the threads of the session's own pools; default None: ONNX Runtime makes them. A
+            session on a GPU has such threads only if ``intra_op_num_threads`` is set.
 
-    Setting one raises `InvalidArgument` or `InvalidType` at once for what cannot be, and AttributeError for a name that
-    is no option.
+    Setting an attribute to a wrong value raises `InvalidArgument` or `InvalidType` at once. An unknown name raises
+    AttributeError.
     """
 
     __slots__ = ()
@@ -238,12 +238,12 @@ class SessionOptions(ModelAdditions):
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Set a configuration entry, such as ``session.intra_op.allow_spinning``; the last value counts.
 
-        Keys that ONNX Runtime does not define pass: providers and custom operators have their own.
+        Unknown keys are accepted: providers and custom operators have keys of their own.
 
         Raises:
             InvalidArgument: ``key`` is empty or longer than 1,024 characters, or ``value`` than 8,192; or ONNX Runtime
-                defines the key, and ``value`` is none of its values. Where the release that is used does not know the
-                key yet, creating a session is one that says from which release on there is such a key.
+                defines the key, and ``value`` is not allowed. If the installed release is too old for the key, creating
+                a session raises this error; the message names the first release with the key.
         """
         key, value = _checks.text("the key of a config entry", key), _checks.text("the value of a config entry", value)
         if not 0 < len(key) <= _MAX_KEY:
@@ -306,11 +306,11 @@ class RunOptions(_core.RunOptions):
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Set a configuration entry, such as ``memory.enable_memory_arena_shrinkage``; the last value counts.
 
-        Keys that ONNX Runtime does not define pass.
+        Keys that ONNX Runtime does not define are accepted.
 
         Raises:
-            InvalidArgument: ONNX Runtime defines the key, and ``value`` is none of its values.
-            InvalidType: No str.
+            InvalidArgument: ONNX Runtime defines the key, and ``value`` is not allowed.
+            InvalidType: The key or the value is not a str.
         """
         key, value = _checks.text("the key of a config entry", key), _checks.text("the value of a config entry", value)
         config_entries.check_run_entry(key, value)

@@ -134,7 +134,7 @@ class NativeDevice:
         return self._values[1]
 
     def vendor_id(self) -> int:
-        """Return the PCI vendor id; 0 where none was given."""
+        """Return the PCI vendor id; 0 if unknown."""
         return self._values[2]
 
     def device_id(self) -> int:
@@ -145,11 +145,10 @@ class NativeDevice:
 class OrtDevice:
     """The memory of a device, under onnxruntime's interface; made by `make`.
 
-    That a device can be named does not mean that there is one, or that values can be there: they can be on the CPU and
-    on CUDA devices.
+    The device need not exist. Values can be on the CPU and on CUDA devices only.
 
     Raises:
-        InvalidArgument: ``c_ort_device`` is not what another one's ``_get_c_device()`` returned.
+        InvalidArgument: ``c_ort_device`` does not come from the ``_get_c_device()`` of an `OrtDevice`.
     """
 
     def __init__(self, c_ort_device: NativeDevice) -> None:
@@ -165,15 +164,15 @@ class OrtDevice:
         """Make a device from its name.
 
         Args:
-            ort_device_name: ``"cpu"``, ``"gpu"``, ``"npu"``, or ``"cuda"``, ``"dml"``, ``"webgpu"``, ``"cann"``, which
-                stand for a kind of device of one vendor.
+            ort_device_name: ``"cpu"``, ``"gpu"``, ``"npu"``; or ``"cuda"``, ``"dml"``, ``"webgpu"``, ``"cann"``, each a
+                kind of device of one vendor.
             device_id: The device's number, of 16 bits.
-            vendor_id: The PCI vendor id; default -1: that of the name, or NVIDIA's for ``"gpu"`` where the installed
-                onnxruntime is one for CUDA, or 0.
+            vendor_id: The PCI vendor id; default -1: the vendor of the name. For ``"gpu"`` that is NVIDIA if the
+                installed onnxruntime supports CUDA, else 0.
 
         Raises:
-            InvalidArgument: Another name.
-            InvalidType: An argument of the wrong type, or a number of more bits.
+            InvalidArgument: The name is unknown.
+            InvalidType: An argument has the wrong type, or a number has too many bits.
         """
         checks.choice("ort_device_name", checks.text("ort_device_name", ort_device_name), tuple(_KINDS))
         vendor = checks.integer("vendor_id", vendor_id)
@@ -191,7 +190,7 @@ class OrtDevice:
         return self._ort_device.device_type()
 
     def device_vendor_id(self) -> int:
-        """Return the PCI vendor id; 0 where none was given."""
+        """Return the PCI vendor id; 0 if unknown."""
         return self._ort_device.vendor_id()
 
     def device_mem_type(self) -> int:

@@ -17,11 +17,11 @@ _BOOL = "tensor(bool)"
 
 
 class OrtValueVector:
-    """Values in a row, with the methods of the class in onnxruntime's C namespace. It keeps them alive.
+    """A list of values, with the methods of the class in onnxruntime's C namespace. It keeps the values alive.
 
     Raises (methods that take an index):
-        InvalidType: The index is no int.
-        IndexError: There is no such value, as there is none at a negative index.
+        InvalidType: The index is not an int.
+        IndexError: The index is negative or too large.
     """
 
     __slots__ = ("_values",)
@@ -33,10 +33,9 @@ class OrtValueVector:
         """Append a value.
 
         Args:
-            dlpack_tensor: An `OrtValue`, or onnxruntime's; or a capsule of DLPack that nobody has taken, whose memory
-                is used in place.
-            is_bool_tensor: Whether the elements of a capsule of uint8 are bools; default False. Of onnxruntime's own,
-                releases before 1.32 have it.
+            dlpack_tensor: An `OrtValue`, or onnxruntime's; or an unused DLPack capsule, whose memory is used in place.
+            is_bool_tensor: Whether the elements of a uint8 capsule are bools; default False. onnxruntime has this
+                argument in releases before 1.32.
 
         Raises:
             InvalidType, InvalidArgument, NotImplemented: As `OrtValue.from_dlpack`.
@@ -58,14 +57,14 @@ class OrtValueVector:
         shapes: Sequence[Sequence[int]],
         devices: Sequence[Any],
     ) -> None:
-        """Append values over memory at addresses; all of them, or none where one is refused.
+        """Append values over memory at addresses: all of them, or none if one is not valid.
 
         Args:
-            torch_tensors: What each one's memory belongs to, which the value keeps alive.
+            torch_tensors: The owner of each value's memory; the value keeps it alive.
             data_ptrs: The address of each.
             element_types: A NumPy dtype or what makes one, or a number of ``onnx.TensorProto.DataType``; no strings.
             shapes: The dimensions of each.
-            devices: The `OrtDevice` of each: the CPU or one of CUDA.
+            devices: The `OrtDevice` of each: the CPU or a CUDA device.
 
         Raises:
             InvalidArgument: The sequences have different lengths, or a shape or address is not valid.
@@ -94,18 +93,18 @@ class OrtValueVector:
         return self[idx].element_type()
 
     def dlpack_at(self, index: int) -> object:
-        """Return a tensor as a capsule of DLPack; see `OrtValue.__dlpack__`."""
+        """Return a tensor as a DLPack capsule; see `OrtValue.__dlpack__`."""
         return self[index].to_dlpack()
 
     def bool_tensor_indices(self) -> list[int]:
-        """Return the indices of the tensors of bool, which ONNX Runtime before 1.32 gives away as uint8."""
+        """Return the indices of the bool tensors. ONNX Runtime before 1.32 exports them as uint8."""
         return [index for index, value in enumerate(self._values) if value.has_value() and value.data_type() == _BOOL]
 
     def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None) -> list[Any]:
-        """Return all tensors as capsules of DLPack, or what a function makes of each capsule.
+        """Return all tensors as DLPack capsules, each converted by a function if one is given.
 
         Args:
-            to_tensor: Such as ``torch.utils.dlpack.from_dlpack``; None for the capsules themselves.
+            to_tensor: Converts a capsule, such as ``torch.utils.dlpack.from_dlpack``; None: no conversion.
         """
         capsules = [value.to_dlpack() for value in self._values]
         return capsules if to_tensor is None else [to_tensor(capsule) for capsule in capsules]

@@ -71,25 +71,24 @@ _patches = 0
 
 
 class Patch:
-    """One call of `patch_onnxruntime`, in effect until `undo`; as a context manager, until its block ends."""
+    """One call of `patch_onnxruntime`, in effect until `undo` or until the end of its ``with`` block."""
 
     def __init__(self) -> None:
         self._active = True
 
     @property
     def active(self) -> bool:
-        """Whether it was not undone yet."""
+        """Whether the patch is still in effect."""
         return self._active
 
     def undo(self) -> None:
-        """End this patch. The last one that ends gives the names back to onnxruntime.
+        """End this patch. The end of the last patch restores onnxruntime's names.
 
-        Sessions that were made meanwhile go on.
+        Sessions that were made under the patch keep working.
 
         Raises:
-            ClosedError: It was undone before.
-            Error: Somebody else has rebound a name meanwhile. That name is left as it is, and all others are
-                onnxruntime's again.
+            ClosedError: The patch was undone before.
+            Error: Other code has rebound a name under the patch. That name stays; all others are onnxruntime's again.
         """
         with LOCK:
             if not self._active:
@@ -119,31 +118,31 @@ class Patch:
 def patch_onnxruntime() -> Patch:
     """Put ortmulti's classes under onnxruntime's names, for libraries that construct sessions themselves.
 
-    ``onnxruntime`` is imported if it was not. From then on `InferenceSession`, `SessionOptions`, `RunOptions`, the
-    enumerations and the other classes that ortmulti has are found as ``onnxruntime.InferenceSession`` and so on,
-    `InferenceSession` in ``onnxruntime.capi.onnxruntime_inference_collection`` too. The exceptions are rebound in every
-    module of onnxruntime that has them, such as ``onnxruntime.capi.onnxruntime_pybind11_state`` and ``_pybind_state``,
-    so that code that catches them goes on working. The functions that set the log's severity, the seed, telemetry and
-    global thread pools are ortmulti's as well, for its sessions. It holds for the whole process, all threads included.
-    Patches nest, and may be undone in any order: the names are onnxruntime's again after the last.
+    The function imports ``onnxruntime`` if necessary. Then `InferenceSession`, `SessionOptions`, `RunOptions`, the
+    enumerations and ortmulti's other classes are found as ``onnxruntime.InferenceSession`` and so on.
+    `InferenceSession` is also rebound in ``onnxruntime.capi.onnxruntime_inference_collection``. The exceptions are
+    rebound in every module of onnxruntime that has them, such as ``onnxruntime.capi.onnxruntime_pybind11_state`` and
+    ``_pybind_state``. So code that catches them keeps working. The functions that set the log's severity, the seed,
+    telemetry and global thread pools are ortmulti's as well, for its sessions. The patch holds for all threads of the
+    process. Patches nest and may be undone in any order: after the last one the names are onnxruntime's again.
 
-    What cannot be rebound:
+    What stays onnxruntime's:
 
-    - names that somebody has already taken out of the module, by ``from onnxruntime import InferenceSession``, as a
-      default argument or as a base class. Patch before such a module is imported; undo has no effect on those that were
-      imported meanwhile.
-    - sessions, options and values that exist already: they stay what they are, and are not taken for ortmulti's.
-    - what ortmulti does not have: ``SparseTensor``, ``ModelCompiler``, ``create_and_register_allocator`` and the other
-      names that docs/differences.md lists as missing stay onnxruntime's. They take onnxruntime's own options, devices
-      and values, raise TypeError for ortmulti's, and have no effect on ortmulti's sessions.
-    - the C namespaces ``onnxruntime.capi.onnxruntime_pybind11_state`` and ``_pybind_state``, but for the exceptions.
-      Their classes, such as ``OrtValueVector`` and ``SessionOptions``, stay onnxruntime's.
-    - extensions in C++ that use ONNX Runtime without this package, as onnxruntime-genai does.
-    - the exceptions of onnxruntime's sessions that exist already: while the patch lasts, the exceptions' names do not
-      catch them, and these sessions do not fall back to the CPU when a provider fails.
+    - names that a module has already taken, by ``from onnxruntime import InferenceSession``, as a default argument or
+    as
+      a base class. Patch before importing such a module. Modules imported under the patch keep ortmulti's names.
+    - sessions, options and values that exist already. They are no instances of ortmulti's classes.
+    - names that ortmulti does not have: ``SparseTensor``, ``ModelCompiler``, ``create_and_register_allocator`` and the
+      others that docs/differences.md lists. They take onnxruntime's own options, devices and values, raise TypeError
+      for ortmulti's, and have no effect on ortmulti's sessions.
+    - the C namespaces ``onnxruntime.capi.onnxruntime_pybind11_state`` and ``_pybind_state``, except the exceptions.
+      Their classes, such as ``OrtValueVector`` and ``SessionOptions``, are not rebound.
+    - C++ extensions that use ONNX Runtime without this package, such as onnxruntime-genai.
+    - exceptions of onnxruntime's existing sessions. Under the patch, ``except`` with the exceptions' names does not
+      catch them. These sessions also do not fall back to the CPU when a provider fails.
 
     Returns:
-        A `Patch`, with `undo` and usable in a ``with`` statement.
+        A `Patch`, with `undo`, and for a ``with`` statement.
 
     Raises:
         LibraryError: onnxruntime cannot be imported.

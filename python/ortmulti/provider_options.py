@@ -1,7 +1,7 @@
 """The options of execution providers, checked by name and value before any session is created.
 
-ONNX Runtime itself checks them while it creates a session, when the provider's libraries are open and CUDA is started,
-and an option of a newer release is an unknown one to it.
+ONNX Runtime itself checks them late: while it creates a session, with the provider's libraries open and CUDA started.
+It also reports an option of a newer release as unknown.
 """
 
 from __future__ import annotations
@@ -41,13 +41,12 @@ class Option:
         name: Its name.
         kind: ``"int"``: 0 to ``maximum``. ``"bool"``: True, False, or one of ``1 True true 0 False false``. ``"enum"``:
             one of ``words``. ``"pointer"``: an address as a number, 0 for none.
-        default: What ONNX Runtime takes where it is not given.
-        since: The first release of ONNX Runtime that knows it, as the names in the CUDA libraries of the releases from
-            1.14 on say; None for those that are older.
-        words: What an ``"enum"`` may be.
+        default: ONNX Runtime's default.
+        since: The first release of ONNX Runtime with this option, from the names in the CUDA libraries of 1.14 and
+            later; None for older options.
+        words: The values of an ``"enum"``.
         maximum: The largest number.
-        passed_on: False where the C interface, by which ortmulti creates sessions, leaves it aside, so that only the
-            default can be given.
+        passed_on: False if the C interface, which ortmulti uses, ignores the option. Then only the default is allowed.
     """
 
     name: str
@@ -101,22 +100,22 @@ OPTIONS: dict[str, dict[str, Option]] = {
 
 
 def check(provider: str, options: Mapping[Any, Any], release: Callable[[], str]) -> dict[str, str]:
-    """The options of one provider as ONNX Runtime takes them.
+    """Check the options of one provider, and return them in ONNX Runtime's form.
 
     Args:
-        provider: The provider's name. Those of one that is not in `OPTIONS` only have to be names and values.
+        provider: The provider's name. If `OPTIONS` does not have it, only the types are checked.
         options: Names and values.
-        release: Tells ONNX Runtime's release, such as ``"1.31.1"``; asked only where it matters. Empty: unknown, and
-            everything is taken for known to it.
+        release: Returns ONNX Runtime's release, such as ``"1.31.1"``; called only if it matters. Empty: unknown, and
+            every option is accepted.
 
     Returns:
         Names and values as text, a boolean as ``"1"`` or ``"0"``.
 
     Raises:
-        InvalidArgument: An option that the provider, or this release's, does not have, or a value that it does not
-            take; the message says what there is.
-        InvalidType: ``options`` is no dict, or holds what is no text and no number.
-        NotImplemented: An option that sessions of ortmulti cannot have.
+        InvalidArgument: The provider, or this release of it, does not have the option or does not take the value; the
+            message lists what is allowed.
+        InvalidType: ``options`` is not a dict, or has a value that is neither text nor a number.
+        NotImplemented: Sessions of ortmulti cannot have the option.
     """
     if not isinstance(options, Mapping):
         raise InvalidType(f"the options of {provider} are a dict, not {options!r}")

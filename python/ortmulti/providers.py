@@ -34,21 +34,21 @@ def normalize(
     providers: Sequence[str | tuple[str, Mapping[Any, Any]]] | None,
     options_of_each: Sequence[Mapping[Any, Any]] | None,
 ) -> list[Provider]:
-    """onnxruntime's two arguments as one list of names and options.
+    """Combine onnxruntime's two arguments into one list of names and options.
 
     Args:
-        providers: Names, or names with options, the preferred one first; None for every one of the installed
-            distribution that this machine can give, which without a GPU is the CPU.
-        options_of_each: onnxruntime's ``provider_options``: those of each of ``providers``, only where these are names
-            alone.
+        providers: Names, or names with options, the preferred one first. None: every provider of the installed
+            distribution that works on this machine; without a GPU that is the CPU.
+        options_of_each: onnxruntime's ``provider_options``: one dict for each of ``providers``, if these are names
+            only.
 
     Returns:
         Each provider's name and its options as text; the CPU, which always comes last, only if it was named.
 
     Raises:
-        InvalidArgument: A name that this ONNX Runtime does not know, one that is there twice with different options,
-            lengths that differ, or an option that is none.
-        InvalidType: Something that is no name, no options or no sequence.
+        InvalidArgument: This ONNX Runtime does not know a name, a name occurs twice with different options, the lengths
+            differ, or an option does not exist.
+        InvalidType: An argument is not a sequence, a name not a str, or the options not a dict.
         NotImplemented: As `provider_options.check`.
     """
     if providers is None:
@@ -92,11 +92,11 @@ def normalize(
 
 
 def check_cuda_options(options: object) -> None:
-    """Checks the ``provider_options`` of a call that takes devices, without asking which devices there are.
+    """Check the ``provider_options`` of a call that takes devices, without looking for devices.
 
     Raises:
         As `provider_options.check`.
-        InvalidArgument: They name a device.
+        InvalidArgument: They have a ``device_id``.
     """
     if options is None:
         return
@@ -108,7 +108,7 @@ def check_cuda_options(options: object) -> None:
 
 
 def loaded_release() -> str:
-    """The release of the ONNX Runtime that is open, or will be."""
+    """Return the release of the ONNX Runtime that is open, or will be."""
     return _core.onnxruntime_version() if _core.is_library_open() else libraries.find_onnxruntime().version
 
 
@@ -127,11 +127,12 @@ def _why_unknown(name: str, available: list[str]) -> str:
 
 
 def for_device(device: Device, options: Mapping[str, Any] | None) -> list[Provider]:
-    """The providers of a session on ``device``; ``options`` are those of the CUDA provider, which `check_cuda_options`
-    checked.
+    """Return the providers of a session on ``device``.
+
+    ``options`` are the CUDA provider's, already checked by `check_cuda_options`.
 
     Raises:
-        InvalidArgument: The ONNX Runtime that is installed has no GPU support.
+        InvalidArgument: The installed ONNX Runtime has no GPU support.
     """
     if device.kind == "cpu":
         return [(CPU, {})]
@@ -139,23 +140,23 @@ def for_device(device: Device, options: Mapping[str, Any] | None) -> list[Provid
 
 
 def preferred() -> list[Provider]:
-    """What a session gets that asks for no provider: CUDA where the installed distribution and this machine have it."""
+    """Return the default providers: CUDA if the installed distribution and this machine have it, else the CPU."""
     return [(CUDA, {})] if CUDA in startup.get_available_providers() and startup.device_count() else [(CPU, {})]
 
 
 def kind_of(providers: Sequence[Provider]) -> str:
-    """The kind of device of the preferred one: ``"cpu"``, ``"cuda"``, or a provider's name."""
+    """Return the kind of device of the preferred provider: ``"cpu"``, ``"cuda"``, or a provider's name."""
     name = providers[0][0] if providers else CPU
     return {CPU: "cpu", CUDA: "cuda"}.get(name, name)
 
 
 def check_usable(providers: Sequence[Provider]) -> None:
-    """Makes sure that this machine can give the providers, so that none is silently left out.
+    """Check that the providers work on this machine. ONNX Runtime would silently leave out one that does not.
 
     Raises:
-        LibraryError: A CUDA library is missing, or of another major version; the message says what to install.
-        DeviceError: There is no such GPU, or no driver, or one too old for this ONNX Runtime's CUDA.
-        InvalidArgument: ``device_id`` is no number.
+        LibraryError: A CUDA library is missing or has another major version; the message says what to install.
+        DeviceError: The GPU does not exist, or the driver is missing or too old for this ONNX Runtime's CUDA.
+        InvalidArgument: ``device_id`` is not a number.
     """
     gpus = [(name, options) for name, options in providers if name in (CUDA, TENSORRT)]
     if not gpus:

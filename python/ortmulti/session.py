@@ -38,22 +38,23 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
     running and closing release the GIL. Several threads may run one session at the same time.
 
     Args:
-        path_or_bytes: Path of a model, beside which its external data lies; or the bytes of one, without external
-            data unless the config entry ``session.model_external_initializers_file_folder_path`` names its folder.
-        sess_options: Options; default: those of a new `SessionOptions`. Later changes to it have no effect. Of
-            onnxruntime's own `SessionOptions` everything that they can be asked for is taken over, which does not
-            include initializers, libraries of custom operators and free dimensions (docs/differences.md).
+        path_or_bytes: Path of a model, with its external data in the same folder; or its bytes. A model in bytes may
+            have external data if ``session.model_external_initializers_file_folder_path`` names the folder.
+        sess_options: Options; default: those of a new `SessionOptions`. Later changes to it have no effect.
+            Objects
+            of onnxruntime's `SessionOptions` are copied, except what they do not reveal: initializers, libraries of
+            custom operators and free dimensions (docs/differences.md).
         providers: Execution providers, the preferred one first: names, or (name, options). Default: CUDA on the first
-            GPU where the installed ONNX Runtime and the machine have it, else the CPU. Nodes that a provider does not
-            have run on the CPU, as in onnxruntime.
-        provider_options: Options of each provider, where ``providers`` holds names alone.
-        tuning: Settings that `tune` found for this model, or their file; what ``sess_options`` and the providers'
-            options set wins, and arguments of `load` among them are left aside.
+            GPU if the installed ONNX Runtime and the machine have it, else the CPU. Nodes that a provider does not
+            support run on the CPU, as in onnxruntime.
+        provider_options: Options of each provider, if ``providers`` has names only.
+        tuning: Settings that `tune` found for this model, or their file. Your ``sess_options`` and the providers'
+            options win. Settings for arguments of `load` are ignored.
         **kwargs: ``disabled_optimizers``: names of graph optimizers to leave out; default None: none. onnxruntime's
             ``enable_fallback`` and ``read_config_from_model`` can only be False.
 
     Raises:
-        NoSuchFile: There is no such model.
+        NoSuchFile: The model does not exist.
         InvalidProtobuf, InvalidGraph, InvalidArgument, Fail, ...: ONNX Runtime refuses the model or its external data,
             under its code.
         InvalidArgument, InvalidType: An unknown provider or option, or an argument of the wrong type.
@@ -121,27 +122,27 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         The inputs may also come first: ``run({"x": x})`` returns all outputs, ``run({"x": x}, ["y"])`` one.
 
         Args:
-            output_names: Names of the outputs wanted, in the order wanted: a list or any other iterable but a str or a
+            output_names: Names of the outputs, in the order of the result: a list or another iterable, but not a str or
                 dict. None or empty: all outputs.
-            input_feed: A value for each input, of the shape and type that `get_inputs` declares: for a tensor an array,
-                for a sequence a list of arrays or of dicts, for a map a dict with int or str as keys, for an optional
-                None too; in place of any of these an `OrtValue`, this package's or onnxruntime's, on any device. A
-                C-contiguous array's memory is used in place and must not change during the run; others are copied.
-                What is no array is converted to one of the declared dtype, but in a list. bfloat16, float8, int4 and
-                the like are dtypes of the package ml_dtypes.
-            run_options: Options of this run. onnxruntime's own are read when it begins, ``terminate`` included, and
+            input_feed: A value for each input, of the shape and type that `get_inputs` declares. A tensor takes an
+                array, a sequence a list of arrays or of dicts, a map a dict with int or str as keys. An optional also
+                takes None. Each also takes an `OrtValue`, this package's or onnxruntime's, on any device. The memory of
+                a C-contiguous array is used in place and must not change during the run; other arrays are copied. Other
+                values, except those in a list, are converted to an array of the declared dtype. The package
+                ml_dtypes has dtypes such as bfloat16, float8 and int4.
+            run_options: Options of this run. onnxruntime's own are read when the run begins, ``terminate`` included;
                 their active adapters cannot be read.
 
         Returns:
-            One array for each output. Arrays are over the memory that ONNX Runtime wrote them to; strings have dtype
-            object, and float8e4m3fn has uint8, as in onnxruntime. The annotation leaves out what few models return: a
-            list for a sequence, a dict for a map, and None for an empty optional.
+            One array for each output, over the memory that ONNX Runtime wrote. Strings have dtype object, and
+            float8e4m3fn has uint8, as in onnxruntime. The annotation omits values that few models return: a list for a
+            sequence, a dict for a map, and None for an empty optional.
 
         Raises:
-            InvalidArgument: An unknown or missing name, or a rank or dimension that the model does not take.
-            InvalidType: An array of another dtype, or a value of another type.
-            NotImplemented: A type that is no value in Python, or that needs ml_dtypes where it is not installed; or a
-                value of onnxruntime's that it cannot hand over by DLPack, such as strings.
+            InvalidArgument: A name is unknown or missing, or the model does not take the rank or dimension.
+            InvalidType: An array has another dtype, or a value another type.
+            NotImplemented: Python has no value for the type, or it needs ml_dtypes, which is not installed. Or
+                onnxruntime cannot hand over its value by DLPack, for example strings.
             ClosedError: The session is closed.
             ForkError: The session was created before this process was forked and cannot be used in it.
             RuntimeException, Fail, OutOfMemory, ...: The run failed, under ONNX Runtime's code.
@@ -176,14 +177,14 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         return self._provider_names()
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Return the options that were given to each of `get_providers`."""
+        """Return the given options of each provider in `get_providers`."""
         given = dict(self._core.providers())
         return {name: given.get(name, {}) for name in self.get_providers()}
 
     def get_session_options(self) -> SessionOptions:
         """Return the session's own copy of the options that it was created with.
 
-        With ``ORT_LOAD_CONFIG_FROM_MODEL=1`` in the environment these are the options that the model has.
+        With ``ORT_LOAD_CONFIG_FROM_MODEL=1`` in the environment these are the model's own options.
         """
         return self._options
 
@@ -232,8 +233,8 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
     def close(self) -> None:
         """Wait for the runs that are under way and free the session; using it afterwards raises `ClosedError`.
 
-        Those that `run_async` was asked for are done first; their callbacks may be called later. Calling it again does
-        nothing. Arrays that runs returned stay valid.
+        Submitted asynchronous runs are finished first; their callbacks may come later. A second call does nothing.
+        Arrays that runs returned stay valid.
         """
         self._core.close()
 
@@ -254,7 +255,7 @@ def _names_and_feed(first: Any, second: Any) -> tuple[Any, Any]:
 
 
 class Sessions(Closing, Sequence[InferenceSession]):
-    """One model's sessions on several devices, in the order in which they were asked for."""
+    """One model's sessions on several devices, in the order of the request."""
 
     def __init__(self, sessions: Iterable[InferenceSession], timeline: Timeline) -> None:
         self._sessions = tuple(sessions)
@@ -312,32 +313,33 @@ def create_sessions(
     Args:
         model: Path of a model, or its bytes; see `InferenceSession`.
         devices: ``"all"`` (every GPU, or the CPU where there is no NVIDIA hardware), a device or several, as
-            `parse_devices` takes them. One that is named twice gets two sessions.
+            `parse_devices` takes them. A device that is named twice gets two sessions.
         sessions_per_device: Sessions on each device; default 1.
-        options: Options of every session, as for `InferenceSession`. Unless ``intra_op_num_threads`` is set, the CPU
-            sessions share the machine's usable cores, and those on a GPU keep no threads.
+        options: Options of every session, as for `InferenceSession`. Unless ``intra_op_num_threads`` is set, CPU
+            sessions share the usable cores, and sessions on a GPU have no threads.
         provider_options: Options of the CUDA provider, the same for every GPU, without ``device_id``.
         serialize: Which creations wait for each other: ``"none"``; ``"device"``: those on the same device; ``"all"``.
-            Default: those on the same GPU, for releases of ONNX Runtime on which concurrent creation was not stressed
-            there (docs/concurrent-creation.md), and none otherwise.
+            Default: none. Those on the same GPU only with releases of ONNX Runtime for which concurrent creation on
+            one GPU was not tested under stress (docs/concurrent-creation.md).
         progress: Called in this thread as ``progress(done, total, device)`` whenever a session is ready.
-        strategy: ``"shared"``: the weights are read once, and the sessions of a GPU use one copy of them; those on the
-            CPU are one ONNX Runtime session. ``"native"``: every session loads the model by itself, which is also what
-            happens where weights cannot be shared; the timeline then says why (docs/loading.md).
-        optimize: For sessions that share weights on GPUs: ``"auto"``: the model optimized by ONNX Runtime is taken from
-            the cache, or made and put there. ``"offline"``: taken from the cache, or else an error. ``"never"``: the
-            model is loaded as it is, with graph optimizations off.
-        loader: How the weights are read; default: as suits the machine.
-        tuning: As for `InferenceSession`; it does not change how many sessions there are.
+        strategy: ``"shared"``: the weights are read once. The sessions of a GPU use one copy, and those on the CPU are
+            one ONNX Runtime session. ``"native"``: every session loads the model by itself. If weights cannot be
+            shared, ``"shared"`` does this too, and the timeline says why (docs/loading.md).
+        optimize: For sessions that share weights on GPUs. ``"auto"``: the optimized model comes from the cache, or is
+            made and put there. ``"offline"``: it must be in the cache. ``"never"``: the model is loaded as it is, with
+            graph optimizations off.
+        loader: How the weights are read; default: chosen for the machine.
+        tuning: As for `InferenceSession`; it does not change the number of sessions.
 
     Returns:
         The sessions, those of the first device first.
 
     Raises:
-        Error: As `InferenceSession`. If one session fails the others are closed, and the error names its device. Ctrl-C
-        (KeyboardInterrupt) returns within a second: what is still being created is freed in the background.
-        WeightsError: A file of weights cannot be read, or was changed meanwhile.
-        NotFound: With ``optimize="offline"``, and the model was not optimized before.
+        Error: As `InferenceSession`. If one session fails, the others are closed, and the error names its device. After
+            Ctrl-C (KeyboardInterrupt) the call returns within a second; unfinished sessions are freed in the
+            background.
+        WeightsError: A file of weights cannot be read, or changed during the load.
+        NotFound: The cache does not have the optimized model, with ``optimize="offline"``.
     """
     request = CreationRequest(
         checks.model(model),

@@ -18,26 +18,26 @@ _MAX_CPU = 2**20
 
 @dataclass(frozen=True)
 class Threads:
-    """How the threads of a session's intra-op and inter-op pools are made, or those of the global pools.
+    """How ortmulti makes the threads of a session's intra-op and inter-op pools, or of the global pools.
 
-    ortmulti's core makes and joins them, through ONNX Runtime's callbacks for that; without, ONNX Runtime makes them
-    itself. They stay on the CPUs that are given here, all of them on each; at most one of ``numa_node`` and ``cpus``.
-    The calling thread, which takes part in every run, is the caller's and stays as it is.
+    With this object ortmulti's core makes and joins the threads, through callbacks of ONNX Runtime. Without it ONNX
+    Runtime makes them. Every thread may run on all the given CPUs. Give at most one of ``numa_node`` and ``cpus``. The
+    calling thread takes part in every run and is not bound.
 
     Attributes:
-        name_prefix: They are called by it, their session's device (``global`` for the global pools) and a number from 1
-            on, such as ``ort-cuda:0-1``, as debuggers, ``top -H`` and ``/proc/self/task/*/comm`` show. Of the 15
-            characters that the kernel keeps, the prefix has those that the rest leaves. ASCII without control
-            characters; default ``"ort"``.
-        numa_node: The memory node on whose CPUs they stay, a number; or ``"near"``: the node that the session's GPU is
-            attached to. Where that is not known, where there is one node, and on the CPU, they are not bound then.
+        name_prefix: First part of the threads' names. The device (``global`` for the global pools) and a number from 1
+            on follow, such as ``ort-cuda:0-1``. Debuggers, ``top -H`` and ``/proc/self/task/*/comm`` show the names.
+            The kernel keeps 15 characters, so a long prefix is shortened. ASCII without control characters; default
+            ``"ort"``.
+        numa_node: Binds the threads to the CPUs of a memory node: its number, or ``"near"`` for the node of the
+            session's GPU. ``"near"`` does not bind if that node is unknown, if there is only one node, or on the CPU.
             Default None: not bound.
-        cpus: The CPUs on which they stay, by the kernel's numbers, from 0 on, as in `os.sched_setaffinity`. Default
-            None: not bound.
+        cpus: Binds the threads to CPUs, by the kernel's numbers from 0 on, as in `os.sched_setaffinity`. Default None:
+            not bound.
 
     Raises:
-        InvalidArgument, InvalidType: A value that cannot be, or both ``numa_node`` and ``cpus``. CPUs and nodes that
-            the machine has not, or the process may not use, are an InvalidArgument when threads are to be made.
+        InvalidArgument, InvalidType: A value is not valid, or both ``numa_node`` and ``cpus`` are given. For CPUs and
+            nodes that the process cannot use, InvalidArgument is raised when the threads are made.
     """
 
     name_prefix: str = "ort"
@@ -77,11 +77,11 @@ class ThreadCounts:
     """The threads of one session's pools, or of the global ones.
 
     Attributes:
-        name_prefix: Of their names.
-        device: The session's; ``"global"`` for the global pools.
-        created: Threads that ONNX Runtime was given.
-        alive: Those of them that it has not given back. In a forked child, which has none, 0.
-        cpus: The CPUs on which they stay; empty: not bound.
+        name_prefix: First part of the threads' names.
+        device: The session's device; ``"global"`` for the global pools.
+        created: Threads made for ONNX Runtime.
+        alive: Threads that ONNX Runtime has not returned; 0 in a forked child, which has no such threads.
+        cpus: The CPUs to which the threads are bound; empty: not bound.
     """
 
     name_prefix: str
@@ -97,7 +97,8 @@ class ThreadCounts:
 
 
 def thread_counts() -> list[ThreadCounts]:
-    """Return the threads that ortmulti made for ONNX Runtime (`Threads`), one item for each session that
-    has any and one for the global pools, in the order of their creation.
+    """Return the counts of the threads that ortmulti made for ONNX Runtime (`Threads`).
+
+    There is one item for each session with such threads, and one for the global pools, in the order of creation.
     """
     return [ThreadCounts._from_core(counts) for counts in _core.thread_counts()]

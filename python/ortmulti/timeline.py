@@ -35,11 +35,11 @@ class Span:
     """One named stretch of work of one thread.
 
     Attributes:
-        name: What was done, such as ``"cuInit"``, ``"context"`` or ``"create session"``.
+        name: Name of the work, such as ``"cuInit"``, ``"context"`` or ``"create session"``.
         start_ns: Begin, in nanoseconds of `time.monotonic_ns`'s clock.
         end_ns: End, on the same clock.
         thread: The kernel's number of the thread, as `threading.get_native_id` gives it.
-        device: ``"cuda:3"`` or ``"cpu"``; empty for work that belongs to no one device.
+        device: ``"cuda:3"`` or ``"cpu"``; empty for work for no single device.
     """
 
     name: str
@@ -62,17 +62,17 @@ class Timeline:
 
     @property
     def spans(self) -> list[Span]:
-        """The spans so far, those that ended first being first."""
+        """The spans so far, in the order in which they ended."""
         return [Span(*fields) for fields in self._core.spans()]
 
     @property
     def not_shared(self) -> list[str]:
-        """Why weights were not shared, or not all of them: each reason once. Empty where they were."""
+        """Reasons why some or all weights were not shared, each once. Empty if all were."""
         found = (span.name for span in self.spans if span.name.startswith(_NOT_SHARED))
         return list(dict.fromkeys(name.removeprefix(_NOT_SHARED) for name in found))
 
     def add(self, name: str, start_ns: int, end_ns: int, device: str = "") -> None:
-        """Add a span of the calling thread; times as in `Span`."""
+        """Add a span of the calling thread, with times as in `Span`."""
         self._core.add(name, start_ns, end_ns, device)
 
     def extend(self, core: _core.Timeline) -> None:
@@ -122,14 +122,14 @@ class Timeline:
     def table(self) -> str:
         """Format the spans as a table in plain text.
 
-        One row a span in the order in which they began, times in milliseconds from the beginning of the first; more
-        than eight of one thread, device and name are one row, whose duration is theirs together. Below it, for each
-        name that occurs more than once: how often, the total and the longest.
+        Each span has a row, in the order of begin, with times in milliseconds after the first begin. More than eight
+        spans of one thread, device and name have one row together, with their total duration. A second table has, for
+        each name that occurs more than once, the count, the total and the longest.
         """
         return _table(self.spans)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Draw the spans over time, those of each thread and device in a row, nested ones below what contains them.
+        """Draw the spans over time: a row for each thread and device, nested spans below the outer ones.
 
         Args:
             path: An image to write; its suffix chooses the format (.png, .svg, .pdf). Default: none is written.
@@ -139,7 +139,7 @@ class Timeline:
 
         Raises:
             LibraryError: matplotlib is not installed (the extra ``ortmulti[plot]``).
-            InvalidArgument: There are no spans, or matplotlib does not write such files.
+            InvalidArgument: The timeline has no spans, or matplotlib does not write this format.
             OSError: The file cannot be written.
         """
         return _plot(self.spans, None if path is None else Path(path))

@@ -62,8 +62,8 @@ def _array(name: str, value: object) -> np.ndarray[Any, Any]:
 class OrtValue:
     """A value of ONNX Runtime, under onnxruntime's interface. Values are made by the class's methods.
 
-    Whatever refers to the memory of a value keeps it alive: arrays and capsules that it gave, sessions' bindings. A
-    value on a GPU that this class made is freed with its last reference.
+    Everything that refers to a value's memory keeps the value alive: its arrays and capsules, and sessions' bindings.
+    If this class made a value on a GPU, the last reference frees it.
     """
 
     __slots__ = ("__weakref__", "_core", "_kept")
@@ -92,10 +92,10 @@ class OrtValue:
     def ortvalue_from_numpy(
         cls, numpy_obj: np.ndarray[Any, Any], /, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> Self:
-        """Make a tensor of an array.
+        """Make a tensor from an array.
 
-        On the CPU it has the array's memory, unless the array is not C-contiguous, not aligned, byte-swapped or of
-        strings; then, and on a GPU, it has a copy. A value over a read-only array cannot be written to.
+        On the CPU it uses the array's memory. It has a copy on a GPU, and for arrays that are not C-contiguous, not
+        aligned, byte-swapped or of strings. A value over a read-only array cannot be written to.
 
         Args:
             numpy_obj: An array of any shape, of a dtype that ONNX Runtime has: bool, ints, floats, str, bytes, object.
@@ -104,11 +104,11 @@ class OrtValue:
             vendor_id: The device's PCI vendor id; default -1: as ``device_type`` says.
 
         Raises:
-            InvalidType: No array, or one of another dtype.
-            InvalidArgument: An unknown ``device_type``, or a negative ``device_id``.
-            DeviceError: There is no such GPU, or it cannot be used.
-            NotImplemented: A device that is neither the CPU nor CUDA's, or strings on a GPU.
-            OutOfMemory: The GPU has not enough free memory.
+            InvalidType: It is not an array, or has another dtype.
+            InvalidArgument: ``device_type`` is unknown, or ``device_id`` negative.
+            DeviceError: The GPU does not exist or cannot be used.
+            NotImplemented: The device is neither the CPU nor a CUDA device, or strings are for a GPU.
+            OutOfMemory: The GPU has too little free memory.
         """
         array = _array("numpy_obj", numpy_obj)
         device = device_name(device_type, device_id, vendor_id)
@@ -117,16 +117,16 @@ class OrtValue:
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: np.ndarray[Any, Any], /, onnx_element_type: int) -> Self:
-        """Make a tensor on the CPU over an array's memory; its elements count as an ONNX type of the same size.
+        """Make a tensor on the CPU over an array's memory, and treat its elements as an ONNX type of the same size.
 
         Args:
-            data: An array of any shape, such as of uint16 for bfloat16. One that is not contiguous is copied.
+            data: An array of any shape, such as uint16 for bfloat16. An array that is not contiguous is copied.
             onnx_element_type: A number of ``onnx.TensorProto.DataType``.
 
         Raises:
-            InvalidType: ``data`` is no array.
-            InvalidArgument: Elements of another size.
-            NotImplemented: A number that is no type, or one whose elements have no size, such as strings.
+            InvalidType: ``data`` is not an array.
+            InvalidArgument: The elements have another size.
+            NotImplemented: The number is no type, or a type without a fixed size, such as strings.
         """
         array, number = _array("data", data), _type_number(checks.integer("onnx_element_type", onnx_element_type))
         startup.ensure_open()
@@ -142,7 +142,7 @@ class OrtValue:
         vendor_id: int = -1,
         memory_info: None = None,
     ) -> Self:
-        """Make a tensor of new memory, whose elements have no particular value; strings are empty.
+        """Make a tensor in new memory. Its elements are not initialized; strings are empty.
 
         Args:
             shape: The dimensions, 0 or more each.
@@ -152,7 +152,7 @@ class OrtValue:
 
         Raises:
             InvalidType, InvalidArgument, NotImplemented, DeviceError: The type, shape or device is not valid.
-            OutOfMemory: There is not enough free memory.
+            OutOfMemory: The device has too little free memory.
         """
         if memory_info is not None:
             raise errors.NotImplemented("memory_info is not supported; name the device by device_type and device_id")
@@ -165,18 +165,18 @@ class OrtValue:
     def from_dlpack(cls, data: Any, /) -> Self:
         """Make a tensor over the memory of an object with ``__dlpack__``, without a copy; it keeps the object alive.
 
-        Work of the default stream that was asked for before is done on return, and so is that of the stream in which
-        the object was made, where its library follows the protocol.
+        On return, earlier work of the default stream is done. So is the work of the object's own stream, if its library
+        follows the protocol.
 
         Args:
-            data: A contiguous tensor on the CPU or a CUDA device, of PyTorch, NumPy, CuPy, JAX, onnxruntime, ...; or a
-                capsule ``"dltensor"`` that nobody has taken. Elements of a capsule of bool may be taken for uint8.
+            data: A contiguous tensor on the CPU or a CUDA device, of PyTorch, NumPy, CuPy, JAX, onnxruntime, ...; or an
+                unused capsule ``"dltensor"``. The elements of a bool capsule may become uint8.
 
         Raises:
-            InvalidType: Not such an object, or elements of a type that ONNX Runtime does not have.
+            InvalidType: It is no such object, or ONNX Runtime does not have the elements' type.
             InvalidArgument: The tensor is not contiguous or not aligned.
-            NotImplemented: The tensor is on another device, or a value of onnxruntime's that it cannot hand over.
-            BufferError: NumPy gives no read-only array away.
+            NotImplemented: The tensor is on another device, or onnxruntime cannot hand over its value.
+            BufferError: The array is read-only, and NumPy does not export it.
         """
         if onnxruntime_values.is_one(data):
             return cls(onnxruntime_values.take(data))
@@ -189,36 +189,36 @@ class OrtValue:
         return cls(_core.OrtValue.from_dlpack(capsule, _is_bool(data), data))
 
     def __dlpack__(self, *, stream: object = None) -> object:
-        """The tensor as a capsule of the DLPack protocol, which keeps this value alive; nothing is copied.
+        """Return the tensor as a DLPack capsule, without a copy. The capsule keeps this value alive.
 
-        Bool is uint8 there with ONNX Runtime before 1.32, as onnxruntime's own values are.
+        With ONNX Runtime before 1.32, bool becomes uint8, as in onnxruntime.
 
         Args:
-            stream: Not needed: runs, and whatever else writes to values, are done when they return. After a run with
-                ``disable_synchronize_execution_providers``, call `IOBinding.synchronize_outputs` first. Work of the
-                taker's streams must be done before the memory is written to again, by a run or an update, and before
-                the last reference to it is given up.
+            stream: Not needed: runs and updates have written the value when they return. After a run with
+                ``disable_synchronize_execution_providers``, call `IOBinding.synchronize_outputs` first. Your streams
+                must finish their work on the memory before a run or an update writes to it again. They must also finish
+                before you drop the last reference to it.
 
         Raises:
-            InvalidType: This is no tensor.
-            NotImplemented: Elements for which the protocol has no type, such as strings.
+            InvalidType: This is not a tensor.
+            NotImplemented: The protocol has no type for the elements, such as strings.
             BufferError: The value is over a read-only array.
         """
         return self._core.dlpack(_bool_is_uint8())
 
     def to_dlpack(self) -> object:
-        """Do as `__dlpack__`, under the name that onnxruntime has in its C namespace."""
+        """Same as `__dlpack__`, under the name in onnxruntime's C namespace."""
         return self._core.dlpack(_bool_is_uint8())
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's number of the kind of device, 1 for the CPU and 2 for CUDA, and that of the device."""
+        """Return DLPack's number for the kind of device (1: CPU, 2: CUDA), and the device's number."""
         return self._core.dlpack_device()
 
     def data_ptr(self) -> int:
         """Return the address of the tensor's first element, on its device.
 
         Raises:
-            InvalidType: This is no tensor, or one of strings.
+            InvalidType: This is not a tensor, or it has strings.
         """
         return self._core.data_ptr()
 
@@ -261,11 +261,11 @@ class OrtValue:
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return the tensor as an array of its shape and dtype.
 
-        On the CPU the array has the value's memory and keeps it alive; it is read-only where the value is over a
-        read-only array. Of strings (dtype object) and from a GPU it is a copy.
+        On the CPU the array uses the value's memory and keeps it alive; over a read-only array it is read-only. Strings
+        (dtype object) and values on a GPU are copied.
 
         Raises:
-            InvalidType: This is no tensor.
+            InvalidType: This is not a tensor.
             NotImplemented: NumPy has no dtype for its elements.
         """
         return self._core.numpy()
@@ -281,13 +281,13 @@ class OrtValue:
         """Copy an array's or another value's elements into this tensor's memory, whose address stays.
 
         Args:
-            data: As many elements of the same type, in an array of any layout; where NumPy does not have the type, of
-                another one of that size. Or a value, this package's or onnxruntime's, on any device, of as many bytes.
+            data: An array of any layout with as many elements of the same type (or of the same size, if NumPy does not
+                have the type). Or a value with as many bytes, this package's or onnxruntime's, on any device.
 
         Raises:
-            InvalidType: Neither, or elements of another type.
-            InvalidArgument: Another number of bytes, or this value is over a read-only array.
-            NotImplemented: A value of onnxruntime's that it cannot hand over.
+            InvalidType: It is neither an array nor a value, or has another type.
+            InvalidArgument: The number of bytes differs, or this value is over a read-only array.
+            NotImplemented: onnxruntime cannot hand over its value.
         """
         source = find_value(data)
         if source is None:
@@ -338,17 +338,18 @@ _core.set_value_reader(find_value)  # for InferenceSession.run, which takes valu
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: None = None) -> None:
-    """Copy tensors into the memory of others, on whichever devices they are; done on return.
+    """Copy tensors into the memory of others, on any devices. The copies are done on return.
 
     Args:
-        src: The tensors to copy, one at least; of onnxruntime's too.
-        dst: As many tensors, each of the type of its source and of as many bytes.
+        src: The tensors to copy, at least one; onnxruntime's too.
+        dst: As many tensors, each with the type and the number of bytes of its source.
         stream: Not supported; None.
 
     Raises (before anything is copied):
-        InvalidType: Not sequences of tensors, or a type that differs.
-        InvalidArgument: Not as many, none, another number of bytes, or one of ``dst`` is over a read-only array.
-        NotImplemented: Strings, a stream, or a value of onnxruntime's that it cannot hand over by DLPack.
+        InvalidType: An argument is not a sequence of tensors, or two types differ.
+        InvalidArgument: A sequence is empty, the lengths or the bytes differ, or one of ``dst`` is over a read-only
+        array.
+        NotImplemented: Tensors have strings, a stream was given, or onnxruntime cannot hand over its value by DLPack.
     """
     if stream is not None:
         raise errors.NotImplemented("stream is not supported: copies are done on return")

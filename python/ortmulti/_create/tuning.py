@@ -239,7 +239,7 @@ _MAX_BYTES = 1 << 20
 
 
 class TuningWarning(UserWarning):
-    """A tuning is used where it was not measured, or not all of it can be used."""
+    """A tuning was measured on another machine or release, or some of its settings cannot be used here."""
 
 
 @dataclass(frozen=True)
@@ -250,12 +250,12 @@ class Tuning:
         settings: Options by their names in docs/tune.md; empty: nothing was better than the defaults.
         objective: ``"latency"``, ``"throughput"``, ``"creation"`` or ``"memory"``.
         devices: Where it was measured, such as ``("cpu",)``.
-        model: What tells the model from others: digests of its ``shapes`` and its ``graph``, and its ``name``.
-        machine: The machine, driver and releases that it was measured with.
-        gain: How much better than the defaults: ``ratio`` (the defaults' cost over this one's), its 95% confidence
-            interval ``low`` and ``high``; empty where nothing was better.
-        partial: Why the search has not ended, such as ``"interrupted"``; None: it has.
-        created: When, in ISO 8601.
+        model: Identifies the model: digests of its ``shapes`` and its ``graph``, and its ``name``.
+        machine: The machine, driver and releases of the measurement.
+        gain: How much better than the defaults: ``ratio`` (the defaults' cost divided by this cost), and the ends
+            ``low`` and ``high`` of its 95% confidence interval. Empty if nothing was better.
+        partial: Reason why the search did not finish, such as ``"interrupted"``; None if it did.
+        created: Date and time in ISO 8601.
     """
 
     settings: Mapping[str, Scalar]

@@ -31,20 +31,20 @@ class GlobalThreadPools:
     """The thread pools that sessions with ``use_per_session_threads = False`` use together.
 
     Attributes:
-        intra_op_num_threads: Threads within nodes, the calling one included; default 0: as many as the process has
-            cores (affinity and control group respected).
+        intra_op_num_threads: Threads within nodes, including the calling one; default 0: one for each core that the
+            process may use (affinity and control group respected).
         inter_op_num_threads: Threads across nodes with ``ORT_PARALLEL``; default 0, as above.
-        allow_spinning: Whether threads without work wait actively for a while; default None: ONNX Runtime's default,
-            True. How long, ONNX Runtime's C interface sets for sessions with threads of their own alone (config entries
-            ``session.intra_op.spin_duration_us`` and ``spin_backoff_max``, up to 1.31).
-        intra_op_thread_affinities: The logical processors, counted from 1, of each intra-op thread but the calling one,
-            in ONNX Runtime's form ``"1,2;3-4"``; default empty: threads are not bound. ``intra_op_num_threads`` must be
-            set to one more than there are of them.
-        set_denormal_as_zero: Whether the threads take denormal numbers for zero; default False.
-        threads: How the threads are made, as `Threads` say, which then also bind them; default None: by ONNX Runtime.
+        allow_spinning: Whether threads without work spin for a while before they sleep; default None: ONNX Runtime's
+            default, True. The spinning time can only be set for sessions with threads of their own, up to 1.31 (config
+            entries ``session.intra_op.spin_duration_us`` and ``spin_backoff_max``).
+        intra_op_thread_affinities: The logical processors, counted from 1, of each intra-op thread except the calling
+            one, in ONNX Runtime's form ``"1,2;3-4"``; default empty: threads are not bound. Set
+            ``intra_op_num_threads`` to the number of these threads plus 1.
+        set_denormal_as_zero: Whether the threads treat denormal numbers as zero; default False.
+        threads: How ortmulti makes and binds the threads; default None: ONNX Runtime makes them.
 
     Raises:
-        InvalidArgument, InvalidType: A value that cannot be.
+        InvalidArgument, InvalidType: A value is not valid.
     """
 
     intra_op_num_threads: int = 0
@@ -80,26 +80,24 @@ def configure(
     global_thread_pools: GlobalThreadPools | None = None,
     arena: ArenaConfig | Mapping[str, ArenaConfig] | None = None,
 ) -> None:
-    """Set what ONNX Runtime fixes when its environment is made.
+    """Set global thread pools and shared arenas, before ONNX Runtime's environment is made.
 
-    That is done by the first session, value, `RunOptions` or library of custom operators of the process. Calling it
-    again before replaces what is given again; None leaves it as it is.
+    The first session, value, `RunOptions` or library of custom operators of the process makes the environment. Until
+    then you may call this again: an argument replaces the earlier one, None keeps it.
 
     Args:
-        global_thread_pools: Thread pools for the sessions that have none of their own, which are those with
-            ``use_per_session_threads = False``. They stay until the process ends. A forked child does not have their
-            threads: sessions that use them raise `ForkError` there.
-        arena: An arena that the sessions of a device have together: those with the config entry
-            ``session.use_env_allocators`` set to ``"1"``. One configuration: for every device, each with an arena of
-            its own; a dict: for the devices that it names (``"cpu"``, ``"cuda:0"``). The CPU's is made with the
-            environment, a GPU's by the first such session there. They stay until the process ends, and closing a
-            session returns its memory to them; the run option ``memory.enable_memory_arena_shrinkage`` returns what is
-            free to the system.
+        global_thread_pools: Thread pools for the sessions with ``use_per_session_threads = False``. They stay until the
+            process ends. A forked child does not have their threads: sessions that use them raise `ForkError` there.
+        arena: An arena that sessions of a device share if their config entry ``session.use_env_allocators`` is
+            ``"1"``. One configuration gives every device an arena of its own. A dict is for the devices that it names
+            (``"cpu"``, ``"cuda:0"``). The CPU's arena is made with the environment, a GPU's by the first such session
+            there. Arenas stay until the process ends, and a closed session's memory goes back to its arena. The run
+            option ``memory.enable_memory_arena_shrinkage`` returns an arena's free memory to the system.
 
     Raises:
-        Fail: The environment is there already.
-        InvalidType: No `GlobalThreadPools`, no `ArenaConfig`.
-        InvalidArgument: Nothing was given, or a device that is none.
+        Fail: The environment exists already.
+        InvalidType: An argument is no `GlobalThreadPools` or no `ArenaConfig`.
+        InvalidArgument: Nothing was given, or a device has an unknown name.
     """
     if global_thread_pools is None and arena is None:
         raise InvalidArgument("configure was given nothing: global_thread_pools, arena, or both")
@@ -127,8 +125,8 @@ def set_global_thread_pool_sizes(intra_op_num_threads: SupportsInt = 0, inter_op
         inter_op_num_threads: Threads across nodes; default 0, as above.
 
     Raises:
-        Fail: ONNX Runtime's environment is there already; see `configure`.
-        InvalidArgument, InvalidType: A negative number, or none.
+        Fail: ONNX Runtime's environment exists already; see `configure`.
+        InvalidArgument, InvalidType: A number is negative, or not an int.
     """
     intra = checks.integer("intra_op_num_threads", intra_op_num_threads, minimum=0)
     inter = checks.integer("inter_op_num_threads", inter_op_num_threads, minimum=0)
@@ -136,13 +134,13 @@ def set_global_thread_pool_sizes(intra_op_num_threads: SupportsInt = 0, inter_op
 
 
 def set_default_logger_severity(severity: SupportsInt) -> None:
-    """Set the least severity that ONNX Runtime logs, and that of sessions created from now on which set none.
+    """Set the lowest severity that ONNX Runtime logs. Sessions created later use it unless they set their own.
 
     Args:
-        severity: 0 verbose, 1 info, 2 warning (what it is at first), 3 error, 4 fatal.
+        severity: 0 verbose, 1 info, 2 warning (the initial one), 3 error, 4 fatal.
 
     Raises:
-        InvalidArgument, InvalidType: Another number, or none.
+        InvalidArgument, InvalidType: The severity is another number, or not an int.
     """
     _core.set_log_severity(_severity(severity))
 
@@ -150,19 +148,19 @@ def set_default_logger_severity(severity: SupportsInt) -> None:
 def set_default_logger_callback(
     callback: Callable[[int, str, str, str, str], object] | None, severity: SupportsInt = 2
 ) -> None:
-    """Have a function get what ONNX Runtime logs, instead of Python's logger ``ortmulti.onnxruntime``.
+    """Send ONNX Runtime's log messages to a function, instead of Python's logger ``ortmulti.onnxruntime``.
 
-    It is called by a thread of ortmulti's, or by the thread that has just created a session, one message after the
-    other; never by ONNX Runtime's threads. If it raises, the exception goes to the logger ``ortmulti`` and the message
-    to the logger that it would have gone to. In a forked child it goes on.
+    A thread of ortmulti calls it, or the thread that has just created a session. Threads of ONNX Runtime never do.
+    Calls come one after another. If the function raises, the logger ``ortmulti`` gets the exception, and the usual
+    logger gets the message. A forked child keeps the function.
 
     Args:
-        callback: Called with the severity (0 verbose to 4 fatal), the category, the logid, where in ONNX Runtime's code
-            the message comes from, and the message. None: the logger gets them again, and the severity stays.
-        severity: As of `set_default_logger_severity`; default 2: warnings and worse.
+        callback: Called with the severity (0 verbose to 4 fatal), the category, the logid, the place in ONNX Runtime's
+            code, and the message. None: messages go to the logger again, and the severity stays.
+        severity: As in `set_default_logger_severity`; default 2: warnings and worse.
 
     Raises:
-        InvalidArgument, InvalidType: Nothing that can be called, another number, or none.
+        InvalidArgument, InvalidType: The callback cannot be called, or the severity is not an int from 0 to 4.
     """
     if callback is not None and not callable(callback):
         raise InvalidType(f"callback is a function of five arguments, or None, not {callback!r}")
@@ -182,8 +180,8 @@ def set_default_logger_verbosity(verbosity: SupportsInt) -> None:
     Sessions and runs have their own, ``log_verbosity_level``.
 
     Raises:
-        NotImplemented: Another number.
-        InvalidType: No int.
+        NotImplemented: The number is not 0.
+        InvalidType: It is not an int.
     """
     if checks.integer("the default log verbosity", verbosity) != 0:
         raise errors.NotImplemented(
@@ -197,7 +195,7 @@ def set_seed(seed: SupportsInt) -> None:
 
     Raises:
         NotImplemented: Always, for an int.
-        InvalidType: No int.
+        InvalidType: The seed is not an int.
     """
     checks.integer("a seed", seed)
     raise errors.NotImplemented(

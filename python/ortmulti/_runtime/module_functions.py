@@ -65,7 +65,7 @@ def get_version_string() -> str:
 
 
 def get_build_info() -> str:
-    """Return what the build of ONNX Runtime says of itself: branch, commit, flags.
+    """Return the description of ONNX Runtime's build: branch, commit, flags.
 
     Raises:
         LibraryError: No ONNX Runtime is installed.
@@ -75,9 +75,9 @@ def get_build_info() -> str:
 
 
 def print_debug_info() -> None:
-    """Print what a bug report needs: releases, where ONNX Runtime lies, its providers, the CUDA driver.
+    """Print the facts for a bug report: releases, ONNX Runtime's path and providers, the CUDA driver.
 
-    ``ortmulti devices`` says more about GPUs, and which CUDA libraries are missing.
+    ``ortmulti devices`` shows more about GPUs, and names missing CUDA libraries.
     """
     lines = [f"ortmulti {_core.__version__}", f"Python {platform.python_version()} on {platform.platform()}"]
     try:
@@ -95,7 +95,7 @@ def print_debug_info() -> None:
 def get_device() -> str:
     """Return the kind of device that the installed ONNX Runtime was built for: ``"GPU"`` with CUDA, else ``"CPU"``.
 
-    Whether the machine has a GPU is not asked.
+    It does not check whether the machine has a GPU.
 
     Raises:
         LibraryError: No ONNX Runtime is installed.
@@ -122,16 +122,16 @@ def preload_dlls(
 ) -> None:
     """Open the CUDA libraries that the installed ONNX Runtime's CUDA provider needs.
 
-    ortmulti opens them before it needs them; call this to open them earlier, or from another folder. A library that
-    this process has already loaded stays as it is. Without a CUDA provider nothing happens. The logger ``ortmulti``
-    warns of each library that is missing or cannot be opened.
+    ortmulti opens them by itself. Call this to open them earlier, or from another folder. A library that this process
+    has already loaded stays as it is. Without a CUDA provider nothing happens. The logger ``ortmulti`` warns of each
+    library that is missing or cannot be opened.
 
     Args:
-        cuda: Open the CUDA toolkit's libraries; default True.
-        cudnn: Open cuDNN's; default True.
-        msvc: Has no meaning on Linux.
-        directory: Where to look first: an absolute path, or one relative to the onnxruntime package. Default, or empty:
-            NVIDIA's wheels, PyTorch's folder, and where the dynamic loader looks.
+        cuda: Open the libraries of the CUDA toolkit; default True.
+        cudnn: Open cuDNN; default True.
+        msvc: No effect on Linux.
+        directory: The first folder to search: an absolute path, or one relative to the onnxruntime package. Default, or
+            empty: NVIDIA's wheels, PyTorch's folder, and the dynamic loader's paths.
 
     Raises:
         InvalidArgument: There is no such directory.

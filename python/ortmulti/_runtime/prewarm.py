@@ -18,18 +18,17 @@ __all__ = ["hint_at_unused_gpus", "prewarm"]
 def prewarm(devices: str | int | Device | Iterable[str | int | Device] = "all") -> None:
     """Start CUDA in the background: the driver, these devices' contexts in this order, and the CUDA libraries.
 
-    Call it as early as the program can, such as before it imports other packages; `load` joins what is under way, and
-    begins with the same where nothing is. Without NVIDIA hardware, and for the CPU, it does nothing.
+    Call it as early as possible, for example before importing other packages. `load` waits for a start that is under
+    way, and starts CUDA itself otherwise. Without NVIDIA hardware, and for the CPU, this does nothing.
 
-    It returns when that is under way, after opening ONNX Runtime. Whether a device exists is not known before the
-    driver has started, so that devices that do not exist, and whatever goes wrong in the background, are reported by
-    the `load` that needs them.
+    It opens ONNX Runtime, begins the start and returns. Errors in the background are raised by the `load` that needs
+    the device. So is the error for a device that does not exist: only the started driver knows its devices.
 
     Args:
-        devices: As for `load`: those that it will be given.
+        devices: The devices that `load` will get, in the same form.
 
     Raises:
-        InvalidArgument, InvalidType: Devices that cannot be understood.
+        InvalidArgument, InvalidType: A device has an unknown name or type.
     """
     if begin_driver(name_devices(devices)):
         open_libraries()

@@ -74,7 +74,7 @@ def ensure_open() -> None:
 
 
 def get_available_providers() -> list[str]:
-    """The names of the execution providers that the installed ONNX Runtime was built with, as onnxruntime's function.
+    """Return the names of the execution providers that the installed ONNX Runtime was built with.
 
     Raises:
         LibraryError: No ONNX Runtime is installed.

@@ -1,4 +1,4 @@
-"""ONNX's backend interface: models that are checked, loaded and run in one call or two."""
+"""ONNX's backend interface: check, load and run models."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ Providers = list[str | tuple[str, dict[str, int]]]
 class OnnxRuntimeBackend(Backend):
     """ONNX's backend interface over ortmulti's sessions.
 
-    A device is ``"CPU"``, ``"CUDA"`` or ``"GPU"`` for the first GPU, ``"CUDA:1"`` for another one, or None for the GPU
-    where there is one and else the CPU. The model runs on the device that is named, or there is an error.
+    A device is ``"CPU"``, ``"CUDA"`` or ``"GPU"`` (the first GPU), ``"CUDA:1"`` (another one), or None (a GPU if there
+    is one, else the CPU). A named device that cannot run the model is an error.
 
     Attributes:
-        allowReleasedOpsetsOnly: Whether models of operator sets that the onnx package does not know as released are
-            skipped; default True, unless the environment variable ALLOW_RELEASED_ONNX_OPSET_ONLY is other than ``1``.
+        allowReleasedOpsetsOnly: Whether to skip models with operator sets that the onnx package does not list as
+            released. Default True, unless the environment variable ALLOW_RELEASED_ONNX_OPSET_ONLY is not ``1``.
     """
 
     allowReleasedOpsetsOnly = os.environ.get("ALLOW_RELEASED_ONNX_OPSET_ONLY", "1") == "1"  # noqa: N815
 
     @classmethod
     def is_compatible(cls, model: Any, device: str | None = None, **kwargs: Any) -> bool:  # noqa: ARG003
-        """Return whether the device can be used; the model is not looked at."""
+        """Return whether the device can be used. The model does not matter."""
         return device is None or cls.supports_device(device)
 
     @classmethod
@@ -76,7 +76,7 @@ class OnnxRuntimeBackend(Backend):
         """Return whether the model's operator sets are released ones.
 
         Returns:
-            Whether they are, or need not be; and why not, else an empty text.
+            Whether the model may run, and the reason if not (else an empty text).
         """
         if cls.allowReleasedOpsetsOnly:
             for opset in model.opset_import:
@@ -105,19 +105,19 @@ class OnnxRuntimeBackend(Backend):
         """Load a model.
 
         Args:
-            model: An `onnx.ModelProto`, which is checked; a model's path or bytes; an `InferenceSession`; or what this
-                function returned, which it then returns again.
-            device: Where it is to run; see the class. Not used for a session.
-            **kwargs: Attributes of `SessionOptions`; those that write files cannot be set here, and other names are
-                left out.
+            model: An `onnx.ModelProto`, which is checked; a model's path or bytes; an `InferenceSession`; or an earlier
+                result of this function, which is returned again.
+            device: Where the model runs; see the class. Not used for a session.
+            **kwargs: Attributes of `SessionOptions`; those that write files cannot be set here. Other names are
+                ignored.
 
         Returns:
             The model, ready to run.
 
         Raises:
             onnx.checker.ValidationError: The `onnx.ModelProto` is not valid.
-            unittest.SkipTest: It has an operator set that is not a released one; see `is_opset_supported`.
-            RuntimeException: There is no such device, or an option that cannot be set here.
+            unittest.SkipTest: The model has an operator set that is not released; see `is_opset_supported`.
+            RuntimeException: The device does not exist, or an option cannot be set here.
             As `InferenceSession`.
         """
         if isinstance(model, OnnxRuntimeBackendRep):

@@ -1,4 +1,4 @@
-"""A session as ONNX's backend interface has it."""
+"""A session behind ONNX's backend interface."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OnnxRuntimeBackendRep(BackendRep):
     """A model that is ready to run.
 
     Args:
-        session: What runs it; it is not closed with this object.
+        session: Runs the model. It is not closed with this object.
     """
 
     def __init__(self, session: InferenceSession) -> None:
@@ -30,16 +30,16 @@ class OnnxRuntimeBackendRep(BackendRep):
         """Run the model once.
 
         Args:
-            inputs: A list with a value for each input of the model, in their order; or the value of the only one.
+            inputs: A list with a value for each input of the model, in their order; or the value of the only input.
             **kwargs: ``log_severity_level``, ``log_verbosity_level``, ``logid`` and ``only_execute_path_to_fetches`` of
-                the run's options; other names are left out.
+                the run's options; other names are ignored.
 
         Returns:
             All outputs, as `InferenceSession.run` returns them.
 
         Raises:
             InvalidArgument: ``inputs`` has fewer values than the model has inputs.
-            RuntimeException: A single value for a model with several inputs, or an option that cannot be set here.
+            RuntimeException: One value for a model with several inputs, or an option that cannot be set here.
             As `InferenceSession.run`.
         """
         options = RunOptions()

@@ -25,20 +25,21 @@ __all__ = ["OptimizedModel", "optimize"]
 
 @dataclass(frozen=True)
 class OptimizedModel:
-    """What `optimize` made, or found.
+    """An optimized model in the cache, as `optimize` made or found it.
 
     Attributes:
-        path: The folder of the cache in which it lies.
+        path: Its folder in the cache.
         device: The device that it was made on.
-        made: Whether it was made now; False if it was there already.
-        seconds: What making or finding it took, comparison included.
-        bytes: What it takes on the disk.
-        own_bytes: Of that: tensors which the optimization changed or made. All others are read from the model's files.
-        shared: How many tensors the sessions of a device have in common.
+        made: True if this call made it; False if the cache had it.
+        seconds: Time to make or find it, comparison included.
+        bytes: Its size on the disk.
+        own_bytes: Size of the tensors that the optimization changed or made. All others are read from the model's
+        files.
+        shared: Number of tensors that the sessions of a device share.
         shared_bytes: Their size.
-        left_out: The other large tensors, which each session has for itself: name and reason.
-        compared: True: with sample inputs it computed bit for bit what the model does. None: it was not compared.
-        not_compared: Why not; empty if it was compared, or there already.
+        left_out: The other large tensors, of which each session has its own copy: name and reason.
+        compared: True: its outputs for sample inputs equal the model's, bit for bit. None: it was not compared.
+        not_compared: Reason why not; empty if it was compared, or was in the cache.
     """
 
     path: str
@@ -63,24 +64,23 @@ def optimize(
     compare: bool = True,
     inputs: Mapping[str, Any] | None = None,
 ) -> OptimizedModel:
-    """Have ONNX Runtime optimize a model once, and keep the result in the cache, where loading the model finds it.
+    """Optimize a model with ONNX Runtime and put the result into the cache, where `load` finds it.
 
-    The cache lies in the folder that the environment variable ``ORTMULTI_CACHE`` names, by default in the user's cache
-    folder. It is for this model, these options, this release of ONNX Runtime and hardware of this kind, so optimize
-    where you load, with the same options.
+    The environment variable ``ORTMULTI_CACHE`` names the cache's folder; default: the user's cache folder. The result
+    fits only this model, these options, this release of ONNX Runtime and this kind of hardware. So optimize on the
+    machine that loads the model, with the same options.
 
     Args:
         model: Path of a model, or its bytes; see `InferenceSession`.
         device: ``"cpu"`` or a GPU. Default: the first GPU, or the CPU on a machine without NVIDIA hardware.
-        options: Those of the sessions.
+        options: Options of the sessions.
         provider_options: Options of the CUDA provider, without ``device_id``.
-        compare: Run the model and its optimized form before it is published, and compare the outputs bit for bit.
-        inputs: What to compare with: an array for each input. Default: made from what the model declares.
+        compare: Run the model and its optimized form before publishing it, and compare the outputs bit for bit.
+        inputs: Inputs for the comparison: an array for each. Default: random ones that fit the model's declaration.
 
     Raises:
-        NotOptimizable: There is no optimized form of this model that could be used; the message says why.
-        Error: The cache cannot be written. Other errors as those of `InferenceSession`, where the model or the device
-            cannot be used at all.
+        NotOptimizable: This model has no optimized form that can be used; the message says why.
+        Error: The cache cannot be written. If the model or the device cannot be used at all: as `InferenceSession`.
     """
     from ortmulti.cache import Cache, build, compute_capability, key_of
     from ortmulti.cache import comparison as comparing

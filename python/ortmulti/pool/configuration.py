@@ -28,10 +28,10 @@ class Batching:
     Attributes:
         max_size: The largest size of a joint run along ``axis``, such as its rows; 2 or more. A larger request runs
             alone.
-        max_delay_ms: How long the first request of a joint run waits for others, in milliseconds from its arrival;
-            default 0: only requests that wait already are joined. With a delay, a session that has just answered also
-            waits for its clients' next requests, if they usually come at once: at most a tenth of an average run, and
-            at most ``max_delay_ms`` without a new request.
+        max_delay_ms: How long the first request of a joint run waits for others, in milliseconds from its arrival.
+            Default 0: only requests that already wait are joined. With a delay, a session also waits for its clients'
+            next requests after an answer, if they usually come at once. This wait lasts at most a tenth of an average
+            run, and at most ``max_delay_ms`` without a new request.
         axis: The dimension of all inputs and outputs along which requests are joined; default 0.
         sizes: The sizes that runs may have along ``axis``, ascending; the last one is ``max_size``. Default empty: any
             size. A smaller batch is padded to the next size with copies of its last row; their outputs are dropped. Use
@@ -57,7 +57,7 @@ class Batching:
         object.__setattr__(self, "sizes", sizes)
 
     def padded(self, size: int) -> int:
-        """The size with which requests of this size together run."""
+        """Return the size that a run has for requests of this total size."""
         return next((larger for larger in self.sizes if larger >= size), size)
 
 
@@ -112,7 +112,7 @@ class Warmup:
                 raise InvalidType(f"{name} is a dict, or several, not {value!r}")
 
     def feeds(self, session: Any) -> list[Mapping[str, Any]]:
-        """The inputs of each run, in their order; the caller checks that the session takes them."""
+        """Return the inputs of each run, in order. The caller checks that the session takes them."""
         if self.samples is not None:
             return _several(self.samples)
         from ortmulti._create.sample_inputs import sample_inputs  # which `import ortmulti` shall not load
@@ -121,7 +121,7 @@ class Warmup:
         return [sample_inputs(session.get_inputs(), dimensions=dimensions) for dimensions in sizes]
 
     def runs_with(self, max_graphs: int) -> int:
-        """How often each is run; with CUDA graphs, of so many shapes, the second run captures."""
+        """Return how often each input is run. With CUDA graphs for this many shapes, the second run captures."""
         return self.runs or (2 if max_graphs else 1)
 
 

@@ -47,9 +47,9 @@ class _Condition:
 class PoolFuture(Future[list[Any]]):
     """A ``concurrent.futures.Future`` of a request's outputs, as `InferenceSession.run` returns them.
 
-    A thread that asks for the result waits in the core. Callbacks are called by the thread that delivers all pools'
-    answers, or at once if the answer is there: what takes long belongs elsewhere. In a forked child `result` and
-    `exception` raise `ForkError` where the answer was not there before the fork.
+    A thread that asks for the result waits in the core. One thread delivers the answers of all pools and calls the
+    callbacks, so they must be short. A callback that is added after the answer is called at once. In a forked child
+    `result` and `exception` raise `ForkError` if there was no answer before the fork.
     """
 
     _state = "PENDING"
@@ -65,13 +65,13 @@ class PoolFuture(Future[list[Any]]):
         self._made_after = _forks
 
     def result(self, timeout: float | None = None) -> list[Any]:
-        """Wait for the outputs and return them, or raise how the request failed.
+        """Wait for the outputs and return them, or raise the request's error.
 
         Args:
             timeout: Seconds to wait; default: as long as it takes. It does not change the request's deadline.
 
         Raises:
-            TimeoutError: There is no answer yet.
+            TimeoutError: No answer came in time.
             ForkError: The answer goes to the parent process.
         """
         self._wait(timeout)
@@ -97,11 +97,11 @@ class PoolFuture(Future[list[Any]]):
         return self._state not in _PENDING
 
     def cancel(self) -> bool:
-        """Cancels the request, also while it runs: the run is asked to end, unless it was given ``run_options``, and
-        what it gives is dropped.
+        """Cancel the request, also while it runs. The run ends early unless it has ``run_options``; its outputs are
+        dropped.
 
         Returns:
-            Whether it was cancelled; False where it was answered or had failed before.
+            Whether it was cancelled; False if it was already answered or had failed.
         """
         request = self._request
         cancelled = super().cancel()

@@ -26,7 +26,7 @@ __all__ = ["load"]
 
 
 class _Reporter:
-    """Puts what the core reports, sessions and bytes, together."""
+    """Combines the core's two reports, of sessions and of bytes."""
 
     def __init__(self, progress: OnLoadProgress, start: float, request: CreationRequest) -> None:
         self._progress = progress
@@ -92,8 +92,8 @@ def load(
         strategy: ``"shared"`` or ``"native"``, as for `create_sessions`.
         optimize: ``"auto"``, ``"offline"`` or ``"never"``, as for `create_sessions`.
         serialize: Which creations wait for each other, as for `create_sessions`.
-        progress: Called with a `LoadProgress` whenever a session is ready, and while weights are loaded: in this
-            thread, or with ``wait`` other than ``"all"`` in the one that loads.
+        progress: Called with a `LoadProgress` whenever a session is ready, and while weights are loaded. Called in
+            this thread, or in the loading thread if ``wait`` is not ``"all"``.
         loader: How the weights are read.
         max_queue: How many requests may wait; default: any number. With 0, a request must begin at once. `Pool.submit`
             says what happens to requests without room. `Pool.run` is not limited.
@@ -101,7 +101,7 @@ def load(
         warmup: What each session runs before it takes requests. True: `Warmup()`. Default: nothing.
         wait: When to return. ``"all"``: when all sessions take requests. ``"first"``: when one does. ``"none"``: after
             the arguments are checked. Later sessions join the pool when they are ready. With ``"first"`` and the
-            strategy ``"shared"``, the other GPUs start after the first one, so that the first is ready sooner and the
+            strategy ``"shared"``, the other GPUs start after the first one. So the first GPU is ready sooner, and the
             last one later: docs/pool.md.
         require: What happens if a session fails. ``"all"``: the load fails. If it has returned, the pool closes, and
             each request raises that error. ``"any"``: the pool goes on with the other sessions; `Pool.stats` and
@@ -155,11 +155,11 @@ def load(
     )
     plain = all(given is None for given in (options, provider_options, loader, batching, tuning))
     plain = plain and cuda_graph is False and isinstance(warmup, bool) and backend == "core" and strategy == "shared"
-    if plain and wait != "first":  # which has contexts begin later
+    if plain and wait != "first":  # with "first", contexts begin later
         from ortmulti._runtime import prewarm
 
         prewarm.begin_driver(request.named)
-    # Nothing given is wrong, or else it is checked before the driver starts. These imports take milliseconds.
+    # The arguments so far are valid. The others are checked before the driver starts. These imports take milliseconds.
     import dataclasses
     from functools import partial
 

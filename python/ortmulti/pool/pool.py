@@ -40,11 +40,11 @@ def _import_event_loops() -> ModuleType:
 
 
 class Pool(Membership, Closing):
-    """The sessions of one model, as `load` returns them, behind one queue.
+    """The sessions of one model behind one request queue, as `load` returns them.
 
-    Requests go to a session that is idle, of the device with the fewest busy ones, and wait for one otherwise, the
-    first asked for first. A session runs one at a time. All methods may be called from any thread; inputs must not
-    change until their request is answered. A context manager: the end of the ``with`` block closes it.
+    A request goes to an idle session, on the device with the fewest busy ones. If none is idle, requests wait in order
+    of arrival. A session runs one request at a time. All methods may be called from any thread. Inputs must not change
+    until their request is answered. A pool is a context manager: the end of the ``with`` block closes it.
     """
 
     def __init__(self, members: PoolMembers, batch_size: int = 1) -> None:
@@ -62,24 +62,24 @@ class Pool(Membership, Closing):
 
     @property
     def sessions(self) -> Sessions:
-        """The sessions that are there by now, those of the first device first. After `close` using one raises
-        `ClosedError`. With ``backend="threads"`` they are onnxruntime's, of which a closed pool has none.
+        """The sessions that exist by now, those of the first device first. After `close`, using one raises
+        `ClosedError`. With ``backend="threads"`` they are onnxruntime's; a closed pool then has none.
 
         Raises:
-            InvalidArgument: The pool captures CUDA graphs: other runs would use the memory that these refer to.
-            NotImplemented: With ``backend="processes"``, whose sessions are in other processes.
+            InvalidArgument: The pool captures CUDA graphs. Other runs would use the memory of its graphs.
+            NotImplemented: The sessions are in other processes, with ``backend="processes"``.
         """
         sessions: Sessions = self._members.sessions
         return sessions
 
     @property
     def devices(self) -> list[str]:
-        """The device of each session that is there by now."""
+        """The device of each session that exists by now."""
         return self._members.devices
 
     @property
     def timeline(self) -> Timeline:
-        """What loading spent its time on."""
+        """The spans of loading: how long each step took."""
         return self._members.timeline
 
     @overload
@@ -125,10 +125,10 @@ class Pool(Membership, Closing):
             output_names: Names of the outputs wanted; None or empty for all. May be left out: ``run({"x": x})``.
             input_feed: A value for each input, as for `InferenceSession.run`.
             run_options: Options of this run. Without them, Ctrl-C ends the run, and so does its ``timeout``.
-            device: Where it is to run; default: wherever a session is idle.
+            device: The device to run on; default: any device with an idle session.
             timeout: Deadline in seconds from this call; then `DeadlineExceeded` is raised; default: none.
-            outputs: ``"numpy"``: arrays; ``"device"``: each an `OrtValue` where the model leaves it, in the memory of
-                the GPU, which DLPack hands on without a copy.
+            outputs: ``"numpy"``: arrays. ``"device"``: `OrtValue`s, each on the device where the model leaves it.
+                DLPack hands them on without a copy.
             trace: Add the spans of this request, queue, copy and run, to the `timeline`; default False.
 
         Raises:
@@ -137,8 +137,8 @@ class Pool(Membership, Closing):
             DeadlineExceeded: There was no answer within ``timeout``.
             DeviceError: The pool has no working session left on ``device``, or at all.
             InvalidArgument: ``device`` is not in the pool.
-            InvalidType: There is no ``input_feed``.
-            Error: How loading failed, if it did so after `load` had returned.
+            InvalidType: ``input_feed`` is missing.
+            Error: Loading failed after `load` had returned.
         """
         if input_feed is None:
             output_names, input_feed = None, _feed_alone(output_names)
@@ -165,16 +165,16 @@ class Pool(Membership, Closing):
         trace: bool = False,
         when_full: Literal["block", "reject"] | float = "block",
     ) -> PoolFuture:
-        """Submit a run and return its future, whose result is what `run` returns.
+        """Submit a run and return its future. The future's result is the result of `run`.
 
         Args:
             output_names, input_feed, run_options, device, timeout, outputs, trace: As for `run`.
-            when_full: What to do while as many requests wait as ``max_queue`` allows: ``"block"``: wait for room;
-                ``"reject"``: raise; a number of seconds: wait so long, then raise.
+            when_full: What to do if the queue has ``max_queue`` requests. ``"block"``: wait for room. ``"reject"``:
+                raise. A number of seconds: wait so long, then raise.
 
         Raises:
-            Error: As `run`, for wrong arguments. The future raises how the run failed, and before the first session is
-                ready also what the model does not take.
+            Error: As `run`, for wrong arguments. Errors of the run come from the future. Before the first session is
+                ready, so do errors of inputs that do not fit the model.
             QueueFull: The queue had no room, with ``when_full`` other than ``"block"``.
         """
         if input_feed is None:
@@ -223,14 +223,14 @@ class Pool(Membership, Closing):
         trace: bool = False,
         when_full: Literal["block", "reject"] = "block",
     ) -> list[Any]:
-        """Run the model as `run` does, without blocking the event loop: asyncio's, or one with its interface.
+        """Run the model as `run` does, without blocking the event loop (asyncio's, or one with its interface).
 
         Cancelling the task cancels the request.
 
         Args:
             output_names, input_feed, run_options, device, timeout, outputs, trace: As for `run`.
-            when_full: What to do while as many requests wait as ``max_queue`` allows: ``"block"``, the default: wait,
-                however many others do; ``"reject"``: raise.
+            when_full: What to do if the queue has ``max_queue`` requests. ``"block"``, the default: wait in the queue
+                anyway. ``"reject"``: raise.
 
         Raises:
             Error: As `run`.
@@ -283,15 +283,15 @@ class Pool(Membership, Closing):
 
         Args:
             output_names: As for `run`. May be left out: ``map(feeds)``.
-            feeds: The inputs of each run; taken as they are needed.
+            feeds: The inputs of each run; read as needed.
             run_options, device, outputs, trace: As for `run`.
             timeout: Deadline of each request in seconds, from its submission; default: none.
             lookahead: How many requests are submitted before the first of them is returned; default: two for each that
                 can be under way, with batching two batches.
 
         Yields:
-            What `run` returns. The first failure is raised, in its place; what was asked for after it is cancelled, as
-            it is when the iterator is closed.
+            The result of `run`. The first failure is raised in its place, and later requests are cancelled. Closing the
+            iterator cancels them too.
         """
         options = self._options(run_options, device, timeout, outputs, trace)
         return many.in_order(*self._several(output_names, feeds, lookahead, outputs == "device", options))
@@ -314,8 +314,8 @@ class Pool(Membership, Closing):
             output_names, feeds, run_options, device, timeout, outputs, trace, lookahead: As for `map`.
 
         Yields:
-            ``(index, future)``; a request that failed raises when its future is asked for the result. What is not done
-            when the iterator is closed is cancelled.
+            ``(index, future)``. The future of a failed request raises its error. Closing the iterator cancels the
+            unfinished requests.
         """
         options = self._options(run_options, device, timeout, outputs, trace)
         return many.as_done(*self._several(output_names, feeds, lookahead, outputs == "device", options))
@@ -334,8 +334,8 @@ class Pool(Membership, Closing):
     ) -> list[NDArray[Any]]:
         """Run the model on the rows of arrays, some rows at a time on all sessions, and return the outputs of all rows.
 
-        Each run's outputs are written into one array for each output. Further memory is needed for the runs under way
-        alone. If a run fails, the others are cancelled.
+        Each output gets one array, into which the runs' outputs are copied. Only the runs under way need further
+        memory. If a run fails, the others are cancelled.
 
         Args:
             output_names: As for `run`. May be left out: ``map_rows({"x": x})``.
@@ -354,8 +354,8 @@ class Pool(Membership, Closing):
         Raises:
             As `run`: the first failure, in the order of the rows.
             DeadlineExceeded: The call took longer than ``timeout``.
-            InvalidArgument: The arrays differ in n; or an output is not an array with one row for each row of the
-                inputs; or its other dimensions differ between runs.
+            InvalidArgument: The arrays have different n. Or an output does not have one row for each row of the inputs.
+                Or its other dimensions differ between runs.
         """
         if arrays is None:
             output_names, arrays = None, _feed_alone(output_names)
@@ -374,10 +374,10 @@ class Pool(Membership, Closing):
         return many.join_rows(many.in_order(submit, feeds, most), count, rows, names)
 
     def warmup(self, warmup: Warmup | None = None) -> None:
-        """Run every session, all at the same time, so that the first requests find them warm; not in the queue.
+        """Run every session, all at the same time and past the queue, so that the first requests find them warm.
 
         Args:
-            warmup: What is run; default: `Warmup()`.
+            warmup: The inputs and the number of runs; default: `Warmup()`.
 
         Raises:
             Error: As `InferenceSession.run`; see also `Warmup`.
@@ -387,7 +387,7 @@ class Pool(Membership, Closing):
         self._members.warm_up(warmup or Warmup())
 
     def stats(self) -> PoolStats:
-        """Return how long requests waited and took since the pool was made; also after `close`."""
+        """Return statistics since the pool was made: counts, waits and latencies. Works after `close`, too."""
         from ortmulti.pool.stats import PoolStats
 
         return PoolStats._from_core(self._members.stats(), time.monotonic() - self._start)
@@ -395,11 +395,11 @@ class Pool(Membership, Closing):
     def close(self, cancel_pending: bool = False) -> None:
         """Answer all requests, and free the sessions and their weights. A second call does nothing.
 
-        While devices are still starting, that ends, and what only they could have answered raises `ClosedError`.
+        Devices that are still starting are given up. Requests that only they could answer raise `ClosedError`.
 
         Args:
-            cancel_pending: Cancel the requests that wait, and answer only those that run. At the interpreter's exit
-                pools are closed so.
+            cancel_pending: Cancel the waiting requests, and answer only those that run. The interpreter's exit closes
+                pools in this way.
         """
         self._members.close(cancel_pending)
 

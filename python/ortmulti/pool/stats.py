@@ -15,7 +15,7 @@ __all__ = ["DeviceStats", "Histogram", "Latency", "PoolStats"]
 
 @dataclass(frozen=True)
 class Histogram:
-    """How large something was.
+    """A distribution of sizes.
 
     Attributes:
         count: How often it was measured.
@@ -29,20 +29,20 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        """The average; 0 where nothing was measured."""
+        """The average; 0 if nothing was measured."""
         return self.sum / self.count if self.count else 0.0
 
 
 @dataclass(frozen=True)
 class Latency(Histogram):
-    """How long something took, in seconds. Quantiles are exact to 3%, and never too low.
+    """A distribution of durations in seconds. Quantiles are exact to 3%, and never too low.
 
     Attributes:
         count: How often it was measured.
-        sum: All of it together.
+        sum: The sum of all durations.
         buckets: Pairs of a fixed upper bound and the number of values that did not exceed it, exact to 3%.
-        max: The longest.
-        p50, p95, p99, p999: What 50%, 95%, 99% and 99.9% did not exceed; 0 where nothing was measured.
+        max: The longest duration.
+        p50, p95, p99, p999: The durations that 50%, 95%, 99% and 99.9% did not exceed; 0 if nothing was measured.
     """
 
     max: float
@@ -66,22 +66,22 @@ class DeviceStats:
         sessions: How many sessions it has.
         busy: Requests that are under way now.
         waiting: Requests that wait for this device alone.
-        done, failed, cancelled: Requests that ended so, after they had been given to a session.
-        retried: Requests that were given to another device, since their run failed here or the device broke, or to
-            another session, since a worker's process died under their run.
+        done, failed, cancelled: Requests that ended in this way, after a session had received them.
+        retried: Requests that were tried again elsewhere: their run failed here, the device broke, or a worker's
+            process died.
         runs: Runs of the model; with batching fewer than requests.
-        broken: Why the device failed to start, or was taken out of the pool; empty where it did not and was not.
-        queue: From a request's start until the session is there for it.
-        copy: Copying its inputs to the GPU, and its outputs from there; 0 on the CPU.
-        run: The run.
+        broken: Reason why the device failed to start or was removed after failures; empty if healthy.
+        queue: Wait from a request's start until its session takes it.
+        copy: Copies of its inputs to the GPU and of its outputs from there; 0 on the CPU.
+        run: Duration of the run.
         total: Total latency, from a request's start to its end.
-        state: ``"starting"``: its first session is on its way; ``"ready"``: it takes requests; ``"failed"``: no session
-            of it came; ``"broken"``: it was taken out, since every run failed; ``"removed"``.
-        memory_used, memory_total: Of a GPU's memory, in bytes: what all processes use, and all of it; None on the CPU,
-            and where it cannot be asked.
-        restarts: How often a worker's process was started again, with ``backend="processes"``.
-        suspended: Why the device gets only probes and requests that name it: its runs failed, and the same requests
-            succeeded on other devices. Empty if it gets requests.
+        state: ``"starting"``: the first session is being created. ``"ready"``: it takes requests. ``"failed"``: no
+            session could be created. ``"broken"``: it was taken out because every run failed. ``"removed"``.
+        memory_used, memory_total: A GPU's memory in bytes: used by all processes, and in total. None on the CPU, or if
+            the driver does not say.
+        restarts: Restarts of worker processes, with ``backend="processes"``.
+        suspended: Reason why the device gets only probes and requests that name it: its runs failed, and the same
+            requests succeeded on other devices. Empty if it gets requests.
         batch_size: Requests of each run; not counted with the backends ``"threads"`` and ``"processes"``.
     """
 
@@ -112,14 +112,14 @@ class PoolStats:
     """A pool's work since it was made.
 
     Attributes:
-        devices: Each device's.
+        devices: The statistics of each device.
         waiting: Requests that wait for any session.
         rejected: Requests that a full queue refused.
-        cancelled_waiting: Requests that were cancelled before they were given to a session.
-        failed_waiting: Requests whose deadline passed, or whose last device broke, before they were given to a session.
-        seconds: Since when the pool was made.
-        unbatched: Joint runs whose outputs could not be split, and whose requests were then run one by one.
-        why_unbatched: Why requests like the last of those are not joined any more; empty where there were none.
+        cancelled_waiting: Requests that were cancelled before a session received them.
+        failed_waiting: Requests whose deadline passed, or whose last device broke, before a session received them.
+        seconds: Age of the pool in seconds.
+        unbatched: Joint runs whose outputs could not be split. Their requests then ran one by one.
+        why_unbatched: Reason why requests like the last of those are no longer joined; empty if there were none.
         version: Label of the model, from `load` or `Pool.replace_model`; empty without one.
     """
 
@@ -146,7 +146,7 @@ class PoolStats:
 
     @property
     def throughput(self) -> float:
-        """Requests done a second, since the pool was made."""
+        """Finished requests per second, since the pool was made."""
         return sum(device.done for device in self.devices) / self.seconds if self.seconds > 0 else 0.0
 
     def prometheus(self, labels: Mapping[str, str] | None = None) -> str:

@@ -1,4 +1,4 @@
-"""The command tree, and how it ends on errors."""
+"""The commands, and their exit after an error."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _root(
 
 
 def run() -> None:
-    """Runs the command that the process's arguments name, and exits: 0, 1 after a failure, 2 for wrong arguments."""
+    """Run the command of the process's arguments and exit with 0, 1 (a failure) or 2 (wrong arguments)."""
     print_log()
     try:
         app()

@@ -43,8 +43,8 @@ def tune_command(
     tolerance: Annotated[
         float | None,
         typer.Option(
-            help="How far float outputs may differ from those of the defaults, as a share of the largest value "
-            "(default: by type, such as 1e-4 for float32 on the CPU)."
+            help="Largest difference of float outputs from those of the defaults, as a share of the largest value. "
+            "Default: by type, such as 1e-4 for float32 on the CPU."
         ),
     ] = None,
     out: Annotated[

@@ -45,34 +45,33 @@ def diagnose(
     timeout: float = 600.0,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> dict[str, Any]:
-    """Measure where a model's start spends its time, in fresh processes, and what would shorten it.
+    """Measure, in fresh processes, where a model's start spends its time and what would shorten it.
 
-    Every way to create sessions is traced on the first device and on all of them; experiments say what each
-    serializes on; the change that would help most is verified by running it. Nothing of ONNX Runtime or CUDA is
-    started in this process.
+    Every way to create sessions is traced on the first device and on all devices. Experiments show what each way waits
+    for. The change that would help most is verified by running it. This process starts neither ONNX Runtime nor CUDA.
 
-    Ctrl-C ends the measuring, not the call: it returns what there is by then. A second one interrupts as usual.
+    Ctrl-C ends the measurements, not the call: it returns the results so far. A second Ctrl-C interrupts as usual.
 
     Args:
         model: Path of an .onnx file.
-        devices: One for each session, as for `load`; a device may be named more than once. "all" on a machine without
-            NVIDIA hardware is the CPU.
-        ways: Strategies (default: all). Findings say what would be saved of the first one's time.
-        repeat: How often each way is measured at most; default 5, with `quick` 1.
-        budget: Seconds after which no further repetition begins (default 50, with `quick` 20). Whatever it is, each way
-            is measured once.
-        quick: Leaves out what takes long.
+        devices: A device for each session, as for `load`; a device may be named more than once. "all" is the CPU on a
+            machine without NVIDIA hardware.
+        ways: Strategies (default: all). Findings say how much of the first one's time a change would save.
+        repeat: Most measurements of each way; default 5, with `quick` 1.
+        budget: Seconds after which no further repetition begins (default 50, with `quick` 20). Each way is measured at
+            least once.
+        quick: Measure each way once, and leave out long experiments.
         batch: Size of the dynamic batch dimension of the inputs.
         sequence: Size of their other dynamic dimensions.
-        inputs: Arrays by the inputs' names, in place of inputs made from what the model declares.
+        inputs: Arrays by the inputs' names. Default: random ones that fit the model's declaration.
         settings: Fields of `ortmulti.tools.strategies.SessionSettings` for every session.
         timeout: Seconds that one measurement may take.
-        progress: Called before each measurement with how many are done, about how many there will be, and what comes
-            next.
+        progress: Called before each measurement with the number of finished ones, an estimate of all, and the name of
+            the next.
 
     Returns:
-        A document of kind "diagnose", which `json.dumps` takes: "runs", "serialization", "prediction", "findings" (the
-        first would help most) and, if it is not whole, "partial": "interrupted", or why.
+        A document of kind "diagnose" for `json.dumps`: "runs", "serialization", "prediction" and "findings" (the first
+        would help most). "partial" is the reason if the diagnosis is not complete, such as "interrupted".
 
     Raises:
         NoSuchFile: The model, or a file that it names, does not exist.

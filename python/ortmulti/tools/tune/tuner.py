@@ -56,11 +56,11 @@ _ADVICE = ("io_binding", "mimalloc")
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What tuning has found.
+    """The result of `tune`.
 
     Attributes:
-        tuning: The settings, to be written to a file or given to `load` as they are; none, if nothing was better.
-        document: Everything that was measured, as ``ortmulti tune --json`` prints it.
+        tuning: The settings, for a file or for `load`; none if nothing was better.
+        document: All measurements, as ``ortmulti tune --json`` prints them.
     """
 
     tuning: Tuning
@@ -68,10 +68,10 @@ class TuneResult:
 
 
 class TuningInterrupted(KeyboardInterrupt):
-    """Ctrl-C, or a KeyboardInterrupt of another kind, has ended the tuning.
+    """Ctrl-C, or another KeyboardInterrupt, ended the tuning.
 
     Attributes:
-        result: What was confirmed by then, marked as partial.
+        result: The settings confirmed so far, marked as partial.
     """
 
     def __init__(self, result: TuneResult) -> None:
@@ -101,37 +101,36 @@ def tune(
 ) -> TuneResult:
     """Measure which settings make a model better than the defaults on this machine; docs/tune.md says how.
 
-    Every configuration is measured in a process of its own, in turns with the defaults. Nothing of this process is
-    changed.
+    Every configuration is measured in its own process, in turns with the defaults. This process is not changed.
 
     Args:
         model: Path of a model.
-        objective: ``"latency"``: the median time of one request, on the first of the devices; ``"throughput"``: answers
-            a second; ``"creation"``: from the start of a process to the first answer; ``"memory"``: bytes of main
-            memory (proportional set size), or of the GPUs', that the loaded model needs.
-        inputs: The path of an .npz file, which is opened once and not unpickled, or arrays by the inputs' names;
-            default: made from what the model declares.
+        objective: ``"latency"``: the median time of one request, on the first device. ``"throughput"``: answers per
+            second. ``"creation"``: from the start of a process to the first answer. ``"memory"``: bytes of main memory
+            (proportional set size), or of the GPUs' memory, for the loaded model.
+        inputs: The path of an .npz file, which is opened once and not unpickled, or arrays by the inputs' names.
+            Default: random ones that fit the model's declaration.
         devices: As for `load`.
         through: ``"pool"``: `load` and `Pool.run`; ``"session"``: `InferenceSession`, on one device.
-        budget: Seconds, for all but the first look at the model; None: as many as it takes. Default 120.
-        tolerance: By how much floats of the outputs may differ from the defaults', as a part of the output's largest
-            magnitude; default by dtype: 1e-4 for float32 (5e-3 on GPUs), 1e-2 for float16, 1e-9 for float64.
-        only, skip: Names of settings that are tried alone, or left out; also ``"io_binding"`` and ``"mimalloc"``.
+        budget: Seconds for everything except the first look at the model; None: no limit. Default 120.
+        tolerance: Largest difference of float outputs from those of the defaults, as a part of the output's largest
+            magnitude. Default: 1e-4 for float32 (5e-3 on GPUs), 1e-2 for float16, 1e-9 for float64.
+        only, skip: Names of settings to try alone, or to leave out; also ``"io_binding"`` and ``"mimalloc"``.
         exhaustive: Try all combinations instead of searching.
-        out: Where to write the tuning; it is tried before anything is measured. Default: nowhere.
-        clients: Of ``"throughput"``: requests in flight; default: twice the cores, or 8 for each GPU.
-        block_seconds: How long one measurement lasts, of ``"latency"`` (default 0.05) and ``"throughput"`` (0.15).
-        timeout: Seconds in which a candidate has to start, and to answer; default: ten times what the defaults took, at
-            least 20.
-        minimum_gain: The part of the cost below which a gain is none; default 0.01.
-        seed: Of the order of the measurements.
-        progress: Called with a stage and what is done in it.
+        out: The file for the tuning, checked before anything is measured. Default: none.
+        clients: Requests in flight, for ``"throughput"``; default: twice the cores, or 8 for each GPU.
+        block_seconds: Seconds of one measurement, for ``"latency"`` (default 0.05) and ``"throughput"`` (0.15).
+        timeout: Seconds in which a candidate must start, and in which it must answer. Default: ten times the time of
+            the defaults, at least 20.
+        minimum_gain: The smallest part of the cost that counts as a gain; default 0.01.
+        seed: Seed for the order of the measurements.
+        progress: Called with the stage and a text on its progress.
 
     Raises:
-        InvalidArgument, InvalidType: Arguments that cannot be, or contradict each other; or ``out`` cannot be written.
-        NoSuchFile: There is no such model, or no such file of inputs.
+        InvalidArgument, InvalidType: Arguments are not valid or contradict each other, or ``out`` cannot be written.
+        NoSuchFile: The model or the file of inputs does not exist.
         Fail: The model cannot be run with the defaults.
-        TuningInterrupted: Ctrl-C; with what was confirmed by then. ``out`` is written then, too, if that is anything.
+        TuningInterrupted: Ctrl-C. It has the settings confirmed so far; if there are any, ``out`` is written, too.
     """
     path = checks.model(model)
     if not isinstance(path, str):
