@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti import Batching
+from ortmulti.pool import many
 from ortmulti.pool.engine import BackendName
 from tests.support import onnx_models, pools
 from tests.support.backends import on_every_backend
@@ -39,6 +40,34 @@ def test_answers_are_joined_in_order(backend: BackendName) -> None:
     np.testing.assert_array_equal(one, product)
 
 
+@pytest.mark.parametrize("sessions", [1, 2])
+@on_every_backend
+def test_the_size_of_the_runs_grows(backend: BackendName, sessions: int) -> None:
+    arrays = {name: np.tile(array, (400, 1)) for name, array in AB.items()}
+    with ortmulti.load(onnx_models.add_mul(), "cpu", sessions, backend=backend, warmup=True) as pool:
+        total, _, first = pool.map_rows(arrays)
+        assert pool.stats().devices[0].done < 20_000 / 64
+    np.testing.assert_array_equal(total, arrays["a"] + arrays["b"])
+    np.testing.assert_array_equal(first, arrays["a"])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "found"),
+    [
+        (lambda rows: 20e-6 + 1e-6 * rows, 1024),  # runs of a millisecond
+        (lambda rows: 100e-6 * rows * (1 if rows <= 64 else 1.5), 64),  # the caches are full
+        (lambda rows: 10e-3 + 40e-6 * rows, 8192),  # a large model, whose weights are read once a run
+    ],
+)
+def test_the_found_size_is_a_fast_one(seconds: Callable[[int], float], found: int) -> None:
+    size = many.RunSize()
+    for run in range(100):
+        late = 5e-3 if run % 3 == 0 else 0.0  # another process had the processor
+        size.record(size.rows, seconds(size.rows) + late)
+        size.record(1, 1.0)  # the last rows
+    assert size.rows == found
+
+
 @on_every_backend
 def test_no_rows_are_one_empty_run(backend: BackendName) -> None:
     with ortmulti.load(onnx_models.add_mul(), "cpu", backend=backend) as pool:
@@ -57,7 +86,10 @@ def test_runs_of_rows_are_joined_to_batches() -> None:
     with ortmulti.load(onnx_models.add_mul(), "cpu", batching=Batching(10, max_delay_ms=60_000)) as pool:
         [first] = pool.map_rows(["first"], AB, rows=2)
         assert pool.stats().devices[0].runs == 5
+        [again] = pool.map_rows(["first"], AB)
+        assert pool.stats().devices[0].runs == 5 + 5
     np.testing.assert_array_equal(first, AB["a"])
+    np.testing.assert_array_equal(again, AB["a"])
 
 
 @pytest.mark.parametrize(

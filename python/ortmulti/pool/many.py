@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -14,7 +14,10 @@ from ortmulti._runtime import checks
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.pool.futures import PoolFuture
 
-__all__ = ["as_done", "cut_rows", "in_order", "join_rows"]
+if TYPE_CHECKING:
+    from ortmulti import _core
+
+__all__ = ["JoinedRows", "Rows", "RunSize", "as_done", "in_order", "run_rows", "submit_rows"]
 
 Feed: TypeAlias = Mapping[str, Any]
 Submit: TypeAlias = Callable[[Feed], PoolFuture]
@@ -55,69 +58,136 @@ def as_done(submit: Submit, feeds: Iterator[Feed], most: int) -> Iterator[tuple[
             future.cancel()
 
 
-def cut_rows(arrays: object, rows: int) -> tuple[int, Iterator[Feed]]:
-    """Cut arrays into feeds of ``rows`` rows. Arrays without rows give one feed of empty arrays.
+class RunSize:
+    """The number of rows that a run gets, found while the runs are timed.
 
-    Returns:
-        The number of rows, and the feeds.
+    It grows while runs are so short that starting them counts, and then as long as a larger one is faster: past the
+    caches of the processor, or with a GPU's cores all busy, it is not.
+    """
+
+    _FIRST = 32
+    _SHORT, _GAIN, _TRIES = 1e-3, 1.05, 3  # seconds of a run; of rows a second; of a size, as timings vary
+
+    def __init__(self, fixed: int | None = None) -> None:
+        self.rows = self._FIRST if fixed is None else checks.integer("rows", fixed, 1, checks.SIZE_MAX)
+        self._grows = fixed is None
+        self._rates: list[float] = []  # of this size, in rows a second
+        self._most = 0.0  # of smaller sizes
+
+    def record(self, rows: int, seconds: float) -> None:
+        """Take note of a run. Runs of other sizes than the newest tell nothing."""
+        if not self._grows or rows != self.rows:
+            return
+        self._rates.append(rows / max(seconds, 1e-9))
+        most = max(self._rates)
+        if seconds < self._SHORT or most > self._GAIN * self._most:
+            self.rows *= 4 if seconds < self._SHORT / 8 else 2
+            self._rates, self._most = [], max(most, self._most)
+        elif len(self._rates) == self._TRIES:
+            self._grows = False
+            if most < self._most:
+                self.rows //= 2
+
+
+class Rows:
+    """The rows of several arrays.
 
     Raises:
         InvalidType: ``arrays`` is no mapping.
         InvalidArgument: The arrays do not have the same number of rows, or there is no array.
     """
-    checks.integer("rows", rows, 1, checks.SIZE_MAX)
-    if not isinstance(arrays, Mapping):
-        raise InvalidType(f"arrays is a dict of the inputs' names and arrays, not {type(arrays).__name__}")
-    whole = {
-        name: value if isinstance(getattr(value, "shape", None), tuple) else np.asarray(value)
-        for name, value in arrays.items()
-    }
-    shapes = {name: tuple(value.shape) for name, value in whole.items()}
-    counts = {shape[:1] for shape in shapes.values()}
-    if len(counts) != 1 or counts == {()}:
-        found = ", ".join(f"{name!r} {shape}" for name, shape in shapes.items()) or "none"
-        raise InvalidArgument(f"all arrays need the same first dimension, the rows; the shapes are: {found}")
-    [[count]] = counts
 
-    def feeds() -> Iterator[Feed]:
-        for start in range(0, max(count, 1), rows):
-            yield {name: value[start : start + rows] for name, value in whole.items()}
+    def __init__(self, arrays: object) -> None:
+        if not isinstance(arrays, Mapping):
+            raise InvalidType(f"arrays is a dict of the inputs' names and arrays, not {type(arrays).__name__}")
+        self._arrays = {
+            name: value if isinstance(getattr(value, "shape", None), tuple) else np.asarray(value)
+            for name, value in arrays.items()
+        }
+        shapes = {name: tuple(value.shape) for name, value in self._arrays.items()}
+        counts = {shape[:1] for shape in shapes.values()}
+        if len(counts) != 1 or counts == {()}:
+            found = ", ".join(f"{name!r} {shape}" for name, shape in shapes.items()) or "none"
+            raise InvalidArgument(f"all arrays need the same first dimension, the rows; the shapes are: {found}")
+        [[self.count]] = counts
 
-    return count, feeds()
+    def cut(self, size: RunSize) -> Iterator[tuple[range, Feed]]:
+        """Yield the rows of each run and its feed. Arrays without rows give one feed of empty arrays."""
+        start = 0
+        while start < max(self.count, 1):
+            end = min(start + size.rows, self.count)
+            yield range(start, end), {name: value[start:end] for name, value in self._arrays.items()}
+            start = max(end, 1)
 
 
-def join_rows(
-    answers: Iterator[list[Any]], count: int, rows: int, names: Callable[[], Sequence[str]]
-) -> list[np.ndarray[Any, Any]]:
-    """Write the outputs of runs of ``rows`` rows into one array for each output.
+class JoinedRows:
+    """The outputs of all rows, from the outputs of runs in the order of their rows.
 
     Args:
-        answers: A generator of the runs' outputs; it is closed.
         count: Rows of all runs.
         names: Returns the outputs' names, for an error.
-
-    Raises:
-        InvalidArgument: An output is not an array with the run's rows, or its other dimensions differ between runs.
     """
-    joined: list[Any] = []
-    with contextlib.closing(answers):  # type: ignore[type-var]  # generators have `close`
-        for start, answer in zip(range(0, max(count, 1), rows), answers, strict=True):
-            size = min(rows, count - start)
-            if not joined:
-                joined = answer if size == count else [_enlarged(part, count) for part in answer]
-            for index, (whole, part) in enumerate(zip(joined, answer, strict=True)):
-                if not isinstance(part, np.ndarray) or part.shape != (size, *whole.shape[1:]):
-                    found = f"shape {part.shape}" if isinstance(part, np.ndarray) else type(part).__name__
-                    wanted = f"({size}, ...)" if start == 0 else str((size, *whole.shape[1:]))
-                    raise InvalidArgument(
-                        f"output {names()[index]!r} of the run from row {start} on is {found}, not {wanted}: map_rows "
-                        "joins outputs with the inputs' rows; name others in output_names, or use map"
-                    )
-                if part is not whole:
-                    whole[start : start + size] = part
-    return joined
+
+    def __init__(self, count: int, names: Callable[[], Sequence[str]]) -> None:
+        self.outputs: list[Any] = []
+        self._count, self._names = count, names
+
+    def add(self, rows: range, answer: list[Any]) -> None:
+        """Write the outputs of a run into those of all rows.
+
+        Raises:
+            InvalidArgument: An output is not an array with the run's rows, or its other dimensions differ between runs.
+        """
+        if not self.outputs:
+            whole = len(rows) == self._count
+            self.outputs = answer if whole else [_enlarged(part, self._count) for part in answer]
+        for index, (joined, part) in enumerate(zip(self.outputs, answer, strict=True)):
+            if not isinstance(part, np.ndarray) or part.shape != (len(rows), *joined.shape[1:]):
+                found = f"shape {part.shape}" if isinstance(part, np.ndarray) else type(part).__name__
+                wanted = f"({len(rows)}, ...)" if rows.start == 0 else str((len(rows), *joined.shape[1:]))
+                raise InvalidArgument(
+                    f"output {self._names()[index]!r} of the run from row {rows.start} on is {found}, not {wanted}: "
+                    "map_rows joins outputs with the inputs' rows; name others in output_names, or use map"
+                )
+            if part is not joined:
+                joined[rows.start : rows.stop] = part
 
 
 def _enlarged(part: Any, count: int) -> Any:
     """Make an array for one output of all runs. The caller refuses an output that is not an array."""
     return np.empty((count, *part.shape[1:]), part.dtype) if isinstance(part, np.ndarray) else part
+
+
+def run_rows(
+    run: Callable[[Feed], list[Any]], pieces: Iterator[tuple[range, Feed]], size: RunSize, to: JoinedRows
+) -> None:
+    """Run pieces one after another."""
+    for rows, feed in pieces:
+        begin = time.perf_counter()
+        answer = run(feed)
+        size.record(len(rows), time.perf_counter() - begin)
+        to.add(rows, answer)
+
+
+def submit_rows(submit: Submit, pieces: Iterator[tuple[range, Feed]], size: RunSize, most: int, to: JoinedRows) -> None:
+    """Run pieces with at most ``most`` requests pending. Cancel those after a failure."""
+    pending: deque[tuple[range, PoolFuture, _core.PoolRequest | None]] = deque()
+
+    def take() -> None:
+        rows, future, request = pending.popleft()
+        answer = future.result()
+        if request is not None:
+            size.record(len(rows), request.run_seconds())
+        to.add(rows, answer)
+
+    try:
+        for rows, feed in pieces:
+            future = submit(feed)
+            pending.append((rows, future, future._request))
+            if len(pending) >= most:
+                take()
+        while pending:
+            take()
+    finally:
+        for _, future, _ in pending:
+            future.cancel()

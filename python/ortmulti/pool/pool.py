@@ -142,16 +142,8 @@ class Pool(Membership, Closing):
         """
         if input_feed is None:
             output_names, input_feed = None, _feed_alone(output_names)
-        options = self._options(run_options, device, timeout, outputs, trace)
-        while True:
-            core = self._members.core
-            try:
-                results = core.run(output_names, input_feed, *options)
-            except ClosedError:
-                if core is self._members.core:
-                    raise
-                continue  # with the next model
-            return _to_values(results) if outputs == "device" else results
+        results = self._run(output_names, input_feed, self._options(run_options, device, timeout, outputs, trace))
+        return _to_values(results) if outputs == "device" else results
 
     def submit(
         self,
@@ -326,7 +318,7 @@ class Pool(Membership, Closing):
         arrays: Mapping[str, Any] | None = None,
         run_options: RunOptions | None = None,
         *,
-        rows: int = 512,
+        rows: int | None = None,
         device: str | int | Device | None = None,
         timeout: float | None = None,
         trace: bool = False,
@@ -342,8 +334,9 @@ class Pool(Membership, Closing):
             arrays: An array ``[n, ...]`` for each input, all with the same n. Runs use the memory of C-contiguous
                 arrays in place.
             run_options, device, trace: As for `run`.
-            rows: Rows of each run, 1 or more; default 512. The last run has the remaining rows. With n = 0 the model
-                runs once, with empty inputs.
+            rows: Rows of each run, 1 or more; default: found while it runs, from 32 on, by the time of the runs; with
+                batching its ``max_size``. The last run has the remaining rows. With n = 0 the model runs once, with
+                empty inputs.
             timeout: Deadline of the whole call in seconds; default: none.
             lookahead: How many runs are submitted before the first one's outputs are taken; default: two for each that
                 can be under way, with batching two batches.
@@ -359,19 +352,30 @@ class Pool(Membership, Closing):
         """
         if arrays is None:
             output_names, arrays = None, _feed_alone(output_names)
-        count, feeds = many.cut_rows(arrays, rows)
+        found = many.Rows(arrays)
+        size = many.RunSize(self._batch_size if rows is None and self._batch_size > 1 else rows)
         options = self._options(run_options, device, timeout, "numpy", trace)
         end = None if timeout is None else time.monotonic() + timeout
-
-        def submit(feed: Mapping[str, Any]) -> PoolFuture:
-            left = options if end is None else (*options[:2], max(0.0, end - time.monotonic()), *options[3:])
-            return self._submit(output_names, feed, None, True, False, left)
 
         def names() -> Sequence[str]:
             return output_names or [each.name for each in self.get_outputs()]  # type: ignore[return-value]
 
-        most = self._lookahead(lookahead, max(1, self._batch_size // rows))
-        return many.join_rows(many.in_order(submit, feeds, most), count, rows, names)
+        def left() -> tuple[Any, ...]:
+            return options if end is None else (*options[:2], max(0.0, end - time.monotonic()), *options[3:])
+
+        def run(feed: Mapping[str, Any]) -> list[Any]:
+            return self._run(output_names, feed, left())
+
+        def submit(feed: Mapping[str, Any]) -> PoolFuture:
+            return self._submit(output_names, feed, None, True, False, left())
+
+        joined = many.JoinedRows(found.count, names)
+        if lookahead is None and self._members.expected == 1 and self._batch_size == 1:
+            many.run_rows(run, found.cut(size), size, joined)  # another thread would only take turns with this one
+        else:
+            most = self._lookahead(lookahead, max(1, self._batch_size // size.rows))
+            many.submit_rows(submit, found.cut(size), size, most, joined)
+        return joined.outputs
 
     def warmup(self, warmup: Warmup | None = None) -> None:
         """Run every session, all at the same time and past the queue, so that the first requests find them warm.
@@ -426,6 +430,15 @@ class Pool(Membership, Closing):
         run_options = to_run_options(run_options)
         extras = self._members.extras(run_options, _on_device(outputs), trace)
         return (run_options, _name(device), _timeout(timeout), *extras)
+
+    def _run(self, output_names: object, input_feed: Mapping[str, Any], options: tuple[Any, ...]) -> list[Any]:
+        while True:
+            core = self._members.core
+            try:
+                return core.run(output_names, input_feed, *options)
+            except ClosedError:
+                if core is self._members.core:
+                    raise  # else with the next model
 
     def _submit(
         self,
