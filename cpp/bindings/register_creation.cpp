@@ -68,14 +68,18 @@ SharedWeights make_weights(const WeightList& list, const std::shared_ptr<Prefetc
   return {std::make_shared<WeightPlan>(plan_weights(list)), prefetch, loader, fill};
 }
 
-CreationRequest make_request(const py::object& model, const std::vector<std::vector<ProviderArgument>>& sessions,
-                             const SessionOptions& options, const std::string& serialize,
-                             const std::optional<SharedWeights>& weights, bool one_session_on_cpu, bool keep_going,
+CreationRequest make_request(const py::object& model, const py::str& made_of,
+                             const std::vector<std::vector<ProviderArgument>>& sessions, const SessionOptions& options,
+                             const std::string& serialize, const std::optional<SharedWeights>& weights,
+                             const py::str& save_optimized, bool one_session_on_cpu, bool keep_going,
                              const std::shared_ptr<Timeline>& timeline,
                              const std::shared_ptr<CudaStartup::Hold>& hold) {
   CreationRequest request;
   request.model =
       PyUnicode_Check(model.ptr()) != 0 ? ModelSource::from_path(from_path(model.cast<py::str>())) : from_buffer(model);
+  if (request.model.in_memory) {
+    request.model.path = from_path(made_of);
+  }
   for (const auto& providers : sessions) {
     auto& target = request.sessions.emplace_back();
     for (const auto& [name, values] : providers) {
@@ -85,6 +89,7 @@ CreationRequest make_request(const py::object& model, const std::vector<std::vec
   request.options = options;
   request.serialize = to_serialize(serialize);
   request.weights = weights;
+  request.save_optimized = from_path(save_optimized);
   request.one_session_on_cpu = one_session_on_cpu;
   request.keep_going = keep_going;
   request.timeline = timeline;
@@ -231,9 +236,10 @@ void register_creation(py::module_& module) {
       .def(py::init(&make_weights), py::arg("list"), py::kw_only(), py::arg("prefetch") = py::none(),
            py::arg("loader") = LoaderOptions{}, py::arg("fill") = true);
   py::class_<CreationRequest>(module, "CreationRequest")
-      .def(py::init(&make_request), py::kw_only(), py::arg("model"), py::arg("sessions"), py::arg("options"),
-           py::arg("serialize") = "automatic", py::arg("weights") = py::none(), py::arg("one_session_on_cpu") = false,
-           py::arg("keep_going") = false, py::arg("timeline") = py::none(), py::arg("hold") = py::none());
+      .def(py::init(&make_request), py::kw_only(), py::arg("model"), py::arg("made_of") = "", py::arg("sessions"),
+           py::arg("options"), py::arg("serialize") = "automatic", py::arg("weights") = py::none(),
+           py::arg("save_optimized") = "", py::arg("one_session_on_cpu") = false, py::arg("keep_going") = false,
+           py::arg("timeline") = py::none(), py::arg("hold") = py::none());
   module.def("create_sessions", &create_sessions, py::arg("request"), py::arg("listener") = py::none());
   module.def("concurrent_creation_stressed", &concurrent_creation_stressed, py::arg("onnxruntime_version"));
 }

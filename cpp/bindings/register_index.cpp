@@ -32,6 +32,8 @@ void register_index(py::module_& module) {
       .def_readonly("overridable", &Initializer::overridable);
   py::class_<ModelIndex>(module, "ModelIndex")
       .def_property_readonly("initializers", [](const ModelIndex& index) { return index.initializers; })
+      .def_readonly("nodes", &ModelIndex::nodes)
+      .def_property_readonly("weight_bytes", [](const ModelIndex& index) { return total_bytes(index.initializers); })
       .def_property_readonly("operators",
                              [](const ModelIndex& index) {
                                py::set operators;

@@ -194,22 +194,52 @@ void register_weights(py::module_& module) {
       },
       py::arg("model"), py::arg("relocations"));
   module.def(
+      "put_weights_outside",
+      [](const py::str& model) {
+        const std::string path = from_path(model);
+        OutsideModel outside;
+        {
+          const ReleaseGil nogil;
+          outside = put_weights_outside(path);
+        }
+        return py::make_tuple(py::bytes(outside.bytes), to_str(outside.folder), std::move(outside.weights));
+      },
+      py::arg("model"));
+  module.def(
+      "changed_weights",
+      [](const py::str& saved, const py::str& original, const py::str& data_folder, const WeightList& given) {
+        const std::array<std::string, 3> paths = {from_path(saved), from_path(original), from_path(data_folder)};
+        std::vector<std::string> changed;
+        {
+          const ReleaseGil nogil;  // nobody changes the list
+          changed = changed_weights(paths[0], paths[1], paths[2], given);
+        }
+        py::list names;
+        for (const std::string& name : changed) {
+          names.append(to_str(name));
+        }
+        return names;
+      },
+      py::arg("saved"), py::arg("original"), py::arg("data_folder"), py::arg("given"));
+  module.def(
       "split_optimized_model",
       [](const py::str& saved, const py::str& original, const py::str& data_folder, const py::str& folder,
-         const py::iterable& unshared) {
+         const py::iterable& unshared, const py::object& poll) {
         const std::array<std::string, 4> paths = {from_path(saved), from_path(original), from_path(data_folder),
                                                   from_path(folder)};
         std::set<std::string> names;
         for (const py::handle name : unshared) {
           names.insert(from_str(name.cast<py::str>()));
         }
-        auto split = interruptible<SplitModel>([&](const std::atomic<bool>& stop) {
-          return split_optimized_model(paths[0], paths[1], paths[2], paths[3], names, &stop);
-        });
+        auto split = interruptible<SplitModel>(
+            [&](const std::atomic<bool>& stop) {
+              return split_optimized_model(paths[0], paths[1], paths[2], paths[3], names, &stop);
+            },
+            poll);
         return std::pair(std::move(split.weights), split.own_bytes);
       },
       py::arg("saved"), py::arg("original"), py::arg("data_folder"), py::arg("folder"),
-      py::arg("unshared") = py::tuple());
+      py::arg("unshared") = py::tuple(), py::arg("poll") = py::none());
   module.def("open_nofollow", &open_nofollow, py::arg("path"), py::arg("flags"));
   module.def(
       "file_checksum",

@@ -12,15 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti import _core
 from ortmulti._create.creation import Creation
 from ortmulti._create.request import CreationRequest
+from ortmulti._create.sharing import why_not_worth_it
 from ortmulti._runtime import startup
 from ortmulti.cache import Cache, CacheRequest, Entry, StagedEntry, compute_capability, key_of
 from ortmulti.devices import Device
-from tests.cache.test_optimized_build import CPU
+from ortmulti.tools.models import sample_inputs
+from tests.cache.test_optimized_build import CPU, PROTOS, run_ordinary, same_bits, write
 from tests.support import onnx_models
 from tests.support.cached_models import add_endless_file
 from tests.support.processes import check_child
@@ -57,13 +60,82 @@ def test_what_is_made_once_is_found(tmp_path: Path, cache: Cache, in_memory: boo
     assert cache.entries() == []
     spans, not_shared = load(model)
     assert not_shared == []
-    assert {"find optimized model", "optimize model", "publish optimized model"} <= set(spans)
+    assert {"find optimized model", "publish optimized model"} <= set(spans)
+    assert ("optimize model" in spans) == in_memory  # of a file, the sessions do it themselves
     for optimize in ("auto", "offline"):
         spans, not_shared = load(model, optimize=optimize)
         assert not_shared == []
         assert "find optimized model" in spans
-        assert "optimize model" not in spans
+        assert not {"optimize model", "publish optimized model"} & set(spans)
     assert len(cache.entries()) == 1
+
+
+@pytest.mark.parametrize("how", ["external", "inline"])
+@pytest.mark.parametrize("name", PROTOS)
+def test_the_first_load_and_the_next_compute_the_same_bits(
+    tmp_path: Path, cache: Cache, caplog: pytest.LogCaptureFixture, name: str, how: str
+) -> None:
+    model = write(tmp_path / "model", PROTOS[name](), how)
+    assert isinstance(model, str)
+    feeds = sample_inputs(model, 3)
+    both = [feeds, {**feeds, "c": np.array(~feeds["c"])}] if "c" in feeds else [feeds]
+    expected = [run_ordinary(model, each) for each in both]
+    log = logging.getLogger("ortmulti.onnxruntime")
+    with caplog.at_level(logging.INFO, log.name):
+        for source in ("made", "found"):
+            creation = Creation(CreationRequest(model))
+            creation._providers, creation.devices = [list(CPU)] * 2, [Device("cpu")]
+            creation._create_over_entry()
+            for session in creation.sessions.values():
+                assert all(map(same_bits, [session.run(None, each) for each in both], expected)), source
+                session.close()
+            assert creation.timeline.not_shared == []
+    [stored] = cache.entries()
+    assert {path.name for path in stored.folder.iterdir()} - {"weights.bin"} == {
+        "manifest.json",
+        "model.onnx",
+        "shared",
+    }
+    assert [path.name for path in (cache.folder / "staging").iterdir()] == []
+    assert not any("Serializing optimized model" in record.getMessage() for record in caplog.records)
+
+
+def test_a_weight_that_the_optimization_changes_under_its_name_is_noticed(tmp_path: Path) -> None:
+    model = write(tmp_path / "model", PROTOS["with_changed_constants"](), "external")
+    creation = Creation(CreationRequest(model))
+    creation._providers, creation.devices = [list(CPU)], [Device("cpu")]
+    creation._create_over_entry()
+    spans = [span.name for span in creation.timeline.spans]
+    assert "the model is optimized before its sessions: that changes the weight c" in spans
+    assert "optimize model" in spans
+
+
+@pytest.mark.parametrize("linked", ["model", "both"])
+def test_a_model_behind_links_is_made_and_found(tmp_path: Path, cache: Cache, linked: str) -> None:
+    """As the caches of model hubs keep them: links in one folder, the files in another."""
+    proto = onnx_models.matmul_proto()
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"
+    snapshot.mkdir()
+    write(blobs, proto, "inline" if linked == "model" else "external")
+    names = ["model.onnx"] if linked == "model" else ["model.onnx", "model.data"]
+    for name in names:
+        (blobs / name).rename(blobs / f"0{name}")
+        (snapshot / name).symlink_to(blobs / f"0{name}")
+    model = str(snapshot / "model.onnx")
+    assert load(model)[1] == []
+    assert "publish optimized model" not in load(model)[0]
+    assert len(cache.entries()) == 1
+
+
+def test_a_graph_too_large_for_its_weights_is_loaded_by_each_session(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Neg", [f"v{i}"], [f"v{i + 1}"]) for i in range(3000)]
+    value = (TensorProto.FLOAT, [3, 64])
+    large = onnx_models.model(nodes, [("v0", *value)], [("v3000", *value)])
+    (tmp_path / "large.onnx").write_bytes(large.SerializeToString())
+    for model in (large.SerializeToString(), str(tmp_path / "large.onnx")):
+        assert why_not_worth_it(model, 1) == "0.0 MB of weights are too little to share for a graph of 3000 nodes"
+    assert why_not_worth_it(onnx_models.matmul(), 1) == ""
+    assert why_not_worth_it(b"no model", 1) == ""
 
 
 def test_a_damaged_entry_is_made_anew(tmp_path: Path, cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
@@ -77,7 +149,7 @@ def test_a_damaged_entry_is_made_anew(tmp_path: Path, cache: Cache, caplog: pyte
         load(model, optimize="offline")
     assert "is damaged" in caplog.text
     assert cache.entries() == []
-    assert "optimize model" in load(model)[0]
+    assert "publish optimized model" in load(model)[0]
     assert len(cache.entries()) == 1
 
 

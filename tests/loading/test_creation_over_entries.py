@@ -53,7 +53,7 @@ class Listener:
 class Noted(Creation):
     """A creation whose sessions go to a listener."""
 
-    def __init__(self, model: str, listener: Listener) -> None:
+    def __init__(self, model: str | bytes, listener: Listener) -> None:
         super().__init__(CreationRequest(model), listener.timeline, keep_going=listener.keep_going)
         self.listener = listener
 
@@ -85,7 +85,7 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Listener:
     return made
 
 
-def load(model: str, listener: Listener, sessions: int = 3) -> None:
+def load(model: str | bytes, listener: Listener, sessions: int = 3) -> None:
     creation = Noted(model, listener)
     creation._providers, creation.devices = [list(CPU)] * sessions, [Device("cpu")]
     creation._create_over_entry()
@@ -95,10 +95,48 @@ def load(model: str, listener: Listener, sessions: int = 3) -> None:
         session.close()
 
 
-def test_sessions_over_a_new_entry_are_given_out_once_it_is_published(model: str, listener: Listener) -> None:
-    load(model, listener)
+def test_sessions_over_a_new_entry_are_given_out_once_it_is_published(listener: Listener) -> None:
+    load(onnx_models.matmul(), listener)
     assert {index for _, index, _ in listener.news} == {0, 1, 2}
     assert all("published" in done for _, _, done in listener.news)
+
+
+def test_sessions_that_optimize_are_given_out_once_they_are_known_to_be_right(
+    model: str, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = _core.changed_weights
+
+    def noted(*arguments: Any) -> list[str]:
+        listener.done.append("checked")
+        return changed(*arguments)
+
+    monkeypatch.setattr(_core, "changed_weights", noted)
+    load(model, listener)
+    assert {index for _, index, _ in listener.news} == {0, 1, 2}
+    assert all(done == ["checked"] for _, _, done in listener.news)
+    assert listener.done == ["checked", "published"]
+
+
+def test_sessions_that_optimize_and_are_not_right_are_not_given_out(
+    model: str, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created: list[_core.Session] = []
+    ready = Creation.ready
+
+    def note(creation: Creation, index: int, session: _core.Session) -> None:
+        created.append(session)
+        ready(creation, index, session)
+
+    monkeypatch.setattr(Creation, "ready", note)
+    monkeypatch.setattr(_core, "changed_weights", lambda *_: ["weight0"])
+    load(model, listener)
+    assert len(created) == 6
+    assert all(session.closed() for session in created[:3])
+    assert listener.sessions == created[3:]
+    assert all("published" in done for _, _, done in listener.news)
+    assert "the model is optimized before its sessions: that changes the weight weight0" in [
+        span.name for span in listener.timeline.spans
+    ]
 
 
 def test_sessions_over_an_entry_are_given_out_once_it_is_verified(model: str, listener: Listener) -> None:
@@ -120,7 +158,9 @@ def test_of_a_damaged_entry_nothing_is_given_out(model: str, listener: Listener,
     listener.done.clear()
     load(model, listener)
     assert len(listener.news) == 3
-    assert all("published" in done for _, _, done in listener.news)
+    assert listener.done == ["published"]
+    [stored] = cache.entries()
+    assert (stored.folder / "model.onnx").read_bytes() == content
 
 
 def test_one_that_fails_beside_others_is_told(model: str, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +187,7 @@ def test_failures_of_all_are_not_told_but_raised(
     assert listener.news == []
 
 
-def test_what_was_not_given_out_is_closed(model: str, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_given_out_is_closed(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     created: list[_core.Session] = []
     ready = Creation.ready
 
@@ -161,7 +201,7 @@ def test_what_was_not_given_out_is_closed(model: str, listener: Listener, monkey
     monkeypatch.setattr(Creation, "ready", note)
     monkeypatch.setattr(StagedEntry, "publish", fail)
     with pytest.raises(Damaged):
-        load(model, listener)
+        load(onnx_models.matmul(), listener)
     assert len(created) == 3
     assert all(session.closed() for session in created)
     assert listener.news == []

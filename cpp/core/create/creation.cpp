@@ -226,8 +226,12 @@ bool Creation::weights_may_be_read() {
 std::shared_ptr<Session> Creation::create_session(std::size_t index) {
   const Device& device = devices_[index];
   const auto make = [&](const Session::Weights& weights) {
-    return std::make_shared<Session>(runtime_, request_.model, options_for(device), request_.sessions[index],
-                                     timeline_.get(), weights);
+    SessionOptions options = options_for(device);
+    if (index == 0 && !request_.save_optimized.empty()) {
+      options.optimized_model_filepath = request_.save_optimized;
+    }
+    return std::make_shared<Session>(runtime_, request_.model, options, request_.sessions[index], timeline_.get(),
+                                     weights);
   };
   if (!request_.weights) {
     if (device.is_cuda()) {
@@ -241,7 +245,9 @@ std::shared_ptr<Session> Creation::create_session(std::size_t index) {
   } else {
     const std::size_t place = loader_->index_of(device.index);
     // Where nothing reads the weights before the first run, the session is created while they are still on their way.
-    const bool early = !request_.weights->fill || !weights_may_be_read();
+    // Which operators an optimization makes is not known before.
+    const bool optimizes = request_.options.graph_optimization_level != ORT_DISABLE_ALL;
+    const bool early = !request_.weights->fill || (!optimizes && !weights_may_be_read());
     session = make([&] {
       if (!early) {
         loader_->wait_filled(place);

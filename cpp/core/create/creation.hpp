@@ -31,6 +31,8 @@ struct CreationRequest {
   SessionOptions options;
   Serialize serialize = Serialize::automatic;
   std::optional<SharedWeights> weights;
+  /// Where the first session saves its optimized model, whose weights it uses all the same; empty: nowhere.
+  std::string save_optimized;
   bool one_session_on_cpu = false;          ///< The sessions on the CPU are handles of one ONNX Runtime session.
   bool keep_going = false;                  ///< One session's failure is not that of the others.
   std::shared_ptr<CudaStartup::Hold> hold;  ///< Released where the others must not wait for the first one any more.

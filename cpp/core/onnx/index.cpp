@@ -193,6 +193,7 @@ class Indexer {
       if (standard && node.type == "Constant") {
         index_.constants.insert(node.outputs.begin(), node.outputs.end());
       }
+      ++index_.nodes;
       index_.operators.insert(standard ? node.type : node.domain + ":" + node.type);
       nodes_.pop_back();
     } else if (kind == OnnxMessage::attribute) {

@@ -35,6 +35,7 @@ struct Initializer {
 /// What is to know about a model before its weights are read.
 struct ModelIndex {
   std::vector<Initializer> initializers;
+  std::uint64_t nodes = 0;  ///< Of all graphs and functions.
   /// Of all graphs and functions: "MatMul", or with its domain "com.microsoft:MatMulNBits".
   std::set<std::string> operators;
   /// Names of what ONNX Runtime turns into initializers while loading: outputs of Constant nodes, sparse initializers.

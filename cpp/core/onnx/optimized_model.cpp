@@ -272,4 +272,34 @@ SplitModel split_optimized_model(const std::string& saved, const std::string& or
   return Splitter(saved, original, data_folder, folder, stop).split(unshared);
 }
 
+std::vector<std::string> changed_weights(const std::string& saved, const std::string& original,
+                                         const std::string& data_folder, const WeightList& given) {
+  std::map<std::string, const Weight*> weights;
+  for (const Weight& weight : given.weights) {
+    weights.emplace(weight.name, &weight);
+  }
+  const ModelIndex index = index_model_file(identify_file(saved));
+  ExternalFiles files(data_folder, original);
+  std::vector<std::string> changed;
+  for (const Initializer& found : index.initializers) {
+    const auto at = weights.find(found.name);
+    if (at == weights.end()) {
+      continue;
+    }
+    const Weight& weight = *at->second;
+    const bool same = found.storage == Storage::external && files.find(found) == given.files[weight.file] &&
+                      found.offset == weight.offset && found.length == weight.length &&
+                      found.data_type == weight.data_type && found.shape == weight.shape;
+    if (!same) {
+      changed.push_back(found.name);
+    }
+  }
+  for (const std::string& name : index.constants) {
+    if (weights.count(name) != 0) {
+      changed.push_back(name);
+    }
+  }
+  return changed;
+}
+
 }  // namespace ortmulti

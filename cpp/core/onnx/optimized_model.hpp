@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "core/onnx/weight_list.hpp"
 
@@ -31,5 +32,10 @@ constexpr const char* split_shared_file = "shared";
 SplitModel split_optimized_model(const std::string& saved, const std::string& original, const std::string& data_folder,
                                  const std::string& folder, const std::set<std::string>& unshared,
                                  const std::atomic<bool>* stop = nullptr);
+
+/// Names of those `given` weights of the `original` model that are initializers of the model `saved` too, and not the
+/// same bytes in the same place: an optimizer may change an initializer and leave its name. Throws Error.
+std::vector<std::string> changed_weights(const std::string& saved, const std::string& original,
+                                         const std::string& data_folder, const WeightList& given);
 
 }  // namespace ortmulti

@@ -1,13 +1,19 @@
 #include "core/onnx/rewrite.hpp"
 
+#include <algorithm>
 #include <map>
+#include <memory>
+#include <set>
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/onnx/index.hpp"
 #include "core/onnx/wire.hpp"
 
 namespace ortmulti {
 namespace {
+
+constexpr int int64 = 7;  // ONNX's TensorProto.DataType
 
 void append_varint(std::string& out, std::uint64_t value) {
   for (; value > 0x7F; value >>= 7U) {
@@ -146,10 +152,9 @@ class Writing {
   std::size_t relocated_ = 0;
 };
 
-}  // namespace
-
-std::string relocate_initializers(const unsigned char* model, std::size_t size,
-                                  const std::vector<Relocation>& relocations) {
+// `open` gives the model's bytes anew, for each of the two passes.
+template <typename Open>
+std::string relocate(const Open& open, const std::vector<Relocation>& relocations) {
   Relocations by_index;
   for (const Relocation& relocation : relocations) {
     if (!by_index.emplace(relocation.initializer, &relocation).second) {
@@ -157,16 +162,57 @@ std::string relocate_initializers(const unsigned char* model, std::size_t size,
                   "initializer " + std::to_string(relocation.initializer) + " is moved twice");
     }
   }
-  ModelBytes bytes(model, size);
+  ModelBytes bytes = open();
   Measuring measuring(by_index);
   OnnxWalk<Measuring>(measuring).model(bytes);
   if (!by_index.empty() && by_index.rbegin()->first >= measuring.initializers) {
     throw Error(ErrorKind::invalid_argument, "there is no initializer " + std::to_string(by_index.rbegin()->first) +
                                                  ": the model has " + std::to_string(measuring.initializers));
   }
+  ModelBytes again = open();
   Writing writing(by_index, measuring);
-  OnnxWalk<Writing>(writing).model(bytes);
+  OnnxWalk<Writing>(writing).model(again);
   return std::move(writing.out);
+}
+
+}  // namespace
+
+std::string relocate_initializers(const unsigned char* model, std::size_t size,
+                                  const std::vector<Relocation>& relocations) {
+  return relocate([&] { return ModelBytes(model, size); }, relocations);
+}
+
+OutsideModel put_weights_outside(const std::string& model_path) {
+  OutsideModel result;
+  result.weights = shareable_weights(model_path);
+  const FileIdentity model = result.weights.files.front();
+  result.folder = folder_of(model.path);
+  const std::unique_ptr<const InputFile> file = open_listed(model);
+  const ModelIndex index = index_model(ModelBytes(*file));
+  const bool links = !external_locations(index).empty() && real_path(folder_of(model_path)) != result.folder;
+  const std::string location = model.path.substr(model.path.rfind('/') + 1);
+  std::vector<Relocation> relocations;
+  std::set<std::string> staying;
+  for (std::size_t i = 0; i < index.initializers.size(); ++i) {
+    const Initializer& initializer = index.initializers[i];
+    if (initializer.storage != Storage::inline_bytes || initializer.length < min_shared_bytes) {
+      continue;
+    }
+    if (links || initializer.data_type == int64) {
+      staying.insert(initializer.name);
+    } else {
+      relocations.push_back({i, location, initializer.offset, initializer.length});
+    }
+  }
+  std::vector<Weight>& weights = result.weights.weights;
+  weights.erase(std::remove_if(weights.begin(), weights.end(),
+                               [&](const Weight& weight) { return staying.count(weight.name) != 0; }),
+                weights.end());
+  if (!relocations.empty()) {
+    result.bytes = relocate([&] { return ModelBytes(*file); }, relocations);
+  }
+  check_open(*file, model);
+  return result;
 }
 
 }  // namespace ortmulti

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "core/onnx/weight_list.hpp"
+
 namespace ortmulti {
 
 /// Where an initializer's bytes are to be from now on.
@@ -20,5 +22,17 @@ struct Relocation {
 /// not there or is moved twice.
 std::string relocate_initializers(const unsigned char* model, std::size_t size,
                                   const std::vector<Relocation>& relocations);
+
+/// A model file whose weights all lie outside of its graph.
+struct OutsideModel {
+  std::string bytes;  ///< The model, whose external data lies in `folder`; empty where the file itself is that already.
+  std::string folder;  ///< Absolute, without symbolic links.
+  WeightList weights;  ///< The file's shareable_weights(), without those that stay in the model.
+};
+
+/// Makes the shareable weights within a model file external data of the same file, which is not changed. 64-bit
+/// integers stay, since they may be shapes; and all, where the file and its external data lie in different folders.
+/// Throws Error, as shareable_weights().
+OutsideModel put_weights_outside(const std::string& model_path);
 
 }  // namespace ortmulti

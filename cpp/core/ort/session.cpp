@@ -107,7 +107,7 @@ ModelSource ModelSource::from_bytes(const void* bytes, std::size_t size, std::sh
 }
 
 std::string ModelSource::describe() const {
-  return in_memory ? "a model of " + std::to_string(size) + " bytes" : "'" + path + "'";
+  return in_memory && path.empty() ? "a model of " + std::to_string(size) + " bytes" : "'" + path + "'";
 }
 
 Device device_of(const std::vector<Provider>& providers) {

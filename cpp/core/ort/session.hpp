@@ -28,7 +28,7 @@ namespace ortmulti {
 /// A model: a file, or bytes that `owner` keeps alive.
 struct ModelSource {
   bool in_memory = false;
-  std::string path;  ///< Unless in memory.
+  std::string path;  ///< In memory: that of the file which the bytes were made of, if of any.
   const void* bytes = nullptr;
   std::size_t size = 0;
   std::shared_ptr<const void> owner;

@@ -19,6 +19,8 @@ constexpr std::string_view used_prefix = "Using user supplied initializer with n
 constexpr std::string_view used_suffix = ").";
 constexpr std::string_view refused_prefix = "Cannot use user supplied initializer with name: (";
 constexpr std::string_view refused_suffix = ") because the ORT planned memory location";
+// That what a session saves is for this hardware alone, which is what it is made for here.
+constexpr std::string_view saving_prefix = "Serializing optimized model with Graph Optimization level";
 
 // Follows the user's logid: these two characters, a digit for the user's severity, a number in letters. ONNX Runtime
 // may add ":" and a run's tag. Short, so that names which fit into a std::string without allocation often still do.
@@ -140,7 +142,8 @@ bool pass_on(LogRecord& record) {
     }
   }
   // The user did not supply the weight, so that its refusal is no warning to the user.
-  if ((refused ? ORT_LOGGING_LEVEL_INFO : record.severity) < found->severity) {
+  const bool saving = record.message.compare(0, saving_prefix.size(), saving_prefix) == 0;
+  if ((refused || saving ? ORT_LOGGING_LEVEL_INFO : record.severity) < found->severity) {
     return false;
   }
   const std::string text = record.logger.substr(found->begin, found->end - found->begin);

@@ -22,6 +22,8 @@ def create(
     *,
     serialize: Serialize | None = None,
     weights: _core.SharedWeights | None = None,
+    made_of: str = "",
+    save_optimized: str = "",
     one_session_on_cpu: bool = False,
     keep_going: bool = False,
     timeline: Timeline | None = None,
@@ -35,6 +37,8 @@ def create(
             ``bytes_loaded(bytes, total)``; ``poll()``, in short intervals. What they raise ends the creation.
         serialize: Which creations wait for each other.
         weights: Weights to use together instead of each session's own.
+        made_of: For messages, the file of which a model in memory was made.
+        save_optimized: Where the first session saves its optimized model.
         one_session_on_cpu: Whether those on the CPU are handles of one ONNX Runtime session.
         keep_going: Whether the others are still wanted when one has failed.
         timeline: Where the spans go; default: a new one.
@@ -51,6 +55,8 @@ def create(
                 options=options,
                 serialize=serialize or "automatic",
                 weights=weights,
+                made_of=made_of,
+                save_optimized=save_optimized,
                 one_session_on_cpu=one_session_on_cpu,
                 keep_going=keep_going,
                 timeline=None if timeline is None else timeline._core,

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortmulti import _core
@@ -15,6 +16,7 @@ from ortmulti import providers as _providers
 from ortmulti._create import core_sessions
 from ortmulti._create.model_additions import replacing_weights
 from ortmulti._create.request import CheckedModel, CreationRequest, Progress, core_options, without_optimization
+from ortmulti._create.sharing import why_not_worth_it
 from ortmulti._runtime import prewarm, startup
 from ortmulti._runtime.threads import Task
 from ortmulti.devices import Device, parse_devices
@@ -84,7 +86,7 @@ class Creation:
         self._ready: dict[int, _core.Session] = {}
         self._failures: list[tuple[int, BaseException]] = []
         self._confirmed = False
-        self._confirm: Callable[[], object] | None = None
+        self._confirm: Callable[[int], bool] | None = None
 
     # For who takes the sessions.
 
@@ -107,8 +109,7 @@ class Creation:
         """A session can run."""
         self._ready[index] = session
         if not self._confirmed and self._confirm is not None:
-            self._confirm()
-            self._confirmed = True
+            self._confirmed = self._confirm(index)
         if self._confirmed:
             self._hand_on()
 
@@ -174,6 +175,8 @@ class Creation:
             self._create_native(reason)
         elif request.optimize == "never" or level == GraphOptimizationLevel.ORT_DISABLE_ALL:
             self._create_over_model(weights)
+        elif request.optimize == "auto" and (reason := why_not_worth_it(request.model, request.sessions_per_device)):
+            self._create_native(reason)
         else:
             self._create_over_entry()
 
@@ -184,6 +187,10 @@ class Creation:
             yield
         finally:
             self.timeline.add(name, start, time.monotonic_ns())
+
+    def _state(self, text: str) -> None:
+        now = time.monotonic_ns()
+        self.timeline.add(text, now, now)
 
     def _begin_reading(self, path: str) -> _core.WeightList | None:
         """Lists the model's weights and has their files brought into memory while the driver starts."""
@@ -242,8 +249,7 @@ class Creation:
     def _create_native(self, reason: str = "", **more: Any) -> None:
         """Each session loads the model by itself, for a reason where the weights were to be shared."""
         if reason:
-            now = time.monotonic_ns()
-            self.timeline.add(f"not shared: {reason}", now, now)
+            self._state(f"not shared: {reason}")
             LOGGER.info("each session loads the model by itself: %s", reason)
         self._confirmed = True
         self._create(self.request.model, self._options, **more)
@@ -266,7 +272,9 @@ class Creation:
         wanted = cache.CacheRequest(request.model, self._providers[0], request.options, self.devices, self._span)
         try:
             wanted.find_or_build(
-                self._over_found, lambda staged: self._over_new(wanted, staged), offline=request.optimize == "offline"
+                self._over_found,
+                lambda staged: self._without_entry(wanted, staged),
+                offline=request.optimize == "offline",
             )
         except NotOptimizable as problem:
             self._create_native(str(problem))
@@ -293,11 +301,15 @@ class Creation:
             else:
                 verified.set_result(None)
 
+        def verified_now(_: int) -> bool:
+            verified.result()
+            return True
+
         task = Task(verify, "ortmulti-verify")
         with entry:
             try:
                 task.start()
-                self._confirm = verified.result
+                self._confirm = verified_now
                 self._over_verified(entry, verified)
             except BaseException:
                 self._close()
@@ -320,6 +332,87 @@ class Creation:
             if isinstance(problem, _NOT_LOADABLE):
                 raise cache.not_loadable(problem) from problem
             raise
+
+    def _without_entry(self, wanted: cache.CacheRequest, staged: cache.StagedEntry) -> None:
+        """Has the sessions optimize the model themselves, over shared weights, or optimizes it before."""
+        try:
+            if self._over_outside(wanted, staged):
+                return
+        except BaseException:
+            staged.discard()
+            raise
+        self._close()
+        staged.signature = None
+        self._over_new(wanted, staged)
+
+    def _over_outside(self, wanted: cache.CacheRequest, staged: cache.StagedEntry) -> bool:
+        """The sessions optimize the model themselves, over shared weights. What the first one has made of it shows
+        whether they are right, and becomes the entry.
+
+        Returns:
+            False where they cannot do that, or are not right.
+        """
+        from ortmulti import cache
+
+        model = self.request.model
+        settings = ("ep.", "session.optimized_model")  # about saved models themselves
+        if not isinstance(model, str) or any(key.startswith(settings) for key in self._options.config_entries):
+            return False
+        with self._span("index model"):
+            content, folder, weights = _core.put_weights_outside(model)
+        if not weights.weights:
+            return False
+        options = self._options
+        if content:
+            options = options.copy()
+            options.config_entries = {**options.config_entries, cache.DATA_FOLDER: folder}
+        else:
+            folder = str(Path(model).parent)
+        refused: set[str] = set()
+
+        def unchanged(index: int) -> bool:
+            if index != 0:
+                return False
+            with self._span("check optimized model"):
+                first = self._ready[0]
+                refused.update(first.weight_use()[1])
+                changed = set(_core.changed_weights(str(staged.saved), model, folder, weights)) - refused
+                staged.signature = cache.signature(first)
+            if changed:
+                self._state(f"the model is optimized before its sessions: that changes the weight {min(changed)}")
+            return not changed
+
+        self._state("each session optimizes the model, over shared weights; the next load has the cache entry")
+        staged.saved.parent.mkdir(mode=0o700)
+        self._confirm = unchanged
+        try:
+            self._create(content or model, options, weights, made_of=model, save_optimized=str(staged.saved))
+        except _NOT_LOADABLE as problem:
+            if self._confirmed:
+                raise
+            self._state(f"the model is optimized before its sessions: {problem}")
+        finally:
+            self._confirm = None
+        if self._confirmed:
+            cache.keep(staged, lambda poll: self._finish(wanted, staged, sorted(refused), folder, poll))
+        return self._confirmed
+
+    def _finish(
+        self,
+        wanted: cache.CacheRequest,
+        staged: cache.StagedEntry,
+        refused: Sequence[str],
+        folder: str,
+        poll: Callable[[], object],
+    ) -> None:
+        """Makes an entry of what a session has saved."""
+        from ortmulti import cache
+
+        with self._span("publish optimized model"):
+            cache.build(
+                staged, wanted.model, wanted.providers, wanted.options, refused, data_folder=folder, poll=poll
+            ).close()
+            staged.publish().close()
 
     def _over_new(self, wanted: cache.CacheRequest, staged: cache.StagedEntry) -> None:
         """Optimizes the model, creates the sessions over the result, and publishes that once they are there."""

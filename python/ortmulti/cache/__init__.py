@@ -5,9 +5,11 @@ from __future__ import annotations
 from ortmulti.cache.build import CacheRequest, build, entry_options, not_loadable, signature
 from ortmulti.cache.entries import Cache, StagedEntry
 from ortmulti.cache.entry import Damaged, Entry
-from ortmulti.cache.key import CacheKey, compute_capability, key_of
+from ortmulti.cache.key import DATA_FOLDER, CacheKey, compute_capability, key_of
+from ortmulti.cache.later import keep, wait_for_entries
 
 __all__ = [
+    "DATA_FOLDER",
     "Cache",
     "CacheKey",
     "CacheRequest",
@@ -17,7 +19,9 @@ __all__ = [
     "build",
     "compute_capability",
     "entry_options",
+    "keep",
     "key_of",
     "not_loadable",
     "signature",
+    "wait_for_entries",
 ]

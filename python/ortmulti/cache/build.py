@@ -39,10 +39,14 @@ def build(
     providers: Sequence[Provider],
     options: SessionOptions | None = None,
     refused: Sequence[str] = (),
+    *,
+    data_folder: str | None = None,
+    poll: Callable[[], object] | None = None,
 ) -> Entry:
     """Optimizes a model and makes an entry of it, which is not published yet.
 
-    A second call for the same staged entry does not optimize again.
+    A second call for the same staged entry does not optimize again, nor does one for a staged entry whose signature and
+    saved model are there.
 
     Args:
         staged: Where.
@@ -50,13 +54,15 @@ def build(
         providers: Those of the sessions that will use it, with their options.
         options: Those of the sessions, too.
         refused: Names of weights that are not to be shared.
+        data_folder: Where the external data of the saved model lies; default: as that of the model.
+        poll: Called in short intervals. An exception that it raises ends the making.
 
     Raises:
         NotOptimizable: ONNX Runtime cannot create or save it, or a file of the model was changed meanwhile.
     """
     start = time.monotonic()
     try:
-        return _build(staged, model, providers, options, refused, start)
+        return _build(staged, model, providers, options, refused, data_folder, poll, start)
     except OSError as error:
         raise NotOptimizable(f"the optimized model cannot be written: {error}") from error
 
@@ -80,6 +86,8 @@ def _build(
     providers: Sequence[Provider],
     options: SessionOptions | None,
     refused: Sequence[str],
+    data_folder: str | None,
+    poll: Callable[[], object] | None,
     start: float,
 ) -> Entry:
     core = _core.SessionOptions() if options is None else options._core
@@ -90,14 +98,14 @@ def _build(
         staged.signature, staged.timeline = _optimize(staged.saved, model, providers, core)
     is_large = staged.saved.with_name(LARGE).exists()
     if is_large:
-        original, data_folder = "", str(staged.saved.parent)
+        original, folder = "", str(staged.saved.parent)
     elif isinstance(model, str):
-        original, data_folder = model, str(Path(model).parent)
+        original, folder = model, str(Path(model).parent)
     else:
-        original, data_folder = "", core.config_entries.get(DATA_FOLDER, "")
+        original, folder = "", core.config_entries.get(DATA_FOLDER, "")
     try:
         weights, own_bytes = _core.split_optimized_model(
-            str(staged.saved), original, data_folder, str(staged.folder), list(refused)
+            str(staged.saved), original, data_folder or folder, str(staged.folder), list(refused), poll
         )
     except Error as error:
         raise NotOptimizable(f"what ONNX Runtime saved cannot be used: {error}") from error

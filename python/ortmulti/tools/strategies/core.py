@@ -79,6 +79,9 @@ class Native(Strategy):
         if self._sessions is not None:
             self._sessions.close()
             self._sessions = None
+            from ortmulti.cache import wait_for_entries
+
+            wait_for_entries()  # the next measurement may count on it
 
 
 class Shared(Native):
