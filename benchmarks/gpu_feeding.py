@@ -49,7 +49,7 @@ class Case:
     Attributes:
         way: "pool", "defaults" (a pool without options) or "onnxruntime".
         in_flight, sessions, cuda_graph: A pool's.
-        threads: Of onnxruntime: how many threads run its session.
+        threads: Of onnxruntime: how many clients run its session, each in a thread.
     """
 
     way: str
@@ -114,13 +114,16 @@ def measure(case: Case, model: Path, device: str, feed: Mapping[str, Any], args:
         load_seconds = time.perf_counter() - begin
         # Settings that are chosen while the pool runs need longer.
         warm = args.settle if case.way == DEFAULTS else args.warm
-        many = loop(ask, args.clients, warm, args.seconds)
+        many = loop(ask, case.threads or args.clients, warm, args.seconds)
         one = loop(ask, 1, args.warm / 2, args.seconds / 2)
         result = {"load_seconds": load_seconds, "many": many, "one": one}
         if pool is not None:
             [stats] = pool.stats().devices
-            result |= {"memory_used": stats.memory_used, "in_flight": getattr(stats, "in_flight", None),
-                       "why_in_flight": getattr(stats, "why_in_flight", None)}  # fmt: skip
+            result |= {
+                "memory_used": stats.memory_used,
+                "in_flight": stats.in_flight,
+                "why_in_flight": stats.why_in_flight,
+            }
     return result
 
 
@@ -274,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--in-flight", type=numbers, default=(1, 2, 3, 4, 5, 6), help="default: 1,2,3,4,5,6")
     parser.add_argument("--sessions", type=numbers, default=(1, 2, 3), help="default: 1,2,3")
     parser.add_argument("--graphs", type=numbers, default=(0, 1), help="0: without, 1: with CUDA graphs (default: 0,1)")
-    parser.add_argument("--threads", type=numbers, default=(1, 2, 4, 8), help="of onnxruntime (default: 1,2,4,8)")
+    parser.add_argument("--threads", type=numbers, default=(1, 4, 8, 16), help="of onnxruntime (default: 1,4,8,16)")
     parser.add_argument("--clients", type=int, default=32, help="of the closed loop (default: 32)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of a measurement; half for one client (default: 2)")
     parser.add_argument("--warm", type=float, default=0.4, help="seconds before it (default: 0.4)")

@@ -135,25 +135,27 @@ class PythonPool {
   PythonPool(const PythonPool&) = delete;
   PythonPool& operator=(const PythonPool&) = delete;
 
-  // Each of the session's runners runs the feeds first, all at the same time.
+  // Each of the session's runners that run at first runs the feeds before, all at the same time.
   void add(const PythonSession& session, int in_flight, std::size_t max_graphs, const py::list& feeds, int warm_up_runs,
            const std::shared_ptr<Timeline>& timeline, const py::object& run_options) {
     for (const ValueInfo& input : session.session->inputs()) {
       batching_.check_input(input.name, input.shape);
     }
-    const std::vector<std::shared_ptr<Runner>> runners = [&] {
+    const Runners runners = [&] {
       const ReleaseGil nogil;
       auto made = make_runners(session.session, {in_flight, max_graphs});
-      for (auto& runner : made) {
+      for (auto& runner : made.all) {
         runner = freed_without_gil(std::move(runner));
       }
       return made;
     }();
-    run_feeds(runners, feeds, warm_up_runs, timeline, [&](const py::object& feed) {
+    const auto first = runners.all.begin();
+    const auto size = static_cast<std::ptrdiff_t>(runners.at_first.value_or(runners.all.size()));
+    run_feeds({first, first + size}, feeds, warm_up_runs, timeline, [&](const py::object& feed) {
       return std::make_shared<PoolRequest>(session.session, py::none(), feed, run_options, "");
     });
     const ReleaseGil nogil;
-    pool_->add(runners);
+    pool_->add(runners.all, runners.at_first);
     std::shared_ptr<Session> none;
     std::atomic_compare_exchange_strong(&session_, &none, freed_without_gil(session.session));
     if (session.session->device().is_cuda()) {
@@ -499,6 +501,8 @@ py::dict to_dict(const PoolStats& stats) {
     entry["runs"] = device.runs;
     entry["broken"] = device.broken;
     entry["suspended"] = device.suspended;
+    entry["in_flight"] = device.in_flight;
+    entry["why_in_flight"] = device.why_in_flight;
     entry["queue"] = to_dict(device.queue);
     entry["copy"] = to_dict(device.copy);
     entry["run"] = to_dict(device.run);

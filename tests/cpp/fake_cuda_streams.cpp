@@ -86,22 +86,6 @@ CUresult event_synchronize(CUevent event) {
   return result == CUDA_SUCCESS ? work.state_of(found->device) : result;
 }
 
-CUresult event_query(CUevent event) {
-  if (const CUresult failed = result_of("cuEventQuery"); failed != CUDA_SUCCESS) {
-    return failed;
-  }
-  Work& work = Work::get();
-  const Lock lock(work.mutex);
-  const auto found = work.event(event);
-  if (found == nullptr) {
-    return work.misuse(CUDA_ERROR_INVALID_HANDLE, "an event is asked for that is none");
-  }
-  if (const CUresult broken = work.state_of(found->device); broken != CUDA_SUCCESS) {
-    return broken;
-  }
-  return found->reached >= found->recorded ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
-}
-
 CUresult event_destroy(CUevent event) {
   const CUresult result = result_of("cuEventDestroy");
   Work& work = Work::get();
@@ -121,7 +105,6 @@ void add_streams(CudaDriver& driver) {
   driver.event_create = event_create;
   driver.event_record = event_record;
   driver.event_synchronize = event_synchronize;
-  driver.event_query = event_query;
   driver.event_destroy = event_destroy;
 }
 

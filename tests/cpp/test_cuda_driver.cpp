@@ -52,7 +52,6 @@ TEST(CudaDriver, HasEveryFunction) {
   EXPECT_NE(driver.event_create, nullptr);
   EXPECT_NE(driver.event_record, nullptr);
   EXPECT_NE(driver.event_synchronize, nullptr);
-  EXPECT_NE(driver.event_query, nullptr);
   EXPECT_NE(driver.event_destroy, nullptr);
   EXPECT_NE(driver.stream_wait_event, nullptr);
   EXPECT_NE(driver.stream_begin_capture, nullptr);

@@ -143,55 +143,5 @@ TEST_F(CudaGraphTest, RefusesWhatReadsTheHostsMemory) {
   const CudaGraph graph(startup, nullptr, [] {});
 }
 
-// How an event was made and how often it was asked for; it is reached when it is waited for.
-struct Waits {
-  unsigned flags = 0;
-  int queries = 0;
-  int synchronizations = 0;
-  CUresult query = CUDA_ERROR_NOT_READY;
-};
-Waits& waits() {
-  static Waits waits;
-  return waits;
-}
-
-TEST(CudaEvents, AThreadThatWaitsSpinsForMicrosecondsAndSleepsThen) {
-  FakeCuda::reset();
-  waits() = {};
-  CudaDriver driver = FakeCuda::table();
-  driver.event_create = [](CUevent* event, unsigned flags) {
-    *event = handle<CUevent>(1);
-    waits().flags = flags;
-    return CUDA_SUCCESS;
-  };
-  driver.event_query = [](CUevent) {
-    ++waits().queries;
-    return waits().query;
-  };
-  driver.event_synchronize = [](CUevent) {
-    ++waits().synchronizations;
-    return waits().query == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : waits().query;
-  };
-  driver.event_destroy = [](CUevent) { return CUDA_SUCCESS; };
-  CudaStartup startup(&driver, "");
-  startup.make_current(0);
-  const CudaEvent spinning(startup, 0);
-  EXPECT_EQ(waits().flags, CU_EVENT_DISABLE_TIMING);
-  const CudaEvent event(startup, 0, CudaEvent::HostWait::sleeps);
-  EXPECT_EQ(waits().flags, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
-  const auto began = std::chrono::steady_clock::now();
-  EXPECT_EQ(event.wait(), CUDA_SUCCESS);
-  EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::microseconds(5));
-  EXPECT_GE(waits().queries, 1);
-  EXPECT_EQ(waits().synchronizations, 1);
-  waits() = {};
-  waits().query = CUDA_SUCCESS;
-  EXPECT_EQ(event.wait(), CUDA_SUCCESS);
-  EXPECT_EQ(waits().queries, 1);
-  EXPECT_EQ(waits().synchronizations, 0) << "an event that was reached is not slept for";
-  waits().query = CUDA_ERROR_ECC_UNCORRECTABLE;
-  EXPECT_EQ(event.wait(), CUDA_ERROR_ECC_UNCORRECTABLE);
-}
-
 }  // namespace
 }  // namespace ortmulti::tests

@@ -77,6 +77,7 @@ def test_the_time_of_copies_is_none_on_the_cpu() -> None:
         (lambda: CudaGraph(0), InvalidArgument, "max_shapes is 1 or more"),
         (lambda: CudaGraph("2"), InvalidType, "max_shapes is an int"),
         (lambda: ortmulti.load(MODEL, "cpu", in_flight=0), InvalidArgument, "in_flight is 1 or more"),
+        (lambda: ortmulti.load(MODEL, "cpu", in_flight="3"), InvalidArgument, "or 'auto', not '3'"),
         (lambda: ortmulti.load(MODEL, "cpu", in_flight=True), InvalidType, "in_flight is an int"),
         (
             lambda: ortmulti.load(MODEL, 0, provider_options={"enable_cuda_graph": True}),

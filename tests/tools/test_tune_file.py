@@ -152,7 +152,7 @@ def test_what_the_caller_gives_himself_wins() -> None:
         {**SETTINGS, "use_tf32": False, "prefer_nhwc": True, "in_flight": 6},
         given,
         {"use_tf32": True},
-        {"sessions_per_device": 2, "in_flight": 3, "cuda_graph": False},
+        {"sessions_per_device": 2, "in_flight": "auto", "cuda_graph": False},
     )
     options = applied.options
     assert options.intra_op_num_threads == 2

@@ -92,7 +92,6 @@ CudaDriver load_cuda_driver(const char* library_name) {
   entry_points.look_up(driver.event_create, "cuEventCreate");
   entry_points.look_up(driver.event_record, "cuEventRecord");
   entry_points.look_up(driver.event_synchronize, "cuEventSynchronize");
-  entry_points.look_up(driver.event_query, "cuEventQuery");
   entry_points.look_up(driver.event_destroy, "cuEventDestroy");
   entry_points.look_up(driver.stream_wait_event, "cuStreamWaitEvent");
   entry_points.look_up(driver.stream_begin_capture, "cuStreamBeginCapture");

@@ -40,7 +40,6 @@ struct CudaDriver {
   PFN_cuEventCreate_v2000 event_create = nullptr;
   PFN_cuEventRecord_v2000 event_record = nullptr;
   PFN_cuEventSynchronize_v2000 event_synchronize = nullptr;
-  PFN_cuEventQuery_v2000 event_query = nullptr;
   PFN_cuEventDestroy_v4000 event_destroy = nullptr;
   PFN_cuStreamWaitEvent_v3020 stream_wait_event = nullptr;
   PFN_cuStreamBeginCapture_v10010 stream_begin_capture = nullptr;

@@ -55,11 +55,9 @@ CudaStream::CudaStream(CudaStream&& other) noexcept
       generation_(other.generation_),
       stream_(std::exchange(other.stream_, nullptr)) {}
 
-CudaEvent::CudaEvent(CudaStartup& startup, int device, HostWait host_wait)
-    : startup_(startup), generation_(fork_generation()) {
+CudaEvent::CudaEvent(CudaStartup& startup, int device) : startup_(startup), generation_(fork_generation()) {
   const CaptureLock::Shared use;
-  const unsigned sleeps = host_wait == HostWait::sleeps ? CU_EVENT_BLOCKING_SYNC : CU_EVENT_DEFAULT;
-  startup.check(startup.driver().event_create(&event_, CU_EVENT_DISABLE_TIMING | sleeps),
+  startup.check(startup.driver().event_create(&event_, CU_EVENT_DISABLE_TIMING),
                 "creating an event on " + to_string(Device::cuda(device)));
 }
 
@@ -73,17 +71,7 @@ CudaEvent::~CudaEvent() {
 CudaEvent::CudaEvent(CudaEvent&& other) noexcept
     : startup_(other.startup_), generation_(other.generation_), event_(std::exchange(other.event_, nullptr)) {}
 
-CUresult CudaEvent::wait() const {
-  // To sleep and wake up takes longer than a small copy.
-  constexpr std::chrono::microseconds longest_spin{5};
-  const CudaDriver& driver = startup_.driver();
-  const auto until = std::chrono::steady_clock::now() + longest_spin;
-  CUresult found = driver.event_query(event_);
-  while (found == CUDA_ERROR_NOT_READY && std::chrono::steady_clock::now() < until) {
-    found = driver.event_query(event_);
-  }
-  return found == CUDA_SUCCESS ? found : driver.event_synchronize(event_);
-}
+CUresult CudaEvent::wait() const { return startup_.driver().event_synchronize(event_); }
 
 CudaGraph::CudaGraph(CudaStartup& startup, CUstream stream, const std::function<void()>& work) : startup_(startup) {
   const CudaDriver& driver = startup.driver();

@@ -69,23 +69,57 @@ class CopyingTime {
   ScopedSpan span_;
 };
 
+// However the wait for it ends.
+class EndOfLaunch {
+ public:
+  EndOfLaunch(LaunchTimes& times, const LaunchTimes::Launch& launch) : times_(times), launch_(launch) {}
+  ~EndOfLaunch() { times_.end(LaunchTimes::Clock::now(), launch_); }
+  EndOfLaunch(const EndOfLaunch&) = delete;
+  EndOfLaunch& operator=(const EndOfLaunch&) = delete;
+
+ private:
+  LaunchTimes& times_;
+  const LaunchTimes::Launch& launch_;
+};
+
 }  // namespace
 
 GpuRunner::GpuRunner(std::shared_ptr<GpuSession> session, std::size_t max_graphs)
-    : SessionRunner(session->session()), shared_(std::move(session)) {
+    : SessionRunner(session->session()), shared_(std::move(session)), max_graphs_(max_graphs) {}
+
+void GpuRunner::prepare() {
+  if (copies_) {
+    return;
+  }
   CudaStartup& startup = CudaStartup::instance();
   const ScopedContext current(startup, device().index);
   const CaptureLock::Shared use;
-  copies_ = std::make_unique<StagedCopies>(startup, device().index);
-  if (shared_->options().graphs) {
+  auto copies = std::make_unique<StagedCopies>(startup, device().index);
+  if (shared_->graphs()) {
     ordinary_ = Ort::RunOptions();
     ordinary_.AddConfigEntry(graph_id, no_graph);
     capturing_ = Ort::RunOptions();
     capturing_.AddConfigEntry(graph_id, no_graph);
     capturing_.AddConfigEntry("disable_synchronize_execution_providers", "1");
-    graphs_ = std::make_unique<CapturedGraphs>(shared_, max_graphs);
+    graphs_ = std::make_unique<CapturedGraphs>(shared_, max_graphs_);
   }
   binding_ = shared_->session()->make_binding(shared_->session()->lock_for_use());
+  copies_ = std::move(copies);
+}
+
+std::string GpuRunner::why_no_more() noexcept {
+  try {
+    CudaStartup& startup = CudaStartup::instance();
+    const ScopedContext current(startup, device().index);
+    const CaptureLock::Shared use;
+    const CudaStartup::Memory memory = startup.memory(device().index);
+    if (memory.free < memory.total / 4) {
+      return "less than a quarter of the GPU's memory is free";
+    }
+    return {};
+  } catch (const std::exception& error) {
+    return error.what();
+  }
 }
 
 GpuRunner::~GpuRunner() {
@@ -102,6 +136,7 @@ GpuRunner::~GpuRunner() {
 void GpuRunner::run(Request& request) {
   request.prepare(shared_->session());
   const std::lock_guard running(running_);
+  prepare();
   request.copying = {};
   request.waiting_for_session = {};
   request.outputs.clear();
@@ -156,9 +191,10 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
   static const Ort::RunOptions none{nullptr};
   const Ort::RunOptions& given = graphs_ ? ordinary_ : none;
   const Clock::time_point began = Clock::now();
-  GpuSession::Slot slot = shared_->take_slot();
-  request.waiting_for_session += Clock::now() - began;
+  GpuSession::Slot slot;
   if (graphs_) {
+    slot = shared_->take_slot();
+    request.waiting_for_session += Clock::now() - began;
     const CaptureLock::Shared use;
     shared_->wait_for_launched();
   }
@@ -168,7 +204,6 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
   }
   std::vector<Ort::Value> outputs = binding_.GetOutputValues();
   if (!graphs_) {
-    slot.release();
     answer(request, std::move(outputs), false);
     return;
   }
@@ -236,11 +271,14 @@ void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph
   }
   {
     const ScopedSpan span(request.timeline.get(), "run", device_name());
+    LaunchTimes::Launch launched;
     {
       const GpuSession::Slot slot = shared_->take_slot();  // before the use, as who captures does
       const CaptureLock::Shared use;
-      shared_->launch(*graph.graph, copies_->stream());
+      launched = shared_->launch(*graph.graph, copies_->stream(), &graph);
     }
+    const EndOfLaunch end(shared_->launch_times(), launched);
+    sleeper_.sleep_until(launched.expected_end);
     const CaptureLock::Shared use;
     copies_->wait();
   }

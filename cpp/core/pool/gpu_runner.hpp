@@ -10,6 +10,7 @@
 #include "core/cuda/memory.hpp"
 #include "core/pool/captured_graphs.hpp"
 #include "core/pool/gpu_session.hpp"
+#include "core/pool/launch_times.hpp"
 #include "core/pool/runner.hpp"
 
 namespace ortmulti {
@@ -19,14 +20,18 @@ namespace ortmulti {
 /// captured, and from then on launched on that stream, between the copies.
 class GpuRunner : public SessionRunner {
  public:
-  /// `max_graphs`: how many shapes it keeps graphs of.
+  /// `max_graphs`: how many shapes it keeps graphs of. What it needs of the GPU and of pinned memory is there from
+  /// prepare() or from its first run on.
   GpuRunner(std::shared_ptr<GpuSession> session, std::size_t max_graphs);
   ~GpuRunner() override;
   GpuRunner(const GpuRunner&) = delete;
   GpuRunner& operator=(const GpuRunner&) = delete;
 
+  void prepare();
   /// From several threads: one by one.
   void run(Request& request) override;
+  /// While a quarter of the GPU's memory is free, more of them may run.
+  std::string why_no_more() noexcept override;
 
  private:
   using Tensors = std::vector<RequestTensor>;
@@ -47,7 +52,9 @@ class GpuRunner : public SessionRunner {
   void answer(Request& request, std::vector<Ort::Value> outputs, bool copy_on_device);
 
   std::shared_ptr<GpuSession> shared_;
+  std::size_t max_graphs_;
   std::mutex running_;
+  Sleeper sleeper_;
   std::unique_ptr<StagedCopies> copies_;
   std::unique_ptr<const CudaMemory> staged_;  // where inputs are copied to
   std::size_t staged_bytes_ = 0;

@@ -71,9 +71,9 @@ void DeviceBlocks::give_back(std::size_t bytes, Block block) {
   free_.emplace_back(bytes, std::move(block));
 }
 
-GpuSession::GpuSession(std::shared_ptr<Session> session, const Options& options)
+GpuSession::GpuSession(std::shared_ptr<Session> session, bool graphs)
     : session_(std::move(session)),
-      options_(options),
+      graphs_(graphs),
       blocks_(std::make_shared<DeviceBlocks>(CudaStartup::instance(), session_->device().index)) {
   if (const auto placement = session_->placement()) {
     placement_known_ = true;
@@ -84,7 +84,7 @@ GpuSession::GpuSession(std::shared_ptr<Session> session, const Options& options)
       outputs_[session_->outputs()[i].name] = placement->outputs_on_device[i];
     }
   }
-  if (options_.graphs) {
+  if (graphs_) {
     if (!placement_known_) {
       throw Error(ErrorKind::not_implemented,
                   "CUDA graphs need ONNX Runtime 1.23 or newer, which says where inputs are read");
@@ -109,22 +109,6 @@ bool GpuSession::writes_on_device(std::string_view output) const {
   return found == outputs_.end() || found->second;
 }
 
-GpuSession::Slot GpuSession::take_slot() {
-  std::unique_lock lock(mutex_);
-  ended_.wait(lock, [this] { return running_ < (options_.graphs ? 1 : options_.runs_at_once); });
-  ++running_;
-  return Slot(*this);
-}
-
-void GpuSession::Slot::release() noexcept {
-  if (held_) {
-    held_ = false;
-    const std::lock_guard lock(session_.mutex_);
-    --session_.running_;
-    session_.ended_.notify_one();
-  }
-}
-
 void GpuSession::in_thread(const std::function<void()>& work) {
   const std::lock_guard lock(thread_mutex_);
   thread_->call(work);
@@ -136,12 +120,13 @@ void GpuSession::renew_thread() {
   thread_.swap(thread);
 }
 
-void GpuSession::launch(const CudaGraph& graph, CUstream stream) {
+LaunchTimes::Launch GpuSession::launch(const CudaGraph& graph, CUstream stream, const void* shape) {
   const CudaStartup& startup = CudaStartup::instance();
   const CudaDriver& driver = startup.driver();
   startup.check(driver.stream_wait_event(stream, launched_->get(), 0), launching);
   graph.launch(stream);
   startup.check(driver.event_record(launched_->get(), stream), launching);
+  return launch_times_.begin(LaunchTimes::Clock::now(), shape);
 }
 
 void GpuSession::wait_for_launched() { CudaStartup::instance().check(launched_->wait(), launching); }

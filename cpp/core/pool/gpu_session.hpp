@@ -2,7 +2,6 @@
 
 #include <onnxruntime_cxx_api.h>
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -20,6 +19,7 @@
 #include "core/cuda/graph.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/ort/session.hpp"
+#include "core/pool/launch_times.hpp"
 #include "core/pool/request.hpp"
 
 namespace ortmulti {
@@ -48,38 +48,35 @@ class DeviceBlocks : public std::enable_shared_from_this<DeviceBlocks> {
 /// A session on a GPU as several requests use it, each in a runner of its own.
 class GpuSession {
  public:
-  struct Options {
-    bool graphs = false;  ///< Whether it was created to capture CUDA graphs, with a stream of its own.
-    int runs_at_once = 1;
-  };
-
-  /// Throws Error with ErrorKind::invalid_argument for a session whose inputs or outputs a CUDA graph cannot hold.
-  GpuSession(std::shared_ptr<Session> session, const Options& options);
+  /// `graphs`: whether it was created to capture CUDA graphs, with a stream of its own. Throws Error with
+  /// ErrorKind::invalid_argument for a session whose inputs or outputs a CUDA graph cannot hold.
+  GpuSession(std::shared_ptr<Session> session, bool graphs);
   ~GpuSession() = default;
   GpuSession(const GpuSession&) = delete;
   GpuSession& operator=(const GpuSession&) = delete;
 
   const std::shared_ptr<Session>& session() const noexcept { return session_; }
-  const Options& options() const noexcept { return options_; }
+  bool graphs() const noexcept { return graphs_; }
 
   /// Whether the GPU reads an input of so many bytes, or writes an output, so that it is best there already.
   bool reads_on_device(std::string_view input, std::size_t bytes) const;
   bool writes_on_device(std::string_view output) const;
 
-  /// Held while it runs. Not to be taken within a CaptureLock::Shared, for which one that captures would wait.
-  class Slot;
-  /// Waits until fewer run than may. With graphs one runs at a time, since a graph has the addresses of what ONNX
-  /// Runtime's arena had free when it was captured: what runs beside it would use the same memory.
-  Slot take_slot();
-
   // With graphs:
+
+  /// Held while it runs: one runs at a time, since a graph has the addresses of what ONNX Runtime's arena had free when
+  /// it was captured, and what runs beside it would use the same memory. Not to be taken within a CaptureLock::Shared,
+  /// for which one that captures would wait.
+  using Slot = std::unique_lock<std::mutex>;
+  Slot take_slot() { return Slot(running_); }
 
   /// Has one thread do it, since ONNX Runtime then keeps what a thread ran with for that thread.
   void in_thread(const std::function<void()>& work);
   /// After a capture failed, which may have left what ONNX Runtime has for that thread amid one of its own.
   void renew_thread();
-  /// With a slot. Behind what was launched before, on whichever stream.
-  void launch(const CudaGraph& graph, CUstream stream);
+  /// With a slot. Behind what was launched before, on whichever stream. Returns when it is expected to end.
+  LaunchTimes::Launch launch(const CudaGraph& graph, CUstream stream, const void* shape);
+  LaunchTimes& launch_times() noexcept { return launch_times_; }
   void wait_for_launched();
 
   /// By DeviceBlocks.
@@ -89,31 +86,16 @@ class GpuSession {
   using Placement = std::map<std::string, bool, std::less<>>;
 
   std::shared_ptr<Session> session_;
-  Options options_;
+  bool graphs_;
   bool placement_known_ = false;
   Placement inputs_;  // whether on the device
   Placement outputs_;
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  int running_ = 0;
+  std::mutex running_;
+  LaunchTimes launch_times_;
   std::shared_ptr<DeviceBlocks> blocks_;
   std::unique_ptr<CudaEvent> launched_;  // after the last launch
   std::mutex thread_mutex_;
   std::unique_ptr<SerialThread> thread_;
-};
-
-class GpuSession::Slot {
- public:
-  explicit Slot(GpuSession& session) : session_(session) {}
-  ~Slot() { release(); }
-  Slot(const Slot&) = delete;
-  Slot& operator=(const Slot&) = delete;
-
-  void release() noexcept;
-
- private:
-  GpuSession& session_;
-  bool held_ = true;
 };
 
 /// A tensor as a run on a GPU sees it.

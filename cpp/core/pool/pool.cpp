@@ -33,7 +33,7 @@ void Pool::check_process() const {
   }
 }
 
-void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners) {
+void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optional<std::size_t> at_first) {
   check_process();
   std::vector<std::unique_ptr<Worker>> added;
   Lock lock(mutex_);
@@ -80,6 +80,9 @@ void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners) {
     group.expected -= std::min<std::size_t>(group.expected, another ? 0 : 1);
     group.workers.push_back(&worker);
     workers_.push_back(std::move(each));
+    if (at_first && !another) {
+      group.in_flight.emplace(*at_first + (group.in_flight ? group.in_flight->limit() : 0));
+    }
     worker.busy = true;
     ++group.busy;
     hand_over(worker);

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/cpu_affinity.hpp"
 #include "core/base/device.hpp"
 #include "core/pool/batch.hpp"
 #include "core/pool/latency.hpp"
@@ -41,6 +42,8 @@ struct DeviceStats {
   std::uint64_t retried = 0;  ///< Given to another device, after a run failed here or this one broke.
   std::uint64_t runs = 0;     ///< Of the model; fewer than requests where these are batched.
   std::string broken;         ///< Why it failed or was taken out; empty where it did not and was not.
+  std::size_t in_flight = 0;  ///< Requests that may be under way at the same time.
+  std::string why_in_flight;  ///< What was measured to choose that; empty where it was given, or nothing was measured.
   std::string suspended;      ///< Why it gets no requests but for probes, and those for it alone; empty: it gets them.
   LatencyHistogram queue;     ///< From submitted to started, and until the session was free.
   LatencyHistogram copy;      ///< Copying inputs to the device and outputs from it.
@@ -71,6 +74,8 @@ class Pool {
     Batching batching;
     /// Tells when a suspended device is to be probed, and how long a batch's run took.
     std::function<Clock::time_point()> now = Clock::now;
+    /// That the process may use: of which measured numbers of runs under way take three quarters at most.
+    std::size_t cores = static_cast<std::size_t>(usable_cores());
   };
 
   /// A pool without sessions; to be closed before the last reference goes, or it closes itself, which waits.
@@ -78,7 +83,9 @@ class Pool {
 
   /// Adds runners, which take requests from now on: all of them or, where it throws, none. Throws Error with
   /// ErrorKind::device where a runner's device was removed, and with ErrorKind::fail where a thread cannot be started.
-  void add(const std::vector<std::shared_ptr<Runner>>& runners);
+  /// `at_first`: how many of them run at the same time at first; how many later is chosen by measurement, see InFlight.
+  /// No number: all of them.
+  void add(const std::vector<std::shared_ptr<Runner>>& runners, std::optional<std::size_t> at_first = std::nullopt);
 
   /// Says that so many sessions on a device are on their way: requests for it wait. It may have failed or been removed.
   void expect(const Device& device, std::size_t sessions);
@@ -183,6 +190,10 @@ class Pool {
   void refresh();
   void give_waiting(Group& group);
   bool full() const;
+  /// Whether the group has as many requests under way as it may, or `more` than those.
+  static bool occupied(const Group& group, std::size_t more = 0);
+  /// After answers from the worker: has the number of requests under way be chosen. Releases the mutex meanwhile.
+  void adapt(Worker& worker, std::size_t answers, Lock& lock);
   /// Whether a session had it before it waited.
   static bool comes_back(const Request& request);
   Queue& queue_of(const Request& request);

@@ -350,6 +350,8 @@ PoolStats Pool::own_stats() const {
     device.retried = group->retried;
     device.runs = group->runs;
     device.broken = group->broken;
+    device.in_flight = group->in_flight ? group->in_flight->limit() : group->workers.size();
+    device.why_in_flight = group->in_flight ? group->in_flight->why() : "";
     device.suspended = usable(*group) ? group->suspended : "";
     device.queue = group->queue;
     device.copy = group->copy;

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "core/base/error.hpp"
+#include "core/pool/in_flight.hpp"
 #include "core/pool/pool.hpp"
 
 namespace ortmulti {
@@ -29,8 +31,9 @@ struct Pool::Group {
   Queue waiting;  // for this device alone
   std::vector<Worker*> workers;
   std::size_t busy = 0;
-  std::size_t expected = 0;  // sessions on their way
-  bool provisional = false;  // asked for before it was known whether there will be such a device
+  std::optional<InFlight> in_flight;  // of the workers; none: all of them may be busy
+  std::size_t expected = 0;           // sessions on their way
+  bool provisional = false;           // asked for before it was known whether there will be such a device
   bool removed = false;
   bool never_came = false;  // it is `broken` since none of its sessions came
   std::string broken;

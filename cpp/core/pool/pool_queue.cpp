@@ -31,7 +31,7 @@ Pool::Worker* Pool::idle_worker(const Request& request) {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const std::size_t index = (next_group_ + i) % groups_.size();
     Group& group = *groups_[index];
-    if (!usable(group) || std::none_of(group.workers.begin(), group.workers.end(), idle) ||
+    if (!usable(group) || occupied(group) || std::none_of(group.workers.begin(), group.workers.end(), idle) ||
         (request.device && *request.device != group.device)) {
       continue;
     }
@@ -73,6 +73,10 @@ Pool::Worker* Pool::idle_worker(const Request& request) {
 }
 
 bool Pool::comes_back(const Request& request) { return request.retried_ || request.put_back_; }
+
+bool Pool::occupied(const Group& group, std::size_t more) {
+  return group.in_flight && group.busy >= group.in_flight->limit() + more;
+}
 
 bool Pool::full() const { return options_.max_waiting && waiting_ >= *options_.max_waiting; }
 
@@ -218,7 +222,7 @@ void Pool::hand_over(Worker& worker) {
       }
     }
   }
-  if (usable(*worker.group) && !worker.away) {
+  if (usable(*worker.group) && !worker.away && !occupied(*worker.group, 1)) {  // the one is this worker
     if (const auto next = next_for(*worker.group)) {
       give(worker, next);
       return;
@@ -250,6 +254,7 @@ bool Pool::run_here(Request& request) {
   std::exception_ptr error = run_one(*worker, request, lock);
   Requests finished;
   const bool ended = end_run(*worker, request, std::move(error), finished);
+  adapt(*worker, request.outcome == Request::Outcome::done ? 1 : 0, lock);
   hand_over(*worker);
   lock.unlock();
   announce(finished);

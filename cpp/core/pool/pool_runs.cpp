@@ -10,6 +10,16 @@ std::int64_t to_ns(Request::Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
+bool lacks_memory(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Error& error) {
+    return error.kind() == ErrorKind::out_of_memory;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace
 
 void Pool::work(Worker& worker) {
@@ -123,6 +133,7 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
   }
   worker.batch = batch;
   const std::size_t size = worker.batched;
+  const std::size_t answered = batch.size();
   const Clock::time_point began = options_.now();
   if (batch.size() == 1 && !needs_padding(*batch.front())) {
     std::exception_ptr error = run_one(worker, *batch.front(), lock);
@@ -160,6 +171,24 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
   joint_error = nullptr;
   announce(finished);
   lock.lock();
+  adapt(worker, joint_error ? 0 : answered, lock);
+}
+
+void Pool::adapt(Worker& worker, std::size_t answers, Lock& lock) {
+  Group& group = *worker.group;
+  if (!group.in_flight) {
+    return;
+  }
+  // A run's thread is busy, with the launches or waiting for them; others of the process need cores too.
+  const std::size_t cores = options_.cores * 3 / 4 / groups_.size();
+  const bool waiting = !group.waiting.empty() || !anywhere_.empty();
+  if (group.in_flight->record(options_.now(), answers, waiting, std::min(group.workers.size(), cores))) {
+    lock.unlock();
+    const std::string why_not = worker.runner->why_no_more();
+    lock.lock();
+    group.in_flight->try_more(options_.now(), why_not);
+    give_waiting(group);
+  }
 }
 
 std::exception_ptr Pool::run_one(Worker& worker, Request& request, Lock& lock) {
@@ -268,6 +297,12 @@ bool Pool::end_run(Worker& worker, Request& request, std::exception_ptr error, R
       request.retried_ = true;
       return false;
     }
+  }
+  if (error && group.in_flight && lacks_memory(error) && !request.unwanted_ && !request.expired_ && !request.retried_ &&
+      group.in_flight->give_way()) {
+    ++group.retried;
+    request.retried_ = true;
+    return false;
   }
   if (request.timeline) {
     request.timeline->add("queue", to_ns(request.submitted), to_ns(request.started), to_string(group.device));

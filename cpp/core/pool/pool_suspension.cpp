@@ -161,6 +161,9 @@ void Pool::give_waiting(Group& group) {
     if (worker->busy || worker->away) {
       continue;
     }
+    if (occupied(group)) {
+      return;
+    }
     const auto next = next_for(group);
     if (!next) {
       return;

@@ -48,6 +48,9 @@ class Runner {
   /// Asks that the run of this request ends, from another thread than its own. The run may have ended meanwhile.
   virtual void terminate(Request& request) noexcept = 0;
 
+  /// Before more of the device's runners run at the same time: why they must not; empty where they may.
+  virtual std::string why_no_more() noexcept { return {}; }
+
   /// Called after a run failed: why no later run on this device can succeed; empty where it can.
   virtual std::string why_broken() noexcept = 0;
 };

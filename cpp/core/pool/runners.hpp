@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/base/timeline.hpp"
@@ -13,12 +14,20 @@ namespace ortmulti {
 
 /// How a session serves a pool's requests. On the CPU it takes one at a time.
 struct Serving {
-  int in_flight = 1;           ///< Requests under way on a GPU: all but one of them run, while one is copied.
+  /// Requests under way on a GPU; 0: as many as measurement says, `at_first` at first.
+  int in_flight = 1;
   std::size_t max_graphs = 0;  ///< Shapes of which each runner keeps CUDA graphs; 0: none are captured.
 };
 
-/// What runs a pool's requests with a session: one runner on the CPU, `in_flight` of them on a GPU. Throws Error.
-std::vector<std::shared_ptr<Runner>> make_runners(const std::shared_ptr<Session>& session, const Serving& serving);
+/// What runs a pool's requests with a session.
+struct Runners {
+  std::vector<std::shared_ptr<Runner>> all;
+  /// How many of them are ready, and run at first: as Pool::add() takes it.
+  std::optional<std::size_t> at_first;
+};
+
+/// One runner on the CPU, `in_flight` of them on a GPU. Throws Error.
+Runners make_runners(const std::shared_ptr<Session>& session, const Serving& serving);
 
 /// What a runner runs before it takes requests.
 struct WarmUp {

@@ -122,7 +122,7 @@ def _text(value: Any) -> str:
 
 _OF_ARENAS = ("enable_cpu_mem_arena", "gpu_mem_limit", "arena_extend_strategy")
 
-LOAD_DEFAULTS: Mapping[str, Scalar] = {"sessions_per_device": 1, "in_flight": 3, "cuda_graph": False}
+LOAD_DEFAULTS: Mapping[str, Scalar] = {"sessions_per_device": 1, "in_flight": "auto", "cuda_graph": False}
 """The defaults of `load`'s arguments: one that is not given, or given as that, is taken from the settings."""
 
 # The pools that settings have asked for, which later sessions of the process can use, too.

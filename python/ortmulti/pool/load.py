@@ -72,7 +72,7 @@ def load(
     warmup: Warmup | bool = False,
     wait: Literal["all", "first", "none"] = "all",
     require: Literal["all", "any"] = "all",
-    in_flight: int = 3,
+    in_flight: int | Literal["auto"] = "auto",
     cuda_graph: CudaGraph | bool = False,
     backend: Literal["core", "threads", "processes"] = "core",
     tuning: str | os.PathLike[str] | Tuning | None = None,
@@ -107,8 +107,11 @@ def load(
             each request raises that error. ``"any"``: the pool goes on with the other sessions; `Pool.stats` and
             the log name the devices that failed. If no session works, the load fails. A device that does not exist is
             always an error.
-        in_flight: How many requests a session on a GPU handles at the same time; default 3. The copies of one request
-            overlap with the runs of the others, and each needs memory. With CUDA graphs one request runs.
+        in_flight: How many requests a session on a GPU handles at the same time. ``"auto"``, the default: 3, and
+            while further requests wait, more (12 at most) as long as that gives more answers a second;
+            `DeviceStats.why_in_flight` has the figures. It grows only while a quarter of the GPU's memory is free, and
+            to three quarters of the process's cores for all GPUs together. With CUDA graphs one request runs, and
+            ``"auto"`` is 3.
         cuda_graph: Whether runs on GPUs are captured as CUDA graphs, and for how many shapes; default: no.
         backend: What runs the model. ``"core"``: ortmulti's own sessions. ``"threads"``: sessions of the onnxruntime
             package, each in a Python thread. ``"processes"``: such sessions, each in a process; a process that dies is
@@ -135,7 +138,10 @@ def load(
         raise InvalidType(f"progress is a function of a LoadProgress, not {progress!r}")
     if max_queue is not None:
         checks.integer("max_queue", max_queue, 0, checks.SIZE_MAX)
-    checks.integer("in_flight", in_flight, 1)
+    if not isinstance(in_flight, str):
+        checks.integer("in_flight", in_flight, 1)
+    elif in_flight != "auto":
+        raise InvalidArgument(f"in_flight is a number of requests, 1 or more, or 'auto', not {in_flight!r}")
     checks.instance("version", version, str)
     checks.choice("wait", wait, ("all", "first", "none"))
     checks.choice("require", require, ("all", "any"))
@@ -209,14 +215,14 @@ def load(
             progress=progress,
             max_queue=max_queue,
             batching=batching,
-            in_flight=in_flight,
+            in_flight=3 if in_flight == "auto" else in_flight,
             version=version,
         )
         return _warm(Pool(opened, batch_size), warm)
     request = _with_graphs(request, graphs)
     reporter = None if progress is None else _Reporter(progress, start, request)
     make_core = partial(_core.Pool, max_queue, batching_argument(batching))
-    members = Members(request, make_core, warm, in_flight, graphs, version)
+    members = Members(request, make_core, warm, 0 if in_flight == "auto" else in_flight, graphs, version)
     pool = Pool(members, batch_size)
     if reporter is None:
         members.start(wait, require == "any")

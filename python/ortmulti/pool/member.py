@@ -29,7 +29,7 @@ class Member:
     Attributes:
         index: Its place among the sessions that were created together.
         session: Whoever has the member closes it.
-        in_flight: How many requests it has under way on a GPU.
+        in_flight: How many requests it has under way on a GPU; 0: the core chooses.
         max_graphs: Of how many shapes CUDA graphs are kept; 0: none are captured.
         feeds: The inputs of each run of the warm-up.
         runs: How often each is run.

@@ -40,7 +40,7 @@ class Members:
         request: What `load` was asked for.
         make_core: Makes a core's pool, one for each model.
         warmup: What every session runs before it takes requests.
-        in_flight: How many requests a session on a GPU has under way.
+        in_flight: How many requests a session on a GPU has under way; 0: the core chooses.
         max_graphs: Of how many shapes a session keeps CUDA graphs; 0: none are captured.
         version: The model's label in `stats`.
     """

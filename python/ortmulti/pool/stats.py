@@ -82,6 +82,9 @@ class DeviceStats:
         restarts: Restarts of worker processes, with ``backend="processes"``.
         suspended: Reason why the device gets only probes and requests that name it: its runs failed, and the same
             requests succeeded on other devices. Empty if it gets requests.
+        in_flight: Requests that may be under way at the same time.
+        why_in_flight: Answers a second that were measured to choose that number. Empty if `load` was given a number, or
+            if requests have not waited long enough.
         batch_size: Requests of each run; not counted with the backends ``"threads"`` and ``"processes"``.
     """
 
@@ -104,6 +107,8 @@ class DeviceStats:
     memory_total: int | None = None
     restarts: int = 0
     suspended: str = ""
+    in_flight: int = 1
+    why_in_flight: str = ""
     batch_size: Histogram = Histogram(**_NOTHING)
 
 

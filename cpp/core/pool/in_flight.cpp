@@ -1,0 +1,112 @@
+#include "core/pool/in_flight.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ortmulti {
+namespace {
+
+constexpr std::chrono::milliseconds shortest_measurement{200};
+constexpr std::size_t fewest_answers = 4;  // for each request under way
+constexpr double least_gain = 1.03;
+constexpr std::size_t most_in_vain = 2;  // one more often gains nothing where two do
+constexpr std::chrono::seconds first_pause{5};
+constexpr std::chrono::seconds longest_pause{300};
+
+}  // namespace
+
+std::size_t InFlight::next(std::size_t limit) const noexcept {
+  return std::min(most_, limit + std::max<std::size_t>(1, limit / 2));
+}
+
+bool InFlight::record(Clock::time_point now, std::size_t answers, bool waiting, std::size_t most) {
+  most_ = std::max(most, first_);
+  if (fixed_ || asked_ || most_ == first_ || now < next_choice_) {
+    return false;
+  }
+  if (!waiting) {
+    began_.reset();
+    return false;
+  }
+  if (!choosing_) {  // again, if it is not the first time: beginning with the step before
+    choosing_ = true;
+    std::size_t before = first_;
+    while (next(before) < limit_) {
+      before = next(before);
+    }
+    limit_ = before;
+    left_out_ = grew_ ? limit_ : 0;
+  }
+  if (!began_) {
+    left_out_ -= std::min(left_out_, answers);
+    if (left_out_ == 0) {
+      began_ = now;
+      answers_ = 0;
+    }
+    return false;
+  }
+  answers_ += answers;
+  const Clock::duration taken = now - *began_;
+  if (taken < shortest_measurement || answers_ < fewest_answers * limit_) {
+    return false;
+  }
+  const double rate = static_cast<double>(answers_) / std::chrono::duration<double>(taken).count();
+  began_.reset();
+  const auto best =
+      std::max_element(tried_.begin(), tried_.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  in_vain_ = best == tried_.end() || rate >= least_gain * best->second ? 0 : in_vain_ + 1;
+  tried_.emplace_back(limit_, rate);
+  if (limit_ >= most_ || in_vain_ == most_in_vain) {
+    settle(now, "");
+    return false;
+  }
+  asked_ = true;
+  return true;
+}
+
+void InFlight::try_more(Clock::time_point now, const std::string& why_not) {
+  asked_ = false;
+  if (fixed_) {
+    return;
+  }
+  if (!why_not.empty()) {
+    settle(now, why_not);
+    return;
+  }
+  limit_ = next(limit_);
+  left_out_ = limit_;
+  grew_ = true;
+}
+
+void InFlight::settle(Clock::time_point now, const std::string& why_not_more) {
+  double best = 0;
+  why_ = "answers a second: ";
+  for (const auto& [limit, rate] : tried_) {
+    best = std::max(best, rate);
+    why_ += (limit == tried_.front().first ? "" : ", ") + std::to_string(std::lround(rate)) + " with " +
+            std::to_string(limit);
+  }
+  why_ += why_not_more.empty() ? "" : "; no more were tried: " + why_not_more;
+  for (const auto& [limit, rate] : tried_) {
+    if (rate * least_gain >= best) {
+      limit_ = limit;
+      break;
+    }
+  }
+  tried_.clear();
+  in_vain_ = 0;
+  choosing_ = false;
+  pause_ = pause_ == Clock::duration() ? first_pause : std::min<Clock::duration>(2 * pause_, longest_pause);
+  next_choice_ = now + pause_;
+}
+
+bool InFlight::give_way() {
+  if (grew_ && !fixed_) {
+    fixed_ = true;
+    why_ = "memory was short with " + std::to_string(limit_);
+    limit_ = first_;
+  }
+  return grew_;
+}
+
+}  // namespace ortmulti

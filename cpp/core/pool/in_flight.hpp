@@ -1,0 +1,56 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ortmulti {
+
+/// How many requests a device has under way at most, chosen by measurement while further requests wait for it. It grows
+/// step by step as long as more answers come in a second, and later looks at the numbers beside it again.
+class InFlight {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// It is `first` until something was measured, and never less.
+  explicit InFlight(std::size_t first) : first_(first), limit_(first) {}
+
+  std::size_t limit() const noexcept { return limit_; }
+
+  /// Counts answers. `waiting`: whether requests wait now; only such times are measured. Returns whether more than
+  /// limit(), and `most` at most, is to be tried: try_more() is to be called next.
+  bool record(Clock::time_point now, std::size_t answers, bool waiting, std::size_t most);
+  /// `why_not`: why it must not grow; empty: it may.
+  void try_more(Clock::time_point now, const std::string& why_not);
+
+  /// After a run that lacked memory: back to `first` for good. Returns whether it had ever been more.
+  bool give_way();
+
+  /// What was measured, as a text; empty where nothing was.
+  const std::string& why() const noexcept { return why_; }
+
+ private:
+  void settle(Clock::time_point now, const std::string& why_not_more);
+  std::size_t next(std::size_t limit) const noexcept;
+
+  std::size_t first_;
+  std::size_t limit_;
+  std::size_t most_ = 0;
+  bool choosing_ = false;
+  bool grew_ = false;
+  bool fixed_ = false;
+  bool asked_ = false;                                 // try_more() is to come
+  std::vector<std::pair<std::size_t, double>> tried_;  // limits and the answers a second with them, ascending
+  std::size_t in_vain_ = 0;                            // how many of the last did not gain anything
+  std::optional<Clock::time_point> began_;             // to measure
+  std::size_t answers_ = 0;                            // since then
+  std::size_t left_out_ = 0;                           // answers before that, of requests under way with another limit
+  Clock::duration pause_{};                            // from one choice to the next
+  Clock::time_point next_choice_;
+  std::string why_;
+};
+
+}  // namespace ortmulti

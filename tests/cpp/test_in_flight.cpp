@@ -1,0 +1,233 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/pool/in_flight.hpp"
+#include "core/pool/launch_times.hpp"
+#include "fake_runner.hpp"
+#include "test_support.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// A device that answers so many requests a second, by how many are under way.
+class Measured : public testing::Test {
+ protected:
+  void answer_for(std::chrono::milliseconds time, bool waiting = true) {
+    const auto end = now + time;
+    while (now < end) {
+      now += std::chrono::duration_cast<InFlight::Clock::duration>(
+          std::chrono::duration<double>(1 / rate(static_cast<double>(in_flight.limit()))));
+      if (in_flight.record(now, 1, waiting, most)) {
+        ++asked;
+        in_flight.try_more(now, why_not);
+      }
+      largest = std::max(largest, in_flight.limit());
+    }
+  }
+
+  std::function<double(double)> rate = [](double limit) { return 200 * std::min(limit, 6.0); };
+  InFlight::Clock::time_point now{seconds(1000)};
+  InFlight in_flight{3};
+  std::size_t most = 12;
+  std::string why_not;
+  int asked = 0;
+  std::size_t largest = 0;
+};
+
+TEST_F(Measured, AsManyAreUnderWayAsGainAnswers) {
+  EXPECT_EQ(in_flight.limit(), 3U);
+  answer_for(seconds(3));
+  EXPECT_EQ(in_flight.limit(), 6U);
+  EXPECT_EQ(largest, 12U) << "two steps beyond";
+  EXPECT_NE(in_flight.why().find("1200 with 6"), std::string::npos) << in_flight.why();
+}
+
+TEST_F(Measured, TheFewestOfThoseThatDoAsWellAreTaken) {
+  rate = [](double) { return 500; };
+  answer_for(seconds(3));
+  EXPECT_EQ(in_flight.limit(), 3U);
+  EXPECT_EQ(largest, 6U);
+}
+
+TEST_F(Measured, TimesWithoutRequestsThatWaitAreNotMeasured) {
+  answer_for(seconds(3), false);
+  EXPECT_EQ(in_flight.limit(), 3U);
+  EXPECT_EQ(in_flight.why(), "");
+  for (int i = 0; i < 100; ++i) {
+    answer_for(milliseconds(150));
+    answer_for(milliseconds(10), false);
+  }
+  EXPECT_EQ(in_flight.limit(), 3U) << "no time was long enough";
+}
+
+TEST_F(Measured, ItIsMeasuredAgainAndFollowsWhatChanged) {
+  answer_for(seconds(3));
+  ASSERT_EQ(in_flight.limit(), 6U);
+  rate = [](double) { return 500; };
+  answer_for(seconds(60));
+  EXPECT_EQ(in_flight.limit(), 3U);
+  rate = [](double limit) { return 100 * limit; };
+  answer_for(seconds(600));
+  EXPECT_EQ(in_flight.limit(), 12U);
+}
+
+TEST_F(Measured, NoMoreThanTheLimitAndTheMemoryAllow) {
+  most = 4;
+  answer_for(seconds(3));
+  EXPECT_EQ(largest, 4U);
+  most = 12;
+  why_not = "no memory";
+  answer_for(seconds(60));
+  EXPECT_EQ(largest, 4U);
+  EXPECT_NE(in_flight.why().find("no memory"), std::string::npos) << in_flight.why();
+}
+
+TEST_F(Measured, ARunThatLackedMemoryEndsIt) {
+  EXPECT_FALSE(in_flight.give_way()) << "no more than at first were ever under way";
+  answer_for(seconds(3));
+  EXPECT_TRUE(in_flight.give_way());
+  EXPECT_TRUE(in_flight.give_way()) << "other requests may have lacked it too";
+  EXPECT_EQ(in_flight.limit(), 3U);
+  largest = 0;
+  answer_for(seconds(600));
+  EXPECT_EQ(largest, 3U);
+}
+
+class PoolInFlight : public PoolWithFakes {
+ protected:
+  PoolInFlight() {
+    Pool::Options options;
+    options.now = [this] { return now.load(); };
+    options.cores = 16;
+    pool = Pool::make(options);
+    for (int i = 0; i < 12; ++i) {
+      runners.push_back(std::make_shared<FakeRunner>(Device::cuda(0), this));
+    }
+  }
+  std::size_t runs() {
+    std::size_t count = 0;
+    for (const auto& runner : runners) {
+      count += runner->runs().size();
+    }
+    return count;
+  }
+
+  std::atomic<Pool::Clock::time_point> now{Pool::Clock::time_point(seconds(1000))};
+  std::vector<std::shared_ptr<FakeRunner>> runners;
+};
+
+TEST_F(PoolInFlight, SoManyAreUnderWayAndTheOthersWait) {
+  for (const auto& runner : runners) {
+    runner->hold();
+  }
+  pool->add({runners.begin(), runners.end()}, 2);
+  for (int i = 0; i < 5; ++i) {
+    submit();
+  }
+  EXPECT_EQ(pool->stats().devices[0].busy, 2U);
+  EXPECT_EQ(pool->stats().devices[0].in_flight, 2U);
+  EXPECT_EQ(pool->stats().waiting, 3U);
+  Request here;
+  EXPECT_FALSE(pool->run_here(here)) << "others are idle, but are not to run";
+  for (const auto& runner : runners) {
+    runner->release();
+  }
+  answers.wait_for(5);
+  EXPECT_EQ(runs(), 5U);
+}
+
+// Answers come the faster the more are under way.
+TEST_F(PoolInFlight, ItGrowsWhileRequestsWaitAndGivesWayWhereMemoryIsShort) {
+  std::atomic<bool> short_of_memory{false};
+  for (const auto& runner : runners) {
+    runner->hold();
+    runner->action = [&](Request& /*request*/) {
+      const std::size_t under_way = pool->stats().devices[0].in_flight;
+      for (auto before = now.load();
+           !now.compare_exchange_weak(before, before + milliseconds(20) / static_cast<int>(under_way));) {
+      }
+      if (short_of_memory && under_way > 2) {
+        throw Error(ErrorKind::out_of_memory, "no memory");
+      }
+    };
+  }
+  pool->add({runners.begin(), runners.end()}, 2);
+  for (int i = 0; i < 1000; ++i) {
+    submit();
+  }
+  for (const auto& runner : runners) {
+    runner->release();
+  }
+  answers.wait_for(1000);
+  EXPECT_GE(pool->stats().devices[0].in_flight, 6U) << pool->stats().devices[0].why_in_flight;
+  short_of_memory = true;
+  for (int i = 0; i < 100; ++i) {
+    submit();
+  }
+  answers.wait_for(1100);
+  const DeviceStats stats = pool->stats().devices[0];
+  EXPECT_EQ(stats.in_flight, 2U);
+  EXPECT_EQ(stats.done, 1100U);
+  EXPECT_GE(stats.retried, 1U);
+  EXPECT_NE(stats.why_in_flight.find("memory was short with"), std::string::npos) << stats.why_in_flight;
+}
+
+}  // namespace
+
+TEST(LaunchTimes, WhatWasLaunchedEndsBehindWhatIsUnderWay) {
+  LaunchTimes times;
+  LaunchTimes::Clock::time_point now{seconds(1000)};
+  const int small = 0;
+  const int large = 0;
+  const auto unknown = times.begin(now, &small);
+  EXPECT_LE(unknown.expected_end, now) << "nothing is known";
+  times.end(now + milliseconds(2), unknown);
+  const auto other = times.begin(now + milliseconds(10), &large);
+  times.end(now + milliseconds(15), other);
+  now += milliseconds(20);
+  const auto first = times.begin(now, &small);
+  EXPECT_EQ(first.expected_end, now + milliseconds(2));
+  const auto second = times.begin(now + milliseconds(1), &large);
+  EXPECT_EQ(second.expected_end, now + milliseconds(7));
+  times.end(now + milliseconds(3), first);  // later than expected
+  const auto third = times.begin(now + milliseconds(3), &small);
+  EXPECT_GE(third.expected_end, now + milliseconds(10));
+  EXPECT_LT(third.expected_end, now + milliseconds(11));
+  times.end(now + milliseconds(8), second);
+  times.end(now + milliseconds(10), third);
+  const auto alone = times.begin(now + seconds(1), &large);
+  EXPECT_EQ(alone.expected_end, now + seconds(1) + milliseconds(5));
+}
+
+TEST(LaunchTimes, WhatTakesShorterIsExpectedToSoon) {
+  LaunchTimes times;
+  LaunchTimes::Clock::time_point now{seconds(1000)};
+  const int shape = 0;
+  for (int i = 0; i < 30; ++i) {
+    const auto launch = times.begin(now, &shape);
+    now += i < 10 ? milliseconds(10) : milliseconds(1);
+    times.end(now, launch);
+  }
+  EXPECT_LT(times.begin(now, &shape).expected_end - now, microseconds(1100));
+}
+
+TEST(Sleeper, WakesUpBeforeTheEnd) {
+  Sleeper sleeper;
+  EXPECT_GT(sleeper.margin(milliseconds(1)), microseconds(50));
+  const auto began = Sleeper::Clock::now();
+  sleeper.sleep_until(began - seconds(1));
+  sleeper.sleep_until(began + milliseconds(30));
+  EXPECT_GE(Sleeper::Clock::now(), began + milliseconds(15));
+}
+
+}  // namespace ortmulti::tests
