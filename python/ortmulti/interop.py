@@ -1,4 +1,4 @@
-"""onnxruntime's own sessions over weights that are loaded once, for libraries that insist on them."""
+"""onnxruntime's own sessions over weights that are loaded once, for libraries that need such sessions."""
 
 from __future__ import annotations
 
@@ -47,45 +47,44 @@ def onnxruntime_sessions(
     *,
     optimize: Optimize = "auto",
 ) -> list[onnxruntime.InferenceSession]:
-    """Create `onnxruntime.InferenceSession` objects of one model, which have their weights in common.
+    """Create `onnxruntime.InferenceSession` objects of one model that share their weights.
 
-    They are sessions of the onnxruntime package in every respect, of its own copy of ONNX Runtime, and know nothing of
-    ortmulti; for what does not insist on them, `load` and `create_sessions` are faster. The weights of a device are
-    freed with the last session that uses them. While sessions live, the model's files must not be changed in place;
-    replacing them (by renaming) is no harm.
+    They are ordinary sessions of the onnxruntime package, with its own copy of ONNX Runtime. Libraries that do not need
+    such sessions are faster with `load` and `create_sessions`. The last session of a device frees the device's weights.
+    While sessions exist, do not change the model's files in place; replacing them by renaming is safe.
 
     On a GPU all sessions of a device use one copy of the weights, which is read once for all GPUs.
 
-    On the CPU the weights are used where their files are mapped, so that they are the page cache's and every process
-    shares them. But ONNX Runtime lays the matrices of most products out anew when it creates a session ("prepacking"),
-    and each session has such a copy of its own: for a model that consists of them, N sessions take the time and the
-    memory of N ordinary ones. Either run one session from several threads, which costs nothing (and is what `load`
-    does); or set the config entry ``session.disable_prepacking`` to ``"1"`` in ``options``: then all weights are shared
-    and creation takes milliseconds, and in return products take longer (10 % to 45 % for float32; MatMulNBits up to a
-    hundred times) and may differ from ordinary sessions' in the last bits.
+    On the CPU sessions use the weights in the mapped files: all processes share them in the page cache. But ONNX
+    Runtime changes the layout of the matrices of most products when it creates a session ("prepacking"), and each
+    session has its own copy. If a model consists of such matrices, N sessions take the time and the memory of N
+    ordinary ones. There are two ways out. Run one session from several threads, as `load` does; this costs nothing. Or
+    set the config entry ``session.disable_prepacking`` to ``"1"`` in ``options``: all weights are shared, and creation
+    takes milliseconds. But products then take longer (10 % to 45 % for float32; MatMulNBits up to a hundred times), and
+    may differ in the last bits.
 
-    Where weights cannot be shared, the sessions are ordinary ones, and a warning of the logger ``ortmulti`` says why.
+    If weights cannot be shared, the sessions are ordinary ones, and the logger ``ortmulti`` warns with the reason.
 
     Args:
         model: Path of a model, or its bytes; see `InferenceSession`.
         devices: As for `load`.
         sessions_per_device: Sessions on each device; default 1.
-        options: An `ortmulti.SessionOptions`, which has the attributes and methods of onnxruntime's. One of
-            onnxruntime's cannot be copied for each session, as is needed, and is refused.
+        options: An `ortmulti.SessionOptions`, with onnxruntime's attributes and methods. onnxruntime's own options are
+            refused, because they cannot be copied for each session.
         provider_options: Options of the CUDA provider, the same for every GPU, without ``device_id``.
-        optimize: ``"auto"``: the model is optimized once and kept in the cache; ``"offline"``: it must be there
-            already; ``"never"``: the model is used as it is, without optimization.
+        optimize: ``"auto"``: the model is optimized once and kept in the cache. ``"offline"``: it must be in the cache.
+            ``"never"``: the model is used as it is, without optimization.
 
     Returns:
         The sessions, those of the first device first.
 
     Raises:
-        LibraryError: onnxruntime cannot be imported, or is another than the one that ortmulti uses.
+        LibraryError: onnxruntime cannot be imported, or is not the release that ortmulti uses.
         InvalidArgument, InvalidType: As `load`.
-        NotFound: With ``optimize="offline"``, and the model was not optimized before.
-        WeightsError: A file of weights cannot be read, or was changed meanwhile.
-        NotImplemented: Options with initializers or custom operators; an onnxruntime that was built without DLPack, on
-            a GPU.
+        NotFound: The cache does not have the optimized model, with ``optimize="offline"``.
+        WeightsError: A file of weights cannot be read, or changed during the load.
+        NotImplemented: The options have initializers or custom operators; or onnxruntime was built without DLPack, and
+            a device is a GPU.
         Fail, RuntimeException, ...: onnxruntime's own errors, under the same names; the message names the device.
     """
     checks.choice("optimize", optimize, ("auto", "never", "offline"))
@@ -119,7 +118,7 @@ def onnxruntime_sessions(
 
 
 def _open_same(devices: Sequence[Device]) -> Any:
-    """The onnxruntime package, of the release that ortmulti uses."""
+    """Import the onnxruntime package, and check that it has the release that ortmulti uses."""
     ort = open_package(devices)
     ours = _core.onnxruntime_version()
     if ort.__version__ != ours:
@@ -138,7 +137,7 @@ def _shared(
     options: SessionOptions,
     optimize: Optimize,
 ) -> dict[Device, tuple[Source, Weights]]:
-    """The model that sessions of these devices, all of one kind, are created from, and their weights."""
+    """Return the model for sessions on these devices, all of one kind, and their weights."""
     if options.optimized_model_filepath:
         raise NotShared("optimized_model_filepath is set")
     source = _find_source(model, devices, providers, options, optimize)
@@ -160,7 +159,7 @@ def _shared(
 
 
 class _Owner:
-    """Keeps what sessions need on the disk."""
+    """Keeps the files that sessions need."""
 
     def __init__(self, *kept: object) -> None:
         self._kept = kept
@@ -210,7 +209,7 @@ def _make_source(wanted: cache.CacheRequest, draft: cache.StagedEntry) -> Source
 
 
 def _refused(wanted: cache.CacheRequest, entry: cache.Entry) -> list[str]:
-    """The weights that ONNX Runtime does not take, such as those that it plans on the CPU."""
+    """Return the weights that ONNX Runtime does not take, for example because it plans them on the CPU."""
     from ortmulti import cache
 
     try:

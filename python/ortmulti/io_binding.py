@@ -1,4 +1,4 @@
-"""onnxruntime's IOBinding, and what sessions do with values: which memory runs read and write."""
+"""onnxruntime's IOBinding, and runs with values: the memory that runs read and write."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def _over(device: str, element_type: object, shape: object, buffer_ptr: object) 
 
 
 class ValueRuns:
-    """The part of `InferenceSession` that takes and returns `OrtValue`: runs with values, bound or not."""
+    """The part of `InferenceSession` for `OrtValue`: runs with values, bound or not."""
 
     _core: _core.Session
 
@@ -240,20 +240,20 @@ class ValueRuns:
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """Run the model with values: inputs are used where they are, or copied to the session's device.
+        """Run the model with values. Inputs on another device are copied to the session's device.
 
         Args:
-            output_names: Names of the outputs wanted, in the order wanted; None or empty for all.
-            input_dict_ort_values: A value for each input, of the type and shape that `get_inputs` declares; of this
-                package, or onnxruntime's.
+            output_names: Names of the outputs, in the order of the result; None or empty for all.
+            input_dict_ort_values: A value for each input, with the type and shape that `get_inputs` declares; this
+                package's, or onnxruntime's.
             run_options: Options of this run.
 
         Returns:
-            One value for each output, on the CPU; `run_with_iobinding` leaves them on a GPU. An output that is an
-            input's memory keeps that input alive.
+            One value for each output, on the CPU; `run_with_iobinding` leaves them on a GPU. An output in an input's
+            memory keeps that input alive.
 
         Raises:
-            As `run`. InvalidType: An input that is no `OrtValue`, or of another type.
+            As `run`. InvalidType: An input is not an `OrtValue`, or has another type.
             NotImplemented: onnxruntime cannot hand over its value by DLPack, for example strings.
         """
         if not isinstance(input_dict_ort_values, Mapping):
@@ -269,22 +269,22 @@ class ValueRuns:
         return [OrtValue(output) for output in outputs]
 
     def io_binding(self) -> IOBinding:
-        """Make an `IOBinding` of this session, for `run_with_iobinding`."""
+        """Make an `IOBinding` for this session's `run_with_iobinding`."""
         return IOBinding(self)
 
     def run_with_iobinding(
         self, iobinding: IOBinding | SessionIOBinding, run_options: RunOptions | None = None
     ) -> None:
-        """Run the model with the inputs and outputs that are bound, where they are.
+        """Run the model with the bound inputs and outputs, in place.
 
         Args:
-            iobinding: A binding that was made of this session. Every input that is not optional is bound, and
-                one output at least.
+            iobinding: A binding of this session. It must have every input that is not optional, and at least one
+                output.
             run_options: Options of this run.
 
         Raises:
-            InvalidArgument: A missing input, no output, or another session's binding.
-            InvalidType: No binding.
+            InvalidArgument: An input is missing, no output is bound, or the binding is another session's.
+            InvalidType: It is not a binding.
             ClosedError, ForkError: As `run`.
             RuntimeException, Fail, OutOfMemory, ...: The run failed, under ONNX Runtime's code.
         """
@@ -301,21 +301,21 @@ class ValueRuns:
         fetches: OrtValueVector,
         fetch_devices: Sequence[OrtDevice],
     ) -> None:
-        """Run the model with values in a row, and put the outputs into another.
+        """Run the model with a list of values, and put the outputs into an `OrtValueVector`.
 
         Args:
             run_options: Options of this run, or None.
-            feed_names: The inputs.
-            feeds: A value for each of them, this package's or onnxruntime's.
-            fetch_names: The outputs wanted, one at least.
-            fetches: Empty, or as many values as ``fetch_names``; those that are not empty are written to. Afterwards
-                it has the outputs, in the order of ``fetch_names``.
-            fetch_devices: For each output the device on which it is to be, where it is not written to a value.
+            feed_names: Names of the inputs.
+            feeds: A value for each input, this package's or onnxruntime's.
+            fetch_names: Names of the outputs, at least one.
+            fetches: Empty, or a value for each of ``fetch_names``; the run writes to values that are not empty.
+                Afterwards it has the outputs, in the order of ``fetch_names``.
+            fetch_devices: The device of each output that is not written to a value.
 
         Raises:
             Error: As `run_with_iobinding`; ``fetches`` then has the same values as before.
-            InvalidArgument: Not as many names as values or devices.
-            InvalidType: ``fetches`` is no `OrtValueVector`, or values or devices of other types.
+            InvalidArgument: The numbers of names, values and devices differ.
+            InvalidType: ``fetches`` is not an `OrtValueVector`, or a value or device has another type.
         """
         inputs = checks.names("feed_names", checks.iterable("feed_names", feed_names))
         outputs = checks.names("fetch_names", checks.iterable("fetch_names", fetch_names))
@@ -353,9 +353,9 @@ class ValueRuns:
         device_id: int = 0,
         vendor_id: int | OrtDeviceVendorId = -1,
     ) -> OrtValue:
-        """Make a tensor in memory of the session's allocator, whose elements have no particular value.
+        """Make a tensor in memory of the session's allocator. Its elements are not initialized.
 
-        It may be used with other sessions too, and stays valid when this one is closed.
+        Other sessions may use it too, and it stays valid after this session is closed.
 
         Args:
             shape: The dimensions, 0 or more each.
@@ -368,7 +368,7 @@ class ValueRuns:
             InvalidType, InvalidArgument, NotImplemented, DeviceError: The type, shape or device is not valid, or the
                 GPU is not the session's.
             ClosedError, ForkError: As `run`.
-            OutOfMemory, RuntimeException, ...: There is not enough free memory, under ONNX Runtime's code.
+            OutOfMemory, RuntimeException, ...: The device has too little free memory, under ONNX Runtime's code.
         """
         device = device_name(device_type, device_id, vendor_id)
         number = element_type_number(element_type)

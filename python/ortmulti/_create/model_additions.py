@@ -1,4 +1,4 @@
-"""What SessionOptions add to a model: initializers, files of external data in memory, custom operators."""
+"""Additions of SessionOptions to a model: initializers, external data in memory, custom operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ModelAdditions", "replacing_weights"]
 
 
 class ModelAdditions:
-    """The part of `SessionOptions` for values and libraries, which sessions keep alive."""
+    """The part of `SessionOptions` for values and libraries. Sessions keep them alive."""
 
     __slots__ = ("_core",)
 
@@ -24,23 +24,22 @@ class ModelAdditions:
         self._core = _core.SessionOptions()
 
     def add_initializer(self, name: str, ort_value: OrtValue) -> None:
-        """Have sessions use a value in place of the model's initializer of this name.
+        """Replace the model's initializer of this name by a value.
 
-        It is used where it is, without a copy, by every session over these options, and kept alive as long as they
-        live; its elements must not change meanwhile. As in onnxruntime it counts only where the name is an
-        initializer's that is still there once ONNX Runtime has optimized the graph (constant folding uses the model's
-        own) and whose kernel reads it on the value's device; otherwise the model's own is used, in the latter case
-        with a warning in the log.
+        Every session with these options uses the value in place and keeps it alive. Its elements must not change
+        meanwhile. As in onnxruntime, ONNX Runtime may ignore the value and use the model's own. That happens if the
+        optimized graph no longer has the initializer (constant folding uses the model's own). It also happens, with a
+        warning in the log, if the kernel reads it on another device than the value's.
 
         Args:
-            name: The initializer's, not empty.
-            ort_value: A tensor of any type but strings, of the initializer's type and shape; this package's or
-                onnxruntime's. ONNX Runtime does not
-                compare these: with others the creation or the runs fail, or the results have other shapes.
+            name: The initializer's name, not empty.
+            ort_value: A tensor with the initializer's type and shape, but not of strings; this package's or
+                onnxruntime's. ONNX Runtime does not check type and shape. If they differ, the creation or the runs
+                fail, or the results have other shapes.
 
         Raises:
-            InvalidArgument: An empty name, or one that was added before.
-            InvalidType: No `OrtValue`, or one that is no tensor.
+            InvalidArgument: The name is empty, or was added before.
+            InvalidType: It is not an `OrtValue`, or not a tensor.
         """
         name, value = _name("an initializer", name), core_value(f"initializer {name!r}", ort_value)
         changed = self._core.copy()
@@ -50,19 +49,18 @@ class ModelAdditions:
         self._core = changed
 
     def add_external_initializers(self, names: Sequence[str], ort_values: Sequence[OrtValue]) -> None:
-        """Have sessions take values in place of the model's initializers whose data lies in other files.
+        """Replace initializers with external data by values.
 
-        They take part in ONNX Runtime's optimizations. Which ones it copies is its affair: all are kept alive as long
-        as the sessions.
+        ONNX Runtime's optimizations use the values, and may copy some. Sessions keep all of them alive.
 
         Args:
-            names: The initializers', not empty; a session of a model in which one of them is no initializer with
-                external data, or has another type or shape, fails to be created.
-            ort_values: As many tensors, of any type but strings.
+            names: The initializers' names, not empty. A session cannot be created if one of them is no initializer with
+                external data, or has another type or shape.
+            ort_values: As many tensors, of any type except strings.
 
         Raises:
-            InvalidArgument: Another number of values than of names, or a name that is empty or was added before.
-            InvalidType: No lists, no `OrtValue`, or one that is no tensor.
+            InvalidArgument: The numbers of values and names differ, or a name is empty or was added before.
+            InvalidType: An argument is not a list, or a value not an `OrtValue` or not a tensor.
         """
         wanted, given = checks.sequence("names", names), checks.sequence("ort_values", ort_values)
         if len(wanted) != len(given):
@@ -78,18 +76,18 @@ class ModelAdditions:
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[SupportsInt]
     ) -> None:
-        """Have sessions read the model's external data from memory instead of from files.
+        """Read the model's external data from memory instead of files.
 
         Args:
-            names: The files' names, as the model's external data names them.
-            buffers: As many contiguous objects with the buffer protocol (bytes, bytearray, memoryview, arrays), of the
-                files' contents. They are kept alive, and must not change, as long as the sessions live.
-            lengths: The bytes of each that count, at most as many as the buffer has.
+            names: The files' names in the model.
+            buffers: The files' contents: contiguous objects with the buffer protocol (bytes, bytearray, memoryview,
+                arrays). Sessions keep them alive; they must not change meanwhile.
+            lengths: The number of bytes to use of each buffer.
 
         Raises:
-            InvalidArgument: Another number of one than of the others, a name that is empty or was added before, a
-                buffer that is not contiguous, or a length that is negative or more than the buffer has.
-            InvalidType: An argument of the wrong type.
+            InvalidArgument: The arguments have different lengths, a name is empty or was added before, a buffer is not
+                contiguous, or a length is negative or larger than its buffer.
+            InvalidType: An argument has the wrong type.
         """
         files, memory, sizes = (
             checks.sequence("names", names),
@@ -108,17 +106,17 @@ class ModelAdditions:
         self._core = changed
 
     def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
-        """Load a shared library of custom operators, for sessions over these options.
+        """Load a shared library of custom operators for sessions with these options.
 
         The library is loaded, and its ``RegisterCustomOps`` called, now and for each session. It stays loaded as long
-        as these options and those sessions.
+        as these options and their sessions exist.
 
         Args:
-            path: Where it lies; a name without a slash is searched as the system's loader does.
+            path: Path of the library. The system's loader searches for a name without a slash.
 
         Raises:
             Fail: It cannot be loaded, or is no library of custom operators; the message has the loader's reason.
-            InvalidArgument, InvalidType: The path is empty, or no path.
+            InvalidArgument, InvalidType: The path is empty, or not a path.
             LibraryError: No ONNX Runtime is installed.
         """
         library = _name("a library's path", path)
@@ -131,7 +129,7 @@ class ModelAdditions:
 
 
 def replacing_weights(options: _core.SessionOptions) -> str:
-    """Return which methods have added something in the place of the model's own weights; empty if none."""
+    """Return the methods that have replaced the model's own weights; empty if none."""
     found = {
         "add_initializer": options.initializers,
         "add_external_initializers": options.external_initializers,

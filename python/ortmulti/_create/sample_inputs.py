@@ -1,4 +1,4 @@
-"""Inputs for any model, from what the model declares."""
+"""Random inputs for any model, from its declaration."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _INTEGERS: dict[str, type[np.generic]] = {
 
 
 def require_onnx() -> Any:
-    """The onnx package.
+    """Import the onnx package.
 
     Raises:
-        ortmulti.errors.LibraryError: It is not installed; the message says how to get it.
+        ortmulti.errors.LibraryError: It is not installed; the message says how to install it.
     """
     try:
         return import_module("onnx")
@@ -49,7 +49,7 @@ def require_onnx() -> Any:
 
 
 class Declaration(Protocol):
-    """An input as a session describes it: ortmulti's and onnxruntime's alike."""
+    """An input in a session's description, ortmulti's or onnxruntime's."""
 
     @property
     def name(self) -> str: ...
@@ -75,31 +75,31 @@ def sample_inputs(
     dimensions: Mapping[str, int] | None = None,
     tokens: int = TOKENS,
 ) -> dict[str, NDArray[Any]]:
-    """Makes an array for each input that a model declares.
+    """Make an array for each input that a model declares.
 
-    A dynamic dimension's value is, in this order: what `dimensions` says for its name; `batch` if its name says batch
-    or it is the first dimension; 0 if its name says past (an empty cache); 224 if it says height or width; else
-    `sequence`.
+    The first rule that fits gives the size of a dynamic dimension. `dimensions` has its name: that size. The name says
+    batch, or it is the first dimension: `batch`. The name says past: 0 (an empty cache). The name says height or width:
+    224. Otherwise: `sequence`.
 
-    Values: floats are normal. Integers are below `tokens`, except that masks are 1, positions count up, type and
-    segment ids are 0, and uint8 takes its whole range (images). Booleans are random, masks true; strings are words.
+    Floats are normally distributed. Integers are below `tokens`, except that masks are 1, positions count up, and type
+    and segment ids are 0. uint8 has its whole range (images). Booleans are random, masks true. Strings are words.
 
     Args:
         model: Path of an .onnx file (needs the onnx package), or a session's `get_inputs()`.
         batch: Size of the dynamic batch dimension.
         sequence: Size of the other dynamic dimensions.
-        seed: Of the values; an input's values depend on it, on the input's name and on its shape only.
+        seed: Seed of the values. An input's values depend only on it, on the input's name and on its shape.
         dimensions: Sizes of dynamic dimensions by their names in the model.
-        tokens: Bound of integers.
+        tokens: Upper bound of integers.
 
     Returns:
-        C-contiguous arrays of the declared types by the inputs' names.
+        C-contiguous arrays of the declared types, by the inputs' names.
 
     Raises:
-        ortmulti.errors.InvalidArgument: An input is no tensor or of a type that NumPy lacks, `dimensions` names
-            one that the model has not, or a size is negative.
-        ortmulti.errors.NoSuchFile: There is no such file.
-        ortmulti.errors.InvalidProtobuf: The file is no ONNX model.
+        ortmulti.errors.InvalidArgument: An input is not a tensor, NumPy lacks its type, `dimensions` has an unknown
+            name, or a size is negative.
+        ortmulti.errors.NoSuchFile: The file does not exist.
+        ortmulti.errors.InvalidProtobuf: The file is not an ONNX model.
         ortmulti.errors.LibraryError: `model` is a path and the onnx package is not installed.
     """
     declarations = _read(model) if isinstance(model, str | os.PathLike) else list(model)
@@ -174,7 +174,7 @@ def _integers(
 
 
 def _read(model: str | os.PathLike[str]) -> list[Declaration]:
-    """The inputs that an .onnx file declares; its external data is not read."""
+    """Return the inputs that an .onnx file declares, without reading its external data."""
     onnx = require_onnx()
     decode_error = import_module("google.protobuf.message").DecodeError
     try:

@@ -1,4 +1,4 @@
-"""What a session can do besides running and waiting: runs with a callback, and what its providers can be told."""
+"""Calls of a session other than `run`: asynchronous runs, options of providers, captured graphs, tuning results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOGGER = logging.getLogger("ortmulti")
 
 
 class SessionCalls:
-    """The part of `InferenceSession` that needs nothing of it but the core's session."""
+    """The part of `InferenceSession` that needs only the core's session."""
 
     _core: _core.Session
 
@@ -32,21 +32,20 @@ class SessionCalls:
     ) -> None:
         """Run the model without waiting: the result goes to a callback.
 
-        Threads of the session do the runs, in the order in which they were asked for: at most ``intra_op_num_threads``
-        at the same time, and on a GPU one after another. One thread calls all callbacks of the process, one at a time,
-        so that a callback that takes long delays the others. It may ask for further runs, or close the session. When
-        the interpreter ends, runs that have not begun are cancelled, and it goes on after the last callback.
+        The session's threads do the runs in the order of the calls: at most ``intra_op_num_threads`` at the same time,
+        and on a GPU one after another. One thread calls all callbacks of the process, one at a time. So a slow callback
+        delays the others. A callback may start further runs, or close the session. When the interpreter ends, it
+        cancels runs that have not begun, and waits for the last callback.
 
         Args:
-            output_names, input_feed, run_options: As `run`. The arrays are held until the callback was called, and must
-                not change until then.
-            callback: Called as ``callback(results, user_data, error)``. ``error`` is empty and ``results`` are what
-                `run` returns, or ``results`` is an empty list and ``error`` says why the run failed. What it raises
-                goes to `sys.unraisablehook`.
-            user_data: Handed to the callback.
+            output_names, input_feed, run_options: As `run`. The arrays must not change until the callback was called.
+            callback: Called as ``callback(results, user_data, error)``. After a success ``results`` are those of `run`,
+                and ``error`` is empty. After a failure ``results`` is an empty list, and ``error`` has the reason. Its
+                own exceptions go to `sys.unraisablehook`.
+            user_data: Passed to the callback.
 
         Raises:
-            InvalidArgument, InvalidType, NotImplemented: As `run`, for arguments that cannot be run.
+            InvalidArgument, InvalidType, NotImplemented: As `run`, for wrong arguments.
             InvalidType: ``callback`` cannot be called.
             ClosedError, ForkError: As `run`.
         """
@@ -57,19 +56,19 @@ class SessionCalls:
 
     @property
     def thread_counts(self) -> ThreadCounts | None:
-        """The threads of the session's pools, where `SessionOptions.threads` has ortmulti make them; else None."""
+        """Return the threads of the session's pools, if ortmulti made them (`SessionOptions.threads`); else None."""
         counts = _core.thread_counts_of(self._core)
         return None if counts is None else ThreadCounts._from_core(counts)
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
-        """Change options of the execution providers while the session is there.
+        """Change options of the execution providers of this session.
 
         Args:
-            options: Keys and values, such as ``{"ep.dynamic.workload_type": "Efficient"}``. Providers leave aside what
-                they do not know, and the CPU's knows none.
+            options: Keys and values, such as ``{"ep.dynamic.workload_type": "Efficient"}``. Providers ignore unknown
+                keys; the CPU's knows none.
 
         Raises:
-            InvalidType: ``options`` is no dict of str.
+            InvalidType: ``options`` is not a dict of str.
             InvalidArgument: It is empty, or a provider refuses a value.
             ClosedError, ForkError: As `run`.
         """
@@ -83,16 +82,16 @@ class SessionCalls:
         self._core.set_provider_options(dict(options))
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
-        """Free the graph that was captured by runs with a number as their config entry ``gpu_graph_id``.
+        """Free the graph that runs with this number in their config entry ``gpu_graph_id`` have captured.
 
-        Nothing happens, as in onnxruntime, where the provider cannot do that or there is no such graph.
+        As in onnxruntime, nothing happens if the graph does not exist or the provider cannot free graphs.
 
         Args:
-            graph_annotation_id: The number; default 0: that of runs without such an entry.
+            graph_annotation_id: The number; default 0: for runs without such an entry.
 
         Raises:
-            InvalidType, InvalidArgument: No int, or one of more than 32 bits.
-            NotImplemented: ONNX Runtime before release 1.27.
+            InvalidType, InvalidArgument: It is not an int, or has more than 32 bits.
+            NotImplemented: ONNX Runtime is older than 1.27.
             ClosedError, ForkError: As `run`.
         """
         number = checks.integer("graph_annotation_id", graph_annotation_id, -(2**31), checks.INT_MAX)
@@ -108,17 +107,16 @@ class SessionCalls:
         return []
 
     def set_tuning_results(self, results: list[dict[str, Any]], *, error_on_invalid: bool = False) -> None:
-        """Accept results of tunable operators, which no provider of a session can use: ONNX Runtime's C API cannot
-        enable them.
+        """Accept results of tunable operators, without using them: ONNX Runtime's C API cannot enable such operators.
 
         Args:
-            results: What `get_tuning_results` of onnxruntime returned: dicts with ``"ep"``, ``"validators"`` and
+            results: The result of onnxruntime's `get_tuning_results`: dicts with ``"ep"``, ``"validators"`` and
                 ``"results"``.
-            error_on_invalid: Raise for the first of them, instead of a warning of the logger ``ortmulti`` for each.
+            error_on_invalid: Raise for the first result. Default: the logger ``ortmulti`` warns of each.
 
         Raises:
-            Fail: With ``error_on_invalid``, and there are any.
-            InvalidType, InvalidArgument: ``results`` is no list of such dicts.
+            Fail: ``results`` is not empty, with ``error_on_invalid``.
+            InvalidType, InvalidArgument: ``results`` is not a list of such dicts.
             ClosedError: The session is closed.
         """
         self._check_open()
@@ -147,7 +145,7 @@ def _check_list(results: object) -> list[Any]:
 
 
 def _check_tuning_result(result: object) -> str:
-    """The provider that a result is for."""
+    """Return the provider of a result."""
     if not isinstance(result, Mapping):
         raise InvalidType(f"a result is a dict, not {result!r}")
     for key in ("ep", "validators", "results"):

@@ -1,4 +1,4 @@
-"""What a pool can be asked about its devices and its model, and told to do with them."""
+"""The devices and the model of a pool: their state, and how to change them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ __all__ = ["Membership"]
 
 
 class Membership:
-    """Readiness and changes of a pool's devices and model, which `Pool` has."""
+    """The part of `Pool` for readiness and changes of its devices and its model."""
 
     def __init__(self, members: PoolMembers, batch_size: int = 1) -> None:
         self._members = members
         self._batch_size = batch_size
 
     def get_inputs(self) -> list[NodeArg]:
-        """Return the model's inputs, with ``name``, ``type`` and ``shape`` as `InferenceSession.get_inputs` has them.
+        """Return the model's inputs, with ``name``, ``type`` and ``shape``, as `InferenceSession.get_inputs`.
 
         Waits for the first session. Works after `close`, too, if there was a session.
 
         Raises:
             ClosedError: The pool was closed before its first session was ready.
-            If loading failed before that: the load's error.
+            If loading failed before then: the load's error.
         """
         inputs: list[NodeArg] = self._members.description().get_inputs()
         return inputs
@@ -51,53 +51,52 @@ class Membership:
 
     @property
     def ready(self) -> list[str]:
-        """The devices that take requests now, in the order in which they came."""
+        """The devices that take requests now, in the order in which they became ready."""
         return [device for device, (state, _) in self._members.states().items() if state == "ready"]
 
     def wait_ready(
         self, timeout: float | None = None, devices: str | int | Device | Iterable[str | int | Device] | None = None
     ) -> list[str]:
-        """Waits until devices take requests, and returns their names.
+        """Wait until devices take requests, and return their names.
 
         Args:
-            timeout: Seconds until that raises; default: as long as it takes.
-            devices: Which ones; default: all that `load` was asked for, less those that failed, with
-                ``require="any"``.
+            timeout: Seconds to wait; default: no limit.
+            devices: The devices to wait for; default: all devices of `load`, without failed ones if ``require="any"``.
 
         Raises:
             DeadlineExceeded: They were not ready within ``timeout``.
-            DeviceError: One that was named failed, broke or was removed.
-            InvalidArgument: One that was named is not in the pool.
-            ClosedError: The pool was closed. If its load failed, the error of that is raised.
+            DeviceError: A named device failed, broke or was removed.
+            InvalidArgument: A named device is not in the pool.
+            ClosedError: The pool was closed. If its load failed, the load's error is raised instead.
         """
         if timeout is not None:
             checks.number("timeout", timeout)
         return self._members.wait_ready(timeout, devices)
 
     def add_devices(self, devices: str | int | Device | Iterable[str | int | Device]) -> None:
-        """Loads the model on further devices, as `load` did, and returns when all of them take requests, warm if asked.
+        """Load the model on further devices, as `load` did, and return when all of them take requests.
 
-        The pool goes on meanwhile; requests for these devices wait. One that failed, broke or was removed may be
-        added again.
+        The pool keeps working; requests for these devices wait. With `load`'s ``warmup`` the new sessions run it first.
+        A device that failed, broke or was removed may be added again.
 
         Args:
-            devices: As for `load`; ``"all"``: those that the pool does not have. One that is named twice gets twice as
-                many sessions.
+            devices: As for `load`; ``"all"``: every device that the pool does not have. A device that is named twice
+                gets twice as many sessions.
 
         Raises:
-            InvalidArgument: The pool has one of them already.
-            Error: As `load`. After an error none of them is in the pool.
+            InvalidArgument: The pool already has one of the devices.
+            Error: As `load`. After an error none of the devices is in the pool.
         """
         self._members.add_devices(devices)
 
     def remove_devices(self, devices: str | int | Device | Iterable[str | int | Device]) -> None:
-        """Takes devices out of the pool and frees their sessions and memory, when what runs there has ended.
+        """Remove devices from the pool; free their sessions and memory when their runs have ended.
 
-        What waits for one of them alone fails with `DeviceError`; other requests are not affected. After Ctrl-C they
-        get no requests any more; call it again to free them.
+        Requests that wait for such a device only fail with `DeviceError`; other requests are not affected. After Ctrl-C
+        the devices get no more requests; call this again to free them.
 
         Raises:
-            InvalidArgument: The pool does not have one of them, or would have none left that works.
+            InvalidArgument: The pool does not have one of the devices, or no working device would be left.
         """
         self._members.remove_devices(devices)
 
@@ -110,28 +109,28 @@ class Membership:
         verify: Callable[[Self], object] | None = None,
         version: str = "",
     ) -> None:
-        """Puts another model in the place of the pool's, without a gap, and returns when the former one is freed.
+        """Replace the pool's model without a gap, and return when the old model is freed.
 
-        Its sessions are made beside the others, on the same devices and with the same options, and warmed up. Then they
-        take over: what was asked for before is answered by the former model, what is asked for from then on by the new
-        one. `timeline` is then the new one's.
+        The new sessions are made beside the old ones, on the same devices and with the same options, and warmed up.
+        Then they take over. The old model answers requests from before this moment, the new model all later ones.
+        `timeline` then belongs to the new model.
 
         Args:
             model: Path of a model, or its bytes.
-            warmup: What its sessions run before; default: as `load` was told.
+            warmup: What the new sessions run first; default: as in `load`.
             same_interface: Refuse a model with other inputs or outputs; default True. Names and types must be the same,
                 and outputs in the same order. Ranks must be the same, and dimensions that both models fix. An input's
                 open dimension must stay open.
-            verify: Function that is called before the new sessions take over, with a `Pool` of them alone. If it
-                raises, the former model goes on. Use this pool during the call only, and do not close it. `stats`
-                counts its requests. Default: none.
+            verify: Function that is called with a `Pool` of the new sessions before they take over. If it raises, the
+                old model stays. Use this pool only during the call, and do not close it. `stats` counts its requests.
+                Default: none.
             version: Label of the new model in `stats` and in Prometheus's text; default: none.
 
         Raises:
             InvalidArgument: The model has another interface; the error names the differences. Or ``verify`` closed its
                 pool.
-            OutOfMemory: There is not enough memory for both.
-            Error: As `load`, and what ``verify`` raises. After an error the pool goes on with the model that it had.
+            OutOfMemory: The devices have too little memory for both models.
+            Error: As `load`, or the error of ``verify``. After an error the pool keeps its model.
         """
         if warmup is not None and not isinstance(warmup, bool | Warmup):
             raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
