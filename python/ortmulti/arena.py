@@ -62,10 +62,12 @@ class ArenaConfig:
             _checks.choice("arena_extend_strategy", _checks.text("arena_extend_strategy", strategy), _STRATEGIES)
         given = [name for name in _OF_POWERS_OF_TWO if getattr(self, name) is not None]
         if strategy == "kSameAsRequested" and given:
-            raise InvalidArgument(f"{', '.join(given)}: with kSameAsRequested the arena grows by what is asked for")
+            raise InvalidArgument(
+                f"{', '.join(given)}: kSameAsRequested makes the arena grow by the size of each request"
+            )
         if self.max_mem and (self.initial_chunk_size_bytes or 0) > self.max_mem:
             raise InvalidArgument(
-                f"initial_chunk_size_bytes is {self.initial_chunk_size_bytes}, and max_mem {self.max_mem} is less"
+                f"initial_chunk_size_bytes is {self.initial_chunk_size_bytes}, more than max_mem, {self.max_mem}"
             )
 
     def _to_core(self) -> dict[str, int]:

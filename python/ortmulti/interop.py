@@ -123,8 +123,8 @@ def _open_same(devices: Sequence[Device]) -> Any:
     ours = _core.onnxruntime_version()
     if ort.__version__ != ours:
         raise LibraryError(
-            f"the onnxruntime package is {ort.__version__}, and ortmulti uses {ours} ({_core.onnxruntime_path()}): "
-            "a model that one cache is not for the other"
+            f"the onnxruntime package is {ort.__version__}, but ortmulti uses {ours} ({_core.onnxruntime_path()}): "
+            "install the same release for both"
         )
     return ort
 
@@ -151,8 +151,8 @@ def _shared(
             )
     if not hasattr(ort.capi._pybind_state.OrtValue, "from_dlpack"):
         raise errors.NotImplemented(
-            f"this onnxruntime {ort.__version__} was built without DLPack, by which it takes memory of a GPU; the "
-            "onnxruntime-gpu wheels from 1.21 on have it"
+            f"this onnxruntime {ort.__version__} was built without DLPack and cannot use memory of a GPU: install an "
+            "onnxruntime-gpu wheel, 1.21 or newer"
         )
     stores = _core.load_weights(_core.SharedWeights(source.weights), [device.index for device in devices])
     return {device: (source, GpuWeights(ort, source, store)) for device, store in zip(devices, stores, strict=True)}

@@ -179,7 +179,7 @@ class IOBinding:
             self._core.bind_output_to_device(checks.text("name", name), device)
             return
         if element_type is None or shape is None:
-            raise InvalidArgument("memory at buffer_ptr is a tensor by its element_type and shape, which are missing")
+            raise InvalidArgument("buffer_ptr needs element_type and shape: give all three")
         self._core.bind_output(checks.text("name", name), _over(device, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
@@ -325,14 +325,16 @@ class ValueRuns:
         targets: list[OrtValue | None] = list(fetches) or [None] * len(outputs)
         devices = [core_device("fetch_devices", device) for device in checks.iterable("fetch_devices", fetch_devices)]
         if not len(inputs) == len(values) == len(set(inputs)):
-            raise InvalidArgument(f"each input once and a value for each: {len(inputs)} names, {len(values)} values")
+            raise InvalidArgument(
+                f"name each input once, with one value: got {len(inputs)} names, {len(values)} values"
+            )
         if not len(outputs) == len(targets) == len(devices):
             raise InvalidArgument(
                 f"fetches is empty or has a value for each of fetch_names, and fetch_devices has a device for each: "
                 f"{len(outputs)} names, {len(fetches)} values, {len(devices)} devices"
             )
         if len(fetches) != 0 and len(set(outputs)) != len(outputs):
-            raise InvalidArgument("an output is written to one value, and fetch_names names one twice")
+            raise InvalidArgument("fetch_names names an output twice: name each once")
         binding = _core.IoBinding(self._core)
         for name, value in zip(inputs, values, strict=True):
             binding.bind_input(name, value)

@@ -72,7 +72,7 @@ class OrtValueVector:
         """
         columns = (torch_tensors, data_ptrs, element_types, shapes, devices)
         if len({len(column) for column in columns}) != 1:
-            raise InvalidArgument("as many tensors as addresses, element types, shapes and devices are needed")
+            raise InvalidArgument("tensors, addresses, element types, shapes and devices need the same length")
         startup.ensure_open()
         made = []
         for owner, pointer, kind, shape, device in zip(*columns, strict=True):

@@ -357,7 +357,7 @@ def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: None 
         [core_value(name, value) for value in _sequence(name, values)] for name, values in (("src", src), ("dst", dst))
     )
     if len(sources) != len(targets) or not sources:
-        raise InvalidArgument(f"as many tensors in src as in dst, and one at least: {len(sources)} and {len(targets)}")
+        raise InvalidArgument(f"src and dst need as many tensors, at least one: got {len(sources)} and {len(targets)}")
     for source, target in zip(sources, targets, strict=True):
         if source.data_type() != target.data_type():
             raise InvalidType(f"a {source.data_type()} cannot be copied to a {target.data_type()}")

@@ -55,7 +55,7 @@ def test_configurations(config: ArenaConfig, core: dict[str, int]) -> None:
         ({"initial_growth_chunk_size_bytes": "1"}, "initial_growth_chunk_size_bytes"),
         ({"arena_extend_strategy": "kSame"}, "kNextPowerOfTwo"),
         ({"arena_extend_strategy": 1}, "arena_extend_strategy"),
-        ({"max_mem": 100, "initial_chunk_size_bytes": 101}, "less"),
+        ({"max_mem": 100, "initial_chunk_size_bytes": 101}, "more than max_mem"),
         ({"arena_extend_strategy": "kSameAsRequested", "initial_chunk_size_bytes": MB}, "initial_chunk_size_bytes"),
         ({"arena_extend_strategy": "kSameAsRequested", "max_power_of_two_extend_bytes": MB}, "extend_bytes"),
     ],
@@ -162,7 +162,7 @@ def test_contradictions_are_refused() -> None:
     print(error_of(check_providers, options._core, cuda))
     """
     )
-    assert found[0].startswith("InvalidArgument: enable_cpu_mem_arena is False, and session.use_env_allocators")
+    assert found[0].startswith("InvalidArgument: enable_cpu_mem_arena is False, but session.use_env_allocators")
     assert found[1] == "none none"
     assert found[2].startswith("InvalidArgument: gpu_mem_limit of CUDAExecutionProvider is for an arena of the session")
 

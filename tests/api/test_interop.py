@@ -298,7 +298,7 @@ def test_another_onnxruntime_than_ortmultis_is_refused() -> None:
         except ortmulti.LibraryError as error:
             print(error)
     """
-    assert check_child(code).startswith("the onnxruntime package is 1.0.0, and ortmulti uses 1.")
+    assert check_child(code).startswith("the onnxruntime package is 1.0.0, but ortmulti uses 1.")
 
 
 def test_the_module_is_imported_by_need() -> None:

@@ -225,7 +225,7 @@ def test_sequences_go_through_a_vector() -> None:
         ((None, ["a", "z"], [A, B], ["sum"], None, [CPU]), ortmulti.InvalidArgument, "unknown input 'z'"),
         ((None, ["a"], [A], ["sum"], None, [CPU]), ortmulti.InvalidArgument, r"Required inputs .*'b'"),
         ((None, ["a", "b"], [A], ["sum"], None, [CPU]), ortmulti.InvalidArgument, "2 names, 1 values"),
-        ((None, ["a", "a"], [A, B], ["sum"], None, [CPU]), ortmulti.InvalidArgument, "each input once"),
+        ((None, ["a", "a"], [A, B], ["sum"], None, [CPU]), ortmulti.InvalidArgument, "name each input once"),
         ((None, ["a", "b"], [A, B.astype(int)], ["sum"], None, [CPU]), ortmulti.InvalidType, "int64"),
         ((None, ["a", "b"], [A, B[0]], ["sum"], None, [CPU]), ortmulti.InvalidArgument, "shape"),
         ((None, ["a", "b"], [A, B], [], None, []), ortmulti.InvalidArgument, "0 names, 1 values"),

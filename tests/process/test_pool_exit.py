@@ -176,7 +176,7 @@ def test_an_exit_handler_that_comes_after_ours_finds_the_pool_closed() -> None:
                 call(None, x)
             except ortmulti.ClosedError as error:
                 print("closed")
-        # A new one can run, but nobody would be told what was submitted.
+        # A new one can run, but no thread would deliver the answer of a submitted request.
         late = ortmulti.load(onnx_models.matmul(256, 4), "cpu")
         print(late.run(None, x)[0].shape)
         try:
@@ -189,7 +189,7 @@ def test_an_exit_handler_that_comes_after_ours_finds_the_pool_closed() -> None:
     pool.submit(None, x).result()
     """,
     )
-    assert printed == "closed\nclosed\n(8, 256)\nthe interpreter is ending: nobody would be told of the answer\n"
+    assert printed == "closed\nclosed\n(8, 256)\nthe interpreter is ending: the pool takes no more requests\n"
 
 
 def test_a_callback_that_asks_while_the_pool_is_closing_is_refused(batching: str) -> None:

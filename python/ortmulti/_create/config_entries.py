@@ -300,19 +300,19 @@ def check_options(options: _core.SessionOptions, release: Callable[[], str]) -> 
         for given, name in ((options.threads is not None, "threads"), (AFFINITIES in entries, AFFINITIES)):
             if given:
                 raise InvalidArgument(
-                    f"use_per_session_threads is False, so that the session has no threads that {name} could concern: "
-                    f"the global ones are made as ortmulti.GlobalThreadPools say"
+                    f"use_per_session_threads is False, so {name} has no effect: configure the global threads with "
+                    "ortmulti.GlobalThreadPools"
                 )
     if AFFINITIES in entries:
         if options.threads is not None:
             raise InvalidArgument(
-                f"{AFFINITIES} binds threads that ONNX Runtime makes itself, and threads has the core make them: give "
-                "their CPUs in ortmulti.Threads"
+                f"{AFFINITIES} binds only threads that ONNX Runtime makes, and with threads the core makes them: set "
+                "the CPUs in ortmulti.Threads"
             )
         checks.affinities(AFFINITIES, entries[AFFINITIES], options.intra_op_num_threads)
     if entries.get(ENV_ALLOCATORS) == "1" and not options.enable_cpu_mem_arena and _core.has_arena("cpu"):
         raise InvalidArgument(
-            f"enable_cpu_mem_arena is False, and {ENV_ALLOCATORS} has the session use the CPU arena that is shared"
+            f"enable_cpu_mem_arena is False, but {ENV_ALLOCATORS} selects the shared CPU arena: set one of them"
         )
 
 
@@ -325,7 +325,7 @@ def check_providers(options: _core.SessionOptions, providers: Sequence[tuple[str
         if own and name == "CUDAExecutionProvider" and _core.has_arena(f"cuda:{given.get('device_id', '0')}"):
             raise InvalidArgument(
                 f"{' and '.join(own)} of {name} {'is' if len(own) == 1 else 'are'} for an arena of the session's own, "
-                f"and {ENV_ALLOCATORS} has it use the shared one: see max_mem and arena_extend_strategy of ArenaConfig"
+                f"but {ENV_ALLOCATORS} selects the shared one: set max_mem and arena_extend_strategy of ArenaConfig"
             )
 
 

@@ -103,7 +103,9 @@ def _copy(source: Any, target: Any, names: Collection[str]) -> None:
         if value == getattr(default, name):
             continue
         if name not in names:
-            raise errors.NotImplemented(f"onnxruntime's {type(source).__name__} have {name}={value!r}: no such option")
+            raise errors.NotImplemented(
+                f"onnxruntime's {type(source).__name__} have {name}={value!r}: ortmulti has no such option"
+            )
         setattr(target, name, value)
 
 

@@ -141,7 +141,7 @@ def replacing_weights(options: _core.SessionOptions) -> str:
 def _name(what: str, value: object) -> str:
     name = checks.text(what, value)
     if not name or "\0" in name:
-        raise InvalidArgument(f"{what} has a name that is neither empty nor has a zero byte, not {name!r}")
+        raise InvalidArgument(f"{what} takes a name that is not empty and has no zero byte, not {name!r}")
     return name
 
 
@@ -162,4 +162,4 @@ def _check_new(what: str, name: str, known: list[str]) -> None:
 def _check_tensor(name: str, value: _core.OrtValue) -> None:
     if not value.is_tensor() or value.data_type() == "tensor(string)":
         kind = value.data_type() if value.has_value() else "an empty value"
-        raise InvalidType(f"initializer {name!r} is a tensor that is not of strings, not {kind}")
+        raise InvalidType(f"initializer {name!r} takes a tensor, except of strings, not {kind}")

@@ -84,7 +84,7 @@ def session_specs(
     checked = checks.model(model)
     targets = parse_devices(devices)
     if provider_options and not any(device.kind == "cuda" for device in targets):
-        raise InvalidArgument("provider_options are the CUDA provider's, and no device is a GPU")
+        raise InvalidArgument("provider_options are for the CUDA provider, but no device is a GPU: leave them out")
     providers = {device: _providers.for_device(device, provider_options) for device in targets}
     _providers.check_usable([provider for of_device in providers.values() for provider in of_device])
     # A worker may start when this process is in another folder.
@@ -118,7 +118,7 @@ def check_additions(options: _core.SessionOptions) -> None:
         # It keeps the one table of functions of the ONNX Runtime that has registered it last; here there are two.
         methods = ", ".join([*filter(None, [methods]), "register_custom_ops_library"])
     if methods:
-        raise errors.NotImplemented(f"onnxruntime's sessions cannot be given what {methods} has added to the options")
+        raise errors.NotImplemented(f"onnxruntime's sessions do not take additions to the options by {methods}")
 
 
 def _attributes(core: _core.SessionOptions, device: Device, on_cpu: int) -> dict[str, Any]:

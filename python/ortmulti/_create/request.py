@@ -84,7 +84,7 @@ class CreationRequest:
     def check_provider_options(self, devices: list[Device] | None) -> None:
         """Raises if the request has provider options, and none of its devices can use them. None: not known yet."""
         if self.provider_options and devices is not None and not any(device.kind == "cuda" for device in devices):
-            raise InvalidArgument("provider_options are the CUDA provider's, and no device is a GPU")
+            raise InvalidArgument("provider_options are for the CUDA provider, but no device is a GPU: leave them out")
 
 
 def core_options(options: SessionOptions | None) -> _core.SessionOptions:

@@ -50,7 +50,7 @@ class SessionCalls:
             ClosedError, ForkError: As `run`.
         """
         if not callable(callback):
-            raise InvalidType(f"callback is called with the results; {callback!r} cannot be")
+            raise InvalidType(f"callback is a function of the results, not {callback!r}")
         callbacks.start()
         _core.run_async(self._core, output_names, input_feed, callback, user_data, to_run_options(run_options))
 

@@ -21,7 +21,7 @@ def start() -> bool:
     """Start the thread, unless it runs in this process already; return False where the interpreter is ending.
 
     Raises:
-        RuntimeException: The system gives no further thread.
+        RuntimeException: The thread cannot be started.
     """
     return _thread.start()
 

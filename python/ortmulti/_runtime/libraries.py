@@ -123,9 +123,9 @@ def inspect_package(package: Path) -> OnnxRuntime:
     if len(owners) > 1:
         names = sorted(owners)
         raise LibraryError(
-            f"{' and '.join(f'{name} {owners[name]}' for name in names)} are installed over each other in {package}, "
-            f"and each has overwritten files of the other: run pip uninstall -y {' '.join(names)}, then install one of "
-            f"them: {INSTALL}"
+            f"{' and '.join(f'{name} {owners[name]}' for name in names)} are installed over each other in {package}. "
+            f"Each has overwritten files of the other: run pip uninstall -y {' '.join(names)}, then install one: "
+            f"{INSTALL}"
         )
     distribution, version = next(iter(owners.items())) if owners else ("", "")
     capi = package / "capi"

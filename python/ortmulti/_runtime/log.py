@@ -121,7 +121,7 @@ def start() -> None:
     """Start the emitting thread, unless it runs in this process already.
 
     Raises:
-        RuntimeException: The system gives no further thread.
+        RuntimeException: The thread cannot be started.
     """
     _thread.start()
 

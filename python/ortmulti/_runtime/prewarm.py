@@ -79,8 +79,8 @@ def hint_at_unused_gpus(used: Iterable[Device], visible: int | None = None) -> N
             return
         _said = True
     log.logger().info(
-        "this process sees %d GPUs and uses %d of them; the CUDA driver takes longer to start with each: with "
-        "CUDA_VISIBLE_DEVICES=%s in its environment it would see those alone, from cuda:0 on",
+        "this process sees %d GPUs and uses %d of them. The CUDA driver takes longer to start with each GPU: set "
+        "CUDA_VISIBLE_DEVICES=%s to show only these to the process, as cuda:0 and so on",
         count,
         len(indices),
         _visible_devices(indices, os.environ.get("CUDA_VISIBLE_DEVICES")),

@@ -63,7 +63,7 @@ def ensure_open() -> None:
     Raises:
         LibraryError: None is installed, or it cannot be used; the message says what to install.
         Fail, InvalidArgument, ...: ONNX Runtime does not take what `configure` has set.
-        RuntimeException: The system gives no thread for the log.
+        RuntimeException: The thread for the log cannot be started.
     """
     if not (_closes_at_exit and _core.has_environment()):
         with _lock:

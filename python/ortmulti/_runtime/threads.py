@@ -38,7 +38,7 @@ class Task:
         """Start the thread.
 
         Raises:
-            RuntimeException: The system gives no further thread, or the interpreter is ending.
+            RuntimeException: The thread cannot be started, or the interpreter is ending.
         """
         handled = sys.exc_info()[1]
         try:
@@ -109,7 +109,7 @@ class BackgroundThread:
         """Start the thread, unless it runs already; return False once it was stopped.
 
         Raises:
-            RuntimeException: The system gives no further thread.
+            RuntimeException: The thread cannot be started.
         """
         if self._task is not None:
             return True

@@ -264,7 +264,7 @@ class CacheRequest:
         if offline:
             raise NotFound(
                 f"there is no optimized form of {_describe(self.model)} for these options, and optimize='offline' "
-                "makes none: run `ortmulti optimize` before"
+                "makes none: run `ortmulti optimize` first"
             )
         return make(cache.stage(key))
 

@@ -77,8 +77,8 @@ def compare(
             return Comparison(None, "two ordinary sessions of the model differ, too")
     names = ", ".join(name for name, a, b in zip(ordinary.outputs, found, expected, strict=True) if not _same(a, b))
     raise NotOptimizable(
-        f"the optimized model computes other values of {names} than the model (random numbers, if it makes some, are "
-        "others: optimize it with compare=False)"
+        f"the optimized model computes other values of {names} than the model. If the model draws random numbers, "
+        "optimize it with compare=False"
     )
 
 

@@ -293,7 +293,7 @@ def _custom_operators(library: tuple[str, int, int, int]) -> list[Any]:
         identity = FileIdentity.of(path)
     except NoSuchFile as error:
         # A name alone, which the system's loader has found, or a file that is no longer there.
-        raise NotOptimizable(f"the library of custom operators cannot be told from others: {error}") from error
+        raise NotOptimizable(f"the library of custom operators cannot be identified: {error}") from error
     if list(identity[1:]) != loaded:
         raise NotOptimizable(f"the library of custom operators '{path}' was replaced after it was registered")
     return list(identity)

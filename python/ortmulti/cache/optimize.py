@@ -91,7 +91,7 @@ def optimize(
     _providers.check_cuda_options(provider_options)
     target = parse_devices("all" if device is None else device)[0]
     if provider_options and target.kind == "cpu":
-        raise InvalidArgument("provider_options are the CUDA provider's, and the device is the CPU")
+        raise InvalidArgument("provider_options are for the CUDA provider, but the device is the CPU: leave them out")
     providers = _providers.for_device(target, provider_options)
     startup.ensure_open()
     _providers.check_usable(providers)

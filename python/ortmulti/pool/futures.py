@@ -116,7 +116,7 @@ class PoolFuture(Future[list[Any]]):
         request = self._request
         # Not by `done`: at the fork another thread may have held the lock that it takes.
         if self._made_after != _forks and (request is None or not request.arrived()):
-            raise ForkError("the request was made before this process was forked, and its answer goes to the parent")
+            raise ForkError("the request was made before this process was forked: its answer goes to the parent")
         if request is None or "_condition" in self.__dict__:
             return
         if request.wait(timeout):

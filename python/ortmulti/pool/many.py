@@ -146,8 +146,8 @@ class JoinedRows:
                 found = f"shape {part.shape}" if isinstance(part, np.ndarray) else type(part).__name__
                 wanted = f"({len(rows)}, ...)" if rows.start == 0 else str((len(rows), *joined.shape[1:]))
                 raise InvalidArgument(
-                    f"output {self._names()[index]!r} of the run from row {rows.start} on is {found}, not {wanted}: "
-                    "map_rows joins outputs with the inputs' rows; name others in output_names, or use map"
+                    f"output {self._names()[index]!r} of the run from row {rows.start} on is {found}, not {wanted}. "
+                    "map_rows needs a row of output for each row of input: name others in output_names, or use map"
                 )
             if part is not joined:
                 joined[rows.start : rows.stop] = part

@@ -87,7 +87,7 @@ class Members:
     def sessions(self) -> Sessions:
         """As `Pool.sessions`."""
         if self._max_graphs:
-            raise InvalidArgument("the sessions of a pool with CUDA graphs are run by the pool alone")
+            raise InvalidArgument("sessions of a pool with CUDA graphs cannot be run by themselves: call Pool.run")
         return self._sessions
 
     @property
@@ -121,7 +121,7 @@ class Members:
     def before_submit(self) -> None:
         """Starts the thread that delivers answers."""
         if not callbacks.start():
-            raise ClosedError("the interpreter is ending: nobody would be told of the answer")
+            raise ClosedError("the interpreter is ending: the pool takes no more requests")
 
     def warm_up(self, warmup: Warmup) -> None:
         """As `Pool.warmup`."""
@@ -418,8 +418,7 @@ class Members:
                     self._run(loading)
                 except OutOfMemory as error:
                     raise OutOfMemory(
-                        f"{error}; the sessions of {self._model} stay until those of the new model are there, so that "
-                        "both must fit"
+                        f"{error}; the sessions of {self._model} stay until the new ones are ready, so both must fit"
                     ) from error
                 sessions, description = Sessions(_sessions(loading.members), timeline), _describe(model)
                 if verify is not None:

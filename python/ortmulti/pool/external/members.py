@@ -138,7 +138,7 @@ class BackendMembers:
     def before_submit(self) -> None:
         """Raises ClosedError where the interpreter is ending."""
         if not callbacks.start():
-            raise ClosedError("the interpreter is ending: nobody would be told of the answer")
+            raise ClosedError("the interpreter is ending: the pool takes no more requests")
 
     def warm_up(self, warmup: Warmup) -> None:
         """As `Pool.warmup`; Ctrl-C has the runs end."""

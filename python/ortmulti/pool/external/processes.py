@@ -177,7 +177,7 @@ class ProcessSession:
             LOGGER.warning("%s; it is started again", error or died)
             self.restarts += 1
         if not reported:
-            self._reports.put((self._index, errors.ClosedError("the load was broken off")))
+            self._reports.put((self._index, errors.ClosedError("the load was interrupted")))
 
     def _start(self) -> SpawnedSession | Exception | None:
         """A new process, or why there is none; None where none is wanted any more."""
@@ -230,7 +230,7 @@ class ProcessSessions(BackendSessions):
     @property
     def sessions(self) -> Any:
         raise errors.NotImplemented(
-            "the sessions of a pool with backend='processes' are in its workers' processes, out of this one's reach"
+            "the sessions of a pool with backend='processes' are in its workers' processes: call Pool.run"
         )
 
     @property

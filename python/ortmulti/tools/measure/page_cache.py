@@ -92,7 +92,7 @@ def drop(files: Sequence[Path], tolerated_share: float = 0.01) -> float:
         names = ", ".join(str(file) for file in files)
         raise Error(
             f"{share:.0%} of {names} stayed in the page cache: the files are in memory (tmpfs), mapped by another "
-            "process, or belong to another user; a cold measurement needs them on a disk and to itself"
+            "process, or belong to another user. For a cold measurement copy them to a disk and close other users"
         )
     return share
 
