@@ -137,6 +137,20 @@ def test_every_error_and_metric_is_listed() -> None:
     assert printed == set(re.findall(r"(?m)^\| `(\w+)` \| (\w+)", page))
 
 
+FOREIGN = {"No matching distribution found for ortmulti", "Protobuf parsing failed", "only *guarantees* support"}
+
+
+def test_every_message_of_the_troubleshooting_page_is_in_the_code() -> None:
+    if not (ROOT / "cpp").is_dir():
+        pytest.skip("needs the sources")
+    paths = [path for kind in ("python/**/*.py", "cpp/**/*.cpp", "cpp/**/*.hpp") for path in ROOT.glob(kind)]
+    texts = (path.read_text("utf-8") for path in paths)
+    code = "".join(re.sub(r'"\s*\n\s*[fr]*"', "", text) for text in texts)  # literals over several lines
+    page = (ROOT / "docs/troubleshooting.md").read_text("utf-8")
+    messages = {name for row in re.findall(r"(?m)^\| (`.*?) \| ", page) for name in re.findall(r"`([^`]+)`", row)}
+    assert {message for message in messages if message not in code} == FOREIGN
+
+
 X = pools.row(0)["x"]
 
 
