@@ -152,7 +152,7 @@ py::object make_capsule(void* data, const Device& device, const DataType& type, 
 std::shared_ptr<const Value> take(py::handle capsule, bool is_bool, py::object source) {
   if (PyCapsule_IsValid(capsule.ptr(), capsule_name) == 0) {
     throw Error(ErrorKind::invalid_type,
-                "from_dlpack takes an object with __dlpack__, or a capsule 'dltensor' that nobody has taken");
+                "from_dlpack takes an object with __dlpack__, or an unused capsule 'dltensor'");
   }
   auto* const managed = static_cast<ManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), capsule_name));
   const Tensor& tensor = managed->dl_tensor;

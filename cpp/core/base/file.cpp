@@ -139,7 +139,7 @@ void InputFile::read(void* target, std::size_t size, std::uint64_t offset) const
 void InputFile::fail(int code) const {
   throw Error(ErrorKind::fail,
               "cannot read '" + path_ + "': " +
-                  (code == ENODATA ? "it ends before what was asked for" : std::generic_category().message(code)));
+                  (code == ENODATA ? "it ends before the requested bytes" : std::generic_category().message(code)));
 }
 
 MappedFile::MappedFile(const InputFile& file) : size_(static_cast<std::size_t>(file.size())) {

@@ -12,7 +12,7 @@ SerialThread::SerialThread() {
   try {
     thread_ = std::thread(&SerialThread::serve, this);
   } catch (const std::system_error& error) {
-    throw Error(ErrorKind::fail, std::string("the system gives no further thread: ") + error.what());
+    throw Error(ErrorKind::fail, std::string("cannot start a thread: ") + error.what());
   }
 }
 

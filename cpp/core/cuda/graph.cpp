@@ -123,9 +123,10 @@ void CudaGraph::check_nodes(CUgraph graph) const {
                 !on_device(driver, copy.dstMemoryType, copy.dstHost, copy.dstDevice);
     }
     if (on_host) {
-      throw Error(ErrorKind::not_implemented,
-                  "the run copies from or to the host's memory, or calls the host, which a CUDA graph would do with "
-                  "what was there when it was captured");
+      throw Error(
+          ErrorKind::not_implemented,
+          "the run copies from or to the host's memory, or calls the host: a CUDA graph would repeat the values of "
+          "the capture");
     }
   }
 }

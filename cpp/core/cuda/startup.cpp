@@ -23,7 +23,7 @@ bool names_a_device(std::string_view visible) {
          visible.substr(0, 4) == "MIG-";
 }
 
-// Starts a thread for `purpose`. Throws Error if the system gives no further thread.
+// Starts a thread for `purpose`. Throws Error if the thread cannot be started.
 template <typename Body>
 std::thread start_thread(const char* purpose, Body body) {
   try {
@@ -154,7 +154,7 @@ void CudaStartup::join() {
 void CudaStartup::check_fork(unsigned generation) {
   if (generation != fork_generation()) {
     throw Error(ErrorKind::forked,
-                "this process was forked after its parent had started CUDA, which CUDA does not support; start "
+                "this process was forked after its parent had started CUDA, which CUDA does not support. Start "
                 "workers with multiprocessing's 'spawn' or 'forkserver', or fork before the first use of a GPU");
   }
 }

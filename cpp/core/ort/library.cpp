@@ -277,8 +277,8 @@ void OnnxRuntime::check_global_thread_pools() {
   }
   if (generation_ != fork_generation()) {
     throw Error(ErrorKind::forked,
-                "use_per_session_threads is False, and the threads of the global thread pools stayed with the process "
-                "that this one was forked from; start workers with multiprocessing's 'spawn'");
+                "use_per_session_threads is False, but a forked process does not have the threads of the global thread "
+                "pools: start workers with multiprocessing's 'spawn'");
   }
 }
 

@@ -281,7 +281,7 @@ Session::Lock Session::lock_for_use() {
   if (inherited() && !survives_fork()) {
     throw Error(ErrorKind::forked, "the session of " + model() + " on " + to_string(device()) +
                                        " was created before this process was forked, and its threads stayed with the "
-                                       "parent; create it after the fork, or start workers with multiprocessing's "
+                                       "parent. Create it after the fork, or start workers with multiprocessing's "
                                        "'spawn'");
   }
   if (!closed()) {

@@ -254,7 +254,7 @@ Device Value::device() const { return device_of(tensor().GetTensorMemoryInfo());
 
 void* Value::data() const {
   if (holds_strings(element_type())) {
-    throw Error(ErrorKind::invalid_type, "strings have no address that could be given away");
+    throw Error(ErrorKind::invalid_type, "a tensor of strings has no address");
   }
   // ONNX Runtime's functions differ in constness, not in what they return.
   return const_cast<void*>(value_.GetTensorRawData());  // NOLINT(cppcoreguidelines-pro-type-const-cast)

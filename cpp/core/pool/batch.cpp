@@ -105,12 +105,12 @@ void Batching::check_input(const std::string& name, const std::vector<std::int64
   }
   const auto fixed = static_cast<std::size_t>(shape[axis]);
   if (sizes != std::vector<std::size_t>{fixed}) {  // to which every batch is padded
-    throw Error(
-        ErrorKind::invalid_argument,
-        "batching joins requests along dimension " + std::to_string(axis) + ", and input '" + name +
-            "' has the fixed size " + std::to_string(fixed) +
-            " there: export the model with a dynamic dimension, give Batching(max_size=" + std::to_string(fixed) +
-            ", sizes=[" + std::to_string(fixed) + "]) for sizes of 2 and more, or load it without batching");
+    const std::string size = std::to_string(fixed);
+    throw Error(ErrorKind::invalid_argument,
+                "batching joins requests along dimension " + std::to_string(axis) + ", but input '" + name +
+                    "' has the fixed size " + size +
+                    " there: export the model with a dynamic dimension, or load it without batching" +
+                    (fixed < 2 ? "" : ". Or pad every batch: Batching(max_size=" + size + ", sizes=[" + size + "])"));
   }
 }
 

@@ -346,7 +346,7 @@ void Pool::start_timer(const Request& request) {
   try {
     timer_ = std::thread(&Pool::keep_deadlines, this);
   } catch (const std::system_error& error) {
-    throw Error(ErrorKind::fail, std::string("the system gives no further thread for deadlines: ") + error.what());
+    throw Error(ErrorKind::fail, std::string("cannot start the thread for deadlines: ") + error.what());
   }
 }
 
