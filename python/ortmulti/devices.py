@@ -78,7 +78,7 @@ def parse_devices(devices: str | int | Device | Iterable[str | int | Device]) ->
 
 
 def name_devices(devices: str | int | Device | Iterable[str | int | Device]) -> list[Device] | None:
-    """As `parse_devices`, without CUDA and so without knowing whether they exist; None for ``"all"``."""
+    """Same as `parse_devices`, without CUDA and so without knowing whether they exist; None for ``"all"``."""
     if isinstance(devices, str) and devices == "all":
         return None
     if isinstance(devices, (str, int, Device)):

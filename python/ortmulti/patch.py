@@ -182,7 +182,7 @@ def _bind(module: Any, name: str, ours: Any) -> None:
 
 
 def _end() -> list[str]:
-    """Ends one patch; the names that were not what it had made them."""
+    """End one patch; the names that were not what it had made them."""
     global _patches
     _patches -= 1
     if _patches:

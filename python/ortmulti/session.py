@@ -249,7 +249,7 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
 
 
 def _names_and_feed(first: Any, second: Any) -> tuple[Any, Any]:
-    """The two arguments of `InferenceSession.run` in onnxruntime's order."""
+    """Return the two arguments of `InferenceSession.run` in onnxruntime's order."""
     swapped = isinstance(first, Mapping) and not isinstance(second, Mapping)
     return (second, first) if swapped else (first, second)
 

@@ -226,7 +226,7 @@ def _table(spans: Sequence[Span]) -> str:
 
 
 def _lanes(spans: Sequence[Span]) -> list[tuple[int, Span]]:
-    """Each span with the number of those around it, so that nested ones are drawn below what contains them."""
+    """Return each span with the number of those around it, so that nested ones are drawn below what contains them."""
     placed: list[tuple[int, Span]] = []
     ends: list[int] = []
     for span in sorted(spans, key=lambda span: (span.start_ns, -span.end_ns)):

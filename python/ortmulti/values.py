@@ -327,7 +327,7 @@ def find_value(value: object) -> _core.OrtValue | None:
 
 
 def core_value(name: str, value: object) -> _core.OrtValue:
-    """As `find_value`, of an argument that must be a value."""
+    """Same as `find_value`, of an argument that must be a value."""
     found = find_value(value)
     if found is None:
         raise InvalidType(f"{name} takes an ortmulti.OrtValue, not {type(value).__name__}")

@@ -1,8 +1,8 @@
 """ONNX Runtime's file format for LoRA adapters: a FlatBuffers buffer with the identifier ``TORT``.
 
-Its schema: a table ``Adapter`` (format_version, adapter_version, model_version: int; parameters: [Parameter]) of tables
-``Parameter`` (name: string; dims: [int64]; data_type: int, of ONNX's numbers; raw_data: [ubyte], aligned to 8 bytes).
-A file that is read is checked in every place before it is believed, so that any bytes give an adapter or an error.
+The table ``Adapter`` has format_version, adapter_version, model_version: int; parameters: [Parameter]. The table
+``Parameter`` has name: string; dims: [int64]; data_type: int (ONNX's numbers); raw_data: [ubyte], aligned to 8 bytes.
+Every field of a file is checked before it is used, so any bytes give an adapter or an error.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class _Reader:
         return int(struct.unpack_from(code, self._view, position)[0])
 
     def target(self, position: int) -> int:
-        """Where the offset at this position leads."""
+        """The target of the offset at this position."""
         return position + self.read("<I", position)
 
     def vector(self, position: int, element_bytes: int) -> tuple[int, int]:
-        """Where a vector's elements begin, and how many there are."""
+        """The position and the number of a vector's elements."""
         count = self.read("<I", position)
         if count * element_bytes > len(self.data) - position - 4:
             raise InvalidArgument(f"it ends before the {count} elements of the vector at byte {position}")
@@ -135,10 +135,10 @@ class _Fields:
 
 
 def parse(data: Bytes) -> Adapter:
-    """The adapter in a file's bytes; its tensors lie in them.
+    """Return the adapter in a file's bytes; its tensors lie in them.
 
     Raises:
-        InvalidArgument: They are no adapter, damaged, or of another version of the format.
+        InvalidArgument: The bytes are no adapter, damaged, or have another version of the format.
     """
     if len(data) < 8 or data[4:8].tobytes() != IDENTIFIER:
         raise InvalidArgument("it is no ONNX Runtime adapter: its identifier is missing")
@@ -183,7 +183,7 @@ def _parameter(reader: _Reader, parameter: _Fields) -> tuple[str, Tensor]:
 
 
 def check_parameter(name: str, data_type: int, shape: tuple[int, ...]) -> None:
-    """Raises InvalidArgument for what ONNX Runtime does not take in an adapter."""
+    """Raise InvalidArgument for a parameter that ONNX Runtime does not take in an adapter."""
     if not name:
         raise InvalidArgument("a parameter needs a name")
     try:
@@ -213,10 +213,10 @@ _TABLE_BYTES = len(_ENTRIES) + 20
 
 
 def chunks(adapter: Adapter) -> Iterator[bytes | memoryview]:
-    """The bytes of an adapter's file, part by part.
+    """Yield the bytes of an adapter's file, part by part.
 
     Raises:
-        InvalidArgument: Before the first part: there are more of them than the format allows.
+        InvalidArgument: Before the first part: the file would be larger than the format allows.
     """
     names = {name: name.encode() for name in adapter.parameters}
     heads: list[bytes] = []
@@ -242,7 +242,7 @@ def chunks(adapter: Adapter) -> Iterator[bytes | memoryview]:
 
 
 def _head(position: int, name: bytes, tensor: Tensor) -> bytes:
-    """A parameter at this position up to its data: entries, table, name, dimensions, the number of bytes."""
+    """Return a parameter at this position up to its data: entries, table, name, dimensions, the number of bytes."""
     table = len(_ENTRIES)
     text = _TABLE_BYTES
     head = struct.pack("<I", len(name)) + name + b"\0"

@@ -247,12 +247,12 @@ _RELEASE_OF = {key: release for release, keys in config_entries.SESSION.items() 
 
 
 def first_release(key: str) -> str:
-    """The first release, such as ``"1.26"``, whose sessions know a key of theirs; empty where the key is unknown."""
+    """Return the first release whose sessions know a key, such as ``"1.26"``; empty for unknown keys."""
     return _RELEASE_OF.get(key, "")
 
 
 def check_session_entry(key: str, value: str) -> None:
-    """Raises InvalidArgument where a key of session options that ONNX Runtime defines cannot have this value."""
+    """Raise InvalidArgument where a key of session options that ONNX Runtime defines cannot have this value."""
     _check_value(key, value)
     if not first_release(key) and (meant := checks.did_you_mean(key, _RELEASE_OF, 0.9)):
         _LOGGER.warning("ONNX Runtime has no config entry %r%s: it is passed on and has no effect there", key, meant)
@@ -264,7 +264,7 @@ def check_session_entry(key: str, value: str) -> None:
 
 
 def check_run_entry(key: str, value: str) -> None:
-    """Raises InvalidArgument where a key of run options that ONNX Runtime defines cannot have this value."""
+    """Raise InvalidArgument where a key of run options that ONNX Runtime defines cannot have this value."""
     _check_value(key, value)
     if key == SHRINKAGE and not _SHRINKAGE_FORM.fullmatch(value):
         raise InvalidArgument(
@@ -284,15 +284,15 @@ def _check_value(key: str, value: str) -> None:
 
 
 def check_options(options: _core.SessionOptions, release: Callable[[], str]) -> None:
-    """What of session options can be checked only with all of them, before a thread is started.
+    """Check session options against each other, before a thread is started.
 
     Args:
         options: Any session's.
-        release: Tells ONNX Runtime's release, such as ``"1.31.1"``; asked only where it matters. Empty: unknown, and
-            everything is taken for known to it.
+        release: Returns ONNX Runtime's release, such as ``"1.31.1"``; called only if it matters. Empty: unknown, and
+            every entry is accepted.
 
     Raises:
-        InvalidArgument: Entries of a later release than this one, or options that contradict each other.
+        InvalidArgument: An entry needs a later release, or options contradict each other.
     """
     entries = options.config_entries
     _check_release(entries, release)
@@ -317,7 +317,7 @@ def check_options(options: _core.SessionOptions, release: Callable[[], str]) -> 
 
 
 def check_providers(options: _core.SessionOptions, providers: Sequence[tuple[str, Mapping[str, str]]]) -> None:
-    """Raises InvalidArgument where a provider's options are for an arena that the session does not have."""
+    """Raise InvalidArgument where a provider's options are for an arena that the session does not have."""
     if options.config_entries.get(ENV_ALLOCATORS) != "1":
         return
     for name, given in providers:

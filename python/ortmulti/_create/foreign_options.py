@@ -1,4 +1,4 @@
-"""The onnxruntime package's own SessionOptions and RunOptions, taken for ortmulti's as far as they can be read."""
+"""Conversion of the onnxruntime package's own SessionOptions and RunOptions, as far as they can be read."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _RUN = ("log_severity_level", "log_verbosity_level", "logid", "only_execute_path
 def to_session_options(options: object) -> SessionOptions | None:
     """Session options as ortmulti's: these, or new ones with all that can be read of onnxruntime's.
 
-    What onnxruntime's object cannot be asked for is not taken over: initializers, libraries of custom operators, free
-    dimensions, a policy by which providers are chosen, and config entries under keys that ONNX Runtime does not define.
+    Parts that onnxruntime's object does not reveal are lost: initializers, libraries of custom operators, free
+    dimensions, a policy for the choice of providers, and config entries with keys that ONNX Runtime does not define.
 
     Raises:
         InvalidType: Neither ortmulti's nor onnxruntime's.
@@ -94,7 +94,7 @@ def _class(name: str) -> type | None:
 
 
 def _copy(source: Any, target: Any, names: Collection[str]) -> None:
-    """Sets what differs from a new object's. Attributes of later releases have no counterpart, and count as well."""
+    """Set what differs from a new object's. Attributes of later releases have no counterpart, and count as well."""
     default = type(source)()
     for name in dir(type(source)):
         if name.startswith("_") or not inspect.isdatadescriptor(inspect.getattr_static(type(source), name)):

@@ -23,7 +23,7 @@ _MEMORY = (
 
 
 def kind_of(error: BaseException) -> str:
-    """The name of the class in `ortmulti.errors` for an exception of onnxruntime's, or of ours."""
+    """Return the name of the class in `ortmulti.errors` for an exception of onnxruntime's, or of ours."""
     if isinstance(error, Error):
         return type(error).__name__
     text = str(error)
@@ -37,7 +37,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def translate(error: BaseException, context: str) -> tuple[str, str]:
-    """The class's name and the text of an exception; of ours the text as it is, else behind the context."""
+    """Return the class's name and the text of an exception; of ours the text as it is, else behind the context."""
     text = str(error)
     if not isinstance(error, Error):
         text = f"{context}: {_PREFIX.sub('', text, count=1)}"
@@ -45,7 +45,7 @@ def translate(error: BaseException, context: str) -> tuple[str, str]:
 
 
 def error_of(kind: str, text: str) -> Error:
-    """The exception of such a class."""
+    """Return the exception of such a class."""
     found = getattr(errors, kind, errors.RuntimeException)
     error: Error = found._of_runtime(text)
     return error

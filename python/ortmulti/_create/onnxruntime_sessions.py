@@ -122,7 +122,7 @@ def check_additions(options: _core.SessionOptions) -> None:
 
 
 def _attributes(core: _core.SessionOptions, device: Device, on_cpu: int) -> dict[str, Any]:
-    """The attributes of onnxruntime's options for one of ``on_cpu`` sessions on the CPU, or for one on a GPU."""
+    """Return the attributes of onnxruntime's options for one of ``on_cpu`` sessions on the CPU, or for one on a GPU."""
     defaults = _core.SessionOptions()
     values = {name: getattr(core, name) for name in _NAMES if getattr(core, name) != getattr(defaults, name)}
     # As the sessions of create_sessions: those on the CPU share the cores, the others need none.
@@ -229,7 +229,7 @@ _on_gpus: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _free_on_exit(session: Any) -> None:
-    """Frees the session before the CUDA driver shuts down, if it is still there then: afterwards it would crash."""
+    """Free the session before the CUDA driver shuts down, if it is still there then: afterwards it would crash."""
     if not _on_gpus:
         atexit.unregister(_free_sessions)
         atexit.register(_free_sessions)

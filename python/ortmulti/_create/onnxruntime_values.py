@@ -12,7 +12,7 @@ _ALL_TYPES = (1, 32)
 
 
 def bool_is_uint8(version: str) -> bool:
-    """Whether this release of onnxruntime's Python package calls bool uint8 in DLPack, as it did before 1.32."""
+    """Return whether this release of onnxruntime's Python package calls bool uint8 in DLPack, as it did before 1.32."""
     return release_of(version) < _ALL_TYPES
 
 
@@ -22,7 +22,7 @@ def takes_small_types(version: str) -> bool:
 
 
 def is_one(value: object) -> bool:
-    """Whether it is onnxruntime's OrtValue, of either of its namespaces."""
+    """Return whether it is onnxruntime's OrtValue, of either of its namespaces."""
     return any(
         kind.__name__ == "OrtValue" and kind.__module__.partition(".")[0] == "onnxruntime"
         for kind in type(value).__mro__
@@ -30,7 +30,7 @@ def is_one(value: object) -> bool:
 
 
 def take(value: Any) -> _core.OrtValue:
-    """A value over the memory of onnxruntime's, which it keeps alive; nothing is copied.
+    """Return a value over the memory of onnxruntime's, which it keeps alive; nothing is copied.
 
     Raises:
         NotImplemented: It is of a type that DLPack does not have, empty, or on a device that is neither the CPU nor

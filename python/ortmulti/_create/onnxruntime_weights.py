@@ -45,7 +45,7 @@ class Weights(Protocol):
     """One device's weights as onnxruntime's values."""
 
     def add_to(self, options: Any) -> None:
-        """Gives them to a session that will be created. They must live as long as it does."""
+        """Give them to a session that will be created. They must live as long as it does."""
 
     def created(self) -> None:
         """All sessions are there."""
@@ -127,7 +127,7 @@ def _map(path: str, size: int, inode: int, mtime_ns: int) -> mmap.mmap:
 
 
 def _view(mapping: mmap.mmap, data_type: int, shape: Sequence[int], offset: int, length: int) -> Any:
-    """The weight's bytes as an array of its shape; the elements' type is onnxruntime's matter."""
+    """Return the weight's bytes as an array of its shape; the elements' type is onnxruntime's matter."""
     count = int(np.prod(shape, dtype=np.int64))
     width = length // count
     if width * count != length or data_type in _INT4:

@@ -82,13 +82,13 @@ class CreationRequest:
         return name_devices(self.devices)
 
     def check_provider_options(self, devices: list[Device] | None) -> None:
-        """Raises if the request has provider options, and none of its devices can use them. None: not known yet."""
+        """Raise if the request has provider options, and none of its devices can use them. None: not known yet."""
         if self.provider_options and devices is not None and not any(device.kind == "cuda" for device in devices):
             raise InvalidArgument("provider_options are for the CUDA provider, but no device is a GPU: leave them out")
 
 
 def core_options(options: SessionOptions | None) -> _core.SessionOptions:
-    """The core's part of checked session options.
+    """Return the core's part of checked session options.
 
     Raises:
         InvalidType: They are none.
@@ -107,7 +107,7 @@ def core_options(options: SessionOptions | None) -> _core.SessionOptions:
 
 
 def without_optimization(options: _core.SessionOptions) -> _core.SessionOptions:
-    """A copy of the options under which the model's graph is used as it is."""
+    """Return a copy of the options under which the model's graph is used as it is."""
     from ortmulti.options import GraphOptimizationLevel
 
     result: _core.SessionOptions = options.copy()

@@ -27,7 +27,7 @@ _FLAGS = {
 
 
 def apply(options: SessionOptions | None, arguments: Mapping[str, Any]) -> SessionOptions | None:
-    """The options of a session that got these arguments beside them; `options` itself stays as it is.
+    """Return the options of a session that got these arguments beside them; `options` itself stays as it is.
 
     Args:
         options: As the session's ``sess_options``.

@@ -49,11 +49,11 @@ _observer = SessionObserver()
 
 
 def observer() -> SessionObserver:
-    """The process's observer."""
+    """Return the process's observer."""
     return _observer
 
 
 def observe(new: SessionObserver) -> None:
-    """Replaces the process's observer."""
+    """Replace the process's observer."""
     global _observer
     _observer = new

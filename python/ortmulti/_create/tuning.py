@@ -1,4 +1,4 @@
-"""The file that tuning writes: settings, and the model and machine that they hold for; how they are applied."""
+"""The tuning file: settings, the model and machine of their measurement, and how they are applied."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = ["Tuning", "TuningWarning"]
 
 
 def describe_model(model: str | bytes | bytearray | memoryview) -> dict[str, Any]:
-    """What tells one model from another.
+    """Return digests that identify a model.
 
     Returns:
         ``shapes``: digest of the names, types and shapes of its initializers; ``graph``: digest of its bytes but those
@@ -68,7 +68,7 @@ def _describe(model: FileIdentity | memoryview) -> dict[str, Any]:
 
 
 def describe_machine(kind: str) -> dict[str, Any]:
-    """What the best settings may depend on, for sessions on devices of a kind, ``"cpu"`` or ``"cuda"``.
+    """Return the facts on which the best settings may depend, for devices of a kind, ``"cpu"`` or ``"cuda"``.
 
     Does not start CUDA.
     """
@@ -106,7 +106,7 @@ _TITLES = {
 
 
 def differences(measured: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """What is not as it was where it was measured, as texts such as "cores 8, here 2"."""
+    """Return the differences from the machine of the measurement, such as "cores 8, here 2"."""
     return [
         f"{title} {_text(measured[name])}, here {_text(here.get(name))}"
         for name, title in _TITLES.items()
@@ -132,7 +132,7 @@ _pools_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Applied:
-    """What to create sessions with.
+    """The options with a tuning applied.
 
     Attributes:
         options: Session options; the caller's object is left as it was.
@@ -153,7 +153,7 @@ def apply(
     provider_options: Mapping[str, Any] | None = None,
     load: Mapping[str, Any] | None = None,
 ) -> Applied:
-    """Joins settings with what the caller gave: his win, which is what differs from the defaults.
+    """Join settings with the caller's arguments. Arguments that differ from the defaults win.
 
     Args:
         settings: Options of `ortmulti._create.tuning_options` and their values.
@@ -201,7 +201,7 @@ def _converted(name: str, value: Scalar) -> Any:
 
 
 def _bound(options: SessionOptions, where: str) -> str:
-    """The affinities of the session's threads, whose number is then set."""
+    """Return the affinities of the session's threads, whose number is then set."""
     # With an affinity, ONNX Runtime needs the number of threads, too.
     threads = options.intra_op_num_threads or _core.usable_cores()
     text = affinities(where, threads) if where else ""
@@ -211,7 +211,7 @@ def _bound(options: SessionOptions, where: str) -> str:
 
 
 def _use_global_pools(options: SessionOptions, bound: str) -> str | None:
-    """Has the session use the process's thread pools; returns why not, if it cannot."""
+    """Make the session use the process's thread pools. Return the reason if it cannot."""
     entries = options._core.config_entries
     spinning = entries.get("session.intra_op.allow_spinning")
     wanted = GlobalThreadPools(
@@ -274,7 +274,7 @@ class Tuning:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads a file.
+        """Read a file.
 
         Raises:
             NoSuchFile: There is none.
@@ -320,7 +320,7 @@ class Tuning:
         return {"kind": _KIND, "version": _VERSION, **asdict(self), "devices": list(self.devices)}
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes the file, whole or not at all.
+        """Write the file, whole or not at all.
 
         Raises:
             OSError: It cannot be written.
@@ -351,7 +351,7 @@ def use(
     load: Mapping[str, Any] | None = None,
     stacklevel: int = 3,
 ) -> Applied:
-    """What to create sessions with, by a tuning; options that the caller gives himself win.
+    """Return the options for sessions under a tuning. The caller's own options win.
 
     Args:
         tuning: The tuning, or its file.
@@ -408,7 +408,7 @@ def use_for_session(
     names: Sequence[str | tuple[str, Mapping[Any, Any]]] | None,
     provider_options: Sequence[Mapping[Any, Any]] | None,
 ) -> tuple[SessionOptions, list[providers.Provider]]:
-    """As `use`, for an `InferenceSession` with these arguments: its options and its providers."""
+    """Same as `use`, for an `InferenceSession` with these arguments: its options and its providers."""
     # Without ONNX Runtime's environment, of which the tuning may have to say something.
     asked = providers.preferred() if names is None else providers.normalize(names, provider_options)
     given = dict(asked).get(providers.CUDA)
@@ -420,7 +420,7 @@ def use_for_session(
 def use_for_request(
     tuning: str | os.PathLike[str] | Tuning, request: CreationRequest, load: Mapping[str, Any] | None = None
 ) -> tuple[CreationRequest, Mapping[str, Any]]:
-    """As `use`, for a request: the request with its options and provider options, and the arguments of `load`."""
+    """Same as `use`, for a request: the request with its options and provider options, and the arguments of `load`."""
     asked = parse_devices("all") if request.named is None else request.named
     kinds = [device.kind for device in asked]
     applied = use(tuning, request.model, kinds, request.options, request.provider_options, load, stacklevel=5)

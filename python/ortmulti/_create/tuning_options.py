@@ -38,10 +38,10 @@ class TuningOption:
     """One option.
 
     Attributes:
-        name: What it is called in files and on the command line.
-        where: ``"session"``: an attribute of `SessionOptions`; ``"config"``: entries of them; ``"environment"``: fixed
-            when ONNX Runtime's environment is made; ``"load"``: an argument of `load`; ``"provider"``: an option of the
-            CUDA provider; ``"caller"``: nothing that a file can set, only whoever runs the model.
+        name: Its name in files and on the command line.
+        where: ``"session"``: an attribute of `SessionOptions`. ``"config"``: config entries. ``"environment"``: fixed
+            with ONNX Runtime's environment. ``"load"``: an argument of `load`. ``"provider"``: an option of the CUDA
+            provider. ``"caller"``: only the caller can set it, not a file.
         kind: The type of its values.
         words: What a str may be; empty: anything.
         keys: Of ``"config"``: the entries that are set.
@@ -117,7 +117,7 @@ OPTIONS: Mapping[str, TuningOption] = {
 
 
 def check(name: object, value: object) -> Scalar:
-    """The value of an option, as it is kept.
+    """Return the value of an option, as it is kept.
 
     Raises:
         InvalidArgument, InvalidType: There is no such option, or it does not take the value.
@@ -140,12 +140,12 @@ def check(name: object, value: object) -> Scalar:
 
 
 def since(name: str, value: Scalar) -> tuple[int, ...]:
-    """The first release of ONNX Runtime that has an option with a value, as `TuningOption.since`."""
+    """Return the first release of ONNX Runtime that has an option with a value, as `TuningOption.since`."""
     return max(OPTIONS[name].since(), _VALUES_SINCE.get((name, value), ())) if name in OPTIONS else ()
 
 
 def known_to(release: str, name: str, value: Scalar) -> bool:
-    """Whether ONNX Runtime of this release has an option with a value; of an unknown release (empty): yes."""
+    """Return whether ONNX Runtime of this release has an option with a value; of an unknown release (empty): yes."""
     numbers = release_of(release)
     return not numbers or since(name, value) <= numbers
 
@@ -155,17 +155,17 @@ _VALUES_SINCE: Mapping[tuple[str, Scalar], tuple[int, ...]] = {("graph_optimizat
 
 
 def of_sessions(options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Those that sessions and pools can be created with; the others are the caller's."""
+    """Return the options of sessions and pools. The others are the caller's."""
     return {name: value for name, value in options.items() if name in OPTIONS and OPTIONS[name].where != "caller"}
 
 
 def variables(options: Mapping[str, Scalar]) -> dict[str, str]:
-    """The variables of the environment among them."""
+    """Return the variables of the environment among them."""
     return {name.removeprefix(VARIABLE): str(value) for name, value in options.items() if name.startswith(VARIABLE)}
 
 
 def near(name: str, names: Mapping[str, Any] | set[str]) -> str:
-    """What an error adds about the name that may have been meant."""
+    """Return a hint for an error: the known name that is nearly the same."""
     return checks.did_you_mean(name, names) or f"; there are {', '.join(sorted(names))}"
 
 
@@ -182,7 +182,7 @@ _NODES = Path("/sys/devices/system/node")
 
 
 def numa_nodes(folder: Path = _NODES) -> dict[int, tuple[int, ...]]:
-    """The NUMA nodes with the processors that this process may use, without those of which it may use none."""
+    """Return the NUMA nodes with the processors that this process may use, without those of which it may use none."""
     usable = os.sched_getaffinity(0)
     found: dict[int, tuple[int, ...]] = {}
     for entry in sorted(folder.glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
@@ -223,7 +223,7 @@ def affinities(where: str, threads: int, nodes: dict[int, tuple[int, ...]] | Non
 
 
 def _parse(text: str) -> set[int]:
-    """The kernel's list of numbers: "0-3,8"."""
+    """Return the kernel's list of numbers: "0-3,8"."""
     return {
         number
         for match in re.finditer(r"(\d+)(?:-(\d+))?", text)

@@ -1,6 +1,6 @@
 """The thread that calls the callbacks of asynchronous runs.
 
-The core's threads never wait for the GIL: finished runs wait in the core, and this thread takes all of them at once.
+The core's threads never wait for the GIL. Finished runs wait in the core, and this thread takes all of them at once.
 """
 
 from __future__ import annotations
@@ -27,5 +27,5 @@ def start() -> bool:
 
 
 def stop() -> None:
-    """End the thread, for good, after it has delivered what waits: at the interpreter's end, without sessions."""
+    """End the thread for good after it has delivered all results: at the interpreter's end, without sessions."""
     _thread.stop(_core.close_completions)

@@ -95,7 +95,7 @@ def member(enum: type[_Member], name: str, value: object) -> _Member:
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """What an error adds about an unknown name: the known one that is nearly the same; empty where there is none."""
+    """Return a hint for an error about an unknown name: the known name that is nearly the same, or nothing."""
     import difflib  # few programs need it
 
     by_lower = {one.lower(): one for one in known}
@@ -107,7 +107,7 @@ _ELSEWHERE = {"providers": "devices", "sess_options": "options", "num_sessions":
 
 
 def known_arguments(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Decorate a function: a keyword that it does not have is an error that names the one that was meant."""
+    """Decorate a function: the error for an unknown keyword proposes the right one."""
     code = function.__code__
     known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 

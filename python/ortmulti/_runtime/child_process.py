@@ -78,12 +78,12 @@ class ChildProcess:
         self._process.wait()
 
     def ending(self, output: Path | None = None) -> str:
-        """How it ended, after "the process": "ended with exit code 1", with the last line of its output."""
+        """Return how it ended, after "the process": "ended with exit code 1", with the last line of its output."""
         return exit_text(self._process.returncode, output)
 
 
 def exit_text(code: int | None, output: Path | None = None) -> str:
-    """How a process has ended, after "the process"; a negative code is that of a signal, None is not known."""
+    """Return how a process has ended, after "the process"; a negative code is that of a signal, None is not known."""
     if code is None:
         text = "closed its pipe"
     elif code >= 0:
@@ -96,7 +96,7 @@ def exit_text(code: int | None, output: Path | None = None) -> str:
 
 
 def tail(output: Path) -> str:
-    """The end of a process's output."""
+    """Return the end of a process's output."""
     with output.open("rb") as file:
         file.seek(max(0, output.stat().st_size - _TAIL_BYTES))
         return file.read().decode(errors="replace")

@@ -1,4 +1,4 @@
-"""What has a ``close``, as a context manager."""
+"""A context manager for objects with a ``close``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _Self = TypeVar("_Self", bound="Closing")
 
 
 class Closing(abc.ABC):
-    """Closed at the end of the ``with`` block."""
+    """An object that the end of the ``with`` block closes."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Frees what it holds."""
+        """Free what it holds."""
 
     def __reduce__(self) -> Never:
         raise TypeError(

@@ -1,7 +1,7 @@
-"""Where the CUDA libraries that ONNX Runtime's CUDA provider needs lie, and what is wrong where they do not.
+"""The places of the CUDA libraries that ONNX Runtime's CUDA provider needs, and the reasons if some cannot be used.
 
-NVIDIA's Python wheels put them under ``site-packages/nvidia/``, where the dynamic loader does not look; whoever opens
-them first, by path, lets the provider find them by name.
+NVIDIA's Python wheels put them under ``site-packages/nvidia/``, where the dynamic loader does not look. If they are
+opened first by path, the provider finds them by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RUN_TIME_USES = {
 
 
 def cuda_major(runtime: OnnxRuntime) -> int | None:
-    """The CUDA release that an ONNX Runtime's CUDA provider is built for: 12, 13, ...; None without one."""
+    """Return the CUDA release that an ONNX Runtime's CUDA provider is built for: 12, 13, ...; None without one."""
     for name in runtime.cuda_needed:
         if match := re.fullmatch(r"libcudart\.so\.(\d+)[.\d]*", name):
             return int(match[1])
@@ -39,10 +39,9 @@ class CudaLibraries:
     Attributes:
         found: the files to open, each after those that it depends on.
         missing: names of libraries without which the CUDA provider cannot be loaded.
-        sources: for each of `found`: "loaded" (already in this process), "first" (a folder of the caller's), "nvidia"
-            (NVIDIA's wheels), "torch" (PyTorch's own folder) or "system" (opened by the system's loader).
-        missing_optional: names of libraries that the provider opens when an operator first needs them, and that
-            are not there.
+        sources: for each of `found`: "loaded" (already in this process), "first" (the caller's folder), "nvidia"
+            (NVIDIA's wheels), "torch" (PyTorch's folder) or "system" (the system's loader).
+        missing_optional: names of missing libraries that the provider opens when an operator first needs them.
         unusable: files of the right name that were passed over, with the reason.
     """
 
@@ -78,7 +77,7 @@ def find_cuda_libraries(runtime: OnnxRuntime) -> CudaLibraries:
 
 
 def search_first(runtime: OnnxRuntime, folder: Path) -> CudaLibraries:
-    """As `find_cuda_libraries`, but with a folder that comes before all but what is already loaded."""
+    """Same as `find_cuda_libraries`, but with a folder that comes before all but what is already loaded."""
     return CudaSearch(_site_folders(runtime), first=folder).find(runtime)
 
 
@@ -160,7 +159,7 @@ def _remedy(runtime: OnnxRuntime) -> str:
 
 
 def owner(path: Path) -> str:
-    """The distribution and release that brought a file of NVIDIA's wheels; empty where unknown."""
+    """Return the distribution and release that brought a file of NVIDIA's wheels; empty where unknown."""
     parts = path.parts
     if "nvidia" not in parts:
         return ""
@@ -310,7 +309,7 @@ class CudaSearch:
 
 
 def _other_cuda(path: Path, library: SharedLibrary, major: int) -> int | None:
-    """The CUDA release that a library belongs to, where it is another one than the one wanted.
+    """Return the CUDA release that a library belongs to, where it is another one than the one wanted.
 
     The names do not always tell: libcurand.so.10 and libcudnn.so.9 exist for CUDA 12 and for CUDA 13.
     """

@@ -1,8 +1,8 @@
-"""Reads the few facts about a shared library that the dynamic loader goes by, without loading it.
+"""Facts about a shared library that the dynamic loader uses, read without loading the library.
 
-The file may be anything: every offset in it is checked before it is followed, and the amount that is read is
-bounded, so that a damaged or hostile file gives an `ElfError` and nothing else. The file is read with `pread`
-rather than mapped, because a mapped file that shrinks meanwhile would kill the process with SIGBUS.
+The file may be damaged or hostile. Every offset is checked before it is followed, and the amount of reading is bounded.
+So a bad file gives an `ElfError` and nothing else. The file is read with `pread` rather than mapped, because a mapped
+file that shrinks meanwhile would kill the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ElfError(ValueError):
 
 @dataclass(frozen=True)
 class SharedLibrary:
-    """What a shared library says of itself.
+    """The facts in a shared library's header.
 
     Attributes:
         soname: its DT_SONAME, or None where it has none.

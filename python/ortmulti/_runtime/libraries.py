@@ -1,7 +1,7 @@
 """Find the ONNX Runtime of this Python environment.
 
-Nothing here imports onnxruntime (that takes longer than everything else that a program does before it loads its
-model) and nothing is loaded: files are found and their headers are read.
+This module finds files and reads their headers. It loads nothing and does not import onnxruntime, which would be the
+slowest step before loading a model.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def find_onnxruntime() -> OnnxRuntime:
         Where it lies and what it is.
 
     Raises:
-        LibraryError: none is installed; two distributions lie over each other in one folder; it is older than 1.21;
-            it is damaged; or the override's file does not exist. The message says what to do.
+        LibraryError: None is installed, it is damaged or older than 1.21, or two distributions are installed over each
+            other. Or the override's file does not exist. The message says what to do.
     """
     override = os.environ.get(OVERRIDE)
     return _from_override(Path(override)) if override else _from_environment()
@@ -169,18 +169,18 @@ def _inspect(path: Path, version: str, distribution: str, capi: Path | None) -> 
 
 
 def is_cuda_library(name: str) -> bool:
-    """Whether a library name is one of the CUDA toolkit's or cuDNN's. The driver's (libcuda.so.1) is not."""
+    """Return whether a library name is one of the CUDA toolkit's or cuDNN's. The driver's (libcuda.so.1) is not."""
     return _CUDA_LIBRARY.fullmatch(name) is not None
 
 
 def release_of(version: str) -> tuple[int, ...]:
-    """The numbers of a release such as ``"1.31.1"``; none of what is no release."""
+    """Return the numbers of a release such as ``"1.31.1"``; none of what is no release."""
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def _owners(package: Path) -> dict[str, str]:
-    """The distributions whose files lie in a package's folder: name -> release."""
+    """Return the distributions whose files lie in a package's folder: name -> release."""
     owners: dict[str, str] = {}
     for info in package.parent.glob("*.dist-info"):
         name, _, version = info.name.removesuffix(".dist-info").partition("-")

@@ -1,8 +1,8 @@
-"""ONNX Runtime's log on its way to Python's `logging`.
+"""Passes ONNX Runtime's log to Python's `logging`.
 
-ONNX Runtime calls its log function from any of its threads, and none of them may wait for the GIL. So the core
-queues the records, and they are emitted here: by a thread that sleeps until there are some, and by whoever has just
-created a session, before that call returns.
+ONNX Runtime calls its log function from any of its threads, and none of them may wait for the GIL. So the core queues
+the records. A thread sleeps until there are records, and emits them here. A call that creates a session also emits them
+before it returns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _callback: Callback | None = None
 
 
 def logger(name: str = _CORE) -> logging.Logger:
-    """A logger of ortmulti's. `logging` is imported at the first use: it takes 4 ms."""
+    """Return a logger of ortmulti's. `logging` is imported at the first use: it takes 4 ms."""
     import logging
 
     return logging.getLogger(name)
@@ -84,14 +84,14 @@ def _called_back(*record: Any) -> bool:
 
 
 def set_callback(callback: Callback | None) -> None:
-    """Who gets ONNX Runtime's records from now on; None: the logger. What waits goes to who had it before."""
+    """Set the receiver of ONNX Runtime's records; None: the logger. Queued records go to the former receiver."""
     global _callback
     flush()
     _callback = callback
 
 
 def flush() -> None:
-    """Returns when the records so far are emitted: in the calling thread, unless another one is at it."""
+    """Emit the records so far, in this thread or in one that is already emitting, and return then."""
     if _emitting._is_owned():  # type: ignore[attr-defined]  # a handler creates a session
         _emit(*_core.take_log()[:2])
         return
@@ -127,7 +127,7 @@ def start() -> None:
 
 
 def stop() -> None:
-    """End the emitting thread after it has emitted what waits."""
+    """End the emitting thread after it has emitted the queued records."""
     _thread.stop(_core.close_log)
 
 

@@ -60,9 +60,9 @@ def describe_cpu(root: Path = Path("/")) -> dict[str, Any]:
         root: where ``proc`` and ``sys`` lie.
 
     Returns:
-        ``model``, ``architecture``, ``sockets``, ``physical_cores``, ``logical_cores``, ``numa_nodes`` of the
-        machine; and of this process ``usable_physical_cores`` and ``usable_logical_cores`` (its affinity) and
-        ``cgroup_cores`` (its quota in cores, None without one).
+        The machine's ``model``, ``architecture``, ``sockets``, ``physical_cores``, ``logical_cores``, ``numa_nodes``.
+        This process's ``usable_physical_cores`` and ``usable_logical_cores`` (its affinity), and ``cgroup_cores`` (its
+        quota in cores, None without one).
     """
     online = _read_list(root / "sys/devices/system/cpu/online") or set(range(os.cpu_count() or 1))
     usable = set(os.sched_getaffinity(0)) & online or online
@@ -106,7 +106,7 @@ def available_memory() -> int:
 
 
 def cgroup_cores(root: Path = Path("/")) -> float | None:
-    """How many cores' worth of time this process's control groups grant.
+    """Return how many cores' worth of time this process's control groups grant.
 
     Args:
         root: where ``proc`` and ``sys`` lie.
@@ -214,7 +214,7 @@ def _read_core(root: Path, cpu: int) -> str:
 
 
 def _read_list(path: Path) -> set[int]:
-    """A list of numbers as the kernel writes it: "0-3,8"."""
+    """Return a list of numbers as the kernel writes it: "0-3,8"."""
     numbers: set[int] = set()
     for part in (_read(path) or "").split(","):
         if match := re.fullmatch(r"(\d+)(?:-(\d+))?", part):

@@ -1,8 +1,8 @@
-"""What NVIDIA's management library (NVML) knows about the GPUs, matched to CUDA's devices.
+"""Facts about GPUs from NVIDIA's management library (NVML), matched to CUDA's devices.
 
-NVML and CUDA number the GPUs differently (``CUDA_VISIBLE_DEVICES``, ``CUDA_DEVICE_ORDER``), so nothing here takes an
-index: a GPU is named by its UUID or its PCI address. Needs the package nvidia-ml-py (``pip install
-"ortmulti[monitor]"``); without it, or without a driver, `Nvml.open` gives None.
+NVML and CUDA number the GPUs differently (``CUDA_VISIBLE_DEVICES``, ``CUDA_DEVICE_ORDER``). So a GPU is named by its
+UUID or its PCI address, never by an index. Needs the package nvidia-ml-py (``pip install "ortmulti[monitor]"``);
+without it, or without a driver, `Nvml.open` gives None.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _SLOWED_BY = {"power": 0x4 | 0x80, "heat": 0x20 | 0x40, "hardware": 0x8}
 
 
 def pci_address(text: str) -> tuple[int, int, int, int]:
-    """A PCI address as numbers: CUDA writes "0000:1B:00.0" and NVML "00000000:1B:00.0" for the same device.
+    """Return a PCI address as numbers: CUDA writes "0000:1B:00.0" and NVML "00000000:1B:00.0" for the same device.
 
     Args:
         text: the address; domain and function may be left out.
@@ -137,13 +137,13 @@ class Nvml(Closing):
         return None if version is None else int(version)
 
     def gpus(self) -> list[Gpu]:
-        """Every GPU of the machine that NVML shows, whether CUDA sees it or not."""
+        """Return every GPU of the machine that NVML shows, whether CUDA sees it or not."""
         count = self._ask(self._library.nvmlDeviceGetCount) or 0
         handles = [self._ask(self._library.nvmlDeviceGetHandleByIndex, index) for index in range(count)]
         return [self._describe(handle) for handle in handles if handle is not None]
 
     def gpu(self, uuid: str | None = None, pci_bus_id: str | None = None) -> Gpu | None:
-        """One GPU.
+        """Return one GPU.
 
         Args:
             uuid: as CUDA or NVML writes it; CUDA's "GPU-..." for a MIG instance is understood too.
@@ -156,7 +156,7 @@ class Nvml(Closing):
         return None if handle is None else self._describe(handle)
 
     def memory_used(self, uuid: str | None = None, pci_bus_id: str | None = None) -> int | None:
-        """Bytes of a GPU's memory that are in use, by all processes; arguments and None as for `gpu`."""
+        """Return bytes of a GPU's memory that are in use, by all processes; arguments and None as for `gpu`."""
         handle = self._handle(uuid, pci_bus_id)
         memory = None if handle is None else self._memory(handle)
         return None if memory is None else int(memory.used)

@@ -1,4 +1,4 @@
-"""The onnxruntime package itself, for what is built on its sessions."""
+"""The onnxruntime package itself, for code that builds on its sessions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Package:
 
 
 def import_onnxruntime() -> Any:
-    """Imports onnxruntime, which opens its own copy of ONNX Runtime.
+    """Import onnxruntime, which opens its own copy of ONNX Runtime.
 
     Returns:
         What has the module's attributes, untyped: the package has no stubs. They are its own also while
@@ -46,7 +46,7 @@ def import_onnxruntime() -> Any:
 
 
 def import_module(name: str) -> Any:
-    """Imports onnxruntime or a module of it.
+    """Import onnxruntime or a module of it.
 
     Raises:
         LibraryError: It cannot be imported.

@@ -47,12 +47,12 @@ def read_json(path: str | os.PathLike[str], max_bytes: int) -> Any:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Lets `write` fill a temporary file beside `path`, which then takes its place: a reader, and whoever looks after
-    an interruption, sees the old content or the new, never a part.
+    """Write a temporary file beside `path` and rename it. Readers see the old or the new content, never a part, also
+    after an interruption.
 
     Args:
         path: the file; missing folders are made.
-        write: is given the temporary file's path, whose suffix is that of `path`.
+        write: called with the temporary file's path, which has the suffix of `path`.
     """
     import tempfile
 

@@ -18,7 +18,9 @@ _first_at_exit: list[Callable[[], None]] = []
 
 
 def before_shut_down(call: Callable[[], None]) -> None:
-    """Has `call` called when the interpreter ends, before sessions are closed; once, however often it is given."""
+    """Register a call for the end of the interpreter, before sessions are closed. A call that is given again runs
+    once.
+    """
     with _lock:
         if call not in _first_at_exit:
             _first_at_exit.append(call)
@@ -34,7 +36,7 @@ def _shut_down() -> None:
 
 
 def close_at_exit() -> None:
-    """Has everything closed in order when the interpreter ends."""
+    """Register the end of the interpreter: everything is closed in order."""
     global _closes_at_exit
     with _lock:
         if not _closes_at_exit:
@@ -43,7 +45,7 @@ def close_at_exit() -> None:
 
 
 def ensure_library() -> None:
-    """Opens the ONNX Runtime of this Python environment, without its environment, which can still be configured.
+    """Open the ONNX Runtime of this Python environment, without its environment, which can still be configured.
 
     Raises:
         LibraryError: None is installed, or it cannot be used; the message says what to install.
@@ -58,7 +60,7 @@ def ensure_library() -> None:
 
 
 def ensure_open() -> None:
-    """Opens the ONNX Runtime of this Python environment and makes its environment, unless that was done before.
+    """Open the ONNX Runtime of this Python environment and make its environment, unless that was done before.
 
     Raises:
         LibraryError: None is installed, or it cannot be used; the message says what to install.
@@ -84,7 +86,7 @@ def get_available_providers() -> list[str]:
 
 
 def begin_opening_libraries() -> None:
-    """Opens the CUDA libraries in the background, unless they are open or that is under way."""
+    """Open the CUDA libraries in the background, unless they are open or that is under way."""
     if _core.cuda_driver_version() is None:
         return
     from ortmulti._runtime import cuda_libraries, libraries
@@ -101,7 +103,7 @@ def begin_opening_libraries() -> None:
 
 
 def device_count() -> int:
-    """How many CUDA devices this process sees; starts CUDA.
+    """Return how many CUDA devices this process sees; starts CUDA.
 
     Returns:
         0 on a machine without NVIDIA hardware, or where CUDA_VISIBLE_DEVICES hides it.

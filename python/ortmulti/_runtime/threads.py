@@ -171,7 +171,7 @@ class Changes:
         self._waiting: list[Change] = []
 
     def next(self) -> Change:
-        """The next change; wait for it without the lock."""
+        """Return the next change; wait for it without the lock."""
         change = Change()
         self._waiting.append(change)
         return change

@@ -9,7 +9,7 @@ from ortmulti.errors import RuntimeException
 
 
 def apply(options: object, given: Mapping[str, Any], allowed: Collection[str]) -> None:
-    """Sets those of ``given`` that are in ``allowed``. What is no attribute of ``options`` is left out, since the same
+    """Set those of ``given`` that are in ``allowed``. What is no attribute of ``options`` is left out, since the same
     keywords go to the session and to the run.
 
     Raises:

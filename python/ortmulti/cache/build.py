@@ -1,4 +1,4 @@
-"""The cache entry for sessions that are created: found, or built.
+"""The cache entry for new sessions: found, or built.
 
 ONNX Runtime saves the optimized model; the core splits it into a graph and weights.
 """
@@ -43,22 +43,22 @@ def build(
     data_folder: str | None = None,
     poll: Callable[[], object] | None = None,
 ) -> Entry:
-    """Optimizes a model and makes an entry of it, which is not published yet.
+    """Optimize a model and make an unpublished cache entry from it.
 
-    A second call for the same staged entry does not optimize again, nor does one for a staged entry whose signature and
-    saved model are there.
+    The model is not optimized again if the staged entry already has a signature and a saved model, such as from an
+    earlier call.
 
     Args:
         staged: Where.
-        model: What the staged entry's key was made of.
-        providers: Those of the sessions that will use it, with their options.
-        options: Those of the sessions, too.
-        refused: Names of weights that are not to be shared.
+        model: The model of the staged entry's key.
+        providers: The providers of the sessions that will use it, with their options.
+        options: The options of these sessions.
+        refused: Names of weights that must not be shared.
         data_folder: Where the external data of the saved model lies; default: as that of the model.
-        poll: Called in short intervals. An exception that it raises ends the making.
+        poll: Called in short intervals. Its exceptions end the call.
 
     Raises:
-        NotOptimizable: ONNX Runtime cannot create or save it, or a file of the model was changed meanwhile.
+        NotOptimizable: ONNX Runtime cannot create or save it, or a file of the model changed meanwhile.
     """
     start = time.monotonic()
     try:
@@ -68,7 +68,7 @@ def build(
 
 
 def entry_options(options: _core.SessionOptions) -> _core.SessionOptions:
-    """The options for a session over an entry: as given, but the graph is used as it is and found where it lies."""
+    """Return the options for a session over an entry: the same, but without further optimization."""
     result = without_optimization(options)
     result.optimized_model_filepath = ""
     result.config_entries = {key: value for key, value in result.config_entries.items() if key != DATA_FOLDER}
@@ -76,7 +76,7 @@ def entry_options(options: _core.SessionOptions) -> _core.SessionOptions:
 
 
 def not_loadable(error: Error) -> NotOptimizable:
-    """What to raise if no session over an entry can be created: ONNX Runtime does not load everything that it saves."""
+    """Return the error for an entry that ONNX Runtime cannot load: it does not load all models that it saves."""
     return NotOptimizable(f"the optimized model cannot be loaded: {error}")
 
 
@@ -117,7 +117,7 @@ def _build(
 
 
 def _optimize(saved: Path, model: CheckedModel, providers: Sequence[Provider], options: _core.SessionOptions) -> _Saved:
-    """Has ONNX Runtime save the optimized model."""
+    """Let ONNX Runtime save the optimized model."""
     saving = options.copy()
     saving.optimized_model_filepath = str(saved)
     # Weights in another layout are made again by each session; saved they would only be new bytes.
@@ -174,7 +174,7 @@ def _create(
 
 
 def signature(session: _core.Session) -> Any:
-    """Names, types and shapes of a session's inputs and outputs, as JSON can carry them."""
+    """Return names, types and shapes of a session's inputs and outputs, as JSON can carry them."""
     return [
         [[value.name, value.type, list(value.shape)] for value in values]
         for values in (session.inputs(), session.outputs())
@@ -201,7 +201,7 @@ def _clear(folder: Path) -> None:
 
 
 def _move_large(staged: StagedEntry, weights: _core.WeightList) -> _core.WeightList:
-    """Takes the file with all tensors into the entry."""
+    """Move the file with all tensors into the entry."""
     moved = staged.folder / LARGE
     staged.saved.with_name(LARGE).rename(moved)
     moved.chmod(0o600)
@@ -219,14 +219,14 @@ _Span: TypeAlias = Callable[[str], contextlib.AbstractContextManager[Any]]
 
 @dataclass(frozen=True)
 class CacheRequest:
-    """A model whose optimized form is wanted, and the sessions for which it is.
+    """A request for a model's optimized form, for certain sessions.
 
     Attributes:
         model: Path, or bytes.
         providers: The sessions' providers, with their options.
         options: The sessions' options.
         devices: The sessions' devices.
-        span: Gives the context manager that measures what is done under a name; by default it measures nothing.
+        span: Returns a context manager that measures a named step; the default measures nothing.
     """
 
     model: CheckedModel
@@ -236,20 +236,20 @@ class CacheRequest:
     span: _Span = contextlib.nullcontext
 
     def find_or_build(self, use: Callable[[Entry], _T], make: Callable[[StagedEntry], _T], *, offline: bool) -> _T:
-        """Uses the entry in the cache, or has one made.
+        """Use the entry in the cache, or make one.
 
         Args:
-            use: Takes the entry over, open; its checksums were not compared. If it raises `Damaged`, the entry is
+            use: Receives the open entry, whose checksums were not compared. If it raises `Damaged`, the entry is
                 removed and another one is made.
-            make: Takes a staged entry over, and fills it by `build`.
-            offline: Whether none is to be made.
+            make: Receives a staged entry, and fills it by `build`.
+            offline: Whether to raise `NotFound` instead of making one.
 
         Returns:
-            What ``use`` or ``make`` returned.
+            The result of ``use`` or ``make``.
 
         Raises:
             NotOptimizable: The model has no optimized form that could be used; the message says why.
-            NotFound: There is no entry, and none is to be made.
+            NotFound: The cache has no entry, with ``offline``.
         """
         with self.span("find optimized model"):
             capability = compute_capability(self.devices)
@@ -269,17 +269,17 @@ class CacheRequest:
         return make(cache.stage(key))
 
     def build(self, staged: StagedEntry, create: Callable[[Entry], tuple[_T, Collection[str]]]) -> _T:
-        """Fill a staged entry with an entry of whose weights ONNX Runtime takes all.
+        """Fill a staged entry whose shared weights are all used by ONNX Runtime.
 
-        It plans some on the CPU, for example, and does not take these.
+        ONNX Runtime does not take weights that it plans on the CPU, for example.
 
         Args:
             staged: Where.
-            create: Creates sessions over the entry. Returns what they are, and the weights that were not taken: if
-                there are any, it is called again for an entry that does not share them.
+            create: Creates sessions over the entry. Returns them, and the weights that were not taken. If there are
+                any, it is called again for an entry that does not share these.
 
         Returns:
-            What ``create`` returned at last.
+            The last result of ``create``, without the weights.
 
         Raises:
             NotOptimizable: As `build`, or weights that are no longer shared are still not taken.

@@ -1,4 +1,4 @@
-"""An entry against the model that it was made of: the same inputs and outputs, and the same bits."""
+"""Comparison of an entry with its model: the same inputs and outputs, and the same bits."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from ortmulti.providers import Provider
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
-        equal: True for the same bits; None where the model's outputs cannot be compared.
+        equal: True for the same bits; None if the model's outputs cannot be compared.
         reason: Why they cannot.
     """
 
@@ -40,7 +40,7 @@ def compare(
     options: SessionOptions | None = None,
     inputs: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Runs an ordinary session of the model and one over the entry with the same inputs.
+    """Run an ordinary session of the model and one over the entry with the same inputs.
 
     Args:
         entry: Made of the model.
@@ -83,10 +83,10 @@ def compare(
 
 
 def check_loadable(entry: Entry, providers: Sequence[Provider], options: SessionOptions | None = None) -> None:
-    """Creates a session over an entry, without reading the shared weights.
+    """Create a session over an entry, without reading the shared weights.
 
     Raises:
-        NotOptimizable: It cannot be created: ONNX Runtime does not load everything that it saves.
+        NotOptimizable: It cannot be created: ONNX Runtime does not load all models that it saves.
     """
     given = _core.SessionOptions() if options is None else options._core.copy()
     given.enable_profiling = False
@@ -95,7 +95,7 @@ def check_loadable(entry: Entry, providers: Sequence[Provider], options: Session
 
 
 def same_bits(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether outputs have the same types, shapes and bytes."""
+    """Return whether outputs have the same types, shapes and bytes."""
     return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
 
 

@@ -40,14 +40,14 @@ _said_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Stored:
-    """An entry as the list of the cache shows it.
+    """An entry in the list of the cache.
 
     Attributes:
         folder: Where it lies.
-        model: The model that it was made of; empty for one that came as bytes.
+        model: The path of its model; empty for a model in bytes.
         bytes: What it takes on the disk.
         last_used: Seconds since 1970.
-        facts: Its manifest; None for what is damaged or of another release's format.
+        facts: Its manifest; None if it is damaged or has another release's format.
     """
 
     folder: Path
@@ -59,7 +59,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Cleared:
-    """What clearing the cache removed: so many entries, of so many bytes; ``in_use`` are being loaded and stayed."""
+    """The result of clearing the cache: removed entries and bytes. ``in_use`` entries are being loaded and stayed."""
 
     entries: int
     bytes: int
@@ -81,7 +81,7 @@ class Cache:
 
     @classmethod
     def default(cls) -> Self:
-        """The cache that the environment names, or the one in the user's cache folder.
+        """Return the cache of the environment variable, or the one in the user's cache folder.
 
         Raises:
             InvalidArgument: ``ORTMULTI_CACHE_SIZE`` is no size.
@@ -94,15 +94,15 @@ class Cache:
         return cls(Path(text).expanduser().absolute(), parse_size(os.environ.get(SIZE) or str(_DEFAULT_SIZE)))
 
     def find(self, key: CacheKey, *, verify: bool = False) -> Entry | None:
-        """The entry for ``key``; one that is seen to be damaged is removed.
+        """Return the entry for ``key``. An entry that is found damaged is removed.
 
         Args:
-            key: Of the model, as it is now.
-            verify: Read all of the entry and compare its checksums; otherwise only the manifest's and the sizes of the
-                other files are looked at, so that `Entry.verify` may run beside other work.
+            key: The model's present key.
+            verify: Read all of the entry and compare its checksums. Otherwise only the manifest's checksum and the
+                sizes of the other files are compared, and `Entry.verify` may run beside other work.
 
         Returns:
-            The entry, open; None if there is none that is whole.
+            The open entry; None if there is no complete one.
         """
         if key.changed_source() is not None:
             return None
@@ -121,7 +121,7 @@ class Cache:
             return None
 
     def remove(self, key: CacheKey, damage: Damaged) -> None:
-        """Removes the entry for ``key``, seen to be damaged, unless another process has replaced it by a whole one."""
+        """Remove the damaged entry for ``key``, unless another process has replaced it by a good one."""
         folder = self._folder_of(key)
         _LOGGER.warning("the cached optimized model in %s is damaged and will be made again: %s", folder, damage)
         try:
@@ -145,11 +145,11 @@ class Cache:
             raise NotOptimizable(f"there is no place for the optimized model: {error}") from error
 
     def entries(self) -> list[Stored]:
-        """All entries, the one used last first."""
+        """Return all entries, the last used first."""
         return sorted(self._stored(), key=lambda stored: stored.last_used, reverse=True)
 
     def clear(self) -> Cleared:
-        """Removes all entries but those that are being loaded, and what killed processes left.
+        """Remove all entries that are not being loaded, and the remains of killed processes.
 
         Raises:
             Error: The cache cannot be written.
@@ -173,7 +173,7 @@ class Cache:
         return Cleared(removed, size, in_use)
 
     def take(self, key: CacheKey, staged: Path) -> Entry:
-        """Moves a staged entry into the cache, unless another process was faster; its entry is as good.
+        """Move a staged entry into the cache, unless another process was faster.
 
         Raises:
             OSError: It cannot be written.
@@ -192,11 +192,11 @@ class Cache:
         return found
 
     def say_unused(self, reason: object) -> None:
-        """Says once that this cache is not used, and why."""
+        """Warn once that this cache is not used, with the reason."""
         _say_once(f"the cache of optimized models in {self.folder} is not used: {reason}")
 
     def say_unwritable(self, error: OSError | Damaged) -> None:
-        """Says once that this cache is not used since it cannot be written, and why."""
+        """Warn once that this cache cannot be written, with the reason."""
         reason = error.strerror if isinstance(error, OSError) else None
         self.say_unused(f"it cannot be written: {reason or error}")
 
@@ -204,7 +204,7 @@ class Cache:
         return self._entries / key.digest
 
     def _remove_damaged(self, folder: Path, key: CacheKey) -> None:
-        """Removes the entry in ``folder`` if it is damaged. The cache is not locked while the entry is read."""
+        """Remove the entry in ``folder`` if it is damaged. The cache is not locked while the entry is read."""
         with contextlib.ExitStack() as stack:
             try:
                 # While it is open, no other folder has its inode. Ctrl-C leaves it open nowhere.
@@ -245,7 +245,7 @@ class Cache:
                 yield folder, sum(status.st_size for status in files.values()), used
 
     def _keep_bound(self, newest: Path) -> None:
-        """Removes the entries that were not used for longest; only while locked."""
+        """Remove the least recently used entries; only while locked."""
         stored = sorted(self._sizes(), key=lambda entry: entry[2])
         total = sum(size for _, size, _ in stored)
         for folder, size, _ in stored:
@@ -259,13 +259,13 @@ class Cache:
 
 
 class StagedEntry:
-    """An entry that is being made. As a context manager it removes what was not published.
+    """An entry that is being made. As a context manager it removes an unpublished entry at the end.
 
     Attributes:
         folder: Where the entry's files go.
         key: What it is made of.
-        signature: Inputs and outputs of what was saved; None before.
-        timeline: What optimizing spent its time on; None before.
+        signature: Inputs and outputs of the saved model; None before.
+        timeline: The spans of the optimization; None before.
     """
 
     def __init__(self, cache: Cache | None, key: CacheKey, folder: StagedFolder) -> None:
@@ -282,19 +282,19 @@ class StagedEntry:
 
     @property
     def saved(self) -> Path:
-        """Where ONNX Runtime saves the optimized model, in a folder of its own that is no part of the entry."""
+        """The path for ONNX Runtime's optimized model, in a separate folder outside of the entry."""
         return self.folder / "saved" / "model.onnx"
 
     def finish(
         self, weights: Weights, own_bytes: int, refused: Sequence[str] = (), facts: Mapping[str, Any] | None = None
     ) -> Entry:
-        """Makes what lies in ``folder`` an entry, which nobody else sees yet.
+        """Turn the content of ``folder`` into an entry that others cannot see yet.
 
         Args:
             weights: The weights that are shared.
-            own_bytes: Bytes of the tensors that the entry has and the model has not.
-            refused: Names of weights that are not shared since ONNX Runtime would not take them.
-            facts: Further facts for those who list the cache.
+            own_bytes: Bytes of the tensors that only the entry has.
+            refused: Names of weights that are not shared because ONNX Runtime does not take them.
+            facts: Further facts for the list of the cache.
 
         Raises:
             NotOptimizable: A file of the model was changed since the key was made.
@@ -309,11 +309,11 @@ class StagedEntry:
         return self._entry
 
     def publish(self) -> Entry:
-        """Puts the finished entry into the cache.
+        """Put the finished entry into the cache.
 
         Returns:
-            The entry there, open: this one or that of a process which was faster. Without a cache, or if it cannot be
-            written or is too small, this one where it is; it vanishes with the staged entry.
+            The open entry in the cache: this one, or the one of a faster process. Without a cache, or if it cannot be
+                written or is too small: this entry in its place, which vanishes with the staged entry.
         """
         if self._entry is None:
             raise RuntimeError("a staged entry is finished before it is published")
@@ -332,7 +332,7 @@ class StagedEntry:
         return published
 
     def discard(self) -> None:
-        """Removes the staged entry; does nothing once it was published."""
+        """Remove the staged entry, unless it was published."""
         self._own.done()
 
     def __enter__(self) -> Self:
@@ -345,7 +345,7 @@ class StagedEntry:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as ``20GB``, ``1.5 GiB`` or ``1000000``.
+    """Return bytes of a size such as ``20GB``, ``1.5 GiB`` or ``1000000``.
 
     Raises:
         InvalidArgument: It is none.
@@ -360,7 +360,7 @@ def parse_size(text: str) -> int:
 
 @contextlib.contextmanager
 def _free(folder: Path) -> Iterator[bool]:
-    """Whether nobody loads the entry in ``folder``, who is kept out meanwhile."""
+    """Yield whether no process loads the entry in ``folder``. Meanwhile none can begin to."""
     try:
         lock = open(folder / _entry.MANIFEST, "r+b", buffering=0, opener=_core.open_nofollow)  # noqa: SIM115
     except OSError:

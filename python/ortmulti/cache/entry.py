@@ -41,11 +41,11 @@ _FIELDS: dict[str, type] = {
 
 
 class Damaged(Exception):  # noqa: N818  (a state, which callers act on)
-    """An entry is not what was written; the message says how."""
+    """An entry differs from what was written; the message says how."""
 
 
 class Weights(Protocol):
-    """What `_core.WeightList` has."""
+    """The attributes of `_core.WeightList`."""
 
     @property
     def files(self) -> Sequence[tuple[str, int, int, int]]: ...
@@ -56,13 +56,13 @@ class Weights(Protocol):
 
 
 class Entry(Closing):
-    """One optimized model. While it is open, nobody removes it from the cache.
+    """One optimized model. While it is open, no process removes it from the cache.
 
     Attributes:
         folder: Where it lies.
-        facts: What its manifest says.
+        facts: The content of its manifest.
         weights: The shared weights, and the files that they are read from.
-        refused: Names of weights that ONNX Runtime would not take, which therefore are not among ``weights``.
+        refused: Names of weights that ONNX Runtime does not take. They are not among ``weights``.
     """
 
     def __init__(self, folder: Path, facts: dict[str, Any], lock: FileIO | None) -> None:
@@ -79,16 +79,16 @@ class Entry(Closing):
 
     @property
     def signature(self) -> Any:
-        """Inputs and outputs that the optimized model had when it was saved; see `build.signature`."""
+        """Inputs and outputs of the saved model; see `build.signature`."""
         return self.facts.get("signature")
 
     @property
     def bytes(self) -> int:
-        """What the entry takes on the disk, its manifest left out."""
+        """The entry's size on the disk, without its manifest."""
         return sum(int(file["size"]) for file in self.facts["files"].values())
 
     def verify(self, poll: Callable[[], object] | None = None) -> None:
-        """Reads all of the entry and compares it with its checksums.
+        """Read all of the entry and compare it with its checksums.
 
         Args:
             poll: Called in short intervals. An exception that it raises ends the reading.
@@ -105,7 +105,7 @@ class Entry(Closing):
                 raise Damaged(f"{name} does not have the checksum that it was written with")
 
     def close(self) -> None:
-        """Lets others remove it; the files that are open or mapped by then stay readable."""
+        """Allow others to remove it. Files that are already open or mapped stay readable."""
         self._close()
 
     def __repr__(self) -> str:
@@ -120,15 +120,15 @@ def _close(lock: FileIO | None) -> None:
 def write(
     folder: Path, key: CacheKey, weights: Weights, own_bytes: int, refused: Sequence[str], more: Mapping[str, Any]
 ) -> Entry:
-    """Writes the manifest of an entry whose other files lie in ``folder``.
+    """Write the manifest of an entry whose other files lie in ``folder``.
 
     Args:
         folder: Where.
-        key: What the entry was made of.
+        key: The entry's key.
         weights: The shared weights; their files are the model's, or lie in ``folder``.
-        own_bytes: Bytes of the tensors that the entry has and the model has not.
-        refused: Names of weights that are not shared since ONNX Runtime would not take them.
-        more: Further facts for those who list the cache.
+        own_bytes: Bytes of the tensors that only the entry has.
+        refused: Names of weights that are not shared because ONNX Runtime does not take them.
+        more: Further facts for the list of the cache.
 
     Raises:
         Damaged: A file of ``weights`` is neither the model's, as it was when the key was made, nor the entry's.
@@ -162,15 +162,15 @@ def write(
 
 
 def open_entry(folder: Path, key: CacheKey, *, verify: bool) -> Entry | None:
-    """Opens the entry for ``key`` in ``folder``; None if there is none, or if somebody removes it.
+    """Open the entry for ``key`` in ``folder``; None if there is none, or if somebody removes it.
 
     Args:
-        folder: Where it should lie.
-        key: What it should have been made of.
+        folder: The entry's folder.
+        key: The expected key.
         verify: Compare its files with their checksums, and not only with their sizes.
 
     Raises:
-        Damaged: There is something, and it is not what was written, or was made of other files.
+        Damaged: The entry differs from what was written, or was made from other files.
     """
     manifest = folder / MANIFEST
     try:
@@ -209,7 +209,7 @@ def open_entry(folder: Path, key: CacheKey, *, verify: bool) -> Entry | None:
 
 
 def _hold(lock: FileIO, manifest: Path) -> bool:
-    """Marks the entry as in use; False if it is just being removed, or was replaced in the meantime."""
+    """Mark the entry as in use; False if it is being removed, or was replaced in the meantime."""
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -223,10 +223,10 @@ def _hold(lock: FileIO, manifest: Path) -> bool:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What the manifest in ``folder`` says.
+    """Return the content of the manifest in ``folder``.
 
     Raises:
-        Damaged: There is none, or it is not what was written.
+        Damaged: There is no manifest, or it differs from what was written.
     """
     try:
         manifest = _open_manifest(folder)

@@ -1,4 +1,4 @@
-"""What a model consists of, and what its optimized form depends on: the key of a cache entry."""
+"""The key of a cache entry: the model's content, and all facts on which its optimized form depends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BLOCK = 1 << 20
 
 
 class FileIdentity(NamedTuple):
-    """What tells one state of a file from another without reading it."""
+    """Identifies the state of a file without reading it."""
 
     path: str
     size: int
@@ -37,7 +37,7 @@ class FileIdentity(NamedTuple):
 
     @classmethod
     def of(cls, path: str) -> Self:
-        """The file's identity now.
+        """Return the file's identity now.
 
         Raises:
             NoSuchFile: There is no regular file.
@@ -45,7 +45,7 @@ class FileIdentity(NamedTuple):
         return cls(*_core.identify_file(path))
 
     def is_current(self) -> bool:
-        """Whether the file is still there and the same."""
+        """Return whether the file is still there and the same."""
         try:
             return FileIdentity.of(self.path) == self
         except NoSuchFile:
@@ -57,8 +57,8 @@ class ModelContent:
     """What a model consists of.
 
     Attributes:
-        graph: Digest of the model's bytes; those of large tensors inside a model file are left out.
-        has_weights: Whether such bytes were left out, so that the model file's identity belongs to the content.
+        graph: Digest of the model's bytes, without large tensors inside a model file.
+        has_weights: Whether there are such tensors. Then the model file's identity belongs to the content.
         model: The model file; None for a model in memory.
         locations: The files of external data as the model names them.
         data: The files themselves, in the same order.
@@ -84,7 +84,8 @@ def read_content(model: str | bytes | bytearray | memoryview, data_folder: str |
         data_folder: Where the external data of a model in memory lies.
 
     Raises:
-        NotOptimizable: It is no ONNX protobuf file, or has external data outside of its folder or without a folder.
+        NotOptimizable: It is not an ONNX protobuf file, or it has external data outside of its folder or without a
+            folder.
         NoSuchFile: A file is missing.
     """
     if isinstance(model, str):
@@ -126,17 +127,18 @@ def index_model(model: FileIdentity | memoryview) -> _core.ModelIndex:
 
     Raises:
         InvalidProtobuf: It is no ONNX model.
-        WeightsError: The file is not the one that was identified, or was changed meanwhile.
+        WeightsError: The file is not the identified one, or changed meanwhile.
     """
     return _core.index_model_file(model) if isinstance(model, FileIdentity) else _core.index_model(model)
 
 
 def digest_without(model: FileIdentity | memoryview, skipped: Sequence[tuple[int, int]]) -> str:
-    """Digest a model's bytes outside of ``skipped``. A file is never mapped: a mapping of a file that shrinks would end
-    the process.
+    """Digest a model's bytes outside of ``skipped``.
+
+    A file is never mapped: a mapping of a file that shrinks would end the process.
 
     Raises:
-        WeightsError: The file cannot be read, is not the one that was identified, or was changed meanwhile.
+        WeightsError: The file cannot be read, is not the identified one, or changed meanwhile.
     """
     digest = hashlib.blake2b(digest_size=16)
     if isinstance(model, memoryview):
@@ -159,7 +161,7 @@ def digest_without(model: FileIdentity | memoryview, skipped: Sequence[tuple[int
 
 
 def inline_weights(initializers: Sequence[_core.Initializer]) -> list[tuple[int, int]]:
-    """The places of the weights inside a model file."""
+    """Return the places of the weights inside a model file."""
     return sorted(
         (tensor.offset, tensor.offset + tensor.length)
         for tensor in initializers
@@ -168,8 +170,10 @@ def inline_weights(initializers: Sequence[_core.Initializer]) -> list[tuple[int,
 
 
 def _gaps(skipped: Sequence[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
-    """The parts of ``size`` bytes outside of ``skipped``. The tensors' lengths lie there, so that equal parts of two
-    models are at equal places in them."""
+    """Yield the parts of ``size`` bytes outside of ``skipped``.
+
+    The tensors' lengths lie in these parts, so equal parts of two models are at equal places.
+    """
     begin = 0
     for start, end in skipped:
         yield begin, start
@@ -199,8 +203,8 @@ class CacheKey:
     Attributes:
         digest: The name, from all facts.
         facts: What the optimized model depends on, as JSON can carry it.
-        sources: The model's files at the time of the key: its own, unless it came as bytes, then those with its data.
-        model: The model's path, for those who list the cache; empty for bytes.
+        sources: The model's files at the time of the key: its own, unless it is in bytes, and those with its data.
+        model: The model's path, for the list of the cache; empty for bytes.
     """
 
     digest: str
@@ -209,7 +213,7 @@ class CacheKey:
     model: str
 
     def changed_source(self) -> str | None:
-        """The first of the model's files that is no longer what it was; None if all are."""
+        """Return the first of the model's files that has changed; None if none has."""
         return next((source.path for source in self.sources if not source.is_current()), None)
 
 
@@ -220,16 +224,16 @@ def key_of(
     *,
     compute_capability: tuple[int, int] | None = None,
 ) -> CacheKey:
-    """The key of a model's optimized form.
+    """Return the key of a model's optimized form.
 
     Args:
         model: Path, or bytes.
         providers: The session's providers, with their options.
         options: The session's options.
-        compute_capability: Of the GPU that the providers use.
+        compute_capability: The compute capability of the providers' GPU.
 
     Raises:
-        NotOptimizable: The model is none that can be optimized and saved.
+        NotOptimizable: The model cannot be optimized and saved.
         NoSuchFile: A file of the model is missing.
     """
     core = _core.SessionOptions() if options is None else options._core
@@ -261,10 +265,10 @@ def key_of(
 
 
 def compute_capability(devices: Iterable[Device]) -> tuple[int, int] | None:
-    """The compute capability of the GPUs among ``devices``, as `key_of` takes it; None without GPUs.
+    """Return the compute capability of the GPUs among ``devices``, as `key_of` takes it; None without GPUs.
 
     Raises:
-        NotOptimizable: They have different ones.
+        NotOptimizable: The GPUs have different ones.
     """
     used = {device.index for device in devices if device.kind == "cuda"}
     if not used:
@@ -276,7 +280,7 @@ def compute_capability(devices: Iterable[Device]) -> tuple[int, int] | None:
 
 
 def _relevant(options: _core.SessionOptions) -> dict[str, Any]:
-    """The options that may change the graph. Threads, memory, log and profile do not."""
+    """Return the options that may change the graph. Threads, memory, log and profile do not."""
     return {
         "graph_optimization_level": options.graph_optimization_level,
         "execution_mode": options.execution_mode,
@@ -309,7 +313,7 @@ def _onnxruntime() -> list[Any]:
 
 @functools.cache
 def _cpu() -> list[str]:
-    """The processor's model and a digest of its instruction sets: ONNX Runtime lays weights out for them."""
+    """Return the processor's model and a digest of its instruction sets: ONNX Runtime lays weights out for them."""
     try:
         # The first processor's lines; the others' would take the kernel milliseconds to write.
         with Path("/proc/cpuinfo").open("rb") as file:

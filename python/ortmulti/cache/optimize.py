@@ -1,4 +1,4 @@
-"""`ortmulti.optimize`: a model's optimized form made ahead of the time when it is loaded."""
+"""`ortmulti.optimize`: optimize a model before loading it."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def optimize(
 
 
 def _check_ordinary(model: Any, providers: list[_providers.Provider], options: SessionOptions | None) -> None:
-    """Raises what is wrong with the model itself, which is then no matter of optimizing."""
+    """Raise the error of the model itself, if it has one without any optimization."""
     session, _ = core_sessions.create_native(model, providers, options)
     session.close()
 

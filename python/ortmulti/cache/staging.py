@@ -1,4 +1,4 @@
-"""Folders that a process fills before anybody else sees them, and that the next one removes if it was killed."""
+"""Folders that a process fills before others can see them. If it is killed, the next process removes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POLL = 0.02
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove all that can be removed of a folder; the next process tries again.
+    """Remove as much of a folder as possible; the next process tries again.
 
     Unlike `shutil.rmtree` it has no bare descriptors, which Ctrl-C at the wrong moment would leave open.
     """
@@ -56,7 +56,7 @@ def check_private(folder: Path) -> None:
 
 
 class StagingDir:
-    """The staged entries below one folder, and the lock that orders what happens to it.
+    """The staged entries below one folder, and the lock of this folder.
 
     Each staged entry has a lock of its own. Its process holds the lock, and the kernel releases it when the process
     dies. So a staged entry without a holder was abandoned, whichever container or host its process lived in.
@@ -68,10 +68,10 @@ class StagingDir:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Holds the lock of the whole folder, which is made if need be.
+        """Hold the lock of the whole folder. The folder is made if necessary.
 
         Raises:
-            OSError: The folder cannot be made or written to, other users can change it, or others do not let go of the
+            OSError: The folder cannot be made or written to, other users can change it, or another process keeps the
                 lock.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ class StagingDir:
             yield
 
     def new(self) -> StagedFolder:
-        """Makes a folder, and removes those that killed processes left.
+        """Make a folder, and remove those of killed processes.
 
         Raises:
             OSError: It cannot be made.
@@ -106,7 +106,7 @@ class StagingDir:
         return StagedFolder(folder, lock)
 
     def remove(self, folder: Path) -> None:
-        """Remove a folder that others may be looking for; only while `locked`.
+        """Remove a folder that other processes may look for; only while `locked`.
 
         Killed half-way, it leaves a staged entry without a holder.
         """
@@ -115,7 +115,7 @@ class StagingDir:
         remove_tree(gone)
 
     def remove_abandoned(self) -> None:
-        """Removes staged entries whose process is gone; only while `locked`."""
+        """Remove staged entries whose process is gone; only while `locked`."""
         for path in sorted(self._staging.iterdir()):
             folder = path.with_suffix("") if path.suffix == _SUFFIX else path
             lock = _lock(_lock_path(folder))
@@ -126,7 +126,7 @@ class StagingDir:
 
 
 class StagedFolder:
-    """A folder of this process's own, locked where other processes look for abandoned ones."""
+    """A folder of this process, locked if other processes search there for abandoned folders."""
 
     def __init__(self, path: Path, lock: FileIO | None) -> None:
         self.path = path
@@ -134,7 +134,7 @@ class StagedFolder:
         self._process = os.getpid()
 
     def done(self) -> None:
-        """Removes the folder, or what was not moved out of it; in a forked child nothing, since it is the parent's."""
+        """Remove the folder and its remaining content. A forked child does nothing: the folder is its parent's."""
         if os.getpid() != self._process:
             return
         if self._lock is None:
@@ -161,9 +161,9 @@ def _lock_path(folder: Path) -> Path:
 
 
 def _lock(path: Path, patience: float = 0.0) -> FileIO | None:
-    """Lock a file, which is made if need be; None if another holds it for ``patience`` seconds.
+    """Lock a file, and make it if necessary. Return None if another process holds it for ``patience`` seconds.
 
-    The file object alone has the descriptor. Therefore Ctrl-C at any point leaves no lock behind.
+    Only the file object has the descriptor. So Ctrl-C at any point leaves no lock behind.
 
     Raises:
         OSError: It cannot be opened or locked.

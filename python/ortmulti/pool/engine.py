@@ -1,4 +1,4 @@
-"""What a `Pool` is made of: the core's pool, and who has its sessions."""
+"""The parts of a `Pool`: the core's pool, and the owner of its sessions."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ BackendName: TypeAlias = Literal["core", "threads", "processes"]
 
 
 class PoolMembers(Protocol):
-    """What a pool consists of, and what can be done with that: the core's sessions, or a backend's."""
+    """The sessions of a pool and their operations: the core's sessions, or a backend's."""
 
     @property
     def core(self) -> _core.Pool:
-        """The core's pool, which takes the requests now."""
+        """The core's pool that takes the requests now."""
 
     @property
     def sessions(self) -> Any:
-        """The sessions that are there by now. Raises Error where they are not to be had."""
+        """The sessions that exist by now. Raises Error if they cannot be returned."""
 
     @property
     def devices(self) -> list[str]:
-        """The device of each session that is there by now."""
+        """The device of each session that exists by now."""
 
     @property
     def timeline(self) -> Timeline:
-        """What making them ready spent its time on."""
+        """The spans of making them ready."""
 
     def description(self) -> Any:
-        """An object with the model's ``get_inputs``, ``get_outputs`` and ``get_modelmeta``. Waits for the first
+        """Return an object with the model's ``get_inputs``, ``get_outputs`` and ``get_modelmeta``. Waits for the first
         session. Raises Error if none comes."""
 
     @property
@@ -51,32 +51,34 @@ class PoolMembers(Protocol):
 
     @property
     def expected(self) -> int:
-        """How many requests can be under way, as far as is known; 1 at least."""
+        """Number of requests that can be under way, as far as known; at least 1."""
 
     def extras(self, run_options: RunOptions | None, on_device: bool, trace: bool) -> tuple[Any, ...]:
-        """The last arguments of the core's run and submit; empty without the last two. Raises Error for what it cannot
-        do."""
+        """Return the last arguments of the core's run and submit; empty if the last two are not needed.
+
+        Raises Error for an argument that is not supported.
+        """
 
     def before_submit(self) -> None:
-        """Called before each submission. Raises Error where nobody could be told of the answer."""
+        """Called before each submission. Raises Error if no thread can deliver the answer."""
 
     def warm_up(self, warmup: Warmup) -> None:
-        """Runs every session, all at the same time, beside the queue."""
+        """Run every session, all at the same time, beside the queue."""
 
     def stats(self) -> dict[str, Any]:
-        """What `PoolStats` is made from: the core's, and the model's version."""
+        """Return the parts of `PoolStats`: the core's statistics, and the model's version."""
 
     def states(self) -> dict[str, tuple[str, str]]:
-        """Each device's state, and why it failed or broke."""
+        """Return each device's state, and the reason of a failure."""
 
     def wait_ready(self, timeout: float | None, devices: Devices | None, /) -> list[str]:
-        """As `Pool.wait_ready`."""
+        """Same as `Pool.wait_ready`."""
 
     def add_devices(self, devices: Devices, /) -> None:
-        """As `Pool.add_devices`."""
+        """Same as `Pool.add_devices`."""
 
     def remove_devices(self, devices: Devices, /) -> None:
-        """As `Pool.remove_devices`."""
+        """Same as `Pool.remove_devices`."""
 
     def replace_model(
         self,
@@ -87,23 +89,23 @@ class PoolMembers(Protocol):
         verify: Callable[[PoolMembers], object] | None,
         /,
     ) -> None:
-        """As `Pool.replace_model`; ``verify`` is called with the members that are to take over."""
+        """Same as `Pool.replace_model`; ``verify`` is called with the new members."""
 
     def close(self, cancel_pending: bool) -> None:
-        """As `Pool.close`."""
+        """Same as `Pool.close`."""
 
     def closed(self) -> bool:
-        """As `Pool.closed`."""
+        """Same as `Pool.closed`."""
 
     def abandon(self) -> None:
-        """Called when nobody has the pool any more."""
+        """Called when no reference to the pool is left."""
 
 
 def check_arguments(backend: object, given: Mapping[str, tuple[object, object]]) -> None:
-    """Raises InvalidArgument for an unknown backend, and for arguments that the backend does not have.
+    """Raise InvalidArgument for an unknown backend, and for arguments that the backend does not have.
 
     Args:
-        given: For each argument of `load` that is the core's alone what it was given, and its default.
+        given: The given value and the default of each argument of `load` that only the core has.
     """
     if backend not in ("core", "threads", "processes"):
         raise InvalidArgument(f"backend is 'core', 'threads' or 'processes', not {backend!r}")
@@ -118,7 +120,7 @@ def check_arguments(backend: object, given: Mapping[str, tuple[object, object]])
 
 
 def batching_argument(batching: Batching | None) -> tuple[int, float, int, list[int]] | None:
-    """As `_core.Pool` takes it."""
+    """Convert ``batching`` to the argument of `_core.Pool`."""
     if batching is None:
         return None
     return batching.max_size, batching.max_delay_ms / 1000, batching.axis, list(batching.sizes)

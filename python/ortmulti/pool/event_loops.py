@@ -17,7 +17,7 @@ _watches: weakref.WeakKeyDictionary[AbstractEventLoop, weakref.ref[_core.LoopWat
 
 
 def watch(loop: AbstractEventLoop) -> bool:
-    """Have the loop watch for its answers, and `_core.Pool.submit_async` know that. To be called in the loop's thread.
+    """Make the loop watch for its answers, and notify `_core.Pool.submit_async`. Call this in the loop's thread.
 
     Returns:
         False if the loop cannot watch file descriptors.

@@ -90,7 +90,7 @@ class PoolFuture(Future[list[Any]]):
         return self._exception if self._state == _FINISHED else super().exception(timeout)
 
     def done(self) -> bool:
-        """Whether the request was answered, has failed or was cancelled."""
+        """Return whether the request was answered, has failed or was cancelled."""
         request = self._request
         if request is not None and request.arrived():
             self._settle(request)

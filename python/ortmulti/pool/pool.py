@@ -424,7 +424,7 @@ class Pool(Membership, Closing):
         outputs: Literal["numpy", "device"],
         trace: bool,
     ) -> tuple[Any, ...]:
-        """The last arguments of the core's run and submit; empty where all have their defaults."""
+        """Return the last arguments of the core's run and submit; empty where all have their defaults."""
         if run_options is None and device is None and timeout is None and outputs == "numpy" and not trace:
             return ()
         run_options = to_run_options(run_options)

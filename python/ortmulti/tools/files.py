@@ -129,5 +129,5 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """As `printable`, and keep the line breaks."""
+    """Same as `printable`, and keep the line breaks."""
     return "\n".join(map(printable, text.split("\n")))

@@ -32,13 +32,13 @@ def open_backend(
     in_flight: int = 2,
     version: str = "",
 ) -> BackendMembers:
-    """The sessions of one model, ready, in a pool; arguments as for `load`.
+    """Return a pool of ready sessions of one model; arguments as for `load`.
 
     Args:
-        in_flight: For processes on GPUs: how many requests a process has at a time, one of which runs.
+        in_flight: For processes on GPUs: number of requests that a process has at a time; one of them runs.
 
     Raises:
-        As `load`; LibraryError also where the onnxruntime package cannot be imported.
+        As `load`; LibraryError also if the onnxruntime package cannot be imported.
     """
     from ortmulti._create.foreign_options import to_session_options
     from ortmulti._create.onnxruntime_sessions import session_specs

@@ -1,4 +1,4 @@
-"""Messages between a pool and its workers: short ones, with the memory that they speak of as file descriptors."""
+"""Messages between a pool and its workers: short ones, with shared memory as file descriptors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_DESCRIPTORS = 16
 class Channel:
     """One end of a pair of sockets. Any thread may send, and one receives.
 
-    What is received is unpickled: both ends are the same user's processes, and nobody else has the pair.
+    Messages are pickled: both ends are the same user's processes, and no other process has the sockets.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -32,7 +32,7 @@ class Channel:
         self._descriptors: deque[int] = deque()
 
     def send(self, message: object, descriptors: Sequence[int] = ()) -> None:
-        """Sends a message, and duplicates of open files, which the other end takes in this order.
+        """Send a message and duplicates of open files. The other end takes the files in this order.
 
         Raises:
             OSError: The other end is gone.
@@ -47,7 +47,7 @@ class Channel:
                 self._socket.sendall(frame)
 
     def receive(self) -> Any:
-        """The next message.
+        """Return the next message.
 
         Raises:
             EOFError: The other end is gone.
@@ -64,22 +64,22 @@ class Channel:
         return self._end_of_message() > 0
 
     def fileno(self) -> int:
-        """The socket's descriptor."""
+        """Return the socket's descriptor."""
         return self._socket.fileno()
 
     def take_descriptor(self) -> int:
-        """The next file that came with a message; the caller closes it."""
+        """Return the next file of the received messages. The caller closes it."""
         return self._descriptors.popleft()
 
     def shut_down(self) -> None:
-        """Ends both directions: who receives, here or there, gets EOFError; also where the process was forked."""
+        """End both directions: receivers on both ends get EOFError, also in forked processes."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             return  # the other end is gone
 
     def close(self) -> None:
-        """Closes this end and what nobody has taken; by the thread that receives."""
+        """Close this end and its remaining files. Call this in the receiving thread."""
         self.shut_down()
         with self._sending:  # which may still be about to use the descriptor's number
             self._socket.close()

@@ -1,4 +1,4 @@
-"""A backend's sessions as what a pool consists of; they are there from the start, and stay."""
+"""A backend's sessions for a pool. They exist from the start and stay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PATIENCE_AT_EXIT = 10.0
 
 
 class _End:
-    """Closes a pool; its own object, so that a pool that nobody has any more can be closed by another thread."""
+    """Closes a pool. It is a separate object, so another thread can close a pool without references."""
 
     def __init__(self, core: _core.Pool, sessions: BackendSessions) -> None:
         self._core = core
@@ -38,10 +38,10 @@ class _End:
         self.over = False
 
     def close(self, cancel_waiting: bool, patience: float | None = None) -> None:
-        """As `Pool.close`.
+        """Same as `Pool.close`.
 
         Args:
-            patience: Seconds after which runs are told to end; and as long again after which they are left alone.
+            patience: Seconds until runs are asked to end, and further seconds until they are abandoned.
         """
         if self._core.close(cancel_waiting, patience) and os.getpid() == self._process:
             self._close_sessions()
@@ -57,7 +57,7 @@ class _End:
         _open.discard(self)
 
     def close_in_background(self) -> None:
-        """Closes it in a thread of its own: this one may hold any lock, or be one that closing waits for."""
+        """Close it in a new thread: this thread may hold any lock, or closing may wait for it."""
         if not self.over and os.getpid() == self._process:
             with contextlib.suppress(RuntimeError):  # the interpreter is ending, and closes it
                 threading.Thread(target=self.close, args=[True], name="ortmulti-close", daemon=True).start()
@@ -68,7 +68,7 @@ class BackendMembers:
 
     Args:
         name: The backend's.
-        sessions: They are ready.
+        sessions: Ready sessions.
         max_queue, batching, version: As for `load`.
     """
 
@@ -100,7 +100,7 @@ class BackendMembers:
 
     @property
     def sessions(self) -> Any:
-        """As `BackendSessions.sessions`."""
+        """Same as `BackendSessions.sessions`."""
         return self.backend.sessions
 
     @property
@@ -110,11 +110,11 @@ class BackendMembers:
 
     @property
     def timeline(self) -> Timeline:
-        """As `Pool.timeline`."""
+        """Same as `Pool.timeline`."""
         return self.backend.timeline
 
     def description(self) -> Any:
-        """What the sessions take and give; they are ready from the start."""
+        """The sessions' inputs, outputs and metadata; they are ready from the start."""
         return self.backend.signature
 
     @property
@@ -124,11 +124,11 @@ class BackendMembers:
 
     @property
     def expected(self) -> int:
-        """As `BackendSessions.expected`."""
+        """Same as `BackendSessions.expected`."""
         return self.backend.expected
 
     def extras(self, run_options: RunOptions | None, on_device: bool, trace: bool) -> tuple[Any, ...]:
-        """None: it has none of these."""
+        """Return no arguments: the backend has none of these."""
         asked = {"run_options": run_options is not None, "outputs='device'": on_device, "trace=True": trace}
         for name, given in asked.items():
             if given:
@@ -136,12 +136,12 @@ class BackendMembers:
         return ()
 
     def before_submit(self) -> None:
-        """Raises ClosedError where the interpreter is ending."""
+        """Raise ClosedError if the interpreter is ending."""
         if not callbacks.start():
             raise ClosedError("the interpreter is ending: the pool takes no more requests")
 
     def warm_up(self, warmup: Warmup) -> None:
-        """As `Pool.warmup`; Ctrl-C has the runs end."""
+        """Same as `Pool.warmup`. Ctrl-C ends the runs."""
         feeds = warmup.feeds(self.backend.signature)
         failures: list[BaseException] = []
 
@@ -163,18 +163,18 @@ class BackendMembers:
             raise failures[0]
 
     def stats(self) -> dict[str, Any]:
-        """The core's, with the starts of processes and the model's version."""
+        """Return the core's statistics, with the restarts of processes and the model's version."""
         stats = {**self.core.stats(), "version": self._version}
         for device in stats["devices"]:
             device["restarts"] = self.backend.restarts(device["device"])
         return stats
 
     def states(self) -> dict[str, tuple[str, str]]:
-        """A device is ready, or broken."""
+        """Return each device's state: ready or broken."""
         return {device["device"]: (device["state"], device["broken"]) for device in self.core.stats()["devices"]}
 
     def wait_ready(self, _timeout: float | None, devices: Devices | None) -> list[str]:
-        """At once: `load` returned when they were ready."""
+        """Return at once: `load` has returned with ready sessions."""
         if self.core.closed():
             raise ClosedError("the pool is closed")
         there = list(dict.fromkeys(self.devices))
@@ -186,15 +186,15 @@ class BackendMembers:
         return wanted
 
     def add_devices(self, _devices: Devices) -> None:
-        """Raises NotImplemented."""
+        """Raise NotImplemented."""
         self._stays()
 
     def remove_devices(self, _devices: Devices) -> None:
-        """Raises NotImplemented."""
+        """Raise NotImplemented."""
         self._stays()
 
     def replace_model(self, *_: object) -> None:
-        """Raises NotImplemented."""
+        """Raise NotImplemented."""
         self._stays()
 
     def _stays(self) -> NoReturn:
@@ -203,15 +203,15 @@ class BackendMembers:
         )
 
     def close(self, cancel_pending: bool) -> None:
-        """As `Pool.close`."""
+        """Same as `Pool.close`."""
         self._end.close(cancel_pending)
 
     def closed(self) -> bool:
-        """As `Pool.closed`."""
+        """Same as `Pool.closed`."""
         return self.core.closed()
 
     def abandon(self) -> None:
-        """Closes it, for a pool that nobody has any more; also after a `close` that Ctrl-C ended."""
+        """Close a pool without references, also after a `close` that Ctrl-C ended."""
         self._end.close_in_background()
 
 

@@ -29,7 +29,7 @@ _PATIENCE = 10.0
 
 
 class _ProcessLostError(DeviceError):
-    """The process has ended under a run, or before it; see ``cpp/bindings/python_runner.hpp``."""
+    """The process ended during a run or before it; see ``cpp/bindings/python_runner.hpp``."""
 
     def __init__(self, message: str, begun: bool) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class _ProcessLostError(DeviceError):
 
 
 class _Runner:
-    """Has one line of a session's process run what the core asks for, one run at a time."""
+    """Runs the core's requests on one line of a session's process, one at a time."""
 
     def __init__(self, session: ProcessSession, index: int) -> None:
         self._session = session
@@ -68,14 +68,14 @@ class _Runner:
 
 
 class ProcessSession:
-    """A session in a process of its own, which is started again when it dies, and the thread that does so.
+    """A session in its own process, and the thread that starts the process again when it dies.
 
     Args:
-        index: Its place among the sessions.
+        index: Index among the sessions.
         spec: The session's.
-        timeline: Where the creation's spans go.
-        reports: Where it says once that it is ready, or why not.
-        in_flight: How many runs the process is given at a time.
+        timeline: Receives the creation's spans.
+        reports: Receives one report: ready, or the error.
+        in_flight: Number of runs that the process gets at a time.
     """
 
     def __init__(self, index: int, spec: SessionSpec, timeline: Timeline, reports: Reports, in_flight: int) -> None:
@@ -100,11 +100,11 @@ class ProcessSession:
         self._keeper = Task(self._keep, f"ortmulti-{self.device}")
 
     def start(self) -> None:
-        """Starts the thread, and so the process; apart from making it, so that an interrupt in this can be undone."""
+        """Start the thread, and so the process. Separate from the constructor, so that an interrupt can be undone."""
         self._keeper.start()
 
     def join(self, core: _core.Pool) -> None:
-        """Adds its runners to a pool of the core."""
+        """Add its runners to a pool of the core."""
         assert self.signature is not None
         number = core.add_runners(self.device, self.runners, self.signature.check, False)
         with self._lock:
@@ -120,7 +120,7 @@ class ProcessSession:
                     self._core.set_ready(self._number, False)
 
     def end(self) -> None:
-        """Has the process end, when it has done what it was sent, and not be started again."""
+        """End the process after its present runs, and do not start it again."""
         with self._lock:
             self._stopping = True
             started, ready = self._started, self.process
@@ -130,13 +130,13 @@ class ProcessSession:
             ready.end()
 
     def end_runs(self) -> None:
-        """As `BackendSessions.end_runs`."""
+        """Same as `BackendSessions.end_runs`."""
         if (process := self.process) is not None:
             for line in process.lines:
                 line.end_run()
 
     def wait(self) -> None:
-        """Waits until the process and the thread have ended, after `end`."""
+        """Wait until the process and the thread have ended, after `end`."""
         self._keeper.revoke()  # where it was not started
         started = self._started
         if not self._keeper.wait(_PATIENCE) and started is not None:
@@ -180,7 +180,7 @@ class ProcessSession:
             self._reports.put((self._index, errors.ClosedError("the load was interrupted")))
 
     def _start(self) -> SpawnedSession | Exception | None:
-        """A new process, or why there is none; None where none is wanted any more."""
+        """Return a new process, or the error; None if no process is needed any more."""
         with self._lock:
             if self._stopping:
                 return None
@@ -198,7 +198,7 @@ class ProcessSession:
                 self._core.set_ready(self._number, True)
 
     def _leave(self, process: SpawnedSession | Exception, error: Exception | None) -> tuple[bool, Error]:
-        """Has nobody use the process any more; whether it has run anything, and how it ended."""
+        """Stop using the process. Return whether it has run anything, and how it ended."""
         if isinstance(process, Exception):
             return False, DeviceError(str(process))
         if error is not None:
@@ -215,7 +215,7 @@ class ProcessSessions(BackendSessions):
     """Sessions in processes.
 
     Args:
-        in_flight: How many runs a process on a GPU is given at a time; one on the CPU is given one.
+        in_flight: Number of runs that a process on a GPU gets at a time; a process on the CPU gets one.
     """
 
     def __init__(self, specs: Sequence[SessionSpec], notify: Notify, in_flight: int) -> None:

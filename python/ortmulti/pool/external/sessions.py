@@ -1,4 +1,4 @@
-"""What the backends have in common: sessions of the onnxruntime package, for a pool of the core."""
+"""The common part of the backends: sessions of the onnxruntime package, for a pool of the core."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BackendSessions(abc.ABC):
     """The sessions of a backend, and the objects that run them for the core (see ``cpp/bindings/python_runner.hpp``).
 
     Args:
-        specs: The sessions'.
+        specs: The specs of the sessions.
         notify: Called in the thread that calls `open`.
     """
 
@@ -38,21 +38,21 @@ class BackendSessions(abc.ABC):
     @property
     @abc.abstractmethod
     def sessions(self) -> Any:
-        """As `Pool.sessions`."""
+        """Same as `Pool.sessions`."""
 
     @property
     @abc.abstractmethod
     def signature(self) -> Signature:
-        """What each of them takes and gives, once they are ready."""
+        """The inputs and outputs of each session, once they are ready."""
 
     @property
     @abc.abstractmethod
     def expected(self) -> int:
-        """How many requests can be under way."""
+        """Number of requests that can be under way."""
 
     @abc.abstractmethod
     def open(self) -> None:
-        """Makes the sessions, all at the same time, and returns when they are ready.
+        """Make the sessions, all at the same time, and return when they are ready.
 
         Raises:
             Error: One could not be created; the others are closed by `close`.
@@ -60,18 +60,18 @@ class BackendSessions(abc.ABC):
 
     @abc.abstractmethod
     def join(self, core: _core.Pool) -> None:
-        """Adds them to a pool of the core."""
+        """Add them to a pool of the core."""
 
     @abc.abstractmethod
     def end_runs(self) -> None:
-        """Has all runs end that there are, as far as that is possible."""
+        """End all present runs, as far as possible."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Frees them, when the pool runs nothing any more; again: does nothing."""
+        """Free them after the pool's last run. A second call does nothing."""
 
     def restarts(self, _device: str) -> int:
-        """How often sessions of a device were started again."""
+        """Return how often sessions of a device were started again."""
         return 0
 
     def _await_reports(self, reports: Reports) -> None:

@@ -1,4 +1,4 @@
-"""Memory that a pool and a worker have in common, and arrays in it."""
+"""Memory shared by a pool and a worker, with arrays in it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Place: TypeAlias = tuple[str, tuple[int, ...], int] | bytes
 class Segment:
     """A memfd's memory: a byte that says whether a run has begun, and arrays. Freed with the last array over it.
 
-    It is in no file system, and so not limited by the size of /dev/shm, which is 64 MB in many containers.
+    It is in no file system. So the size of /dev/shm, 64 MB in many containers, does not limit it.
 
     Args:
-        descriptor: Of the memfd, which is not needed any more once this is there.
+        descriptor: Descriptor of the memfd. The object does not need it after its construction.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -36,10 +36,11 @@ class Segment:
 
     @staticmethod
     def make(size: int) -> tuple[Segment, int]:
-        """A new one with room for so many bytes of arrays, and its descriptor, to be sent and closed.
+        """Return a new segment with room for so many bytes of arrays, and its descriptor. The caller sends and closes
+        it.
 
         Raises:
-            OSError: There is no memory or no descriptor for it.
+            OSError: There is no memory or no descriptor left.
         """
         descriptor = os.memfd_create("ortmulti", os.MFD_CLOEXEC)
         try:
@@ -52,7 +53,7 @@ class Segment:
 
     @property
     def begun(self) -> bool:
-        """Whether the worker has begun with the run whose inputs are here."""
+        """Whether the worker has begun the run with these inputs."""
         return self.memory[0] != 0
 
     @begun.setter
@@ -69,7 +70,7 @@ def space_for(values: Sequence[Any], start: int = _HEADER) -> int:
 
 
 def place_all(segment: Segment, values: Sequence[Any], start: int = _HEADER) -> list[Place]:
-    """Copies arrays into the segment, which has the room; other values are pickled."""
+    """Copy arrays into the segment, which must be large enough. Other values are pickled."""
     places: list[Place] = []
     for value in values:
         if not _is_plain(value):
@@ -84,13 +85,13 @@ def place_all(segment: Segment, values: Sequence[Any], start: int = _HEADER) -> 
 
 
 def view(segment: Segment, place: tuple[str, tuple[int, ...], int]) -> np.ndarray[Any, Any]:
-    """The array at a place, over the segment's memory."""
+    """Return the array at a place, over the segment's memory."""
     dtype, shape, offset = place
     return np.ndarray(shape, dtype, segment.memory, offset)
 
 
 def take(segment: Segment, place: Place, copy: bool) -> Any:
-    """The value at a place; an array as a copy, or over the segment's memory."""
+    """Return the value at a place; an array as a copy, or over the segment's memory."""
     if isinstance(place, bytes):
         return pickle.loads(place)
     array = view(segment, place)

@@ -1,4 +1,4 @@
-"""What a model takes and gives, and whether a request fits."""
+"""A model's inputs and outputs, and the check of requests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Metadata:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a session takes and gives.
+    """The inputs and outputs of a session.
 
     Attributes:
         model: The model, for messages.
@@ -72,19 +72,19 @@ class Signature:
         return cls(model, inputs, outputs, overridable, metadata)
 
     def get_inputs(self) -> list[Declared]:
-        """As `InferenceSession.get_inputs`."""
+        """Same as `InferenceSession.get_inputs`."""
         return self.inputs
 
     def get_outputs(self) -> list[Declared]:
-        """As `InferenceSession.get_outputs`."""
+        """Same as `InferenceSession.get_outputs`."""
         return self.outputs
 
     def get_modelmeta(self) -> Metadata:
-        """As `InferenceSession.get_modelmeta`."""
+        """Same as `InferenceSession.get_modelmeta`."""
         return self.metadata
 
     def check(self, output_names: object, input_feed: object) -> tuple[list[str], dict[str, Any]]:
-        """The names and the inputs of a run as onnxruntime takes them; tensors as arrays of the declared dtype.
+        """Return the names and the inputs of a run as onnxruntime takes them; tensors as arrays of the declared dtype.
 
         Raises:
             InvalidArgument: An unknown or missing name.

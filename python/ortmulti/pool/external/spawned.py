@@ -1,4 +1,4 @@
-"""A worker's process as its pool sees it."""
+"""The pool's side of a worker process."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ main({data}, {control}, {parent})
 
 
 class Line:
-    """The way of one run at a time to the process and back: a socket, and memory that both have.
+    """The connection for one run at a time: a socket, and shared memory.
 
-    The memory belongs to this process while inputs are written and outputs are read, and to the other in between. It is
-    replaced by a larger one, from either side, as needed.
+    This process owns the memory while it writes inputs and reads outputs; in between the other process owns it. Either
+    side replaces it by larger memory as needed.
 
     Args:
         name: The device, or more, for messages.
-        index: The line's, among those of the process.
+        index: Index among the lines of the process.
         channel: The socket.
-        control: The process's socket for what does not wait for a run.
+        control: The process's socket for messages that do not wait for a run.
     """
 
     def __init__(self, name: str, index: int, channel: Channel, control: Channel) -> None:
@@ -66,19 +66,19 @@ class Line:
 
     @property
     def begun(self) -> bool:
-        """Whether the process has begun with the last run."""
+        """Whether the process has begun the last run."""
         return self._segment is not None and self._segment.begun
 
     @property
     def has_run(self) -> bool:
-        """Whether the process has ever begun with a run."""
+        """Whether the process has ever begun a run."""
         return self._answered or self.begun
 
     def run(self, number: int, names: Sequence[str], feed: Mapping[str, Any]) -> list[Any]:
-        """Has the process run something, and returns the outputs.
+        """Run a request in the process and return the outputs.
 
         Args:
-            number: By which it may be terminated; 0: it may not.
+            number: Number for `terminate`; 0: the run cannot be terminated.
 
         Raises:
             EOFError: The process has ended.
@@ -146,7 +146,7 @@ class Line:
             raise error_of("OutOfMemory", f"{self._name}: the outputs cannot be taken: {error}") from error
 
     def terminate(self, number: int) -> None:
-        """Has the run with this number end early, or not begin; nothing if it has ended."""
+        """End the run with this number early, or prevent it. Nothing happens if it has ended."""
         with self._lock:
             self._terminated = number
             order = self._order if self._running == number else 0
@@ -155,12 +155,12 @@ class Line:
                 self._control.send(("cancel", self._index, order))
 
     def end_run(self) -> None:
-        """Has the run end that there is, if it may be terminated."""
+        """End the present run, if it may be terminated."""
         if number := self._running:
             self.terminate(number)
 
     def close(self) -> None:
-        """Closes it, once nobody uses it; the process has ended."""
+        """Close it, once nobody uses it; the process has ended."""
         self.channel.shut_down()
         with self._using:
             self.channel.close()
@@ -169,11 +169,11 @@ class Line:
 class SpawnedSession:
     """A process with one session. It is spawned, not forked, and without the caller's ``__main__``.
 
-    The kernel ends the process when the thread ends that made this.
+    The kernel ends the process with the thread that made this object.
 
     Args:
         name: The device, or more, for messages.
-        lines: How many runs it may have at a time, one of which it does.
+        lines: Number of requests that it may have at a time; it runs one of them.
     """
 
     def __init__(self, name: str, lines: int = 1) -> None:
@@ -204,11 +204,11 @@ class SpawnedSession:
 
     @property
     def has_run(self) -> bool:
-        """Whether it has ever begun with a run."""
+        """Whether it has ever begun a run."""
         return any(line.has_run for line in self.lines)
 
     def call(self, when: str, function: Callable[..., object], *arguments: object) -> None:
-        """Calls a function in the process, before its session is created; all has to be picklable.
+        """Call a function in the process, before its session is created; all has to be picklable.
 
         Args:
             when: For the message if the process ends.
@@ -219,7 +219,7 @@ class SpawnedSession:
         self._answer_to(("call", function, arguments), [], when)
 
     def load(self, spec: SessionSpec, timeline: Timeline) -> None:
-        """Has the session created, adds the spans, and returns when it can run. It replaces one from before.
+        """Create the session, add the spans, and return when it can run. It replaces an earlier session.
 
         Raises:
             Error: It could not be created, or the process has ended.
@@ -248,30 +248,30 @@ class SpawnedSession:
         return list(content)
 
     def end(self) -> None:
-        """Has the process end when it has done what it was sent."""
+        """End the process after its present runs."""
         with contextlib.suppress(OSError):  # it has ended
             self.lines[0].channel.send(("end",))
 
     def kill(self) -> None:
-        """Ends the process at once."""
+        """End the process at once."""
         self._process.kill()
         self._control.shut_down()
         for line in self.lines:
             line.channel.shut_down()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Waits until the process has ended, so many seconds at most, and returns whether it has."""
+        """Wait until the process has ended, so many seconds at most, and return whether it has."""
         return self._process.wait(seconds)
 
     def death(self, when: str) -> DeviceError:
-        """Waits until the process has ended, and says how."""
+        """Wait until the process has ended, and say how."""
         if not self.wait(_PATIENCE):
             self._process.kill()
             self._process.wait()
         return DeviceError(f"{self._name}: the worker process {self.pid} {self._process.ending()} {when}")
 
     def close(self) -> None:
-        """Closes the sockets; the process has ended, and who still waits for an answer gets EOFError."""
+        """Close the sockets; the process has ended, and who still waits for an answer gets EOFError."""
         for line in self.lines:
             line.close()
         self._control.close()

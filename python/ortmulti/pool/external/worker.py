@@ -1,6 +1,6 @@
 """A worker's process: one onnxruntime session, fed through sockets and shared memory.
 
-The thread that runs reads the sockets of the lines by itself, so that no request changes threads here:
+The running thread reads the sockets of the lines itself, so no request changes threads here:
 
 - ``("call", function, arguments)``, answered by ``("ready",)`` or ``("failed", kind, text)``;
 - ``("load", spec)``, with the model's bytes as a file where it has no path, answered by ``("ready", signature, spans)``
@@ -50,7 +50,7 @@ class _Line:
 
 
 class _Server:
-    """The session and who runs it."""
+    """The session and its threads."""
 
     def __init__(self, channels: Sequence[Channel]) -> None:
         self._lines = [_Line(channel) for channel in channels]
@@ -71,7 +71,7 @@ class _Server:
         return True
 
     def _load(self, line: _Line, spec: SessionSpec) -> bool:
-        """Creates the session, says that it is ready or why not, and returns whether it is."""
+        """Create the session, says that it is ready or why not, and return whether it is."""
         if spec.model == b"":
             with os.fdopen(line.channel.take_descriptor(), "rb") as file:
                 file.seek(0)
@@ -90,7 +90,7 @@ class _Server:
         return True
 
     def listen(self, control: Channel) -> None:
-        """Cancels what it is told to, until the pool is gone, and ends the process then."""
+        """Cancel what it is told to, until the pool is gone, and end the process then."""
         with contextlib.suppress(EOFError):
             while True:
                 _, index, order = control.receive()
@@ -108,7 +108,7 @@ class _Server:
         os._exit(0)
 
     def serve(self) -> None:
-        """Runs what comes, until the pool wants no more or the device is of no use to this process."""
+        """Run what comes, until the pool wants no more or the device is of no use to this process."""
         steps: dict[str, Callable[..., bool]] = {
             "call": self._call,
             "load": self._load,
@@ -184,7 +184,7 @@ class _Server:
 
 
 def main(data: Sequence[int], control: int, parent: int) -> None:
-    """Serves the pool at the other ends of these sockets, in the process ``parent``, until one of them is gone."""
+    """Serve the pool at the other ends of these sockets, in the process ``parent``, until one of them is gone."""
     # Ctrl-C is the pool's matter. Where the pool's process is killed, and its ends of the sockets live on in a child
     # that it forked, this process ends too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

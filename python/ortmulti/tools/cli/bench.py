@@ -209,7 +209,7 @@ def bench_gil(
 
 
 def options_by_owner(texts: Sequence[str], owners: bool = True) -> dict[str, dict[str, str]]:
-    """The options by strategy; under "" those for all. Without `owners` there are no strategies' own."""
+    """Return the options by strategy; under "" those for all. Without `owners` there are no strategies' own."""
     options: dict[str, dict[str, str]] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -254,7 +254,7 @@ def write_files(
     table: Callable[[dict[str, Any]], str],
     save_plot: Callable[[dict[str, Any], Path], None],
 ) -> None:
-    """Writes what was asked for, and says where; a plot only of what was measured."""
+    """Write what was asked for, and say where; a plot only of what was measured."""
     written = []
     if json is not None and str(json) != "-":
         results.save(document, json)

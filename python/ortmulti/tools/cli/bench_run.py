@@ -174,7 +174,7 @@ def _text(progress: serve.RunProgress) -> str:
 
 
 def parse_model(text: str) -> tuple[str, dict[str, Any]]:
-    """A generated model's name and options: "resnet50", "phi3-mini:layers=2", "resnet50:precision=fp16".
+    """Return a generated model's name and options: "resnet50", "phi3-mini:layers=2", "resnet50:precision=fp16".
 
     Raises:
         InvalidArgument: there is no such model or option.
@@ -198,7 +198,7 @@ def make_models(
     folder: Path,
     progress: Callable[[str], AbstractContextManager[Callable[[int, int], None]]],
 ) -> list[Path]:
-    """The models' paths; those that are generated are made unless `folder` has them.
+    """Return the models' paths; those that are generated are made unless `folder` has them.
 
     Args:
         texts: paths of .onnx files, and names of generated models as `parse_model` takes them.

@@ -136,7 +136,7 @@ def _sharing_text(weights: Mapping[str, Any]) -> str:
 
 
 def shape_text(shape: Sequence[Any]) -> str:
-    """A shape as Python writes a tuple, with the names of dynamic dimensions: (batch, 64)."""
+    """Return a shape as Python writes a tuple, with the names of dynamic dimensions: (batch, 64)."""
     sizes = ["any" if size is None else str(size) for size in shape]
     return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
 
@@ -230,7 +230,7 @@ def _given(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _named(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """A file without a name is for the only input."""
+    """Return a file without a name is for the only input."""
     if "" in given and len(names) != 1:
         raise InvalidArgument(f"--input needs NAME=FILE.npy: the model has the inputs {', '.join(names)}")
     return {name or names[0]: value for name, value in given.items()}
@@ -249,7 +249,7 @@ def _sizes(texts: Sequence[str]) -> dict[str, int]:
 def _feed(
     declared: Sequence[Any], given: Mapping[str, Any], batch: int, sequence: int, sizes: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The inputs of a run in the model's order: those that are given, and random ones for the others."""
+    """Return the inputs of a run in the model's order: those that are given, and random ones for the others."""
     names = [one.name for one in declared]
     if unknown := sorted(given.keys() - set(names)):
         raise InvalidArgument(f"the model has no input {', '.join(unknown)}; it has {', '.join(names)}")

@@ -75,7 +75,7 @@ _GPU_COPIES = 1.5
 
 
 def make_demo_models(folder: Path, device_sets: Sequence[tuple[str, ...]]) -> list[Path]:
-    """Makes resnet50 and phi3-mini, unless `folder` already has them.
+    """Make resnet50 and phi3-mini, unless `folder` already has them.
 
     Args:
         folder: for the models.
@@ -92,8 +92,11 @@ def make_demo_models(folder: Path, device_sets: Sequence[tuple[str, ...]]) -> li
 
 
 def choose_layers(folder: Path, device_sets: Sequence[tuple[str, ...]]) -> int:
-    """The largest number of phi3-mini's layers, 1 to 32, whose sessions fit into half of what there is: the GPUs'
-    memory, the main memory (page cache and sessions on the CPU), and the disk unless the model is there already."""
+    """Return the largest number of phi3-mini's layers, 1 to 32, whose sessions fit into half of the memory and disk.
+
+    That is the GPUs' memory, the main memory (page cache and sessions on the CPU), and the disk unless it has the model
+    already.
+    """
     largest = max(device_sets, key=len)
     on_cpu = largest.count("cpu")
     used = {device for device in largest if device != "cpu"}

@@ -35,12 +35,12 @@ class _Formatter(logging.Formatter):
 
 
 def stdout() -> Console:
-    """The console for results."""
+    """Return the console for results."""
     return _Console(width=None if sys.stdout.isatty() else _FILE_WIDTH, highlight=False, emoji=False)
 
 
 def stderr() -> Console:
-    """The console for progress and errors."""
+    """Return the console for progress and errors."""
     return _Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
@@ -56,7 +56,7 @@ _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
 def size_text(size: int) -> str:
-    """A number of bytes with a unit: "306 MB"."""
+    """Return a number of bytes with a unit: "306 MB"."""
     for unit, name in _UNITS:
         if size >= unit:
             return f"{size / unit:.3g} {name}"
@@ -64,7 +64,7 @@ def size_text(size: int) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Writes `value` to stdout as JSON."""
+    """Write `value` to stdout as JSON."""
     print(json.dumps(value, indent=1))
 
 

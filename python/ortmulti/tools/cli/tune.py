@@ -103,7 +103,7 @@ def tune_command(
 
 
 def show(result: TuneResult, target: Path, json: Path | None) -> None:
-    """Prints the result, or all of it as JSON where that is asked for."""
+    """Print the result, or all of it as JSON where that is asked for."""
     document = result.document
     if json is not None:
         from ortmulti.tools.measure import results
@@ -164,7 +164,7 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def cost(document: Mapping[str, Any], value: float | None) -> str:
-    """A cost with its unit, as people say it."""
+    """Return a cost with its unit, as people say it."""
     if value is None:
         return "not measured"
     objective = document["settings"]["objective"]
@@ -180,7 +180,7 @@ def _held_up(again: Mapping[str, Any]) -> str:
 
 
 def _verdict(one: Mapping[str, Any], again: Mapping[str, Any] | None) -> str:
-    """Whether what a candidate promised at its trial is true."""
+    """Return whether what a candidate promised at its trial is true."""
     if again is not None and one["settings"] == again["settings"]:
         return _held_up(again)
     return "no gain" if one["ratio"]["high"] >= 1 else "not measured again"

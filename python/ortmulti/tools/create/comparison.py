@@ -51,13 +51,13 @@ class _Model:
     facts: Mapping[str, Any]
 
     def entry_files(self) -> tuple[Path, ...]:
-        """The files of whole entries; staged entries and locks lie elsewhere in the cache."""
+        """Return the files of whole entries; staged entries and locks lie elsewhere in the cache."""
         files = (self.cache / "entries").rglob("*")
         return tuple(sorted(file for file in files if file.is_file() and file.stat().st_size))
 
 
 def compare(plan: Plan, progress: Callable[[Progress], None] | None = None) -> dict[str, Any]:
-    """Measures every case of `plan`.
+    """Measure every case of `plan`.
 
     A measurement that fails becomes part of the result, and the others go on. Ctrl-C ends the measuring, not the call:
     what was measured by then is returned.
@@ -161,7 +161,7 @@ class _Bench:
     small_model: Path | None
 
     def measure(self, case: Case, model: _Model, floors: _Floors) -> dict[str, Any]:
-        """One measurement, with its floors before or after it."""
+        """Return one measurement, with its floors before or after it."""
         described: dict[str, Any] = {"model": str(case.model), "devices": list(case.devices), "strategy": case.strategy}
         try:
             beside = self._floors(case, model) if floors == "before" else {}

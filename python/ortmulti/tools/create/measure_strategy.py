@@ -16,7 +16,7 @@ from ortmulti.tools.strategies.base import Array
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
-    """Creates and runs the sessions once.
+    """Create and run the sessions once.
 
     Args:
         spec: "strategy", "model" (path), "devices", "settings" (the fields of `SessionSettings`), "feeds" (path of an

@@ -86,7 +86,7 @@ class Plan:
             raise InvalidArgument(f"the number of threads is {self.intra_op_num_threads}, but must not be negative")
 
     def settings(self, devices: tuple[str, ...], strategy: str) -> SessionSettings:
-        """The session options of a case: the same for every strategy, but for what was asked for one of them."""
+        """Return the session options of a case: the same for every strategy, but for what was asked for one of them."""
         own = self.strategy_options.get(strategy, Options())
         options: dict[str, Any] = {
             "provider_options": {**self.options.provider, **own.provider},
@@ -97,7 +97,7 @@ class Plan:
         return SessionSettings.side_by_side(devices, self.cores, **options)
 
     def cases(self) -> list[Case]:
-        """Every case, in the order of the table."""
+        """Return every case, in the order of the table."""
         return [
             Case(model, devices, strategy)
             for model in self.models

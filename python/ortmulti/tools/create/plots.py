@@ -31,7 +31,7 @@ _MARKERS = {"sequential": "o", "threads": "s", "processes": "^", "native": "D", 
 
 
 def save_creation_plot(document: Json, path: Path) -> None:
-    """Draws a comparison: for each model the creation with its range, and the speedup over sequential.
+    """Draw a comparison: for each model the creation with its range, and the speedup over sequential.
 
     Args:
         document: the comparison's result.
@@ -60,7 +60,7 @@ def save_creation_plot(document: Json, path: Path) -> None:
 
 
 def new_figure(width: float, height: float, path: Path) -> Figure:
-    """An empty figure of that many inches, which can be saved as `path`.
+    """Return an empty figure of that many inches, which can be saved as `path`.
 
     Raises:
         LibraryError: matplotlib is not installed.
@@ -157,7 +157,7 @@ def clean(axes: Axes) -> None:
 
 
 def caption(document: Json, how: str) -> str:
-    """A line on where, with what and how it was measured, and when."""
+    """Return a line on where, with what and how it was measured, and when."""
     releases = document["releases"]
     parts = [
         machine_text(document["machine"]),
@@ -169,7 +169,7 @@ def caption(document: Json, how: str) -> str:
 
 
 def machine_text(machine: Json) -> str:
-    """The machine in a few words: its GPUs with the driver, its processor and the cores that may be used."""
+    """Return the machine in a few words: its GPUs with the driver, its processor and the cores that may be used."""
     cpu, gpus, driver = machine["cpu"], machine.get("gpus") or [], machine.get("driver")
     names = Counter(gpu["name"] for gpu in gpus)
     parts = [f"{count} x {name}" for name, count in names.items()]

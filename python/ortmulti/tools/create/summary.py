@@ -66,7 +66,7 @@ class Row:
     equal: bool | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The row as JSON can carry it."""
+        """Return the row as JSON can carry it."""
         return asdict(self)
 
 
@@ -76,7 +76,7 @@ def efficiencies(speedup: float, sessions: int) -> tuple[float, float | None]:
 
 
 def rows(cases: Sequence[Case], measurements: Sequence[dict[str, Any]]) -> list[Row]:
-    """One row for each case.
+    """Return one row for each case.
 
     Args:
         cases: in the table's order.

@@ -19,7 +19,7 @@ _MIB = 1 << 20
 
 
 def number(value: float) -> str:
-    """A number with two or three digits that say something: 0.0012, 0.012, 0.12, 1.23, 12.3, 123."""
+    """Return a number with two or three digits that say something: 0.0012, 0.012, 0.12, 1.23, 12.3, 123."""
     if abs(value) < 0.00005:
         return "0"
     places = next((places for places, bound in ((4, 0.01), (3, 0.1), (2, 10), (1, 100)) if abs(value) < bound), 0)
@@ -27,7 +27,7 @@ def number(value: float) -> str:
 
 
 def spread_cell(spread: Json | None, scale: float = 1.0, text: Callable[[float], str] = number) -> tuple[str, str]:
-    """The median and the range ("" where all values are one) as texts."""
+    """Return the median and the range ("" where all values are one) as texts."""
     if spread is None:
         return "-", ""
     median, lowest, highest = (text(spread[key] / scale) for key in ("median", "lowest", "highest"))
@@ -52,7 +52,7 @@ def _equal(row: Json) -> tuple[str, str]:
 
 
 def interval_cell(interval: Json | None) -> tuple[str, str]:
-    """The median and its confidence interval as texts."""
+    """Return the median and its confidence interval as texts."""
     if interval is None:
         return "-", ""
     median, low, high = (number(interval[key]) for key in ("median", "low", "high"))
@@ -109,7 +109,7 @@ _COLD_NOTE = (
 
 
 def headline(document: Json) -> str:
-    """One sentence for each model and its devices: who won, by how much, and over what."""
+    """Return one sentence for each model and its devices: who won, by how much, and over what."""
     return "\n".join(_sentence(model, group) for model in document["models"] for group in _groups(document, model))
 
 
@@ -212,7 +212,7 @@ def creation_tables(document: Json, console: Console, details: bool = False) -> 
 def columns_that_fit(
     columns: Sequence[C], title: str, make: Callable[[Sequence[C], str], Table], console: Console
 ) -> list[Table]:
-    """One table of all columns, or as many as it takes where `console` is too narrow; the first has the title.
+    """Return one table of all columns, or as many as it takes where `console` is too narrow; the first has the title.
 
     Args:
         columns: what `make` makes columns of.
@@ -272,7 +272,7 @@ def pipes(lines: Sequence[Sequence[str]]) -> str:
 
 
 def gil_table(document: Json) -> Table:
-    """The rich table of `ortmulti bench gil`."""
+    """Return the rich table of `ortmulti bench gil`."""
     numbers = ["creation, s", "delay, s", "delay / creation", "largest / creation"]
     table = plain_table(_title(document, document["models"][0]), ["library", "release"], numbers)
     for row in document["rows"]:
@@ -286,7 +286,7 @@ def gil_table(document: Json) -> Table:
 
 
 def plain_table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
-    """An empty rich table: columns of texts, then those of numbers, whose units go below their names."""
+    """Return an empty rich table: columns of texts, then those of numbers, whose units go below their names."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table

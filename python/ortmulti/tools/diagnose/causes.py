@@ -145,7 +145,7 @@ _OTHERS = tuple(Style(colour) for colour in ("#7f7f7f", "#b79f00", "#5f9ea0", "#
 
 
 def style(cause: str) -> Style:
-    """How `cause` is drawn."""
+    """Return how `cause` is drawn."""
     return _STYLES.get(cause) or _OTHERS[sum(map(ord, cause)) % len(_OTHERS)]
 
 
@@ -169,7 +169,7 @@ def explanation(cause: str) -> str:
 
 
 def luminance(colour: str) -> float:
-    """The relative luminance of "#rrggbb" as WCAG 2 defines it, 0 to 1."""
+    """Return the relative luminance of "#rrggbb" as WCAG 2 defines it, 0 to 1."""
     channels = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
     red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

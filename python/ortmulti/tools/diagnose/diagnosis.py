@@ -182,7 +182,7 @@ def _measure(bench: Bench, found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _warm_up(bench: Bench) -> str | None:
-    """Runs what brings the libraries into the page cache, and the model's entry into the cache of optimized models.
+    """Run what brings the libraries into the page cache, and the model's entry into the cache of optimized models.
 
     Returns:
         What went wrong first, None if nothing.
@@ -230,7 +230,7 @@ def _traces(bench: Bench) -> None:
 
 
 def _one_session_each(bench: Bench, order: Sequence[str]) -> None:
-    """Traces on the first device alone: of the way that findings are about and of those that ways are compared with
+    """Trace on the first device alone: of the way that findings are about and of those that ways are compared with
     in any case, of the others in a diagnosis that is not quick and while there is time."""
     plan = bench.plan
     if len(bench.devices) == 1:

@@ -16,7 +16,7 @@ _WATCHED_SECONDS = 0.2
 
 
 def look(gpus: Sequence[Mapping[str, Any]], root: Path = Path("/")) -> dict[str, Any]:
-    """Looks around for a fifth of a second, in which this process does nothing.
+    """Look around for a fifth of a second, in which this process does nothing.
 
     Args:
         gpus: the GPUs of the sessions, each with "device", "uuid" and "pci_bus_id".

@@ -21,7 +21,7 @@ _LEVELS_SECONDS = 4.0
 
 
 def measure_all(bench: Bench, found: Mapping[str, Any]) -> None:
-    """Measures what each way serializes on, and what of the machine's set-up costs time.
+    """Measure what each way serializes on, and what of the machine's set-up costs time.
 
     Args:
         bench: runs them.

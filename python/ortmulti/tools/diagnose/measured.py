@@ -1,4 +1,4 @@
-"""What was measured, as the rules ask for it: medians over the repetitions of the runs of a document."""
+"""Figures for the rules: medians over the repetitions of the runs in a document."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Measured:
     """The runs of a diagnosis.
 
     Attributes:
-        document: "runs", "devices", "ways", "machine", "releases" and "environment" of it are read.
+        document: its "runs", "devices", "ways", "machine", "releases" and "environment" are read.
     """
 
     document: Mapping[str, Any]
@@ -44,7 +44,7 @@ class Measured:
 
     @property
     def model(self) -> str:
-        """The model's path, as the user gave it where that is known."""
+        """The model's path, as the user gave it if known."""
         facts = self.document["models"][0]
         return str(facts.get("given") or facts["path"])
 
@@ -55,12 +55,12 @@ class Measured:
 
     @property
     def ways(self) -> list[str]:
-        """The ways that created all sessions, in the order in which they were asked for."""
+        """The ways that created all sessions, in the requested order."""
         return [way for way in self.document["settings"]["ways"] if self.creations(way)]
 
     @property
     def usual(self) -> str | None:
-        """The way of whose time findings say what would be saved: the first one that was asked for and works."""
+        """The way that findings are about: the first requested way that works."""
         return next(iter(self.ways), None)
 
     @property
@@ -69,11 +69,11 @@ class Measured:
         return f"onnxruntime {self.document['releases'].get('onnxruntime') or '(unknown release)'}"
 
     def traces(self, way: str, sessions: int | None = None, cache: str = "warm") -> list[Run]:
-        """The traces of a way with this many sessions, all of them by default."""
+        """Return the traces of a way with this many sessions, all of them by default."""
         return self._starts("trace", way, sessions, cache)
 
     def unwatched(self, way: str) -> list[Run]:
-        """The starts of a way on all devices beside which nothing was recorded, so that nothing slowed them."""
+        """Return the starts of a way on all devices beside which nothing was recorded, so that nothing slowed them."""
         verified = [run for run in self._starts("verify", way, None, "warm") if run.get("changed") is False]
         return [*self._starts("plain", way, None, "warm"), *verified]
 
@@ -95,11 +95,11 @@ class Measured:
         ]
 
     def creations(self, way: str) -> list[float]:
-        """Seconds of each creation on all devices: the unwatched ones, or without them the traces'."""
+        """Return seconds of each creation on all devices: the unwatched ones, or without them the traces'."""
         return [creation_of(run) for run in self.unwatched(way) or self.traces(way)]
 
     def creation(self, way: str) -> float | None:
-        """The median of `creations`."""
+        """Return the median of `creations`."""
         return median(self.creations(way))
 
     def creation_interval(self, way: str) -> Interval | None:
@@ -117,19 +117,19 @@ class Measured:
     def cause(self, way: str, wanted: Callable[[str], bool]) -> float:
         """Median seconds of a way's start on all devices that have one of the causes that `wanted` takes.
 
-        Recording takes time of its own: they are scaled to what an unwatched start takes. 0 if nothing was measured.
+        Recording takes time, so they are scaled to an unwatched start. 0 if nothing was measured.
         """
         runs = self.traces(way)
         spent = median(sum(seconds for name, seconds in run["causes"].items() if wanted(name)) for run in runs) or 0.0
         return spent * self.scale(way)
 
     def scale(self, way: str) -> float:
-        """An unwatched creation over a watched one; at most 1."""
+        """Return an unwatched creation over a watched one; at most 1."""
         watched, unwatched = self.watched_creation(way), self.creation(way)
         return min(unwatched / watched, 1.0) if watched and unwatched else 1.0
 
     def typical(self, way: str) -> Run | None:
-        """The trace on all devices whose wall is the median one, the lower of two."""
+        """Return the trace on all devices whose wall is the median one, the lower of two."""
         runs = self.traces(way)
         if not runs:
             return None
@@ -138,8 +138,10 @@ class Measured:
 
 
 def creation_of(run: Run) -> float:
-    """Seconds from when a process could begin to create sessions until the last one was created: with starting worker
-    processes and, where the sessions are ortmulti's, its import."""
+    """Return the seconds of a creation, from the moment when the process could begin.
+
+    The start of worker processes counts. For ortmulti's sessions its import counts, too.
+    """
     before: float = sum(run["causes"].get(cause, 0.0) for cause in _BEFORE)
     needed = math.fsum(
         span["end"] - span["start"]
@@ -151,26 +153,26 @@ def creation_of(run: Run) -> float:
 
 
 def start_of_workers(run: Run) -> float:
-    """The part of a creation in which worker processes are started; 0 where there are none."""
+    """Return the part of a creation in which worker processes are started; 0 where there are none."""
     spans = (span for span in run["spans"] if (span["cause"], span["name"]) == ("processes", "start"))
     return math.fsum(span["end"] - span["start"] for span in spans)
 
 
 def median(values: Iterable[float]) -> float | None:
-    """The median; None of nothing."""
+    """Return the median; None of nothing."""
     found = list(values)
     return statistics.median(found) if found else None
 
 
 def seconds_text(seconds: float) -> str:
-    """A duration with two or three digits."""
+    """Return a duration with two or three digits."""
     if seconds >= 0.9995:
         return f"{seconds:.3g} s"
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.0095 else f"{seconds * 1e3:.1f} ms"
 
 
 def devices_text(devices: Sequence[str]) -> str:
-    """The devices in short, as every table of the project has them."""
+    """Return the devices in short, as every table of the project has them."""
     from ortmulti.tools.measure.devices import describe
 
     return describe(devices)

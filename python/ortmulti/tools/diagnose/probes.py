@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _create(spec: dict[str, Any], change: Callable[[SessionOptions], object]) -> None:
-    """Creates a session, and closes it.
+    """Create a session, and close it.
 
     Args:
         spec: "model" (path), "device" and "settings" (the fields of `SessionSettings`).
@@ -48,7 +48,7 @@ def _create(spec: dict[str, Any], change: Callable[[SessionOptions], object]) ->
 
 
 def devices(spec: dict[str, Any]) -> dict[str, Any]:
-    """Finds the devices.
+    """Find the devices.
 
     Args:
         spec: "devices": names, or None for all.
@@ -73,7 +73,7 @@ def devices(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def contexts(spec: dict[str, Any]) -> dict[str, Any]:
-    """Starts the driver, and then makes all contexts by a thread each.
+    """Start the driver, and then makes all contexts by a thread each.
 
     Args:
         spec: "devices": the GPUs, "cuda:<index>".
@@ -140,7 +140,7 @@ _LEVEL_ROUNDS = 5
 
 
 def levels(spec: dict[str, Any]) -> dict[str, Any]:
-    """Creates sessions at each level.
+    """Create sessions at each level.
 
     Args:
         spec: "model" (path), "device", "settings" (the fields of `SessionSettings`), and "seconds", after which no
@@ -175,7 +175,7 @@ _COPIES = 4
 
 
 def bandwidth(spec: dict[str, Any]) -> dict[str, Any]:
-    """Copies beside each other; NumPy releases the GIL meanwhile.
+    """Copy beside each other; NumPy releases the GIL meanwhile.
 
     Args:
         spec: "threads": N.
@@ -209,7 +209,7 @@ _EXTERNAL_BYTES = 1 << 10
 
 
 def optimized(spec: dict[str, Any]) -> dict[str, Any]:
-    """Saves the optimized model.
+    """Save the optimized model.
 
     Args:
         spec: "model" and "target" (paths), "device" and "settings" (the fields of `SessionSettings`).

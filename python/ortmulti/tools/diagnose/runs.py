@@ -79,12 +79,12 @@ class DiagnosisPlan:
             raise NoSuchFile(f"model {self.model} does not exist")
 
     def settings_for(self, devices: Sequence[str], cores: int) -> dict[str, Any]:
-        """The settings of sessions side by side on `devices`, as the fields of `SessionSettings`."""
+        """Return the settings of sessions side by side on `devices`, as the fields of `SessionSettings`."""
         shared = SessionSettings.side_by_side(devices, cores)
         return {"intra_op_num_threads": shared.intra_op_num_threads, **self.settings}
 
     def part_of_budget(self, part: str) -> float:
-        """Seconds after the beginning until which a part of the diagnosis may begin something."""
+        """Return seconds after the beginning until which a part of the diagnosis may begin something."""
         return self.budget * _PARTS_OF_BUDGET.get(part, 1.0)
 
 
@@ -129,11 +129,11 @@ class Bench:
     _done: int = 0
 
     def elapsed(self) -> float:
-        """Seconds since the diagnosis began."""
+        """Return seconds since the diagnosis began."""
         return time.monotonic() - self.begin
 
     def say(self, text: str) -> None:
-        """Tells how far the diagnosis is, and what comes next."""
+        """Tell how far the diagnosis is, and what comes next."""
         repetitions = 1 if self.plan.quick else 2
         expected = 3 + 3 * repetitions * len(self.plan.ways) + 20 * repetitions
         self.progress(self._done, max(expected, self._done + 1), text)
@@ -152,7 +152,7 @@ class Bench:
         counted: bool = True,
         instrumented: bool = True,
     ) -> dict[str, Any]:
-        """Traces a start, see `ortmulti.tools.diagnose.trace`.
+        """Trace a start, see `ortmulti.tools.diagnose.trace`.
 
         Args:
             way: the strategy.
@@ -205,7 +205,7 @@ class Bench:
         counted: bool = True,
         **fields: Any,
     ) -> dict[str, Any]:
-        """Measures something else in a fresh process; its answer is the run's "measured".
+        """Measure something else in a fresh process; its answer is the run's "measured".
 
         Args:
             name: the experiment's.
@@ -240,7 +240,7 @@ class Bench:
     def here(
         self, name: str, work: Callable[[], dict[str, Any]], *, way: str, devices: Sequence[str], cache: str
     ) -> dict[str, Any]:
-        """Measures something in this process; otherwise as `experiment`."""
+        """Measure something in this process; otherwise as `experiment`."""
         self.say(f"{name}, {way}")
         described = {"experiment": name, "way": way, "devices": list(devices), "cache": cache, "settings": {}}
         return self._keep(described, work, counted=True)

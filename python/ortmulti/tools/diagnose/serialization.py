@@ -40,7 +40,7 @@ def serialization(measured: Measured) -> list[dict[str, Any]]:
 
 
 def speedup(measured: Measured, way: str) -> float | None:
-    """The sequential way's creation over this one's, on all devices."""
+    """Return the sequential way's creation over this one's, on all devices."""
     sequential, own = measured.creation("sequential"), measured.creation(way)
     return sequential / own if sequential and own else None
 
@@ -59,7 +59,7 @@ def serial_share(measured: Measured, way: str) -> float | None:
 
 
 def gil_share(measured: Measured, way: str) -> float | None:
-    """The share of a session's creation during which no other Python thread could run, by this way's library.
+    """Return the share of a session's creation during which no other Python thread could run, by this way's library.
 
     For as long as the heartbeat waited for a core, the GIL is not blamed.
     """
@@ -163,7 +163,7 @@ _EQUAL = 0.03
 
 
 def prediction(measured: Measured) -> dict[str, Any] | None:
-    """The way whose sessions are all created first.
+    """Return the way whose sessions are all created first.
 
     Args:
         measured: the runs.

@@ -35,7 +35,7 @@ class _NotPossibleError(Exception):
 
 
 def verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> None:
-    """Verifies the findings from the first on until one is confirmed, which is then the first; and the others while the
+    """Verify the findings from the first on until one is confirmed, which is then the first; and the others while the
     budget lasts.
 
     One whose change gains nothing for certain is put behind those that were not tried.
@@ -102,13 +102,13 @@ def _verify_others(bench: Bench, left: list[Finding], tried: list[Finding], writ
 
 
 def _verified(bench: Bench, finding: Finding) -> tuple[Finding, bool]:
-    """The finding with what came of its change, and whether that was run and gains nothing for certain."""
+    """Return the finding with what came of its change, and whether that was run and gains nothing for certain."""
     verified = _run(bench, finding)
     return dataclasses.replace(finding, verified=verified), verified is not None and verified["interval"][0] <= 1
 
 
 def _run(bench: Bench, finding: Finding) -> dict[str, Any] | None:
-    """The verification of a finding; None where it could not be run."""
+    """Return the verification of a finding; None where it could not be run."""
     recipe = finding.recipe
     assert recipe is not None
     pairs: list[dict[str, float]] = []

@@ -9,7 +9,7 @@ from ortmulti.errors import InvalidArgument
 
 
 def parse_devices(text: str) -> tuple[str, ...]:
-    """The devices that `text` names, one for each session.
+    """Return the devices that `text` names, one for each session.
 
     Args:
         text: "all", or a list such as "cpu", "0,1", "cuda:0,cuda:1", "cpu*2" (two sessions on the CPU), "0*2,1". "all"
@@ -26,7 +26,8 @@ def parse_devices(text: str) -> tuple[str, ...]:
 
 
 def repeated(text: str) -> list[str]:
-    """The items of a list of devices, those with a star as often as it says; whether they are devices is not checked.
+    """Return the items of a list of devices, those with a star as often as it says; whether they are devices is not
+    checked.
 
     Raises:
         InvalidArgument: what is behind a star is no number.
@@ -41,7 +42,7 @@ def repeated(text: str) -> list[str]:
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
-    """The numbers in a list such as "1,2,4".
+    """Return the numbers in a list such as "1,2,4".
 
     Raises:
         InvalidArgument: there is something else in it, or a number below one.
@@ -56,7 +57,7 @@ def parse_counts(text: str) -> tuple[int, ...]:
 
 
 def device_sets(available: Sequence[str], counts: Sequence[int] | None) -> tuple[tuple[str, ...], ...]:
-    """The devices for each number of sessions: the first ones of `devices`.
+    """Return the devices for each number of sessions: the first ones of `devices`.
 
     Args:
         available: all of them.
@@ -74,7 +75,7 @@ def device_sets(available: Sequence[str], counts: Sequence[int] | None) -> tuple
 
 
 def describe(names: Sequence[str]) -> str:
-    """The devices in short: "cpu x2", "cuda:0-3", "cuda:0, cpu"."""
+    """Return the devices in short: "cpu x2", "cuda:0-3", "cuda:0, cpu"."""
     if len(names) > 1 and len(set(names)) == 1:
         return f"{names[0]} x{len(names)}"
     if len(names) > 2 and names[0].startswith("cuda:"):

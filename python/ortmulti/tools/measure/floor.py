@@ -11,12 +11,12 @@ from ortmulti import _core
 
 
 def cuda_devices(devices: Sequence[str]) -> list[str]:
-    """Those of `devices` that are GPUs, each once, in the order in which they are named."""
+    """Return those of `devices` that are GPUs, each once, in the order in which they are named."""
     return [device for device in dict.fromkeys(devices) if device.startswith("cuda:")]
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
-    """Starts the driver and makes one context after the other, in a process that opens nothing else.
+    """Start the driver and make one context after the other, in a process that opens nothing else.
 
     Opening libcuda itself, which every use of a GPU needs, comes before the clock starts.
 

@@ -42,7 +42,7 @@ class MeasurementError(Error):
 def run(
     module: str, spec: dict[str, Any], timeout: float, environment: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Calls ``measure(spec)`` of a module in a fresh process.
+    """Call ``measure(spec)`` of a module in a fresh process.
 
     The result travels in a file, so that nothing that a library prints can damage it. The process leads a group of
     its own, which is ended with it: no child of it outlives this call.
@@ -83,7 +83,7 @@ def run(
 
 
 def answer(measure: Any, import_seconds: float) -> int:
-    """The fresh process's side of `run`: reads the request, calls `measure`, writes its answer.
+    """Return the fresh process's side of `run`: reads the request, calls `measure`, writes its answer.
 
     Returns:
         The exit status.

@@ -44,7 +44,7 @@ class Delay:
 
 
 def delay(beats: Sequence[float], begin: float, end: float, tolerance: float) -> Delay:
-    """How late the beats were.
+    """Return how late the beats were.
 
     Args:
         beats: when the heartbeat thread came to itself, ascending, seconds; from before `begin` until after `end`.
@@ -62,7 +62,7 @@ def delay(beats: Sequence[float], begin: float, end: float, tolerance: float) ->
 
 
 def beside(work: Callable[[], object], tolerance: float | None = None) -> tuple[float, Delay]:
-    """Calls `work` in this thread with the heartbeat beside it.
+    """Call `work` in this thread with the heartbeat beside it.
 
     Args:
         work: what to call.
@@ -106,7 +106,7 @@ def _waited_for_core(thread: threading.Thread) -> float:
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
-    """One measurement, in a process of its own.
+    """Return one measurement, in a process of its own.
 
     Args:
         spec: "library" (one of `LIBRARIES`), "model" (path), "device" and "threads" (see `SessionSettings`); perhaps
@@ -132,7 +132,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _creator(library: str, model: Path, device: str, settings: SessionSettings) -> tuple[Callable[[], Any], str]:
-    """The creation to measure, and the release of ONNX Runtime under it."""
+    """Return the creation to measure, and the release of ONNX Runtime under it."""
     if library == "onnxruntime":
         from ortmulti._create.onnxruntime_sessions import create_session, open_package
 
@@ -164,7 +164,7 @@ def bench(
     timeout: float = 600.0,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> dict[str, Any]:
-    """Measures the delay for each library, in turns and in fresh processes, with the model in the page cache.
+    """Measure the delay for each library, in turns and in fresh processes, with the model in the page cache.
 
     Args:
         model: the .onnx file.

@@ -46,7 +46,7 @@ def process_tree(pid: int) -> list[int]:
 
 
 def process_memory(pid: int | None = None) -> ProcessMemory:
-    """The memory of `pid` (this process if None) and its descendants."""
+    """Return the memory of `pid` (this process if None) and its descendants."""
     peak = pss = count = 0
     for member in process_tree(pid if pid is not None else os.getpid()):
         with contextlib.suppress(OSError):
@@ -65,7 +65,7 @@ def _kilobytes(file: Path, key: str) -> int:
 
 
 def gpu_memory_used() -> dict[str, int]:
-    """Bytes in use on each GPU that NVML sees, by UUID ("GPU-..."); empty without NVML.
+    """Return bytes in use on each GPU that NVML sees, by UUID ("GPU-..."); empty without NVML.
 
     NVML is closed again at once: on a machine without persistence mode an open one would keep the driver loaded and so
     shorten the start of CUDA that is being measured.

@@ -19,7 +19,7 @@ _READINGS = 5
 
 
 def external_files(model: Path) -> tuple[Path, ...]:
-    """The files beside `model` that hold its external data, sorted by name.
+    """Return the files beside `model` that hold its external data, sorted by name.
 
     Reads the protobuf alone, not the weights.
 
@@ -39,7 +39,7 @@ def external_files(model: Path) -> tuple[Path, ...]:
 
 
 def resident_share(files: Iterable[Path]) -> float:
-    """The share of the files' pages that lie in the page cache, 0 to 1; 1 for files without bytes.
+    """Return the share of the files' pages that lie in the page cache, 0 to 1; 1 for files without bytes.
 
     Linux tells the truth only to a file's owner and to who may write to it; to others every page looks resident.
     """
@@ -71,7 +71,7 @@ def _page_flags(file: Path) -> bytes:
 
 
 def drop(files: Sequence[Path], tolerated_share: float = 0.01) -> float:
-    """Puts the files out of the page cache, so that reading them next comes from the disk.
+    """Put the files out of the page cache, so that reading them next comes from the disk.
 
     Args:
         files: the files; they must not be mapped by a running process, whose pages would stay.
@@ -98,7 +98,7 @@ def drop(files: Sequence[Path], tolerated_share: float = 0.01) -> float:
 
 
 def read_sequentially(files: Sequence[Path]) -> float:
-    """How long `cat` takes to read the files, one after the other; seconds."""
+    """Return how long `cat` takes to read the files, one after the other; seconds."""
     begin = time.perf_counter()
     done = subprocess.run(
         ["cat", "--", *map(str, files)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
@@ -110,7 +110,7 @@ def read_sequentially(files: Sequence[Path]) -> float:
 
 
 def warm(files: Sequence[Path]) -> float:
-    """Reads those of the files that are not wholly in the page cache. Returns the share that is resident then.
+    """Read those of the files that are not wholly in the page cache. Returns the share that is resident then.
 
     What the kernel takes meanwhile, as one that reclaims memory ahead of need does, is read again, a few times.
     """

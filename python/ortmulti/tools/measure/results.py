@@ -37,7 +37,7 @@ def model_facts(model: Path, external: Sequence[Path]) -> dict[str, Any]:
 
 
 def document(kind: str, **content: Any) -> dict[str, Any]:
-    """A result with what belongs to every one of them.
+    """Return a result with what belongs to every one of them.
 
     Args:
         kind: what was measured: "create", "gil", "run" or "torch".
@@ -64,7 +64,7 @@ def document(kind: str, **content: Any) -> dict[str, Any]:
 
 
 def _short_names(paths: Sequence[str]) -> dict[str, str]:
-    """The shortest ends of the paths that differ from each other."""
+    """Return the shortest ends of the paths that differ from each other."""
     parts = 1
     while True:
         short = {path: "/".join(Path(path).parts[-parts:]) for path in paths}
@@ -97,13 +97,13 @@ def _rename_fields_of_version_2(result: dict[str, Any]) -> None:
 
 
 def save(result: dict[str, Any], path: Path) -> None:
-    """Writes a result as JSON."""
+    """Write a result as JSON."""
     text = json.dumps(result, indent=1) + "\n"
     write_atomically(path, lambda file: file.write_text(text))
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Reads a result; one of schema version 2 under the names of the current version.
+    """Read a result; one of schema version 2 under the names of the current version.
 
     Raises:
         NoSuchFile: there is no such file, or it cannot be read.

@@ -1,7 +1,7 @@
 """Interleaved rounds under a time budget: cases take turns, and are compared within a round.
 
-What changes with time (clock speed, other load) meets all cases of a round alike, so a ratio is made within a round and
-its median is taken over the rounds.
+Clock speed and other load change with time, but affect all cases of a round alike. So a ratio is made within a round,
+and its median is taken over the rounds.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ CONFIDENCE = 0.95
 
 
 def rotated(values: Sequence[Value], number: int) -> list[Value]:
-    """The values in the order of a round: each round begins with the next value."""
+    """Return the values in the order of a round: each round begins with the next value."""
     turn = number % max(1, len(values))
     return [*values[turn:], *values[:turn]]
 
 
 def alternating(values: Sequence[Value], number: int) -> list[Value]:
-    """The values in the order of a round: every second round goes backwards."""
+    """Return the values in the order of a round: every second round goes backwards."""
     return [*values] if number % 2 == 0 else [*values[::-1]]
 
 
@@ -50,8 +50,8 @@ def round_numbers(
         budget: seconds for all rounds, from the first one on; None: no limit. No round begins that would end later, by
             the estimate.
         least: rounds that are measured whatever the budget is.
-        estimate: a round takes as long as the last one, or as the longest one before it; "none": it may end after the
-            budget, if it begins within it.
+        estimate: expected length of a round: "last", as the last one; "longest", as the longest one. "none": a round
+            that begins within the budget may end after it.
         before: seconds that a round took before these.
         clock: returns seconds.
     """
@@ -79,7 +79,7 @@ class RoundsInterrupted(KeyboardInterrupt):
 
 
 def failure(error: Error) -> dict[str, Any]:
-    """The result of a case that failed: its message and the end of its standard error."""
+    """Return the result of a case that failed: its message and the end of its standard error."""
     return {"error": str(error) or type(error).__name__, "stderr": getattr(error, "stderr", "")}
 
 
@@ -96,14 +96,14 @@ def measure_rounds(
     """Measure all cases in turns, round after round.
 
     Args:
-        cases: what takes turns.
+        cases: the cases to measure in turns.
         measure: measures a case; its second argument is the round's number.
         repeat: number of rounds.
         order: order of the cases in a round; default: each round begins with the next case.
         budget: seconds for all rounds, see `round_numbers`; the first round is always measured.
         failed: makes a result of a case's `Error`, so that the other cases go on; None: the error is raised.
-        progress: called before each measurement with how many are done, how many there will be at most, and the case
-            that comes next; at the end with None.
+        progress: called before each measurement with the number of finished ones, the largest number of all, and the
+            next case; at the end with None.
 
     Returns:
         The results of each round by case, in the order in which they were measured.
@@ -136,14 +136,14 @@ def measure_rounds(
 
 
 def of_case(rounds: Iterable[Mapping[Case, Result]], case: Case) -> list[Result]:
-    """A case's results, of the rounds that have one."""
+    """Return a case's results, of the rounds that have one."""
     return [results[case] for results in rounds if case in results]
 
 
 def ratios(
     rounds: Iterable[Mapping[Case, Result]], case: Case, base: Case, figure: Callable[[Result], float | None]
 ) -> list[float]:
-    """A case's figure over another case's, within each round in which both have one.
+    """Return a case's figure over another case's, within each round in which both have one.
 
     Args:
         rounds: the results of each round by case.
@@ -170,7 +170,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread | None:
-        """The spread of `values`; None if there are none."""
+        """Return the spread of `values`; None if there are none."""
         ordered = sorted(values)
         return cls(statistics.median(ordered), ordered[0], ordered[-1]) if ordered else None
 
@@ -190,8 +190,9 @@ class Interval(Spread):
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Interval | None:
-        """The interval for `values`, the shortest with a confidence of 0.95 or, of few values, their range; None if
-        there are none."""
+        """Return the shortest interval of `values` with a confidence of 0.95; of few values their range; of none
+        None.
+        """
         ordered = sorted(values)
         if not ordered:
             return None

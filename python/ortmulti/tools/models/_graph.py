@@ -94,7 +94,7 @@ class Graph:
         self.outputs.append(Value(name, np.dtype(dtype), shape))
 
     def declare(self, name: str, dtype: type[np.generic], shape: tuple[int | str, ...]) -> None:
-        """States the shape of a value between nodes, where ONNX's inference does not find it."""
+        """State the shape of a value between nodes, where ONNX's inference does not find it."""
         self.values.append(Value(name, np.dtype(dtype), shape))
 
     def weight(
@@ -108,13 +108,13 @@ class Graph:
         return name
 
     def node(self, op: str, *inputs: str, name: str, output: str | None = None, **attributes: Any) -> str:
-        """Adds a node with one output, which is called as the node is unless `output` names it."""
+        """Add a node with one output, which is called as the node is unless `output` names it."""
         result = output or f"{name}/output"
         self.nodes.append(Node(op, name, inputs, (result,), attributes))
         return result
 
     def split(self, value: str, sizes: str, *, count: int, name: str, axis: int) -> tuple[str, ...]:
-        """Adds a Split into `count` parts whose sizes the int64 tensor `sizes` holds."""
+        """Add a Split into `count` parts whose sizes the int64 tensor `sizes` holds."""
         results = tuple(f"{name}/output_{i}" for i in range(count))
         self.nodes.append(Node("Split", name, (value, sizes), results, {"axis": axis}))
         return results

@@ -53,7 +53,7 @@ class NormalSource:
             done += count
 
     def array(self, weight: Weight) -> NDArray[Any]:
-        """All of the weight's values, shaped."""
+        """Return all of the weight's values, shaped."""
         return np.concatenate(list(self.blocks(weight))).reshape(weight.shape)
 
     def _scale(self, values: Normal, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -65,7 +65,7 @@ def _scaled(tile: NDArray[np.float32], values: Normal, dtype: np.dtype[Any]) -> 
 
 
 def serialize(graph: Graph, data_name: str, source: NormalSource) -> bytes:
-    """The .onnx file's bytes.
+    """Return the .onnx file's bytes.
 
     Args:
         graph: The model.

@@ -92,7 +92,7 @@ def make(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Path:
-    """Makes a model with random weights, unless the directory already has the same one, whole.
+    """Make a model with random weights, unless the directory already has the same one, whole.
 
     Files appear under their names only when they are complete. Logs to "ortmulti.tools.models" whether the model was
     written or reused; `find` tells beforehand.
@@ -133,7 +133,7 @@ def find(
     megabytes: int | None = None,
     seed: int = 0,
 ) -> Path | None:
-    """The path that `make` would return without writing anything, or None where it would write.
+    """Return the path that `make` would return without writing anything, or None where it would write.
 
     Args and errors are those of `make`.
     """

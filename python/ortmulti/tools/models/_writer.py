@@ -42,7 +42,7 @@ class NewFiles:
         self._renamed: list[Path] = []
 
     def create(self, name: str) -> BinaryIO:
-        """Opens a new file that will be called `name`.
+        """Open a new file that will be called `name`.
 
         Args:
             name: File name in the directory; a file of that name stays as it is until `commit`.
@@ -66,7 +66,7 @@ class NewFiles:
             self._partials.pop()
 
     def commit(self) -> None:
-        """Gives the files their names, in the order of their creation, replacing files of these names.
+        """Give the files their names, in the order of their creation, replacing files of these names.
 
         The replaced files are removed in the opposite order first, so that the last one, if it is there, always
         belongs to the others.
@@ -119,7 +119,7 @@ def model_path(directory: Path, stem: str) -> Path:
 
 
 def find_complete(directory: Path, stem: str, parameters: dict[str, Any], data_bytes: int) -> Path | None:
-    """The model's path if it is there, whole, and made with these parameters."""
+    """Return the model's path if it is there, whole, and made with these parameters."""
     try:
         record = json.loads((directory / f"{stem}.json").read_text())
         files: dict[str, int] = record["files"]
@@ -141,7 +141,7 @@ def write(
     seed: int,
     progress: Progress | None = None,
 ) -> Path:
-    """Writes `stem`.onnx, `stem`.onnx.data if the graph's weights are external, and `stem`.json.
+    """Write `stem`.onnx, `stem`.onnx.data if the graph's weights are external, and `stem`.json.
 
     Args:
         graph: The model.

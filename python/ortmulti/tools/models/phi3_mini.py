@@ -31,7 +31,7 @@ class Dimensions:
 
 
 def build(layers: int = LAYERS, precision: str = "fp16", dimensions: Dimensions | None = None) -> Graph:
-    """Describes the model.
+    """Describe the model.
 
     Input "input_ids": int64 [batch, sequence], below 32064; at most 4096 positions. Output "logits":
     [batch, sequence, 32064], for every position, fp16 or fp32 as the weights are. Attention is causal. There is no

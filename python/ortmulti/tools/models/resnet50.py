@@ -16,7 +16,7 @@ INPUT_SHAPE = (3, 224, 224)
 
 
 def build(precision: str = "fp32") -> Graph:
-    """Describes the model.
+    """Describe the model.
 
     Input "input": [batch, 3, 224, 224]. Output "output": [batch, 1000], logits.
     BatchNormalization stays apart from the convolutions, as in an exported model that has not been optimized.

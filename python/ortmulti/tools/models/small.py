@@ -11,7 +11,7 @@ from ortmulti.tools.models._graph import Graph
 
 
 def build_identity() -> Graph:
-    """Describes the model. Input "x", output "y": float32 [rows, columns], both dynamic."""
+    """Describe the model. Input "x", output "y": float32 [rows, columns], both dynamic."""
     graph = Graph("identity")
     graph.node("Identity", graph.input("x", np.float32, ("rows", "columns")), name="identity", output="y")
     graph.output("y", np.float32, ("rows", "columns"))
@@ -23,7 +23,7 @@ WIDEST = 4096
 
 
 def build_matmul(megabytes: int = MEGABYTES) -> Graph:
-    """Describes the model.
+    """Describe the model.
 
     Input "x": float32 [batch, width]. Output "y": float32 [batch, columns]. Layers of MatMul and Relu; the last one has
     as many columns as fill the size. Wide matrices on purpose: packing them for the CPU takes longer for each byte.
@@ -60,7 +60,7 @@ KERNELS_PER_BLOCK = 4
 
 
 def build_tiny_kernels() -> Graph:
-    """Describes the model.
+    """Describe the model.
 
     Input "x": float32 [batch, 64]. Output "y": float32 [batch, 64]. 100 blocks of MatMul, Tanh, Mul and Add, in an
     order in which ONNX Runtime fuses nothing: it would make one Gemm of a MatMul with an Add behind it.
@@ -87,7 +87,7 @@ def build_tiny_kernels() -> Graph:
 
 
 def _rotation(generator: np.random.Generator) -> NDArray[np.float32]:
-    """A random orthogonal matrix whose bits are the same on every machine, which those of a QR would not be."""
+    """Return a random orthogonal matrix whose bits are the same on every machine, which those of a QR would not be."""
     hadamard = np.ones((1, 1), np.float32)
     while len(hadamard) < WIDTH:
         hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])

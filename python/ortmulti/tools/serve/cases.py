@@ -44,18 +44,18 @@ class Load:
         return f"open, {self.rate:g}x" if self.relative else f"open, {self.rate:g}/s"
 
     def at(self, capacity: float) -> Load:
-        """The same with requests a second, where `capacity` is what the closed loop answered."""
+        """Return the same with requests a second, where `capacity` is what the closed loop answered."""
         if not self.relative:
             return self
         return Load("open", rate=self.rate * capacity, arrivals=self.arrivals)
 
     def as_json(self) -> dict[str, Any]:
-        """The load as JSON can carry it."""
+        """Return the load as JSON can carry it."""
         return asdict(self)
 
 
 def closed(in_flight: int = 4) -> Load:
-    """A closed loop.
+    """Return a closed loop.
 
     Raises:
         InvalidArgument: nothing would be in flight.
@@ -66,7 +66,8 @@ def closed(in_flight: int = 4) -> Load:
 
 
 def parse_rate(text: str, arrivals: str = "poisson") -> Load:
-    """The open loop that `text` means: "200" or "200/s" requests a second, "0.8x" of what the closed loop answered.
+    """Return the open loop that `text` means: "200" or "200/s" requests a second, "0.8x" of what the closed loop
+    answered.
 
     Raises:
         InvalidArgument: it means none, or `arrivals` is not one of `ARRIVALS`.
@@ -138,7 +139,7 @@ class Variant:
 
 
 def parse_variant(text: str) -> Variant:
-    """The variant that `text` names: "threads", "core+graph", "core+sessions=2+in_flight=1".
+    """Return the variant that `text` names: "threads", "core+graph", "core+sessions=2+in_flight=1".
 
     Raises:
         InvalidArgument: it names none.

@@ -20,7 +20,7 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The smallest of the ascending values that at least `share` of them do not exceed."""
+    """Return the smallest of the ascending values that at least `share` of them do not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
@@ -136,7 +136,7 @@ class ClosedLoop(Closing):
             self._stop.set()
 
     def go_on(self, seconds: float) -> tuple[int, int]:
-        """Lets the clients ask for so long.
+        """Let the clients ask for so long.
 
         Returns:
             From when until when, in nanoseconds of `time.perf_counter_ns`.
@@ -151,7 +151,7 @@ class ClosedLoop(Closing):
         return begin, end
 
     def until_answered(self) -> None:
-        """Waits until each client has an answer. Raises what a client's call raised."""
+        """Wait until each client has an answer. Raises what a client's call raised."""
         while not all(self.answers) and not self._stop.wait(_NAP_SECONDS):
             pass
         self._raise()
@@ -161,7 +161,7 @@ class ClosedLoop(Closing):
             raise self._errors[0]
 
     def close(self) -> None:
-        """Lets the clients end with the request that each has in flight. Again: does nothing."""
+        """Let the clients end with the request that each has in flight. Again: does nothing."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -170,7 +170,7 @@ class ClosedLoop(Closing):
 def ask_at(
     submit: Callable[[int], Future[Any]], times: NDArray[np.int64], patience: float
 ) -> tuple[list[Arrival], int, int]:
-    """Asks when it is time, whether or not the requests before were answered.
+    """Ask when it is time, whether or not the requests before were answered.
 
     Args:
         submit: called with a request's number, from 0 on; returns at once.

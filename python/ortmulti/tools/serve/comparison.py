@@ -27,7 +27,7 @@ _CEILING_WARM_SECONDS = 0.2
 
 
 def bench(plan: RunPlan, progress: Callable[[RunProgress], None] | None = None) -> dict[str, Any]:
-    """Measures every case of `plan`.
+    """Measure every case of `plan`.
 
     A measurement that fails becomes part of the result, and the others go on. Ctrl-C ends the measuring, not the call:
     what was measured by then is returned.
@@ -150,7 +150,7 @@ def _spec(plan: RunPlan, case: RunCase, feeds: Path, seed: int) -> dict[str, Any
 def _ceilings(
     plan: RunPlan, folder: Path, environment: Mapping[str, str], tell: Callable[[RunCase], None]
 ) -> list[dict[str, Any]]:
-    """How many requests a second the clients and each kind of pool manage where the model does nothing."""
+    """Return how many requests a second the clients and each kind of pool manage where the model does nothing."""
     if not plan.ceiling:
         return []
     model = make_model("identity", folder)

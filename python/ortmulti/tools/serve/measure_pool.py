@@ -49,7 +49,7 @@ class WrongAnswerError(Error):
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
-    """Loads a pool, warms it up, asks it, and says what came of it.
+    """Load a pool, warms it up, asks it, and say what came of it.
 
     Args:
         spec: "model" (path), "devices", "variant" and "load" (the fields of `Variant` and `Load`; its rate is in
@@ -135,7 +135,7 @@ class _Asker:
         return self.pool.submit(None, feed, **more)
 
     def first(self) -> list[Any]:
-        """One device's first answer, after each device was asked as often as it has sessions."""
+        """Return one device's first answer, after each device was asked as often as it has sessions."""
         futures = [
             self.pool.submit(None, self._feeds[device], device=device, **self._more)
             for device in self.devices

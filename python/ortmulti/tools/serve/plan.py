@@ -136,7 +136,7 @@ class RunPlan:
                 raise InvalidArgument(f"a pool has as many sessions on each device, unlike {', '.join(devices)}")
 
     def cases(self) -> list[RunCase]:
-        """Every case, in the order of the table."""
+        """Return every case, in the order of the table."""
         return [
             RunCase(model, batch, devices, variant, load)
             for model in self.models
@@ -147,7 +147,7 @@ class RunPlan:
         ]
 
     def round(self, number: int) -> list[RunCase]:
-        """The cases of one round, in the order in which they are measured.
+        """Return the cases of one round, in the order in which they are measured.
 
         The variants take turns, and each round begins with another one and goes through the devices in the other
         direction, so that what changes with time meets all of them alike. The closed loop comes first: it says what

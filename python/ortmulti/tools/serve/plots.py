@@ -20,7 +20,7 @@ _MARKERS = ("o", "s", "^", "D", "P", "X", "v")
 
 
 def save_run_plot(document: Json, path: Path) -> None:
-    """Draws a result: for each model and batch size the closed loop's rate over the number of devices, and the latency
+    """Draw a result: for each model and batch size the closed loop's rate over the number of devices, and the latency
     over the load; without open loops, the rate over N times one device's.
 
     Args:

@@ -62,14 +62,14 @@ class RunRow:
     ceiling: float | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The row as JSON can carry it."""
+        """Return the row as JSON can carry it."""
         return asdict(self)
 
 
 def rows(
     plan: RunPlan, rounds: Sequence[Mapping[RunCase, Measurement]], ceilings: Mapping[tuple[int, str], float]
 ) -> list[RunRow]:
-    """One row for each case.
+    """Return one row for each case.
 
     Args:
         plan: the cases, in the table's order.
@@ -132,7 +132,7 @@ def _one_device(plan: RunPlan, case: RunCase) -> RunCase | None:
 def _ratio(
     case: RunCase, base: RunCase | None, rounds: Sequence[Mapping[RunCase, Measurement]], times: int = 1
 ) -> Interval | None:
-    """The case's throughput over `times` that of `base`, within each round; None where they are one."""
+    """Return the case's throughput over `times` that of `base`, within each round; None where they are one."""
     if base is None or base == case:
         return None
     return Interval.of(value / times for value in ratios(rounds, case, base, lambda one: one.get("throughput")))

@@ -123,7 +123,7 @@ def _columns(document: Json, details: bool) -> list[_Column]:
 
 
 def headline(document: Json) -> str:
-    """One sentence for each model and batch size, on the most devices: who won, by how much, and over what."""
+    """Return one sentence for each model and batch size, on the most devices: who won, by how much, and over what."""
     names = {model["path"]: model["name"] for model in document["models"]}
     groups: dict[tuple[str, int], list[Json]] = {}
     for row in document["rows"]:

@@ -36,18 +36,18 @@ _REGISTRY = {
 
 
 def names() -> tuple[str, ...]:
-    """The strategies there are, in the order in which tables show them."""
+    """Return the strategies there are, in the order in which tables show them."""
     return tuple(_REGISTRY)
 
 
 def check_name(name: str) -> None:
-    """Raises `InvalidArgument` if there is no strategy called `name`."""
+    """Raise `InvalidArgument` if there is no strategy called `name`."""
     if name not in _REGISTRY:
         raise InvalidArgument(f"unknown strategy {name!r}; there are {', '.join(_REGISTRY)}")
 
 
 def load(name: str) -> type[Strategy]:
-    """Imports the strategy called `name` and returns its class.
+    """Import the strategy called `name` and return its class.
 
     Raises:
         InvalidArgument: there is no such strategy.
@@ -61,7 +61,7 @@ def load(name: str) -> type[Strategy]:
 def open_strategy(
     name: str, model: str | Path, devices: Sequence[str], settings: SessionSettings | None = None
 ) -> Strategy:
-    """The strategy called `name` for one session of `model` on each of `devices`; nothing is started yet.
+    """Return the strategy called `name` for one session of `model` on each of `devices`; nothing is started yet.
 
     Args:
         name: one of `names()`.

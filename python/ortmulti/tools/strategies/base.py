@@ -42,7 +42,7 @@ class SessionSettings:
     custom_op_libraries: Sequence[str] = ()
 
     def spec(self, model: str | Path, device: str) -> SessionSpec:
-        """The onnxruntime session of ``model`` on ``device`` with these settings."""
+        """Return the onnxruntime session of ``model`` on ``device`` with these settings."""
         kind, _, index = device.partition(":")
         return SessionSpec(
             str(Path(model).absolute()),
@@ -56,7 +56,7 @@ class SessionSettings:
 
     @classmethod
     def side_by_side(cls, devices: Sequence[str], cores: int, **others: Any) -> SessionSettings:
-        """Settings under which sessions on all of `devices` share `cores` instead of each taking all of them.
+        """Return settings under which sessions on all of `devices` share `cores` instead of each taking all of them.
 
         CPU sessions get ``cores / number of sessions`` threads, at least one. Where every session is on a GPU, they
         get one: the CPU has nothing to compute there, and further threads would only wait.
@@ -90,7 +90,7 @@ class FirstRun:
 
 
 def make_contexts(devices: Sequence[str]) -> None:
-    """Makes the CUDA contexts of `devices` in this process, in that order, and opens none of the CUDA libraries."""
+    """Make the CUDA contexts of `devices` in this process, in that order, and opens none of the CUDA libraries."""
     from ortmulti import _core
 
     for device in dict.fromkeys(devices):
@@ -99,7 +99,7 @@ def make_contexts(devices: Sequence[str]) -> None:
 
 
 def run_session(session: Any, device: str, feeds: Mapping[str, Array]) -> list[Array]:
-    """Runs all outputs of a session in this process; an error names the device."""
+    """Run all outputs of a session in this process; an error names the device."""
     try:
         with observer().running(session):
             outputs: list[Array] = session.run(None, dict(feeds))
@@ -109,7 +109,7 @@ def run_session(session: Any, device: str, feeds: Mapping[str, Array]) -> list[A
 
 
 def first_run_error(name: str, error: Exception) -> Error:
-    """The error of a session's first run, with the session's name in front."""
+    """Return the error of a session's first run, with the session's name in front."""
     return error_of(kind_of(error), f"{name}: the first run failed: {error}")
 
 
@@ -149,19 +149,19 @@ class Strategy(Closing):
 
     @abc.abstractmethod
     def start(self) -> float:
-        """Brings up interpreters: processes and Python's own modules. Opens neither ONNX Runtime nor CUDA.
+        """Bring up interpreters: processes and Python's own modules. Opens neither ONNX Runtime nor CUDA.
 
         Returns:
             The seconds that took.
         """
 
     def make_contexts(self) -> None:
-        """Makes the devices' CUDA contexts where the sessions will be, for measuring creation without them."""
+        """Make the devices' CUDA contexts where the sessions will be, for measuring creation without them."""
         make_contexts(self.devices)
 
     @abc.abstractmethod
     def create(self) -> Creation:
-        """Opens ONNX Runtime's and the CUDA libraries, the first time, and creates the sessions.
+        """Open ONNX Runtime's and the CUDA libraries, the first time, and create the sessions.
 
         Raises:
             Error: a session could not be created, or not on its device; the message names the device.
@@ -169,7 +169,7 @@ class Strategy(Closing):
 
     @abc.abstractmethod
     def first_run(self, feeds: Mapping[str, Array]) -> FirstRun:
-        """Runs every session once with the same inputs, as this strategy would in use.
+        """Run every session once with the same inputs, as this strategy would in use.
 
         Args:
             feeds: input name -> array.
@@ -177,4 +177,4 @@ class Strategy(Closing):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Closes the sessions and ends whatever `start` brought up."""
+        """Close the sessions and end whatever `start` brought up."""

@@ -35,7 +35,7 @@ class Native(Strategy):
         return time.perf_counter() - begin
 
     def create(self) -> Creation:
-        """As `Strategy.create`. Details: what `describe` takes from the timeline."""
+        """Same as `Strategy.create`. Details: what `describe` takes from the timeline."""
         with observer().importing("import ortmulti's sessions"):
             import ortmulti
 
@@ -95,7 +95,8 @@ class Shared(Native):
 
 
 def session_seconds(spans: Sequence[Span], devices: Sequence[str]) -> tuple[float, ...]:
-    """Each session's own seconds, in the order of `devices`; of one device's sessions, the one first done is first.
+    """Return each session's own seconds, in the order of `devices`; of one device's sessions, the one first done is
+    first.
 
     A device's last spans are those of its sessions; one before them made an optimized model. Sessions beyond the spans
     are further handles of the last one, and were ready when that was.
@@ -108,7 +109,7 @@ def session_seconds(spans: Sequence[Span], devices: Sequence[str]) -> tuple[floa
 
 
 def describe(timeline: Timeline, begin_ns: int, end_ns: int) -> dict[str, Any]:
-    """A creation's timeline in short.
+    """Return a creation's timeline in short.
 
     Args:
         timeline: of the creation's sessions.

@@ -22,7 +22,7 @@ class Sequential(Strategy):
         return 0.0
 
     def create(self) -> Creation:
-        """As `Strategy.create`. Details: "opening", the seconds until the libraries were open."""
+        """Same as `Strategy.create`. Details: "opening", the seconds until the libraries were open."""
         begin = time.perf_counter()
         specs = [self.settings.spec(self.model, device) for device in self.devices]
         onnxruntime = open_package([spec.device for spec in specs])

@@ -45,7 +45,7 @@ class _Worker:
         self.process.call("while its context was made", make_contexts, [device])
 
     def create(self, spec: SessionSpec) -> tuple[float, float]:
-        """Returns the seconds for opening the libraries, and for the session."""
+        """Return the seconds for opening the libraries, and for the session."""
         timeline = Timeline()
         self.process.load(spec, timeline)
         seconds = {span.name: span.seconds for span in timeline.spans}
@@ -62,14 +62,14 @@ class _Worker:
             raise first_run_error(self._name, error) from None
 
     def end(self) -> None:
-        """Notifies the process that it ends."""
+        """Notify the process that it ends."""
         with self._lock:
             self._closed = True
         if self._process is not None:
             self._process.end()
 
     def wait(self, deadline: float) -> None:
-        """Waits until the process has ended; past the deadline it is killed."""
+        """Wait until the process has ended; past the deadline it is killed."""
         if self._process is not None and not self._process.wait(max(0.0, deadline - time.monotonic())):
             self._process.kill()
 
@@ -138,7 +138,7 @@ class Processes(Strategy):
         self._workers = ()
 
     def _each(self, method: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Calls a method of each worker, all at the same time; the first failure, in time, is raised."""
+        """Call a method of each worker, all at the same time; the first failure, in time, is raised."""
         assert self._threads is not None, "start() comes first"
         futures = [self._threads.submit(method, *each) for each in zip(self._workers, *arguments, strict=True)]
         for future in as_completed(futures):

@@ -105,7 +105,7 @@ class Target(Closing):
         return run
 
     def run(self) -> Any:
-        """One run; its outputs."""
+        """Return one run; its outputs."""
         return self._ask()
 
     def warm_up(self) -> Any:
@@ -115,7 +115,7 @@ class Target(Closing):
         return self._ask()
 
     def latency(self, seconds: float) -> float:
-        """The median of single runs for so long, after some that do not count."""
+        """Return the median of single runs for so long, after some that do not count."""
         ask, clock = self._ask, time.perf_counter
         begin = clock()
         ask()
@@ -134,7 +134,7 @@ class Target(Closing):
 
     # Imports are where they are used: they would be part of what a process takes to its first answer.
     def throughput(self, seconds: float, clients: int) -> float:
-        """Seconds per answer while so many clients each ask again when they were answered."""
+        """Return seconds per answer while so many clients each ask again when they were answered."""
         from ortmulti.tools.serve.clients import ClosedLoop
 
         with ClosedLoop([self._ask] * clients) as loop:
@@ -146,7 +146,7 @@ class Target(Closing):
         return seconds_per_answer(_answers(loop, begin, end), begin, end)
 
     def close(self) -> None:
-        """Frees the sessions."""
+        """Free the sessions."""
         for one in (self._pool, self._session):
             if one is not None:
                 one.close()
@@ -176,7 +176,7 @@ def _value(array: Any, device: str) -> ortmulti.OrtValue:
 
 
 def first_answer(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes the model ready and runs it once, in a process that has done nothing else.
+    """Make the model ready and run it once, in a process that has done nothing else.
 
     Args:
         spec: That of `Target`, with "outputs" (where they are written) and "spawned" (when the process was started, in
@@ -193,7 +193,7 @@ def first_answer(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def memory(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes the model ready and runs it a few times.
+    """Make the model ready and run it a few times.
 
     Args:
         spec: That of `Target`, with "outputs".
@@ -219,7 +219,7 @@ def memory(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Reads a spec and then requests, a line each, and writes answers. Both go through the socket whose descriptor is
+    """Read a spec and then requests, a line each, and write answers. Both go through the socket whose descriptor is
     the process's argument; ends with the input.
 
     The spec is that of `Target`, with "measure", "block_seconds", "clients" and "outputs", where the outputs of the

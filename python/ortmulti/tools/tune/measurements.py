@@ -102,7 +102,7 @@ class Bench(Closing):
         return self.job.objective in ("latency", "throughput")
 
     def sample(self, configuration: Configuration) -> float:
-        """One measurement: seconds a request, seconds to the first answer, or bytes.
+        """Return one measurement: seconds a request, seconds to the first answer, or bytes.
 
         Raises:
             RejectedError: The configuration cannot be used.
@@ -127,7 +127,7 @@ class Bench(Closing):
         return cost
 
     def prepare(self, configurations: Sequence[Configuration]) -> None:
-        """Starts the processes of these, beside each other, and returns when they are ready; no more than there may be.
+        """Start the processes of these, beside each other, and return when they are ready; no more than there may be.
 
         Those that cannot be used are found by `sample`.
         """
@@ -147,14 +147,14 @@ class Bench(Closing):
                 self._alive[configuration][0].first()
 
     def release(self, configuration: Configuration) -> None:
-        """Ends its process, if there is one."""
+        """End its process, if there is one."""
         found = self._alive.pop(configuration, None)
         if found is not None:
             found[0].close()
             found[1].unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Ends all processes."""
+        """End all processes."""
         while self._alive:
             self.release(next(iter(self._alive)))
 
@@ -196,7 +196,7 @@ class Bench(Closing):
             raise Fail(f"{Path(self.job.model).name} cannot be run with the defaults: {error}") from error
 
     def _check(self, configuration: Configuration, path: Path) -> None:
-        """Compares its outputs with the defaults', unless that was done."""
+        """Compare its outputs with the defaults', unless that was done."""
         if configuration in self._checked:
             return
         difference = outputs.compare(self._expected, path, self.job.tolerance, self.job.on_gpu)
@@ -206,7 +206,7 @@ class Bench(Closing):
         self._checked.add(configuration)
 
     def _bound(self) -> int:
-        """How many processes fit into the free memory."""
+        """Return how many processes fit into the free memory."""
         most = _MOST_ALIVE
         if self.defaults["pss"] > 0:
             most = min(most, int(available_memory() * _MEMORY_PART / self.defaults["pss"]))

@@ -36,7 +36,7 @@ class Difference:
 
 
 def flatten(outputs: Any) -> list[Array]:
-    """The arrays in a run's outputs, in order; what is none becomes one of texts."""
+    """Return the arrays in a run's outputs, in order; what is none becomes one of texts."""
     if isinstance(outputs, np.ndarray):
         return [outputs]
     if isinstance(outputs, Mapping):
@@ -49,14 +49,14 @@ def flatten(outputs: Any) -> list[Array]:
 
 
 def save(outputs: Any, path: Path) -> None:
-    """Writes the outputs of a run to an .npz file."""
+    """Write the outputs of a run to an .npz file."""
     arrays = flatten(outputs)
     named = {f"output{number}": _storable(array) for number, array in enumerate(arrays)}
     write_arrays(path, {"dtypes": np.array([array.dtype.name for array in arrays], "U"), **named})
 
 
 def compare(expected: Path, found: Path, tolerance: float | None, on_gpu: bool = False) -> Difference:
-    """The largest difference of the outputs in two files.
+    """Return the largest difference of the outputs in two files.
 
     Args:
         expected: Those of the defaults.
@@ -105,7 +105,7 @@ def _tolerance(dtype: str, on_gpu: bool) -> float:
 
 
 def _storable(array: Array) -> Array:
-    """The array as an .npz file keeps it."""
+    """Return the array as an .npz file keeps it."""
     if array.dtype.hasobject:  # equal objects have equal texts, and a text has no NUL at its end
         return np.array([repr(one) for one in array.ravel().tolist()], "U").reshape(array.shape)
     # Files of NumPy's do not keep the dtypes of ml_dtypes.

@@ -62,7 +62,7 @@ class CandidateProcess(Closing):
         return self._first
 
     def block(self) -> float:
-        """Measures once; the cost.
+        """Measure once; the cost.
 
         Raises:
             RejectedError: It failed, died or took too long.
@@ -72,7 +72,7 @@ class CandidateProcess(Closing):
         return float(self._receive(time.monotonic() + self._timeout)["cost"])
 
     def close(self) -> None:
-        """Ends the process. Again: does nothing."""
+        """End the process. Again: does nothing."""
         if self._channel.fileno() >= 0:
             self._channel.close()
             self._process.kill_group()

@@ -25,7 +25,7 @@ class Sampler(Protocol):
     """Measures configurations."""
 
     def sample(self, configuration: Configuration) -> float:
-        """The cost of one block: the less the better.
+        """Return the cost of one block: the less the better.
 
         Raises:
             RejectedError: The configuration cannot be used.
@@ -111,7 +111,7 @@ class Racing:
         stage: str,
         halve: bool = True,
     ) -> None:
-        """Measures `trials` against `reference`, until each has left or was measured as often as the last rung says.
+        """Measure `trials` against `reference`, until each has left or was measured as often as the last rung says.
 
         Raises:
             OutOfTime: The deadline is near.
@@ -139,7 +139,7 @@ class Racing:
     def in_turns(
         self, reference: Configuration, configuration: Configuration, pairs: int, restarts: int = 1
     ) -> list[float]:
-        """Costs of `configuration` over those of `reference`, measured in turns.
+        """Return costs of `configuration` over those of `reference`, measured in turns.
 
         A process may be faster than another one of the same configuration for as long as it lives, so that what one
         pair of processes gives is one figure: with ``restarts``, the median of its pairs.
@@ -205,7 +205,7 @@ class Racing:
 
 
 def _survivors(trials: Sequence[Trial], promising: float) -> list[Trial]:
-    """The better half, and whatever promises that much; nothing that is surely worse."""
+    """Return the better half, and whatever promises that much; nothing that is surely worse."""
     ordered = sorted(trials, key=lambda trial: trial.median)
     kept = []
     for place, trial in enumerate(ordered):

@@ -62,7 +62,7 @@ class Change:
     choice: Choice | None
 
     def made_to(self, configuration: Configuration) -> Configuration:
-        """The changed configuration."""
+        """Return the changed configuration."""
         return configuration.without(self.setting) if self.choice is None else configuration.with_choice(self.choice)
 
 
@@ -129,7 +129,7 @@ class Search:
         return self._end(order)
 
     def run_grid(self, at_once: int) -> Outcome:
-        """Tries every configuration instead, `at_once` of them beside each other.
+        """Try every configuration instead, `at_once` of them beside each other.
 
         Raises:
             Fail: The defaults themselves cannot be measured.
@@ -179,7 +179,7 @@ class Search:
         return self.outcome
 
     def _find(self) -> list[Configuration]:
-        """The configurations that are worth confirming, the best first."""
+        """Return the configurations that are worth confirming, the best first."""
         hopeless: set[Choice] = set()
         explored = False
         for number in range(_MOST_STEPS):
@@ -251,7 +251,7 @@ class Search:
     def _against(
         self, reference: Configuration, configurations: Sequence[Configuration], stage: str, halve: bool = True
     ) -> list[Trial] | None:
-        """Trials of these against one, without those that cannot be used; None: the one cannot be used any more.
+        """Return trials of these against one, without those that cannot be used; None: the one cannot be used any more.
 
         Raises:
             Fail: That is the defaults.
@@ -319,7 +319,7 @@ class Search:
         return bool(trial.ratios) and trial.median < 1 + self._minimum_gain
 
     def _end(self, order: Sequence[Configuration]) -> Outcome:
-        """Confirms the first of these that can be used: with each further try, chance would have another one, too."""
+        """Confirm the first of these that can be used: with each further try, chance would have another one, too."""
         for configuration in order:
             try:
                 ratios = self._racing.in_turns(DEFAULTS, configuration, self._effort.pairs, self._effort.restarts)

@@ -41,7 +41,7 @@ class Setting:
 
 
 def setting(name: str, *choices: Mapping[str, Scalar]) -> Setting:
-    """A setting whose choices set these options; equal ones count once."""
+    """Return a setting whose choices set these options; equal ones count once."""
     return Setting(name, tuple(dict.fromkeys(Choice(name, tuple(choice.items())) for choice in choices)))
 
 
@@ -95,7 +95,7 @@ class Space:
             yield Configuration(tuple(sorted(found, key=lambda one: one.setting)))
 
     def select(self, only: Sequence[str] | None, skip: Collection[str]) -> Space:
-        """The part of it that is to be tried.
+        """Return the part of it that is to be tried.
 
         Args:
             only: Names of settings, or of options in them: choices that set other options are left out; None: all.
@@ -239,7 +239,7 @@ def _threads(objective: Objective, through: Through, host: Host) -> Iterator[Set
 
 
 def thread_counts(cores: int) -> tuple[int, ...]:
-    """Numbers of threads worth trying beside all cores: one, and halves and powers of two between."""
+    """Return numbers of threads worth trying beside all cores: one, and halves and powers of two between."""
     counts = {1, cores // 4, cores // 2, 3 * cores // 4}
     power = 2
     while power <= min(cores, 16):

@@ -268,7 +268,7 @@ def _check(
 
 
 def _feeds(inputs: object, folder: Path) -> Path | None:
-    """A file with the inputs; None: they are to be made."""
+    """Return a file with the inputs; None: they are to be made."""
     if inputs is None:
         return None
     if isinstance(inputs, Mapping):
@@ -376,7 +376,7 @@ def _ratio(interval: Interval) -> dict[str, float]:
 
 
 def _gain(interval: Interval) -> dict[str, float]:
-    """How many times as good: the inverse of a ratio of costs."""
+    """Return how many times as good: the inverse of a ratio of costs."""
     return {
         "median": 1 / interval.median,
         "low": 1 / interval.high,

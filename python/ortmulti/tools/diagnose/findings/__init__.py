@@ -24,7 +24,7 @@ LEAST_SECONDS = 0.02
 
 
 def find(measured: Measured, prediction: Mapping[str, Any] | None) -> list[Finding]:
-    """Applies every rule.
+    """Apply every rule.
 
     Args:
         measured: the runs.
@@ -71,7 +71,7 @@ def nothing(measured: Measured, best: str) -> Finding:
 
 
 def conclude(document: dict[str, Any]) -> list[Finding]:
-    """Fills in what follows from a document's runs, however few they are.
+    """Fill in what follows from a document's runs, however few they are.
 
     Args:
         document: of kind "diagnose", with its runs; "serialization", "prediction" and "findings" are set.
@@ -86,7 +86,7 @@ def conclude(document: dict[str, Any]) -> list[Finding]:
 
 
 def conclude_again(document: dict[str, Any]) -> None:
-    """Fills in a document's "serialization" and "prediction" alone, after further runs."""
+    """Fill in a document's "serialization" and "prediction" alone, after further runs."""
     measured = Measured(document)
     document["serialization"] = serialization(measured)
     document["prediction"] = prediction(measured)

@@ -91,7 +91,7 @@ class Finding:
     verified: Mapping[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The finding as the document has it."""
+        """Return the finding as the document has it."""
         return {
             "id": self.id,
             "title": self.title,

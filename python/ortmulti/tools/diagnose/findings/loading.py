@@ -115,7 +115,7 @@ def slow_disk(measured: Measured, _best: str) -> Finding | None:
 
 
 def _files(measured: Measured) -> list[str]:
-    """The model's file and those of its weights."""
+    """Return the model's file and those of its weights."""
     facts = measured.document["models"][0]
     model = Path(measured.model)
     return [str(model), *(str(model.parent / name) for name in facts.get("external", ()))]
@@ -139,7 +139,7 @@ def _largest(spans: Iterable[dict[str, Any]]) -> str | None:
 
 
 def _rate(measured: Measured, cache: str) -> float | None:
-    """Bytes a second at which `cat` reads the model's files."""
+    """Return bytes a second at which `cat` reads the model's files."""
     found = measured.experiment("disk", cache=cache)
     return median(one["bytes"] / one["seconds"] for one in found if one["seconds"] > 0)
 
@@ -150,7 +150,7 @@ def _disk_rate(measured: Measured) -> list[str]:
 
 
 def cold(measured: Measured, _best: str) -> Finding | None:
-    """The first start after the model left the page cache."""
+    """Return the first start after the model left the page cache."""
     usual = measured.document["settings"]["ways"][0]
     warm, from_disk = measured.watched_creation(usual, 1), measured.watched_creation(usual, 1, "cold")
     if not warm or not from_disk:
@@ -179,7 +179,7 @@ def cold(measured: Measured, _best: str) -> Finding | None:
 
 
 def waiting(measured: Measured, best: str) -> Finding | None:
-    """A thread sleeps inside creation, and nothing known explains for what."""
+    """Return a thread sleeps inside creation, and nothing known explains for what."""
     usual = measured.usual
     run = measured.typical(usual) if usual else None
     creation = measured.creation(usual) if usual else None

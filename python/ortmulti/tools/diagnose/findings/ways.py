@@ -134,7 +134,7 @@ def _without_start(measured: Measured, best: str, used: bool) -> Recipe | None:
 
 
 def _seconds_of_start(measured: Measured) -> float:
-    """The part of the cause "processes" that comes before sessions are created."""
+    """Return the part of the cause "processes" that comes before sessions are created."""
     return median(map(start_of_workers, measured.unwatched("processes") or measured.traces("processes"))) or 0.0
 
 

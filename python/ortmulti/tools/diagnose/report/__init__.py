@@ -93,7 +93,7 @@ _NAMES = {
 
 
 def load_document(path: Path) -> dict[str, Any]:
-    """Reads a diagnosis that `ortmulti diagnose --json` has written.
+    """Read a diagnosis that `ortmulti diagnose --json` has written.
 
     Args:
         path: the file.
@@ -117,7 +117,7 @@ def load_document(path: Path) -> dict[str, Any]:
 
 
 def check_document(document: Mapping[str, Any]) -> None:
-    """Looks at every field that the reports read.
+    """Look at every field that the reports read.
 
     Raises:
         InvalidArgument: one is missing or not of its type; the message names it.

@@ -27,7 +27,7 @@ _HATCH = "////"
 
 
 def save_plot(document: Json, path: Path) -> None:
-    """Draws each way's time by cause as a stacked bar, and below it the timeline of the slowest trace.
+    """Draw each way's time by cause as a stacked bar, and below it the timeline of the slowest trace.
 
     Args:
         document: the diagnosis; see `ortmulti.tools.diagnose.report.load_document`.
@@ -116,7 +116,7 @@ def _look(cause: str) -> dict[str, Any]:
 
 
 def _lanes(spans: Sequence[Json], devices: Sequence[str]) -> dict[Row, list[list[Json]]]:
-    """The spans of each device and thread; a span that is part of another is in the lane below it.
+    """Return the spans of each device and thread; a span that is part of another is in the lane below it.
 
     What was done for a session, and on no device, is with what was done on the session's device.
     """
@@ -139,6 +139,6 @@ def _device_order(device: str) -> tuple[int, str, int]:
 
 
 def _plain(text: str, longest: int = _LONGEST_NAME) -> str:
-    """A name as matplotlib is to write it: not too long, nothing that fonts do not have, and no formula."""
+    """Return a name as matplotlib is to write it: not too long, nothing that fonts do not have, and no formula."""
     text = printable(text)
     return (text if len(text) <= longest else f"{text[: longest - 1]}…").replace("$", r"\$")

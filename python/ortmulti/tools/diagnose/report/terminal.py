@@ -26,7 +26,7 @@ _SHORTEST_BAR = 16
 
 
 def print_diagnosis(document: Json, console: Console) -> None:
-    """Prints a diagnosis: each way's trace, what it serializes on, what is best; and at the end the findings.
+    """Print a diagnosis: each way's trace, what it serializes on, what is best; and at the end the findings.
 
     Args:
         document: the diagnosis; see `load_document`.
@@ -111,7 +111,7 @@ def _letters() -> Iterator[str]:
 
 
 def _bars(group: Sequence[Trace], longest: float, keys: Mapping[str, tuple[str, str]], console: Console) -> Text:
-    """One bar for each way, as long as its wall time, of its causes in their order."""
+    """Return one bar for each way, as long as its wall time, of its causes in their order."""
     from rich.text import Text
 
     names = [printable(trace.name) for trace in group]
@@ -130,7 +130,7 @@ def _bars(group: Sequence[Trace], longest: float, keys: Mapping[str, tuple[str, 
 
 
 def cells_of(trace: Trace, cells: int) -> list[tuple[str, int]]:
-    """How many of `cells` each cause gets: they add up to `cells`, and none is more than one off its share."""
+    """Return how many of `cells` each cause gets: they add up to `cells`, and none is more than one off its share."""
     causes = {cause: length for cause, length in trace.run["causes"].items() if length > 0}
     whole = sum(causes.values())
     shares, sum_so_far, given = [], 0.0, 0
@@ -181,7 +181,7 @@ def _explained(trace: Trace) -> Text:
 
 
 def _lists(group: Sequence[Trace], keys: Mapping[str, tuple[str, str]]) -> RenderableType:
-    """The trace for narrow terminals: each way's causes below each other, the longest first."""
+    """Return the trace for narrow terminals: each way's causes below each other, the longest first."""
     from rich.text import Text
 
     text = Text()

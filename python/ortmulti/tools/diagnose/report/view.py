@@ -79,7 +79,7 @@ class Trace:
 
 
 def traces(document: Json) -> list[Trace]:
-    """The traces that were measured: by number of devices, then in the strategies' order."""
+    """Return the traces that were measured: by number of devices, then in the strategies' order."""
     groups: dict[tuple[str, tuple[str, ...], str], list[Json]] = {}
     for run in document["runs"]:
         if run["experiment"] == "trace" and run.get("wall") and run.get("causes") and _is_whole(run):
@@ -100,7 +100,7 @@ def _is_whole(run: Json) -> bool:
 
 
 def by_device_count(found: Iterable[Trace]) -> dict[int, list[Trace]]:
-    """The traces of each number of devices."""
+    """Return the traces of each number of devices."""
     groups: dict[int, list[Trace]] = {}
     for trace in found:
         groups.setdefault(len(trace.devices), []).append(trace)
@@ -108,7 +108,7 @@ def by_device_count(found: Iterable[Trace]) -> dict[int, list[Trace]]:
 
 
 def causes_of(found: Iterable[Trace]) -> list[str]:
-    """The causes that any of the traces has, in the vocabulary's order."""
+    """Return the causes that any of the traces has, in the vocabulary's order."""
     from ortmulti.tools.diagnose.causes import ordered
 
     return ordered({cause for trace in found for cause, length in trace.run["causes"].items() if length > 0})
@@ -125,13 +125,13 @@ def failures(document: Json) -> list[str]:
 
 
 def with_timeline(document: Json) -> list[Json]:
-    """The runs that have spans, traces first."""
+    """Return the runs that have spans, traces first."""
     found = [run for run in document["runs"] if run.get("spans")]
     return sorted(found, key=lambda run: run["experiment"] != "trace")
 
 
 def default_run(document: Json) -> Json | None:
-    """The run whose timeline is shown first: of the traces on the most devices, the slowest way's."""
+    """Return the run whose timeline is shown first: of the traces on the most devices, the slowest way's."""
     of_traces = [trace for trace in traces(document) if trace.run.get("spans")]
     if of_traces:
         return max(of_traces, key=lambda trace: (len(trace.devices), trace.wall)).run
@@ -139,12 +139,12 @@ def default_run(document: Json) -> Json | None:
 
 
 def number_of(run: Json, document: Json) -> int:
-    """The run's place in the document; ids may be there twice."""
+    """Return the run's place in the document; ids may be there twice."""
     return next(number for number, one in enumerate(document["runs"]) if one is run)
 
 
 def run_text(run: Json) -> str:
-    """A run in a few words."""
+    """Return a run in a few words."""
     parts = [run["way"], devices_text(run["devices"])]
     if run["experiment"] != "trace":
         parts.insert(0, run["experiment"])
@@ -157,7 +157,7 @@ def run_text(run: Json) -> str:
 
 
 def models_text(document: Json) -> str:
-    """The models' names and sizes."""
+    """Return the models' names and sizes."""
     return printable(", ".join(_model_text(model) for model in document["models"])) or "no model"
 
 
@@ -179,7 +179,7 @@ def partial_text(document: Json) -> str:
 
 
 def headline(document: Json) -> str:
-    """One sentence on the most devices: which way is ready first, and how much sooner than plain onnxruntime."""
+    """Return one sentence on the most devices: which way is ready first, and how much sooner than plain onnxruntime."""
     found = traces(document)
     if not found:
         return "No trace was measured."
@@ -216,7 +216,7 @@ def no_findings_text(document: Json) -> str:
 
 
 def verified_text(verified: Json | None) -> tuple[bool, str]:
-    """Whether a gain was confirmed, and the measured gain in words."""
+    """Return whether a gain was confirmed, and the measured gain in words."""
     if not verified:
         return False, "not verified by a run"
     low, high = verified["interval"]
@@ -232,12 +232,12 @@ def verified_text(verified: Json | None) -> tuple[bool, str]:
 
 
 def command_text(document: Json) -> str:
-    """The command that wrote the document."""
+    """Return the command that wrote the document."""
     return printable(shlex.join(map(str, document.get("command") or [])))
 
 
 def devices_text(devices: Iterable[str]) -> str:
-    """The devices in short: "cuda:0", "cuda:0-7", "cpu x2"."""
+    """Return the devices in short: "cuda:0", "cuda:0-7", "cpu x2"."""
     names = list(devices)
     try:
         return printable(describe(names))
@@ -246,13 +246,13 @@ def devices_text(devices: Iterable[str]) -> str:
 
 
 def count_text(devices: Sequence[str]) -> str:
-    """How many: "8 devices", or "2 sessions" where several are on one device."""
+    """Return how many: "8 devices", or "2 sessions" where several are on one device."""
     noun = "device" if len(set(devices)) == len(devices) else "session"
     return f"{len(devices)} {noun}{'s'[: len(devices) != 1]}"
 
 
 def seconds(value: float) -> str:
-    """A duration with three digits that say something, with its unit."""
+    """Return a duration with three digits that say something, with its unit."""
     if value >= 99.95:
         return f"{value:.0f} s"
     if value >= 0.9995:
@@ -263,7 +263,7 @@ def seconds(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in per cent; what is not nothing is not written as nothing."""
+    """Return a share in per cent; what is not nothing is not written as nothing."""
     return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
@@ -273,7 +273,7 @@ def what_text(what: str) -> str:
 
 
 def speedup_text(one: Json) -> str:
-    """An entry of the document's "serialization" as its speedup over sequential."""
+    """Return an entry of the document's "serialization" as its speedup over sequential."""
     if one.get("speedup") is None:
         return "speedup not measured"
     ideal = f", ideally {one['ideal']:.3g} times" if one.get("ideal") is not None else ""
@@ -281,5 +281,5 @@ def speedup_text(one: Json) -> str:
 
 
 def code_text(command: str) -> str:
-    """A command or code, of one line or several."""
+    """Return a command or code, of one line or several."""
     return printable_lines(command)

@@ -36,7 +36,7 @@ def trace(
     experiment: str = "trace",
     identifier: str | None = None,
 ) -> dict[str, Any]:
-    """Measures one process that creates a session of `model` on each of `devices` and runs each once.
+    """Measure one process that creates a session of `model` on each of `devices` and run each once.
 
     Args:
         model: the .onnx file.

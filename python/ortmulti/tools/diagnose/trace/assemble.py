@@ -28,7 +28,7 @@ class Segment:
 
 
 def flatten(spans: Iterable[RawSpan]) -> list[Segment]:
-    """One thread's spans without overlaps: at each moment the one that began last, and of these the shortest."""
+    """Return one thread's spans without overlaps: at each moment the one that began last, and of these the shortest."""
     ordered = sorted(
         (span for span in spans if span.end is not None and span.end > span.start),
         key=lambda span: (span.start, -(span.end or 0)),
@@ -79,7 +79,7 @@ class Window:
 
 
 def attribute(lanes: dict[int, list[Segment]], windows: Sequence[Window], main_thread: int) -> dict[str, int]:
-    """Nanoseconds of each cause. They add up to the windows' length.
+    """Return nanoseconds of each cause. They add up to the windows' length.
 
     At each instant it is what the window's thread does. Where that waits for something that other threads do, it is
     what is done by them, for its device if any; where it does nothing, what the main thread does, or else any thread.
@@ -121,7 +121,7 @@ def _active(lanes: dict[int, _Lane], time: int) -> list[RawSpan]:
 
 
 def _choose(spans: Sequence[RawSpan], device: str) -> str | None:
-    """The cause of one of the spans, of the device if there is one."""
+    """Return the cause of one of the spans, of the device if there is one."""
     own = [span for span in spans if span.device == device and span.cause is not None]
     return next((span.cause for span in [*own, *spans] if span.cause is not None), None)
 
@@ -154,7 +154,7 @@ class Recording:
 
 
 def fill(run: dict[str, Any], recording: Recording) -> None:
-    """Adds to a run what follows from its recording: "wall", "ready", "first_answers", "spans", "causes", "explained",
+    """Add to a run what follows from its recording: "wall", "ready", "first_answers", "spans", "causes", "explained",
     "onnxruntime" (the package's release, None without it).
 
     A run that failed is traced up to the last thing that it said.
@@ -223,7 +223,7 @@ def _spans(run: Mapping[str, Any], recording: Recording, end: int) -> list[RawSp
 
 
 def _windows(spans: Sequence[RawSpan], recording: Recording, ready: int | None, end: int) -> list[Window]:
-    """The creation, along the session that is ready last, and the first run, along the one that answers last."""
+    """Return the creation, along the session that is ready last, and the first run, along the one that answers last."""
     windows = []
     start = recording.started
     for name, until in (("create session", ready or end), ("first run", end)):

@@ -49,7 +49,7 @@ class EventWriter:
         self._numbers = itertools.count()
 
     def write(self, kind: str, **content: Any) -> None:
-        """Appends a line."""
+        """Append a line."""
         os.write(self._file, (json.dumps({"kind": kind, "pid": os.getpid(), **content}) + "\n").encode())
 
     @contextlib.contextmanager
@@ -88,12 +88,12 @@ class Events:
     others: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def one(self, kind: str) -> Mapping[str, Any]:
-        """The first line of a kind; empty if there is none."""
+        """Return the first line of a kind; empty if there is none."""
         return next(iter(self.others.get(kind, ())), {})
 
 
 def read(path: Path) -> Events:
-    """Reads what was written so far. A last line that was cut off is left out."""
+    """Read what was written so far. A last line that was cut off is left out."""
     events = Events()
     open_spans: dict[tuple[int, int], RawSpan] = {}
     for line in path.read_text().splitlines() if path.exists() else ():

@@ -42,7 +42,7 @@ class Ended:
 def launch(
     spec: dict[str, Any], folder: Path, timeout: float, environment: Mapping[str, str], sampled: bool, workers: bool
 ) -> Ended:
-    """Runs `traced_process.main` in a fresh process, which leads a group of its own that is ended with it.
+    """Run `traced_process.main` in a fresh process, which leads a group of its own that is ended with it.
 
     Args:
         spec: see there, without "events" and "profiles".

@@ -43,7 +43,7 @@ class Driver:
         self._contexts: set[int] = set()
 
     def start(self, index: int) -> None:
-        """Makes the context of a device, and calls cuInit before the first one.
+        """Make the context of a device, and call cuInit before the first one.
 
         Raises:
             DeviceError: there is no driver, or it refuses.
@@ -153,7 +153,7 @@ class Observer(SessionObserver):
             yield
 
     def _take(self, device: str) -> int:
-        """The next of the sessions on `device` that has not begun."""
+        """Return the next of the sessions on `device` that has not begun."""
         if self._number is not None:
             return self._number
         with self._lock:
@@ -190,7 +190,7 @@ class Observer(SessionObserver):
             yield
 
     def finish(self) -> None:
-        """Ends the profiles, after everything that is traced."""
+        """End the profiles, after everything that is traced."""
         for number, session in self._profiled:
             options = session.get_session_options()
             if options.enable_profiling:

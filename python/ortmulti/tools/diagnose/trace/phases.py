@@ -41,7 +41,7 @@ _CAUSES: Mapping[str, tuple[str | None, tuple[str, ...]]] = {
 
 
 def core_spans(events: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> list[RawSpan]:
-    """The timeline's spans; those of sessions have their numbers.
+    """Return the timeline's spans; those of sessions have their numbers.
 
     Args:
         events: the spans as the process wrote them.
@@ -84,7 +84,7 @@ def core_spans(events: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> l
 
 
 def unfinished_spans(marks: Mapping[int, Sequence[Mark]], devices: Sequence[str], pid: int, end: int) -> list[RawSpan]:
-    """The creations of a process that did not come to give its timeline away, from ONNX Runtime's log alone.
+    """Return the creations of a process that did not come to give its timeline away, from ONNX Runtime's log alone.
 
     Args:
         marks: those of each thread.
@@ -156,7 +156,7 @@ class Phase:
 
 
 def read_log(path: Path, realtime_offset: int) -> dict[int, list[Mark]]:
-    """The marks of each session in what onnxruntime wrote to the standard error.
+    """Return the marks of each session in what onnxruntime wrote to the standard error.
 
     Args:
         path: the file.
@@ -183,7 +183,7 @@ def read_log(path: Path, realtime_offset: int) -> dict[int, list[Mark]]:
 
 
 def phases(marks: Sequence[Mark], start: int, end: int, before: str = "set up") -> list[Phase]:
-    """The phases of one creation, without gaps from `start` to `end`.
+    """Return the phases of one creation, without gaps from `start` to `end`.
 
     Args:
         marks: the session's marks in their order; those outside of the creation are left aside.
@@ -292,7 +292,7 @@ class Run:
 
 
 def read_profile(path: Path) -> list[Run]:
-    """The runs in a profile, in their order; empty where it cannot be read."""
+    """Return the runs in a profile, in their order; empty where it cannot be read."""
     try:
         entries: list[dict[str, Any]] = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -318,7 +318,7 @@ def read_profile(path: Path) -> list[Run]:
 
 
 def split_first_run(span: RawSpan, second: int, runs: Sequence[Run]) -> list[RawSpan]:
-    """The spans inside of a first run that only it has.
+    """Return the spans inside of a first run that only it has.
 
     Args:
         span: the first run.

@@ -52,7 +52,7 @@ class ThreadSamples:
     samples: list[Sample] = field(default_factory=list)
 
     def on_cpu(self, start: int, end: int) -> float | None:
-        """Seconds on a CPU between two times, between samples by proportion; None where it was not sampled."""
+        """Return seconds on a CPU between two times, between samples by proportion; None where it was not sampled."""
         if not self.samples or end <= self.samples[0].time or start >= self.samples[-1].time:
             return None
         return (self._at(end) - self._at(start)) / 1e9
@@ -86,7 +86,7 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the sampling; the samples stay."""
+        """End the sampling; the samples stay."""
         self._stop.set()
         self._thread.join()
 

@@ -16,7 +16,7 @@ _FIRST_RUN, _SECOND_RUN = "first run", "second run"
 
 
 def divide_creations(spans: Sequence[RawSpan], marks: Mapping[int, Sequence[Mark]], way: str) -> list[RawSpan]:
-    """The spans with those of ONNX Runtime's creations divided by its marks.
+    """Return the spans with those of ONNX Runtime's creations divided by its marks.
 
     Args:
         spans: all that have ended.
@@ -49,7 +49,7 @@ def divide_creations(spans: Sequence[RawSpan], marks: Mapping[int, Sequence[Mark
 
 
 def divide_runs(spans: Sequence[RawSpan], profiles: Mapping[int, Sequence[Run]]) -> list[RawSpan]:
-    """The spans with what only the first runs have, without the second ones."""
+    """Return the spans with what only the first runs have, without the second ones."""
     second = {
         span.session: (span.end or 0) - span.start for span in spans if span.cause == "run" and span.name == _SECOND_RUN
     }

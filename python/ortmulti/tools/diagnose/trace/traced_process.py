@@ -17,7 +17,7 @@ OWN_WAYS = ("native", "shared")
 
 
 def make_observer(path: str, devices: Sequence[str], profiles: str, number: int) -> SessionObserver:
-    """The observer of a worker process, made there."""
+    """Return the observer of a worker process, made there."""
     begin = time.monotonic_ns()
     from .observer import Observer
 

@@ -34,15 +34,16 @@ _FILES, _LOCK, _DRIVER = {
 
 
 def sleeps_for_the_gil(samples: Sequence[Sample]) -> bool:
-    """Whether a thread, where it sleeps, mostly waits for a lock as CPython does for the GIL: for a few milliseconds,
-    again and again. Waits for a lock of the CUDA driver or of ONNX Runtime have no such end. Unknown counts as yes.
+    """Return whether a thread, where it sleeps, mostly waits for a lock as CPython does for the GIL: for a few
+    milliseconds, again and again. Waits for a lock of the CUDA driver or of ONNX Runtime have no such end. Unknown
+    counts as yes.
     """
     known = [sample for sample in samples if sample.asleep and sample.call is not None]
     return _LOCK is None or 2 * sum(sample.call == _LOCK and sample.timed for sample in known) >= len(known)
 
 
 def split_off_cpu(span: RawSpan, threads: dict[int, ThreadSamples], beside: bool) -> list[RawSpan]:
-    """The spans inside of a span in which its thread slept; none where it had a reason to.
+    """Return the spans inside of a span in which its thread slept; none where it had a reason to.
 
     Args:
         span: one that has ended.
@@ -77,7 +78,7 @@ def _slept(before: Sample, after: Sample) -> bool:
 
 
 def _reason(stretch: Collection[tuple[Sample, Sample]], beside: bool) -> str | None:
-    """The cause; None where the CUDA driver is at work, of which the span itself tells enough."""
+    """Return the cause; None where the CUDA driver is at work, of which the span itself tells enough."""
     reading = waiting = driving = 0
     for before, after in stretch:
         reading += after.faults > before.faults or after.call == _PAGE_FAULT or after.call in _FILES
@@ -104,7 +105,7 @@ Time without a free CPU counts as time on one."""
 
 
 def find_waits(spans: Sequence[RawSpan], threads: Mapping[int, ThreadSamples]) -> list[RawSpan]:
-    """The waits for the GIL of Python threads that create sessions.
+    """Return the waits for the GIL of Python threads that create sessions.
 
     A thread waits where it is between two calls of ONNX Runtime, which takes microseconds, while another one is inside
     of such a call; and where it is hardly on a CPU at the end of a call that has let go of the GIL.
@@ -146,7 +147,7 @@ def _between(
 
 
 def _at_end(call: RawSpan, others: Sequence[RawSpan], samples: ThreadSamples | None) -> list[RawSpan]:
-    """The end of a call, from where its thread is hardly on a CPU any more."""
+    """Return the end of a call, from where its thread is hardly on a CPU any more."""
     assert call.end is not None
     inside = [] if samples is None else [sample for sample in samples.samples if call.start <= sample.time <= call.end]
     if not inside:

@@ -132,7 +132,7 @@ def _before_after(verified: Json) -> str:
 
 
 def trace(document: Json) -> str:
-    """Each way's time by cause: bars, their legend, tables."""
+    """Return each way's time by cause: bars, their legend, tables."""
     found = view.traces(document)
     parts = ["<h2>Where the time goes</h2>"]
     if not found:
@@ -192,7 +192,7 @@ def _trace_table(group: Sequence[Trace]) -> str:
 
 
 def _named(cause: str, always: bool = True) -> str:
-    """A cause's name with its colour; not `always`: with a colour only if it is one of those of the traces."""
+    """Return a cause's name with its colour; not `always`: with a colour only if it is one of those of the traces."""
     if not always and cause not in CAUSES:
         return f"<span>{escape(title(cause))}</span>"
     return f'<span class="named">{swatch(cause)}{escape(title(cause))}</span>'
@@ -208,7 +208,7 @@ def _length(one: Trace, cause: str) -> str:
 
 
 def table(head: str, rows: Iterable[str], foot: str, label: str) -> str:
-    """A table that scrolls by itself where the page is narrow."""
+    """Return a table that scrolls by itself where the page is narrow."""
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}"><table><thead><tr>{head}</tr>'
         f"</thead><tbody>{''.join(rows)}</tbody>{f'<tfoot>{foot}</tfoot>' if foot else ''}</table></div>"
@@ -216,7 +216,7 @@ def table(head: str, rows: Iterable[str], foot: str, label: str) -> str:
 
 
 def timeline(shown: Json | None) -> str:
-    """The place where the script draws, and the longest spans of one run as a table."""
+    """Return the place where the script draws, and the longest spans of one run as a table."""
     if shown is None:
         return '<h2>Timeline</h2><p class="empty">No run has a timeline.</p>'
     spans = sorted(shown["spans"], key=lambda span: span["start"] - span["end"])[:_LONGEST_SPANS]
@@ -265,7 +265,7 @@ def serialization(document: Json) -> str:
 
 
 def scaling(document: Json) -> str:
-    """Seconds over devices, and which way is expected to be best."""
+    """Return seconds over devices, and which way is expected to be best."""
     found = view.traces(document)
     parts = ["<h2>Scaling</h2>"]
     if not found:
@@ -288,7 +288,7 @@ def scaling(document: Json) -> str:
 
 
 def machine(document: Json) -> str:
-    """The machine, the releases and the settings."""
+    """Return the machine, the releases and the settings."""
     facts = [("Machine", machine_text(document["machine"]))]
     system, memory = document["machine"].get("system") or {}, document["machine"].get("memory") or {}
     facts.append(("System", ", ".join(str(system[key]) for key in ("distribution", "kernel") if system.get(key))))
@@ -310,7 +310,7 @@ def _plain(value: Any) -> str:
 
 
 def footer(document: Json) -> str:
-    """How the document was made."""
+    """Return how the document was made."""
     command = view.command_text(document)
     made = f"<p>Made by <code>{escape(command)}</code></p>" if command else ""
     return f"{made}<p>{len(document['runs'])} runs; this page holds the whole document in its element #document.</p>"
@@ -320,7 +320,7 @@ _FOLDER = Path(__file__).parent
 
 
 def write_html(document: Mapping[str, Any], path: Path) -> None:
-    """Writes a diagnosis as a page for a browser.
+    """Write a diagnosis as a page for a browser.
 
     Findings, traces, tables and the scaling plot are there without JavaScript; the timeline is drawn by it. The
     document is in the page, as JSON in the element ``#document``. The page allows its own script and style alone.
@@ -385,7 +385,7 @@ def _read(name: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON that is nowhere the end of its element, nor a comment."""
+    """Return JSON that is nowhere the end of its element, nor a comment."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

@@ -24,12 +24,12 @@ _MARGIN = {"left": 46, "right": 112, "top": 14, "bottom": 40}
 
 
 def escape(text: str) -> str:
-    """Text for HTML, also in attributes."""
+    """Return text for HTML, also in attributes."""
     return html.escape(printable(text))
 
 
 def pattern() -> str:
-    """The hatching of causes that are waits, for every other drawing of the page."""
+    """Return the hatching of causes that are waits, for every other drawing of the page."""
     return (
         '<svg class="definitions" width="0" height="0" aria-hidden="true"><defs>'
         '<pattern id="hatch" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
@@ -38,7 +38,7 @@ def pattern() -> str:
 
 
 def swatch(cause: str) -> str:
-    """A small square in the cause's colour."""
+    """Return a small square in the cause's colour."""
     hatch = '<rect width="14" height="14" rx="3" fill="url(#hatch)"/>' if style(cause).hatched else ""
     return (
         f'<svg class="swatch" width="14" height="14" aria-hidden="true"><rect width="14" height="14" rx="3" '
@@ -47,7 +47,7 @@ def swatch(cause: str) -> str:
 
 
 def stacked_bar(trace: Trace, longest: float) -> str:
-    """One trace as a bar of its causes, as long as its wall time is against `longest` seconds."""
+    """Return one trace as a bar of its causes, as long as its wall time is against `longest` seconds."""
     causes = trace.run["causes"]
     whole = sum(length for length in causes.values() if length > 0)
     scale = 100 * trace.wall / longest / whole if longest and whole else 0
@@ -81,7 +81,7 @@ def _segment(cause: str, left: float, width: float, length: float, wall: float) 
 
 
 def meter(share: float, label: str) -> str:
-    """A bar that is full at 1."""
+    """Return a bar that is full at 1."""
     return (
         f'<svg class="meter" width="100%" height="8" role="img" aria-label="{escape(label)}">'
         f'<rect class="track" width="100%" height="8" rx="4"/>'
@@ -90,7 +90,7 @@ def meter(share: float, label: str) -> str:
 
 
 def scaling_plot(traces: Sequence[Trace]) -> str:
-    """Seconds over the number of devices, a line for each way; dashed: as long as on one device."""
+    """Return seconds over the number of devices, a line for each way; dashed: as long as on one device."""
     width, height = _PLOT
     counts = sorted({len(trace.devices) for trace in traces})
     highest = _round_up(max(trace.wall for trace in traces))
@@ -149,7 +149,7 @@ def _lines(traces: Iterable[Trace]) -> dict[str, list[tuple[int, float]]]:
 
 
 def _end_labels(ends: Sequence[tuple[float, str, str]], right: float, bottom: float) -> str:
-    """The lines' names at their right ends, moved apart where they would overlap."""
+    """Return the lines' names at their right ends, moved apart where they would overlap."""
     places: list[float] = []
     ordered = sorted(ends, key=lambda end: -end[0])
     for place, _, _ in ordered:
@@ -181,7 +181,7 @@ def _marker(number: int, x: float, y: float, colour: str) -> str:
 
 
 def _round_up(value: float) -> float:
-    """The next number above that divides well by four."""
+    """Return the next number above that divides well by four."""
     unit = 1e-6
     while True:
         for factor in (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8):
