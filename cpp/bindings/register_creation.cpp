@@ -71,7 +71,7 @@ SharedWeights make_weights(const WeightList& list, const std::shared_ptr<Prefetc
 CreationRequest make_request(const py::object& model, const py::str& made_of,
                              const std::vector<std::vector<ProviderArgument>>& sessions, const SessionOptions& options,
                              const std::string& serialize, const std::optional<SharedWeights>& weights,
-                             const py::str& save_optimized, bool one_session_on_cpu, bool keep_going,
+                             const py::str& save_optimized, bool one_session_on_cpu, bool preload, bool keep_going,
                              const std::shared_ptr<Timeline>& timeline,
                              const std::shared_ptr<CudaStartup::Hold>& hold) {
   CreationRequest request;
@@ -91,6 +91,7 @@ CreationRequest make_request(const py::object& model, const py::str& made_of,
   request.weights = weights;
   request.save_optimized = from_path(save_optimized);
   request.one_session_on_cpu = one_session_on_cpu;
+  request.preload = preload;
   request.keep_going = keep_going;
   request.timeline = timeline;
   request.hold = hold;
@@ -238,8 +239,8 @@ void register_creation(py::module_& module) {
   py::class_<CreationRequest>(module, "CreationRequest")
       .def(py::init(&make_request), py::kw_only(), py::arg("model"), py::arg("made_of") = "", py::arg("sessions"),
            py::arg("options"), py::arg("serialize") = "automatic", py::arg("weights") = py::none(),
-           py::arg("save_optimized") = "", py::arg("one_session_on_cpu") = false, py::arg("keep_going") = false,
-           py::arg("timeline") = py::none(), py::arg("hold") = py::none());
+           py::arg("save_optimized") = "", py::arg("one_session_on_cpu") = false, py::arg("preload") = false,
+           py::arg("keep_going") = false, py::arg("timeline") = py::none(), py::arg("hold") = py::none());
   module.def("create_sessions", &create_sessions, py::arg("request"), py::arg("listener") = py::none());
   module.def("concurrent_creation_stressed", &concurrent_creation_stressed, py::arg("onnxruntime_version"));
 }

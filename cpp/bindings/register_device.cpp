@@ -6,6 +6,7 @@
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
 #include "core/base/device.hpp"
+#include "core/create/preload.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/options.hpp"
@@ -78,6 +79,12 @@ void register_device(py::module_& module) {
       "prewarm",
       [](const std::optional<std::vector<int>>& devices) { CudaStartup::instance().begin_contexts(devices); },
       py::arg("devices"), py::call_guard<ReleaseGil>());
+  module.def(
+      "begin_preload",
+      [](const std::optional<std::vector<int>>& devices, const ModelIndex& index) {
+        begin_preload(OnnxRuntime::get(), devices, index);
+      },
+      py::arg("devices"), py::arg("index"), py::call_guard<ReleaseGil>());
   py::class_<CudaStartup::Hold, std::shared_ptr<CudaStartup::Hold>>(module, "ContextHold")
       .def(py::init([](int device) {
              const ReleaseGil nogil;

@@ -8,6 +8,7 @@
 #include "bindings/text.hpp"
 #include "core/base/cpu_affinity.hpp"
 #include "core/create/creation.hpp"
+#include "core/create/preload.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/session.hpp"
@@ -48,6 +49,7 @@ py::tuple take_log() {
 void shut_down() {
   const ReleaseGil nogil;
   join_cancelled_creations();
+  end_preloads();
   CudaStartup::instance().join();
   close_all_sessions();
 }

@@ -23,6 +23,12 @@ without_driver = pytest.mark.skipif(_core.cuda_driver_version() is not None, rea
 def test_without_nvidia_hardware_it_does_nothing(devices: object) -> None:
     with nothing_leaks():
         ortmulti.prewarm(devices)
+        ortmulti.prewarm(devices, model=onnx_models.matmul())
+
+
+def test_a_model_that_does_not_exist_is_an_error_at_once() -> None:
+    with pytest.raises(ortmulti.NoSuchFile, match=r"no\.onnx"):
+        ortmulti.prewarm("cpu", model="no.onnx")
 
 
 def test_for_the_cpu_it_does_nothing() -> None:

@@ -9,6 +9,7 @@
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
+#include "core/create/preload.hpp"
 #include "core/cuda/capture_lock.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/onnx/index.hpp"
@@ -120,6 +121,20 @@ void Creation::start_threads() {
       threads_.emplace_back([self, i] { self->create(i); });
     }
   }
+  for (std::size_t i = 0; request_.preload && i < size(); ++i) {
+    if (devices_[i].is_cuda() && std::find(devices_.begin(), devices_.begin() + static_cast<std::ptrdiff_t>(i),
+                                           devices_[i]) == devices_.begin() + static_cast<std::ptrdiff_t>(i)) {
+      threads_.emplace_back([self, i] { self->preload(self->devices_[i]); });
+    }
+  }
+}
+
+void Creation::preload(const Device& device) {
+  const Preload preload(index());
+  if (loader_ && Preload::after_weights() && !loader_->wait_until_filled(loader_->index_of(device.index))) {
+    return;
+  }
+  preload.load(runtime_, device.index, turn(device) == nullptr, timeline_.get(), preloaded_);
 }
 
 bool Creation::follows(std::size_t index) const {
@@ -332,6 +347,7 @@ void Creation::finish(std::size_t index, std::vector<std::shared_ptr<Session>> m
     }
     ++finished_;
   }
+  preloaded_ = preloaded_ || stopped_ || finished_ == size();
   progress_.notify_all();
 }
 
@@ -357,6 +373,7 @@ void Creation::cancel() {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
     cancelled_ = true;
+    preloaded_ = true;
     ready.swap(sessions_);
     sessions_.resize(ready.size());
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -34,6 +35,7 @@ struct CreationRequest {
   /// Where the first session saves its optimized model, whose weights it uses all the same; empty: nowhere.
   std::string save_optimized;
   bool one_session_on_cpu = false;          ///< The sessions on the CPU are handles of one ONNX Runtime session.
+  bool preload = false;                     ///< Each GPU loads meanwhile what the model's first run needs, see Preload.
   bool keep_going = false;                  ///< One session's failure is not that of the others.
   std::shared_ptr<CudaStartup::Hold> hold;  ///< Released where the others must not wait for the first one any more.
   std::shared_ptr<Timeline> timeline;       ///< To add spans to; null: a new one.
@@ -89,6 +91,7 @@ class Creation : public std::enable_shared_from_this<Creation> {
  private:
   void start_threads();
   void create(std::size_t index);
+  void preload(const Device& device);
   std::shared_ptr<Session> create_session(std::size_t index);
   /// Hands over the sessions that create(index) made, or none and why.
   void finish(std::size_t index, std::vector<std::shared_ptr<Session>> made, const std::exception_ptr& error);
@@ -128,7 +131,8 @@ class Creation : public std::enable_shared_from_this<Creation> {
   mutable std::mutex mutex_;
   std::condition_variable progress_;
   std::size_t finished_ = 0;
-  bool stopped_ = false;  // cancelled, or one has failed: do not begin another
+  std::atomic<bool> preloaded_{false};  // as far as it goes: nothing more is begun
+  bool stopped_ = false;                // cancelled, or one has failed: do not begin another
   bool cancelled_ = false;
   std::vector<std::size_t> newly_ready_;
   std::vector<Failure> newly_failed_;

@@ -94,6 +94,9 @@ class CudaStartup {
   };
   Memory memory(int device);
 
+  /// Keeps a span of what was begun before there was a timeline. The first timeline takes it.
+  void remember(Span span);
+
   /// The driver's CUDA version, 13000 for 13.0; 0 without a driver. Does not start CUDA.
   int driver_version() const;
   /// Why there is no driver; empty where there is one.
@@ -124,8 +127,6 @@ class CudaStartup {
   CUresult initialize_result_ = CUDA_SUCCESS;
   int device_count_ = 0;
 
-  // Spans of what was begun before there was a timeline, which the first one takes.
-  void remember(Span span);
   void hand_over(Timeline* timeline);
   std::mutex spans_mutex_;
   std::vector<Span> spans_;

@@ -282,6 +282,12 @@ void WeightLoader::wait_filled(std::size_t index) {
   }
 }
 
+bool WeightLoader::wait_until_filled(std::size_t index) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stop_.load() || slots_[index].filled || slots_[index].error; });
+  return slots_[index].filled;
+}
+
 void WeightLoader::throw_stopped(std::size_t index) {
   if (slots_[index].error) {
     std::rethrow_exception(slots_[index].error);

@@ -48,6 +48,9 @@ class WeightLoader {
   /// Waits until all weights are on devices[index].
   void wait_filled(std::size_t index);
 
+  /// Waits for the same without wanting them there. False where they do not come.
+  bool wait_until_filled(std::size_t index);
+
   /// Gives up: what waits throws the first error, or that it was stopped. May be called from any thread.
   void stop();
 

@@ -25,6 +25,7 @@ def create(
     made_of: str = "",
     save_optimized: str = "",
     one_session_on_cpu: bool = False,
+    preload: bool = False,
     keep_going: bool = False,
     timeline: Timeline | None = None,
     hold: _core.ContextHold | None = None,
@@ -40,6 +41,7 @@ def create(
         made_of: For messages, the file of which a model in memory was made.
         save_optimized: Where the first session saves its optimized model.
         one_session_on_cpu: Whether those on the CPU are handles of one ONNX Runtime session.
+        preload: Whether GPUs load meanwhile what the model's first run needs.
         keep_going: Whether the others are still wanted when one has failed.
         timeline: Where the spans go; default: a new one.
         hold: Has other GPUs wait for one; released where one session fails.
@@ -58,6 +60,7 @@ def create(
                 made_of=made_of,
                 save_optimized=save_optimized,
                 one_session_on_cpu=one_session_on_cpu,
+                preload=preload,
                 keep_going=keep_going,
                 timeline=None if timeline is None else timeline._core,
                 hold=hold,

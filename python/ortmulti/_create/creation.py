@@ -231,6 +231,7 @@ class Creation:
             self,
             serialize=self.request.serialize,
             weights=None if weights is None else self._shared(weights),
+            preload=True,
             keep_going=self._keep_going,
             timeline=self.timeline,
             hold=self._hold,

@@ -8,14 +8,18 @@ import threading
 from collections.abc import Iterable, Sequence
 
 from ortmulti import _core
-from ortmulti._runtime import log, startup
+from ortmulti._runtime import checks, log, startup
 from ortmulti.devices import Device, name_devices
-from ortmulti.errors import LibraryError
+from ortmulti.errors import Error, LibraryError
 
 __all__ = ["hint_at_unused_gpus", "prewarm"]
 
 
-def prewarm(devices: str | int | Device | Iterable[str | int | Device] = "all") -> None:
+def prewarm(
+    devices: str | int | Device | Iterable[str | int | Device] = "all",
+    *,
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview | None = None,
+) -> None:
     """Start CUDA in the background: the driver, these devices' contexts in this order, and the CUDA libraries.
 
     Call it as early as possible, for example before importing other packages. `load` waits for a start that is under
@@ -26,12 +30,27 @@ def prewarm(devices: str | int | Device | Iterable[str | int | Device] = "all") 
 
     Args:
         devices: The devices that `load` will get, in the same form.
+        model: A model that `load` will get. Its first run needs kernels and CUDA libraries: they are loaded too, in
+            threads that end when that is done.
 
     Raises:
         InvalidArgument, InvalidType: A device has an unknown name or type.
+        NoSuchFile: There is no such model.
     """
-    if begin_driver(name_devices(devices)):
+    named = name_devices(devices)
+    checked = None if model is None else checks.model(model)
+    if begin_driver(named):
         open_libraries()
+        if checked is not None:
+            _begin_preload(named, checked)
+
+
+def _begin_preload(named: Sequence[Device] | None, model: str | bytes | bytearray | memoryview) -> None:
+    with contextlib.suppress(Error):  # whoever loads the model says what is wrong
+        index = (
+            _core.index_model_file(_core.identify_file(model)) if isinstance(model, str) else _core.index_model(model)
+        )
+        _core.begin_preload(_gpus(named), index)
 
 
 def begin_driver(named: Sequence[Device] | None) -> bool:
@@ -40,12 +59,16 @@ def begin_driver(named: Sequence[Device] | None) -> bool:
     Returns:
         Whether there is anything to start; then `open_libraries` is for what else the devices need.
     """
-    gpus = None if named is None else list(dict.fromkeys(device.index for device in named if device.kind == "cuda"))
+    gpus = _gpus(named)
     if gpus == [] or _core.cuda_driver_version() is None:
         return False
     startup.close_at_exit()
     _core.prewarm(gpus)
     return True
+
+
+def _gpus(named: Sequence[Device] | None) -> list[int] | None:
+    return None if named is None else list(dict.fromkeys(device.index for device in named if device.kind == "cuda"))
 
 
 def open_libraries() -> None:
