@@ -101,9 +101,8 @@ def check_devices_exist(devices: Iterable[Device]) -> None:
     for device in cuda:
         if device.index >= count:
             if count:
-                raise DeviceError(
-                    f"there is no {device}: this process sees cuda:0 to cuda:{count - 1}; name one, or 'all'"
-                )
+                seen = "cuda:0 alone" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+                raise DeviceError(f"there is no {device}: this process sees {seen}; name one, or 'all'")
             reason = f" ({_core.cuda_driver_problem()})" if _core.cuda_driver_version() is None else ""
             raise DeviceError(
                 f"there is no {device}: this process sees no CUDA device{reason}; use devices='cpu', or 'all' for the "

@@ -195,7 +195,7 @@ def test_a_gpu_that_does_not_exist() -> None:
         lambda: cuda_session(onnx_models.matmul(), device_id=count),
         lambda: ortmulti.create_sessions(onnx_models.matmul(), ["cuda:0", count]),
     ):
-        with pytest.raises(ortmulti.DeviceError, match=f"no cuda:{count}: this process sees {count}"):
+        with pytest.raises(ortmulti.DeviceError, match=f"no cuda:{count}: this process sees cuda:0 .*name one"):
             create()
     with pytest.raises(ortmulti.InvalidArgument, match=r"device_id.*'first'"):
         cuda_session(onnx_models.matmul(), device_id="first")
