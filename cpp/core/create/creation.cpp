@@ -134,7 +134,11 @@ void Creation::preload(const Device& device) {
   if (loader_ && Preload::after_weights() && !loader_->wait_until_filled(loader_->index_of(device.index))) {
     return;
   }
-  preload.load(runtime_, device.index, turn(device) == nullptr, timeline_.get(), preloaded_);
+  preload.load(runtime_, device.index, turn(device) == nullptr, timeline_.get(), preloaded_, [this, &device] {
+    if (loader_) {
+      static_cast<void>(loader_->wait_until_filled(loader_->index_of(device.index)));
+    }
+  });
 }
 
 bool Creation::follows(std::size_t index) const {

@@ -30,7 +30,7 @@ constexpr int float16 = 10;
 constexpr int bfloat16 = 16;
 
 // For measurements: ORTMULTI_PRELOAD names what is loaded, and "late" if weights come before, "all" if the rest is
-// loaded when the sessions are there.
+// loaded when the sessions are there, "force" if sessions may be created at the same time on any release.
 bool wants(std::string_view step) {
   const char* given = std::getenv("ORTMULTI_PRELOAD");  // NOLINT(concurrency-mt-unsafe)
   std::string_view steps = given == nullptr ? "1" : given;
@@ -103,8 +103,9 @@ const TinyValue& filters() {
   return value;
 }
 
-// Creates a session of the nodes on the device and runs it once, without waiting for its outputs' values.
-void run_tiny(OnnxRuntime& runtime, int device, int element_type, const std::vector<TinyNode>& nodes, bool captures) {
+// Creates a session of the nodes on the device and runs it once.
+std::shared_ptr<const void> run_tiny(OnnxRuntime& runtime, int device, int element_type,
+                                     const std::vector<TinyNode>& nodes, bool captures) {
   const auto bytes = std::make_shared<const std::string>(tiny_model(element_type, nodes));
   const std::string id = std::to_string(device);
   SessionOptions options;
@@ -112,17 +113,17 @@ void run_tiny(OnnxRuntime& runtime, int device, int element_type, const std::vec
   options.inter_op_num_threads = 1;
   options.graph_optimization_level = ORT_DISABLE_ALL;
   options.log_severity_level = ORT_LOGGING_LEVEL_FATAL;
-  Session session(
-      runtime, ModelSource::from_bytes(bytes->data(), bytes->size(), bytes), options,
-      {{"CUDAExecutionProvider",
-        {{"device_id", id}, {"arena_extend_strategy", "kSameAsRequested"}, {"cudnn_conv_algo_search", "HEURISTIC"}}}},
-      nullptr);
-  const auto lock = session.lock_for_use();
-  Ort::IoBinding binding = session.make_binding(lock);
+  const std::vector<Provider> providers = {
+      {"CUDAExecutionProvider",
+       {{"device_id", id}, {"arena_extend_strategy", "kSameAsRequested"}, {"cudnn_conv_algo_search", "HEURISTIC"}}}};
+  const ModelSource model = ModelSource::from_bytes(bytes->data(), bytes->size(), bytes);
+  auto session = std::make_shared<Session>(runtime, model, options, providers, nullptr);
+  const auto lock = session->lock_for_use();
+  Ort::IoBinding binding = session->make_binding(lock);
   const Ort::MemoryInfo host = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
   const Ort::MemoryInfo gpu("Cuda", OrtDeviceAllocator, device, OrtMemTypeDefault);
   std::vector<std::vector<char>> zeros;
-  for (const ValueInfo& input : session.inputs()) {
+  for (const ValueInfo& input : session->inputs()) {
     std::size_t bytes_of_input = element_type == float32 ? 4 : 2;
     for (const std::int64_t size : input.shape) {
       bytes_of_input *= static_cast<std::size_t>(size);
@@ -133,10 +134,11 @@ void run_tiny(OnnxRuntime& runtime, int device, int element_type, const std::vec
                                  static_cast<ONNXTensorElementDataType>(element_type));
     binding.BindInput(input.name.c_str(), value);
   }
-  for (const ValueInfo& output : session.outputs()) {
+  for (const ValueInfo& output : session->outputs()) {
     binding.BindOutput(output.name.c_str(), gpu);
   }
-  session.run(lock, Ort::RunOptions{nullptr}, binding, captures ? 1 : 0);
+  session->run(lock, Ort::RunOptions{nullptr}, binding, captures ? 1 : 0);
+  return session;
 }
 
 }  // namespace
@@ -180,12 +182,13 @@ bool Preload::has(std::initializer_list<const char*> names) const {
   return std::any_of(names.begin(), names.end(), [this](const char* name) { return operators_.count(name) != 0; });
 }
 
-void Preload::load(OnnxRuntime& runtime, int device, bool sessions, Timeline* timeline,
-                   const std::atomic<bool>& stop) const {
+void Preload::load(OnnxRuntime& runtime, int device, bool sessions, Timeline* timeline, const std::atomic<bool>& stop,
+                   const std::function<void()>& before_freeing) const {
   if (operators_.empty() || wants("0")) {
     return;
   }
   const std::string name = to_string(Device::cuda(device));
+  std::vector<std::shared_ptr<const void>> kept;
   const auto step = [&](const char* key, const char* text, bool needed, const auto& work) {
     if (!needed || !wants(key) || (stop.load() && !wants("all")) ||
         !claim(name + key + std::to_string(element_type_))) {
@@ -195,7 +198,7 @@ void Preload::load(OnnxRuntime& runtime, int device, bool sessions, Timeline* ti
     std::string what = std::string("preload ") + text;
     try {
       const CaptureLock::Shared use(CaptureLock::Use::lasting);
-      work();
+      kept.push_back(work());
     } catch (const std::exception& error) {  // whoever needs it says what is wrong
       what += std::string(" failed: ") + error.what();
     }
@@ -203,6 +206,7 @@ void Preload::load(OnnxRuntime& runtime, int device, bool sessions, Timeline* ti
       timeline->add(what, begin_ns, steady_now_ns(), name);
     }
   };
+  sessions = sessions || wants("force");
   const bool products = has({"MatMul", "Gemm", "com.microsoft:FusedMatMul", "com.microsoft:Attention",
                              "com.microsoft:MultiHeadAttention", "com.microsoft:GemmFastGelu"});
   const bool convolutions = has({"Conv", "ConvTranspose", "com.microsoft:FusedConv", "com.microsoft:NhwcConv",
@@ -214,22 +218,30 @@ void Preload::load(OnnxRuntime& runtime, int device, bool sessions, Timeline* ti
   } catch (const Error&) {
     return;  // the sessions' creation says so
   }
-  step("blas", "cuBLAS", products, [&] { multiply(device); });
-  step("kernels", "kernels", sessions, [&] { run_kernels(runtime, device); });
-  step("gemm", "products", sessions && products, [&] { run_products(runtime, device); });
-  step("cudnn", "cuDNN", convolutions, [&] {
+  step("blas", "cuBLAS", products, [&] { return multiply(device); });
+  step("kernels", "kernels", sessions, [&] { return run_kernels(runtime, device); });
+  step("gemm", "products", sessions && products, [&] { return run_products(runtime, device); });
+  step("cudnn", "cuDNN", convolutions, [&]() -> std::shared_ptr<const void> {
     void* library = opened_library("libcudnn", {9, 8});
     if (library == nullptr) {
       throw Error(ErrorKind::library, "it is not open");
     }
     void* handle = nullptr;
     check_status(function_of<int (*)(void**)>(library, "cudnnCreate")(&handle), "cudnnCreate");
-    static_cast<void>(function_of<int (*)(void*)>(library, "cudnnDestroy")(handle));
+    return {handle, function_of<int (*)(void*)>(library, "cudnnDestroy")};
   });
-  step("conv", "convolutions", sessions && convolutions, [&] { run_convolution(runtime, device); });
+  step("conv", "convolutions", sessions && convolutions, [&] { return run_convolution(runtime, device); });
+  if (!kept.empty()) {
+    if (before_freeing) {
+      before_freeing();
+    }
+    const ScopedSpan span(timeline, "free what was preloaded with", name);
+    const CaptureLock::Shared use(CaptureLock::Use::lasting);
+    kept.clear();
+  }
 }
 
-void Preload::multiply(int device) const {
+std::shared_ptr<const void> Preload::multiply(int device) const {
   void* library = opened_library("libcublas", {13, 12, 11});
   if (library == nullptr) {
     throw Error(ErrorKind::library, "it is not open");
@@ -248,12 +260,19 @@ void Preload::multiply(int device) const {
   }
   CudaStartup& startup = CudaStartup::instance();
   const std::size_t element_bytes = element_type_ == float32 ? 4 : 2;
-  const CudaMemory memory(startup, device, static_cast<std::size_t>(most) * element_bytes, "a product's matrices");
-  const CudaStream stream(startup, device);
+  // Freed in the order of a struct's members, the last one first.
+  struct Used {
+    CudaMemory memory;
+    CudaStream stream;
+    std::unique_ptr<void, int (*)(void*)> handle;
+    Used(CudaStartup& startup, int device, std::size_t bytes, int (*destroy)(void*))
+        : memory(startup, device, bytes, "a product's matrices"), stream(startup, device), handle(nullptr, destroy) {}
+  };
+  const auto used = std::make_shared<Used>(startup, device, static_cast<std::size_t>(most) * element_bytes, destroy);
   void* handle = nullptr;
   check_status(create(&handle), "cublasCreate");
-  const std::unique_ptr<void, int (*)(void*)> owner(handle, destroy);
-  check_status(set_stream(handle, stream.get()), "cublasSetStream");
+  used->handle.reset(handle);
+  check_status(set_stream(handle, used->stream.get()), "cublasSetStream");
   if (element_type_ == float32) {
     check_status(set_math(handle, 3), "cublasSetMathMode");  // with TensorFloat-32, as the provider's default
   }
@@ -263,7 +282,7 @@ void Preload::multiply(int device) const {
   constexpr int by_default = -1;
   const float one = 1;
   const float zero = 0;
-  auto* const address = reinterpret_cast<void*>(memory.address());  // NOLINT(performance-no-int-to-ptr)
+  auto* const address = reinterpret_cast<void*>(used->memory.address());  // NOLINT(performance-no-int-to-ptr)
   for (const auto& [inner, columns] : matrices_) {
     const int k = static_cast<int>(inner);
     const int n = static_cast<int>(columns);
@@ -272,10 +291,11 @@ void Preload::multiply(int device) const {
                           address, type, n, in_float32, by_default),
                  "cublasGemmEx");
   }
-  startup.check(startup.driver().stream_synchronize(stream.get()), "multiplying matrices");
+  startup.check(startup.driver().stream_synchronize(used->stream.get()), "multiplying matrices");
+  return used;
 }
 
-void Preload::run_kernels(OnnxRuntime& runtime, int device) const {
+std::shared_ptr<const void> Preload::run_kernels(OnnxRuntime& runtime, int device) const {
   std::vector<TinyNode> nodes;
   const auto add = [&](const char* name, const std::vector<const TinyValue*>& inputs) {
     if (operators_.count(name) != 0) {
@@ -294,19 +314,19 @@ void Preload::run_kernels(OnnxRuntime& runtime, int device) const {
   if (nodes.empty() || element_type_ == bfloat16) {
     nodes = {{"Add", {&rows(), &vector()}}};
   }
-  run_tiny(runtime, device, element_type_, nodes, false);
+  return run_tiny(runtime, device, element_type_, nodes, false);
 }
 
-void Preload::run_products(OnnxRuntime& runtime, int device) const {
+std::shared_ptr<const void> Preload::run_products(OnnxRuntime& runtime, int device) const {
   std::vector<TinyNode> nodes = {{"MatMul", {&rows(), &matrix()}}};
   if (operators_.count("Gemm") != 0) {
     nodes.push_back({"Gemm", {&rows(), &matrix(), &vector()}});
   }
-  run_tiny(runtime, device, element_type_, nodes, false);
+  return run_tiny(runtime, device, element_type_, nodes, false);
 }
 
-void Preload::run_convolution(OnnxRuntime& runtime, int device) const {
-  run_tiny(runtime, device, element_type_, {{"Conv", {&image(), &filters()}}}, true);
+std::shared_ptr<const void> Preload::run_convolution(OnnxRuntime& runtime, int device) const {
+  return run_tiny(runtime, device, element_type_, {{"Conv", {&image(), &filters()}}}, true);
 }
 
 namespace {

@@ -3,6 +3,9 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -24,17 +27,19 @@ class Preload {
   /// Loads what no other call has loaded on the device, one after the other, until `stop` is set. The device's context
   /// is created if it is not there. Nothing is left but what CUDA keeps, and no failure is an error: the timeline,
   /// which may be null, says what was loaded and what failed. Without `sessions`, ONNX Runtime creates no session for
-  /// it.
-  void load(OnnxRuntime& runtime, int device, bool sessions, Timeline* timeline, const std::atomic<bool>& stop) const;
+  /// it. Freeing waits for all work of the device, so that `before_freeing` is called first.
+  void load(OnnxRuntime& runtime, int device, bool sessions, Timeline* timeline, const std::atomic<bool>& stop,
+            const std::function<void()>& before_freeing = {}) const;
 
   /// Whether weights are loaded to the device before.
   static bool after_weights();
 
  private:
-  void multiply(int device) const;
-  void run_kernels(OnnxRuntime& runtime, int device) const;
-  void run_products(OnnxRuntime& runtime, int device) const;
-  void run_convolution(OnnxRuntime& runtime, int device) const;
+  // Each returns what is to be freed.
+  std::shared_ptr<const void> multiply(int device) const;
+  std::shared_ptr<const void> run_kernels(OnnxRuntime& runtime, int device) const;
+  std::shared_ptr<const void> run_products(OnnxRuntime& runtime, int device) const;
+  std::shared_ptr<const void> run_convolution(OnnxRuntime& runtime, int device) const;
 
   bool has(std::initializer_list<const char*> names) const;
 
