@@ -1,6 +1,6 @@
-"""Text and arrays from files of others: nothing is unpickled, and nothing is sent to a terminal that it would obey.
+"""Safe use of text and arrays from strangers' files: no pickles, and no control characters for a terminal.
 
-A model's inputs, from users and for the processes of a measurement, are files of arrays by name (.npz). Strings are
+A model's inputs are .npz files of arrays by name: from users, and for the processes of a measurement. Strings are
 stored as NumPy's "U" arrays.
 """
 
@@ -30,7 +30,7 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
 
     Raises:
         NoSuchFile: The file cannot be opened.
-        InvalidArgument: It is no .npz file, is damaged, holds Python objects, or its arrays do not fit into memory.
+        InvalidArgument: It is not an .npz file, is damaged, has Python objects, or its arrays do not fit into memory.
     """
     try:
         file = open_regular(path)
@@ -94,8 +94,8 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write an .npz file that `read_arrays` reads. Any names are allowed, unlike in `numpy.savez`.
 
     Raises:
-        InvalidArgument: An array has Python objects that are no strings, bytes that are not UTF-8, or a string that
-            ends in a NUL character.
+        InvalidArgument: An array has Python objects other than strings, bytes that are not UTF-8, or a string that ends
+            in a NUL character.
     """
     with zipfile.ZipFile(path, "w") as archive:
         for name, value in arrays.items():
@@ -122,7 +122,7 @@ def _text(name: str, value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """Replace the characters that a terminal or a browser obeys instead of shows: control and direction characters."""
+    """Replace control and direction characters, which a terminal or a browser would obey."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else " " if c.isspace() else f"\\u{ord(c):04x}" for c in text)

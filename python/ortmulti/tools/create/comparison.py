@@ -1,4 +1,4 @@
-"""Runs a comparison: every measurement in a fresh process, under the page cache that was asked for."""
+"""Runs a comparison: every measurement in a fresh process, with the requested state of the page cache."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ortmulti.tools.models import sample_inputs
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a comparison is.
+    """The progress of a comparison.
 
     Attributes:
         done: measurements that are done.
         total: all measurements.
         case: what is measured next; None at the end.
-        counted: whether that is one of the measurements, or only to load the libraries from the disk and to make the
-            model's entry in the cache of optimized models.
+        counted: whether that is one of the measurements. Otherwise it only loads the libraries from the disk and makes
+            the model's entry in the cache of optimized models.
     """
 
     done: int
@@ -43,7 +43,7 @@ _CACHE_VARIABLE = "ORTMULTI_CACHE"
 
 @dataclass(frozen=True)
 class _Model:
-    """A model with what belongs to it here; `cache` is a folder for its optimized forms alone."""
+    """A model with its files for the comparison; `cache` is a folder only for its optimized forms."""
 
     files: tuple[Path, ...]
     feeds: Path
@@ -51,7 +51,7 @@ class _Model:
     facts: Mapping[str, Any]
 
     def entry_files(self) -> tuple[Path, ...]:
-        """Return the files of whole entries; staged entries and locks lie elsewhere in the cache."""
+        """Return the files of complete entries; staged entries and locks lie elsewhere in the cache."""
         files = (self.cache / "entries").rglob("*")
         return tuple(sorted(file for file in files if file.is_file() and file.stat().st_size))
 
@@ -59,20 +59,20 @@ class _Model:
 def compare(plan: Plan, progress: Callable[[Progress], None] | None = None) -> dict[str, Any]:
     """Measure every case of `plan`.
 
-    A measurement that fails becomes part of the result, and the others go on. Ctrl-C ends the measuring, not the call:
-    what was measured by then is returned.
+    A measurement that fails becomes part of the result, and the others go on. Ctrl-C ends the measurements, not the
+    call: it returns the results so far.
 
     Args:
         plan: what to measure.
         progress: called before each measurement and at the end.
 
     Returns:
-        The comparison as JSON can carry it, see `ortmulti.tools.measure.results`; "partial" is "interrupted" if it is
+        The comparison as a document for JSON, see `ortmulti.tools.measure.results`; "partial" is "interrupted" if it is
         not complete.
 
     Raises:
         NoSuchFile: a model, or a file that it names, does not exist.
-        InvalidProtobuf: a model is none.
+        InvalidProtobuf: a file is not an ONNX model.
     """
     cases = plan.cases()
     partial: str | None = None
@@ -111,7 +111,7 @@ def compare(plan: Plan, progress: Callable[[Progress], None] | None = None) -> d
 
 
 def failures(document: Mapping[str, Any]) -> list[str]:
-    """What went wrong in a comparison, one text for each measurement that failed."""
+    """Return the errors of a comparison, one text for each measurement that failed."""
     return [
         f"{Path(measurement['model']).stem}, {measurement['strategy']} on {', '.join(measurement['devices'])}: "
         f"{measurement['error']}"
@@ -131,10 +131,10 @@ def _prepare(model: Path, folder: Path) -> _Model:
 
 
 def _uncounted(plan: Plan) -> list[Case]:
-    """What is run before anything counts.
+    """Return the runs before anything counts.
 
-    Each strategy runs once, since the first process of a day reads the libraries themselves from the disk; and `shared`
-    for each model and kind of devices, so that there are the entries of all that will be measured.
+    Each strategy runs once, because the first process of a day reads the libraries from the disk. `shared` runs for
+    each model and kind of devices, so that all measured models have their entries.
     """
     smallest = min(plan.device_sets, key=len)
     by_kinds: dict[frozenset[str], tuple[str, ...]] = {}
@@ -155,13 +155,13 @@ _Floors = Literal["before", "after", "none"]
 
 @dataclass(frozen=True)
 class _Bench:
-    """Measures cases of a plan; `small_model` is what `Plan.before` asks for."""
+    """Measures cases of a plan; `small_model` is for `Plan.before`."""
 
     plan: Plan
     small_model: Path | None
 
     def measure(self, case: Case, model: _Model, floors: _Floors) -> dict[str, Any]:
-        """Return one measurement, with its floors before or after it."""
+        """Measure a case once, with its floors before or after it."""
         described: dict[str, Any] = {"model": str(case.model), "devices": list(case.devices), "strategy": case.strategy}
         try:
             beside = self._floors(case, model) if floors == "before" else {}
@@ -194,7 +194,9 @@ class _Bench:
         return result
 
     def _floors(self, case: Case, model: _Model) -> dict[str, Any]:
-        """What no strategy can be faster than: the driver's start, and from a cold page cache reading the files."""
+        """Measure the lower bounds of all strategies: the driver's start and, with a cold page cache, reading the
+        files.
+        """
         floors: dict[str, Any] = {}
         if (devices := floor.cuda_devices(case.devices)) and self.plan.before == "nothing":
             floors |= fresh_process.run("ortmulti.tools.measure.floor", {"devices": devices}, self.plan.timeout)

@@ -20,14 +20,13 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         spec: "strategy", "model" (path), "devices", "settings" (the fields of `SessionSettings`), "feeds" (path of an
-            .npz file with the inputs) and "import_seconds" (what importing ortmulti took). If there is "before":
+            .npz file with the inputs) and "import_seconds" (the time to import ortmulti). If there is "before":
             "contexts" makes the CUDA contexts beforehand, and a path creates sessions of that model.
 
     Returns:
         Seconds: "starting", "creation" (wall), "sessions" (each session's creation), "first_run" (wall).
-        "details": what the strategy says of its creation.
-        Bytes: "peak_rss", "pss", "gpu_memory" (by device); "processes" counts them.
-        "outputs": for each session a digest of its outputs, see `digest`.
+        "details": the strategy's details of its creation. Bytes: "peak_rss", "pss", "gpu_memory" (by device);
+        "processes" counts them. "outputs": for each session a digest of its outputs, see `digest`.
     """
     feeds = read_arrays(spec["feeds"])
     used_before = gpu_memory_used()

@@ -1,4 +1,4 @@
-"""What a comparison measures, and in which order."""
+"""The plan of a comparison: its cases and their order."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Plan:
         device_sets: the devices of each number of sessions that is compared.
         strategies: names, see `ortmulti.tools.strategies.names`.
         repeat: how often each case is measured.
-        cold: whether the model is put out of the page cache before each measurement; otherwise it is read into it.
-        entry: whether measurements find the model's entry in the cache of optimized models, which is a scratch one;
-            otherwise that is emptied before each, as for the first load ever.
-        before: what each measured process has when the creation begins: nothing; the devices' CUDA contexts; or
-            sessions of another, small model, and so the contexts and all libraries.
+        cold: whether the model is removed from the page cache before each measurement; otherwise it is read into it.
+        entry: whether measurements find the model's entry in the cache of optimized models. Otherwise the cache, a
+            temporary one, is emptied before each, as for the first load ever.
+        before: state of each measured process when the creation begins: nothing, the devices' CUDA contexts, or
+            sessions of a small model (with the contexts and all libraries).
         intra_op_num_threads: CPU threads of each session; None shares the cores among the sessions of a case.
         cores: the cores to share.
         options: options of every session.
@@ -86,7 +86,7 @@ class Plan:
             raise InvalidArgument(f"the number of threads is {self.intra_op_num_threads}, but must not be negative")
 
     def settings(self, devices: tuple[str, ...], strategy: str) -> SessionSettings:
-        """Return the session options of a case: the same for every strategy, but for what was asked for one of them."""
+        """Return the session options of a case: the same for every strategy, except its own further options."""
         own = self.strategy_options.get(strategy, Options())
         options: dict[str, Any] = {
             "provider_options": {**self.options.provider, **own.provider},
@@ -106,7 +106,7 @@ class Plan:
         ]
 
     def round(self, number: int) -> list[Case]:
-        """The cases of one round, in the order in which they are measured: each round begins with another strategy."""
+        """Return the cases of one round, in their order: each round begins with another strategy."""
         return [
             Case(model, devices, strategy)
             for model in self.models

@@ -18,7 +18,7 @@ class Row:
     Attributes:
         model, devices, strategy: the case; `model` is the path.
         measured: repetitions that gave a result.
-        errors: what went wrong in the others.
+        errors: the errors of the others.
         starting, creation, session, first_run: seconds; `session` is over all sessions of all repetitions.
         ready: starting and creation together, seconds.
         driver_floor: seconds, measured beside each creation; None where no GPU's context is part of it.
@@ -26,10 +26,10 @@ class Row:
         sequential_read: seconds for reading the model's files, measured beside each creation from a cold page cache.
         times_floors: creation over the later of its driver floor and its sequential reading.
         after_contexts: seconds from the last context until ready, for the strategies that know.
-        entry: of the strategy `shared`: whether it found an entry of the model in the cache ("present"), had to make
-            one ("absent") or both; None if it made none.
+        entry: for the strategy `shared`: "present" if the cache had an entry of the model, "absent" if it was made, or
+            both. None if there was none.
         entry_bytes: the entry's size.
-        not_shared: why the strategy `shared` did not share weights, or not all of them.
+        not_shared: reasons why the strategy `shared` did not share some or all weights.
         peak_rss, pss: bytes, see `ortmulti.tools.measure.memory.ProcessMemory`.
         gpu_memory: bytes on each CUDA device.
         speedup: the sequential strategy's median creation over this one's, same model and devices; S.

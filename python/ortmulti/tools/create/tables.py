@@ -19,7 +19,7 @@ _MIB = 1 << 20
 
 
 def number(value: float) -> str:
-    """Return a number with two or three digits that say something: 0.0012, 0.012, 0.12, 1.23, 12.3, 123."""
+    """Return a number with two or three significant digits: 0.0012, 0.012, 0.12, 1.23, 12.3, 123."""
     if abs(value) < 0.00005:
         return "0"
     places = next((places for places, bound in ((4, 0.01), (3, 0.1), (2, 10), (1, 100)) if abs(value) < bound), 0)
@@ -218,7 +218,7 @@ def columns_that_fit(
         columns: what `make` makes columns of.
         title: the title; "" for none.
         make: makes a table.
-        console: what they are for.
+        console: where they are printed.
     """
     tables = []
     unlimited = console.options.update(width=_UNLIMITED)

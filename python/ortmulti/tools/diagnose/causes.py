@@ -1,4 +1,4 @@
-"""What time may be spent on between the start of a process and its first answers: names, explanations and colours.
+"""Causes of time between the start of a process and its first answers: names, explanations and colours.
 
 Causes of one kind have one of Okabe and Ito's hues, which people with any colour vision tell apart, in steps of
 lightness. Waiting and unexplained time are hatched too. No report depends on colours alone: each names its causes.
@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Cause:
-    """One thing that time is spent on.
+    """One cause of time.
 
     Attributes:
         name: as spans and sums have it.
         title: as tables and pages show it.
-        explanation: one sentence on what happens then.
+        explanation: one sentence on it.
         colour: index into a palette, the same for the same cause everywhere; neighbours in a timeline differ.
     """
 
@@ -150,20 +150,20 @@ def style(cause: str) -> Style:
 
 
 def ordered(causes: Iterable[str]) -> list[str]:
-    """The causes in the vocabulary's order, in which bars are stacked; unknown ones before what is unexplained."""
+    """Return the causes in the order of the bars; unknown ones come before unexplained time."""
     places = {cause: place for place, cause in enumerate(CAUSES)}
     places["unexplained"] = len(places) + 1
     return sorted(causes, key=lambda cause: (places.get(cause, len(CAUSES)), cause))
 
 
 def title(cause: str) -> str:
-    """What a report calls `cause`."""
+    """Return the title of `cause` in reports."""
     known = CAUSES.get(cause)
     return known.title if known else cause
 
 
 def explanation(cause: str) -> str:
-    """What is counted as `cause`; empty for an unknown one."""
+    """Return the explanation of `cause`; empty for an unknown one."""
     known = CAUSES.get(cause)
     return known.explanation if known else ""
 

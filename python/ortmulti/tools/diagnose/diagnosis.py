@@ -1,4 +1,4 @@
-"""A whole diagnosis: its measurements in order, and what remains after Ctrl-C."""
+"""A whole diagnosis: its measurements in order, and its partial result after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -182,10 +182,11 @@ def _measure(bench: Bench, found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _warm_up(bench: Bench) -> str | None:
-    """Run what brings the libraries into the page cache, and the model's entry into the cache of optimized models.
+    """Run starts that bring the libraries into the page cache, and the model's entry into the cache of optimized
+    models.
 
     Returns:
-        What went wrong first, None if nothing.
+        The first error, or None.
     """
     problems = []
     ways = bench.plan.ways
@@ -206,10 +207,9 @@ def _warm_up(bench: Bench) -> str | None:
 
 
 def _traces(bench: Bench) -> None:
-    """Every way on the first device and on all of them, in turns, as often as the plan and its budget say.
+    """Run every way on the first device and on all devices, in turns, within the plan's repetitions and budget.
 
-    Each is traced on both; on all devices it is measured with nothing watching, too, which is what ways are
-    compared by.
+    Each way is traced on both. On all devices it is also measured without recording. These figures compare the ways.
     """
     plan = bench.plan
 
@@ -230,8 +230,11 @@ def _traces(bench: Bench) -> None:
 
 
 def _one_session_each(bench: Bench, order: Sequence[str]) -> None:
-    """Trace on the first device alone: of the way that findings are about and of those that ways are compared with
-    in any case, of the others in a diagnosis that is not quick and while there is time."""
+    """Trace ways on the first device alone.
+
+    The way that findings are about and the ways for comparison are always traced. The others follow while there is
+    time, but not in a quick diagnosis.
+    """
     plan = bench.plan
     if len(bench.devices) == 1:
         return

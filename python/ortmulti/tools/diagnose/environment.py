@@ -1,4 +1,4 @@
-"""What else the machine is doing, and how it is set up: facts that slow a start and that no measurement of it shows."""
+"""The machine's other work and its settings: facts that slow a start, but that its measurements do not show."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WATCHED_SECONDS = 0.2
 
 
 def look(gpus: Sequence[Mapping[str, Any]], root: Path = Path("/")) -> dict[str, Any]:
-    """Look around for a fifth of a second, in which this process does nothing.
+    """Observe the machine for a fifth of a second, in which this process does nothing.
 
     Args:
         gpus: the GPUs of the sessions, each with "device", "uuid" and "pci_bus_id".

@@ -21,7 +21,7 @@ _LEVELS_SECONDS = 4.0
 
 
 def measure_all(bench: Bench, found: Mapping[str, Any]) -> None:
-    """Measure what each way serializes on, and what of the machine's set-up costs time.
+    """Measure what each way waits for, and which of the machine's settings cost time.
 
     Args:
         bench: runs them.
@@ -94,7 +94,7 @@ def floor(bench: Bench, name: str, gpus: list[str], *, only_these: bool = False,
         bench: runs it.
         name: the experiment's.
         gpus: whose contexts.
-        only_these: whether the process sees no other GPU.
+        only_these: whether the process sees only these GPUs.
         held: whether something keeps the driver loaded meanwhile, as persistence mode would.
     """
     environment = {"CUDA_VISIBLE_DEVICES": visible_devices(gpus)} if only_these else {}
@@ -113,7 +113,7 @@ def floor(bench: Bench, name: str, gpus: list[str], *, only_these: bool = False,
 
 
 def visible_devices(gpus: list[str]) -> str:
-    """What CUDA_VISIBLE_DEVICES has to be for a process to see these GPUs alone."""
+    """Return the CUDA_VISIBLE_DEVICES with which a process sees only these GPUs."""
     current = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = [] if current is None else [name.strip() for name in current.split(",")]
     indices = [int(gpu.removeprefix("cuda:")) for gpu in gpus]

@@ -73,7 +73,7 @@ class Measured:
         return self._starts("trace", way, sessions, cache)
 
     def unwatched(self, way: str) -> list[Run]:
-        """Return the starts of a way on all devices beside which nothing was recorded, so that nothing slowed them."""
+        """Return the starts of a way on all devices without recording, which would slow them."""
         verified = [run for run in self._starts("verify", way, None, "warm") if run.get("changed") is False]
         return [*self._starts("plain", way, None, "warm"), *verified]
 

@@ -27,7 +27,7 @@ class DiagnosisPlan:
     Attributes:
         model: an .onnx file.
         devices: one for each session; None: every GPU, or the CPU on a machine without NVIDIA hardware.
-        ways: strategies, see `strategies.names`. Findings say what would be saved of the first one's time.
+        ways: strategies, see `strategies.names`. Findings are about the first one.
         repeat: how often each way is measured at most.
         budget: seconds after which no further repetition begins. Each way is measured once at least.
         quick: one repetition, and experiments that take long are left out.
@@ -53,7 +53,7 @@ class DiagnosisPlan:
     def __post_init__(self) -> None:
         """
         Raises:
-            InvalidArgument: an unknown way, device or setting, or a number that is none.
+            InvalidArgument: an unknown way, device or setting, or a wrong number.
             NoSuchFile: the model does not exist.
         """
         if not self.ways:
@@ -107,10 +107,10 @@ class Bench:
         files: the model's.
         feeds: an .npz file with the inputs.
         cache: a folder for the model's optimized forms alone.
-        progress: called before each measurement with how many are done, about how many there will be, and a text.
+        progress: called before each measurement with the number of finished ones, an estimate of all, and a text.
         check_devices: raises `EndedError` if a device is no longer there.
-        held_open_helps: whether a GPU is without persistence mode, so that the driver is unloaded between processes.
-        runs: what was measured, as the document has it.
+        held_open_helps: whether a GPU has no persistence mode. Then the driver is unloaded between processes.
+        runs: the measured runs of the document.
     """
 
     plan: DiagnosisPlan
@@ -133,7 +133,7 @@ class Bench:
         return time.monotonic() - self.begin
 
     def say(self, text: str) -> None:
-        """Tell how far the diagnosis is, and what comes next."""
+        """Report the progress and the next step."""
         repetitions = 1 if self.plan.quick else 2
         expected = 3 + 3 * repetitions * len(self.plan.ways) + 20 * repetitions
         self.progress(self._done, max(expected, self._done + 1), text)
@@ -169,7 +169,7 @@ class Bench:
             The run; with "error" if it failed.
 
         Raises:
-            EndedError: a device is gone, or what worked before fails again and again.
+            EndedError: a device is gone, or a way that worked before fails repeatedly.
         """
         from ortmulti.tools.diagnose.trace import trace
 
@@ -205,7 +205,7 @@ class Bench:
         counted: bool = True,
         **fields: Any,
     ) -> dict[str, Any]:
-        """Measure something else in a fresh process; its answer is the run's "measured".
+        """Run an experiment in a fresh process; its answer is the run's "measured".
 
         Args:
             name: the experiment's.
@@ -214,7 +214,7 @@ class Bench:
             way, devices: what it is about.
             environment: variables to set besides.
             counted: whether the run becomes part of the document.
-            fields: what else the run shall say.
+            fields: further fields of the run.
 
         Returns:
             The run; with "error" if it failed.
@@ -240,7 +240,7 @@ class Bench:
     def here(
         self, name: str, work: Callable[[], dict[str, Any]], *, way: str, devices: Sequence[str], cache: str
     ) -> dict[str, Any]:
-        """Measure something in this process; otherwise as `experiment`."""
+        """Run an experiment in this process; otherwise as `experiment`."""
         self.say(f"{name}, {way}")
         described = {"experiment": name, "way": way, "devices": list(devices), "cache": cache, "settings": {}}
         return self._keep(described, work, counted=True)

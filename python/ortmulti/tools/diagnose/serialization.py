@@ -1,4 +1,4 @@
-"""How much of a creation each way does one session after the other, and on what; and which way is best."""
+"""The serial part of each way's creation and its causes, and the best way."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _OF_DRIVER = ("cuInit", "context")
 
 
 def serialization(measured: Measured) -> list[dict[str, Any]]:
-    """What each way serializes.
+    """Return the serial part of each way and its causes.
 
     Args:
         measured: the runs.
 
     Returns:
-        For each way on N > 1 devices: "way", "devices" (N), "speedup" over sequential (None where that was not
-        measured), "ideal" (N), "serial" (the share of further sessions' creation that does not overlap, None where it
-        cannot be told), and "on": what it serializes on, "what", "share" (of the creation) and "evidence".
+        For each way on N > 1 devices: "way", "devices" (N), "ideal" (N), and "speedup" over sequential (None if not
+        measured). "serial" is the share of further sessions' creation that does not overlap (None if unknown). "on"
+        lists the causes: "what", "share" (of the creation) and "evidence".
     """
     if measured.sessions < 2:
         return []
@@ -40,13 +40,13 @@ def serialization(measured: Measured) -> list[dict[str, Any]]:
 
 
 def speedup(measured: Measured, way: str) -> float | None:
-    """Return the sequential way's creation over this one's, on all devices."""
+    """Return the sequential way's creation time divided by this one's, on all devices."""
     sequential, own = measured.creation("sequential"), measured.creation(way)
     return sequential / own if sequential and own else None
 
 
 def serial_share(measured: Measured, way: str) -> float | None:
-    """What a further session adds to a creation, over what it adds to the sequential way's; 0 to 1."""
+    """Return the time of a further session, divided by its time in the sequential way; 0 to 1."""
     counts = (1, measured.sessions)
     sequential = [measured.watched_creation("sequential", count) for count in counts]
     own = [measured.watched_creation(way, count) for count in counts]
@@ -61,7 +61,7 @@ def serial_share(measured: Measured, way: str) -> float | None:
 def gil_share(measured: Measured, way: str) -> float | None:
     """Return the share of a session's creation during which no other Python thread could run, by this way's library.
 
-    For as long as the heartbeat waited for a core, the GIL is not blamed.
+    Time in which the heartbeat waited for a core does not count.
     """
     library = "ortmulti" if way in ("native", "shared") else "onnxruntime"
     return median(
@@ -71,7 +71,7 @@ def gil_share(measured: Measured, way: str) -> float | None:
 
 
 def driver_seconds(measured: Measured) -> tuple[float, float | None] | None:
-    """cuInit and the contexts one by one; and what contexts take at once. None without GPUs."""
+    """Return the seconds of cuInit with contexts one by one, and of contexts at once. None without GPUs."""
     one_by_one = measured.experiment("contexts", at_once=False)
     if not one_by_one:
         return None
@@ -163,14 +163,14 @@ _EQUAL = 0.03
 
 
 def prediction(measured: Measured) -> dict[str, Any] | None:
-    """Return the way whose sessions are all created first.
+    """Predict which way has all sessions created first.
 
     Args:
         measured: the runs.
 
     Returns:
-        "best"; "seconds" by way, from when the process could begin until all sessions are created, worker processes'
-        start included; "equal", the ways that may be as fast; "why". None where nothing was measured on all devices.
+        "best"; "seconds" by way until all sessions are created, with the start of worker processes; "equal", the ways
+        that may be as fast; "why". None if nothing was measured on all devices.
     """
     seconds = {way: found for way in measured.ways if (found := measured.creation(way)) is not None}
     if not seconds:

@@ -35,19 +35,18 @@ class _NotPossibleError(Exception):
 
 
 def verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> None:
-    """Verify the findings from the first on until one is confirmed, which is then the first; and the others while the
-    budget lasts.
+    """Verify the findings in order until one is confirmed; it becomes the first. Verify the others while the budget
+    lasts.
 
-    One whose change gains nothing for certain is put behind those that were not tried.
+    A finding whose change gains nothing for certain goes behind those that were not tried.
 
     Args:
-        document: its "findings" are set anew, its "runs" get those that are run, and its "prediction" takes them into
-            account.
+        document: its "findings", "runs" and "prediction" are updated.
         found: what `conclude` returned.
         bench: runs the changes.
 
     Raises:
-        EndedError, KeyboardInterrupt: the document has what is verified by then.
+        EndedError, KeyboardInterrupt: the document has the results so far.
     """
     known = len(bench.runs)
     try:
@@ -87,7 +86,7 @@ def _verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> Non
 
 
 def _verify_others(bench: Bench, left: list[Finding], tried: list[Finding], write: Callable[[], None]) -> None:
-    """Those that come behind the confirmed one, each in its place, until the budget is spent."""
+    """Verify the findings behind the confirmed one, each in its place, until the budget is spent."""
     for finding in [one for one in left if one.recipe is not None]:
         if bench.elapsed() > bench.plan.budget:
             return
@@ -102,13 +101,13 @@ def _verify_others(bench: Bench, left: list[Finding], tried: list[Finding], writ
 
 
 def _verified(bench: Bench, finding: Finding) -> tuple[Finding, bool]:
-    """Return the finding with what came of its change, and whether that was run and gains nothing for certain."""
+    """Return the finding with its verification, and whether its change was run and gains nothing for certain."""
     verified = _run(bench, finding)
     return dataclasses.replace(finding, verified=verified), verified is not None and verified["interval"][0] <= 1
 
 
 def _run(bench: Bench, finding: Finding) -> dict[str, Any] | None:
-    """Return the verification of a finding; None where it could not be run."""
+    """Return the verification of a finding; None if it could not be run."""
     recipe = finding.recipe
     assert recipe is not None
     pairs: list[dict[str, float]] = []
@@ -169,7 +168,7 @@ def _seconds(
 
 @contextlib.contextmanager
 def _models(bench: Bench, recipe: Recipe) -> Iterator[dict[str, Path | None]]:
-    """The models that a recipe needs, made and removed again.
+    """Make the models for a recipe, and remove them at the end.
 
     Raises:
         _NotPossibleError: one cannot be made here.

@@ -1,1 +1,1 @@
-"""What measurements share: fresh processes, devices, page caches, memory, results."""
+"""The common parts of measurements: fresh processes, devices, page caches, memory, results."""

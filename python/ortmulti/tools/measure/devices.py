@@ -1,4 +1,4 @@
-"""From what a user writes to the devices of a comparison."""
+"""Parses the devices that a user names for a comparison."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def parse_devices(text: str) -> tuple[str, ...]:
             on a machine without GPUs is two sessions on the CPU.
 
     Raises:
-        InvalidArgument: `text` is nothing of that.
-        DeviceError: it names a device that is not there.
+        InvalidArgument: `text` has another form.
+        DeviceError: a device does not exist.
     """
     if text.strip() == "all":
         found = tuple(str(device) for device in devices.parse_devices("all"))
@@ -26,11 +26,10 @@ def parse_devices(text: str) -> tuple[str, ...]:
 
 
 def repeated(text: str) -> list[str]:
-    """Return the items of a list of devices, those with a star as often as it says; whether they are devices is not
-    checked.
+    """Return the items of a list of devices, and repeat those with a star. The names are not checked.
 
     Raises:
-        InvalidArgument: what is behind a star is no number.
+        InvalidArgument: a star is not followed by a number.
     """
     names: list[str] = []
     for item in text.split(","):
@@ -45,7 +44,7 @@ def parse_counts(text: str) -> tuple[int, ...]:
     """Return the numbers in a list such as "1,2,4".
 
     Raises:
-        InvalidArgument: there is something else in it, or a number below one.
+        InvalidArgument: an item is not a number, or below one.
     """
     try:
         counts = tuple(int(item) for item in text.split(","))
@@ -61,7 +60,7 @@ def device_sets(available: Sequence[str], counts: Sequence[int] | None) -> tuple
 
     Args:
         available: all of them.
-        counts: numbers of sessions; None means one and all. Of sessions on the CPU alone there can be any number.
+        counts: numbers of sessions; None: one and all. Only sessions on the CPU can have any number.
 
     Raises:
         InvalidArgument: more sessions than devices.

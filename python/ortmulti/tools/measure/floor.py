@@ -11,14 +11,14 @@ from ortmulti import _core
 
 
 def cuda_devices(devices: Sequence[str]) -> list[str]:
-    """Return those of `devices` that are GPUs, each once, in the order in which they are named."""
+    """Return the GPUs among `devices`, each once, in their order."""
     return [device for device in dict.fromkeys(devices) if device.startswith("cuda:")]
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
     """Start the driver and make one context after the other, in a process that opens nothing else.
 
-    Opening libcuda itself, which every use of a GPU needs, comes before the clock starts.
+    libcuda is opened before the clock starts, because every use of a GPU needs it.
 
     Args:
         spec: "devices": the GPUs, in the order of their contexts.

@@ -1,4 +1,4 @@
-"""Runs a function in a fresh Python process and brings back what it returns."""
+"""Runs a function in a fresh Python process and returns its result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MeasurementError(Error):
     """A measurement's process failed.
 
     Attributes:
-        stderr: the end of what the process wrote to its standard output and error.
+        stderr: the end of the process's standard output and error.
     """
 
     def __init__(self, message: str, stderr: str = "") -> None:
@@ -44,17 +44,17 @@ def run(
 ) -> dict[str, Any]:
     """Call ``measure(spec)`` of a module in a fresh process.
 
-    The result travels in a file, so that nothing that a library prints can damage it. The process leads a group of
-    its own, which is ended with it: no child of it outlives this call.
+    The result is passed in a file, so a library's output cannot damage it. The process has its own process group, which
+    is ended with it, so no child outlives this call.
 
     Args:
         module: the module's full name.
-        spec: the argument, which JSON can carry.
+        spec: the argument, as data for JSON.
         timeout: seconds after which the process is killed.
         environment: variables to set, besides this process's own.
 
     Returns:
-        What `measure` returned.
+        The result of `measure`.
 
     Raises:
         MeasurementError: `measure` raised, the process died, or it took longer than `timeout`.
@@ -83,7 +83,7 @@ def run(
 
 
 def answer(measure: Any, import_seconds: float) -> int:
-    """Return the fresh process's side of `run`: reads the request, calls `measure`, writes its answer.
+    """Serve `run` in the fresh process: read the request, call `measure`, write the answer.
 
     Returns:
         The exit status.

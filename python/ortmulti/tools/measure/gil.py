@@ -1,7 +1,7 @@
-"""How long other Python threads stand still while a session is created.
+"""Measures how long other Python threads stand still during the creation of a session.
 
-A heartbeat thread sleeps for a millisecond, again and again, beside the creation. A beat that comes more than the
-interpreter's switch interval late has waited for the GIL (or for a core), and its whole lateness counts.
+A heartbeat thread sleeps for a millisecond, again and again, beside the creation. A beat that is late by more than the
+interpreter's switch interval has waited for the GIL (or for a core). Its whole delay counts.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ BEAT_SECONDS = 0.001
 
 @dataclass(frozen=True)
 class Delay:
-    """The lateness of the beats during a stretch of time, in seconds.
+    """The delays of the beats within a time, in seconds.
 
     Attributes:
-        total: all of it.
-        largest: the latest beat's.
-        for_core: for how long the heartbeat thread could have gone on, and no core was free; 0 where the kernel does
-            not tell.
+        total: the sum.
+        largest: the largest delay.
+        for_core: time in which the heartbeat thread was ready, but no core was free; 0 if the kernel does not say.
     """
 
     total: float
@@ -44,13 +43,13 @@ class Delay:
 
 
 def delay(beats: Sequence[float], begin: float, end: float, tolerance: float) -> Delay:
-    """Return how late the beats were.
+    """Compute the delays of the beats.
 
     Args:
-        beats: when the heartbeat thread came to itself, ascending, seconds; from before `begin` until after `end`.
+        beats: times of the heartbeats, ascending, in seconds; from before `begin` until after `end`.
         begin: when the creation began.
-        end: when it ended. What lies outside the creation does not count.
-        tolerance: lateness up to which a beat counts as being on time, seconds.
+        end: when it ended. Delays outside the creation do not count.
+        tolerance: largest delay of a beat that counts as on time, seconds.
     """
     total = largest = 0.0
     for previous, beat in itertools.pairwise(beats):
@@ -65,7 +64,7 @@ def beside(work: Callable[[], object], tolerance: float | None = None) -> tuple[
     """Call `work` in this thread with the heartbeat beside it.
 
     Args:
-        work: what to call.
+        work: the function to call.
         tolerance: see `delay`; the interpreter's switch interval if None.
 
     Returns:
@@ -106,15 +105,15 @@ def _waited_for_core(thread: threading.Thread) -> float:
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return one measurement, in a process of its own.
+    """Measure once, in a process of its own.
 
     Args:
         spec: "library" (one of `LIBRARIES`), "model" (path), "device" and "threads" (see `SessionSettings`); perhaps
             "settings", further fields of `SessionSettings`.
 
     Returns:
-        "creation", "delay" and "largest" in seconds, and the shares of the latter two in the creation; and "for_core",
-        the seconds for which the heartbeat waited for a core, most of which the delay holds too.
+        "creation", "delay" and "largest" in seconds, and the shares of the latter two in the creation. "for_core":
+        seconds in which the heartbeat waited for a core; most of them are also part of the delay.
     """
     settings = SessionSettings(**{**spec.get("settings", {}), "intra_op_num_threads": spec["threads"]})
     create, release = _creator(spec["library"], Path(spec["model"]), spec["device"], settings)

@@ -1,4 +1,4 @@
-"""Memory of a measured process with its children, and of the GPUs."""
+"""Memory of a measured process with its children, and of GPUs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class ProcessMemory:
     """Bytes of a process and all its descendants together.
 
     Attributes:
-        peak_rss: the sum of the processes' own peaks (VmHWM). A page that several of them map, of a library or of the
-            page cache, counts once for each; the peaks need not have been at the same moment. So it is an upper
-            bound where there are several processes, and exact for one.
-        pss: the sum of their proportional set sizes now, where a shared page counts once altogether.
-        processes: how many they are.
+        peak_rss: the sum of the processes' own peaks (VmHWM). Shared pages of libraries and the page cache count once
+            for each process, and the peaks may be at different moments. So it is exact for one process, and an upper
+            bound for several.
+        pss: the sum of their present proportional set sizes; a shared page counts once in all.
+        processes: number of processes.
     """
 
     peak_rss: int
@@ -67,8 +67,8 @@ def _kilobytes(file: Path, key: str) -> int:
 def gpu_memory_used() -> dict[str, int]:
     """Return bytes in use on each GPU that NVML sees, by UUID ("GPU-..."); empty without NVML.
 
-    NVML is closed again at once: on a machine without persistence mode an open one would keep the driver loaded and so
-    shorten the start of CUDA that is being measured.
+    NVML is closed again at once. Without persistence mode an open one would keep the driver loaded, and the measured
+    start of CUDA would be shorter.
     """
     nvml = Nvml.open()
     if nvml is None:
@@ -80,12 +80,12 @@ def gpu_memory_used() -> dict[str, int]:
 def gpu_memory_growth(before: dict[str, int], after: dict[str, int], devices: Sequence[str]) -> dict[str, int]:
     """By how many bytes the memory in use has grown on each CUDA device among `devices`, contexts included.
 
-    CUDA numbers the devices its own way (CUDA_VISIBLE_DEVICES, fastest first), so that NVML's are found by UUID. To
-    ask CUDA for the UUIDs starts it, therefore call this after everything else has been measured.
+    CUDA numbers the devices differently (CUDA_VISIBLE_DEVICES, fastest first), so NVML's are found by UUID. Reading the
+    UUIDs starts CUDA: call this after all other measurements.
 
     Args:
-        before: what `gpu_memory_used` said before the sessions were created.
-        after: what it said afterwards.
+        before: result of `gpu_memory_used` before the sessions were created.
+        after: its result afterwards.
         devices: the sessions' devices.
     """
     wanted = {device for device in devices if device.startswith("cuda:")}

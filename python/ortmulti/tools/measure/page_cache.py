@@ -1,4 +1,4 @@
-"""The page cache under a model: which files it has, how much of them is resident, and putting it in or out."""
+"""The page cache of a model: its files, their resident share, and how to fill or empty it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _READINGS = 5
 def external_files(model: Path) -> tuple[Path, ...]:
     """Return the files beside `model` that hold its external data, sorted by name.
 
-    Reads the protobuf alone, not the weights.
+    Only the protobuf is read, not the weights.
 
     Raises:
         NoSuchFile: the model, or a file that it names, does not exist.
-        InvalidProtobuf: the file holds no ONNX model.
+        InvalidProtobuf: the file is not an ONNX model.
         Fail: the model names a file outside of its folder.
     """
     identity = FileIdentity.of(str(model))
@@ -41,7 +41,7 @@ def external_files(model: Path) -> tuple[Path, ...]:
 def resident_share(files: Iterable[Path]) -> float:
     """Return the share of the files' pages that lie in the page cache, 0 to 1; 1 for files without bytes.
 
-    Linux tells the truth only to a file's owner and to who may write to it; to others every page looks resident.
+    Linux shows this only to users who own the file or may write to it; for others every page looks resident.
     """
     resident = pages = 0
     for file in files:
@@ -71,7 +71,7 @@ def _page_flags(file: Path) -> bytes:
 
 
 def drop(files: Sequence[Path], tolerated_share: float = 0.01) -> float:
-    """Put the files out of the page cache, so that reading them next comes from the disk.
+    """Remove the files from the page cache, so that the next read comes from the disk.
 
     Args:
         files: the files; they must not be mapped by a running process, whose pages would stay.
@@ -81,7 +81,7 @@ def drop(files: Sequence[Path], tolerated_share: float = 0.01) -> float:
         The share that is still resident.
 
     Raises:
-        Error: more than `tolerated_share` is.
+        Error: more than `tolerated_share` is still resident.
     """
     for file in files:
         with file.open("rb") as stream:
@@ -98,7 +98,7 @@ def drop(files: Sequence[Path], tolerated_share: float = 0.01) -> float:
 
 
 def read_sequentially(files: Sequence[Path]) -> float:
-    """Return how long `cat` takes to read the files, one after the other; seconds."""
+    """Return the seconds that `cat` takes to read the files, one after the other."""
     begin = time.perf_counter()
     done = subprocess.run(
         ["cat", "--", *map(str, files)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
@@ -110,9 +110,9 @@ def read_sequentially(files: Sequence[Path]) -> float:
 
 
 def warm(files: Sequence[Path]) -> float:
-    """Read those of the files that are not wholly in the page cache. Returns the share that is resident then.
+    """Read the files that are not completely in the page cache. Return the resident share after that.
 
-    What the kernel takes meanwhile, as one that reclaims memory ahead of need does, is read again, a few times.
+    Pages that the kernel reclaims meanwhile are read again, a few times.
     """
     buffer = bytearray(_CHUNK_BYTES)
     for _ in range(_READINGS):

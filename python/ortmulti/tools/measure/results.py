@@ -1,4 +1,4 @@
-"""Result files: what they hold, and writing and reading them."""
+"""Result files: their content, and writing and reading them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_BYTES = 1 << 26
 
 
 def model_facts(model: Path, external: Sequence[Path]) -> dict[str, Any]:
-    """What a result says of a model.
+    """Return a model's facts for a result.
 
     Args:
         model: the .onnx file.
@@ -37,17 +37,17 @@ def model_facts(model: Path, external: Sequence[Path]) -> dict[str, Any]:
 
 
 def document(kind: str, **content: Any) -> dict[str, Any]:
-    """Return a result with what belongs to every one of them.
+    """Return a result with the fields that every result has.
 
     Args:
-        kind: what was measured: "create", "gil", "run" or "torch".
+        kind: the kind of measurement: "create", "gil", "run" or "torch".
         content: the fields of that kind.
 
     Returns:
         "schema_version", "kind", "created" (UTC), "command", "machine", "releases" (see
         `ortmulti._runtime.machine.describe`)
-        and `content`. Results are published: of paths in "command", "path" and "model" only the last part is kept, or
-        as many as tell the models apart.
+        and `content`. Results are published: paths in "command", "path" and "model" keep only the last part, or enough
+        parts to distinguish the models.
     """
     description = machine.describe()
     whole = {
@@ -103,11 +103,11 @@ def save(result: dict[str, Any], path: Path) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a result; one of schema version 2 under the names of the current version.
+    """Read a result. Schema version 2 is converted to the names of the current version.
 
     Raises:
-        NoSuchFile: there is no such file, or it cannot be read.
-        InvalidArgument: it is no result, has more than 64 MiB, or is one of a schema that this release does not know.
+        NoSuchFile: the file does not exist or cannot be read.
+        InvalidArgument: it is not a result, has more than 64 MiB, or has a schema that this release does not know.
     """
     try:
         result = read_json(path, _MAX_BYTES)

@@ -1,7 +1,7 @@
 """A model as plain data: nodes, weights and their statistics, without the onnx package and without any bytes.
 
-The models are described in full before anything is written, so that their sizes are known beforehand and a
-model larger than memory never has to be in memory.
+A model is described completely before anything is written. So its size is known in advance, and a model larger than
+memory is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Normal:
 
 @dataclass(frozen=True)
 class Weight:
-    """One initializer: its values are drawn when it is written, or given."""
+    """One initializer. Its values are given, or drawn when it is written."""
 
     name: str
     shape: tuple[int, ...]
@@ -64,7 +64,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Value:
-    """An input, an output or a value between; a dimension given by name is dynamic."""
+    """An input, an output or an intermediate value. A dimension with a name is dynamic."""
 
     name: str
     dtype: np.dtype[Any]
@@ -94,7 +94,7 @@ class Graph:
         self.outputs.append(Value(name, np.dtype(dtype), shape))
 
     def declare(self, name: str, dtype: type[np.generic], shape: tuple[int | str, ...]) -> None:
-        """State the shape of a value between nodes, where ONNX's inference does not find it."""
+        """Declare the shape of an intermediate value that ONNX's inference does not find."""
         self.values.append(Value(name, np.dtype(dtype), shape))
 
     def weight(
@@ -108,7 +108,7 @@ class Graph:
         return name
 
     def node(self, op: str, *inputs: str, name: str, output: str | None = None, **attributes: Any) -> str:
-        """Add a node with one output, which is called as the node is unless `output` names it."""
+        """Add a node with one output. The output has the node's name, or `output`."""
         result = output or f"{name}/output"
         self.nodes.append(Node(op, name, inputs, (result,), attributes))
         return result

@@ -21,7 +21,7 @@ SCALED_TILES = 3
 
 
 class NormalSource:
-    """Normal values that depend on the seed and the tensor's name only, not on the order of asking."""
+    """Normal values that depend only on the seed and the tensor's name, not on the order of calls."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -69,8 +69,8 @@ def serialize(graph: Graph, data_name: str, source: NormalSource) -> bytes:
 
     Args:
         graph: The model.
-        data_name: Name of the file beside it that holds, or will hold, the external weights.
-        source: Where the values of the weights inside the file come from.
+        data_name: Name of the file of the external weights, beside the model.
+        source: Source of the weights' values inside the file.
 
     Returns:
         The serialized model.

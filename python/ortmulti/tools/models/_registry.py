@@ -26,7 +26,7 @@ class Model:
     """A model that can be made.
 
     Attributes:
-        name: What `make` knows it by.
+        name: Its name for `make`.
         summary: One line about it.
         options: The options that it takes, with their defaults.
     """
@@ -39,15 +39,12 @@ class Model:
 
 @dataclass(frozen=True)
 class Description:
-    """What `make` would write.
+    """The files that `make` would write.
 
-    Attributes:
-        name: The model's name.
-        stem: Its files' names without suffixes: the model's name and every option that is not the default.
-        options: All options, defaults filled in.
-        weights: Shape of every initializer by its name, in the file's order.
-        weight_bytes: Bytes of all weights.
-        data_bytes: Size in bytes of the external data file; 0 where the weights are in the .onnx file.
+    Attributes: name: The model's name. stem: Its files' names without suffixes: the model's name and every option that
+    is not the default. options: All options, defaults filled in. weights: Shape of every initializer by its name, in
+    the file's order. weight_bytes: Bytes of all weights. data_bytes: Size in bytes of the external data file; 0 where
+    the weights are in the .onnx file.
     """
 
     name: str
@@ -92,10 +89,10 @@ def make(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Path:
-    """Make a model with random weights, unless the directory already has the same one, whole.
+    """Make a model with random weights, unless the directory already has the complete model.
 
-    Files appear under their names only when they are complete. Logs to "ortmulti.tools.models" whether the model was
-    written or reused; `find` tells beforehand.
+    Files appear under their names only when they are complete. The logger "ortmulti.tools.models" says whether the
+    model was written or reused; `find` says so in advance.
 
     Args:
         name: One of `MODELS`.
@@ -133,7 +130,7 @@ def find(
     megabytes: int | None = None,
     seed: int = 0,
 ) -> Path | None:
-    """Return the path that `make` would return without writing anything, or None where it would write.
+    """Return the path of an existing model, or None if `make` would write it.
 
     Args and errors are those of `make`.
     """
@@ -148,7 +145,7 @@ def describe(
     megabytes: int | None = None,
     seed: int = 0,
 ) -> Description:
-    """What `make` would write, without writing it and without the onnx package. Args and errors are those of `make`."""
+    """Describe the files that `make` would write, without the onnx package. Args and errors are those of `make`."""
     plan = _plan(name, layers=layers, precision=precision, megabytes=megabytes, seed=seed)
     return Description(
         name=name,

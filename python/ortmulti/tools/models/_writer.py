@@ -32,8 +32,8 @@ class _Partial(NamedTuple):
 class NewFiles:
     """Files written under temporary names, which take their own names together when all are complete.
 
-    On an error or an interrupt none of them stays. What a killed process left behind is removed by the next one
-    that writes the same files: a lock tells the files of the living from those of the dead.
+    After an error or an interrupt none of them stays. The next process that writes the same files removes those of a
+    killed process: a running process holds a lock on its files.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -66,10 +66,10 @@ class NewFiles:
             self._partials.pop()
 
     def commit(self) -> None:
-        """Give the files their names, in the order of their creation, replacing files of these names.
+        """Rename the files to their own names, in the order of their creation.
 
-        The replaced files are removed in the opposite order first, so that the last one, if it is there, always
-        belongs to the others.
+        Existing files are first removed in the opposite order. So the last file, if it exists, always belongs to the
+        others.
         """
         for partial in self._partials:
             partial.file.flush()
@@ -107,7 +107,7 @@ _log = logging.getLogger("ortmulti.tools.models")
 
 
 class WriteError(Error, OSError):
-    """A model could not be written; `errno` says why, as in any OSError. Nothing of the model was left behind."""
+    """A model could not be written; `errno` has the reason, as in any OSError. None of its files is left."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
@@ -119,7 +119,7 @@ def model_path(directory: Path, stem: str) -> Path:
 
 
 def find_complete(directory: Path, stem: str, parameters: dict[str, Any], data_bytes: int) -> Path | None:
-    """Return the model's path if it is there, whole, and made with these parameters."""
+    """Return the model's path if it exists, is complete, and was made with these parameters."""
     try:
         record = json.loads((directory / f"{stem}.json").read_text())
         files: dict[str, int] = record["files"]
@@ -149,7 +149,7 @@ def write(
         stem: The files' names without their suffixes.
         parameters: What the model was made from; kept in the .json file.
         seed: Of the weights' values.
-        progress: Told about every few megabytes.
+        progress: Called every few megabytes.
 
     Returns:
         Path of the .onnx file.

@@ -39,7 +39,7 @@ def build(layers: int = LAYERS, precision: str = "fp16", dimensions: Dimensions 
     Runtime has for the CPU and for CUDA.
 
     On the CPU ONNX Runtime computes fp16 as fp32. Newer releases (1.31) convert the weights when the session is
-    created, which then holds twice the bytes of the model; older ones (1.21) convert them in every run.
+    created; the session then has twice the model's bytes. Older ones (1.21) convert them in every run.
 
     Args:
         layers: Decoder layers; each has 226.5 MB of fp16 weights, the embedding and the head 394 MB together.
@@ -52,7 +52,7 @@ def build(layers: int = LAYERS, precision: str = "fp16", dimensions: Dimensions 
 
 @dataclass(frozen=True)
 class _Shared:
-    """What all layers use and the graph computes once."""
+    """Values that the graph computes once for all layers."""
 
     cos: str
     sin: str
@@ -210,7 +210,7 @@ class _Decoder:
         return graph.node("Mul", value, weight, name=name)
 
     def _matrix(self, name: str, rows: int, columns: int) -> str:
-        """A matrix that keeps the variance of what it multiplies: every layer adds about as much as any other."""
+        """Return a matrix that keeps the variance of its input, so that all layers add about the same amount."""
         return self._graph.weight(name, (rows, columns), self._dtype, std=1 / math.sqrt(rows))
 
 

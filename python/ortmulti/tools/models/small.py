@@ -63,10 +63,10 @@ def build_tiny_kernels() -> Graph:
     """Describe the model.
 
     Input "x": float32 [batch, 64]. Output "y": float32 [batch, 64]. 100 blocks of MatMul, Tanh, Mul and Add, in an
-    order in which ONNX Runtime fuses nothing: it would make one Gemm of a MatMul with an Add behind it.
+    order that ONNX Runtime does not fuse. (A MatMul before an Add would become one Gemm.)
 
-    The matrices are orthogonal, so that 400 steps neither blow up the values nor make all inputs alike; they are the
-    same for every seed, gains and biases are not.
+    The matrices are orthogonal, so after 400 steps values are still bounded and inputs still differ. They are the same
+    for every seed; gains and biases are not.
     """
     generator = np.random.Generator(np.random.SFC64(BLOCKS))
     graph = Graph("tiny-kernels")
@@ -87,7 +87,7 @@ def build_tiny_kernels() -> Graph:
 
 
 def _rotation(generator: np.random.Generator) -> NDArray[np.float32]:
-    """Return a random orthogonal matrix whose bits are the same on every machine, which those of a QR would not be."""
+    """Return a random orthogonal matrix with the same bits on every machine, unlike the result of a QR."""
     hadamard = np.ones((1, 1), np.float32)
     while len(hadamard) < WIDTH:
         hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])

@@ -1,7 +1,7 @@
 """Conclusions from the runs of a diagnosis: rules give findings, and the one whose change would save most comes first.
 
-Each rule takes the runs and gives a finding or none. Rules know nothing of each other: two may find the same seconds,
-and only running the changes tells which of them can be saved.
+Each rule takes the runs and gives a finding or none. Rules are independent. Two may find the same seconds, and only
+runs of the changes show which can be saved.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ def find(measured: Measured, prediction: Mapping[str, Any] | None) -> list[Findi
         prediction: see `ortmulti.tools.diagnose.serialization`.
 
     Returns:
-        The findings that are worth a change, the one that would save most first; then what is worth knowing, whose
-        seconds are unknown.
+        The findings that are worth a change, the largest saving first. Then findings without known seconds.
     """
     usual = measured.usual
     if usual is None or prediction is None:
@@ -48,7 +47,7 @@ def find(measured: Measured, prediction: Mapping[str, Any] | None) -> list[Findi
 
 
 def nothing(measured: Measured, best: str) -> Finding:
-    """What is said where no change is worth it."""
+    """Return the finding that no change is worth it."""
     from ortmulti.tools.diagnose.measured import devices_text, seconds_text
 
     usual = measured.usual or best
@@ -71,13 +70,13 @@ def nothing(measured: Measured, best: str) -> Finding:
 
 
 def conclude(document: dict[str, Any]) -> list[Finding]:
-    """Fill in what follows from a document's runs, however few they are.
+    """Fill in the conclusions from a document's runs, however few they are.
 
     Args:
         document: of kind "diagnose", with its runs; "serialization", "prediction" and "findings" are set.
 
     Returns:
-        The findings, the one that would save most first, with how each can be verified.
+        The findings, the largest saving first, each with a way to verify it.
     """
     conclude_again(document)
     found = find(Measured(document), document["prediction"])

@@ -1,4 +1,4 @@
-"""What a rule finds: a cause, the time that a change would save, and how to run that change."""
+"""The result of a rule: a cause, the time that a change would save, and how to run this change."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class DriverStart:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A change, to be verified by running what is before it and what is after it in turns.
+    """A change that can be verified: starts before and after it are run in turns.
 
     Attributes:
         before, after: what to run.
-        what: what is compared, in words.
-        until: whether seconds count until the sessions are created, until that without starting worker processes, or
-            until the first answers.
+        what: description of the comparison.
+        until: end of the measured time: all sessions created, the same without the start of worker processes, or the
+            first answers.
     """
 
     before: Start | DriverStart
@@ -69,14 +69,14 @@ class Finding:
     Attributes:
         id: the rule's name.
         title: one sentence with its figures.
-        cause: one of `ortmulti.tools.diagnose.causes.CAUSES`, or what else it is.
-        seconds: that the change would save of a start on all devices; 0 where that is not known.
-        share: of the creation.
-        evidence: where the figures come from, a sentence each.
+        cause: one of `ortmulti.tools.diagnose.causes.CAUSES`, or another text.
+        seconds: saving of a start on all devices; 0 if unknown.
+        share: saving as a share of the creation.
+        evidence: the sources of the figures, a sentence each.
         change: what to do, one sentence.
         command: a command, or a line of Python, that does it.
-        recipe: how to verify it; None where nothing can be run.
-        verified: what came of it, see `verify`.
+        recipe: how to verify it; None if nothing can be run.
+        verified: result of the verification, see `verify`.
     """
 
     id: str

@@ -62,7 +62,7 @@ def optimization(measured: Measured, best: str) -> Finding | None:
 
 
 def _by_level(measured: Measured) -> list[str]:
-    """What creation takes at each level, of the experiment that compares them."""
+    """Return the seconds of a creation at each level, from the experiment that compares them."""
     found = measured.experiment("levels")
     medians = {
         level: median(seconds for levels in found for seconds in levels.get(level, ()))
@@ -122,7 +122,7 @@ def _files(measured: Measured) -> list[str]:
 
 
 def _copying(measured: Measured) -> str:
-    """What copies the model into memory, files in folders below the model's into such folders."""
+    """Return commands that copy the model into memory, with the folders below it."""
     facts = measured.document["models"][0]
     model = Path(measured.model)
     external = facts.get("external", ())
@@ -150,7 +150,7 @@ def _disk_rate(measured: Measured) -> list[str]:
 
 
 def cold(measured: Measured, _best: str) -> Finding | None:
-    """Return the first start after the model left the page cache."""
+    """The first start after the model left the page cache takes longer."""
     usual = measured.document["settings"]["ways"][0]
     warm, from_disk = measured.watched_creation(usual, 1), measured.watched_creation(usual, 1, "cold")
     if not warm or not from_disk:
@@ -179,7 +179,7 @@ def cold(measured: Measured, _best: str) -> Finding | None:
 
 
 def waiting(measured: Measured, best: str) -> Finding | None:
-    """Return a thread sleeps inside creation, and nothing known explains for what."""
+    """A thread sleeps inside a creation, and no known cause explains it."""
     usual = measured.usual
     run = measured.typical(usual) if usual else None
     creation = measured.creation(usual) if usual else None

@@ -52,7 +52,7 @@ def persistence(measured: Measured, _best: str) -> Finding | None:
 
 
 def visible(measured: Measured, _best: str) -> Finding | None:
-    """Return the driver looks at every GPU that a process sees."""
+    """The driver initializes every GPU that a process sees."""
     count = measured.document["settings"].get("visible_gpus") or 0
     gpus, driver = _gpus(measured), driver_seconds(measured)
     alone = median(found["driver_floor"] for found in measured.experiment("visible"))
@@ -75,7 +75,7 @@ def visible(measured: Measured, _best: str) -> Finding | None:
 
 
 def start(measured: Measured, best: str) -> Finding | None:
-    """Return the driver's start comes before everything else on a GPU, and can be done while modules are imported."""
+    """The driver's start comes before all other work on a GPU. It can run while modules are imported."""
     usual, driver = measured.usual, driver_seconds(measured)
     if usual is None or driver is None or usual == "shared":
         return None
@@ -155,7 +155,7 @@ def busy_cores(measured: Measured, _best: str) -> Finding | None:
 
 
 def governor(measured: Measured, _best: str) -> Finding | None:
-    """Return the kernel keeps the CPU's clock low."""
+    """The kernel keeps the CPU's clock low."""
     name = measured.document["environment"].get("governor")
     if name not in _SLOW_GOVERNORS:
         return None
@@ -188,7 +188,7 @@ def other_gpu_processes(measured: Measured, _best: str) -> Finding | None:
 
 
 def clocks(measured: Measured, _best: str) -> Finding | None:
-    """Return a GPU's clock is held down."""
+    """A GPU's clock is held down."""
     slow: dict[str, str] = {}
     for gpu in measured.document["environment"].get("gpus", ()):
         limit, highest = gpu["clock_limit"], gpu["clock_max"]

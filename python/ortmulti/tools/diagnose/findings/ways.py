@@ -16,7 +16,7 @@ _BETTER = 0.8
 
 
 def strategy(measured: Measured, best: str) -> Finding | None:
-    """Another way is faster: because of the GIL, or of what else the usual one serializes."""
+    """Another way is faster, because of the GIL or another bottleneck of the usual way."""
     usual = measured.usual
     if usual is None or usual == best:
         return None
@@ -91,7 +91,7 @@ def _command(measured: Measured, best: str) -> str:
 
 
 def processes(measured: Measured, best: str) -> Finding | None:
-    """Worker processes cost their start: alone worth saving where they are used, or would be the best way without."""
+    """The start of worker processes costs time. It matters if they are used, or would otherwise be the best way."""
     creation, least = measured.creation("processes"), measured.creation(best)
     if creation is None or least is None:
         return None

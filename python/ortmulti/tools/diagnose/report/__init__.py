@@ -1,6 +1,6 @@
 """Reports of a diagnosis: in the terminal, as a page and as a plot.
 
-A diagnosis that was written as a file is read again and checked here, so that its report is never half a report.
+A diagnosis from a file is checked here, so a report is never incomplete.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def load_document(path: Path) -> dict[str, Any]:
 
     Raises:
         NoSuchFile: there is no such file.
-        InvalidArgument: it is no diagnosis, one of another schema version, or a field is missing or not of its type.
+        InvalidArgument: it is not a diagnosis, has another schema version, or a field is missing or has another type.
     """
     document = results.load(path)
     if document.get("kind") != "diagnose":
@@ -117,7 +117,7 @@ def load_document(path: Path) -> dict[str, Any]:
 
 
 def check_document(document: Mapping[str, Any]) -> None:
-    """Look at every field that the reports read.
+    """Check every field that the reports read.
 
     Raises:
         InvalidArgument: one is missing or not of its type; the message names it.

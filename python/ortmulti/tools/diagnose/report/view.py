@@ -1,4 +1,4 @@
-"""What all reports of a diagnosis show: which runs stand for which way, and how figures and names are written."""
+"""The common part of all reports: the runs of each way, and the form of figures and names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Trace:
         way: the strategy.
         devices: one for each session.
         cache: "warm" or "cold".
-        run: of the repetitions, the one whose wall time is the median (the lower one of two).
+        run: the repetition with the median wall time (the lower one of two).
         walls: seconds of every repetition, ascending.
     """
 
@@ -56,7 +56,7 @@ class Trace:
 
     @property
     def own(self) -> float:
-        """The same without what only the measurement needs."""
+        """The same without the time of the measurement itself."""
         return self.wall - float(self.run["causes"].get("measurement", 0))
 
     @property
@@ -72,7 +72,7 @@ class Trace:
 
     @property
     def range(self) -> str:
-        """The shortest and the longest repetition; empty where there is one alone."""
+        """The shortest and the longest repetition; empty for a single one."""
         if len(self.walls) < 2:
             return ""
         return f"{len(self.walls)} runs, {seconds(self.walls[0])} to {seconds(self.walls[-1])}"
@@ -115,7 +115,7 @@ def causes_of(found: Iterable[Trace]) -> list[str]:
 
 
 def failures(document: Json) -> list[str]:
-    """What failed, each once, with the way and the devices."""
+    """Return the failures, each once, with the way and the devices."""
     texts = (
         f"{run['way']} on {devices_text(run['devices'])} ({run['experiment']}): {run['error']}"
         for run in document["runs"]
@@ -170,7 +170,7 @@ def _model_text(model: Json) -> str:
 
 
 def partial_text(document: Json) -> str:
-    """Why the diagnosis is not whole; empty where it is."""
+    """Return the reason why the diagnosis is not complete; empty if it is."""
     reason = document.get("partial")
     if not reason:
         return ""
@@ -209,7 +209,7 @@ def headline(document: Json) -> str:
 
 
 def no_findings_text(document: Json) -> str:
-    """What stands in place of findings where there are none."""
+    """Return the text for a diagnosis without findings."""
     if document.get("partial"):
         return "No findings: the diagnosis ended before they could be drawn."
     return "No findings: nothing that was measured here would make a difference worth a change."
@@ -252,7 +252,7 @@ def count_text(devices: Sequence[str]) -> str:
 
 
 def seconds(value: float) -> str:
-    """Return a duration with three digits that say something, with its unit."""
+    """Return a duration with three significant digits and its unit."""
     if value >= 99.95:
         return f"{value:.0f} s"
     if value >= 0.9995:
@@ -263,7 +263,7 @@ def seconds(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in per cent; what is not nothing is not written as nothing."""
+    """Return a share in per cent; a small share is not rounded to 0."""
     return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 

@@ -43,13 +43,13 @@ def trace(
         way: a strategy: "sequential", "threads", "processes", "native" or "shared".
         devices: "cpu" or "cuda:<index>", one for each session; a device may be named several times.
         settings: the options that every session gets; default `SessionSettings()`.
-        cache: whether the model's files are put into the page cache before, or out of it.
+        cache: "warm": the model's files are read into the page cache before. "cold": they are removed from it.
         feeds: the inputs, or the path of an .npz file, which is opened once and not unpickled; default:
             `ortmulti.tools.models.sample_inputs`.
         timeout: seconds after which the process is ended.
         environment: variables to set for the process, besides this process's own.
-        instrumented: False: no session is watched, which shows what watching costs. There are only the spans outside of
-            sessions then, and no "first_answers".
+        instrumented: False: sessions are not recorded, to show the cost of recording. Then there are only spans outside
+            of sessions, and no "first_answers".
         stop_after: "contexts": only the CUDA driver is started and the devices' contexts are made, one after another.
         experiment: the run's "experiment".
         identifier: the run's "id"; default: made of the experiment, the way, the devices and the cache.
@@ -57,14 +57,14 @@ def trace(
     Returns:
         A run: "id", "experiment", "way", "devices", "cache", "settings", "instrumented", "wall", "ready",
         "first_answers", "spans", "causes", "explained", "onnxruntime" and, if it failed, "error". Times are seconds
-        since the process was started. "causes" adds up to "wall", which of a failed run ends with its failure; its
-        spans are those that there were until then. "ready" is missing where it did not come to that.
+        since the process was started. "causes" adds up to "wall". A failed run ends with its failure, and has the spans
+        so far. "ready" is missing if the sessions were never ready.
 
     Raises:
         InvalidArgument: the way or the cache is unknown, there are no devices, or the file of inputs is no .npz file of
             arrays.
         NoSuchFile: the model, a file that it names or the file of inputs does not exist.
-        Error: the model's files could not be put out of the page cache.
+        Error: the model's files could not be removed from the page cache.
     """
     check_name(way)
     if cache not in ("warm", "cold") or not devices:

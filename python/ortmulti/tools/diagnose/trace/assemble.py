@@ -1,4 +1,4 @@
-"""From the records of a process to an element of a diagnosis's "runs": each instant has exactly one cause."""
+"""Makes an element of a diagnosis's "runs" from the records of a process: each instant has exactly one cause."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ortmulti.tools.diagnose.trace.waits import find_waits
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of one thread's time in which one span is the innermost."""
+    """A part of one thread's time in which one span is the innermost."""
 
     start: int
     end: int
@@ -55,7 +55,7 @@ def flatten(spans: Iterable[RawSpan]) -> list[Segment]:
 
 
 class _Lane:
-    """One thread's segments, to be asked what it does at a time."""
+    """One thread's segments, to look up its work at a time."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = segments
@@ -70,7 +70,7 @@ class _Lane:
 
 @dataclass(frozen=True)
 class Window:
-    """A part of the run, and the thread of the session that is the last to be done with it."""
+    """A part of the run, and the thread of the session that finishes it last."""
 
     start: int
     end: int
@@ -81,8 +81,9 @@ class Window:
 def attribute(lanes: dict[int, list[Segment]], windows: Sequence[Window], main_thread: int) -> dict[str, int]:
     """Return nanoseconds of each cause. They add up to the windows' length.
 
-    At each instant it is what the window's thread does. Where that waits for something that other threads do, it is
-    what is done by them, for its device if any; where it does nothing, what the main thread does, or else any thread.
+    At each instant the cause is the work of the window's thread. If this thread waits for other threads, the cause is
+    their work, for its device if any. If it does nothing, the cause is the work of the main thread, or else of any
+    thread.
 
     Args:
         lanes: each thread's segments.
@@ -132,13 +133,13 @@ _SHORTEST_SPAN_NS = 50_000
 
 @dataclass
 class Recording:
-    """What there is of a process that has ended; times in nanoseconds of `time.monotonic_ns`'s clock.
+    """The records of a process that has ended; times in nanoseconds of `time.monotonic_ns`'s clock.
 
     Attributes:
         started: when its parent started it.
-        ended: when it was found to have ended.
+        ended: when its end was noticed.
         pid: its number.
-        events: what it said itself.
+        events: its own events.
         log: the file with its standard output and error.
         realtime_offset: nanoseconds by which the system's clock is ahead.
         threads: the samples of its threads.
@@ -157,7 +158,7 @@ def fill(run: dict[str, Any], recording: Recording) -> None:
     """Add to a run what follows from its recording: "wall", "ready", "first_answers", "spans", "causes", "explained",
     "onnxruntime" (the package's release, None without it).
 
-    A run that failed is traced up to the last thing that it said.
+    A run that failed is traced up to its last event.
     """
     events = recording.events
     answered, ready = events.one("answered").get("time"), events.one("ready").get("time")
@@ -191,7 +192,7 @@ def fill(run: dict[str, Any], recording: Recording) -> None:
 
 
 def _last_sign(recording: Recording) -> int:
-    """When a process that failed did so: as it said itself, or when it ended."""
+    """Return when a process failed: by its own event, or its end."""
     failed: int = recording.events.one("failed").get("time", recording.ended)
     return failed
 

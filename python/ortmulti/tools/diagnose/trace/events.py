@@ -1,6 +1,6 @@
-"""What a traced process says of itself: a file to which it and its workers append lines as things happen.
+"""Events of a traced process: a file to which it and its workers append lines.
 
-A process that dies or is ended leaves what it has written, with the spans that it was in still open.
+The lines of a process that dies stay, with its last spans still open.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any
 
 @dataclass
 class RawSpan:
-    """A stretch of one thread's time, in nanoseconds of `time.monotonic_ns`'s clock.
+    """A part of one thread's time, in nanoseconds of `time.monotonic_ns`'s clock.
 
     Attributes:
-        cause: a name of `causes.CAUSES`; None where the spans inside and the gaps between them tell more.
+        cause: a name of `causes.CAUSES`; None if the inner spans and the gaps between them say more.
         end: None while the span is open.
-        cpu: seconds that the thread was on a CPU, where the process said so.
-        waits_for: the causes of what other threads do meanwhile, where this thread waits for it.
+        cpu: seconds that the thread was on a CPU, if known.
+        waits_for: the causes of other threads' work for which this thread waits.
     """
 
     cause: str | None
@@ -82,7 +82,7 @@ class EventWriter:
 
 @dataclass
 class Events:
-    """What was read back: the spans, and the other lines by their kind, in their order."""
+    """The events read from the file: the spans, and the other lines by their kind, in order."""
 
     spans: list[RawSpan] = field(default_factory=list)
     others: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Events:
 
 
 def read(path: Path) -> Events:
-    """Read what was written so far. A last line that was cut off is left out."""
+    """Read the events so far, without an incomplete last line."""
     events = Events()
     open_spans: dict[tuple[int, int], RawSpan] = {}
     for line in path.read_text().splitlines() if path.exists() else ():

@@ -33,7 +33,7 @@ with open(sys.argv[1]) as file:
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that has ended: what was recorded, and what went wrong (None: nothing)."""
+    """A process that has ended: its records, and its error (None: no error)."""
 
     recording: Recording
     problem: str | None
@@ -42,7 +42,7 @@ class Ended:
 def launch(
     spec: dict[str, Any], folder: Path, timeout: float, environment: Mapping[str, str], sampled: bool, workers: bool
 ) -> Ended:
-    """Run `traced_process.main` in a fresh process, which leads a group of its own that is ended with it.
+    """Run `traced_process.main` in a fresh process with its own process group, which is ended with it.
 
     Args:
         spec: see there, without "events" and "profiles".

@@ -24,17 +24,17 @@ Span = Callable[[str, str, str], AbstractContextManager[None]]
 
 
 class Driver:
-    """cuInit and the devices' primary contexts, each once in this process; what is made stays.
+    """cuInit and the devices' primary contexts, each made once in this process and kept.
 
-    ONNX Runtime's CUDA provider starts both through CUDA's runtime library at the same place, and finds them there.
+    ONNX Runtime's CUDA provider would start both at the same place, and finds them ready.
     """
 
     def __init__(self, span: Span, hold_gil: bool) -> None:
         """
         Args:
             span: makes the spans.
-            hold_gil: whether other Python threads have to wait meanwhile, as they do in releases of onnxruntime that
-                hold the GIL while they create a session.
+            hold_gil: whether other Python threads wait meanwhile, as with releases of onnxruntime that hold the GIL
+                during a creation.
         """
         self._span = span
         self._library_type = ctypes.PyDLL if hold_gil else ctypes.CDLL
@@ -83,7 +83,7 @@ _FIRST_WITHOUT_GIL = (1, 31)
 
 
 class Observer(SessionObserver):
-    """Writes what happens as events, and makes ONNX Runtime say in its log and in profiles what it does."""
+    """Writes events, and makes ONNX Runtime write its steps into its log and profiles."""
 
     def __init__(self, events: EventWriter, devices: Sequence[str], profiles: str, number: int | None = None) -> None:
         """
@@ -91,7 +91,7 @@ class Observer(SessionObserver):
             events: where to write.
             devices: those of all sessions.
             profiles: first part of the profiles' file names.
-            number: the session of this process, where it makes only one of them.
+            number: the session of this process, if it makes only one.
         """
         self._events = events
         self._devices = tuple(devices)
@@ -223,14 +223,14 @@ class _MarkWriter(logging.Handler):
 
 
 def watch_phases(events: EventWriter, current: threading.local, start_driver: Callable[[], None]) -> None:
-    """From now on, onnxruntime's sessions tell when they read the model and when they are initialized.
+    """Make onnxruntime's sessions report when they read the model and when they are initialized.
 
-    What lies between the two is Python's, and may be a wait for the GIL.
+    The time between the two belongs to Python, and may be a wait for the GIL.
 
     Args:
-        events: where they tell it.
+        events: receives the reports.
         current: has the "session" and the "device" of the calling thread.
-        start_driver: called between the two, where a session on a GPU is about to start the driver.
+        start_driver: called between the two, before a session on a GPU starts the driver.
     """
     from onnxruntime.capi import _pybind_state
 

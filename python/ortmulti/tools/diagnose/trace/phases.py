@@ -45,8 +45,7 @@ def core_spans(events: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> l
 
     Args:
         events: the spans as the process wrote them.
-        devices: those of all sessions. Where there are more of a device than spans, the last are handles of the one
-            before them.
+        devices: the devices of all sessions. If a device has more sessions than spans, the last ones are handles.
     """
     left: dict[str, list[int]] = {}
     for number, device in enumerate(devices):
@@ -84,13 +83,13 @@ def core_spans(events: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> l
 
 
 def unfinished_spans(marks: Mapping[int, Sequence[Mark]], devices: Sequence[str], pid: int, end: int) -> list[RawSpan]:
-    """Return the creations of a process that did not come to give its timeline away, from ONNX Runtime's log alone.
+    """Return the creations of a process that ended without a timeline, from ONNX Runtime's log alone.
 
     Args:
         marks: those of each thread.
-        devices: those of all sessions, which are taken to have begun in this order.
+        devices: the devices of all sessions, assumed to begin in this order.
         pid: the process.
-        end: until when the creations went on.
+        end: the end of the creations.
     """
     begun = sorted((found[0].time, thread) for thread, found in marks.items())
     return [
@@ -147,7 +146,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a creation: a cause, what it is called, and from when until when, on the marks' clock."""
+    """A part of a creation: its cause and name, its begin and end on the marks' clock."""
 
     cause: str
     name: str
@@ -156,7 +155,7 @@ class Phase:
 
 
 def read_log(path: Path, realtime_offset: int) -> dict[int, list[Mark]]:
-    """Return the marks of each session in what onnxruntime wrote to the standard error.
+    """Return the marks of each session from onnxruntime's standard error.
 
     Args:
         path: the file.
@@ -186,10 +185,10 @@ def phases(marks: Sequence[Mark], start: int, end: int, before: str = "set up") 
     """Return the phases of one creation, without gaps from `start` to `end`.
 
     Args:
-        marks: the session's marks in their order; those outside of the creation are left aside.
+        marks: the session's marks in their order; marks outside of the creation are ignored.
         start: when the creation began.
         end: when it ended, or was given up.
-        before: the cause of what comes before the first mark.
+        before: the cause of the time before the first mark.
     """
     found: list[Phase] = []
     inside = [mark for mark in marks if start <= mark.time <= end]
@@ -212,8 +211,9 @@ _Told = tuple[str, str]
 
 
 def _tell(marks: Sequence[Mark]) -> Iterator[tuple[Mark, _Told | None, _Told]]:
-    """Each mark that ends a phase, with the cause and name of that phase (None: as was said before), and of what comes
-    next as far as is known then."""
+    """Yield each mark that ends a phase, with this phase's cause and name (None: as announced before), and the next
+    phase's as far as known.
+    """
     level = "optimization level 1"
     last: _Told = ("set up", "set up")
     transforming = inlined = False

@@ -1,4 +1,4 @@
-"""On which threads of a process the time on the CPUs is spent, sampled from outside: nothing in the process helps."""
+"""Samples the CPU time of a process's threads from outside, without help from the process."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Sample:
 
     Attributes:
         time: of `time.monotonic_ns`'s clock.
-        on_cpu: nanoseconds that it has been on a CPU so far.
-        waited: nanoseconds that it could have run and had no CPU.
-        faults: pages that it had to wait for, from a file, so far.
+        on_cpu: nanoseconds on a CPU so far.
+        waited: nanoseconds in which it was ready but had no CPU.
+        faults: pages of files that it has waited for so far.
         asleep: whether it sleeps now.
-        call: the number of the system call that it sleeps in; -1 where it waits for a page of memory; None: unknown.
-        timed: of a wait for a lock: whether it ends by itself after a time.
+        call: the number of the system call in which it sleeps; -1: it waits for a page of memory; None: unknown.
+        timed: whether a wait for a lock has a timeout.
     """
 
     time: int

@@ -1,4 +1,4 @@
-"""A session's creation and first run as spans of one cause each, from all that was recorded of them."""
+"""A session's creation and first run as spans of one cause each, from all records."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def divide_runs(spans: Sequence[RawSpan], profiles: Mapping[int, Sequence[Run]])
 
 
 def add_sleeps(spans: Sequence[RawSpan], threads: dict[int, ThreadSamples]) -> list[RawSpan]:
-    """The spans with those in which a thread slept that had something to compute, and did not wait for the GIL."""
+    """Add spans in which a thread slept although it had work and did not wait for the GIL."""
     found = list(spans)
     creations = [span for span in spans if span.name in (CREATION, _INITIALIZE)]
     waits = [span for span in spans if span.cause == "wait for the GIL"]

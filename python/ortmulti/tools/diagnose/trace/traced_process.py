@@ -31,11 +31,10 @@ def main(spec: dict[str, Any], steps: Sequence[tuple[int, int]]) -> None:
     """The process's main function.
 
     Args:
-        spec: "way", "model", "devices", "settings" (the fields of `SessionSettings`), "feeds" (path of an .npz file),
-            "events" (path), "profiles" (first part of their file names), "instrumented", "stop_after" ("contexts" or
-            None).
-        steps: the time and the thread's time on the CPU, in ns, at the process's first line, and after the imports of
-            numpy, of ortmulti and of this module.
+        spec: "way", "model", "devices", "settings" (fields of `SessionSettings`), "feeds" (an .npz file), "events" (a
+            path), "profiles" (a prefix of paths), "instrumented", "stop_after" ("contexts" or None).
+        steps: the time and the thread's CPU time in ns: at the process's first line, and after the imports of numpy,
+            ortmulti and this module.
     """
     events = EventWriter(spec["events"])
     # Whoever makes onnxruntime's sessions could do without ortmulti.

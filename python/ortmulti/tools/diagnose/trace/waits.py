@@ -1,4 +1,4 @@
-"""Waits: where a thread slept that should have been on a CPU, and where it waited for the GIL."""
+"""Waits: a thread slept although it had work, or waited for the GIL."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ _FILES, _LOCK, _DRIVER = {
 
 
 def sleeps_for_the_gil(samples: Sequence[Sample]) -> bool:
-    """Return whether a thread, where it sleeps, mostly waits for a lock as CPython does for the GIL: for a few
-    milliseconds, again and again. Waits for a lock of the CUDA driver or of ONNX Runtime have no such end. Unknown
-    counts as yes.
+    """Return whether a thread's sleep is mostly a wait for the GIL.
+
+    CPython waits for its lock with a timeout of a few milliseconds, again and again. Waits for a lock of the CUDA
+    driver or of ONNX Runtime have no timeout. Unknown counts as yes.
     """
     known = [sample for sample in samples if sample.asleep and sample.call is not None]
     return _LOCK is None or 2 * sum(sample.call == _LOCK and sample.timed for sample in known) >= len(known)
 
 
 def split_off_cpu(span: RawSpan, threads: dict[int, ThreadSamples], beside: bool) -> list[RawSpan]:
-    """Return the spans inside of a span in which its thread slept; none where it had a reason to.
+    """Return the parts of a span in which its thread slept without a reason.
 
     Args:
         span: one that has ended.
@@ -78,7 +79,7 @@ def _slept(before: Sample, after: Sample) -> bool:
 
 
 def _reason(stretch: Collection[tuple[Sample, Sample]], beside: bool) -> str | None:
-    """Return the cause; None where the CUDA driver is at work, of which the span itself tells enough."""
+    """Return the cause; None for work of the CUDA driver, which the span itself describes."""
     reading = waiting = driving = 0
     for before, after in stretch:
         reading += after.faults > before.faults or after.call == _PAGE_FAULT or after.call in _FILES
@@ -107,8 +108,8 @@ Time without a free CPU counts as time on one."""
 def find_waits(spans: Sequence[RawSpan], threads: Mapping[int, ThreadSamples]) -> list[RawSpan]:
     """Return the waits for the GIL of Python threads that create sessions.
 
-    A thread waits where it is between two calls of ONNX Runtime, which takes microseconds, while another one is inside
-    of such a call; and where it is hardly on a CPU at the end of a call that has let go of the GIL.
+    A thread is between two calls of ONNX Runtime for microseconds only. It waits if it stays there while another thread
+    is inside of such a call. It also waits if it is hardly on a CPU at the end of a call that has released the GIL.
 
     Args:
         spans: all of a process, which have ended.
@@ -147,7 +148,7 @@ def _between(
 
 
 def _at_end(call: RawSpan, others: Sequence[RawSpan], samples: ThreadSamples | None) -> list[RawSpan]:
-    """Return the end of a call, from where its thread is hardly on a CPU any more."""
+    """Return the last part of a call, in which its thread is hardly on a CPU."""
     assert call.end is not None
     inside = [] if samples is None else [sample for sample in samples.samples if call.start <= sample.time <= call.end]
     if not inside:

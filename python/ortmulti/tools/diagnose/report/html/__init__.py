@@ -26,7 +26,7 @@ _LONGEST_SPANS = 15
 
 
 def header(document: Json) -> str:
-    """What was diagnosed, where, with what, and the answer in a sentence."""
+    """Return the models, the machine, the releases, and the answer in a sentence."""
     releases = document["releases"]
     facts = [machine_text(document["machine"])]
     facts += [f"{name} {releases[name]}" for name in ("onnxruntime", "ortmulti") if releases.get(name)]
@@ -82,7 +82,7 @@ def _tiles(document: Json) -> str:
 
 
 def findings(document: Json) -> str:
-    """What would make a difference, the largest first."""
+    """Return the findings, the largest saving first."""
     parts = ["<h2>Findings</h2>"]
     if not document["findings"]:
         parts.append(f'<p class="empty">{escape(view.no_findings_text(document))}</p>')
@@ -216,7 +216,7 @@ def table(head: str, rows: Iterable[str], foot: str, label: str) -> str:
 
 
 def timeline(shown: Json | None) -> str:
-    """Return the place where the script draws, and the longest spans of one run as a table."""
+    """Return the place for the script's drawing, and the longest spans of one run as a table."""
     if shown is None:
         return '<h2>Timeline</h2><p class="empty">No run has a timeline.</p>'
     spans = sorted(shown["spans"], key=lambda span: span["start"] - span["end"])[:_LONGEST_SPANS]
@@ -244,7 +244,7 @@ def _span_row(span: Json) -> str:
 
 
 def serialization(document: Json) -> str:
-    """What keeps each way from being as many times as fast as there are devices."""
+    """Return the causes that keep each way from a perfect speedup."""
     parts = ["<h2>What each way serializes on</h2>"]
     if not document.get("serialization"):
         return parts[0] + '<p class="empty">It was not measured.</p>'
@@ -364,7 +364,7 @@ def _page(document: Mapping[str, Any]) -> str:
 
 
 def _causes(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the script has to know of each cause, in their order."""
+    """Return the data of each cause for the script, in order."""
     names = {span["cause"] for run in document["runs"] for span in run.get("spans") or ()}
     names.update(cause for run in document["runs"] for cause in run.get("causes") or ())
     return [
@@ -385,7 +385,7 @@ def _read(name: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """Return JSON that is nowhere the end of its element, nor a comment."""
+    """Return Return JSON that cannot end its element or begin a comment."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
