@@ -18,16 +18,16 @@ NANOSECONDS = 1_000_000_000
 
 @dataclass(frozen=True)
 class Load:
-    """One way of asking.
+    """One kind of load.
 
     Attributes:
-        kind: "closed": there are always as many requests in flight; "open": they arrive whether or not those before
-            were answered.
-        in_flight: of a closed loop: requests in flight for each session.
-        rate: of an open loop: requests a second or, if `relative`, the part of what the closed loop of the same case
-            and round answered.
-        relative: what `rate` is.
-        arrivals: of an open loop: "poisson": independent of each other; "constant": at equal distances.
+        kind: "closed": a constant number of requests is in flight. "open": requests arrive independently of earlier
+            answers.
+        in_flight: for a closed loop: requests in flight for each session.
+        rate: for an open loop: requests per second; if `relative`, a share of the closed loop's rate in the same case
+            and round.
+        relative: whether `rate` is a share.
+        arrivals: for an open loop: "poisson": independent of each other; "constant": at equal distances.
     """
 
     kind: Literal["closed", "open"]
@@ -38,13 +38,13 @@ class Load:
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """The name in tables."""
         if self.kind == "closed":
             return f"closed, {self.in_flight} a session"
         return f"open, {self.rate:g}x" if self.relative else f"open, {self.rate:g}/s"
 
     def at(self, capacity: float) -> Load:
-        """Return the same with requests a second, where `capacity` is what the closed loop answered."""
+        """Return the same load in requests per second; `capacity` is the closed loop's rate."""
         if not self.relative:
             return self
         return Load("open", rate=self.rate * capacity, arrivals=self.arrivals)
@@ -58,7 +58,7 @@ def closed(in_flight: int = 4) -> Load:
     """Return a closed loop.
 
     Raises:
-        InvalidArgument: nothing would be in flight.
+        InvalidArgument: no request would be in flight.
     """
     if in_flight < 1:
         raise InvalidArgument(f"a closed loop has at least one request in flight, not {in_flight}")
@@ -70,7 +70,7 @@ def parse_rate(text: str, arrivals: str = "poisson") -> Load:
     answered.
 
     Raises:
-        InvalidArgument: it means none, or `arrivals` is not one of `ARRIVALS`.
+        InvalidArgument: the text is not a rate, or `arrivals` is not one of `ARRIVALS`.
     """
     if arrivals not in ARRIVALS:
         raise InvalidArgument(f"arrivals are {' or '.join(ARRIVALS)}, not {arrivals!r}")
@@ -110,14 +110,14 @@ _SYNTAX = "a backend (core, threads or processes), then any of +graph, +sessions
 
 @dataclass(frozen=True)
 class Variant:
-    """What a pool is loaded with.
+    """The configuration of a pool.
 
     Attributes:
         name: as the user wrote it.
         backend: one of `BACKENDS`.
         cuda_graph: whether runs are captured as CUDA graphs.
         sessions: sessions on each device.
-        in_flight: requests that a session prepares and runs at once; None leaves the pool's default.
+        in_flight: requests that a session handles at the same time; None: the pool's default.
     """
 
     name: str
@@ -127,7 +127,7 @@ class Variant:
     in_flight: int | None = None
 
     def load_arguments(self) -> dict[str, Any]:
-        """Arguments of `ortmulti.load`; what is its default is left out."""
+        """Arguments of `ortmulti.load`, without those that have its default."""
         arguments: dict[str, Any] = {}
         if self.backend != "core":
             arguments["backend"] = self.backend
@@ -142,7 +142,7 @@ def parse_variant(text: str) -> Variant:
     """Return the variant that `text` names: "threads", "core+graph", "core+sessions=2+in_flight=1".
 
     Raises:
-        InvalidArgument: it names none.
+        InvalidArgument: the text is not a variant.
     """
     name = text.strip()
     backend, *parts = name.split("+")

@@ -1,4 +1,4 @@
-"""Clients of a pool: closed and open loops, and the latencies that follow from their requests."""
+"""Clients of a pool: closed and open loops, and the latencies of their requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the smallest of the ascending values that at least `share` of them do not exceed."""
+    """Return the smallest of the ascending values that at least the part `share` of them does not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
@@ -38,7 +38,7 @@ class Arrival:
     """One request of an open loop, in nanoseconds of one clock.
 
     Attributes:
-        intended: when it was to be asked for.
+        intended: its planned time.
         sent: when it was.
         done: when it was answered; None if it was not, until `closed_loop` or `open_loop` is called.
     """
@@ -49,11 +49,11 @@ class Arrival:
 
 
 def closed_loop(answers: Iterable[tuple[int, int]], begin: int, end: int) -> dict[str, Any]:
-    """What a closed loop did within a stretch of time, whose ends fall anywhere into its requests.
+    """Summarize a closed loop within a time window. The window's ends may lie within requests.
 
     Args:
         answers: (asked, answered) of each request, in nanoseconds.
-        begin, end: the stretch; requests that were answered within it count.
+        begin, end: the window; requests that were answered within it count.
 
     Returns:
         "requests", "throughput" (answers a second) and "latency" (`summarize`).
@@ -67,20 +67,20 @@ def closed_loop(answers: Iterable[tuple[int, int]], begin: int, end: int) -> dic
 
 
 def open_loop(arrivals: Iterable[Arrival], begin: int, end: int, now: int) -> dict[str, Any]:
-    """What an open loop did within a stretch of time.
+    """Summarize an open loop within a time window.
 
-    Latency begins when a request was to be asked for. So a request that waited because the ones before it were slow,
-    or because whoever asks was late, has waited: leaving that out is what is called coordinated omission.
+    Latency begins at a request's planned time. So it includes waits behind slow requests and delays of the client. To
+    leave them out would be coordinated omission.
 
     Args:
         arrivals: all requests of the loop.
-        begin, end: the stretch, in nanoseconds. Those that were to be asked for within it are offered and have a
-            latency; those that were answered within it are achieved.
-        now: until when unanswered requests have waited; that is their latency, which is too low.
+        begin, end: the window, in nanoseconds. Requests planned within it are offered and have a latency; requests
+            answered within it are achieved.
+        now: the present time, for the latency of unanswered requests (a lower bound).
 
     Returns:
         "requests" and "offered" (a second), "throughput" (answers a second), "unanswered", "latency" (`summarize`),
-        and "lag" (`summarize`): how late requests were asked for.
+        and "lag" (`summarize`): how late requests were sent.
     """
     everything = list(arrivals)
     offered = [one for one in everything if begin <= one.intended < end]
@@ -100,7 +100,7 @@ _NAP_SECONDS = 0.05
 
 
 class ClosedLoop(Closing):
-    """Threads that ask and ask again, until it is closed. Usable as a context manager.
+    """Threads that send requests one after another until the loop is closed. A context manager.
 
     Attributes:
         answers: (asked, answered) of each request, in nanoseconds of `time.perf_counter_ns`, by client.
@@ -110,7 +110,7 @@ class ClosedLoop(Closing):
     def __init__(self, asks: Sequence[Callable[[], Any]]) -> None:
         """
         Args:
-            asks: what each client calls, again and again; it returns the answer.
+            asks: a function for each client, called again and again; it returns the answer.
         """
         self.answers: list[list[tuple[int, int]]] = [[] for _ in asks]
         self.last: list[Any] = [None] * len(asks)
@@ -136,10 +136,10 @@ class ClosedLoop(Closing):
             self._stop.set()
 
     def go_on(self, seconds: float) -> tuple[int, int]:
-        """Let the clients ask for so long.
+        """Let the clients send requests for so long.
 
         Returns:
-            From when until when, in nanoseconds of `time.perf_counter_ns`.
+            The begin and the end, in nanoseconds of `time.perf_counter_ns`.
 
         Raises:
             What a client's call raised.
@@ -151,7 +151,7 @@ class ClosedLoop(Closing):
         return begin, end
 
     def until_answered(self) -> None:
-        """Wait until each client has an answer. Raises what a client's call raised."""
+        """Wait until each client has an answer. Raises the error of a client's call."""
         while not all(self.answers) and not self._stop.wait(_NAP_SECONDS):
             pass
         self._raise()
@@ -161,7 +161,7 @@ class ClosedLoop(Closing):
             raise self._errors[0]
 
     def close(self) -> None:
-        """Let the clients end with the request that each has in flight. Again: does nothing."""
+        """End the clients after their present requests. A second call does nothing."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -170,13 +170,12 @@ class ClosedLoop(Closing):
 def ask_at(
     submit: Callable[[int], Future[Any]], times: NDArray[np.int64], patience: float
 ) -> tuple[list[Arrival], int, int]:
-    """Ask when it is time, whether or not the requests before were answered.
+    """Send requests at given times, independently of earlier answers.
 
     Args:
         submit: called with a request's number, from 0 on; returns at once.
-        times: when each is to be asked for, in nanoseconds from the call's beginning, ascending.
-        patience: seconds for which answers are waited for after the last request; those that are still missing then
-            are cancelled.
+        times: planned time of each, in nanoseconds from the call's beginning, ascending.
+        patience: seconds to wait for answers after the last request; later requests are cancelled.
 
     Returns:
         The requests; when the call began, and when waiting ended, in nanoseconds of `time.perf_counter_ns`.

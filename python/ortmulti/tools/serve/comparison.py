@@ -29,8 +29,8 @@ _CEILING_WARM_SECONDS = 0.2
 def bench(plan: RunPlan, progress: Callable[[RunProgress], None] | None = None) -> dict[str, Any]:
     """Measure every case of `plan`.
 
-    A measurement that fails becomes part of the result, and the others go on. Ctrl-C ends the measuring, not the call:
-    what was measured by then is returned.
+    A measurement that fails becomes part of the result, and the others go on. Ctrl-C ends the measurements, not the
+    call: it returns the results so far.
 
     Args:
         plan: what to measure.
@@ -41,7 +41,7 @@ def bench(plan: RunPlan, progress: Callable[[RunProgress], None] | None = None) 
 
     Raises:
         NoSuchFile: a model, or a file that it names, does not exist.
-        InvalidProtobuf: a model is none.
+        InvalidProtobuf: a file is not an ONNX model.
     """
     tell = progress or (lambda _: None)
     total = plan.repeat * len(plan.cases())
@@ -93,7 +93,7 @@ def bench(plan: RunPlan, progress: Callable[[RunProgress], None] | None = None) 
 
 
 def failures(document: Mapping[str, Any]) -> list[str]:
-    """What went wrong, one text for each measurement that failed."""
+    """Return the errors, one text for each measurement that failed."""
     return [
         f"{Path(measurement['model']).stem}, batch {measurement['batch']}, {measurement['variant']} on "
         f"{', '.join(measurement['devices'])}, {measurement['load']}: {measurement['error']}"
@@ -150,7 +150,7 @@ def _spec(plan: RunPlan, case: RunCase, feeds: Path, seed: int) -> dict[str, Any
 def _ceilings(
     plan: RunPlan, folder: Path, environment: Mapping[str, str], tell: Callable[[RunCase], None]
 ) -> list[dict[str, Any]]:
-    """Return how many requests a second the clients and each kind of pool manage where the model does nothing."""
+    """Measure the requests per second of the clients and each kind of pool with a model that does nothing."""
     if not plan.ceiling:
         return []
     model = make_model("identity", folder)

@@ -22,15 +22,16 @@ from ortmulti.tools.serve.clients import ClosedLoop, ask_at, closed_loop, open_l
 
 
 class ProcessorTime:
-    """Processor time of this process and of those descendants that run when this is made."""
+    """Processor time of this process and of its present descendants."""
 
     def __init__(self) -> None:
         self._children = [Path("/proc") / str(member) / "stat" for member in process_tree(os.getpid())[1:]]
         self._tick = 1 / os.sysconf("SC_CLK_TCK")
 
     def seconds(self) -> float:
-        """Processor seconds until now, in user and in kernel mode: this process's own exactly, the others' in ticks of
-        10 ms."""
+        """Return processor seconds until now, in user and kernel mode: exact for this process, in ticks of 10 ms for
+        the others.
+        """
         total = time.process_time()
         for stat in self._children:
             with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -49,21 +50,21 @@ class WrongAnswerError(Error):
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
-    """Load a pool, warms it up, asks it, and say what came of it.
+    """Load a pool, warm it up, put load on it, and return the figures.
 
     Args:
-        spec: "model" (path), "devices", "variant" and "load" (the fields of `Variant` and `Load`; its rate is in
-            requests a second), "feeds" (path of an .npz file with one request's inputs), "inputs" and "outputs" ("host"
-            or "device"), "seconds", "warm_seconds", "seed" (of the arrivals), "intra_op_num_threads",
-            "provider_options", "config_entries".
+        spec: "model" (path), "devices", "variant" and "load" (the fields of `Variant` and `Load`, with a rate in
+            requests per second). "feeds" (an .npz file with one request's inputs), "inputs" and "outputs" ("host" or
+            "device"). "seconds", "warm_seconds", "seed" (of the arrivals), "intra_op_num_threads", "provider_options",
+            "config_entries".
 
     Returns:
-        What `clients.closed_loop` or `clients.open_loop` says; seconds: "window", "load_seconds", "cpu_seconds" of
-        the window, of this process and its children, and "cpu_per_request"; bytes: "peak_rss", "pss", "gpu_memory" (by
-        device); "processes"; "stats": the pool's, by device, from before the warm-up on.
+        The result of `clients.closed_loop` or `clients.open_loop`. Seconds: "window", "load_seconds", "cpu_seconds" (in
+        the window, with children), "cpu_per_request". Bytes: "peak_rss", "pss", "gpu_memory" (by device). "processes".
+        "stats": the pool's by device, with the warm-up.
 
     Raises:
-        WrongAnswerError: an answer is not what the same device's first one was.
+        WrongAnswerError: an answer differs from the same device's first answer.
     """
     feed = read_arrays(spec["feeds"])
     used_before = gpu_memory_used()
@@ -110,7 +111,7 @@ def _load(spec: Mapping[str, Any]) -> ortmulti.Pool:
 
 
 class _Asker:
-    """Asks a pool for the same inputs again and again, where they are."""
+    """Runs a pool on the same inputs again and again, on their device."""
 
     def __init__(self, pool: ortmulti.Pool, feed: Mapping[str, Any], inputs: str, outputs: str) -> None:
         self.pool = pool
@@ -126,7 +127,7 @@ class _Asker:
         return self._feeds[device], {**self._more, "device": device} if self._on_device else self._more
 
     def client(self, number: int) -> Callable[[], list[Any]]:
-        """What one client calls: inputs on a device are asked for there, others wherever the pool runs them."""
+        """Run one request of a client: inputs on a device run there, others on any device."""
         run, (feed, more) = self.pool.run, self._where(number)
         return lambda: run(None, feed, **more)
 
@@ -135,7 +136,7 @@ class _Asker:
         return self.pool.submit(None, feed, **more)
 
     def first(self) -> list[Any]:
-        """Return one device's first answer, after each device was asked as often as it has sessions."""
+        """Return one device's first answer, after one request for each session."""
         futures = [
             self.pool.submit(None, self._feeds[device], device=device, **self._more)
             for device in self.devices

@@ -1,4 +1,4 @@
-"""What is measured, and in which order."""
+"""The plan of measurements: the cases and their order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLACES = ("host", "device")
 
 @dataclass(frozen=True)
 class RunCase:
-    """One line of the table: a model at a batch size on devices, behind one pool, asked in one way."""
+    """One line of the table: a model, a batch size, devices, a pool and a load."""
 
     model: Path
     batch: int
@@ -28,13 +28,13 @@ class RunCase:
 
 @dataclass(frozen=True)
 class RunProgress:
-    """How far the measurements are.
+    """The progress of the measurements.
 
     Attributes:
         done: measurements that are done.
         total: all measurements.
         case: what is measured next; None at the end.
-        counted: whether that is one of them, or the ceiling of a pool of `case`'s kind.
+        counted: whether that is a measurement; otherwise it is the ceiling of a pool of `case`'s kind.
     """
 
     done: int
@@ -58,25 +58,25 @@ class RunPlan:
 
     Attributes:
         models: .onnx files.
-        device_sets: the devices that are compared; where one is named N times, it has N times a variant's sessions.
+        device_sets: the devices to compare. A device that is named N times has N times a variant's sessions.
         variants: the pools.
-        loads: the ways of asking, beside the closed loop.
-        closed: the closed loop, which every variant gets; scaling is of its throughput.
+        loads: the loads beside the closed loop.
+        closed: the closed loop of every variant; scaling refers to its throughput.
         batches: sizes of the dynamic batch dimension.
         sequence: size of other dynamic dimensions, see `ortmulti.tools.models.sample_inputs`.
-        inputs: "host": NumPy arrays; "device": values that lie on the device that runs them.
+        inputs: "host": NumPy arrays; "device": values on the device that runs them.
         outputs: "host": NumPy arrays; "device": values that stay there.
         repeat: rounds; each measures every case once.
         seconds: how long each measurement lasts.
-        warm_seconds: how long it has gone on before, uncounted.
-        ceiling: whether each variant's requests a second are measured for a model that does nothing, on the CPU, with
-            as many sessions: no more can be asked of it by these clients.
+        warm_seconds: seconds of load before it that do not count.
+        ceiling: whether to measure each variant with a model that does nothing, on the CPU, with as many sessions. That
+            is the highest rate of these clients.
         intra_op_num_threads: CPU threads of each session; None leaves the pool's default.
         provider_options: of the CUDA provider.
         config_entries: session configuration entries.
         timeout: seconds that one measurement may take, loading included.
-        budget: seconds that all rounds may take; no round begins that would end later, going by the last
-            one. The first is always measured. None: any number.
+        budget: seconds for all rounds; None: no limit. No round begins that would end later, if it takes as long as the
+            last one. The first is always measured.
     """
 
     models: Sequence[Path]
@@ -147,11 +147,10 @@ class RunPlan:
         ]
 
     def round(self, number: int) -> list[RunCase]:
-        """Return the cases of one round, in the order in which they are measured.
+        """Return the cases of one round, in the order of measurement.
 
-        The variants take turns, and each round begins with another one and goes through the devices in the other
-        direction, so that what changes with time meets all of them alike. The closed loop comes first: it says what
-        the others' relative rates are.
+        The variants take turns. Each round begins with another variant and goes through the devices in the other
+        direction, so changes with time affect all alike. The closed loop comes first: relative rates refer to it.
         """
         return [
             RunCase(model, batch, devices, variant, load)

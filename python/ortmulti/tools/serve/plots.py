@@ -20,8 +20,10 @@ _MARKERS = ("o", "s", "^", "D", "P", "X", "v")
 
 
 def save_run_plot(document: Json, path: Path) -> None:
-    """Draw a result: for each model and batch size the closed loop's rate over the number of devices, and the latency
-    over the load; without open loops, the rate over N times one device's.
+    """Draw a result, for each model and batch size.
+
+    The left plot has the closed loop's rate over the number of devices. The right one has the latency over the load or,
+    without open loops, the rate over N times one device's.
 
     Args:
         document: the result.

@@ -21,14 +21,14 @@ class RunRow:
         model, batch, devices, variant, load: the case; `model` is the path, the others' names.
         kind: "closed" or "open".
         measured: rounds that gave a result.
-        errors: what went wrong in the others.
+        errors: the errors of the others.
         throughput: answers a second.
         offered: of an open loop: requests a second.
         scaling: throughput over N times that of the same variant on one device, in the same round, for N devices; of
             closed loops.
         over_first: throughput over the first variant's, in the same round; of closed loops.
-        p50, p95, p99, p999: seconds from when a request is asked for, or was to be, until its answer.
-        lag: of an open loop: how late 99% of the requests were asked for at most, in seconds.
+        p50, p95, p99, p999: seconds from a request's sending, or its planned time, until its answer.
+        lag: for an open loop: delay that 99% of the requests did not exceed when they were sent, in seconds.
         unanswered: of an open loop: requests that had no answer when the measurement ended, of all rounds.
         cpu_per_request: processor seconds, of all processes.
         cores: processor seconds a second.

@@ -1,7 +1,6 @@
 """Ways to create sessions on several devices and to feed them, behind one small protocol.
 
-Each strategy has a file of its own, imported when it is asked for: a measurement of one strategy loads nothing that
-belongs to another.
+Each strategy has its own file, imported by need: a measurement of one strategy loads nothing of another.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _REGISTRY = {
 
 
 def names() -> tuple[str, ...]:
-    """Return the strategies there are, in the order in which tables show them."""
+    """Return the names of the strategies, in the order of the tables."""
     return tuple(_REGISTRY)
 
 
@@ -70,6 +69,6 @@ def open_strategy(
         settings: the options that every session gets; defaults to `SessionSettings()`.
 
     Raises:
-        InvalidArgument: there is no such strategy, or a device's name is not of that form.
+        InvalidArgument: the strategy does not exist, or a device's name has another form.
     """
     return load(name)(Path(model), devices, settings or SessionSettings())

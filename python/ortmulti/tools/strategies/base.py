@@ -1,4 +1,4 @@
-"""What every strategy offers: start, create, first_run, close."""
+"""The interface of every strategy: start, create, first_run, close."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class SessionSettings:
     """The session options of a comparison: every strategy gives all of its sessions the same ones.
 
     Attributes:
-        intra_op_num_threads: threads of each session on the CPU, the calling one included; 0 leaves ONNX Runtime's
-            default, all cores for each session.
+        intra_op_num_threads: threads of each session on the CPU, including the calling one; 0: ONNX Runtime's default,
+            all cores for each session.
         provider_options: options of the CUDA provider, besides the device.
         config_entries: session configuration entries, such as "session.use_env_allocators".
         custom_op_libraries: paths of shared libraries with custom operators.
@@ -67,13 +67,13 @@ class SessionSettings:
 
 @dataclass(frozen=True)
 class Creation:
-    """What one creation took, in seconds.
+    """The seconds of one creation.
 
     Attributes:
         wall: from the call until the last session could run.
-        sessions: each session's own share, in the order of the devices. Sessions that are created at once overlap, so
-            that these may add up to more than `wall`; opening the libraries is no session's.
-        details: what else the strategy knows of this creation, as JSON can carry it; see each strategy's `create`.
+        sessions: each session's own share, in the order of the devices. Creations at the same time overlap, so the sum
+            may be larger than `wall`. Opening the libraries belongs to no session.
+        details: further facts of the strategy on this creation, for JSON; see each strategy's `create`.
     """
 
     wall: float
@@ -90,7 +90,7 @@ class FirstRun:
 
 
 def make_contexts(devices: Sequence[str]) -> None:
-    """Make the CUDA contexts of `devices` in this process, in that order, and opens none of the CUDA libraries."""
+    """Make the CUDA contexts of `devices` in this process, in that order, without opening the CUDA libraries."""
     from ortmulti import _core
 
     for device in dict.fromkeys(devices):
@@ -120,8 +120,8 @@ class Strategy(Closing):
     `make_contexts` may come before `create`. Usable as a context manager, which closes.
 
     Attributes:
-        model: the .onnx file. A later `create` makes sessions of another one where this was changed meanwhile; the
-            sessions from before are closed with it or when that is done.
+        model: the .onnx file. It may be changed before another `create`. The earlier sessions are closed with the
+            strategy, or by that `create`.
         devices: the sessions' devices.
         settings: the options that every session gets.
     """
@@ -136,7 +136,7 @@ class Strategy(Closing):
             settings: the options that every session gets.
 
         Raises:
-            InvalidArgument: `devices` is empty or holds something else.
+            InvalidArgument: `devices` is empty, or has another kind of name.
         """
         if not devices:
             raise InvalidArgument("no device was given")
@@ -149,19 +149,19 @@ class Strategy(Closing):
 
     @abc.abstractmethod
     def start(self) -> float:
-        """Bring up interpreters: processes and Python's own modules. Opens neither ONNX Runtime nor CUDA.
+        """Start interpreters and import Python's own modules, without ONNX Runtime and CUDA.
 
         Returns:
-            The seconds that took.
+            The seconds of the start.
         """
 
     def make_contexts(self) -> None:
-        """Make the devices' CUDA contexts where the sessions will be, for measuring creation without them."""
+        """Make the devices' CUDA contexts in the sessions' processes, to measure a creation without them."""
         make_contexts(self.devices)
 
     @abc.abstractmethod
     def create(self) -> Creation:
-        """Open ONNX Runtime's and the CUDA libraries, the first time, and create the sessions.
+        """Open the libraries of ONNX Runtime and CUDA if necessary, and create the sessions.
 
         Raises:
             Error: a session could not be created, or not on its device; the message names the device.
@@ -177,4 +177,4 @@ class Strategy(Closing):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Close the sessions and end whatever `start` brought up."""
+        """Close the sessions and end the processes of `start`."""

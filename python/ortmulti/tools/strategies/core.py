@@ -1,4 +1,4 @@
-"""ortmulti's sessions, created by C++ threads: each loads the model for itself, or they share the weights."""
+"""ortmulti's sessions, created by C++ threads: each loads the model by itself, or they share the weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONTEXT = "context"
 
 
 class Native(Strategy):
-    """ortmulti's own sessions, created at once by C++ threads, each of which loads the model for itself."""
+    """ortmulti's own sessions, created at the same time by C++ threads; each loads the model by itself."""
 
     name: ClassVar[str] = "native"
     _how: ClassVar[Literal["native", "shared"]] = "native"
@@ -35,7 +35,7 @@ class Native(Strategy):
         return time.perf_counter() - begin
 
     def create(self) -> Creation:
-        """Same as `Strategy.create`. Details: what `describe` takes from the timeline."""
+        """Same as `Strategy.create`. Details: the result of `describe`."""
         with observer().importing("import ortmulti's sessions"):
             import ortmulti
 
@@ -87,7 +87,8 @@ class Native(Strategy):
 class Shared(Native):
     """ortmulti's sessions over one copy of the weights for each device, read once and in file order.
 
-    Where the model or the options do not allow that, they are created as by `Native`; the details of `create` say why.
+    If the model or the options do not allow this, they are created as by `Native`, and the details of `create` have the
+    reason.
     """
 
     name: ClassVar[str] = "shared"
@@ -95,11 +96,10 @@ class Shared(Native):
 
 
 def session_seconds(spans: Sequence[Span], devices: Sequence[str]) -> tuple[float, ...]:
-    """Return each session's own seconds, in the order of `devices`; of one device's sessions, the one first done is
-    first.
+    """Return each session's own seconds, in the order of `devices`, the first finished session of a device first.
 
-    A device's last spans are those of its sessions; one before them made an optimized model. Sessions beyond the spans
-    are further handles of the last one, and were ready when that was.
+    A device's last spans belong to its sessions; an earlier one made an optimized model. Sessions without a span are
+    handles of the last one, and were ready at the same time.
     """
     left: dict[str, list[float]] = {}
     for device in devices:
@@ -117,10 +117,10 @@ def describe(timeline: Timeline, begin_ns: int, end_ns: int) -> dict[str, Any]:
         end_ns: when its sessions were ready.
 
     Returns:
-        "spans": for each name and device ("context cuda:0") the "count", the "begin" of the first and the "end" of the
-        last in seconds after the creation began, and their "seconds" altogether.
-        "after_contexts": seconds from the last context until all was ready; None where no context was made.
-        "not_shared": why weights were not shared, or not all of them.
+        "spans": for each name and device ("context cuda:0") the "count" and the sum of "seconds"; also the "begin" of
+        the first and the "end" of the last, in seconds after the creation began. "after_contexts": seconds from the
+        last context until all sessions were ready; None if no context was made. "not_shared": reasons why some or all
+        weights were not shared.
     """
     spans = timeline.spans
     summary: dict[str, dict[str, float]] = {}

@@ -13,7 +13,7 @@ from .base import Array, Creation, FirstRun, Strategy, run_session
 
 
 class Sequential(Strategy):
-    """onnxruntime sessions, created and run one after the other: the others are compared with them."""
+    """onnxruntime sessions, created and run one after the other: the base of the comparison."""
 
     name: ClassVar[str] = "sequential"
     _sessions: tuple[Any, ...] = ()
@@ -50,8 +50,10 @@ class Sequential(Strategy):
 
 
 class Threads(Sequential):
-    """onnxruntime sessions, created and run by as many Python threads. How long onnxruntime holds the GIL decides how
-    much of that happens at the same time."""
+    """onnxruntime sessions, created and run by as many Python threads.
+
+    The longer onnxruntime holds the GIL, the less happens at the same time.
+    """
 
     name: ClassVar[str] = "threads"
     _threads: ThreadPoolExecutor | None = None

@@ -62,7 +62,7 @@ class _Worker:
             raise first_run_error(self._name, error) from None
 
     def end(self) -> None:
-        """Notify the process that it ends."""
+        """Tell the process to end."""
         with self._lock:
             self._closed = True
         if self._process is not None:
@@ -80,10 +80,10 @@ class _Worker:
 
 
 class Processes(Strategy):
-    """onnxruntime sessions, each in a process of its own that is fed through shared memory.
+    """onnxruntime sessions, each in its own process, with inputs in shared memory.
 
-    Starting the interpreters is `start`; `create` finds them waiting, and each opens the libraries for itself. The
-    first run includes the way of the inputs and outputs through the shared memory.
+    `start` starts the interpreters. In `create` each opens the libraries by itself. The first run includes the transfer
+    of inputs and outputs through shared memory.
     """
 
     name: ClassVar[str] = "processes"
@@ -138,7 +138,7 @@ class Processes(Strategy):
         self._workers = ()
 
     def _each(self, method: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Call a method of each worker, all at the same time; the first failure, in time, is raised."""
+        """Call a method of each worker, all at the same time, and raise the earliest failure."""
         assert self._threads is not None, "start() comes first"
         futures = [self._threads.submit(method, *each) for each in zip(self._workers, *arguments, strict=True)]
         for future in as_completed(futures):

@@ -1,4 +1,4 @@
-"""Which settings suit a model on this machine: measured, written to a file, and used by those who load the model.
+"""Finds settings that suit a model on this machine by measurement, and writes them to a file for `load`.
 
-The public names are `ortmulti.tune`, `ortmulti.Tuning` and `ortmulti.TuningWarning`; docs/tune.md says how it is done.
+The public names are `ortmulti.tune`, `ortmulti.Tuning` and `ortmulti.TuningWarning`; docs/tune.md describes the method.
 """

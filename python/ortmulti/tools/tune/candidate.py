@@ -1,4 +1,4 @@
-"""A candidate's process: makes the model ready, and measures a block of runs whenever a request comes."""
+"""A candidate's process: makes the model ready, and measures a block of runs for each request."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _PARTS, _ANSWERS_OF_A_PART = 9, 20
 
 
 class Target(Closing):
-    """One model, made ready.
+    """One model, ready to run.
 
     Args:
-        spec: "model" (path), "devices", "options" (names and values), "through" ("pool" or "session"), "feeds" (path of
-            an .npz file with the inputs; there, inputs that the model declares are written if it does not exist).
+        spec: "model" (path), "devices", "options" (names and values), "through" ("pool" or "session"). "feeds": an .npz
+            file with the inputs; if it does not exist, random inputs are written there.
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
@@ -105,17 +105,17 @@ class Target(Closing):
         return run
 
     def run(self) -> Any:
-        """Return one run; its outputs."""
+        """Run once and return the outputs."""
         return self._ask()
 
     def warm_up(self) -> Any:
-        """First runs; the outputs of the last."""
+        """Run a few times and return the last outputs."""
         for _ in range(_WARM_UP_RUNS - 1):
             self._ask()
         return self._ask()
 
     def latency(self, seconds: float) -> float:
-        """Return the median of single runs for so long, after some that do not count."""
+        """Return the median seconds of single runs, after some that do not count."""
         ask, clock = self._ask, time.perf_counter
         begin = clock()
         ask()
@@ -134,7 +134,7 @@ class Target(Closing):
 
     # Imports are where they are used: they would be part of what a process takes to its first answer.
     def throughput(self, seconds: float, clients: int) -> float:
-        """Return seconds per answer while so many clients each ask again when they were answered."""
+        """Return seconds per answer with so many clients; each sends a request after each answer."""
         from ortmulti.tools.serve.clients import ClosedLoop
 
         with ClosedLoop([self._ask] * clients) as loop:
@@ -157,8 +157,11 @@ def _answers(loop: Any, begin: int, end: int) -> list[int]:
 
 
 def seconds_per_answer(answers: Sequence[int], begin: int, end: int) -> float:
-    """Of answers at these nanoseconds from `begin` to `end`: the median over parts of that time, where there are enough
-    of them that a moment in which the machine did something else is left out."""
+    """Return seconds per answer, from the times of answers in nanoseconds between `begin` and `end`.
+
+    With enough answers it is the median over parts of that time, without moments in which the machine did other
+    work.
+    """
     parts = min(_PARTS, len(answers) // _ANSWERS_OF_A_PART) or 1
     counts = np.histogram(np.asarray(answers, np.int64), parts, (begin, end))[0]
     return (end - begin) / 1e9 / parts / max(1.0, float(np.median(counts)))
@@ -179,8 +182,8 @@ def first_answer(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Make the model ready and run it once, in a process that has done nothing else.
 
     Args:
-        spec: That of `Target`, with "outputs" (where they are written) and "spawned" (when the process was started, in
-            seconds of `time.monotonic`).
+        spec: That of `Target`, with "outputs" (a path for them) and "spawned" (the process's start, in seconds of
+            `time.monotonic`).
 
     Returns:
         Seconds: "first_answer", since the process was started.
@@ -199,8 +202,8 @@ def memory(spec: Mapping[str, Any]) -> dict[str, Any]:
         spec: That of `Target`, with "outputs".
 
     Returns:
-        Bytes: "pss", by how much the process has grown since it had imported the package; by device "gpu_memory", by
-        how much that in use has grown, and "gpu_free".
+        Bytes: "pss", the growth of the process since it had imported the package. By device: "gpu_memory", the growth
+            of used memory, and "gpu_free".
     """
     from ortmulti import _core
     from ortmulti.tools.measure.memory import gpu_memory_growth, gpu_memory_used, process_memory
@@ -219,12 +222,13 @@ def memory(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Read a spec and then requests, a line each, and write answers. Both go through the socket whose descriptor is
-    the process's argument; ends with the input.
+    """Read a spec and then requests, a line each, and write answers.
 
-    The spec is that of `Target`, with "measure", "block_seconds", "clients" and "outputs", where the outputs of the
-    warm-up are written. To measure "creation" or "memory" is all that the process does then; for "latency" and
-    "throughput" every request is "block".
+    Both use the socket whose descriptor is the process's argument. The process ends with the input.
+
+    The spec is that of `Target`, with "measure", "block_seconds", "clients" and "outputs" (a path for the outputs of
+    the warm-up). For "creation" and "memory" there are no requests. For "latency" and "throughput" every request is
+    "block".
     """
     with (
         socket.socket(fileno=int(sys.argv[1])) as channel,

@@ -1,4 +1,4 @@
-"""Measures configurations: in processes that stay, or in a fresh one each time."""
+"""Measures configurations, in processes that stay or in a new one each time."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Job:
 
     Attributes:
         model: Path of the model.
-        devices: Those of its sessions, such as ``("cuda:0", "cuda:1")``.
-        objective, through: What counts, and how the model is run.
-        clients: Of ``"throughput"``: how many requests are in flight.
-        block_seconds: How long one measurement of ``"latency"`` and ``"throughput"`` lasts.
-        tolerance: By how much floats may differ from the defaults'; None: by dtype.
-        timeout: Seconds for a start and for a measurement; None: ten times what the defaults took, and at least 20.
+        devices: The sessions' devices, such as ``("cuda:0", "cuda:1")``.
+        objective, through: As for `ortmulti.tune`.
+        clients: Requests in flight, for ``"throughput"``.
+        block_seconds: Seconds of one measurement, for ``"latency"`` and ``"throughput"``.
+        tolerance: Largest difference of floats from the defaults' outputs; None: by dtype.
+        timeout: Seconds for a start and for a measurement; None: ten times the time of the defaults, at least 20.
         environment: Variables for every candidate.
     """
 
@@ -55,17 +55,17 @@ class Job:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether a GPU takes part."""
+        """Whether a device is a GPU."""
         return any(device != "cpu" for device in self.devices)
 
 
 class Bench(Closing):
-    """Measures configurations of one job. Usable as a context manager, which ends the processes.
+    """Measures configurations of one job. A context manager, which ends the processes.
 
     Args:
         job: What is measured.
-        folder: For files, of this one alone.
-        feeds: An .npz file with the inputs; None: made from what the model declares.
+        folder: A folder only for this object's files.
+        feeds: An .npz file with the inputs; None: random ones that fit the model's declaration.
 
     Raises:
         Fail: The model cannot be run with the defaults.
@@ -102,7 +102,7 @@ class Bench(Closing):
         return self.job.objective in ("latency", "throughput")
 
     def sample(self, configuration: Configuration) -> float:
-        """Return one measurement: seconds a request, seconds to the first answer, or bytes.
+        """Measure once: seconds per request, seconds to the first answer, or bytes.
 
         Raises:
             RejectedError: The configuration cannot be used.
@@ -127,9 +127,10 @@ class Bench(Closing):
         return cost
 
     def prepare(self, configurations: Sequence[Configuration]) -> None:
-        """Start the processes of these, beside each other, and return when they are ready; no more than there may be.
+        """Start the processes of these configurations at the same time, up to the limit, and return when they are
+        ready.
 
-        Those that cannot be used are found by `sample`.
+        `sample` raises the error of a configuration that cannot be used.
         """
         if not self.stays:
             return
@@ -147,7 +148,7 @@ class Bench(Closing):
                 self._alive[configuration][0].first()
 
     def release(self, configuration: Configuration) -> None:
-        """End its process, if there is one."""
+        """End the configuration's process, if it exists."""
         found = self._alive.pop(configuration, None)
         if found is not None:
             found[0].close()
@@ -196,7 +197,7 @@ class Bench(Closing):
             raise Fail(f"{Path(self.job.model).name} cannot be run with the defaults: {error}") from error
 
     def _check(self, configuration: Configuration, path: Path) -> None:
-        """Compare its outputs with the defaults', unless that was done."""
+        """Compare its outputs with those of the defaults, once."""
         if configuration in self._checked:
             return
         difference = outputs.compare(self._expected, path, self.job.tolerance, self.job.on_gpu)

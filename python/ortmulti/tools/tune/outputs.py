@@ -1,4 +1,4 @@
-"""Outputs kept in a file, and compared with those of the defaults."""
+"""Saves outputs to a file, and compares them with those of the defaults."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ TF32_TOLERANCE = 5e-3
 
 @dataclass(frozen=True)
 class Difference:
-    """How an output differs.
+    """The difference of an output.
 
     Attributes:
-        error: The largest difference as a part of the largest magnitude; infinite where it is no number's.
-        text: What it says to people.
-        allowed: Whether that is within the tolerance.
+        error: The largest difference as a part of the largest magnitude; infinite if it is not numeric.
+        text: Its description.
+        allowed: Whether it is within the tolerance.
     """
 
     error: float
@@ -36,7 +36,7 @@ class Difference:
 
 
 def flatten(outputs: Any) -> list[Array]:
-    """Return the arrays in a run's outputs, in order; what is none becomes one of texts."""
+    """Return the arrays in a run's outputs, in order. Other values become arrays of texts."""
     if isinstance(outputs, np.ndarray):
         return [outputs]
     if isinstance(outputs, Mapping):

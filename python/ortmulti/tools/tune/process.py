@@ -1,4 +1,4 @@
-"""A candidate's process as the one that tunes sees it."""
+"""The tuner's side of a candidate's process."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ _MOST_ANSWER = 1 << 20
 
 
 class CandidateProcess(Closing):
-    """Starts `ortmulti.tools.tune.candidate`, and asks it. Closing it ends the process and all of its children.
+    """Starts `ortmulti.tools.tune.candidate` and sends requests to it. Closing ends the process and all of its
+    children.
 
     Args:
-        spec: What the worker is told.
+        spec: The spec for the process.
         environment: Variables to set, besides this process's own.
-        timeout: Seconds after which it counts as hung, when it starts and for each block.
-        log: Where it writes what it has to say.
+        timeout: Seconds for the start, and for each block. After that the process counts as hung.
+        log: The file for its output.
     """
 
     def __init__(self, spec: Mapping[str, Any], environment: Mapping[str, str], timeout: float, log: Path) -> None:
@@ -52,7 +53,7 @@ class CandidateProcess(Closing):
             raise
 
     def first(self) -> dict[str, Any]:
-        """What it says first: that it can be measured, or the only thing that was to be.
+        """Return its first message: that it is ready, or the only measurement.
 
         Raises:
             RejectedError: It failed, died or took too long.
@@ -62,7 +63,7 @@ class CandidateProcess(Closing):
         return self._first
 
     def block(self) -> float:
-        """Measure once; the cost.
+        """Measure once and return the cost.
 
         Raises:
             RejectedError: It failed, died or took too long.
@@ -72,7 +73,7 @@ class CandidateProcess(Closing):
         return float(self._receive(time.monotonic() + self._timeout)["cost"])
 
     def close(self) -> None:
-        """End the process. Again: does nothing."""
+        """End the process. A second call does nothing."""
         if self._channel.fileno() >= 0:
             self._channel.close()
             self._process.kill_group()

@@ -1,4 +1,4 @@
-"""Measurements in turns: configurations against one that stays, which leave when they lose."""
+"""Measures configurations in turns against a reference; losers leave."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Sampler(Protocol):
     """Measures configurations."""
 
     def sample(self, configuration: Configuration) -> float:
-        """Return the cost of one block: the less the better.
+        """Return the cost of one block; less is better.
 
         Raises:
             RejectedError: The configuration cannot be used.
         """
 
     def prepare(self, configurations: Sequence[Configuration]) -> None:
-        """These are going to be measured."""
+        """Prepare for the measurement of these configurations."""
 
     def release(self, configuration: Configuration) -> None:
-        """This is not measured for a while."""
+        """Release a configuration that is not measured for a while."""
 
 
 class OutOfTime(Exception):  # noqa: N818  (no error, but the way out)
@@ -47,11 +47,11 @@ class Effort:
     """How much is measured.
 
     Attributes:
-        rungs: After how many samples of each configuration the worse half leaves, ascending.
-        pairs: How often the best is measured in turns with the defaults at last.
-        restarts: In how many processes, one after another, that is done; 1: each measurement has its own.
-        explore: How many combinations are drawn at random, when no neighbour of the best is better.
-        hopeless: Of the reference's cost: a choice that costs more is not tried with others any more.
+        rungs: Numbers of samples after which the worse half leaves, ascending.
+        pairs: Pairs of the final measurement, of the best in turns with the defaults.
+        restarts: Number of successive processes for the pairs; 1: each measurement has its own.
+        explore: Number of random combinations, when no neighbour of the best is better.
+        hopeless: Multiple of the reference's cost; a choice that costs more is not combined with others.
     """
 
     rungs: tuple[int, ...]
@@ -63,14 +63,14 @@ class Effort:
 
 @dataclass
 class Trial:
-    """A configuration, and its costs over those of what it was measured against."""
+    """A configuration, and the ratios of its costs to those of its reference."""
 
     configuration: Configuration
     ratios: list[float] = field(default_factory=list)
 
     @property
     def median(self) -> float:
-        """The ratios' median; infinite without any."""
+        """The median of the ratios; infinite without any."""
         return statistics.median(self.ratios) if self.ratios else math.inf
 
     @property
@@ -85,7 +85,7 @@ class Racing:
     """Holds contests with one sampler.
 
     Attributes:
-        deadline: When measuring has to end; infinite at first.
+        deadline: End of the time for measurements; infinite at first.
         rejected: What cannot be used.
     """
 
@@ -111,7 +111,7 @@ class Racing:
         stage: str,
         halve: bool = True,
     ) -> None:
-        """Measure `trials` against `reference`, until each has left or was measured as often as the last rung says.
+        """Measure `trials` against `reference`, until each has left or reached the last rung.
 
         Raises:
             OutOfTime: The deadline is near.
@@ -141,8 +141,8 @@ class Racing:
     ) -> list[float]:
         """Return costs of `configuration` over those of `reference`, measured in turns.
 
-        A process may be faster than another one of the same configuration for as long as it lives, so that what one
-        pair of processes gives is one figure: with ``restarts``, the median of its pairs.
+        A process may be faster than another one of the same configuration during its whole life. So a pair of processes
+        gives one figure: with ``restarts``, the median of its pairs.
 
         Raises:
             OutOfTime: The deadline is near, and there are fewer than six figures.
@@ -205,7 +205,7 @@ class Racing:
 
 
 def _survivors(trials: Sequence[Trial], promising: float) -> list[Trial]:
-    """Return the better half, and whatever promises that much; nothing that is surely worse."""
+    """Return the better half and equally promising trials, but none that is surely worse."""
     ordered = sorted(trials, key=lambda trial: trial.median)
     kept = []
     for place, trial in enumerate(ordered):

@@ -1,4 +1,4 @@
-"""The search: what is measured next, and what is better. It knows no processes and no clock of its own."""
+"""The search: it chooses the next measurement and the best configuration, without processes or a clock of its own."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class Confirmed:
 
 @dataclass
 class Outcome:
-    """What a search has found.
+    """The result of a search.
 
     Attributes:
-        best: The best configuration, and how much its cost is of the defaults'; None: nothing is better.
-        confirmation: The candidate that was measured again, in turns with the defaults, whether or not it held up.
-        trials: What was tried against the defaults, in the order of the first time.
-        parts: Of the best one's choices: the cost without it over the cost with it.
+        best: The best configuration, and the ratio of its cost to the defaults'; None: nothing is better.
+        confirmation: The candidate that was measured again in turns with the defaults, confirmed or not.
+        trials: The trials against the defaults, in the order of their first measurement.
+        parts: For each choice of the best: the cost without it divided by the cost with it.
         rejected: What cannot be used, and why.
-        partial: Why the search has not ended; None: it has.
+        partial: Reason why the search did not finish; None if it did.
     """
 
     best: Confirmed | None = None
@@ -69,22 +69,22 @@ class Change:
 class Search:
     """Looks for the configuration with the least cost.
 
-    Each choice alone is tried against the defaults; those that are surely worse, and after each rung the worse half of
-    those that promise nothing, leave. The winners are combined, and the combinations are tried the same way. That is
-    repeated from the best combination as long as something is better, with those of its neighbours that cost no more
-    when they were tried last. Then others are drawn at random. What of the best gives nothing is removed. At last it is
-    measured in turns with the defaults: it is better only if the confidence interval of the median of the ratios
-    excludes none.
+    Each choice alone is tried against the defaults. Choices that are surely worse leave; after each rung the worse half
+    of the others without promise leaves, too. The winners are combined, and the combinations are tried in the same way.
+    This is repeated from the best combination while something is better. It uses neighbours that cost no more at their
+    last trial. Then random combinations follow. Choices that gain nothing are removed from the best. Finally it is
+    measured in turns with the defaults. It is better only if the confidence interval of the ratios' median excludes "no
+    gain".
 
     Args:
-        space: What there is to try.
+        space: The configurations to try.
         sampler: Measures.
         clock: The time in seconds.
         effort: How much is measured.
-        budget: Seconds for all; None: as many as it takes.
-        minimum_gain: The part of the cost below which a gain is none.
+        budget: Seconds for all; None: no limit.
+        minimum_gain: The smallest part of the cost that counts as a gain.
         seed: Of the order of the measurements.
-        tell: Is told what comes next.
+        tell: Called with the next step.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Search:
         self.outcome = Outcome(rejected=self._racing.rejected)
 
     def run(self) -> Outcome:
-        """Searches. What was found until an exception, such as KeyboardInterrupt, is in `so_far`.
+        """Search. After an exception, such as KeyboardInterrupt, `so_far` has the result.
 
         Raises:
             Fail: The defaults themselves cannot be measured.
@@ -149,9 +149,9 @@ class Search:
         return self._end(self._ranked())
 
     def on_top(self, choices: Iterable[Choice], pairs: int) -> dict[Choice, Interval]:
-        """What each of these gives on top of the best: the cost with it over the cost without it.
+        """Measure choices on top of the best: the cost with each divided by the cost without it.
 
-        Those for which there is no time, or that cannot be used, are missing.
+        Choices without time, or that cannot be used, are missing.
         """
         best = self.outcome.best.configuration if self.outcome.best is not None else DEFAULTS
         found = {}
@@ -168,7 +168,7 @@ class Search:
         return found
 
     def so_far(self, partial: str) -> Outcome:
-        """What is confirmed when the search is ended before its time, and why it is."""
+        """Return the confirmed result of a search that ends early; `partial` is the reason."""
         self.outcome.partial = partial
         if self.outcome.best is None:
             for trial in sorted(self.outcome.trials, key=lambda one: one.median):
@@ -193,7 +193,7 @@ class Search:
         return [one for one in dict.fromkeys([self._best, *self._ranked()]) if one != DEFAULTS]
 
     def _step(self, best: Configuration, hopeless: set[Choice], number: int) -> Configuration:
-        """What is better than `best`: one of its neighbours, or several of them combined; else `best`."""
+        """Return a configuration better than `best`: a neighbour, or several combined; else `best`."""
         stage = "around the best" if number else "each setting alone"
         changes = [Change(choice.setting, choice) for choice in self._space.choices if choice not in hopeless]
         changes += [Change(choice.setting, None) for choice in best.choices]
@@ -233,7 +233,7 @@ class Search:
         return min(better, key=lambda one: one.median).configuration if better else best
 
     def _explore(self, best: Configuration, hopeless: set[Choice]) -> Configuration:
-        """What is better than `best` among others far from it: settings may help only together; else `best`."""
+        """Return a configuration better than `best` far from it, since settings may help only together; else `best`."""
         drawn = []
         for _ in range(self._effort.explore):
             configuration = best
@@ -251,10 +251,10 @@ class Search:
     def _against(
         self, reference: Configuration, configurations: Sequence[Configuration], stage: str, halve: bool = True
     ) -> list[Trial] | None:
-        """Return trials of these against one, without those that cannot be used; None: the one cannot be used any more.
+        """Return trials of these against a reference, without unusable ones; None if the reference has become unusable.
 
         Raises:
-            Fail: That is the defaults.
+            Fail: The reference is the defaults.
         """
         rungs = self._effort.rungs if halve else self._effort.rungs[-1:]
         trials = [Trial(configuration) for configuration in dict.fromkeys(configurations)]
@@ -270,7 +270,7 @@ class Search:
         return [trial for trial in trials if trial.ratios and not self._is_rejected(trial)]
 
     def _pruned(self, best: Configuration) -> Configuration:
-        """`best` without the choices that give nothing; what each of the others gives is kept."""
+        """Return `best` without choices that gain nothing, and keep the gain of each other choice."""
         parts = self._parts(best)
         idle = sorted(
             (choice for choice, trial in parts.items() if self._is_idle(trial)), key=lambda c: parts[c].median
@@ -292,7 +292,7 @@ class Search:
         return pruned
 
     def _parts(self, best: Configuration) -> dict[Choice, Trial]:
-        """Of each choice of `best`: what is left without it, measured against all of it; nothing for one alone."""
+        """Measure `best` without each of its choices against all of it; nothing for a single choice."""
         if len(best.choices) < 2:
             return {}
         reference, neighbours = self._around
@@ -319,7 +319,9 @@ class Search:
         return bool(trial.ratios) and trial.median < 1 + self._minimum_gain
 
     def _end(self, order: Sequence[Configuration]) -> Outcome:
-        """Confirm the first of these that can be used: with each further try, chance would have another one, too."""
+        """Confirm the first usable one of these, and only one: further tries would be further chances for an
+        accident.
+        """
         for configuration in order:
             try:
                 ratios = self._racing.in_turns(DEFAULTS, configuration, self._effort.pairs, self._effort.restarts)
@@ -339,7 +341,7 @@ class Search:
         return self.outcome
 
     def _ranked(self) -> list[Configuration]:
-        """What seems better than the defaults, the best first."""
+        """Return configurations that seem better than the defaults, the best first."""
         trials = sorted(self.outcome.trials, key=lambda one: one.median)
         return [
             trial.configuration

@@ -1,4 +1,4 @@
-"""Settings and their choices: configurations, which of them are tried here, and why one cannot be used."""
+"""Settings and their choices: the configurations to try here, and the reasons against others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ortmulti.errors import Error, InvalidArgument
 
 @dataclass(frozen=True)
 class Choice:
-    """What one choice of a setting sets.
+    """The options that one choice of a setting sets.
 
     Attributes:
         setting: The setting's name.
@@ -34,14 +34,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class Setting:
-    """Options that act together, and the choices beside their defaults."""
+    """Options that work together, and their choices beside the defaults."""
 
     name: str
     choices: tuple[Choice, ...]
 
 
 def setting(name: str, *choices: Mapping[str, Scalar]) -> Setting:
-    """Return a setting whose choices set these options; equal ones count once."""
+    """Return a setting whose choices set these options, without duplicates."""
     return Setting(name, tuple(dict.fromkeys(Choice(name, tuple(choice.items())) for choice in choices)))
 
 
@@ -53,16 +53,16 @@ class Configuration:
 
     @property
     def options(self) -> dict[str, Scalar]:
-        """Everything that it sets."""
+        """All options that it sets."""
         return dict(item for choice in self.choices for item in choice.items)
 
     def with_choice(self, choice: Choice) -> Configuration:
-        """This one with another choice of that setting."""
+        """Return this configuration with another choice of the setting."""
         kept = [kept for kept in self.choices if kept.setting != choice.setting]
         return Configuration(tuple(sorted([*kept, choice], key=lambda one: one.setting)))
 
     def without(self, setting: str) -> Configuration:
-        """This one with the setting at its default."""
+        """Return this configuration with the setting at its default."""
         return Configuration(tuple(choice for choice in self.choices if choice.setting != setting))
 
     def __str__(self) -> str:
@@ -80,12 +80,12 @@ class Space:
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """Those of all settings."""
+        """The choices of all settings."""
         return tuple(choice for setting in self.settings for choice in setting.choices)
 
     @property
     def size(self) -> int:
-        """How many configurations there are, the defaults included."""
+        """Number of configurations, including the defaults."""
         return math.prod(1 + len(setting.choices) for setting in self.settings)
 
     def grid(self) -> Iterator[Configuration]:
@@ -95,14 +95,14 @@ class Space:
             yield Configuration(tuple(sorted(found, key=lambda one: one.setting)))
 
     def select(self, only: Sequence[str] | None, skip: Collection[str]) -> Space:
-        """Return the part of it that is to be tried.
+        """Return the part to try.
 
         Args:
             only: Names of settings, or of options in them: choices that set other options are left out; None: all.
             skip: Those that are left out.
 
         Raises:
-            InvalidArgument: A name that is none, or that is both in `only` and in `skip`; or nothing is left.
+            InvalidArgument: A name is unknown, or in both `only` and `skip`; or no setting is left.
         """
         names = {setting.name for setting in self.settings} | set(_options(self.choices))
         for name in [*(only or ()), *skip]:
@@ -141,12 +141,12 @@ _STARTS: tuple[Objective, ...] = ("creation", "memory")
 
 @dataclass(frozen=True)
 class Host:
-    """What the candidates depend on.
+    """The facts on which candidates depend.
 
     Attributes:
         kind: ``"cpu"`` or ``"cuda"``.
         release: ONNX Runtime's, such as ``"1.31.1"``; empty: unknown.
-        cores: How many this process may use.
+        cores: Number of cores that this process may use.
         nodes: The NUMA nodes whose processors it may use, by number.
         gpu_memory: Bytes that the defaults use on a GPU; None: not known.
     """
@@ -164,7 +164,7 @@ class Host:
 
 
 def space(objective: Objective, through: Through, host: Host) -> Space:
-    """What is tried for an objective; options that the release does not have are left out."""
+    """Return the settings to try for an objective, without options that the release lacks."""
     candidates = [*_graph(objective), *_threads(objective, through, host), *_memory()]
     if host.kind == "cuda":
         candidates += [*_cuda(objective, host), *_streams(objective, through)]
@@ -175,7 +175,7 @@ def space(objective: Objective, through: Through, host: Host) -> Space:
 
 
 def advice(objective: Objective, host: Host) -> tuple[Setting, ...]:
-    """What a file cannot set, and only whoever runs the model can; tried on top of the best that was found."""
+    """Return choices that only the caller can set, not a file. They are tried on top of the best configuration."""
     found = []
     if objective in _RUNS:
         found.append(setting("io_binding", {"io_binding": True}))
@@ -249,7 +249,9 @@ def thread_counts(cores: int) -> tuple[int, ...]:
 
 
 def _splits(cores: int) -> list[tuple[int, int]]:
-    """Threads across nodes, and within each: together as many as there are cores, and all of both."""
+    """Return pairs of threads across nodes and within nodes: with the cores as their product, and all cores for
+    both.
+    """
     found = [(inter, max(1, cores // inter)) for inter in (2, 4, cores // 2, cores) if 1 < inter <= cores]
     return list(dict.fromkeys([*found, (cores, cores)] if cores > 1 else []))
 

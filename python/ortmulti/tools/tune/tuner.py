@@ -268,7 +268,7 @@ def _check(
 
 
 def _feeds(inputs: object, folder: Path) -> Path | None:
-    """Return a file with the inputs; None: they are to be made."""
+    """Return a file with the inputs; None: random inputs are needed."""
     if inputs is None:
         return None
     if isinstance(inputs, Mapping):
@@ -296,9 +296,9 @@ def result_document(
     budget: float | None,
     exhaustive: bool,
 ) -> dict[str, Any]:
-    """Everything that was measured: a result of kind "tune", see `ortmulti.tools.measure.results`.
+    """Return all measurements: a result of kind "tune", see `ortmulti.tools.measure.results`.
 
-    Ratios are costs over the defaults', or what is named: below 1 is better. "gain" is the inverse.
+    Ratios are costs divided by the defaults' cost, or by the named one: below 1 is better. "gain" is the inverse.
     """
     job, best = bench.job, outcome.best
     return results.document(
@@ -386,6 +386,6 @@ def _gain(interval: Interval) -> dict[str, float]:
 
 
 def _outputs(bench: Bench, configuration: Any) -> float | None:
-    """By how much its outputs differ from the defaults', as a part of the largest; None: that is not known."""
+    """Return the difference of its outputs from the defaults', as a part of the largest; None if unknown."""
     difference = bench.differences.get(configuration)
     return None if difference is None else difference.error
