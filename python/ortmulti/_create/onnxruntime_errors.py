@@ -1,4 +1,4 @@
-"""onnxruntime's exceptions as those that the core raises."""
+"""Translation of onnxruntime's exceptions to those of the core."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def translate(error: BaseException, context: str) -> tuple[str, str]:
-    """Return the class's name and the text of an exception; of ours the text as it is, else behind the context."""
+    """Return the class's name and the text of an exception. The context is put before the text, except for our own."""
     text = str(error)
     if not isinstance(error, Error):
         text = f"{context}: {_PREFIX.sub('', text, count=1)}"
@@ -45,14 +45,14 @@ def translate(error: BaseException, context: str) -> tuple[str, str]:
 
 
 def error_of(kind: str, text: str) -> Error:
-    """Return the exception of such a class."""
+    """Return the exception of a class in `ortmulti.errors`."""
     found = getattr(errors, kind, errors.RuntimeException)
     error: Error = found._of_runtime(text)
     return error
 
 
 def why_broken(device: str) -> str:
-    """Why a GPU cannot be used any more by this process after a run has failed, as the driver says; else empty."""
+    """Return the driver's reason why this process cannot use a GPU any more after a failed run; else empty."""
     if not device.startswith("cuda:"):
         return ""
     try:

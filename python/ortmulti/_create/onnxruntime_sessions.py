@@ -40,12 +40,12 @@ _NAMES = (
 
 @dataclass(frozen=True)
 class SessionSpec:
-    """Everything that one session is created from. It can be sent to another process.
+    """All data to create one session. It can be sent to another process.
 
     Attributes:
         model: An absolute path, or bytes.
         text: The model, for messages.
-        device: The session's.
+        device: The session's device.
         providers: onnxruntime's providers and their options.
         options: Attributes of onnxruntime's SessionOptions; enumerations as their numbers.
         config_entries: Session configuration entries.
@@ -74,7 +74,7 @@ def session_specs(
     """Check the arguments of `load` and return one spec for each session, those of the first device first.
 
     Raises:
-        NotImplemented: Options that onnxruntime's sessions cannot have.
+        NotImplemented: onnxruntime's sessions cannot have one of the options.
         Error: As `load`.
     """
     sessions_per_device = checks.integer("sessions_per_device", sessions_per_device, minimum=1)
@@ -140,8 +140,9 @@ def _attributes(core: _core.SessionOptions, device: Device, on_cpu: int) -> dict
 
 
 def open_package(devices: Iterable[Device]) -> Any:
-    """Import onnxruntime, which opens its own copy of ONNX Runtime, and open the CUDA libraries of the nvidia-* wheels
-    where a device is a GPU.
+    """Import onnxruntime, which opens its own copy of ONNX Runtime.
+
+    If a device is a GPU, also open the CUDA libraries of the nvidia-* wheels.
 
     Returns:
         The package, untyped: it has no stubs.
@@ -159,14 +160,14 @@ def open_package(devices: Iterable[Device]) -> Any:
 
 
 def create_session(ort: Any, spec: SessionSpec, weights: Any = None) -> Any:
-    """Create an onnxruntime.InferenceSession. One on a GPU is freed at exit before the CUDA driver.
+    """Create an onnxruntime.InferenceSession. A session on a GPU is freed at exit before the CUDA driver.
 
     Args:
         ort: The package, see `open_package`.
         weights: Weights that the session uses in place, and keeps alive.
 
     Raises:
-        InvalidArgument: This release has no such option.
+        InvalidArgument: This release does not have an option.
         DeviceError: The session ended up without the provider of its device.
         Error: onnxruntime's own error under its name; the message names the model and the device.
     """
@@ -229,7 +230,7 @@ _on_gpus: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _free_on_exit(session: Any) -> None:
-    """Free the session before the CUDA driver shuts down, if it is still there then: afterwards it would crash."""
+    """Free the session before the CUDA driver shuts down, if it still exists. Later the process would crash."""
     if not _on_gpus:
         atexit.unregister(_free_sessions)
         atexit.register(_free_sessions)

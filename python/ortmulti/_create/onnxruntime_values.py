@@ -1,4 +1,4 @@
-"""onnxruntime's own values in place of ours, by DLPack, known by their class's name: onnxruntime is not imported."""
+"""Conversion of onnxruntime's own values by DLPack. Their class's name identifies them: onnxruntime is not imported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def bool_is_uint8(version: str) -> bool:
 
 
 def takes_small_types(version: str) -> bool:
-    """Whether this release of onnxruntime's Python package takes floats of 8 and integers of 4 bits by DLPack."""
+    """Return whether onnxruntime's Python package takes floats of 8 bits and integers of 4 bits by DLPack."""
     return release_of(version) >= _ALL_TYPES
 
 
@@ -30,11 +30,10 @@ def is_one(value: object) -> bool:
 
 
 def take(value: Any) -> _core.OrtValue:
-    """Return a value over the memory of onnxruntime's, which it keeps alive; nothing is copied.
+    """Return a value over the memory of onnxruntime's value, without a copy. It keeps that value alive.
 
     Raises:
-        NotImplemented: It is of a type that DLPack does not have, empty, or on a device that is neither the CPU nor
-            CUDA's.
+        NotImplemented: DLPack does not have its type, it is empty, or its device is neither the CPU nor a CUDA device.
     """
     native = getattr(value, "_ortvalue", value)
     if not native.has_value():

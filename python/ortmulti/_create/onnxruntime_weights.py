@@ -23,17 +23,17 @@ SMALL_TYPES = (*_INT4, *_FLOAT8)
 
 
 class NotShared(Exception):  # noqa: N818  (not a failure)
-    """Why these sessions load their weights by themselves."""
+    """These sessions load their weights by themselves; the message has the reason."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model without graph optimizations left to do, and the weights that its sessions may have in common.
+    """A model without open graph optimizations, and the weights that its sessions may share.
 
     Attributes:
         path: The model.
         weights: These weights and their files.
-        owner: What must live as long as the sessions.
+        owner: An object that must live as long as the sessions.
     """
 
     path: str
@@ -45,10 +45,10 @@ class Weights(Protocol):
     """One device's weights as onnxruntime's values."""
 
     def add_to(self, options: Any) -> None:
-        """Give them to a session that will be created. They must live as long as it does."""
+        """Give the weights to the options of a new session. They must live as long as the session."""
 
     def created(self) -> None:
-        """All sessions are there."""
+        """Called when all sessions exist."""
 
 
 class MappedWeights:
@@ -97,10 +97,10 @@ class GpuWeights:
 
 
 def check_unchanged(weights: _core.WeightList) -> None:
-    """Check that the files of the weights and of their graph are still those that were listed.
+    """Check that the files of the weights and of their graph have not changed.
 
     Raises:
-        WeightsError: One of them is not.
+        WeightsError: A file has changed.
     """
     for path, size, inode, mtime_ns in weights.files:
         try:
@@ -127,7 +127,7 @@ def _map(path: str, size: int, inode: int, mtime_ns: int) -> mmap.mmap:
 
 
 def _view(mapping: mmap.mmap, data_type: int, shape: Sequence[int], offset: int, length: int) -> Any:
-    """Return the weight's bytes as an array of its shape; the elements' type is onnxruntime's matter."""
+    """Return the weight's bytes as an array of its shape. onnxruntime knows the elements' type."""
     count = int(np.prod(shape, dtype=np.int64))
     width = length // count
     if width * count != length or data_type in _INT4:

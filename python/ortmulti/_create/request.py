@@ -1,4 +1,4 @@
-"""What a creation is asked for."""
+"""The arguments of a creation."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ Progress: TypeAlias = Callable[[int, int, str], object]
 
 @dataclass(frozen=True)
 class CreationRequest:
-    """The arguments that `create_sessions` and `load` have in common, checked as far as that needs no device.
+    """The common arguments of `create_sessions` and `load`, checked as far as possible without a device.
 
     Attributes:
         model: A path, or bytes, as `checks.model` returns it.
         devices: As `parse_devices` takes them.
         sessions_per_device: 1 or more; default 1.
-        options: Of every session; onnxruntime's own become ortmulti's.
-        provider_options: The CUDA provider's.
+        options: Options of every session; onnxruntime's own are converted.
+        provider_options: Options of the CUDA provider.
         serialize: Which creations wait for each other.
         strategy: "native": each session loads the model by itself.
-        optimize: Whether the model is optimized before.
+        optimize: Whether to optimize the model before.
         loader: How weights are read.
 
     Raises:
@@ -82,7 +82,9 @@ class CreationRequest:
         return name_devices(self.devices)
 
     def check_provider_options(self, devices: list[Device] | None) -> None:
-        """Raise if the request has provider options, and none of its devices can use them. None: not known yet."""
+        """Raise if the request has provider options, but no device can use them. ``devices`` is None if not known
+        yet.
+        """
         if self.provider_options and devices is not None and not any(device.kind == "cuda" for device in devices):
             raise InvalidArgument("provider_options are for the CUDA provider, but no device is a GPU: leave them out")
 
@@ -91,7 +93,7 @@ def core_options(options: SessionOptions | None) -> _core.SessionOptions:
     """Return the core's part of checked session options.
 
     Raises:
-        InvalidType: They are none.
+        InvalidType: They are not session options.
         InvalidArgument: ONNX Runtime does not have one of their config entries.
     """
     if options is None:
@@ -107,7 +109,7 @@ def core_options(options: SessionOptions | None) -> _core.SessionOptions:
 
 
 def without_optimization(options: _core.SessionOptions) -> _core.SessionOptions:
-    """Return a copy of the options under which the model's graph is used as it is."""
+    """Return a copy of the options that leaves the model's graph as it is."""
     from ortmulti.options import GraphOptimizationLevel
 
     result: _core.SessionOptions = options.copy()

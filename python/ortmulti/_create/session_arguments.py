@@ -1,4 +1,4 @@
-"""onnxruntime's undocumented arguments of InferenceSession, in keywords and in the environment."""
+"""onnxruntime's undocumented arguments of InferenceSession: keywords and environment variables."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _FLAGS = {
 
 
 def apply(options: SessionOptions | None, arguments: Mapping[str, Any]) -> SessionOptions | None:
-    """Return the options of a session that got these arguments beside them; `options` itself stays as it is.
+    """Return a copy of the options with these arguments applied.
 
     Args:
         options: As the session's ``sess_options``.
-        arguments: ``disabled_optimizers``, names of ONNX Runtime's graph optimizers that shall be left out;
-            ``enable_fallback`` and ``read_config_from_model``, which can only be False.
+        arguments: ``disabled_optimizers``: names of ONNX Runtime's graph optimizers to leave out. ``enable_fallback``
+            and ``read_config_from_model`` can only be False.
 
     Raises:
-        InvalidArgument: An optimizer's name that is none.
-        InvalidType: Another argument than these, or a value of another type.
+        InvalidArgument: A name is empty or not valid.
+        InvalidType: An argument is unknown, or a value has another type.
         NotImplemented: A flag is on.
     """
     unknown = sorted(set(arguments) - {*_FLAGS, "disabled_optimizers"})

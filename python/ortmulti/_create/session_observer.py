@@ -1,4 +1,4 @@
-"""Lets a measurement see, inside a process, the steps of creating and running sessions."""
+"""Reports the steps of creating and running sessions to a measurement in the same process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["SessionObserver", "observe", "observer"]
 
 
 class SessionObserver:
-    """Receives each step, in the thread that does it. This class ignores all of them."""
+    """Receives each step, in the thread of the step. This class ignores all steps."""
 
     def importing(self, name: str) -> AbstractContextManager[object]:  # noqa: ARG002
         """Around the import of ``name``."""

@@ -233,11 +233,11 @@ def _text(progress: Progress) -> str:
 
 
 def check_plot(path: Path | None) -> None:
-    """Find out before minutes of measuring that a plot cannot be drawn.
+    """Check before minutes of measurements that a plot can be drawn.
 
     Raises:
         LibraryError: matplotlib is not installed.
-        InvalidArgument: It does not write such files.
+        InvalidArgument: matplotlib does not write this format.
     """
     if path is not None:
         from ortmulti.tools.create.plots import new_figure
@@ -284,7 +284,7 @@ def _write_files(
 
 
 def end_with(failed: Sequence[str], partial: str | None = None) -> None:
-    """Says what failed, once for each reason.
+    """Print the failures, each reason once, and exit.
 
     Raises:
         Exit: status 130 if `partial` is "interrupted", otherwise 1 if anything failed or `partial` is set.

@@ -177,7 +177,7 @@ def parse_model(text: str) -> tuple[str, dict[str, Any]]:
     """Return a generated model's name and options: "resnet50", "phi3-mini:layers=2", "resnet50:precision=fp16".
 
     Raises:
-        InvalidArgument: there is no such model or option.
+        InvalidArgument: the model or the option does not exist.
     """
     name, _, rest = text.partition(":")
     options: dict[str, Any] = {}
@@ -203,7 +203,7 @@ def make_models(
     Args:
         texts: paths of .onnx files, and names of generated models as `parse_model` takes them.
         folder: for the generated ones.
-        progress: given a text, shows the bytes written of one model.
+        progress: called with a text; shows the written bytes of one model.
 
     Raises:
         InvalidArgument: a name that is neither a file nor a model.

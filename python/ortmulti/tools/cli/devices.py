@@ -1,4 +1,4 @@
-"""``ortmulti devices``: which devices and libraries there are, and whether sessions on a GPU will work."""
+"""``ortmulti devices``: the devices and libraries, and whether sessions on a GPU will work."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def devices_command(
 
 
 def collect() -> dict[str, Any]:
-    """Find out all that ``ortmulti devices`` shows.
+    """Collect the facts of ``ortmulti devices``.
 
     Returns:
-        A dictionary that `json.dumps` takes: ``devices``, ``peer_access`` (row and column: CUDA's numbers),
-        ``hidden_gpus`` (GPUs of the machine that CUDA does not show to this process), ``driver``, ``onnxruntime``,
-        ``cuda_libraries`` and ``cuda_sessions`` (``usable`` and, if not, the ``reasons``). Sizes are in bytes.
+        A dictionary for `json.dumps`: ``devices``, ``peer_access`` (row and column: CUDA's numbers), ``driver``,
+        ``onnxruntime`` and ``cuda_libraries``. ``hidden_gpus`` are GPUs that CUDA does not show to this process.
+        ``cuda_sessions`` has ``usable`` and, if False, the ``reasons``. Sizes are in bytes.
     """
     nvml = Nvml.open()
     try:
@@ -157,7 +157,7 @@ def _why_not_opened(path: Path) -> str | None:
 
 
 def show(facts: dict[str, Any], console: Console) -> None:
-    """Print what `collect` found.
+    """Print the facts of `collect`.
 
     Args:
         facts: what `collect` gave.

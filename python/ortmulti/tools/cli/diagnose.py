@@ -131,7 +131,7 @@ def diagnose_command(
 
 
 def _report(document: dict[str, Any], model: Path, json: Path | None, html: Path | None, plot: Path | None) -> None:
-    """Print the report, and write the files that were asked for; these first, since they are what lasts."""
+    """Write the requested files first, since they last, and print the report."""
     from ortmulti.tools.diagnose.diagnosis import publishable
 
     written = []

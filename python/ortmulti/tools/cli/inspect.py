@@ -43,11 +43,11 @@ def inspect_command(
 
 
 def describe_model(model: Path) -> dict[str, Any]:
-    """Find out all that ``ortmulti inspect`` shows.
+    """Collect the facts of ``ortmulti inspect``.
 
     Returns:
-        A dictionary that `json.dumps` takes. "inputs" and "outputs" are empty where ONNX Runtime cannot open the model
-        on the CPU; "problem" then says why. Sizes are in bytes.
+        A dictionary for `json.dumps`. "inputs" and "outputs" are empty if ONNX Runtime cannot open the model on the
+        CPU; "problem" then has the reason. Sizes are in bytes.
     """
     path = str(checks.model(model))
     try:

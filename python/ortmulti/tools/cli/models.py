@@ -79,7 +79,7 @@ def make_demo_models(folder: Path, device_sets: Sequence[tuple[str, ...]]) -> li
 
     Args:
         folder: for the models.
-        device_sets: the sessions that have to fit side by side.
+        device_sets: the devices of sessions that must fit side by side.
 
     Returns:
         Their paths.

@@ -1,4 +1,4 @@
-"""What the commands write: results to stdout, progress and errors to stderr."""
+"""Output of the commands: results to stdout, progress and errors to stderr."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FILE_WIDTH = 160
 
 
 class _Console(Console):
-    """A console that shows the control characters in names of files and models, instead of sending them on."""
+    """A console that shows control characters in names of files and models instead of sending them to the terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
@@ -90,10 +90,10 @@ def show_tables(
 
 @contextlib.contextmanager
 def steps() -> Iterator[Callable[[int, int, str], None]]:
-    """A display of how many steps are done, and of the one that runs.
+    """Display the number of finished steps and the present step.
 
     Yields:
-        A function to call with the steps done, their number, and what comes next. On a terminal it moves a bar,
+        A function to call with the finished steps, their number, and the next step. On a terminal it moves a bar;
         elsewhere it writes a line for each step.
     """
     console = stderr()
@@ -115,7 +115,7 @@ def steps() -> Iterator[Callable[[int, int, str], None]]:
 
 @contextlib.contextmanager
 def working(text: str) -> Iterator[None]:
-    """Show on a terminal what takes more than a second and has no steps; write nothing elsewhere."""
+    """Show on a terminal that a step takes more than a second; write nothing elsewhere."""
     console = stderr()
     if not console.is_terminal:
         yield
@@ -126,10 +126,10 @@ def working(text: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def bytes_written(text: str) -> Iterator[Callable[[int, int], None]]:
-    """A display of the bytes written.
+    """Display the number of written bytes.
 
     Args:
-        text: what is being written.
+        text: name of the written file.
 
     Yields:
         A function to call with the bytes written and to be written.

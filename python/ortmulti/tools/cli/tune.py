@@ -1,4 +1,4 @@
-"""`ortmulti tune`: which settings suit a model on this machine."""
+"""`ortmulti tune`: find settings that suit a model on this machine."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def tune_command(
 
 
 def show(result: TuneResult, target: Path, json: Path | None) -> None:
-    """Print the result, or all of it as JSON where that is asked for."""
+    """Print the result, or all of it as JSON if requested."""
     document = result.document
     if json is not None:
         from ortmulti.tools.measure import results
@@ -128,7 +128,7 @@ def show(result: TuneResult, target: Path, json: Path | None) -> None:
 
 
 def lines(document: Mapping[str, Any]) -> Iterator[str]:
-    """What was found, as texts with rich's markup."""
+    """Yield the result as texts with rich's markup."""
     best, objective = document["best"], document["settings"]["objective"]
     if document["partial"] is not None:
         yield f"[yellow]partial ({document['partial']}): the search has not ended[/yellow]"
@@ -164,7 +164,7 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def cost(document: Mapping[str, Any], value: float | None) -> str:
-    """Return a cost with its unit, as people say it."""
+    """Return a cost with its unit."""
     if value is None:
         return "not measured"
     objective = document["settings"]["objective"]
@@ -180,7 +180,7 @@ def _held_up(again: Mapping[str, Any]) -> str:
 
 
 def _verdict(one: Mapping[str, Any], again: Mapping[str, Any] | None) -> str:
-    """Return whether what a candidate promised at its trial is true."""
+    """Return whether the confirmation has held up the gain of a candidate's trial."""
     if again is not None and one["settings"] == again["settings"]:
         return _held_up(again)
     return "no gain" if one["ratio"]["high"] >= 1 else "not measured again"
