@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.support import onnx_models, pools
 from tests.support.processes import ROOT, run_child
 
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")])
+MODULES = sorted(ROOT.glob("python/ortmulti/**/*.py"))
 SNIPPETS = [
     pytest.param(code, id=f"{document}-{number}")
     for document in ("README.md", "docs/loading.md", "docs/pool.md", "docs/switching.md", "docs/threads-and-memory.md")
@@ -49,11 +51,22 @@ def sentences(page: str) -> Iterator[str]:
             paragraph.append(line)
 
 
+def docstrings(source: str) -> Iterator[str]:
+    """The docstrings of a Python source as a page: each argument and exception is a list item."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, documented):
+            text = re.sub(r"(?m)^ *\w+ ?[\w ()]*:$", "", ast.get_docstring(node) or "")  # headings such as "Args:"
+            yield re.sub(r"(?m)^ +[*`\w, .()]+: ", "- ", text)
+
+
 def test_no_sentence_is_long() -> None:
+    pages = [(path, path.read_text("utf-8")) for path in PAGES]
+    pages += [(path, text) for path in MODULES for text in docstrings(path.read_text("utf-8"))]
     long = [
         f"{path.relative_to(ROOT)}: {sentence}"
-        for path in PAGES
-        for sentence in sentences(path.read_text("utf-8"))
+        for path, page in pages
+        for sentence in sentences(page)
         if len(sentence.split()) > 35
     ]
     assert long == []

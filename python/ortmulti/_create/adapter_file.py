@@ -82,11 +82,11 @@ class _Reader:
         return int(struct.unpack_from(code, self._view, position)[0])
 
     def target(self, position: int) -> int:
-        """The target of the offset at this position."""
+        """Return the target of the offset at this position."""
         return position + self.read("<I", position)
 
     def vector(self, position: int, element_bytes: int) -> tuple[int, int]:
-        """The position and the number of a vector's elements."""
+        """Return the position and the number of a vector's elements."""
         count = self.read("<I", position)
         if count * element_bytes > len(self.data) - position - 4:
             raise InvalidArgument(f"it ends before the {count} elements of the vector at byte {position}")

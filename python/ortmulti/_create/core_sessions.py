@@ -1,4 +1,4 @@
-"""Sessions made by the core at the same time: what is checked before, and what comes back."""
+"""Creates sessions by the core at the same time: checks before the call, and its results."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def create(
     timeline: Timeline | None = None,
     hold: _core.ContextHold | None = None,
 ) -> tuple[list[_core.Session], _core.Timeline]:
-    """One call of the core: a session for each list of providers.
+    """Create a session for each list of providers by one call of the core.
 
     Args:
-        listener: Whose methods the core calls, as far as there are any: ``ready(index, session)`` gets each session, of
-            which then none is returned; ``failed(index, error)``; ``progress(done, total, device)``;
-            ``bytes_loaded(bytes, total)``; ``poll()``, in short intervals. What they raise ends the creation.
+        listener: The core calls its methods, as far as it has them: ``ready(index, session)`` for each session (then no
+            session is returned), ``failed(index, error)``, ``progress(done, total, device)``, ``bytes_loaded(bytes,
+            total)``. It calls ``poll()`` in short intervals. Their exceptions end the creation.
         serialize: Which creations wait for each other.
-        weights: Weights to use together instead of each session's own.
-        made_of: For messages, the file of which a model in memory was made.
-        save_optimized: Where the first session saves its optimized model.
-        one_session_on_cpu: Whether those on the CPU are handles of one ONNX Runtime session.
+        weights: Weights that the sessions share.
+        made_of: The file from which a model in memory was made, for messages.
+        save_optimized: Path for the first session's optimized model.
+        one_session_on_cpu: Whether sessions on the CPU are handles of one ONNX Runtime session.
         preload: Whether GPUs load meanwhile what the model's first run needs.
-        keep_going: Whether the others are still wanted when one has failed.
-        timeline: Where the spans go; default: a new one.
-        hold: Has other GPUs wait for one; released where one session fails.
+        keep_going: Whether the other sessions are created when one fails.
+        timeline: Receives the spans; default: a new one.
+        hold: Makes other GPUs wait for one; released if a session fails.
     """
     for session in sessions:
         config_entries.check_providers(options, session)
@@ -74,7 +74,7 @@ def create(
 def create_native(
     model: CheckedModel, providers: Sequence[_providers.Provider], options: SessionOptions | None
 ) -> tuple[_core.Session, Timeline]:
-    """One session, which loads the model by itself."""
+    """Create one session, which loads the model by itself."""
     start = time.monotonic_ns()
     converted = core_options(options)
     startup.ensure_open()

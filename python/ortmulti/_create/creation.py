@@ -47,14 +47,14 @@ class Creation:
     """One creation, from its request to its sessions.
 
     The core calls its methods `ready`, `failed`, `poll`, ``progress`` and ``bytes_loaded`` meanwhile, in the thread of
-    `run`. A session that is ready waits until it is known to be right: one over a cache entry until the entry's
-    checksums were compared, one over a new entry until that is published. Then it is handed on to `on_session`.
+    `run`. A ready session waits until it is confirmed. Over a cache entry it waits until the entry's checksums were
+    compared, over a new entry until this is published. Then `on_session` gets it.
 
     Args:
-        request: What is asked for.
-        timeline: Where the spans go; default: a new one.
-        keep_going: Whether the other sessions are still wanted when one has failed.
-        hold: Has the other GPUs' contexts wait for one; released where no session can come before the others.
+        request: The arguments.
+        timeline: Receives the spans; default: a new one.
+        keep_going: Whether the other sessions are created when one fails.
+        hold: Makes the other GPUs' contexts wait for one; released if no session can come first.
         progress: Called as ``progress(done, total, device)`` whenever a session is ready.
         bytes_loaded: Called as ``bytes_loaded(bytes, total)`` while shared weights are loaded.
     """
@@ -91,14 +91,14 @@ class Creation:
     # For who takes the sessions.
 
     def on_devices(self, devices: Sequence[Device]) -> None:
-        """Called once it is known on which devices there will be sessions, with one entry for each session."""
+        """Called when the devices are known, with one entry for each session."""
 
     def on_session(self, index: int, session: _core.Session) -> None:
-        """Called for each session, which whoever takes it closes. What it raises ends the creation."""
+        """Called for each session; the receiver closes it. An exception ends the creation."""
         self.sessions[index] = session
 
     def on_failure(self, index: int, error: BaseException) -> None:
-        """Called for each session that failed beside others, if these keep going."""
+        """Called for each failed session, with ``keep_going``."""
 
     def poll(self) -> None:
         """Called in short intervals; may raise to end the creation."""
@@ -114,7 +114,7 @@ class Creation:
             self._hand_on()
 
     def failed(self, index: int, error: BaseException) -> None:
-        """A session failed. As long as nothing is confirmed, the reason may be what the sessions have in common."""
+        """A session failed. Until a session is confirmed, the reason may be their common entry or weights."""
         self._failures.append((index, error))
         if self._confirmed:
             self._hand_on()
@@ -128,10 +128,10 @@ class Creation:
     # The way.
 
     def run(self) -> None:
-        """Creates the sessions, and returns when all were handed on.
+        """Create the sessions, and return when all were handed over.
 
         Raises:
-            As `create_sessions`. Sessions that nobody has taken are closed.
+            As `create_sessions`. Sessions without a receiver are closed.
         """
         try:
             self._run()
@@ -193,7 +193,7 @@ class Creation:
         self.timeline.add(text, now, now)
 
     def _begin_reading(self, path: str) -> _core.WeightList | None:
-        """Lists the model's weights and has their files brought into memory while the driver starts."""
+        """List the model's weights, and read their files ahead while the driver starts."""
         try:
             weights = _core.shareable_weights(path)
         except Error:
@@ -209,7 +209,7 @@ class Creation:
         return weights
 
     def _why_not_shared(self) -> str | None:
-        """Why the sessions cannot use weights together; None if nothing is known against it."""
+        """Return the reason why the sessions cannot share weights; None if none is known."""
         options = self._options
         if any(device.kind != "cuda" for device in self.devices):
             return "the CPU is among the devices, beside GPUs"
@@ -248,7 +248,7 @@ class Creation:
         return _core.SharedWeights(weights, prefetch=self._prefetch, loader=loader)
 
     def _create_native(self, reason: str = "", **more: Any) -> None:
-        """Each session loads the model by itself, for a reason where the weights were to be shared."""
+        """Create sessions that load the model by themselves, with a reason if weights should have been shared."""
         if reason:
             self._state(f"not shared: {reason}")
             LOGGER.info("each session loads the model by itself: %s", reason)
@@ -256,7 +256,7 @@ class Creation:
         self._create(self.request.model, self._options, **more)
 
     def _create_over_model(self, weights: _core.WeightList | None) -> None:
-        """The sessions share the weights of the model as it is."""
+        """Create sessions that share the weights of the model as it is."""
         if not isinstance(self.request.model, str):
             self._create_native("the model is in memory and is not optimized")
         elif weights is None or not weights.weights:
@@ -266,7 +266,7 @@ class Creation:
             self._create(self.request.model, without_optimization(self._options), weights)
 
     def _create_over_entry(self) -> None:
-        """The sessions share the weights of the model's entry in the cache, which is made if there is none."""
+        """Create sessions that share the weights of the model's cache entry. The entry is made if necessary."""
         from ortmulti import cache
 
         request = self.request
@@ -286,7 +286,7 @@ class Creation:
         self._create(entry.model_path, cache.entry_options(self._options), entry.weights)
 
     def _over_found(self, entry: cache.Entry) -> None:
-        """Creates the sessions over an entry, whose checksums are compared meanwhile."""
+        """Create the sessions over an entry, and compare its checksums meanwhile."""
         stop = threading.Event()
         verified: concurrent.futures.Future[None] = concurrent.futures.Future()
 
@@ -335,7 +335,7 @@ class Creation:
             raise
 
     def _without_entry(self, wanted: cache.CacheRequest, staged: cache.StagedEntry) -> None:
-        """Has the sessions optimize the model themselves, over shared weights, or optimizes it before."""
+        """Let the sessions optimize the model themselves over shared weights, or else optimize it before."""
         try:
             if self._over_outside(wanted, staged):
                 return
@@ -347,11 +347,12 @@ class Creation:
         self._over_new(wanted, staged)
 
     def _over_outside(self, wanted: cache.CacheRequest, staged: cache.StagedEntry) -> bool:
-        """The sessions optimize the model themselves, over shared weights. What the first one has made of it shows
-        whether they are right, and becomes the entry.
+        """Let the sessions optimize the model themselves, over shared weights.
+
+        The first session's optimized model shows whether the sessions are right, and becomes the entry.
 
         Returns:
-            False where they cannot do that, or are not right.
+            False if they cannot do this, or are not right.
         """
         from ortmulti import cache
 
@@ -406,7 +407,7 @@ class Creation:
         folder: str,
         poll: Callable[[], object],
     ) -> None:
-        """Makes an entry of what a session has saved."""
+        """Make an entry from a session's saved model."""
         from ortmulti import cache
 
         with self._span("publish optimized model"):
@@ -416,7 +417,7 @@ class Creation:
             staged.publish().close()
 
     def _over_new(self, wanted: cache.CacheRequest, staged: cache.StagedEntry) -> None:
-        """Optimizes the model, creates the sessions over the result, and publishes that once they are there."""
+        """Optimize the model, create the sessions over the result, and publish it when they exist."""
         from ortmulti import cache
 
         if self._hold is not None:
@@ -450,7 +451,7 @@ class Creation:
             self._hand_on()
 
     def _close(self) -> None:
-        """Frees what nobody has taken, and forgets failures."""
+        """Free sessions without a receiver, and forget failures."""
         self._failures.clear()
         for waiting in (self._ready, self.sessions):
             while waiting:

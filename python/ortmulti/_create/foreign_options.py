@@ -41,8 +41,9 @@ _RUN = ("log_severity_level", "log_verbosity_level", "logid", "only_execute_path
 def to_session_options(options: object) -> SessionOptions | None:
     """Session options as ortmulti's: these, or new ones with all that can be read of onnxruntime's.
 
-    Parts that onnxruntime's object does not reveal are lost: initializers, libraries of custom operators, free
-    dimensions, a policy for the choice of providers, and config entries with keys that ONNX Runtime does not define.
+    Parts that onnxruntime's object does not reveal are lost. These are initializers, libraries of custom operators,
+    free dimensions, a policy for the choice of providers, and config entries with keys that ONNX Runtime does not
+    define.
 
     Raises:
         InvalidType: Neither ortmulti's nor onnxruntime's.

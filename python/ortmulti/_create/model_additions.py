@@ -85,8 +85,8 @@ class ModelAdditions:
             lengths: The number of bytes to use of each buffer.
 
         Raises:
-            InvalidArgument: The arguments have different lengths, a name is empty or was added before, a buffer is not
-                contiguous, or a length is negative or larger than its buffer.
+            InvalidArgument: The arguments have different lengths. Or a name is empty or was added before, a buffer is
+                not contiguous, or a length is negative or larger than its buffer.
             InvalidType: An argument has the wrong type.
         """
         files, memory, sizes = (

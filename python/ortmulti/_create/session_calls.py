@@ -32,10 +32,10 @@ class SessionCalls:
     ) -> None:
         """Run the model without waiting: the result goes to a callback.
 
-        The session's threads do the runs in the order of the calls: at most ``intra_op_num_threads`` at the same time,
-        and on a GPU one after another. One thread calls all callbacks of the process, one at a time. So a slow callback
-        delays the others. A callback may start further runs, or close the session. When the interpreter ends, it
-        cancels runs that have not begun, and waits for the last callback.
+        The session's threads do the runs in the order of the calls. At most ``intra_op_num_threads`` run at the same
+        time, on a GPU one. One thread calls all callbacks of the process, one at a time. So a slow callback delays the
+        others. A callback may start further runs, or close the session. When the interpreter ends, it cancels runs that
+        have not begun, and waits for the last callback.
 
         Args:
             output_names, input_feed, run_options: As `run`. The arrays must not change until the callback was called.

@@ -58,15 +58,15 @@ _complete: dict[OnnxRuntime, CudaLibraries] = {}
 def find_cuda_libraries(runtime: OnnxRuntime) -> CudaLibraries:
     """Find the CUDA libraries that an ONNX Runtime's CUDA provider needs.
 
-    Searched in this order: what this process has already loaded, NVIDIA's wheels, PyTorch's folder. A library that is
-    in none of them is opened by its name: the system's loader searches its own places. The answer is kept for the life
-    of the process once nothing is missing any more.
+    The order is: libraries that this process has already loaded, NVIDIA's wheels, PyTorch's folder. Other libraries are
+    opened by name, so the system's loader searches its own places. The process keeps the answer once nothing is
+    missing.
 
     Args:
         runtime: what `find_onnxruntime` gave.
 
     Returns:
-        Files in the order in which to open them, and what is missing. Nothing at all for an ONNX Runtime without CUDA.
+        The files in the order of opening, and the missing ones. Both are empty for an ONNX Runtime without CUDA.
     """
     libraries = _complete.get(runtime)
     if libraries is None:
@@ -77,19 +77,19 @@ def find_cuda_libraries(runtime: OnnxRuntime) -> CudaLibraries:
 
 
 def search_first(runtime: OnnxRuntime, folder: Path) -> CudaLibraries:
-    """Same as `find_cuda_libraries`, but with a folder that comes before all but what is already loaded."""
+    """Same as `find_cuda_libraries`, with a folder that comes right after already loaded libraries."""
     return CudaSearch(_site_folders(runtime), first=folder).find(runtime)
 
 
 def why_no_cuda(runtime: OnnxRuntime, search: CudaSearch | None = None) -> tuple[str, ...]:
-    """Say why an ONNX Runtime's CUDA provider cannot be loaded here, as far as libraries are to blame.
+    """Return the missing or unusable libraries because of which the CUDA provider cannot be loaded.
 
     Args:
         runtime: what `find_onnxruntime` gave.
         search: where to look; None for this environment.
 
     Returns:
-        Sentences, each with a reason and the last one with the remedy; none where every library is in its place.
+        Sentences: the reasons, and at last the remedy. Empty if all libraries are in place.
     """
     if not runtime.has_cuda:
         if not runtime.distribution:
@@ -126,7 +126,7 @@ def why_driver_too_old(runtime: OnnxRuntime, driver: int) -> str | None:
         driver: the newest CUDA release that the driver supports, 1000 * major + 10 * minor (12040 = 12.4).
 
     Returns:
-        The reason and the remedy, or None where the driver will do.
+        The reason and the remedy, or None if the driver is new enough.
     """
     major = cuda_major(runtime)
     if major is None or driver // 1000 >= major:
@@ -194,7 +194,7 @@ def open_by_name(name: str, search: bool) -> Path | None:
         The file, or None if there is none.
 
     Raises:
-        OSError: there is one, and it cannot be opened; the message has the loader's reason.
+        OSError: the file exists but cannot be opened; the message has the loader's reason.
     """
     import ctypes
 
@@ -309,7 +309,7 @@ class CudaSearch:
 
 
 def _other_cuda(path: Path, library: SharedLibrary, major: int) -> int | None:
-    """Return the CUDA release that a library belongs to, where it is another one than the one wanted.
+    """Return the CUDA release of a library, if it is not the expected one.
 
     The names do not always tell: libcurand.so.10 and libcudnn.so.9 exist for CUDA 12 and for CUDA 13.
     """
@@ -333,7 +333,7 @@ def _opened_at_run_time(major: int | None) -> tuple[str, ...]:
 
 
 def run_time_use(name: str) -> str:
-    """What an optional library is needed for, for messages; empty where unknown."""
+    """Return the use of an optional library, for messages; empty if unknown."""
     return _RUN_TIME_USES.get(name.partition(".so")[0], "")
 
 

@@ -1,4 +1,4 @@
-"""CUDA started in the background, and a hint on GPUs that make it start more slowly."""
+"""The start of CUDA in the background, and a hint about GPUs that slow it down."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _begin_preload(named: Sequence[Device] | None, model: str | bytes | bytearra
 
 
 def begin_driver(named: Sequence[Device] | None) -> bool:
-    """Start the driver and these devices' contexts in the background, for what `name_devices` gives.
+    """Start the driver and these devices' contexts in the background; ``devices`` come from `name_devices`.
 
     Returns:
         Whether there is anything to start; then `open_libraries` is for what else the devices need.
@@ -84,11 +84,11 @@ _said = False
 
 
 def hint_at_unused_gpus(used: Iterable[Device], visible: int | None = None) -> None:
-    """Say once in a process that its start takes longer by the GPUs that it does not use, if these are many.
+    """Log once in a process that many unused GPUs make its start slower.
 
     Args:
         used: the devices of a load.
-        visible: how many GPUs the process sees; default: the driver is asked, which has been started.
+        visible: number of GPUs that the process sees; default: asked from the started driver.
     """
     global _said
     indices = sorted({device.index for device in used if device.kind == "cuda"})

@@ -1,4 +1,4 @@
-"""The answer of a request to a pool, which comes later."""
+"""The future answer of a request to a pool."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ _lock = threading.RLock()  # under which a future gets its condition, or its ans
 class _Condition:
     """Makes the condition of a future when it is first used.
 
-    Most futures are only asked for their result: the core waits for that, without the GIL and without a Python object.
-    Whoever uses the condition waits for the answer, or has added a callback. So the request is followed from then on.
+    Most callers only wait for the result. The core does that without the GIL and without a Python object. A caller that
+    uses the condition waits for the answer in another way, or has added a callback. So the request is followed from
+    then on.
     """
 
     def __get__(self, future: PoolFuture | None, owner: type[PoolFuture]) -> Any:
@@ -110,7 +111,7 @@ class PoolFuture(Future[list[Any]]):
         return cancelled
 
     def _wait(self, timeout: float | None) -> None:
-        """Wait for the core's answer, unless the request is followed: then it comes with the condition."""
+        """Wait for the core's answer, unless the request is followed: then the condition signals it."""
         if self._state not in _PENDING:
             return
         request = self._request
@@ -135,7 +136,7 @@ class PoolFuture(Future[list[Any]]):
                 self._state = "CANCELLED_AND_NOTIFIED" if cancelled else _FINISHED
 
     def _complete(self, results: list[Any] | None, exception: BaseException | None, cancelled: bool) -> None:
-        """Take the answer of a request that is followed, and notify who waits."""
+        """Take the answer of a followed request, and notify the waiting threads."""
         self._request = None
         if cancelled:
             super().cancel()

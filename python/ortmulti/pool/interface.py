@@ -12,8 +12,8 @@ def differences(before: Any, after: Any) -> list[str]:
     """Compare the inputs and outputs of two sessions.
 
     Returns:
-        The differences that callers of the first would notice: names, types, ranks, dimensions that both fix, inputs'
-        open dimensions that the second fixes, and the order of the outputs.
+        The differences that callers of the first would notice. These are names, types, ranks, the order of the outputs,
+        dimensions that both fix, and inputs' open dimensions that the second fixes.
     """
     return [
         *_differences("input", before.get_inputs(), after.get_inputs(), open_stays_open=True),

@@ -242,7 +242,7 @@ def _warm(pool: Pool, warmup: Warmup | None) -> Pool:
 
 
 def _with_graphs(request: CreationRequest, graphs: int) -> CreationRequest:
-    """The request with what capturing needs among the CUDA provider's options."""
+    """Return the request with what capturing needs among the CUDA provider's options."""
     given = dict(request.provider_options or {})
     if str(given.get("enable_cuda_graph", "0")).lower() in ("1", "true"):
         raise InvalidArgument("a pool does not take the provider option enable_cuda_graph: give load cuda_graph=True")

@@ -1,4 +1,4 @@
-"""Many requests to one pool, of which a limited number is under way."""
+"""Many requests to one pool, with a limited number under way."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ Submit: TypeAlias = Callable[[Feed], PoolFuture]
 
 
 def in_order(submit: Submit, feeds: Iterator[Feed], most: int) -> Iterator[list[Any]]:
-    """Yield the outputs of each feed, in order, with at most ``most`` requests pending. Cancel those at the end."""
+    """Yield the outputs of each feed, in order, with at most ``most`` requests pending. Cancel pending ones at the
+    end.
+    """
     pending: deque[PoolFuture] = deque()
     try:
         for feed in feeds:
@@ -59,10 +61,10 @@ def as_done(submit: Submit, feeds: Iterator[Feed], most: int) -> Iterator[tuple[
 
 
 class RunSize:
-    """The number of rows that a run gets, found while the runs are timed.
+    """The number of rows of a run, found by timing the runs.
 
-    It grows while runs are so short that starting them counts, and then as long as a larger one is faster: past the
-    caches of the processor, or with a GPU's cores all busy, it is not.
+    It grows while the start of runs takes a notable part of their time, and then as long as larger runs are faster.
+    They stop being faster beyond the processor's caches, or when all of a GPU's cores are busy.
     """
 
     _FIRST = 32
@@ -75,7 +77,7 @@ class RunSize:
         self._most = 0.0  # of smaller sizes
 
     def record(self, rows: int, seconds: float) -> None:
-        """Take note of a run. Runs of other sizes than the newest tell nothing."""
+        """Record a run. Runs of other sizes than the newest are ignored."""
         if not self._grows or rows != self.rows:
             return
         self._rates.append(rows / max(seconds, 1e-9))
@@ -93,8 +95,8 @@ class Rows:
     """The rows of several arrays.
 
     Raises:
-        InvalidType: ``arrays`` is no mapping.
-        InvalidArgument: The arrays do not have the same number of rows, or there is no array.
+        InvalidType: ``arrays`` is not a mapping.
+        InvalidArgument: The arrays have different numbers of rows, or there is no array.
     """
 
     def __init__(self, arrays: object) -> None:

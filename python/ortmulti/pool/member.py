@@ -1,4 +1,4 @@
-"""The members of a pool: sessions that are created for it, warmed up and handed on as they become ready."""
+"""The members of a pool: sessions that are created for it, warmed up and handed over when ready."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Member:
     """A session of a pool, and what it runs before it takes requests.
 
     Attributes:
-        index: Its place among the sessions that were created together.
-        session: Whoever has the member closes it.
-        in_flight: How many requests it has under way on a GPU; 0: the core chooses.
-        max_graphs: Of how many shapes CUDA graphs are kept; 0: none are captured.
+        index: Index among the sessions of one creation.
+        session: The session; the owner of the member closes it.
+        in_flight: Number of requests under way on a GPU; 0: the core chooses.
+        max_graphs: Number of shapes with a CUDA graph; 0: no graphs.
         feeds: The inputs of each run of the warm-up.
         runs: How often each is run.
         end: Ends these runs.
@@ -45,7 +45,7 @@ class Member:
     end: RunOptions | None = None
 
     def join(self, core: _core.Pool, timeline: Timeline) -> None:
-        """Warms the session up, and has it take the requests of a core's pool."""
+        """Warm the session up, and let it take the requests of a core's pool."""
         end = None if self.max_graphs else self.end  # with graphs no options of a run are taken
         core.add(self.session._core, self.in_flight, self.max_graphs, self.feeds, self.runs, timeline._core, end)
 
@@ -59,14 +59,14 @@ class MemberCreation(Creation):
 
     Args:
         request: What is asked for.
-        join: Called for each member, from any thread, when its session is ready: has it warmed up and take requests.
-            The member is the caller's then, unless this raises.
-        timeline: Where the spans go.
+        join: Called for each member, from any thread, when its session is ready. It warms the member up, lets it take
+            requests and owns it, unless it raises.
+        timeline: Receives the spans.
         warmup: What each session runs before; None: nothing.
-        in_flight, max_graphs: As `Member` has them.
+        in_flight, max_graphs: As in `Member`.
         first: The GPU whose session comes first: the others' contexts wait until one member has joined. None: all
             contexts are made at once.
-        keep_going: Whether one session's failure is only its own.
+        keep_going: Whether the other sessions are created when one fails.
         on_devices, on_failure: As the methods of `Creation`, but with names of devices.
         progress, bytes_loaded: As for `Creation`.
     """
@@ -111,10 +111,11 @@ class MemberCreation(Creation):
         self._unfinished.acquire()
 
     def run(self) -> None:
-        """Creates the sessions, and returns when every one has joined or failed.
+        """Create the sessions, and return when every one has joined or failed.
 
         Raises:
-            As `load`: the first failure, unless others keep going; then if all failed. What has not joined is closed.
+            As `load`: the first failure; with ``keep_going`` only if all failed. Members that have not joined are
+                closed.
             ClosedError: It was cancelled.
         """
         self.thread = threading.get_ident()
@@ -141,20 +142,20 @@ class MemberCreation(Creation):
             raise ClosedError("the pool was closed while it was loading")
 
     def cancel(self) -> None:
-        """Ends it soon: what has not begun does not begin, and what is ready and has not joined is closed."""
+        """End it soon: no further session begins, and ready sessions that have not joined are closed."""
         self._cancelled = True
         self._release()
         if self._end_runs is not None:
             self._end_runs.terminate = True
 
     def wait(self) -> None:
-        """Waits until `run` has ended; returns at once in the thread that it runs in."""
+        """Wait until `run` has ended; return at once in its own thread."""
         if self.thread != threading.get_ident():
             with self._unfinished:
                 pass
 
     def close(self) -> None:
-        """Closes the sessions of the members."""
+        """Close the sessions of the members."""
         for member in self.members.values():
             member.session.close()
 

@@ -1,4 +1,4 @@
-"""Which sessions a pool has, on which devices: they come, go and are replaced while it runs."""
+"""The sessions of a pool and their devices. They are added, removed and replaced while it runs."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Members:
     """The sessions of a pool, and the core's pool that they belong to.
 
     Args:
-        request: What `load` was asked for.
+        request: The arguments of `load`.
         make_core: Makes a core's pool, one for each model.
         warmup: What every session runs before it takes requests.
-        in_flight: How many requests a session on a GPU has under way; 0: the core chooses.
-        max_graphs: Of how many shapes a session keeps CUDA graphs; 0: none are captured.
+        in_flight: Number of requests that a session on a GPU has under way; 0: the core chooses.
+        max_graphs: Number of shapes for which a session keeps CUDA graphs; 0: no graphs.
         version: The model's label in `stats`.
     """
 
@@ -85,23 +85,23 @@ class Members:
 
     @property
     def sessions(self) -> Sessions:
-        """As `Pool.sessions`."""
+        """Same as `Pool.sessions`."""
         if self._max_graphs:
             raise InvalidArgument("sessions of a pool with CUDA graphs cannot be run by themselves: call Pool.run")
         return self._sessions
 
     @property
     def devices(self) -> list[str]:
-        """As `Pool.devices`."""
+        """Same as `Pool.devices`."""
         return self._sessions.devices
 
     @property
     def timeline(self) -> Timeline:
-        """What loading the present model spent its time on."""
+        """The spans of loading the present model."""
         return self._timeline
 
     def description(self) -> Any:
-        """The first session, for which this waits. Callers do not run it, so it may capture CUDA graphs."""
+        """Wait for the first session and return it. Callers do not run it, so it may capture CUDA graphs."""
         if not self._sessions:
             self._wait_until(lambda: self._members or not self._loads)
         if not (sessions := self._sessions):
@@ -115,21 +115,21 @@ class Members:
         return self._model
 
     def extras(self, _run_options: RunOptions | None, on_device: bool, trace: bool) -> tuple[Any, ...]:
-        """Of the core's run and submit."""
+        """Return the last arguments of the core's run and submit."""
         return (on_device, self._timeline._core if trace else None) if on_device or trace else ()
 
     def before_submit(self) -> None:
-        """Starts the thread that delivers answers."""
+        """Start the thread that delivers answers."""
         if not callbacks.start():
             raise ClosedError("the interpreter is ending: the pool takes no more requests")
 
     def warm_up(self, warmup: Warmup) -> None:
-        """As `Pool.warmup`."""
+        """Same as `Pool.warmup`."""
         feeds = warmup.feeds(self._sessions[0])
         self.core.warm_up(feeds, warmup.runs_with(self._max_graphs), self._timeline._core)
 
     def closed(self) -> bool:
-        """As `Pool.closed`."""
+        """Same as `Pool.closed`."""
         sessions = self._sessions
         return self.core.closed() or (len(sessions) > 0 and all(session.closed for session in sessions))
 
@@ -142,7 +142,7 @@ class Members:
         progress: Progress | None = None,
         bytes_loaded: Callable[[int, int], object] | None = None,
     ) -> None:
-        """Begins to load; returns when as many are ready as `load` says. Nothing is left after an error."""
+        """Begin to load, and return when as many are ready as ``wait`` says. After an error nothing is left."""
         named = self._request.named
         if named is None:
             self.core.set_opening(True)
@@ -259,22 +259,22 @@ class Members:
 
     @property
     def expected(self) -> int:
-        """How many requests can be under way, as far as is known; 1 at least."""
+        """Number of requests that can be under way, as far as known; at least 1."""
         sessions = max(1, len(self._members), len(self._targets or ()))
         return sessions * (1 if set(self._targets or ()) == {"cpu"} else self._in_flight)
 
     # Readiness.
 
     def stats(self) -> dict[str, Any]:
-        """As `Pool.stats`."""
+        """Same as `Pool.stats`."""
         return {**self.core.stats(), "version": self._version}
 
     def states(self) -> dict[str, tuple[str, str]]:
-        """Each device's state, and why it failed or broke."""
+        """Return each device's state, and the reason of a failure."""
         return {device["device"]: (device["state"], device["broken"]) for device in self.core.stats()["devices"]}
 
     def wait_ready(self, timeout: float | None, devices: Devices | None) -> list[str]:
-        """As `Pool.wait_ready`."""
+        """Same as `Pool.wait_ready`."""
         named = None if devices is None else name_devices(devices)
         wanted = None if named is None else list(dict.fromkeys(map(str, named)))
         end = None if timeout is None else time.monotonic() + timeout
@@ -324,7 +324,7 @@ class Members:
     # Changes.
 
     def add_devices(self, devices: Devices) -> None:
-        """As `Pool.add_devices`."""
+        """Same as `Pool.add_devices`."""
         named = name_devices(devices)
         with self._change():
             present = [device for device, (state, _) in self.states().items() if state in ("starting", "ready")]
@@ -359,7 +359,7 @@ class Members:
                 raise
 
     def remove_devices(self, devices: Devices) -> None:
-        """As `Pool.remove_devices`."""
+        """Same as `Pool.remove_devices`."""
         named = name_devices(devices)
         if named is None:
             raise InvalidArgument("a pool without devices answers nothing: close it")
@@ -395,7 +395,7 @@ class Members:
         same_interface: bool = True,
         verify: Callable[[Members], object] | None = None,
     ) -> None:
-        """As `Pool.replace_model`."""
+        """Same as `Pool.replace_model`."""
         with self._change():
             self._wait_until(lambda: not self._loads)  # others begin no load meanwhile
             with self._lock:
@@ -448,7 +448,7 @@ class Members:
                 raise
 
     def _retire(self) -> None:
-        """Has former models answer what they were asked, and frees them."""
+        """Let former models answer their requests, and free them."""
         while self._retiring:
             core, sessions = self._retiring[0]
             core.close(False)
@@ -464,7 +464,9 @@ class Members:
         warmup: Warmup | None,
         present: InferenceSession | None = None,
     ) -> MemberCreation:
-        """Of members that join a core's pool beside those that there are. ``present`` has the interface they need."""
+        """Return the creation of members that join a core's pool beside the present ones. ``present`` has the required
+        interface.
+        """
 
         def join(member: Member) -> None:
             if present is not None and (found := differences(present, member.session)):
@@ -489,7 +491,7 @@ class Members:
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[None]:
-        """One change at a time, once it is known which devices there are."""
+        """Allow one change at a time, once the devices are known."""
         with self._checked():
             pass
         with self._changing:
@@ -501,7 +503,7 @@ class Members:
     # The end.
 
     def close(self, cancel_pending: bool) -> None:
-        """Ends the loads, then as `Pool.close`."""
+        """End the loads, then do as `Pool.close`."""
         if os.getpid() != self._process:  # nothing of it works there, and a lock may be held for ever
             self.core.close(cancel_pending)
             self._sessions.close()
@@ -524,7 +526,7 @@ class Members:
         self._sessions.close()
 
     def abandon(self) -> None:
-        """Has what is still loading end soon, for a pool that nobody has any more."""
+        """End the loads of a pool without references soon."""
         for loading in list(self._loads):
             loading.cancel()
 

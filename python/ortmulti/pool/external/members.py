@@ -114,7 +114,7 @@ class BackendMembers:
         return self.backend.timeline
 
     def description(self) -> Any:
-        """The sessions' inputs, outputs and metadata; they are ready from the start."""
+        """Return the sessions' inputs, outputs and metadata; they are ready from the start."""
         return self.backend.signature
 
     @property

@@ -254,7 +254,7 @@ def write_files(
     table: Callable[[dict[str, Any]], str],
     save_plot: Callable[[dict[str, Any], Path], None],
 ) -> None:
-    """Write what was asked for, and say where; a plot only of what was measured."""
+    """Write the requested files and print their paths. A plot needs a measurement."""
     written = []
     if json is not None and str(json) != "-":
         results.save(document, json)

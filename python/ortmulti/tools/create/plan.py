@@ -48,8 +48,8 @@ class Plan:
         cold: whether the model is removed from the page cache before each measurement; otherwise it is read into it.
         entry: whether measurements find the model's entry in the cache of optimized models. Otherwise the cache, a
             temporary one, is emptied before each, as for the first load ever.
-        before: state of each measured process when the creation begins: nothing, the devices' CUDA contexts, or
-            sessions of a small model (with the contexts and all libraries).
+        before: state of each measured process before the creation: nothing, the devices' CUDA contexts, or sessions of
+            a small model (with contexts and all libraries).
         intra_op_num_threads: CPU threads of each session; None shares the cores among the sessions of a case.
         cores: the cores to share.
         options: options of every session.

@@ -41,10 +41,13 @@ class Model:
 class Description:
     """The files that `make` would write.
 
-    Attributes: name: The model's name. stem: Its files' names without suffixes: the model's name and every option that
-    is not the default. options: All options, defaults filled in. weights: Shape of every initializer by its name, in
-    the file's order. weight_bytes: Bytes of all weights. data_bytes: Size in bytes of the external data file; 0 where
-    the weights are in the .onnx file.
+    Attributes:
+        name: The model's name.
+        stem: The files' names without suffixes: the model's name and every option that is not the default.
+        options: All options, including defaults.
+        weights: Shape of every initializer by its name, in the file's order.
+        weight_bytes: Bytes of all weights.
+        data_bytes: Size in bytes of the external data file; 0 if the weights are in the .onnx file.
     """
 
     name: str

@@ -117,9 +117,9 @@ def describe(timeline: Timeline, begin_ns: int, end_ns: int) -> dict[str, Any]:
         end_ns: when its sessions were ready.
 
     Returns:
-        "spans": for each name and device ("context cuda:0") the "count" and the sum of "seconds"; also the "begin" of
-        the first and the "end" of the last, in seconds after the creation began. "after_contexts": seconds from the
-        last context until all sessions were ready; None if no context was made. "not_shared": reasons why some or all
+        "spans": for each name and device ("context cuda:0") the "count" and the sum of "seconds". The "begin" of the
+        first and the "end" of the last are seconds after the creation began. "after_contexts": seconds from the last
+        context until all sessions were ready; None if no context was made. "not_shared": reasons why some or all
         weights were not shared.
     """
     spans = timeline.spans
