@@ -30,7 +30,7 @@ _CLASSES = (
     "SessionOptions",
     "copy_tensors",
 )
-# Functions that set something of the library, which then is ortmulti's.
+# Functions that configure the library; under the patch they configure ortmulti's.
 _FUNCTIONS = (
     "disable_telemetry_events",
     "enable_telemetry_events",

@@ -156,7 +156,7 @@ def _why_unknown(provider: str, unknown: Iterable[str], known: Mapping[str, Opti
 
 def _checked(provider: str, option: Option, value: object) -> str:
     name = f"{option.name} of {provider}"
-    # As text, which is what onnxruntime makes of every value.
+    # As text: onnxruntime converts every value to text.
     if isinstance(value, np.bool_):
         value = bool(value)
     elif isinstance(value, SupportsIndex) and not isinstance(value, bool):

@@ -348,7 +348,7 @@ def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: None 
     Raises (before anything is copied):
         InvalidType: An argument is not a sequence of tensors, or two types differ.
         InvalidArgument: A sequence is empty, the lengths or the bytes differ, or one of ``dst`` is over a read-only
-        array.
+            array.
         NotImplemented: Tensors have strings, a stream was given, or onnxruntime cannot hand over its value by DLPack.
     """
     if stream is not None:

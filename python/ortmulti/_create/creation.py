@@ -82,7 +82,7 @@ class Creation:
         self._hold = hold
         self._providers: list[list[_providers.Provider]] = []  # of each session
         self._prefetch: _core.Prefetch | None = None
-        # What is ready, and what failed, until it may be handed on.
+        # Ready and failed sessions, until they are confirmed.
         self._ready: dict[int, _core.Session] = {}
         self._failures: list[tuple[int, BaseException]] = []
         self._confirmed = False
@@ -145,7 +145,7 @@ class Creation:
         shared = request.strategy == "shared"
         weights: _core.WeightList | None = None
         if shared and prewarm.begin_driver(named):
-            # The disk is asked first, since it may be slower than everything else together.
+            # The disk comes first: it may be slower than all other steps together.
             if isinstance(request.model, str):
                 with self._span("index model"):
                     weights = self._begin_reading(request.model)
@@ -317,7 +317,7 @@ class Creation:
                 raise
             finally:
                 self._confirm = None
-                stop.set()  # after Ctrl-C nobody waits for the rest of the files
+                stop.set()  # after Ctrl-C the rest of the files is not needed
                 if not task.revoke():
                     task.wait()
 

@@ -89,7 +89,7 @@ def to_run_options(options: object) -> RunOptions | None:
 
 
 def _class(name: str) -> type | None:
-    # Never imported for this: who has such an object has imported it.
+    # Not imported here: a caller with such an object has imported it.
     found = getattr(sys.modules.get(_MODULE), name, None)
     return found if isinstance(found, type) else None
 

@@ -68,7 +68,7 @@ class MappedWeights:
             options.add_initializer(name, value)
 
     def created(self) -> None:
-        # What was read once to be laid out anew need not stay in this process's memory; the rest comes back unread.
+        # Pages that were read once for a new layout need not stay in this process's memory. Others come back unread.
         for mapping in self._maps:
             mapping.madvise(mmap.MADV_DONTNEED)
 

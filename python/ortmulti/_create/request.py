@@ -12,7 +12,7 @@ from ortmulti._runtime import checks
 from ortmulti.devices import Device, name_devices
 from ortmulti.errors import InvalidArgument, InvalidType
 
-# `load` makes a request before the driver starts: what only some requests need is imported for these.
+# `load` makes a request before the driver starts, so imports that only some requests need come late.
 if TYPE_CHECKING:
     from ortmulti.loader import LoaderOptions
     from ortmulti.options import SessionOptions

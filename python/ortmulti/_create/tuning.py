@@ -125,7 +125,7 @@ _OF_ARENAS = ("enable_cpu_mem_arena", "gpu_mem_limit", "arena_extend_strategy")
 LOAD_DEFAULTS: Mapping[str, Scalar] = {"sessions_per_device": 1, "in_flight": "auto", "cuda_graph": False}
 """The defaults of `load`'s arguments: one that is not given, or given as that, is taken from the settings."""
 
-# The pools that settings have asked for, which later sessions of the process can use, too.
+# Pools made for settings. Later sessions of the process can use them, too.
 _pools: list[GlobalThreadPools] = []
 _pools_lock = threading.Lock()
 
@@ -409,7 +409,7 @@ def use_for_session(
     provider_options: Sequence[Mapping[Any, Any]] | None,
 ) -> tuple[SessionOptions, list[providers.Provider]]:
     """Same as `use`, for an `InferenceSession` with these arguments: its options and its providers."""
-    # Without ONNX Runtime's environment, of which the tuning may have to say something.
+    # Without ONNX Runtime's environment, because the tuning may configure it.
     asked = providers.preferred() if names is None else providers.normalize(names, provider_options)
     given = dict(asked).get(providers.CUDA)
     applied = use(tuning, model, [providers.kind_of(asked)], options, given, stacklevel=4)

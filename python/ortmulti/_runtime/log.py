@@ -18,24 +18,24 @@ from ortmulti._runtime.threads import BackgroundThread
 if TYPE_CHECKING:
     import logging
 
-# What the core has to say itself is in the same queue, under this category, and goes to a logger of its own.
+# The core's own messages are in the same queue under this category, and go to a separate logger.
 _CORE = "ortmulti"
 
 # ONNX Runtime's severities 0 to 4, verbose, info, warning, error and fatal, as levels of `logging`.
 _LEVELS = (10, 20, 30, 40, 50)
 INFO = 20
 
-# Only a bound on how long the thread may stay in one wait; a record or the end wakes it at once.
+# Bounds one wait of the thread; a record or the end wakes it at once.
 _WAIT_MS = 60_000
 
 # Gets severity, category, logger, location and message of each record, instead of LOGGER.
 Callback = Callable[[int, str, str, str, str], object]
 
-# Who takes records holds it until they are emitted, so that they come in their order, and that they have come when
+# A thread that takes records holds this until they are emitted. So records keep their order, and are emitted when
 # `flush` returns. A handler or callback may itself create sessions.
 _emitting = threading.RLock()
 
-# How long `flush` waits for another thread's handler, which may wait for what this thread holds.
+# How long `flush` waits for another thread's handler. That handler may wait for a lock of this thread.
 _PATIENCE_S = 5.0
 
 _callback: Callback | None = None
@@ -99,7 +99,7 @@ def flush() -> None:
         if _emitting.acquire(timeout=_PATIENCE_S):
             _emit(*_core.take_log()[:2])
     finally:
-        # Asked of the lock, since Ctrl-C may come between its acquisition and any note of that.
+        # The lock itself knows its owner: Ctrl-C may come between its acquisition and the next line.
         if _emitting._is_owned():  # type: ignore[attr-defined]
             _emitting.release()
 

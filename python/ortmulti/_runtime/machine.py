@@ -16,7 +16,7 @@ from ortmulti._runtime.libraries import find_onnxruntime
 from ortmulti._runtime.nvml import Nvml
 from ortmulti.errors import LibraryError
 
-# What changes how CUDA, the allocators or thread pools behave, and therefore what is measured.
+# Variables that change the behaviour of CUDA, allocators or thread pools, and so a measurement.
 _ENVIRONMENT = (
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",

@@ -218,7 +218,7 @@ class Nvml(Closing):
         )
 
     def _memory(self, handle: Any) -> Any:
-        # The second version leaves out what the driver itself reserves, as nvidia-smi does; older drivers lack it.
+        # The second version excludes memory that the driver reserves, as nvidia-smi does; older drivers lack it.
         version = getattr(self._library, "nvmlMemory_v2", None)
         memory = None
         if version is not None:

@@ -46,7 +46,7 @@ def prewarm(
 
 
 def _begin_preload(named: Sequence[Device] | None, model: str | bytes | bytearray | memoryview) -> None:
-    with contextlib.suppress(Error):  # whoever loads the model says what is wrong
+    with contextlib.suppress(Error):  # the load of the model raises the error
         index = (
             _core.index_model_file(_core.identify_file(model)) if isinstance(model, str) else _core.index_model(model)
         )
@@ -74,7 +74,7 @@ def _gpus(named: Sequence[Device] | None) -> list[int] | None:
 def open_libraries() -> None:
     """Open ONNX Runtime, and in the background the CUDA libraries."""
     # The CUDA provider's library can be opened in the background only where ONNX Runtime is there.
-    with contextlib.suppress(LibraryError):  # whoever needs it says so
+    with contextlib.suppress(LibraryError):  # the load raises the error
         startup.ensure_open()
     startup.begin_opening_libraries()
 
@@ -111,6 +111,6 @@ def hint_at_unused_gpus(used: Iterable[Device], visible: int | None = None) -> N
 
 
 def _visible_devices(indices: Iterable[int], current: str | None) -> str:
-    # The numbers are those that the variable has left; without it they are what it would take.
+    # The numbers are the variable's; without the variable they are all of CUDA's.
     names = [] if current is None else [name.strip() for name in current.split(",")]
     return ",".join(names[index] if index < len(names) else str(index) for index in indices)

@@ -70,7 +70,7 @@ def ensure_open() -> None:
     if not (_closes_at_exit and _core.has_environment()):
         with _lock:
             ensure_library()
-            close_at_exit()  # first, so that it holds where the rest fails
+            close_at_exit()  # first, so that it is registered if the rest fails
             _core.start_environment()
     log.start()
 
@@ -96,7 +96,7 @@ def begin_opening_libraries() -> None:
         if not runtime.has_cuda or cuda_libraries.why_no_cuda(runtime):
             return
     except LibraryError:
-        return  # whoever needs it says so
+        return  # the first use raises the error
     found = [str(path) for path in cuda_libraries.find_cuda_libraries(runtime).found]
     linked = max((i + 1 for i, path in enumerate(found) if path.rsplit("/", 1)[-1] in runtime.cuda_needed), default=0)
     _core.begin_opening_cuda_libraries(found[:linked], found[linked:])

@@ -69,7 +69,7 @@ class Task:
         if self._thread is threading.current_thread():
             return True
         end = math.inf if timeout == -1 else time.monotonic() + timeout
-        # Ctrl-C between these two calls leaves the lock taken: so no wait for it is long, and the flag counts.
+        # Ctrl-C between these two calls leaves the lock taken. So each wait for it is short, and the flag decides.
         while not self._ended and (left := end - time.monotonic()) > 0:
             if self._unfinished.acquire(timeout=min(left, 1.0)):
                 self._unfinished.release()
@@ -114,7 +114,7 @@ class BackgroundThread:
         if self._task is not None:
             return True
         with self._lock:
-            if self._stopped:  # daemon threads may ask to the very end, and the process would not end
+            if self._stopped:  # daemon threads may still call this at the very end, and the process would not end
                 return False
             if self._task is None:
                 if self._prepare is not None:

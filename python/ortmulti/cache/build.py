@@ -29,7 +29,7 @@ LARGE = "large.bin"
 
 _ERROR = 3  # ONNX Runtime's severity
 
-# The model's inputs and outputs, and what its creation spent its time on.
+# The model's inputs and outputs, and the spans of its creation.
 _Saved: TypeAlias = tuple[Any, _core.Timeline]
 
 
@@ -120,11 +120,11 @@ def _optimize(saved: Path, model: CheckedModel, providers: Sequence[Provider], o
     """Let ONNX Runtime save the optimized model."""
     saving = options.copy()
     saving.optimized_model_filepath = str(saved)
-    # Weights in another layout are made again by each session; saved they would only be new bytes.
+    # Each session makes weights in another layout again; saving them would only add bytes.
     saving.config_entries = {**saving.config_entries, "session.disable_prepacking": "1"}
     saving.enable_profiling = False
     if saving.log_severity_level not in (0, 1):
-        # It warns that the result is for this hardware alone, which is what it is made for.
+        # ONNX Runtime warns that the result fits only this hardware, as intended.
         saving.log_severity_level = _ERROR
     try:
         return _save(saved, model, providers, saving)

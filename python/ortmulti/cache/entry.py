@@ -155,7 +155,7 @@ def write(
         "refused": list(refused),
     }
     text = json.dumps({"checksum": _digest(facts), **facts}, indent=1)
-    # Not synchronized: after a crash of the machine the checksums tell what did not get to the disk.
+    # Not synchronized: after a crash of the machine the checksums show which data did not reach the disk.
     with open(folder / MANIFEST, "w", encoding="utf-8", opener=_core.open_nofollow) as file:
         file.write(text)
     return Entry(folder, facts, None)
@@ -194,7 +194,7 @@ def open_entry(folder: Path, key: CacheKey, *, verify: bool) -> Entry | None:
             entry = Entry(folder, facts, lock)
         except Damaged:
             raise
-        except Exception as error:  # whatever is wrong with an entry, another one can be made
+        except Exception as error:  # any damaged entry can be made again
             raise Damaged(f"{MANIFEST} cannot be used: {error!r}") from error
         stack.pop_all()
     if verify:

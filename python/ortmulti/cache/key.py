@@ -296,7 +296,7 @@ def _custom_operators(library: tuple[str, int, int, int]) -> list[Any]:
     try:
         identity = FileIdentity.of(path)
     except NoSuchFile as error:
-        # A name alone, which the system's loader has found, or a file that is no longer there.
+        # The system's loader has found it by name, or the file no longer exists.
         raise NotOptimizable(f"the library of custom operators cannot be identified: {error}") from error
     if list(identity[1:]) != loaded:
         raise NotOptimizable(f"the library of custom operators '{path}' was replaced after it was registered")
@@ -307,7 +307,7 @@ def _onnxruntime() -> list[Any]:
     runtime = _libraries.find_onnxruntime()
     if runtime.distribution and runtime.version:
         return [runtime.distribution, runtime.version]
-    # Somebody's own build: its release alone does not say what it is.
+    # A build of the user: its release alone does not identify it.
     return [runtime.version, *FileIdentity.of(str(runtime.path))]
 
 

@@ -33,8 +33,7 @@ class OptimizedModel:
         made: True if this call made it; False if the cache had it.
         seconds: Time to make or find it, comparison included.
         bytes: Its size on the disk.
-        own_bytes: Size of the tensors that the optimization changed or made. All others are read from the model's
-        files.
+        own_bytes: Size of the tensors that the optimization changed or made. The model's files have all others.
         shared: Number of tensors that the sessions of a device share.
         shared_bytes: Their size.
         left_out: The other large tensors, of which each session has its own copy: name and reason.

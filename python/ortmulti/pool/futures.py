@@ -58,7 +58,7 @@ class PoolFuture(Future[list[Any]]):
     _exception: BaseException | None = None
     _condition: Any = _Condition()
 
-    # Not the base's, which makes what most futures never need.
+    # Not the base's, which makes objects that most futures never need.
     def __init__(self, pool: _core.Pool, wrap: Callable[[list[Any]], list[Any]] | None = None) -> None:
         self._pool = pool
         self._wrap = wrap
@@ -154,7 +154,7 @@ class PoolFuture(Future[list[Any]]):
         if exception is None and self._wrap is not None and results is not None:
             try:
                 return self._wrap(results), None
-            except Exception as failure:  # else nobody would ever be told
+            except Exception as failure:  # otherwise the waiting threads would never be notified
                 return None, failure
         return results, exception
 

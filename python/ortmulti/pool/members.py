@@ -432,7 +432,7 @@ class Members:
                 with self._lock:
                     self._raise_if_over()
                     old, old_sessions = self.core, _sessions(self._members)
-                    # Nothing is called from here to `replaced`, so that Ctrl-C comes before all of it or after it.
+                    # No call from here to `replaced`, so Ctrl-C comes before all of it or after it.
                     self._retiring = [*self._retiring, (old, old_sessions)]
                     self.core, self._timeline, self._model, self._request = core, timeline, description, request
                     self._members, self._sessions, self._version = loading.members, sessions, version

@@ -528,7 +528,7 @@ def _wait(when_full: str | float) -> float | None:
 def _name(device: str | int | Device | None) -> str:
     if device is None:
         return ""
-    named = name_devices(device)  # whether it exists the pool knows, which may be before CUDA does
+    named = name_devices(device)  # the pool knows whether it exists, perhaps before CUDA does
     if named is None or len(named) != 1:
         raise InvalidArgument(f"a request is for one device, not {device!r}")
     return str(named[0])

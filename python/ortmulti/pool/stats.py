@@ -52,7 +52,7 @@ class Latency(Histogram):
     p999: float
 
 
-# Of what a backend does not do.
+# Statistics that a backend does not have.
 _NOTHING: dict[str, Any] = {"count": 0, "sum": 0.0, "buckets": ()}
 _NEVER: dict[str, Any] = {**_NOTHING, "max": 0.0, "p50": 0.0, "p95": 0.0, "p99": 0.0, "p999": 0.0}
 

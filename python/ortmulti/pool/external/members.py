@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BackendMembers"]
 
-# What is still running when the interpreter ends gets so long, and as long again once it was told to end.
+# Seconds for present runs at the interpreter's end, and again after they were asked to end.
 _PATIENCE_AT_EXIT = 10.0
 
 
@@ -59,7 +59,7 @@ class _End:
     def close_in_background(self) -> None:
         """Close it in a new thread: this thread may hold any lock, or closing may wait for it."""
         if not self.over and os.getpid() == self._process:
-            with contextlib.suppress(RuntimeError):  # the interpreter is ending, and closes it
+            with contextlib.suppress(RuntimeError):  # the interpreter is ending and closes it
                 threading.Thread(target=self.close, args=[True], name="ortmulti-close", daemon=True).start()
 
 

@@ -113,7 +113,7 @@ class Line:
             message = ("run", self._order, names, list(zip(feed, places, strict=True)), end, descriptor is not None)
             try:
                 self.channel.send(message, [] if descriptor is None else [descriptor])
-            except OSError:  # it has ended; else, since nobody knows what has been sent, it ends now
+            except OSError:  # it has ended, or ends now: how much was sent is unknown
                 self.channel.shut_down()
                 raise EOFError from None
         except BaseException as problem:

@@ -104,7 +104,7 @@ class _Server:
                 if begun:
                     continue
                 line.channel.send(("error", "Error", "the request was cancelled"))
-        # At once, whatever runs: nobody is there to be answered.
+        # At once, also during a run: there is no receiver for an answer.
         os._exit(0)
 
     def serve(self) -> None:
@@ -185,8 +185,8 @@ class _Server:
 
 def main(data: Sequence[int], control: int, parent: int) -> None:
     """Serve the pool at the other ends of these sockets, in the process ``parent``, until one of them is gone."""
-    # Ctrl-C is the pool's matter. Where the pool's process is killed, and its ends of the sockets live on in a child
-    # that it forked, this process ends too.
+    # The pool handles Ctrl-C. This process also ends if the pool's process is killed, even if a forked child keeps its
+    # sockets open.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

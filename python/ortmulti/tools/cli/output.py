@@ -17,7 +17,7 @@ from rich.segment import Segment
 
 from ortmulti.tools.files import printable_lines
 
-# Where nobody looks at a terminal (a pipe, a log), tables are as wide as they need.
+# In a pipe or a log, tables are as wide as they need.
 _FILE_WIDTH = 160
 
 

@@ -202,7 +202,7 @@ def _table(document: Mapping[str, Any]) -> Table:
     table = Table("tried", "cost, at first\n(defaults: 1)", "samples", "outputs\ndiffer by", "verdict", box=None,
                   pad_edge=False)  # fmt: skip
     again = document["confirmation"]
-    # What was measured again comes first: of many candidates the luckiest ones look best at their trial.
+    # The confirmed candidate comes first: of many candidates, the luckiest look best at their trial.
     trials = sorted(
         document["trials"],
         key=lambda one: (again is None or one["settings"] != again["settings"], one["ratio"]["median"]),

@@ -45,7 +45,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         memory = process_memory()
         used_after = gpu_memory_used()
         return {
-            # The other strategies could do without ortmulti.
+            # The other strategies do not need ortmulti.
             "starting": starting + (spec["import_seconds"] if strategy.name in ("native", "shared") else 0.0),
             "creation": creation.wall,
             "sessions": creation.sessions,

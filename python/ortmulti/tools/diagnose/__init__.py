@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["diagnose"]
 
-# A measured process imports modules of this package, and is not to be charged with the rest of it.
+# A measured process imports modules of this package. The time of the others must not count.
 if not TYPE_CHECKING:
 
     def __getattr__(name):

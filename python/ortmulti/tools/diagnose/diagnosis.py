@@ -26,7 +26,7 @@ from ortmulti.tools.models import sample_inputs
 __all__ = ["diagnose", "publishable"]
 
 _DEVICES_TIMEOUT = 120.0
-# What a further session adds is compared with what it adds to these.
+# The time of a further session is compared with its time in these ways.
 _REFERENCES = ("sequential", "native")
 
 
@@ -217,11 +217,11 @@ def _traces(bench: Bench) -> None:
         for way in order:
             bench.trace(way, bench.devices, experiment="plain", instrumented=False)
 
-    # What all devices take comes first, so that the figures that count are there after an interruption.
+    # The starts on all devices come first, so that the main figures exist after an interruption.
     begin = bench.elapsed()
     plain(plan.ways)
     seconds = bench.elapsed() - begin
-    for way in plan.ways:  # once: causes differ less from start to start than what is done about them
+    for way in plan.ways:  # once: causes vary less between starts than the gains of changes
         bench.trace(way, bench.devices)
     _one_session_each(bench, plan.ways)
     left = plan.part_of_budget("traces") - bench.elapsed()

@@ -56,7 +56,7 @@ def _governor(root: Path) -> str | None:
 
 
 def _gpus(gpus: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    # Closed at once: without persistence mode an open NVML would keep the driver loaded, which is to be measured.
+    # Closed at once: without persistence mode an open NVML keeps the driver loaded, and its start is measured.
     nvml = Nvml.open() if gpus else None
     if nvml is None:
         return []

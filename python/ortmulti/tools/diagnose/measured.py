@@ -13,7 +13,7 @@ from ortmulti.tools.measure.rounds import Interval
 
 Run = Mapping[str, Any]
 
-# What a process does before it creates sessions, whatever creates them.
+# The work of a process before it creates sessions, in every way.
 _BEFORE = ("interpreter", "imports", "measurement")
 
 

@@ -62,12 +62,12 @@ def _verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> Non
     confirmed: list[Finding] = []
 
     def write() -> None:
-        # What is known to save nothing is no finding to begin with.
+        # A change that is known to save nothing is not among the first findings.
         document["findings"] = [finding.as_json() for finding in (*confirmed, *left, *tried)]
 
     while left and not confirmed and len(tried) < _CANDIDATES:
         place = next((number for number, finding in enumerate(left) if finding.recipe is not None), None)
-        # What cannot be run stays where it is, if it would save the most.
+        # A finding that cannot be run keeps its place, if it would save the most.
         if place is None or (place > 0 and left[0].seconds > 0):
             break
         if tried and bench.elapsed() > bench.plan.budget:

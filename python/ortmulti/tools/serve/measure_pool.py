@@ -41,7 +41,7 @@ class ProcessorTime:
         return total
 
 
-# What two answers to the same inputs may differ by, as a part of the largest value: kernels may be chosen anew.
+# Largest difference of two answers to the same inputs, as a part of the largest value: kernels may be chosen again.
 _TOLERANCE = 0.05
 
 
@@ -197,7 +197,7 @@ def _open(asker: _Asker, spec: Mapping[str, Any]) -> dict[str, Any]:
     last: list[Future[list[Any]]] = []
 
     def submit(number: int) -> Future[list[Any]]:
-        # Processor time between the first and the last request that count, without a thread to look for it.
+        # Processor time between the first and the last counted request, without a thread that watches for them.
         if number in (counted, len(times) - 1):
             samples.append((time.perf_counter_ns(), processor.seconds()))
         last[:] = [asker.submit(number)]

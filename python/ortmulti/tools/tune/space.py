@@ -209,8 +209,8 @@ def _graph(objective: Objective) -> Iterator[Setting]:
 
 
 def _threads(objective: Objective, through: Through, host: Host) -> Iterator[Setting]:
-    # These act on each other, so that they are one setting: how many threads a node has may depend on how many nodes
-    # run at the same time.
+    # These depend on each other, so they are one setting: the best threads of a node may depend on the nodes that run
+    # at the same time.
     counts = thread_counts(host.cores) if host.kind == "cpu" else (2, 4)
     choices: list[Mapping[str, Scalar]] = [{"intra_op_num_threads": count} for count in counts]
     if objective in _RUNS:

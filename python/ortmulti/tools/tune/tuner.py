@@ -45,7 +45,7 @@ _EFFORT: Mapping[str, Effort] = {
     "latency": Effort((2, 4, 8), pairs=18, restarts=6, explore=16),
     "throughput": Effort((2, 4, 8), pairs=18, restarts=6, explore=16),
     "creation": Effort((1, 3, 6), pairs=9, hopeless=1.02),
-    # What a process needs hardly changes from one time to the next.
+    # The memory of a process hardly changes between measurements.
     "memory": Effort((1, 2), pairs=6, hopeless=1.01),
 }
 _BLOCK_SECONDS: Mapping[str, float] = {"latency": 0.05, "throughput": 0.15}

@@ -18,7 +18,7 @@ __all__ = ["DriverStart", "Finding", "Recipe", "Start", "conclude", "conclude_ag
 
 _RULES = (*ways.RULES, *loading.RULES, *machine.RULES)
 
-# What saves less is not worth a change: this share of the creation, and seconds.
+# The smallest saving that is worth a change: a share of the creation, and seconds.
 LEAST_SHARE = 0.05
 LEAST_SECONDS = 0.02
 
@@ -42,7 +42,7 @@ def find(measured: Measured, prediction: Mapping[str, Any] | None) -> list[Findi
     worth = [finding for finding in found if finding.seconds == 0.0 or finding.seconds >= least]
     if not any(finding.seconds for finding in worth):
         worth.append(nothing(measured, prediction["best"]))
-    # A rule's place settles ties; what is not known to save anything comes last, behind "nothing to gain".
+    # A rule's place settles ties. Findings without known savings come last, behind "nothing to gain".
     return sorted(worth, key=lambda finding: (finding.id != "nothing" and not finding.seconds, -finding.seconds))
 
 

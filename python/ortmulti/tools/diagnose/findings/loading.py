@@ -159,7 +159,7 @@ def cold(measured: Measured, _best: str) -> Finding | None:
     reading = [_rate(measured, cache) for cache in ("cold", "warm")]
     saved = from_disk - warm
     if reading[0] and reading[1]:
-        # More than a reader in small pieces would lose to the disk is another load of the machine.
+        # A larger loss than that of a reader in small pieces comes from other load on the machine.
         size = sum(measured.document["models"][0][key] for key in ("bytes", "external_bytes"))
         saved = min(saved, _SLOWER_THAN_CAT * size * (1 / reading[0] - 1 / reading[1]))
     if saved < 0.1 * warm:

@@ -81,7 +81,7 @@ def start(measured: Measured, best: str) -> Finding | None:
         return None
     before = measured.cause(usual, lambda name: name in ("imports", "libraries"))
     floor, at_once = driver
-    # What cannot be tried is no finding that could be the first.
+    # A finding that cannot be tried must not be the first.
     saved = min(floor, before) if best == "shared" else 0.0
     evidence = [f"cuInit and the contexts alone take {seconds_text(floor)}"]
     if at_once is not None:

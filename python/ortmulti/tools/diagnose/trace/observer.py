@@ -48,7 +48,7 @@ class Driver:
         Raises:
             DeviceError: there is no driver, or it refuses.
         """
-        with self._begun:  # held briefly; who comes second waits for the driver's own lock, as it would without us
+        with self._begun:  # held briefly; a second thread waits for the driver's own lock
             if index in self._contexts:
                 return
             self._contexts.add(index)
@@ -217,7 +217,7 @@ class _MarkWriter(logging.Handler):
             "mark",
             time=getattr(record, "ort_time_ns", 0),
             thread=getattr(record, "ort_thread", 0),
-            # A line for each weight comes here too, of which the beginning tells the kind.
+            # There is also a line for each weight; its beginning tells the kind.
             text=message[:120],
         )
 

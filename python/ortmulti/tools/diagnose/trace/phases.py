@@ -19,7 +19,7 @@ from ortmulti.tools.diagnose.trace.events import RawSpan
 CREATION = "create session"
 """The span of ONNX Runtime's own work for a session, which its log divides further."""
 
-# name -> cause, and the causes of what is waited for where the span is a wait.
+# name -> cause; for a wait also the causes for which it waits.
 _CAUSES: Mapping[str, tuple[str | None, tuple[str, ...]]] = {
     "cuInit": ("cuInit", ()),
     "context": ("context", ()),
@@ -127,7 +127,7 @@ _REQUIRED = {
 }
 _FIRST_TRANSFORMER = "EnsureUniqueDQForNodeUnit"
 _FIRST_OF_LEVEL_2 = "Level2_RuleBasedTransformer"
-# What the clean-up after a transformer says, which belongs to it.
+# The message of the clean-up after a transformer, which belongs to the transformer.
 _CLEANING = ("Removing initializer", "Removing NodeArg")
 
 
@@ -267,7 +267,7 @@ def _tell(marks: Sequence[Mark]) -> Iterator[tuple[Mark, _Told | None, _Told]]:
 _SUFFIX = "_kernel_time"
 _LEAST_NS = 20_000
 
-# Whose first run on a GPU is a search among algorithms, and whose first one makes cuBLAS's handle and workspace.
+# Operators whose first run on a GPU searches algorithms, or makes cuBLAS's handle and workspace.
 _SEARCHING = {"Conv", "FusedConv", "ConvTranspose", "NhwcConv"}
 _MULTIPLYING = {"MatMul", "Gemm", "FusedMatMul", "FusedGemm", "Attention", "MultiHeadAttention", "GroupQueryAttention"}
 

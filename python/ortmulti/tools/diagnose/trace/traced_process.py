@@ -37,7 +37,7 @@ def main(spec: dict[str, Any], steps: Sequence[tuple[int, int]]) -> None:
             ortmulti and this module.
     """
     events = EventWriter(spec["events"])
-    # Whoever makes onnxruntime's sessions could do without ortmulti.
+    # A program with onnxruntime's sessions would not need ortmulti.
     own = "imports" if spec["way"] in OWN_WAYS else "measurement"
     names = (("imports", "import numpy"), (own, "import ortmulti"), ("measurement", "import the measurement"))
     for (cause, name), (start, start_cpu), (end, end_cpu) in zip(names, steps, steps[1:], strict=False):
