@@ -9,6 +9,7 @@
 #include "bindings/run_options.hpp"
 #include "bindings/run_request.hpp"
 #include "bindings/text.hpp"
+#include "core/create/preload.hpp"
 
 namespace py = pybind11;
 
@@ -113,7 +114,14 @@ void register_session(py::module_& module) {
           "profiling_start_time_ns", [](const PythonSession& self) { return self.session->profiling_start_time_ns(); },
           py::call_guard<ReleaseGil>())
       .def(
-          "close", [](const PythonSession& self) { self.session->close(); }, py::call_guard<ReleaseGil>())
+          "close",
+          [](const PythonSession& self) {
+            self.session->close();
+            if (self.session->device().is_cuda()) {
+              wait_for_preloads(self.session->device().index);  // nothing runs after it
+            }
+          },
+          py::call_guard<ReleaseGil>())
       .def("closed", [](const PythonSession& self) { return self.session->closed(); });
 }
 

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -65,13 +65,13 @@ TEST_F(Preloading, ATinyModelNeedsTheOperatorsThatItsNodesName) {
 TEST_F(Preloading, WithoutADriverNothingIsLoadedAndNothingFails) {
   ModelIndex index;
   index.operators = {"MatMul", "Conv", "Add"};
-  Timeline timeline;
-  const std::atomic<bool> stop{false};
-  Preload(index).load(runtime(), 0, true, &timeline, stop);
-  EXPECT_TRUE(timeline.spans().empty());
+  const auto timeline = std::make_shared<Timeline>();
+  Preload(index).begin(runtime(), 0, true, {timeline, {}, {}});
+  wait_for_preloads(0);
   begin_preload(runtime(), {{0, 1}}, index);
   begin_preload(runtime(), {}, index);
   end_preloads();
+  EXPECT_TRUE(timeline->spans().empty());
 }
 
 }  // namespace

@@ -124,21 +124,25 @@ void Creation::start_threads() {
   for (std::size_t i = 0; request_.preload && i < size(); ++i) {
     if (devices_[i].is_cuda() && std::find(devices_.begin(), devices_.begin() + static_cast<std::ptrdiff_t>(i),
                                            devices_[i]) == devices_.begin() + static_cast<std::ptrdiff_t>(i)) {
-      threads_.emplace_back([self, i] { self->preload(self->devices_[i]); });
+      preload(devices_[i]);
     }
   }
 }
 
 void Creation::preload(const Device& device) {
-  const Preload preload(index());
-  if (loader_ && Preload::after_weights() && !loader_->wait_until_filled(loader_->index_of(device.index))) {
-    return;
-  }
-  preload.load(runtime_, device.index, turn(device) == nullptr, timeline_.get(), preloaded_, [this, &device] {
-    if (loader_) {
-      static_cast<void>(loader_->wait_until_filled(loader_->index_of(device.index)));
+  const auto self = shared_from_this();
+  Preload::Load load;
+  load.timeline = timeline_;
+  load.wanted = [self] {
+    const std::lock_guard lock(self->mutex_);
+    return !self->stopped_;
+  };
+  load.before_freeing = [self, place = device.index] {
+    if (self->loader_) {
+      static_cast<void>(self->loader_->wait_until_filled(self->loader_->index_of(place)));
     }
-  });
+  };
+  Preload(index()).begin(runtime_, device.index, turn(device) == nullptr, load);
 }
 
 bool Creation::follows(std::size_t index) const {
@@ -351,7 +355,6 @@ void Creation::finish(std::size_t index, std::vector<std::shared_ptr<Session>> m
     }
     ++finished_;
   }
-  preloaded_ = preloaded_ || stopped_ || finished_ == size();
   progress_.notify_all();
 }
 
@@ -377,7 +380,6 @@ void Creation::cancel() {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
     cancelled_ = true;
-    preloaded_ = true;
     ready.swap(sessions_);
     sessions_.resize(ready.size());
   }

@@ -131,8 +131,7 @@ class Creation : public std::enable_shared_from_this<Creation> {
   mutable std::mutex mutex_;
   std::condition_variable progress_;
   std::size_t finished_ = 0;
-  std::atomic<bool> preloaded_{false};  // as far as it goes: nothing more is begun
-  bool stopped_ = false;                // cancelled, or one has failed: do not begin another
+  bool stopped_ = false;  // cancelled, or one has failed: do not begin another
   bool cancelled_ = false;
   std::vector<std::size_t> newly_ready_;
   std::vector<Failure> newly_failed_;

@@ -3,11 +3,11 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <condition_variable>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -28,22 +28,6 @@ namespace {
 constexpr int float32 = 1;
 constexpr int float16 = 10;
 constexpr int bfloat16 = 16;
-
-// For measurements: ORTMULTI_PRELOAD names what is loaded, and "late" if weights come before, "all" if the rest is
-// loaded when the sessions are there, "force" if sessions may be created at the same time on any release.
-bool wants(std::string_view step) {
-  const char* given = std::getenv("ORTMULTI_PRELOAD");  // NOLINT(concurrency-mt-unsafe)
-  std::string_view steps = given == nullptr ? "1" : given;
-  steps = steps == "1" || steps.empty() ? "blas+kernels+cudnn" : steps == "model" ? "kernels+gemm+conv" : steps;
-  while (!steps.empty()) {
-    const std::size_t plus = std::min(steps.find('+'), steps.size());
-    if (steps.substr(0, plus) == step) {
-      return true;
-    }
-    steps.remove_prefix(std::min(plus + 1, steps.size()));
-  }
-  return false;
-}
 
 // A library that the CUDA provider has opened, by its name without the number of its release; null if it has not.
 void* opened_library(const std::string& name, std::initializer_list<int> releases) {
@@ -82,30 +66,97 @@ bool claim(const std::string& what) {
   return claims.all.insert(what).second;
 }
 
+// The threads.
+class Running {
+ public:
+  // Counts as working on a device during its lifetime.
+  class Working {
+   public:
+    Working(Running& all, int device) : all_(all), device_(device) {
+      const std::lock_guard lock(all_.mutex_);
+      ++all_.working_[device_];
+    }
+    ~Working() {
+      const std::lock_guard lock(all_.mutex_);
+      --all_.working_[device_];
+      all_.done_.notify_all();
+    }
+    Working(const Working&) = delete;
+    Working& operator=(const Working&) = delete;
+
+   private:
+    Running& all_;
+    int device_;
+  };
+
+  // Where no thread can be started, whoever needs what it would load loads it.
+  void begin(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    for (auto thread = threads_.begin(); thread != threads_.end();) {
+      if (thread->second->load()) {
+        thread->first.join();
+        thread = threads_.erase(thread);
+      } else {
+        ++thread;
+      }
+    }
+    if (ended_) {
+      return;
+    }
+    const auto over = std::make_shared<std::atomic<bool>>(false);
+    try {
+      threads_.emplace_back(std::thread([work = std::move(work), over] {
+                              work();
+                              over->store(true);
+                            }),
+                            over);
+    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
+    }
+  }
+  bool goes_on() {
+    const std::lock_guard lock(mutex_);
+    return !ended_;
+  }
+  void wait_for(int device) {
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [&] { return working_[device] == 0; });
+  }
+  void end() {
+    std::list<Thread> threads;
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+      threads.swap(threads_);
+    }
+    for (auto& [thread, over] : threads) {
+      thread.join();
+    }
+  }
+
+ private:
+  using Thread = std::pair<std::thread, std::shared_ptr<std::atomic<bool>>>;
+
+  std::mutex mutex_;
+  std::condition_variable done_;
+  std::map<int, int> working_;
+  std::list<Thread> threads_;
+  bool ended_ = false;
+};
+
+Running& running() { return process_singleton<Running>(); }
+
 const TinyValue& rows() {
   static const TinyValue value{"x", {8, 64}};
-  return value;
-}
-const TinyValue& matrix() {
-  static const TinyValue value{"w", {64, 64}};
   return value;
 }
 const TinyValue& vector() {
   static const TinyValue value{"v", {64}};
   return value;
 }
-const TinyValue& image() {
-  static const TinyValue value{"i", {1, 8, 16, 16}};
-  return value;
-}
-const TinyValue& filters() {
-  static const TinyValue value{"k", {8, 8, 3, 3}};
-  return value;
-}
 
 // Creates a session of the nodes on the device and runs it once.
 std::shared_ptr<const void> run_tiny(OnnxRuntime& runtime, int device, int element_type,
-                                     const std::vector<TinyNode>& nodes, bool captures) {
+                                     const std::vector<TinyNode>& nodes) {
   const auto bytes = std::make_shared<const std::string>(tiny_model(element_type, nodes));
   const std::string id = std::to_string(device);
   SessionOptions options;
@@ -137,7 +188,7 @@ std::shared_ptr<const void> run_tiny(OnnxRuntime& runtime, int device, int eleme
   for (const ValueInfo& output : session->outputs()) {
     binding.BindOutput(output.name.c_str(), gpu);
   }
-  session->run(lock, Ort::RunOptions{nullptr}, binding, captures ? 1 : 0);
+  session->run(lock, Ort::RunOptions{nullptr}, binding, 0);
   return session;
 }
 
@@ -176,68 +227,63 @@ Preload::Preload(const ModelIndex& index) : operators_(index.operators), element
   }
 }
 
-bool Preload::after_weights() { return wants("late"); }
-
 bool Preload::has(std::initializer_list<const char*> names) const {
   return std::any_of(names.begin(), names.end(), [this](const char* name) { return operators_.count(name) != 0; });
 }
 
-void Preload::load(OnnxRuntime& runtime, int device, bool sessions, Timeline* timeline, const std::atomic<bool>& stop,
-                   const std::function<void()>& before_freeing) const {
-  if (operators_.empty() || wants("0")) {
-    return;
-  }
-  const std::string name = to_string(Device::cuda(device));
-  std::vector<std::shared_ptr<const void>> kept;
-  const auto step = [&](const char* key, const char* text, bool needed, const auto& work) {
-    if (!needed || !wants(key) || (stop.load() && !wants("all")) ||
-        !claim(name + key + std::to_string(element_type_))) {
-      return;
-    }
-    const std::int64_t begin_ns = steady_now_ns();
-    std::string what = std::string("preload ") + text;
-    try {
-      const CaptureLock::Shared use(CaptureLock::Use::lasting);
-      kept.push_back(work());
-    } catch (const std::exception& error) {  // whoever needs it says what is wrong
-      what += std::string(" failed: ") + error.what();
-    }
-    if (timeline != nullptr) {
-      timeline->add(what, begin_ns, steady_now_ns(), name);
+void Preload::begin(OnnxRuntime& runtime, int device, bool sessions, const Load& load) const {
+  const auto preload = std::make_shared<const Preload>(*this);
+  const auto begin_step = [&](const char* what, const Work& work) {
+    if (claim(to_string(Device::cuda(device)) + what + std::to_string(element_type_))) {
+      running().begin([=] { run_step(device, what, work, load); });
     }
   };
-  sessions = sessions || wants("force");
-  const bool products = has({"MatMul", "Gemm", "com.microsoft:FusedMatMul", "com.microsoft:Attention",
-                             "com.microsoft:MultiHeadAttention", "com.microsoft:GemmFastGelu"});
-  const bool convolutions = has({"Conv", "ConvTranspose", "com.microsoft:FusedConv", "com.microsoft:NhwcConv",
-                                 "com.ms.internal.nhwc:Conv", "com.microsoft:NhwcFusedConv"});
-  CudaStartup& startup = CudaStartup::instance();
+  if (has({"MatMul", "Gemm", "com.microsoft:FusedMatMul", "com.microsoft:Attention", "com.microsoft:MultiHeadAttention",
+           "com.microsoft:GemmFastGelu"})) {
+    begin_step("cuBLAS", [preload, device] { return preload->multiply(device); });
+  }
+  if (sessions && !operators_.empty()) {
+    begin_step("kernels", [preload, device, &runtime] { return preload->run_kernels(runtime, device); });
+  }
+}
+
+void Preload::run_step(int device, const std::string& what, const Work& work, const Load& load) {
+  const std::string name = to_string(Device::cuda(device));
+  const auto add = [&](std::string text, std::int64_t begin_ns) {
+    if (load.timeline) {
+      load.timeline->add(std::move(text), begin_ns, steady_now_ns(), name);
+    } else {
+      CudaStartup::instance().remember({std::move(text), begin_ns, steady_now_ns(), this_thread(), name});
+    }
+  };
   try {
-    startup.make_current(device);
-    startup.wait_for_libraries(nullptr);
+    CudaStartup::instance().make_current(device);
+    CudaStartup::instance().wait_for_libraries(nullptr);
   } catch (const Error&) {
     return;  // the sessions' creation says so
   }
-  step("blas", "cuBLAS", products, [&] { return multiply(device); });
-  step("kernels", "kernels", sessions, [&] { return run_kernels(runtime, device); });
-  step("gemm", "products", sessions && products, [&] { return run_products(runtime, device); });
-  step("cudnn", "cuDNN", convolutions, [&]() -> std::shared_ptr<const void> {
-    void* library = opened_library("libcudnn", {9, 8});
-    if (library == nullptr) {
-      throw Error(ErrorKind::library, "it is not open");
-    }
-    void* handle = nullptr;
-    check_status(function_of<int (*)(void**)>(library, "cudnnCreate")(&handle), "cudnnCreate");
-    return {handle, function_of<int (*)(void*)>(library, "cudnnDestroy")};
-  });
-  step("conv", "convolutions", sessions && convolutions, [&] { return run_convolution(runtime, device); });
-  if (!kept.empty()) {
-    if (before_freeing) {
-      before_freeing();
-    }
-    const ScopedSpan span(timeline, "free what was preloaded with", name);
+  const Running::Working working(running(), device);
+  if (!running().goes_on() || (load.wanted && !load.wanted())) {
+    return;
+  }
+  std::shared_ptr<const void> used;
+  std::string text = "preload " + what;
+  std::int64_t begin_ns = steady_now_ns();
+  try {
     const CaptureLock::Shared use(CaptureLock::Use::lasting);
-    kept.clear();
+    used = work();
+  } catch (const std::exception& error) {  // whoever needs it says what is wrong
+    text += std::string(" failed: ") + error.what();
+  }
+  add(text, begin_ns);
+  if (used) {
+    if (load.before_freeing) {
+      load.before_freeing();
+    }
+    begin_ns = steady_now_ns();
+    const CaptureLock::Shared use(CaptureLock::Use::lasting);
+    used.reset();
+    add("free what was preloaded with", begin_ns);
   }
 }
 
@@ -314,76 +360,29 @@ std::shared_ptr<const void> Preload::run_kernels(OnnxRuntime& runtime, int devic
   if (nodes.empty() || element_type_ == bfloat16) {
     nodes = {{"Add", {&rows(), &vector()}}};
   }
-  return run_tiny(runtime, device, element_type_, nodes, false);
+  return run_tiny(runtime, device, element_type_, nodes);
 }
-
-std::shared_ptr<const void> Preload::run_products(OnnxRuntime& runtime, int device) const {
-  std::vector<TinyNode> nodes = {{"MatMul", {&rows(), &matrix()}}};
-  if (operators_.count("Gemm") != 0) {
-    nodes.push_back({"Gemm", {&rows(), &matrix(), &vector()}});
-  }
-  return run_tiny(runtime, device, element_type_, nodes, false);
-}
-
-std::shared_ptr<const void> Preload::run_convolution(OnnxRuntime& runtime, int device) const {
-  return run_tiny(runtime, device, element_type_, {{"Conv", {&image(), &filters()}}}, true);
-}
-
-namespace {
-
-struct Running {
-  std::mutex mutex;
-  std::vector<std::thread> threads;
-  std::atomic<bool> stop{false};
-};
-
-Running& running() { return process_singleton<Running>(); }
-
-}  // namespace
 
 void begin_preload(OnnxRuntime& runtime, const std::optional<std::vector<int>>& devices, const ModelIndex& index) {
-  Running& all = running();
-  const auto preload = std::make_shared<const Preload>(index);
-  const auto load = [&runtime, &all, preload](int device) {
-    Timeline timeline;
-    preload->load(runtime, device, true, &timeline, all.stop);
-    for (Span& span : timeline.spans()) {
-      CudaStartup::instance().remember(std::move(span));
-    }
-  };
-  const std::lock_guard lock(all.mutex);
+  const Preload preload(index);
   if (devices) {
     for (const int device : *devices) {
-      all.threads.emplace_back(load, device);
+      preload.begin(runtime, device, true, {});
     }
     return;
   }
-  all.threads.emplace_back([load] {
+  running().begin([&runtime, preload] {
     try {
-      std::vector<std::thread> others;
-      for (int device = CudaStartup::instance().device_count() - 1; device > 0; --device) {
-        others.emplace_back(load, device);
-      }
-      load(0);
-      for (std::thread& other : others) {
-        other.join();
+      for (int device = 0; device < CudaStartup::instance().device_count(); ++device) {
+        preload.begin(runtime, device, true, {});
       }
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the load says that CUDA does not start
     }
   });
 }
 
-void end_preloads() {
-  Running& all = running();
-  std::vector<std::thread> threads;
-  {
-    const std::lock_guard lock(all.mutex);
-    all.stop.store(true);
-    threads.swap(all.threads);
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
-}
+void wait_for_preloads(int device) { running().wait_for(device); }
+
+void end_preloads() { running().end(); }
 
 }  // namespace ortmulti
