@@ -102,7 +102,7 @@ from ortmulti.pool.stats import Latency as Latency
 from ortmulti.pool.stats import PoolStats as PoolStats
 from ortmulti.session import InferenceSession as InferenceSession
 from ortmulti.session import Sessions as Sessions
-from ortmulti.session import create_sessions as create_sessions
+from ortmulti.sessions import create_sessions as create_sessions
 from ortmulti.threads import ThreadCounts as ThreadCounts
 from ortmulti.threads import Threads as Threads
 from ortmulti.threads import thread_counts as thread_counts

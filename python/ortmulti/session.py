@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from ortmulti import _core
 from ortmulti import providers as _providers
 from ortmulti._core import ModelMetadata, NodeArg
 from ortmulti._create import core_sessions, session_arguments
-from ortmulti._create.creation import Creation
 from ortmulti._create.foreign_options import to_run_options, to_session_options
-from ortmulti._create.request import CreationRequest
 from ortmulti._create.session_calls import SessionCalls
-from ortmulti._runtime import checks
+from ortmulti._runtime import checks, first_start
 from ortmulti._runtime.closing import Closing
-from ortmulti.devices import Device
-from ortmulti.errors import InvalidType
 from ortmulti.io_binding import ValueRuns
-from ortmulti.loader import LoaderOptions
 from ortmulti.options import RunOptions, SessionOptions
 from ortmulti.timeline import Timeline
 
@@ -28,7 +23,7 @@ if TYPE_CHECKING:
 
     from ortmulti._create.tuning import Tuning
 
-__all__ = ["InferenceSession", "Sessions", "create_sessions"]
+__all__ = ["InferenceSession", "Sessions"]
 
 
 class InferenceSession(SessionCalls, ValueRuns, Closing):
@@ -86,6 +81,8 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
 
             given, providers = use_for_session(tuning, model, options, providers, provider_options)
             options, provider_options = given, None
+        if provider_options is None:
+            first_start.begin_for_session(providers)
         normalized = _providers.normalize(providers, provider_options)
         core, timeline = core_sessions.create_native(model, normalized, options)
         self._adopt(core, timeline, given)
@@ -291,76 +288,3 @@ class Sessions(Closing, Sequence[InferenceSession]):
 
     def __repr__(self) -> str:
         return f"<Sessions on {', '.join(self.devices)}>"
-
-
-@checks.known_arguments
-def create_sessions(
-    model: str | os.PathLike[str] | bytes | bytearray | memoryview,
-    devices: str | int | Device | Iterable[str | int | Device] = "all",
-    sessions_per_device: int = 1,
-    options: SessionOptions | None = None,
-    provider_options: Mapping[str, Any] | None = None,
-    serialize: Literal["none", "device", "all"] | None = None,
-    progress: Callable[[int, int, str], object] | None = None,
-    *,
-    strategy: Literal["shared", "native"] = "shared",
-    optimize: Literal["auto", "never", "offline"] = "auto",
-    loader: LoaderOptions | None = None,
-    tuning: str | os.PathLike[str] | Tuning | None = None,
-) -> Sessions:
-    """Create sessions of one model on several devices at the same time, each in a C++ thread of its own.
-
-    Args:
-        model: Path of a model, or its bytes; see `InferenceSession`.
-        devices: ``"all"`` (every GPU, or the CPU where there is no NVIDIA hardware), a device or several, as
-            `parse_devices` takes them. A device that is named twice gets two sessions.
-        sessions_per_device: Sessions on each device; default 1.
-        options: Options of every session, as for `InferenceSession`. Unless ``intra_op_num_threads`` is set, CPU
-            sessions share the usable cores, and sessions on a GPU have no threads.
-        provider_options: Options of the CUDA provider, the same for every GPU, without ``device_id``.
-        serialize: Which creations wait for each other: ``"none"``; ``"device"``: those on the same device; ``"all"``.
-            Default: none. Those on the same GPU only with releases of ONNX Runtime for which concurrent creation on
-            one GPU was not tested under stress (docs/concurrent-creation.md).
-        progress: Called in this thread as ``progress(done, total, device)`` whenever a session is ready.
-        strategy: ``"shared"``: the weights are read once. The sessions of a GPU use one copy, and those on the CPU are
-            one ONNX Runtime session. ``"native"``: every session loads the model by itself. If weights cannot be
-            shared, ``"shared"`` does this too, and the timeline says why (docs/loading.md).
-        optimize: For sessions that share weights on GPUs. ``"auto"``: the optimized model comes from the cache, or is
-            made and put there. ``"offline"``: it must be in the cache. ``"never"``: the model is loaded as it is, with
-            graph optimizations off.
-        loader: How the weights are read; default: chosen for the machine.
-        tuning: As for `InferenceSession`; it does not change the number of sessions.
-
-    Returns:
-        The sessions, those of the first device first.
-
-    Raises:
-        Error: As `InferenceSession`. If one session fails, the others are closed, and the error names its device. After
-            Ctrl-C (KeyboardInterrupt) the call returns within a second; unfinished sessions are freed in the
-            background.
-        WeightsError: A file of weights cannot be read, or changed during the load.
-        NotFound: The cache does not have the optimized model, with ``optimize="offline"``.
-    """
-    request = CreationRequest(
-        checks.model(model),
-        devices,
-        sessions_per_device,
-        options,
-        provider_options,
-        serialize,
-        strategy,
-        optimize,
-        loader,
-    )
-    if progress is not None and not callable(progress):
-        raise InvalidType(f"progress is a function of (done, total, device), not {progress!r}")
-    if tuning is not None:
-        from ortmulti._create.tuning import use_for_request
-
-        request, _ = use_for_request(tuning, request)
-    creation = Creation(request, progress=progress)
-    creation.run()
-    created = [creation.sessions[index] for index in sorted(creation.sessions)]
-    return Sessions(
-        [InferenceSession._from_core(core, creation.timeline, request.options) for core in created], creation.timeline
-    )

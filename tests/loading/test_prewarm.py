@@ -11,8 +11,8 @@ import pytest
 import ortmulti
 from ortmulti import Device, _core
 from ortmulti._runtime import prewarm
+from tests.support import fake_driver, onnx_models
 from tests.support import gpus as _gpus
-from tests.support import onnx_models
 from tests.support.processes import check_child, nothing_leaks
 
 without_driver = pytest.mark.skipif(_core.cuda_driver_version() is not None, reason="there is a CUDA driver")
@@ -192,3 +192,51 @@ def test_a_load_on_one_of_many_gpus_gives_the_hint(tmp_path: Path) -> None:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(",")
     assert len(lines) == 1
     assert f"CUDA_VISIBLE_DEVICES={visible[1]} " in lines[0]
+
+
+STARTED = """
+    import sys
+    import ortmulti
+    from ortmulti import _core
+
+    begun, begin = [], _core.prewarm
+
+    def prewarm(gpus):
+        begun.append((gpus, "ortmulti.devices" in sys.modules, _core.is_library_open()))
+        begin(gpus)
+
+    _core.prewarm = prewarm
+    try:
+        {call}
+    except ortmulti.Error:
+        pass  # this ONNX Runtime, or this machine, has no GPU
+    print(begun[:1])
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("call", "begun"),
+    [
+        ("ortmulti.load(sys.argv[1])", "[(None, False, False)]"),
+        ("ortmulti.load(sys.argv[1], [1, 'cuda:0'], in_flight=1)", "[([1, 0], False, False)]"),
+        ("ortmulti.create_sessions(sys.argv[1], 2)", "[([2], False, False)]"),
+        ("ortmulti.prewarm('cuda:1', model=sys.argv[1])", "[([1], False, False)]"),
+        # Its class needs most modules, but ONNX Runtime is opened afterwards.
+        ("ortmulti.InferenceSession(sys.argv[1], providers=['CUDAExecutionProvider'])", "[([0], True, False)]"),
+        # What may be wrong is checked first.
+        ("ortmulti.load(sys.argv[1], ortmulti.Device('cuda', 1))", "[([1], True, False)]"),
+        ("ortmulti.load(sys.argv[1], [0, -1])", "[]"),
+        ("ortmulti.load(sys.argv[1], 0, 0)", "[]"),
+        ("ortmulti.load('no.onnx', 0)", "[]"),
+        ("ortmulti.load(sys.argv[1], 0, optimize='maybe')", "[]"),
+        ("ortmulti.create_sessions(sys.argv[1], 0, progress=1)", "[]"),
+        ("ortmulti.prewarm(0, model='no.onnx')", "[]"),
+        ("ortmulti.load(sys.argv[1], 'cpu')", "[]"),
+    ],
+)
+def test_the_driver_starts_before_other_modules_are_imported(tmp_path: Path, call: str, begun: str) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(onnx_models.matmul())
+    driver = fake_driver.build(tmp_path)
+    assert check_child(STARTED.format(call=call), model, environment=driver.environment) == begun + "\n"

@@ -134,7 +134,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]
     """The fresh processes that a comparison starts, which do nothing: module and spec of each."""
     started: list[tuple[str, dict[str, Any]]] = []
 
-    def start(module: str, spec: dict[str, Any], *_: object) -> dict[str, Any]:
+    def start(module: str, spec: dict[str, Any], *_: object, **__: object) -> dict[str, Any]:
         started.append((module.rpartition(".")[2], spec))
         if module.endswith("floor"):
             return {"driver_floor": 2.0, "cuInit": 1.0, "contexts": [1.0]}
@@ -178,7 +178,7 @@ def test_cold_measurements_find_neither_the_model_nor_its_entry_in_memory(
     entry.write_bytes(bytes(1 << 20))
     resident: list[float] = []
 
-    def start(*_: object) -> dict[str, Any]:
+    def start(*_: object, **__: object) -> dict[str, Any]:
         resident.append(page_cache.resident_share([*prepared.files, entry]))
         return {}
 
@@ -419,3 +419,17 @@ def test_results_keep_no_folders_and_tell_models_apart(monkeypatch: pytest.Monke
     assert [model["path"] for model in document["models"]] == ["a/m.onnx", "b/m.onnx", "b/n.onnx"]
     assert [row["model"] for row in document["rows"]] == ["a/m.onnx", "b/m.onnx", "b/n.onnx"]
     assert "/home" not in json.dumps(document)
+
+
+def test_what_is_imported_for_the_first_call_is_creation(model: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "feeds.npz", **models.sample_inputs(model))
+    settings = {"intra_op_num_threads": 1, "provider_options": {}, "config_entries": {}}
+    found = {}
+    for strategy in ("sequential", "native"):
+        for first in ("", "time.sleep(1)"):
+            spec = {"strategy": strategy, "devices": ["cpu"], "settings": settings, "model": str(model)}
+            spec["feeds"] = str(tmp_path / "feeds.npz")
+            result = fresh_process.run("ortmulti.tools.create.measure_strategy", spec, timeout=60, first=first)
+            found[strategy, first] = result["creation"] + result["starting"]
+    assert found["native", "time.sleep(1)"] > 1
+    assert all(found[case] < 1 for case in found if case != ("native", "time.sleep(1)"))

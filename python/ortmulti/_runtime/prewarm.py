@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
+from _thread import allocate_lock
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ortmulti import _core
-from ortmulti._runtime import checks, log, startup
-from ortmulti.devices import Device, name_devices
+from ortmulti._runtime import checks, first_start
 from ortmulti.errors import Error, LibraryError
+
+# Other modules are imported while the driver starts.
+if TYPE_CHECKING:
+    from ortmulti.devices import Device
 
 __all__ = ["hint_at_unused_gpus", "prewarm"]
 
@@ -37,8 +41,11 @@ def prewarm(
         InvalidArgument, InvalidType: A device has an unknown name or type.
         NoSuchFile: There is no such model.
     """
-    named = name_devices(devices)
     checked = None if model is None else checks.model(model)
+    first_start.begin_driver(devices)
+    from ortmulti.devices import name_devices
+
+    named = name_devices(devices)
     if begin_driver(named):
         open_libraries()
         if checked is not None:
@@ -62,6 +69,8 @@ def begin_driver(named: Sequence[Device] | None) -> bool:
     gpus = _gpus(named)
     if gpus == [] or _core.cuda_driver_version() is None:
         return False
+    from ortmulti._runtime import startup
+
     startup.close_at_exit()
     _core.prewarm(gpus)
     return True
@@ -73,13 +82,15 @@ def _gpus(named: Sequence[Device] | None) -> list[int] | None:
 
 def open_libraries() -> None:
     """Open ONNX Runtime, and in the background the CUDA libraries."""
+    from ortmulti._runtime import startup
+
     # The CUDA provider's library can be opened in the background only where ONNX Runtime is there.
     with contextlib.suppress(LibraryError):  # the load raises the error
         startup.ensure_open()
     startup.begin_opening_libraries()
 
 
-_lock = threading.Lock()
+_lock = allocate_lock()
 _said = False
 
 
@@ -91,6 +102,8 @@ def hint_at_unused_gpus(used: Iterable[Device], visible: int | None = None) -> N
         visible: number of GPUs that the process sees; default: asked from the started driver.
     """
     global _said
+    from ortmulti._runtime import log
+
     indices = sorted({device.index for device in used if device.kind == "cuda"})
     if not indices or not log.logger().isEnabledFor(log.INFO):
         return

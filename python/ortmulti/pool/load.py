@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from ortmulti import _core
-from ortmulti._runtime import checks
+from ortmulti._runtime import checks, first_start
 from ortmulti.errors import InvalidArgument, InvalidType
 
 # Other modules are imported by `load`, while the driver starts.
@@ -146,10 +146,16 @@ def load(
     checks.choice("wait", wait, ("all", "first", "none"))
     checks.choice("require", require, ("all", "any"))
     checks.choice("backend", backend, ("core", "threads", "processes"))
+    checked = checks.model(model)
+    plain = all(given is None for given in (options, provider_options, loader, batching, tuning))
+    plain = plain and cuda_graph is False and isinstance(warmup, bool) and backend == "core" and strategy == "shared"
+    plain = plain and wait != "first"  # with which contexts begin later
+    if plain and first_start.are_valid(sessions_per_device, optimize, serialize):
+        first_start.begin_driver(devices)
     from ortmulti._create.request import CreationRequest
 
     request = CreationRequest(
-        checks.model(model),
+        checked,
         devices,
         sessions_per_device,
         options,
@@ -159,9 +165,7 @@ def load(
         optimize,
         loader,
     )
-    plain = all(given is None for given in (options, provider_options, loader, batching, tuning))
-    plain = plain and cuda_graph is False and isinstance(warmup, bool) and backend == "core" and strategy == "shared"
-    if plain and wait != "first":  # with "first", contexts begin later
+    if plain:
         from ortmulti._runtime import prewarm
 
         prewarm.begin_driver(request.named)

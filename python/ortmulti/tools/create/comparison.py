@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ortmulti.errors import Error, NoSuchFile
+from ortmulti.tools.create.measure_strategy import IMPORTS
 from ortmulti.tools.create.plan import Case, Plan
 from ortmulti.tools.create.summary import rows
 from ortmulti.tools.files import write_arrays
@@ -186,7 +187,13 @@ class _Bench:
             "before": str(self.small_model or self.plan.before),
         }
         environment = {_CACHE_VARIABLE: str(model.cache)}
-        result = fresh_process.run("ortmulti.tools.create.measure_strategy", spec, self.plan.timeout, environment)
+        result = fresh_process.run(
+            "ortmulti.tools.create.measure_strategy",
+            spec,
+            self.plan.timeout,
+            environment,
+            first=IMPORTS.get(case.strategy, ""),
+        )
         result = {"resident_share": resident, **result}
         if case.strategy == "shared":
             bytes_now = sum(file.stat().st_size for file in model.entry_files())

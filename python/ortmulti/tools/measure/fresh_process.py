@@ -20,6 +20,7 @@ sys.path.extend(path for path in {path!r} if path and path not in sys.path)
 import numpy
 begin = time.perf_counter()
 import ortmulti
+{first}
 import_seconds = time.perf_counter() - begin
 from {module} import measure
 from ortmulti.tools.measure.fresh_process import answer
@@ -40,7 +41,12 @@ class MeasurementError(Error):
 
 
 def run(
-    module: str, spec: dict[str, Any], timeout: float, environment: Mapping[str, str] | None = None
+    module: str,
+    spec: dict[str, Any],
+    timeout: float,
+    environment: Mapping[str, str] | None = None,
+    *,
+    first: str = "",
 ) -> dict[str, Any]:
     """Call ``measure(spec)`` of a module in a fresh process.
 
@@ -52,6 +58,7 @@ def run(
         spec: the argument, as data for JSON.
         timeout: seconds after which the process is killed.
         environment: variables to set, besides this process's own.
+        first: a statement behind `import ortmulti`, whose time counts as that of the import.
 
     Returns:
         The result of `measure`.
@@ -65,7 +72,7 @@ def run(
     ):
         request_file, result_file = Path(folder) / "request.json", Path(folder) / "result.json"
         request_file.write_text(json.dumps({"spec": spec, "result_file": str(result_file)}))
-        code = _LAUNCH.format(module=module, path=sys.path)
+        code = _LAUNCH.format(module=module, path=sys.path, first=first)
         process = ChildProcess(code, [str(request_file)], output=output, environment=environment)
         try:
             in_time = process.wait(timeout)
