@@ -66,7 +66,7 @@ def normalize(
                 f"provider_options has {len(options_of_each)} entries for {len(providers)} providers: give one each"
             )
         if not all(isinstance(provider, str) for provider in providers):
-            raise InvalidType("with provider_options, providers holds names alone")
+            raise InvalidType("with provider_options, providers takes names only, not (name, options)")
         pairs: list[Any] = list(zip(providers, options_of_each, strict=True))
     else:
         pairs = [(provider, {}) if isinstance(provider, str) else provider for provider in providers]

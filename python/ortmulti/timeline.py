@@ -249,7 +249,7 @@ def _plot(spans: Sequence[Span], path: Path | None) -> Figure:
     except ImportError as error:
         raise LibraryError('plots need matplotlib: pip install "ortmulti[plot]"') from error
     if not spans:
-        raise InvalidArgument("the timeline has no spans, so that there is nothing to plot")
+        raise InvalidArgument("the timeline has no spans: there is nothing to plot")
 
     main = threading.main_thread().native_id
     begin = min(span.start_ns for span in spans)

@@ -69,7 +69,7 @@ def test_every_available_provider_that_needs_no_gpu_can_be_used() -> None:
         ([(CPU, {"no_such": 1})], None, ortmulti.InvalidArgument, "no_such"),
         ([CPU], [{}, {}], ortmulti.InvalidArgument, "2 entries for 1"),
         ([CPU], {}, ortmulti.InvalidType, "provider_options"),
-        ([(CPU, {})], [{}], ortmulti.InvalidType, "names alone"),
+        ([(CPU, {})], [{}], ortmulti.InvalidType, "names only"),
         (None, [{}], ortmulti.InvalidArgument, "needs providers"),
     ],
 )

@@ -60,9 +60,19 @@ def docstrings(source: str) -> Iterator[str]:
             yield re.sub(r"(?m)^ +[*`\w, .()]+: ", "- ", text)
 
 
+def messages(source: str) -> Iterator[str]:
+    """The texts of the errors that a Python source raises, without what is put into them."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Raise):
+            parts = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
+            yield "".join(part for part in parts if isinstance(part, str))
+
+
 def test_no_sentence_is_long() -> None:
     pages = [(path, path.read_text("utf-8")) for path in PAGES]
-    pages += [(path, text) for path in MODULES for text in docstrings(path.read_text("utf-8"))]
+    for path in MODULES:
+        source = path.read_text("utf-8")
+        pages += [(path, text) for text in (*docstrings(source), *messages(source))]
     long = [
         f"{path.relative_to(ROOT)}: {sentence}"
         for path, page in pages

@@ -117,7 +117,7 @@ def test_device_sets_are_the_first_devices() -> None:
     assert devices.device_sets(four, None) == (("cuda:0",), tuple(four))
     assert devices.device_sets(["cpu"], None) == (("cpu",),)
     assert devices.device_sets(["cpu", "cpu"], (3,)) == (("cpu",) * 3,)
-    with pytest.raises(InvalidArgument, match="5 sessions were asked for on 4 devices"):
+    with pytest.raises(InvalidArgument, match="5 sessions need 5 devices, not 4"):
         devices.device_sets(four, (5,))
 
 

@@ -115,5 +115,5 @@ def test_inputs_that_cannot_be_made_are_errors(tmp_path: Path) -> None:
     with pytest.raises(NoSuchFile, match="there is no model"):
         models.sample_inputs(tmp_path / "absent.onnx")
     (tmp_path / "text.onnx").write_text("not a model")
-    with pytest.raises(InvalidProtobuf, match="is no ONNX model"):
+    with pytest.raises(InvalidProtobuf, match="is not an ONNX model"):
         models.sample_inputs(tmp_path / "text.onnx")

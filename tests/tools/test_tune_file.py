@@ -84,11 +84,11 @@ def _changed(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is no tuning: "),
-        ("[" * 100_000, "is no tuning: it is nested too deeply"),
-        (" " * (2**20 + 1), "is no tuning: it has more than 1048576 bytes"),
-        ("[1]", "it is no tuning"),
-        ('{"kind": "create"}', "it is no tuning"),
+        ("{", "is not a tuning file: "),
+        ("[" * 100_000, "is not a tuning file: it is nested too deeply"),
+        (" " * (2**20 + 1), "is not a tuning file: it has more than 1048576 bytes"),
+        ("[1]", "it is not a tuning file"),
+        ('{"kind": "create"}', "it is not a tuning file"),
         (_changed(version=7), "its version is 7, and this release reads 1"),
         (_changed(extra=1), "there is no field 'extra'"),
         (_changed(settings={"intra_threads": 1}), "no setting 'intra_threads'.*intra_op_num_threads"),

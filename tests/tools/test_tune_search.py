@@ -191,7 +191,7 @@ def test_only_and_skip() -> None:
     [
         (["spining"], [], "no setting 'spining' to tune here .did you mean 'spinning'"),
         (None, ["nothing_like_it"], "there are affinity, allow_spinning"),
-        (["spinning"], ["spinning"], "spinning: both asked for and left out"),
+        (["spinning"], ["spinning"], "spinning: in only and in skip"),
         (["pattern"], ["enable_mem_pattern"], "no setting is left"),
     ],
 )

@@ -78,7 +78,7 @@ class _Reader:
     def read(self, code: str, position: int) -> int:
         size = struct.calcsize(code)
         if not 0 <= position <= len(self.data) - size:
-            raise InvalidArgument(f"it ends at byte {len(self.data)}, before what is said to be at byte {position}")
+            raise InvalidArgument(f"it ends at byte {len(self.data)}, but refers to byte {position}")
         return int(struct.unpack_from(code, self._view, position)[0])
 
     def target(self, position: int) -> int:

@@ -41,7 +41,7 @@ def take(value: Any) -> _core.OrtValue:
     type_name = native.data_type()
     if not native.is_tensor():
         raise errors.NotImplemented(
-            f"an onnxruntime.OrtValue of {type_name} cannot be handed over: DLPack has dense tensors alone"
+            f"an onnxruntime.OrtValue of {type_name} cannot be handed over: DLPack has dense tensors only"
         )
     export = getattr(native, "__dlpack__", None) or getattr(native, "to_dlpack", None)
     if export is None:

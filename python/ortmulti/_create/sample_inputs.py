@@ -182,7 +182,7 @@ def _read(model: str | os.PathLike[str]) -> list[Declaration]:
     except FileNotFoundError as error:
         raise NoSuchFile(f"there is no model {os.fspath(model)}") from error
     except decode_error as error:
-        raise InvalidProtobuf(f"{os.fspath(model)} is no ONNX model: {error}") from error
+        raise InvalidProtobuf(f"{os.fspath(model)} is not an ONNX model: {error}") from error
     # Before IR version 4 every initializer was declared as an input, too.
     initializers = {tensor.name for tensor in graph.initializer}
     return [_declaration(onnx, value) for value in graph.input if value.name not in initializers]

@@ -96,6 +96,6 @@ def _names(names: object) -> list[str]:
         if not isinstance(name, str):
             raise InvalidType(f"disabled_optimizers holds names, not {name!r}")
         if not name or ";" in name:
-            raise InvalidArgument(f"{name!r} is no optimizer's name")
+            raise InvalidArgument(f"{name!r} is not the name of an optimizer")
     # A set has no order, and equal sessions shall have equal options.
     return sorted(found)

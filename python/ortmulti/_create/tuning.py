@@ -288,7 +288,7 @@ class Tuning:
                 f"the tuning '{name}' cannot be read: {error.strerror or error}; `ortmulti tune` makes one"
             ) from error
         except ValueError as error:
-            raise InvalidArgument(f"'{name}' is no tuning: {error}") from error
+            raise InvalidArgument(f"'{name}' is not a tuning file: {error}") from error
         try:
             return cls._checked(content)
         except (InvalidArgument, KeyError, TypeError, ValueError) as error:
@@ -298,7 +298,7 @@ class Tuning:
     @classmethod
     def _checked(cls, content: Any) -> Self:
         if not isinstance(content, dict) or content.get("kind") != _KIND:
-            raise InvalidArgument("it is no tuning")
+            raise InvalidArgument("it is not a tuning file")
         if content.get("version") != _VERSION:
             raise InvalidArgument(f"its version is {content.get('version')!r}, and this release reads {_VERSION}")
         names = [one.name for one in fields(cls)]

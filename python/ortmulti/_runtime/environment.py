@@ -70,8 +70,8 @@ class GlobalThreadPools:
             raise InvalidArgument("the global thread pools belong to no GPU: numa_node is a node's number, or None")
         if affinities:
             raise InvalidArgument(
-                "intra_op_thread_affinities binds threads that ONNX Runtime makes itself, and threads has the core "
-                "make them: give their CPUs in ortmulti.Threads"
+                "intra_op_thread_affinities binds only threads that ONNX Runtime makes, and with threads the core "
+                "makes them: set the CPUs in ortmulti.Threads"
             )
 
 

@@ -167,7 +167,7 @@ class OnnxRuntimeBackend(Backend):
         Raises:
             NotImplementedError: Always.
         """
-        raise NotImplementedError("nodes are not run alone: make a model of the node and use run_model")
+        raise NotImplementedError("a single node cannot be run: make a model of it and use run_model")
 
 
 is_compatible = OnnxRuntimeBackend.is_compatible

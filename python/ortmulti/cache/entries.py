@@ -142,7 +142,7 @@ class Cache:
         try:
             return StagedEntry(None, key, temporary_folder())
         except OSError as error:
-            raise NotOptimizable(f"there is no place for the optimized model: {error}") from error
+            raise NotOptimizable(f"the optimized model cannot be stored: {error}") from error
 
     def entries(self) -> list[Stored]:
         """Return all entries, the last used first."""

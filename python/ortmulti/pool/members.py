@@ -402,7 +402,7 @@ class Members:
                 self._raise_if_over()
                 devices = [session.device for session in self._sessions]
             if not devices:
-                raise DeviceError("the pool has no device left on which the model could be replaced")
+                raise DeviceError("the pool has no device left for the new model: add devices first")
             timeline, core = Timeline(), self._make_core()
             if warmup is None:
                 warmup = self._warmup

@@ -156,7 +156,7 @@ def _sizes(text: str) -> list[int]:
     try:
         return [int(item) for item in text.split(",")]
     except ValueError:
-        raise InvalidArgument(f"{text!r} is no list of batch sizes, such as 1,32") from None
+        raise InvalidArgument(f"{text!r} is not a list of batch sizes, such as 1,32") from None
 
 
 def _of_all(texts: list[str] | None) -> dict[str, str]:

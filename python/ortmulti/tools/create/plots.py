@@ -43,7 +43,7 @@ def save_creation_plot(document: Json, path: Path) -> None:
     """
     measured = [row for row in document["rows"] if row["creation"] is not None]
     if not measured:
-        raise InvalidArgument("no measurement succeeded, so that there is nothing to plot")
+        raise InvalidArgument("no measurement succeeded: there is nothing to plot")
     models = [model for model in document["models"] if any(row["model"] == model["path"] for row in measured)]
     figure = new_figure(11, 0.9 + 3.9 * len(models), path)
     axes = figure.subplots(len(models), 2, squeeze=False, width_ratios=(3, 2))

@@ -51,7 +51,7 @@ def parse_counts(text: str) -> tuple[int, ...]:
     except ValueError:
         counts = (0,)
     if min(counts) < 1:
-        raise InvalidArgument(f"{text!r} is no list of numbers of sessions, such as 1,2,4")
+        raise InvalidArgument(f"{text!r} is not a list of numbers of sessions, such as 1,2,4")
     return counts
 
 
@@ -68,7 +68,7 @@ def device_sets(available: Sequence[str], counts: Sequence[int] | None) -> tuple
     sets: dict[tuple[str, ...], None] = {}
     for count in counts if counts is not None else (1, len(available)):
         if count > len(available) and set(available) != {"cpu"}:
-            raise InvalidArgument(f"{count} sessions were asked for on {len(available)} devices, {describe(available)}")
+            raise InvalidArgument(f"{count} sessions need {count} devices, not {len(available)}: {describe(available)}")
         sets[tuple(available[:count]) + ("cpu",) * (count - len(available))] = None
     return tuple(sets)
 

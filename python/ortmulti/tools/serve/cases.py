@@ -81,7 +81,7 @@ def parse_rate(text: str, arrivals: str = "poisson") -> Load:
     except ValueError:
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise InvalidArgument(f"{name!r} is no rate, such as 200 (requests a second) or 0.8x (of the closed loop's)")
+        raise InvalidArgument(f"{name!r} is not a rate, such as 200 (requests a second) or 0.8x (of the closed loop's)")
     return Load("open", rate=rate, relative=relative, arrivals=arrivals)  # type: ignore[arg-type]
 
 
@@ -147,7 +147,7 @@ def parse_variant(text: str) -> Variant:
     name = text.strip()
     backend, *parts = name.split("+")
     if backend not in BACKENDS:
-        raise InvalidArgument(f"{name!r} is no variant; one is {_SYNTAX}")
+        raise InvalidArgument(f"{name!r} is not a variant; one is {_SYNTAX}")
     given: dict[str, Any] = {}
     for part in parts:
         key, equals, value = part.partition("=")
@@ -156,5 +156,5 @@ def parse_variant(text: str) -> Variant:
         elif key in ("sessions", "in_flight") and value.isdecimal() and int(value) >= 1:
             given[key] = int(value)
         else:
-            raise InvalidArgument(f"{name!r}: {part!r} says nothing about a variant; one is {_SYNTAX}")
+            raise InvalidArgument(f"{name!r}: {part!r} is not an option of a variant; one is {_SYNTAX}")
     return Variant(name, backend, **given)

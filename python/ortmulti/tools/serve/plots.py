@@ -35,7 +35,7 @@ def save_run_plot(document: Json, path: Path) -> None:
     """
     measured = [row for row in document["rows"] if row["measured"]]
     if not measured:
-        raise InvalidArgument("no measurement succeeded, so that there is nothing to plot")
+        raise InvalidArgument("no measurement succeeded: there is nothing to plot")
     names = {model["path"]: model["name"] for model in document["models"]}
     groups: dict[tuple[str, int], list[Json]] = {}
     for row in measured:

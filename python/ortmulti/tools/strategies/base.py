@@ -142,7 +142,7 @@ class Strategy(Closing):
             raise InvalidArgument("no device was given")
         for device in devices:
             if not _DEVICE.fullmatch(device):
-                raise InvalidArgument(f"{device!r} is no device; devices are 'cpu' and 'cuda:<index>'")
+                raise InvalidArgument(f"{device!r} is not a device; devices are 'cpu' and 'cuda:<index>'")
         self.model = model
         self.devices = tuple(devices)
         self.settings = settings

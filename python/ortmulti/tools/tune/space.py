@@ -109,7 +109,7 @@ class Space:
             if name not in names:
                 raise InvalidArgument(f"there is no setting {name!r} to tune here{near(name, names)}")
         if both := sorted(set(only or ()) & set(skip)):
-            raise InvalidArgument(f"{', '.join(both)}: both asked for and left out")
+            raise InvalidArgument(f"{', '.join(both)}: in only and in skip, name it in one of them")
         settings = []
         for one in self.settings:
             wanted = [

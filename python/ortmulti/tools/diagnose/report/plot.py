@@ -42,7 +42,7 @@ def save_plot(document: Json, path: Path) -> None:
     check_document(document)
     found, run = view.traces(document), view.default_run(document)
     if not found and run is None:
-        raise InvalidArgument("the diagnosis holds no measurement, so that there is nothing to plot")
+        raise InvalidArgument("the diagnosis has no measurement: there is nothing to plot")
     lanes = _lanes(run["spans"], run["devices"]) if run else {}
     heights = [0.34 * len(found) + 0.9] if found else []
     heights += [0.24 * sum(len(row) for row in lanes.values()) + 0.12 * len(lanes) + 0.9] if run else []
