@@ -383,6 +383,9 @@ def test_spans_of_the_core_have_their_sessions() -> None:
             told("not shared: no reason", 7, 7, "", 4),
             told("wait for weights", 11, 12, "cuda:1", 3),
             told("publish optimized model", 5, 6, "", 9),
+            told("preload cuBLAS", 12, 13, "cuda:1", 5),
+            told("preload kernels", 13, 14, "cuda:1", 5),
+            told("free what was preloaded with", 14, 15, "cuda:1", 5),
         ],
         ["cuda:1", "cuda:0"],
     )
@@ -393,4 +396,7 @@ def test_spans_of_the_core_have_their_sessions() -> None:
         ("create session", None, 0),
         ("create session", None, 1),
         ("wait for weights", "wait for another session", None),
+        ("preload cuBLAS", "handles", None),
+        ("preload kernels", "load kernels", None),
+        ("free what was preloaded with", "handles", None),
     ]

@@ -103,6 +103,10 @@ def _cause(name: str) -> tuple[str | None, tuple[str, ...]]:
         return _CAUSES[name]
     if name.startswith("copy weights"):
         return "copy weights", ()
+    if name.startswith("preload cu") or name == "free what was preloaded with":
+        return "handles", ()
+    if name.startswith("preload "):
+        return "load kernels", ()
     if "optimized model" in name:
         return "optimized model", ()
     return "set up", ()
