@@ -597,6 +597,8 @@ void register_pool(py::module_& module) {
       .def("fileno", &LoopWatch::descriptor)
       .def("deliver", &LoopWatch::deliver)
       .def("remember", &LoopWatch::remember, py::arg("loop"));
+  module.attr("at_first_in_flight") = at_first_in_flight;
+  module.attr("most_in_flight") = most_in_flight;
   module.attr("own_compute_stream") = Session::own_compute_stream;
   py::class_<PythonPool> pool(module, "Pool");
   pool.def(py::init<std::optional<std::size_t>, const std::optional<BatchingArgument>&>(),

@@ -146,6 +146,15 @@ TEST_F(PoolInFlight, SoManyAreUnderWayAndTheOthersWait) {
   EXPECT_EQ(runs(), 5U);
 }
 
+TEST_F(PoolInFlight, WhatIsWarmedUpAndWhatADeviceBeginsWithAgain) {
+  pool->add({runners.begin(), runners.begin() + 6}, 2);
+  EXPECT_EQ(pool->runners(), (std::vector<std::shared_ptr<Runner>>{runners[0], runners[1]}));
+  EXPECT_TRUE(pool->remove(Device::cuda(0), Pool::Clock::now() + std::chrono::hours(1)));
+  pool->expect(Device::cuda(0), 1);
+  pool->add({runners.begin() + 6, runners.end()}, 2);
+  EXPECT_EQ(pool->stats().devices[0].in_flight, 2U);
+}
+
 // Answers come the faster the more are under way.
 TEST_F(PoolInFlight, ItGrowsWhileRequestsWaitAndGivesWayWhereMemoryIsShort) {
   std::atomic<bool> short_of_memory{false};

@@ -27,7 +27,7 @@ def test_every_gpu_answers() -> None:
             for number in range(50):
                 [result] = pool.run(None, feed(number), device=device)
                 np.testing.assert_array_equal(result, expected[number])
-        for number, [result] in enumerate(pool.map((feed(number) for number in range(50)), lookahead=20)):
+        for number, [result] in enumerate(pool.map(feed(number) for number in range(50))):
             np.testing.assert_array_equal(result, expected[number])
         assert {device.device for device in pool.stats().devices} == set(pool.devices)
         assert all(device.done >= 50 for device in pool.stats().devices)

@@ -69,6 +69,14 @@ def test_the_time_of_copies_is_none_on_the_cpu() -> None:
         assert 'ortmulti_copy_seconds_count{device="cpu"} 4' in pool.stats().prometheus()
 
 
+def test_a_map_looks_as_far_ahead_as_a_gpu_may_have_requests_under_way() -> None:
+    with ortmulti.load(MODEL, "cpu") as pool:
+        members = pool._members
+        assert (members.expected, members.most) == (1, 1)
+        members._targets = ["cuda:0", "cuda:1"]  # type: ignore[attr-defined]
+        assert (members.expected, members.most) == (6, 24)
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "text"),
     [

@@ -94,9 +94,10 @@ std::vector<std::shared_ptr<Runner>> Pool::runners() const {
   const Lock lock(mutex_);
   std::vector<std::shared_ptr<Runner>> runners;
   runners.reserve(workers_.size());
-  for (const auto& worker : workers_) {
-    if (!closing_ && usable(*worker->group)) {
-      runners.push_back(worker->runner);
+  for (const auto& group : groups_) {
+    const std::size_t most = group->in_flight ? group->in_flight->limit() : group->workers.size();
+    for (std::size_t i = 0; i < std::min(most, group->workers.size()) && !closing_ && usable(*group); ++i) {
+      runners.push_back(group->workers[i]->runner);
     }
   }
   return runners;

@@ -127,7 +127,7 @@ class Pool {
   /// Whether the device takes requests and is not suspended.
   bool serves(const Device& device) const;
 
-  /// The runners of devices that take requests, to be warmed up; none after close().
+  /// The runners of devices that take requests, as many as run at the same time, to be warmed up; none after close().
   std::vector<std::shared_ptr<Runner>> runners() const;
 
   /// Accepts nothing more, answers what was accepted, or with `cancel_waiting` cancels what has not begun, and frees

@@ -249,6 +249,7 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
     return true;
   }
   group.workers.clear();
+  group.in_flight.reset();
   const auto leaving = std::stable_partition(workers_.begin(), workers_.end(),
                                              [&group](const auto& worker) { return worker->group != &group; });
   std::move(leaving, workers_.end(), std::back_inserter(freed));

@@ -11,25 +11,16 @@
 
 namespace ortmulti {
 
-namespace {
-
-// Three keep a GPU busy where runs take longer than their launches. Twelve answered as many requests of BERT-base a
-// second as any larger number, on an H100 with 16 cores (benchmarks/results/gpu-feeding-bert-base-1.31.1-h100.json).
-constexpr std::size_t at_first = 3;
-constexpr std::size_t most = 12;
-
-}  // namespace
-
 Runners make_runners(const std::shared_ptr<Session>& session, const Serving& serving) {
   if (!session->device().is_cuda()) {
     return {{std::make_shared<SessionRunner>(session)}, std::nullopt};
   }
   const bool graphs = serving.max_graphs != 0;
   const bool measured = serving.in_flight == 0 && !graphs;  // graphs run one behind another, however many wait
-  const std::size_t ready = serving.in_flight == 0 ? at_first : static_cast<std::size_t>(serving.in_flight);
+  const std::size_t ready = serving.in_flight == 0 ? at_first_in_flight : static_cast<std::size_t>(serving.in_flight);
   const auto shared = std::make_shared<GpuSession>(session, graphs);
   Runners runners;
-  for (std::size_t i = 0; i < (measured ? most : ready); ++i) {
+  for (std::size_t i = 0; i < (measured ? most_in_flight : ready); ++i) {
     const auto runner = std::make_shared<GpuRunner>(shared, serving.max_graphs);
     if (i < ready) {
       runner->prepare();
@@ -37,7 +28,7 @@ Runners make_runners(const std::shared_ptr<Session>& session, const Serving& ser
     runners.all.push_back(runner);
   }
   if (measured) {
-    runners.at_first = at_first;
+    runners.at_first = at_first_in_flight;
   }
   return runners;
 }

@@ -12,9 +12,15 @@
 
 namespace ortmulti {
 
+/// Requests under way on a GPU where measurement says how many. Three keep it busy where runs take longer than their
+/// launches. Twelve answered as many requests of BERT-base a second as any larger number, on an H100 with 16 cores
+/// (benchmarks/results/gpu-feeding-bert-base-1.31.1-h100.json).
+constexpr std::size_t at_first_in_flight = 3;
+constexpr std::size_t most_in_flight = 12;
+
 /// How a session serves a pool's requests. On the CPU it takes one at a time.
 struct Serving {
-  /// Requests under way on a GPU; 0: as many as measurement says, `at_first` at first.
+  /// Requests under way on a GPU; 0: as many as measurement says.
   int in_flight = 1;
   std::size_t max_graphs = 0;  ///< Shapes of which each runner keeps CUDA graphs; 0: none are captured.
 };

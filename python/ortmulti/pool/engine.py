@@ -51,7 +51,11 @@ class PoolMembers(Protocol):
 
     @property
     def expected(self) -> int:
-        """Number of requests that can be under way, as far as known; at least 1."""
+        """Number of requests that are under way at first where others wait, as far as known; at least 1."""
+
+    @property
+    def most(self) -> int:
+        """The same, after the core has chosen as many as it may."""
 
     def extras(self, run_options: RunOptions | None, on_device: bool, trace: bool) -> tuple[Any, ...]:
         """Return the last arguments of the core's run and submit; empty if the last two are not needed.

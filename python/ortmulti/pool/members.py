@@ -259,9 +259,17 @@ class Members:
 
     @property
     def expected(self) -> int:
-        """Number of requests that can be under way, as far as known; at least 1."""
+        """Same as `PoolMembers.expected`."""
+        return self._under_way(_core.at_first_in_flight)
+
+    @property
+    def most(self) -> int:
+        """Same as `PoolMembers.most`."""
+        return self._under_way(_core.most_in_flight)
+
+    def _under_way(self, chosen: int) -> int:
         sessions = max(1, len(self._members), len(self._targets or ()))
-        return sessions * (1 if set(self._targets or ()) == {"cpu"} else self._in_flight)
+        return sessions * (1 if set(self._targets or ()) == {"cpu"} else self._in_flight or chosen)
 
     # Readiness.
 

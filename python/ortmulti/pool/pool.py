@@ -481,7 +481,7 @@ class Pool(Membership, Closing):
 
     def _lookahead(self, lookahead: int | None, batch_size: int) -> int:
         if lookahead is None:
-            return 2 * batch_size * self._members.expected
+            return 2 * max(self._members.most, batch_size * self._members.expected)
         return checks.integer("lookahead", lookahead, 1)
 
 

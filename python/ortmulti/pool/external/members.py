@@ -127,6 +127,11 @@ class BackendMembers:
         """Same as `BackendSessions.expected`."""
         return self.backend.expected
 
+    @property
+    def most(self) -> int:
+        """The same: it is chosen by `load`."""
+        return self.expected
+
     def extras(self, run_options: RunOptions | None, on_device: bool, trace: bool) -> tuple[Any, ...]:
         """Return no arguments: the backend has none of these."""
         asked = {"run_options": run_options is not None, "outputs='device'": on_device, "trace=True": trace}
