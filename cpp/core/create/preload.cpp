@@ -14,6 +14,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
+#include "core/create/creation.hpp"
 #include "core/cuda/capture_lock.hpp"
 #include "core/cuda/graph.hpp"
 #include "core/cuda/memory.hpp"
@@ -365,16 +366,17 @@ std::shared_ptr<const void> Preload::run_kernels(OnnxRuntime& runtime, int devic
 
 void begin_preload(OnnxRuntime& runtime, const std::optional<std::vector<int>>& devices, const ModelIndex& index) {
   const Preload preload(index);
+  const bool sessions = concurrent_creation_stressed(runtime.version());  // others may be created at the same time
   if (devices) {
     for (const int device : *devices) {
-      preload.begin(runtime, device, true, {});
+      preload.begin(runtime, device, sessions, {});
     }
     return;
   }
-  running().begin([&runtime, preload] {
+  running().begin([&runtime, preload, sessions] {
     try {
       for (int device = 0; device < CudaStartup::instance().device_count(); ++device) {
-        preload.begin(runtime, device, true, {});
+        preload.begin(runtime, device, sessions, {});
       }
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the load says that CUDA does not start
     }
