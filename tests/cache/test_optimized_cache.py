@@ -674,3 +674,22 @@ for turn in range(20):
     ends = [child.communicate("go\n", timeout=60) for child in children]
     assert [(child.returncode, stderr) for child, (_, stderr) in zip(children, ends, strict=True)] == [(0, "")] * 4
     assert left(tmp_path / "cache" / "staging") == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({"ORTMULTI_CACHE": "~/own", "XDG_CACHE_HOME": "/other"}, "/home/someone/own"),
+        ({"ORTMULTI_CACHE": "", "XDG_CACHE_HOME": "/other"}, "/other/ortmulti"),
+        ({"XDG_CACHE_HOME": ""}, "/home/someone/.cache/ortmulti"),
+        ({}, "/home/someone/.cache/ortmulti"),
+    ],
+)
+def test_the_environment_says_where_the_cache_is(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], folder: str
+) -> None:
+    for name in ("ORTMULTI_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**variables, "HOME": "/home/someone"}.items():
+        monkeypatch.setenv(name, value)
+    assert str(Cache.default().folder) == folder

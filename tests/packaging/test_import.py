@@ -46,7 +46,7 @@ def listed(package: str) -> dict[str, str]:
 SLOW = {"argparse", "asyncio", "concurrent", "ctypes", "dataclasses", "difflib", "email", "hashlib", "hmac", "inspect"}
 SLOW |= {"json", "logging", "multiprocessing", "pathlib", "platform", "queue", "random", "secrets", "shutil", "socket"}
 SLOW |= {"statistics", "subprocess", "tempfile", "threading", "traceback", "unittest", "urllib", "zipfile"}
-OTHERS = {"click", "google", "matplotlib", "ml_dtypes", "onnx", "onnxruntime", "platformdirs", "psutil"}
+OTHERS = {"click", "google", "matplotlib", "ml_dtypes", "onnx", "onnxruntime", "psutil"}
 OTHERS |= {"pynvml", "rich", "torch", "typer"}
 
 

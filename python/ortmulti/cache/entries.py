@@ -86,12 +86,8 @@ class Cache:
         Raises:
             InvalidArgument: ``ORTMULTI_CACHE_SIZE`` is no size.
         """
-        text = os.environ.get(LOCATION)
-        if not text:
-            from platformdirs import user_cache_dir
-
-            text = user_cache_dir("ortmulti", appauthor=False)
-        return cls(Path(text).expanduser().absolute(), parse_size(os.environ.get(SIZE) or str(_DEFAULT_SIZE)))
+        folder = os.environ.get(LOCATION) or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "ortmulti")
+        return cls(Path(folder).expanduser().absolute(), parse_size(os.environ.get(SIZE) or str(_DEFAULT_SIZE)))
 
     def find(self, key: CacheKey, *, verify: bool = False) -> Entry | None:
         """Return the entry for ``key``. An entry that is found damaged is removed.
