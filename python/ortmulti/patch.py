@@ -126,7 +126,7 @@ def patch_onnxruntime() -> Patch:
     telemetry and global thread pools are ortmulti's as well, for its sessions. The patch holds for all threads of the
     process. Patches nest and may be undone in any order: after the last one the names are onnxruntime's again.
 
-    What stays onnxruntime's:
+    These stay onnxruntime's:
 
     - names that a module has already taken, by ``from onnxruntime import InferenceSession``, as a default argument or
     as
@@ -182,7 +182,7 @@ def _bind(module: Any, name: str, ours: Any) -> None:
 
 
 def _end() -> list[str]:
-    """End one patch; the names that were not what it had made them."""
+    """End one patch. Return the names that other code has rebound."""
     global _patches
     _patches -= 1
     if _patches:

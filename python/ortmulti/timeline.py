@@ -1,4 +1,4 @@
-"""What a creation spends its time on: named spans, per thread and device."""
+"""The timeline of a creation: named spans, per thread and device."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class OrtValue:
 
     @property
     def _ortvalue(self) -> Self:
-        """What onnxruntime's values have in its C namespace, which programs pass on to `OrtValue` and the like."""
+        """The value of onnxruntime's C namespace, which programs pass to `OrtValue` and similar classes."""
         return self
 
     def _get_c_value(self) -> Self:

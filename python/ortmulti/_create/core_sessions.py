@@ -41,7 +41,7 @@ def create(
         made_of: The file from which a model in memory was made, for messages.
         save_optimized: Path for the first session's optimized model.
         one_session_on_cpu: Whether sessions on the CPU are handles of one ONNX Runtime session.
-        preload: Whether GPUs load meanwhile what the model's first run needs.
+        preload: Whether GPUs meanwhile load kernels for the model's first run.
         keep_going: Whether the other sessions are created when one fails.
         timeline: Receives the spans; default: a new one.
         hold: Makes other GPUs wait for one; released if a session fails.

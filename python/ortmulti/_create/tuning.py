@@ -44,7 +44,7 @@ def describe_model(model: str | bytes | bytearray | memoryview) -> dict[str, Any
 
     Returns:
         ``shapes``: digest of the names, types and shapes of its initializers; ``graph``: digest of its bytes but those
-        of tensors from 1024 bytes on. Both None for what is no ONNX protobuf file.
+        of tensors from 1024 bytes on. Both are None for other files than ONNX protobufs.
 
     Raises:
         NoSuchFile: There is no such file.
@@ -316,7 +316,7 @@ class Tuning:
         return cls(**values)
 
     def as_json(self) -> dict[str, Any]:
-        """What the file holds."""
+        """Return the content of the file, for JSON."""
         return {"kind": _KIND, "version": _VERSION, **asdict(self), "devices": list(self.devices)}
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -357,7 +357,7 @@ def use(
         tuning: The tuning, or its file.
         model: The model.
         kinds: ``"cpu"`` and ``"cuda"``, whichever the sessions are on.
-        options, provider_options, load: What the caller gave, as for `apply`.
+        options, provider_options, load: The caller's arguments, as for `apply`.
         stacklevel: Which function's caller a warning is about.
 
     Raises:

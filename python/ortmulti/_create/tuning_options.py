@@ -43,7 +43,7 @@ class TuningOption:
             with ONNX Runtime's environment. ``"load"``: an argument of `load`. ``"provider"``: an option of the CUDA
             provider. ``"caller"``: only the caller can set it, not a file.
         kind: The type of its values.
-        words: What a str may be; empty: anything.
+        words: The allowed texts; empty: any.
         keys: Of ``"config"``: the entries that are set.
         minimum: The smallest int.
     """
@@ -56,7 +56,7 @@ class TuningOption:
     minimum: int = 0
 
     def since(self) -> tuple[int, ...]:
-        """The first release of ONNX Runtime that has it, as far as that is newer than the oldest supported one."""
+        """Return the first release of ONNX Runtime with the option; empty if all supported ones have it."""
         if self.where == "provider":
             return PROVIDER_OPTIONS[CUDA][self.name].since or ()
         releases = [
@@ -182,7 +182,7 @@ _NODES = Path("/sys/devices/system/node")
 
 
 def numa_nodes(folder: Path = _NODES) -> dict[int, tuple[int, ...]]:
-    """Return the NUMA nodes with the processors that this process may use, without those of which it may use none."""
+    """Return the NUMA nodes with processors that this process may use, and these processors."""
     usable = os.sched_getaffinity(0)
     found: dict[int, tuple[int, ...]] = {}
     for entry in sorted(folder.glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
@@ -199,7 +199,7 @@ def affinities(where: str, threads: int, nodes: dict[int, tuple[int, ...]] | Non
     """ONNX Runtime's notation for ``thread_affinity``: the processors, from 1 on, of each thread but the calling one.
 
     Args:
-        where: ``"cores"``: a processor for each thread; ``"node:N"``: those of that NUMA node for all.
+        where: ``"cores"``: a processor for each thread; ``"node:N"``: all processors of that NUMA node for each.
         threads: How many there are, the calling one included.
         nodes: The NUMA nodes; default: this machine's.
 

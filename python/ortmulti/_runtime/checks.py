@@ -36,7 +36,7 @@ def integer(name: str, value: object, minimum: int | None = None, maximum: int |
 
     Args:
         name: The argument.
-        value: What was given.
+        value: The given value.
         minimum: The least; None: any.
         maximum: The most; None: what fits into 32 bits, where there is a minimum.
     """

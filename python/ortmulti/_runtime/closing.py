@@ -14,7 +14,7 @@ class Closing(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Free what it holds."""
+        """Free its resources."""
 
     def __reduce__(self) -> Never:
         raise TypeError(

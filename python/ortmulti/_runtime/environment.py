@@ -1,4 +1,4 @@
-"""What ONNX Runtime fixes when its environment is made, or keeps there: thread pools, arenas, log level, telemetry."""
+"""Settings of ONNX Runtime's environment: thread pools, arenas, log level, telemetry."""
 
 from __future__ import annotations
 

@@ -62,10 +62,10 @@ def find_onnxruntime() -> OnnxRuntime:
     """Find the ONNX Runtime of this environment, without importing or loading it.
 
     The environment variable ``ORTMULTI_ONNXRUNTIME_LIBRARY`` names a library to use instead. The answer is kept for
-    the life of the process; failures are not, so that it can be installed and asked for again.
+    the life of the process; failures are not, so a program can install it and call this again.
 
     Returns:
-        Where it lies and what it is.
+        Its paths and its release.
 
     Raises:
         LibraryError: None is installed, it is damaged or older than 1.21, or two distributions are installed over each
@@ -114,7 +114,7 @@ def inspect_package(package: Path) -> OnnxRuntime:
         package: the package's folder, ``.../site-packages/onnxruntime``.
 
     Returns:
-        Where it lies and what it is.
+        Its paths and its release.
 
     Raises:
         LibraryError: as `find_onnxruntime`.
@@ -174,7 +174,7 @@ def is_cuda_library(name: str) -> bool:
 
 
 def release_of(version: str) -> tuple[int, ...]:
-    """Return the numbers of a release such as ``"1.31.1"``; none of what is no release."""
+    """Return the numbers of a release such as ``"1.31.1"``; empty for other texts."""
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 

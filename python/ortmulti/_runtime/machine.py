@@ -29,12 +29,12 @@ _ENVIRONMENT = (
 
 
 def describe() -> dict[str, Any]:
-    """Describe this machine and what is installed.
+    """Describe this machine and its installed packages.
 
     Returns:
         A dictionary that `json.dumps` takes, with the keys ``cpu``, ``memory``, ``system``, ``driver``, ``gpus``,
-        ``python``, ``releases`` and ``environment``. Sizes are in bytes. What is not known is None; ``gpus`` is None
-        where NVML cannot be asked, and empty where it knows of none.
+        ``python``, ``releases`` and ``environment``. Sizes are in bytes. Unknown facts are None. ``gpus`` is None
+        without NVML, and empty if NVML knows no GPU.
     """
     driver, gpus = _describe_gpus()
     return {
@@ -98,7 +98,7 @@ def describe_memory(root: Path = Path("/")) -> dict[str, int | None]:
 
 
 def available_memory() -> int:
-    """Bytes of main memory that this process can still have: what the kernel calls available, within the cgroup."""
+    """Return the bytes of main memory that this process can still get, by the kernel and the cgroup."""
     match = re.search(r"(?m)^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
     available = int(match[1]) * 1024 if match else 0
     limit = describe_memory()["cgroup_limit"]
@@ -171,7 +171,7 @@ def _describe_gpus() -> tuple[dict[str, Any] | None, list[dict[str, Any]] | None
 
 
 def describe_releases() -> dict[str, str | None]:
-    """The releases of ortmulti, onnxruntime (``onnxruntime_distribution`` is what it is installed as) and NumPy."""
+    """Return the releases of ortmulti, onnxruntime and NumPy, and onnxruntime's distribution."""
     try:
         runtime = find_onnxruntime()
         onnxruntime, distribution = runtime.version or None, runtime.distribution or None

@@ -18,7 +18,7 @@ from ortmulti._runtime.closing import Closing
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU, or one instance of a partitioned one (MIG). What cannot be found out is None.
+    """One GPU, or one instance of a partitioned one (MIG). Unknown facts are None.
 
     Attributes:
         name: the product's name.
@@ -27,7 +27,7 @@ class Gpu:
         memory_total: bytes.
         memory_used: bytes in use by all processes.
         memory_free: bytes.
-        persistence_mode: whether the driver keeps the GPU initialized while nobody uses it.
+        persistence_mode: whether the driver keeps an unused GPU initialized.
         pcie_generation: of the link as it is now; it falls while the GPU is idle.
         pcie_generation_max: the best that the GPU and the slot can do.
         pcie_width: lanes now.
@@ -49,7 +49,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuActivity:
-    """What a GPU is doing now. What cannot be found out is None.
+    """The present work of a GPU. Unknown facts are None.
 
     Attributes:
         clock: of its multiprocessors, MHz; it falls while the GPU is idle.
@@ -162,7 +162,7 @@ class Nvml(Closing):
         return None if memory is None else int(memory.used)
 
     def activity(self, uuid: str | None = None, pci_bus_id: str | None = None) -> GpuActivity | None:
-        """What a GPU is doing now; arguments and None as for `gpu`."""
+        """The present work of a GPU; arguments and None as for `gpu`."""
         handle = self._handle(uuid, pci_bus_id)
         if handle is None:
             return None

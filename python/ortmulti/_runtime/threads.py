@@ -17,8 +17,8 @@ __all__ = ["BackgroundThread", "Change", "Changes", "Task"]
 class Task:
     """One call, in a thread of its own.
 
-    After Ctrl-C in `start` nobody knows whether the thread exists. Therefore the call can be revoked until it begins,
-    and `wait` looks at the call instead of the thread. Only locks are used: they stay right where an interrupt leaves a
+    After Ctrl-C in `start` it is unknown whether the thread exists. So the call can be revoked until it begins, and
+    `wait` looks at the call instead of the thread. Only locks are used: they stay right where an interrupt leaves a
     `threading.Condition` locked.
 
     Args:

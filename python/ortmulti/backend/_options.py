@@ -9,8 +9,9 @@ from ortmulti.errors import RuntimeException
 
 
 def apply(options: object, given: Mapping[str, Any], allowed: Collection[str]) -> None:
-    """Set those of ``given`` that are in ``allowed``. What is no attribute of ``options`` is left out, since the same
-    keywords go to the session and to the run.
+    """Set the attributes of ``given`` that are in ``allowed``.
+
+    Other names than attributes of ``options`` are ignored, because the session and the run get the same keywords.
 
     Raises:
         RuntimeException: An attribute that is not in ``allowed``: one that writes files or ends runs.

@@ -45,7 +45,7 @@ class Stored:
     Attributes:
         folder: Where it lies.
         model: The path of its model; empty for a model in bytes.
-        bytes: What it takes on the disk.
+        bytes: Its size on the disk.
         last_used: Seconds since 1970.
         facts: Its manifest; None if it is damaged or has another release's format.
     """
@@ -259,7 +259,7 @@ class StagedEntry:
 
     Attributes:
         folder: Where the entry's files go.
-        key: What it is made of.
+        key: Its key.
         signature: Inputs and outputs of the saved model; None before.
         timeline: The spans of the optimization; None before.
     """

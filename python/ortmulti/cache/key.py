@@ -54,7 +54,7 @@ class FileIdentity(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelContent:
-    """What a model consists of.
+    """The content of a model.
 
     Attributes:
         graph: Digest of the model's bytes, without large tensors inside a model file.
@@ -77,7 +77,7 @@ class ModelContent:
 
 
 def read_content(model: str | bytes | bytearray | memoryview, data_folder: str | None) -> ModelContent:
-    """What ``model`` consists of.
+    """Return the content of ``model``.
 
     Args:
         model: Path, or bytes.
@@ -198,11 +198,11 @@ _NO_MATTER = {
 
 @dataclass(frozen=True)
 class CacheKey:
-    """The name of an optimized model, and what it was made of.
+    """The name of an optimized model, and the facts behind it.
 
     Attributes:
         digest: The name, from all facts.
-        facts: What the optimized model depends on, as JSON can carry it.
+        facts: All facts on which the optimized model depends, for JSON.
         sources: The model's files at the time of the key: its own, unless it is in bytes, and those with its data.
         model: The model's path, for the list of the cache; empty for bytes.
     """

@@ -146,7 +146,7 @@ class StagedFolder:
 
 
 def temporary_folder() -> StagedFolder:
-    """Make a staged entry's folder outside of the cache, which nobody else can read.
+    """Make a staged entry's folder outside of the cache. Other users cannot read it.
 
     Raises:
         OSError: It cannot be made.

@@ -135,7 +135,7 @@ class JoinedRows:
         self._count, self._names = count, names
 
     def add(self, rows: range, answer: list[Any]) -> None:
-        """Write the outputs of a run into those of all rows.
+        """Write the outputs of a run into the arrays of all rows.
 
         Raises:
             InvalidArgument: An output is not an array with the run's rows, or its other dimensions differ between runs.

@@ -58,7 +58,7 @@ class MemberCreation(Creation):
     """The creation of a pool's members. `cancel` and `wait` may be called from any thread while it runs.
 
     Args:
-        request: What is asked for.
+        request: The arguments.
         join: Called for each member, from any thread, when its session is ready. It warms the member up, lets it take
             requests and owns it, unless it raises.
         timeline: Receives the spans.

@@ -1,4 +1,4 @@
-"""What a pool's requests waited for and how long they took."""
+"""Statistics of a pool: counts, waits and latencies of its requests."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Channel:
 
     @property
     def has_message(self) -> bool:
-        """Whether the next message is there already."""
+        """Whether the next message has arrived."""
         return self._end_of_message() > 0
 
     def fileno(self) -> int:
@@ -87,7 +87,7 @@ class Channel:
             os.close(self._descriptors.popleft())
 
     def _end_of_message(self) -> int:
-        """Where the next message ends, if it is there as a whole; else 0."""
+        """Return the end of the next message if it has arrived completely; else 0."""
         if len(self._received) < _LENGTH.size:
             return 0
         end = _LENGTH.size + int(_LENGTH.unpack_from(self._received)[0])

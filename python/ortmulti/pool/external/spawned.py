@@ -160,7 +160,7 @@ class Line:
             self.terminate(number)
 
     def close(self) -> None:
-        """Close it, once nobody uses it; the process has ended."""
+        """Close it after its last use. The process has ended."""
         self.channel.shut_down()
         with self._using:
             self.channel.close()
@@ -271,7 +271,7 @@ class SpawnedSession:
         return DeviceError(f"{self._name}: the worker process {self.pid} {self._process.ending()} {when}")
 
     def close(self) -> None:
-        """Close the sockets; the process has ended, and who still waits for an answer gets EOFError."""
+        """Close the sockets. The process has ended; callers that still wait for an answer get EOFError."""
         for line in self.lines:
             line.close()
         self._control.close()

@@ -90,7 +90,7 @@ class _Server:
         return True
 
     def listen(self, control: Channel) -> None:
-        """Cancel what it is told to, until the pool is gone, and end the process then."""
+        """Cancel runs on request until the pool is gone, and end the process then."""
         with contextlib.suppress(EOFError):
             while True:
                 _, index, order = control.receive()

@@ -198,7 +198,7 @@ def make_models(
     folder: Path,
     progress: Callable[[str], AbstractContextManager[Callable[[int, int], None]]],
 ) -> list[Path]:
-    """Return the models' paths; those that are generated are made unless `folder` has them.
+    """Return the models' paths, and make generated models that `folder` does not have.
 
     Args:
         texts: paths of .onnx files, and names of generated models as `parse_model` takes them.

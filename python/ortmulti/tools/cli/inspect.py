@@ -249,7 +249,7 @@ def _sizes(texts: Sequence[str]) -> dict[str, int]:
 def _feed(
     declared: Sequence[Any], given: Mapping[str, Any], batch: int, sequence: int, sizes: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return the inputs of a run in the model's order: those that are given, and random ones for the others."""
+    """Return the inputs of a run in the model's order: the given ones, and random ones for the others."""
     names = [one.name for one in declared]
     if unknown := sorted(given.keys() - set(names)):
         raise InvalidArgument(f"the model has no input {', '.join(unknown)}; it has {', '.join(names)}")

@@ -27,7 +27,7 @@ class Progress:
     Attributes:
         done: measurements that are done.
         total: all measurements.
-        case: what is measured next; None at the end.
+        case: the next case; None at the end.
         counted: whether that is one of the measurements. Otherwise it only loads the libraries from the disk and makes
             the model's entry in the cache of optimized models.
     """

@@ -307,5 +307,5 @@ def plain_table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Tab
 
 
 def two_lines(cells: Sequence[tuple[str, str]]) -> list[str]:
-    """Cells as rich shows them: what is in brackets elsewhere goes below."""
+    """Return cells for rich: text in brackets goes to a second line."""
     return [f"{first}\n[dim]{second}[/dim]" if second else first for first, second in cells]

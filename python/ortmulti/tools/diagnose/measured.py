@@ -87,7 +87,7 @@ class Measured:
         ]
 
     def experiment(self, name: str, **fields: Any) -> list[dict[str, Any]]:
-        """What the runs of an experiment measured, of those whose fields are these."""
+        """Return the measurements of an experiment's runs with these fields."""
         return [
             run["measured"]
             for run in self.good

@@ -24,7 +24,7 @@ def _create(spec: dict[str, Any], change: Callable[[SessionOptions], object]) ->
 
     Args:
         spec: "model" (path), "device" and "settings" (the fields of `SessionSettings`).
-        change: is given the session's options.
+        change: called with the session's options.
     """
     import ortmulti
     from ortmulti.tools.strategies import SessionSettings
@@ -215,7 +215,7 @@ def optimized(spec: dict[str, Any]) -> dict[str, Any]:
         spec: "model" and "target" (paths), "device" and "settings" (the fields of `SessionSettings`).
 
     Returns:
-        "bytes": what it takes on the disk.
+        "bytes": its size on the disk.
     """
 
     target = Path(spec["target"])

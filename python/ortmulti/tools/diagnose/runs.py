@@ -158,7 +158,7 @@ class Bench:
             way: the strategy.
             devices: one for each session.
             cache: "warm" or "cold": whether the model's files are in the page cache beforehand.
-            experiment: what the run is for.
+            experiment: the name of the experiment.
             model: in place of the plan's.
             settings: changes of the session settings.
             environment: variables to set besides.
@@ -211,7 +211,7 @@ class Bench:
             name: the experiment's.
             module: the module whose `measure` is called.
             spec: its argument.
-            way, devices: what it is about.
+            way, devices: the way and the devices of the experiment.
             environment: variables to set besides.
             counted: whether the run becomes part of the document.
             fields: further fields of the run.

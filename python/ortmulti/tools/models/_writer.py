@@ -147,7 +147,7 @@ def write(
         graph: The model.
         directory: Where; made if it does not exist.
         stem: The files' names without their suffixes.
-        parameters: What the model was made from; kept in the .json file.
+        parameters: The model's parameters, kept in the .json file.
         seed: Of the weights' values.
         progress: Called every few megabytes.
 

@@ -66,8 +66,7 @@ def closed(in_flight: int = 4) -> Load:
 
 
 def parse_rate(text: str, arrivals: str = "poisson") -> Load:
-    """Return the open loop that `text` means: "200" or "200/s" requests a second, "0.8x" of what the closed loop
-    answered.
+    """Return the open loop that `text` means: "200" or "200/s" requests a second, "0.8x" of the closed loop's rate.
 
     Raises:
         InvalidArgument: the text is not a rate, or `arrivals` is not one of `ARRIVALS`.

@@ -33,7 +33,7 @@ class RunProgress:
     Attributes:
         done: measurements that are done.
         total: all measurements.
-        case: what is measured next; None at the end.
+        case: the next case; None at the end.
         counted: whether that is a measurement; otherwise it is the ceiling of a pool of `case`'s kind.
     """
 

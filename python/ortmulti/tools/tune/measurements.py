@@ -30,7 +30,7 @@ _TIMEOUT_FACTOR = 10.0
 
 @dataclass(frozen=True)
 class Job:
-    """What is measured.
+    """One job: a model, its devices and an objective.
 
     Attributes:
         model: Path of the model.
@@ -63,7 +63,7 @@ class Bench(Closing):
     """Measures configurations of one job. A context manager, which ends the processes.
 
     Args:
-        job: What is measured.
+        job: The job to measure.
         folder: A folder only for this object's files.
         feeds: An .npz file with the inputs; None: random ones that fit the model's declaration.
 

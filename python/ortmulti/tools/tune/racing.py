@@ -86,7 +86,7 @@ class Racing:
 
     Attributes:
         deadline: End of the time for measurements; infinite at first.
-        rejected: What cannot be used.
+        rejected: Configurations that cannot be used.
     """
 
     def __init__(

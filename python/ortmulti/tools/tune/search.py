@@ -42,7 +42,7 @@ class Outcome:
         confirmation: The candidate that was measured again in turns with the defaults, confirmed or not.
         trials: The trials against the defaults, in the order of their first measurement.
         parts: For each choice of the best: the cost without it divided by the cost with it.
-        rejected: What cannot be used, and why.
+        rejected: Configurations that cannot be used, with the reasons.
         partial: Reason why the search did not finish; None if it did.
     """
 

@@ -118,7 +118,7 @@ def _look(cause: str) -> dict[str, Any]:
 def _lanes(spans: Sequence[Json], devices: Sequence[str]) -> dict[Row, list[list[Json]]]:
     """Return the spans of each device and thread; a span that is part of another is in the lane below it.
 
-    What was done for a session, and on no device, is with what was done on the session's device.
+    Work for a session without a device is shown with the session's device.
     """
     rows: dict[Row, list[list[Json]]] = {}
     for span in sorted(spans, key=lambda span: (span["start"], -span["end"])):

@@ -26,7 +26,7 @@ _SHORTEST_BAR = 16
 
 
 def print_diagnosis(document: Json, console: Console) -> None:
-    """Print a diagnosis: each way's trace, what it serializes on, what is best; and at the end the findings.
+    """Print a diagnosis: each way's trace and bottlenecks, the best way, and the findings.
 
     Args:
         document: the diagnosis; see `load_document`.

@@ -268,7 +268,7 @@ def percent(share: float) -> str:
 
 
 def what_text(what: str) -> str:
-    """What a way serializes on, in words."""
+    """Return the name of a bottleneck."""
     return _WHAT.get(what) or printable(what)
 
 

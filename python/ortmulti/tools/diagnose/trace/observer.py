@@ -89,7 +89,7 @@ class Observer(SessionObserver):
         """
         Args:
             events: where to write.
-            devices: those of all sessions.
+            devices: the devices of all sessions.
             profiles: first part of the profiles' file names.
             number: the session of this process, if it makes only one.
         """

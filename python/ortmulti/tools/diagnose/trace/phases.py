@@ -41,7 +41,7 @@ _CAUSES: Mapping[str, tuple[str | None, tuple[str, ...]]] = {
 
 
 def core_spans(events: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> list[RawSpan]:
-    """Return the timeline's spans; those of sessions have their numbers.
+    """Return the timeline's spans, with the sessions' numbers.
 
     Args:
         events: the spans as the process wrote them.
@@ -86,7 +86,7 @@ def unfinished_spans(marks: Mapping[int, Sequence[Mark]], devices: Sequence[str]
     """Return the creations of a process that ended without a timeline, from ONNX Runtime's log alone.
 
     Args:
-        marks: those of each thread.
+        marks: the marks of each thread.
         devices: the devices of all sessions, assumed to begin in this order.
         pid: the process.
         end: the end of the creations.

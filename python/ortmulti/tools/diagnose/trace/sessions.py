@@ -16,7 +16,7 @@ _FIRST_RUN, _SECOND_RUN = "first run", "second run"
 
 
 def divide_creations(spans: Sequence[RawSpan], marks: Mapping[int, Sequence[Mark]], way: str) -> list[RawSpan]:
-    """Return the spans with those of ONNX Runtime's creations divided by its marks.
+    """Return the spans, with ONNX Runtime's creations divided by its marks.
 
     Args:
         spans: all that have ended.

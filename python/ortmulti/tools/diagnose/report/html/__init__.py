@@ -192,7 +192,7 @@ def _trace_table(group: Sequence[Trace]) -> str:
 
 
 def _named(cause: str, always: bool = True) -> str:
-    """Return a cause's name with its colour; not `always`: with a colour only if it is one of those of the traces."""
+    """Return a cause's name with its colour. Without `always`, only causes of the traces have a colour."""
     if not always and cause not in CAUSES:
         return f"<span>{escape(title(cause))}</span>"
     return f'<span class="named">{swatch(cause)}{escape(title(cause))}</span>'
@@ -322,8 +322,8 @@ _FOLDER = Path(__file__).parent
 def write_html(document: Mapping[str, Any], path: Path) -> None:
     """Write a diagnosis as a page for a browser.
 
-    Findings, traces, tables and the scaling plot are there without JavaScript; the timeline is drawn by it. The
-    document is in the page, as JSON in the element ``#document``. The page allows its own script and style alone.
+    Findings, traces, tables and the scaling plot need no JavaScript; the timeline does. The document is in the page, as
+    JSON in the element ``#document``. The page allows its own script and style alone.
 
     Args:
         document: the diagnosis; see `ortmulti.tools.diagnose.report.load_document`.
