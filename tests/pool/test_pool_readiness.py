@@ -19,6 +19,7 @@ import ortmulti
 from ortmulti import LoadProgress, Warmup
 from ortmulti._create import core_sessions
 from ortmulti._create.creation import Creation
+from ortmulti.pool.member import Member
 from tests.support import fake_driver, onnx_models
 from tests.support.processes import check_child, nothing_leaks, run_child
 
@@ -69,6 +70,26 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr(Creation, "run", later)
     yield begin
     begin.set()
+
+
+def test_a_session_warms_up_while_others_are_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    warmed, sessions = threading.Event(), []
+    ready, join = Creation.ready, Member.join
+
+    def noted_ready(creation: Creation, index: int, session: Any) -> None:
+        sessions.append(index)
+        assert len(sessions) == 1 or warmed.wait(60)
+        ready(creation, index, session)
+
+    def noted_join(member: Member, *arguments: Any) -> None:
+        join(member, *arguments)
+        warmed.set()
+
+    monkeypatch.setattr(Creation, "ready", noted_ready)
+    monkeypatch.setattr(Member, "join", noted_join)
+    with ortmulti.load(MODEL, "cpu", 2, strategy="native", warmup=True) as pool:
+        assert len(pool.sessions) == 2
+    assert sorted(sessions) == [0, 1]
 
 
 @pytest.mark.parametrize("warmup", [False, True])
