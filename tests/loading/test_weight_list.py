@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 from ortmulti import _core
+from tests.support import onnx_models
 
 FLOATS = 256
 """Of float32: 1024 bytes, the least that is shared."""
@@ -381,3 +382,38 @@ def test_a_checksum_ends_when_its_caller_wants_no_more(tmp_path: Path) -> None:
     os.truncate(large, 1 << 42)  # hours of reading
     with pytest.raises(ZeroDivisionError):
         _core.file_checksum(str(large), lambda: 1 / 0)
+
+
+def test_weights_within_a_model_become_external_data_of_the_same_file(tmp_path: Path) -> None:
+    shape = numpy_helper.from_array(np.arange(200, dtype=np.int64), "shape")
+    large, small = (numpy_helper.from_array(np.ones(size, np.float32), f"w{size}") for size in (300, 20))
+    nodes = [helper.make_node("Add", ["x", "w300"], ["y"])]
+    proto = onnx_models.model(
+        nodes, [("x", TensorProto.FLOAT, [300])], [("y", TensorProto.FLOAT, [300])], [shape, large, small]
+    )
+    path, link = tmp_path / "blobs" / "file", tmp_path / "model.onnx"
+    path.parent.mkdir()
+    path.write_bytes(proto.SerializeToString())
+    link.symlink_to(path)
+    content, folder, weights = _core.put_weights_outside(str(link))
+    assert folder == str(path.parent)
+    assert [name for name, *_ in weights.weights] == ["w300"]
+    outside = onnx.load_from_string(content)
+    found = {tensor.name: tensor for tensor in outside.graph.initializer}
+    assert {name: tensor.data_location for name, tensor in found.items()} == {"shape": 0, "w300": 1, "w20": 0}
+    onnx.external_data_helper.load_external_data_for_model(outside, folder)
+    np.testing.assert_array_equal(numpy_helper.to_array(found["w300"]), np.ones(300, np.float32))
+    # Nothing is left to do.
+    assert _core.put_weights_outside(str(onnx_models.write_external(tmp_path / "external")[0]))[0] == b""
+
+
+def test_weights_stay_in_a_model_whose_external_data_lies_in_the_folder_of_a_link(tmp_path: Path) -> None:
+    model, data = onnx_models.write_external(tmp_path / "blobs")
+    proto = onnx.load(model, load_external_data=False)
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones(300, np.float32), "within"))
+    model.write_bytes(proto.SerializeToString())
+    for file in (model, data):
+        (tmp_path / file.name).symlink_to(file)
+    content, _, weights = _core.put_weights_outside(str(tmp_path / model.name))
+    assert content == b""
+    assert sorted(name for name, *_ in weights.weights) == ["weight0", "weight1"]

@@ -361,7 +361,10 @@ class Creation:
         if not isinstance(model, str) or any(key.startswith(settings) for key in self._options.config_entries):
             return False
         with self._span("index model"):
-            content, folder, weights = _core.put_weights_outside(model)
+            try:
+                content, folder, weights = _core.put_weights_outside(model)
+            except Error:
+                return False  # ONNX Runtime says what is wrong with the model
         if not weights.weights:
             return False
         options = self._options
