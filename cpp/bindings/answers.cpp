@@ -12,6 +12,8 @@
 #include "core/base/error.hpp"
 #include "core/ort/async.hpp"
 
+namespace py = pybind11;
+
 namespace ortmulti::bindings {
 namespace {
 
@@ -22,9 +24,14 @@ std::atomic<pid_t>& delivering() {
 
 // The loop that a thread ran last. Another loop may have its address later: then the watch of the first is closed.
 struct RecentLoop {
-  const void* loop = nullptr;
+  PyObject* loop = nullptr;  // not to be used unless its watch is open
   std::weak_ptr<LoopAnswers> answers;
 };
+
+PyObject* loop_getter = nullptr;  // asyncio's get_running_loop: kept up to the end of the process
+
+// Those that the running loop delivers now, in this thread.
+thread_local const LoopAnswers* delivering_answers = nullptr;
 
 RecentLoop& recent_loop() {
   thread_local RecentLoop recent;
@@ -116,7 +123,10 @@ LoopAnswers::~LoopAnswers() {
 void LoopAnswers::receive(
     std::vector<std::shared_ptr<Request>> finished) noexcept {  // NOLINT(bugprone-exception-escape)
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory,bugprone-unhandled-exception-at-new): deliver() frees it
-  auto* const batch = new Batch{std::move(finished)};
+  push(new Batch{std::move(finished)});
+}
+
+void LoopAnswers::push(Batch* batch) noexcept {
   Batch* previous = last_.load();
   do {
     batch->next = previous;
@@ -140,24 +150,60 @@ void LoopAnswers::deliver() {
   std::uint64_t count = 0;
   // Before the requests are taken: who adds some after that wakes the loop again.
   static_cast<void>(read(descriptor_, &count, sizeof(count)));
-  for (Batch* batch = take(); batch != nullptr;) {
-    for (auto& request : batch->requests) {
-      static_cast<PoolRequest&>(*request).answer_future();
-      request.reset();
+  delivering_answers = this;
+  Batch* batch = take();
+  try {
+    while (batch != nullptr) {
+      for (auto& finished : batch->requests) {
+        if (const auto request = std::move(finished)) {
+          static_cast<PoolRequest&>(*request).answer_future();
+        }
+      }
+      delete std::exchange(batch, batch->next);  // NOLINT(cppcoreguidelines-owning-memory)
     }
-    delete std::exchange(batch, batch->next);  // NOLINT(cppcoreguidelines-owning-memory)
+  } catch (...) {  // the loop ends, and may run again
+    while (batch != nullptr) {
+      push(std::exchange(batch, batch->next));
+    }
+    delivering_answers = nullptr;
+    throw;
   }
+  delivering_answers = nullptr;
 }
 
-void LoopWatch::remember(pybind11::handle loop) const { recent_loop() = {loop.ptr(), answers_}; }
+void LoopWatch::remember(py::handle loop) const { recent_loop() = {loop.ptr(), answers_}; }
 
-std::shared_ptr<LoopAnswers> LoopWatch::find(pybind11::handle loop) {
-  const RecentLoop& recent = recent_loop();
-  if (recent.loop != loop.ptr()) {
-    return nullptr;
+void set_running_loop(py::object get_running_loop) { loop_getter = get_running_loop.release().ptr(); }
+
+RunningLoop running_loop() {
+  if (loop_getter == nullptr) {
+    return {};
   }
-  const auto answers = recent.answers.lock();
-  return answers && !answers->closed() ? answers : nullptr;
+  const RecentLoop& recent = recent_loop();
+  auto answers = recent.answers.lock();
+  if (answers && answers->closed()) {
+    answers = nullptr;
+  }
+  if (answers && answers.get() == delivering_answers) {  // asyncio's function asks the kernel for the process
+    return {py::reinterpret_borrow<py::object>(recent.loop), std::move(answers)};
+  }
+  auto loop = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(loop_getter));
+  if (!loop) {
+    throw py::error_already_set();
+  }
+  if (recent.loop != loop.ptr()) {
+    answers = nullptr;
+  }
+  return {std::move(loop), std::move(answers)};
+}
+
+py::object new_future(py::handle loop) {
+  static PyObject* const create_future = PyUnicode_InternFromString("create_future");
+  auto future = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(loop.ptr(), create_future));
+  if (!future) {
+    throw py::error_already_set();
+  }
+  return future;
 }
 
 }  // namespace ortmulti::bindings

@@ -58,7 +58,7 @@ class LoopAnswers : public Receiver {
 
   int descriptor() const noexcept { return descriptor_; }
   void receive(std::vector<std::shared_ptr<Request>> finished) noexcept override;
-  /// Called by the loop, with the GIL.
+  /// Called by the loop, with the GIL. Throws what a task raises beyond itself; the loop is woken for the rest then.
   void deliver();
 
   /// The loop does not watch any more.
@@ -71,6 +71,7 @@ class LoopAnswers : public Receiver {
     Batch* next = nullptr;
   };
 
+  void push(Batch* batch) noexcept;
   Batch* take() noexcept;
 
   const int descriptor_;
@@ -87,14 +88,29 @@ class LoopWatch {
   LoopWatch& operator=(const LoopWatch&) = delete;
 
   int descriptor() const noexcept { return answers_->descriptor(); }
-  void deliver() const { answers_->deliver(); }
-  /// Has find() know the loop, in this thread, until it knows another one.
+  void deliver() const {
+    const auto answers = answers_;  // a task that goes on may close the loop
+    answers->deliver();
+  }
+  /// Has running_loop() know the loop, in this thread, until it knows another one.
   void remember(pybind11::handle loop) const;
-  /// The answers of the loop that was remembered last; null for another one.
-  static std::shared_ptr<LoopAnswers> find(pybind11::handle loop);
 
  private:
   std::shared_ptr<LoopAnswers> answers_;
 };
+
+/// Sets the function that returns this thread's running event loop; before that, none watches.
+void set_running_loop(pybind11::object get_running_loop);
+
+/// The running event loop, and its answers; these are null if it does not watch, or is not the one that this thread
+/// remembered last.
+struct RunningLoop {
+  pybind11::object loop;
+  std::shared_ptr<LoopAnswers> answers;
+};
+RunningLoop running_loop();
+
+/// A new future of the loop.
+pybind11::object new_future(pybind11::handle loop);
 
 }  // namespace ortmulti::bindings

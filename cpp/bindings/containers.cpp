@@ -138,7 +138,7 @@ Ort::Value sequence_value(const ValueInfo& declared, const ValueType& type, py::
       refuse(item, "an array", items[i]);
     }
     Input input = to_input(item, items[i]);
-    values.push_back(std::move(input.value));
+    values.push_back(input.take_value());
     if (input.array) {
       memory.arrays.push_back(std::move(input.array));
     }
@@ -230,7 +230,7 @@ Ort::Value to_value(const ValueInfo& declared, py::handle object, InputMemory& m
     if (input.array) {
       memory.arrays.push_back(std::move(input.array));
     }
-    return std::move(input.value);
+    return input.take_value();
   }
   const bool optional = declared.value_type.kind == ONNX_TYPE_OPTIONAL;
   const ValueType& type = optional ? declared.value_type.of.at(0) : declared.value_type;

@@ -16,6 +16,55 @@
 namespace py = pybind11;
 
 namespace ortmulti::bindings {
+namespace {
+
+// The callback of the one task that awaits a future, taken from it. The loop would call it in its next turn, which
+// costs as much as all else that is done for an answer.
+struct Awaiting {
+  py::object callback;
+  py::object context;
+
+  void resume(const py::object& future) const {
+    if (!callback) {
+      return;
+    }
+    if (PyContext_Enter(context.ptr()) != 0) {
+      throw py::error_already_set();
+    }
+    const auto returned = py::reinterpret_steal<py::object>(PyObject_CallOneArg(callback.ptr(), future.ptr()));
+    if (PyContext_Exit(context.ptr()) != 0 || !returned) {
+      throw py::error_already_set();
+    }
+  }
+};
+
+// Nothing where that is not to be had: then the future calls back through the loop.
+Awaiting take_awaiting(const py::object& future) {
+  static PyObject* const callbacks = PyUnicode_InternFromString("_callbacks");
+  static PyObject* const remove = PyUnicode_InternFromString("remove_done_callback");
+  const auto all = py::reinterpret_steal<py::object>(PyObject_GetAttr(future.ptr(), callbacks));
+  if (!all) {
+    PyErr_Clear();
+    return {};
+  }
+  if (PyList_Check(all.ptr()) == 0 || PyList_GET_SIZE(all.ptr()) != 1) {
+    return {};
+  }
+  PyObject* const one = PyList_GET_ITEM(all.ptr(), 0);
+  if (PyTuple_Check(one) == 0 || PyTuple_GET_SIZE(one) != 2 || PyContext_CheckExact(PyTuple_GET_ITEM(one, 1)) == 0) {
+    return {};
+  }
+  Awaiting task{py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(one, 0)),
+                py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(one, 1))};
+  const auto removed =
+      py::reinterpret_steal<py::object>(PyObject_CallMethodOneArg(future.ptr(), remove, task.callback.ptr()));
+  if (!removed) {
+    throw py::error_already_set();
+  }
+  return task;
+}
+
+}  // namespace
 
 PoolRequest::PoolRequest(std::shared_ptr<Session> session, const py::object& wanted, const py::object& feed,
                          const py::object& options, const std::string& device_name) {
@@ -202,7 +251,7 @@ void PoolRequest::set_future(std::shared_ptr<Receiver> loop, py::object future) 
   python_.future = std::move(future);
 }
 
-void PoolRequest::answer_future() noexcept {  // NOLINT(bugprone-exception-escape): out of memory ends the process
+void PoolRequest::answer_future() {
   static PyObject* const done = PyUnicode_InternFromString("done");
   static PyObject* const cancel = PyUnicode_InternFromString("cancel");
   static PyObject* const set_result = PyUnicode_InternFromString("set_result");
@@ -211,26 +260,31 @@ void PoolRequest::answer_future() noexcept {  // NOLINT(bugprone-exception-escap
   if (!future) {
     return;
   }
+  Awaiting task;
   try {
-    const auto is_done = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(future.ptr(), done));
-    if (is_done.ptr() == Py_True) {
-      return;
-    }
-    py::object called;
-    if (!is_done) {
-    } else if (outcome == Outcome::cancelled) {
-      called = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(future.ptr(), cancel));
-    } else {
-      PyObject* method = set_result;
-      py::object value;
+    PyObject* method = set_result;
+    py::object value;
+    if (outcome != Outcome::cancelled) {
       try {
         value = take_results();
       } catch (...) {
         method = set_exception;
         value = to_python(std::current_exception());
       }
-      called = py::reinterpret_steal<py::object>(PyObject_CallMethodOneArg(future.ptr(), method, value.ptr()));
+      task = take_awaiting(future);
     }
+    if (!task.callback) {  // else the future has no answer
+      const auto is_done = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(future.ptr(), done));
+      if (!is_done) {
+        throw py::error_already_set();
+      }
+      if (is_done.ptr() == Py_True) {
+        return;
+      }
+    }
+    const auto called =
+        py::reinterpret_steal<py::object>(value ? PyObject_CallMethodOneArg(future.ptr(), method, value.ptr())
+                                                : PyObject_CallMethodNoArgs(future.ptr(), cancel));
     if (!called) {
       PyErr_WriteUnraisable(future.ptr());
     }
@@ -240,6 +294,7 @@ void PoolRequest::answer_future() noexcept {  // NOLINT(bugprone-exception-escap
     PyErr_SetString(PyExc_RuntimeError, failure.what());
     PyErr_WriteUnraisable(future.ptr());
   }
+  task.resume(future);
 }
 
 }  // namespace ortmulti::bindings

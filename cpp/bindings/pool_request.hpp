@@ -56,8 +56,9 @@ class PoolRequest : public Request {
   void set_future(std::shared_ptr<Receiver> loop, pybind11::object future);
   /// Nobody waits for the future any more.
   void forget_future() { python_.future = pybind11::object(); }
-  /// Gives the future its result or exception, unless it has one. To be called by the thread of the loop.
-  void answer_future() noexcept;
+  /// Gives the future its result or exception, unless it has one, and resumes the task that awaits it. To be called by
+  /// the thread of the loop. Throws what the task raised beyond it: KeyboardInterrupt or SystemExit.
+  void answer_future();
 
  private:
   struct Python {

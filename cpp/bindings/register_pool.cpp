@@ -64,11 +64,19 @@ Request::Clock::time_point deadline_after(double timeout) {
 // (max_size, max_delay in seconds, axis, sizes)
 using BatchingArgument = std::tuple<std::size_t, double, std::size_t, std::vector<std::size_t>>;
 
-// The last arguments of run and submit: run_options, device, timeout, outputs_on_device, timeline.
+// The last argument of run and submit, a tuple: run_options, device, timeout, outputs_on_device, timeline; all, or
+// without the last two, or none.
 struct CallOptions {
   CallOptions() = default;
-  CallOptions(PyObject* const* arguments, Py_ssize_t count) {
-    const auto at = [&](Py_ssize_t index) { return py::handle(arguments[index]); };
+  explicit CallOptions(PyObject* options) {
+    if (PyTuple_Check(options) == 0) {
+      throw py::type_error("the options are a tuple");
+    }
+    const Py_ssize_t count = PyTuple_GET_SIZE(options);
+    if (count != 0 && count != 3 && count != 5) {
+      throw py::type_error("a wrong number of options: " + std::to_string(count));
+    }
+    const auto at = [&](Py_ssize_t index) { return py::handle(PyTuple_GET_ITEM(options, index)); };
     if (count > 0) {
       run_options = py::reinterpret_borrow<py::object>(at(0));
       device = at(1).cast<std::string>();
@@ -110,7 +118,13 @@ using AsyncRequest = std::weak_ptr<PoolRequest>;
 
 py::object to_capsule(const std::shared_ptr<PoolRequest>& request) {
   auto held = std::make_unique<AsyncRequest>(request);
-  py::capsule capsule(held.get(), [](void* pointer) { delete static_cast<AsyncRequest*>(pointer); });
+  const PyCapsule_Destructor destroy = [](PyObject* capsule) {
+    delete static_cast<AsyncRequest*>(PyCapsule_GetPointer(capsule, nullptr));  // NOLINT(*-owning-memory)
+  };
+  auto capsule = py::reinterpret_steal<py::object>(PyCapsule_New(held.get(), nullptr, destroy));
+  if (!capsule) {
+    throw py::error_already_set();
+  }
   static_cast<void>(held.release());  // NOLINT(bugprone-unused-return-value): the capsule's now
   return capsule;
 }
@@ -275,22 +289,23 @@ class PythonPool {
     return request;
   }
 
-  // Has the future of an event loop answered. Null if the loop does not watch yet. The loop is not held up: `limited`
-  // refuses what has no room.
-  std::shared_ptr<PoolRequest> submit_async(py::handle loop, py::handle future, const py::object& output_names,
-                                            const py::object& input_feed, bool limited, const CallOptions& options) {
-    auto answers = LoopWatch::find(loop);
+  // A future of the running event loop, and the request that it gets the answer of. None if the loop does not watch
+  // yet. The loop is not held up: `limited` refuses what has no room.
+  py::object submit_async(const py::object& output_names, const py::object& input_feed, bool limited,
+                          const CallOptions& options) {
+    auto [loop, answers] = running_loop();
     if (!answers) {
-      return nullptr;
+      return py::none();
     }
-    auto request = make_request(output_names, input_feed, options);
+    const auto request = make_request(output_names, input_feed, options);
     request->endable = true;
-    request->set_future(std::move(answers), py::reinterpret_borrow<py::object>(future));
+    const py::object future = new_future(loop);
+    request->set_future(std::move(answers), future);
     if (!submit_now(request, limited)) {
       const ReleaseGil nogil;
       refuse();
     }
-    return request;
+    return py::make_tuple(future, to_capsule(request));
   }
 
   void warm_up(const py::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline) {
@@ -523,12 +538,14 @@ py::dict to_dict(const PoolStats& stats) {
 
 // The calls of each request. pybind11 would look up each argument's name and type, for half a microsecond or more.
 template <typename Call>
-PyObject* call_directly(PyObject* self, Py_ssize_t count, Py_ssize_t least, const Call& call) {
+PyObject* call_directly(PyObject* self, Py_ssize_t count, Py_ssize_t expected, const Call& call) {
   try {
-    if (const Py_ssize_t more = count - least; more != 0 && more != 3 && more != 5) {
+    if (count != expected) {
       throw py::type_error("a wrong number of arguments: " + std::to_string(count));
     }
-    return call(py::handle(self).cast<PythonPool&>()).release().ptr();
+    // Python has checked that it is one, and no other class is made of it.
+    auto& held = *reinterpret_cast<py::detail::instance*>(self);  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)
+    return call(*held.get_value_and_holder().value_ptr<PythonPool>()).release().ptr();
   } catch (py::error_already_set& error) {
     error.restore();
   } catch (...) {
@@ -540,28 +557,27 @@ PyObject* call_directly(PyObject* self, Py_ssize_t count, Py_ssize_t least, cons
 
 py::object borrowed(PyObject* object) { return py::reinterpret_borrow<py::object>(object); }
 
-// output_names, input_feed, *options
+// output_names, input_feed, options
 PyObject* run_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  return call_directly(self, count, 2, [&](PythonPool& pool) {
-    return pool.run(borrowed(arguments[0]), borrowed(arguments[1]), CallOptions(arguments + 2, count - 2));
+  return call_directly(self, count, 3, [&](PythonPool& pool) {
+    return pool.run(borrowed(arguments[0]), borrowed(arguments[1]), CallOptions(arguments[2]));
   });
 }
 
-// output_names, input_feed, wait, limited, *options
+// output_names, input_feed, wait, limited, options
 PyObject* submit_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  return call_directly(self, count, 4, [&](PythonPool& pool) {
+  return call_directly(self, count, 5, [&](PythonPool& pool) {
     const auto wait = py::handle(arguments[2]).cast<std::optional<double>>();
     return py::cast(pool.submit(borrowed(arguments[0]), borrowed(arguments[1]), wait, arguments[3] == Py_True,
-                                CallOptions(arguments + 4, count - 4)));
+                                CallOptions(arguments[4])));
   });
 }
 
-// loop, future, output_names, input_feed, limited, *options
+// output_names, input_feed, limited, options
 PyObject* submit_async_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  return call_directly(self, count, 5, [&](PythonPool& pool) -> py::object {
-    const auto request = pool.submit_async(arguments[0], arguments[1], borrowed(arguments[2]), borrowed(arguments[3]),
-                                           arguments[4] == Py_True, CallOptions(arguments + 5, count - 5));
-    return request ? to_capsule(request) : py::none();
+  return call_directly(self, count, 4, [&](PythonPool& pool) {
+    return pool.submit_async(borrowed(arguments[0]), borrowed(arguments[1]), arguments[2] == Py_True,
+                             CallOptions(arguments[3]));
   });
 }
 
@@ -599,6 +615,7 @@ void register_pool(py::module_& module) {
       .def("remember", &LoopWatch::remember, py::arg("loop"));
   module.attr("at_first_in_flight") = at_first_in_flight;
   module.attr("most_in_flight") = most_in_flight;
+  module.def("set_running_loop", &set_running_loop, py::arg("get_running_loop"));
   module.attr("own_compute_stream") = Session::own_compute_stream;
   py::class_<PythonPool> pool(module, "Pool");
   pool.def(py::init<std::optional<std::size_t>, const std::optional<BatchingArgument>&>(),

@@ -44,7 +44,7 @@ PythonValue from_array(const py::array& array, const std::string& device) {
   like.type = std::string("tensor(") + element_type_name(like.element_type) + ")";
   Input input = to_input(like, array);
   const bool writable = !input.array || py::reinterpret_borrow<py::array>(input.array).writeable();
-  const auto value = std::make_shared<const Value>(std::move(input.value), keep(std::move(input.array)), writable);
+  const auto value = std::make_shared<const Value>(input.take_value(), keep(std::move(input.array)), writable);
   return on.is_cuda() ? to_device(*value, on) : PythonValue(value);
 }
 

@@ -73,26 +73,25 @@ void RunRequest::add(const ValueInfo& declared, py::handle object) {
     memory_.values.emplace_back(std::move(given));
     return;
   }
-  const std::size_t arrays = memory_.arrays.size();
-  if (Ort::Value value = to_value(declared, object, memory_)) {
-    HostTensor known;
-    if (declared.is_tensor && memory_.arrays.size() > arrays) {  // it lies over the array
-      const auto array = py::reinterpret_borrow<py::array>(memory_.arrays.back());
-      known.rank = static_cast<std::size_t>(array.ndim());
-      if (known.rank <= HostTensor::most_dimensions) {
-        known.type = declared.element_type;
-        known.data = array.data();
-        std::copy_n(array.shape(), known.rank, known.shape.begin());
-      }
+  if (declared.is_tensor) {
+    Input input = to_input(declared, object);
+    if (input.is_value()) {
+      inputs_.add(declared.name.c_str(), std::move(input.value));
+    } else {
+      inputs_.add(declared.name.c_str(), input.tensor);
     }
-    inputs_.add(declared.name.c_str(), std::move(value), known);
+    if (input.array) {
+      memory_.arrays.push_back(std::move(input.array));
+    }
+  } else if (Ort::Value value = to_value(declared, object, memory_)) {
+    inputs_.add(declared.name.c_str(), std::move(value));
   }
 }
 
 std::vector<Ort::Value> RunRequest::run(Session& session, const Ort::RunOptions& options) const {
   std::vector<Ort::Value> outputs;
-  outputs.reserve(outputs_.size());
-  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+  outputs.reserve(output_names_.size());
+  for (std::size_t i = 0; i < output_names_.size(); ++i) {
     outputs.emplace_back(nullptr);
   }
   session.run(options, inputs_.names().data(), inputs_.values(), inputs_.size(), output_names_.data(), outputs.data(),
@@ -103,7 +102,7 @@ std::vector<Ort::Value> RunRequest::run(Session& session, const Ort::RunOptions&
 py::list RunRequest::to_python(std::vector<Ort::Value> outputs) const {
   py::list results(outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    results[i] = bindings::to_python(std::move(outputs[i]), outputs_[i]->name, memory_);
+    results[i] = bindings::to_python(std::move(outputs[i]), output(i).name, memory_);
   }
   return results;
 }
@@ -114,7 +113,7 @@ py::list RunRequest::to_python(const JointRows& rows) const {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const JointOutputs::Tensor& tensor = tensors[i];
     py::object array = copied_rows(tensor.type, tensor.shape, rows.count, tensor.data + rows.first * tensor.row_bytes,
-                                   rows.count * tensor.row_bytes, outputs_[i]->name);
+                                   rows.count * tensor.row_bytes, output(i).name);
     PyList_SET_ITEM(results.ptr(), static_cast<py::ssize_t>(i), array.release().ptr());
   }
   return results;
@@ -154,14 +153,12 @@ void RunRequest::choose_outputs(const Session& session, const py::object& names)
     }
   }
   if (outputs_.empty()) {
-    outputs_.reserve(session.outputs().size());
-    for (const ValueInfo& output : session.outputs()) {
-      outputs_.push_back(&output);
-    }
+    all_ = &session.outputs();
   }
-  output_names_.reserve(outputs_.size());
-  for (const ValueInfo* output : outputs_) {
-    output_names_.push_back(output->name.c_str());
+  const std::size_t count = all_ != nullptr ? all_->size() : outputs_.size();
+  output_names_.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    output_names_.push_back(output(i).name.c_str());
   }
 }
 

@@ -16,13 +16,6 @@ namespace py = pybind11;
 namespace ortmulti::bindings {
 namespace {
 
-const Ort::MemoryInfo& cpu_memory() {
-  // Leaked: values may be made up to the end of the process.
-  static const auto* info = new Ort::MemoryInfo(
-      Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault));  // NOLINT(cppcoreguidelines-owning-memory)
-  return *info;
-}
-
 static_assert(py::detail::npy_api::NPY_LONG_ == 7 && py::detail::npy_api::NPY_DOUBLE_ == 12,
               "the table of element types has NumPy's numbers");
 
@@ -102,6 +95,11 @@ void pack(const ElementType& type, const std::uint8_t* elements, std::uint8_t* p
 }
 
 std::vector<std::int64_t> shape_of(const py::array& array) { return {array.shape(), array.shape() + array.ndim()}; }
+
+Ort::Value value_over(const py::array& array, ONNXTensorElementDataType type) {
+  const std::vector<std::int64_t> shape = shape_of(array);
+  return ortmulti::value_over(array.data(), type, shape.data(), shape.size());
+}
 
 // Writes the item's text into the tensor; with its length, since NUL is a character like any other.
 void set_string(Ort::Value& value, std::size_t index, py::handle item) {
@@ -269,11 +267,14 @@ Input to_input(const ValueInfo& declared, py::handle object) {
     input.value = packed_value(*type, array);
     return input;
   }
-  const std::vector<std::int64_t> shape = shape_of(array);
-  // ONNX Runtime does not write to inputs; its C API has no pointer to const.
-  input.value = Ort::Value::CreateTensor(
-      cpu_memory(), const_cast<void*>(array.data()),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-      static_cast<std::size_t>(array.nbytes()), shape.data(), shape.size(), declared.element_type);
+  if (static_cast<std::size_t>(array.ndim()) > HostTensor::most_dimensions) {
+    input.value = value_over(array, declared.element_type);
+  } else {
+    input.tensor.type = declared.element_type;
+    input.tensor.rank = static_cast<std::size_t>(array.ndim());
+    std::copy_n(array.shape(), input.tensor.rank, input.tensor.shape.begin());
+    input.tensor.data = array.data();
+  }
   input.array = std::move(array);
   return input;
 }
@@ -289,11 +290,7 @@ Ort::Value value_over(py::handle array) {
       (values.flags() & usable) != usable) {
     throw Error(ErrorKind::invalid_type, "ONNX Runtime cannot use the memory of such an array");
   }
-  const std::vector<std::int64_t> shape = shape_of(values);
-  return Ort::Value::CreateTensor(cpu_memory(),
-                                  const_cast<void*>(values.data()),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-                                  static_cast<std::size_t>(values.nbytes()), shape.data(), shape.size(),
-                                  static_cast<ONNXTensorElementDataType>(type->number));
+  return value_over(values, static_cast<ONNXTensorElementDataType>(type->number));
 }
 
 bool lies_in(const Ort::Value& value, py::handle array) {

@@ -3,21 +3,27 @@
 #include <onnxruntime_cxx_api.h>
 #include <pybind11/numpy.h>
 
+#include <utility>
 #include <vector>
 
 #include "core/ort/session.hpp"
 
 namespace ortmulti::bindings {
 
-/// One run's input: ONNX Runtime's value, and the array whose memory it uses.
+/// One run's input: a tensor in memory from which values can be made, or ONNX Runtime's value; and the array that has
+/// the memory.
 struct Input {
+  HostTensor tensor;
   Ort::Value value{nullptr};
   pybind11::object array;
+
+  bool is_value() const noexcept { return value != nullptr; }
+  Ort::Value take_value() { return is_value() ? std::move(value) : value_over(tensor); }
 };
 
-/// Makes ONNX Runtime's value, of the declared element type, of a NumPy array or of what NumPy can make one from. A
-/// contiguous array's memory is used in place; others, strings, and what ONNX Runtime packs are copied. Throws Error
-/// for another dtype.
+/// Makes an input of the declared element type of a NumPy array or of what NumPy can make one from. A contiguous
+/// array's memory is used in place; others, strings, and what ONNX Runtime packs are copied. Throws Error for another
+/// dtype.
 Input to_input(const ValueInfo& declared, pybind11::handle object);
 
 /// A tensor over the memory of a contiguous array, which must outlive it. Throws Error for what is no array, and for

@@ -1,3 +1,4 @@
+from asyncio import Future
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -160,6 +161,8 @@ class LoopWatch:
     def deliver(self) -> None: ...
     def remember(self, loop: object) -> None: ...
 
+def set_running_loop(get_running_loop: Callable[[], object]) -> None: ...
+
 class Pool:
     def __init__(
         self, max_waiting: int | None = None, batching: tuple[int, float, int, list[int]] | None = None
@@ -191,45 +194,21 @@ class Pool:
     def fail(self, exception: BaseException) -> None: ...
     def remove(self, device: str) -> None: ...
     def continue_from(self, before: Pool) -> None: ...
-    # The calls of each request: by position; the options all, or without the last two, or none.
-    def run(
-        self,
-        output_names: object,
-        input_feed: Mapping[str, Any],
-        run_options: RunOptions | None = None,
-        device: str = "",
-        timeout: float | None = None,
-        outputs_on_device: bool = False,
-        timeline: Timeline | None = None,
-        /,
-    ) -> list[Any]: ...
+    # The calls of each request. The options: run_options, device, timeout, outputs_on_device, timeline; all, or without
+    # the last two, or none.
+    def run(self, output_names: object, input_feed: Mapping[str, Any], options: tuple[Any, ...], /) -> list[Any]: ...
     def submit(
         self,
         output_names: object,
         input_feed: Mapping[str, Any],
         wait: float | None,
         limited: bool,
-        run_options: RunOptions | None = None,
-        device: str = "",
-        timeout: float | None = None,
-        outputs_on_device: bool = False,
-        timeline: Timeline | None = None,
+        options: tuple[Any, ...],
         /,
     ) -> PoolRequest: ...
     def submit_async(
-        self,
-        loop: object,
-        future: object,
-        output_names: object,
-        input_feed: Mapping[str, Any],
-        limited: bool,
-        run_options: RunOptions | None = None,
-        device: str = "",
-        timeout: float | None = None,
-        outputs_on_device: bool = False,
-        timeline: Timeline | None = None,
-        /,
-    ) -> AsyncRequest | None: ...
+        self, output_names: object, input_feed: Mapping[str, Any], limited: bool, options: tuple[Any, ...], /
+    ) -> tuple[Future[list[Any]], AsyncRequest] | None: ...
     def cancel_async(self, request: AsyncRequest) -> bool: ...
     def cancel(self, request: PoolRequest) -> bool: ...
     def stats(self) -> dict[str, Any]: ...

@@ -584,7 +584,7 @@ TEST_F(BatchTest, KnownInputsAreJoinedAsOthersAre) {
   description.rank = 2;
   description.shape = {1, 2};
   description.data = memory.data();
-  known->inputs.add("x", tensor({1, 2}, 1), description);
+  known->inputs.add("x", description);
   EXPECT_EQ(batch_traits(*known, 0).key, batch_traits(*request_of({1, 2}), 0).key);
   EXPECT_TRUE(pool->submit(known, std::nullopt));
   const auto other = submit({1, 2}, 5);

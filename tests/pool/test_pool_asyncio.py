@@ -83,6 +83,28 @@ def test_a_joint_run_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(delivered) == 1
 
 
+def test_a_task_that_ends_the_loop_leaves_the_other_answers(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Its joint run's answers come in one turn of the loop."""
+    got: list[int] = []
+
+    async def ask(number: int) -> None:
+        check_row(await pool.run_async(None, row(number)), number)
+        got.append(number)
+        if number == 1:
+            raise SystemExit(7)
+
+    with ortmulti.load(rows(), "cpu", batching=ortmulti.Batching(4, max_delay_ms=60_000)) as pool:
+        loop = new_loop()
+        tasks = [loop.create_task(ask(number)) for number in range(4)]
+        with pytest.raises(SystemExit, match="7"):
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        assert got[:2] == [0, 1]  # uvloop ends its turn before it stops
+        ends = loop.run_until_complete(asyncio.gather(tasks[0], tasks[2], tasks[3]))
+        assert (got, list(ends)) == ([0, 1, 2, 3], [None] * 3)
+        assert isinstance(tasks[1].exception(), SystemExit)
+        loop.close()
+
+
 @pytest.mark.usefixtures("nothing_is_logged", "silent")
 def test_a_loop_may_be_closed_before_its_answers_come(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     options = ortmulti.RunOptions()

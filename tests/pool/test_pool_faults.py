@@ -268,7 +268,7 @@ def test_100_000_requests_of_64_threads_find_the_device_that_works(fault: str) -
         for i in range(thread, 100_000, 64):
             x = -1.0 if i % 10 == 0 and not of_device else 1.0
             try:
-                [y] = core.run(None, {"x": np.full(1, x, np.float32)})
+                [y] = core.run(None, {"x": np.full(1, x, np.float32)}, ())
                 assert y[0] == x
             except ortmulti.Fail:
                 failures.append(x)

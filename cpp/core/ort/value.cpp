@@ -176,6 +176,25 @@ Device device_of(const Ort::ConstMemoryInfo& memory) {
   return Device::cuda(memory.GetDeviceId());
 }
 
+Ort::Value value_over(const void* data, ONNXTensorElementDataType type, const std::int64_t* shape, std::size_t rank) {
+  // Leaked: values may be made up to the end of the process.
+  static const auto& memory = *new Ort::MemoryInfo(
+      Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault));  // NOLINT(*-owning-memory)
+  return Ort::Value::CreateTensor(memory,
+                                  const_cast<void*>(data),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+                                  tensor_bytes(type, {shape, shape + rank}), shape, rank, type);
+}
+
+const Ort::Value* RunInputs::values() const {
+  fill_up();
+  for (std::size_t i = 0; i < known_.size(); ++i) {
+    if (known(i) != nullptr && values_[i] == nullptr) {
+      values_[i] = value_over(known_[i]);
+    }
+  }
+  return values_.data();
+}
+
 std::shared_ptr<Value> Value::over(void* data, ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape,
                                    const Device& device, std::shared_ptr<const void> owner, bool writable) {
   const std::size_t bytes = tensor_bytes(type, shape);

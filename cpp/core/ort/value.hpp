@@ -143,7 +143,15 @@ struct HostTensor {
   const void* data = nullptr;
 };
 
+/// A value over memory of the host, for an input: ONNX Runtime only reads these, though its C API has no pointer to
+/// const.
+Ort::Value value_over(const void* data, ONNXTensorElementDataType type, const std::int64_t* shape, std::size_t rank);
+inline Ort::Value value_over(const HostTensor& tensor) {
+  return value_over(tensor.data, tensor.type, tensor.shape.data(), tensor.rank);
+}
+
 /// What one run is fed, as ONNX Runtime takes it: values that are freed with it, and others', which must outlive it.
+/// For one thread at a time.
 class RunInputs {
  public:
   RunInputs() = default;
@@ -165,22 +173,23 @@ class RunInputs {
 
   void reserve(std::size_t count) {
     names_.reserve(count);
-    values_.reserve(count);
     known_.reserve(count);
   }
 
-  /// The name must outlive this. `known`: the value's description, if the caller has it.
-  void add(const char* name, Ort::Value value, const HostTensor& known = {}) {
+  /// The name must outlive this.
+  void add(const char* name, Ort::Value value) {
+    fill_up();
     names_.push_back(name);
     values_.push_back(std::move(value));
-    if (known.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) {
-      known_.resize(names_.size());
-      known_.back() = known;
-    }
+  }
+  /// Its value is made by values(): a request that joins others needs none.
+  void add(const char* name, const HostTensor& tensor) {
+    names_.push_back(name);
+    known_.resize(names_.size());
+    known_.back() = tensor;
   }
   void add(const char* name, const Value& value) {
-    names_.push_back(name);
-    values_.emplace_back(nullptr);
+    add(name, Ort::Value(nullptr));
     borrowed_.push_back(values_.size() - 1);
     // Last, so that nothing that throws frees what is others'.
     const OrtValue* const held = value.get();
@@ -188,17 +197,23 @@ class RunInputs {
   }
 
   const std::vector<const char*>& names() const noexcept { return names_; }
-  const Ort::Value* values() const noexcept { return values_.data(); }
-  std::size_t size() const noexcept { return values_.size(); }
-  /// A value's description; null if it is not known.
+  const Ort::Value* values() const;
+  std::size_t size() const noexcept { return names_.size(); }
+  /// The description of a value that was added as one; else null.
   const HostTensor* known(std::size_t index) const noexcept {
     return index < known_.size() && known_[index].type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED ? &known_[index]
                                                                                                   : nullptr;
   }
 
  private:
+  void fill_up() const {
+    while (values_.size() < names_.size()) {
+      values_.emplace_back(nullptr);
+    }
+  }
+
   std::vector<const char*> names_;
-  std::vector<Ort::Value> values_;
+  mutable std::vector<Ort::Value> values_;  // of the first names, until values() is called
   std::vector<HostTensor> known_;
   std::vector<std::size_t> borrowed_;  // their indices
 };

@@ -145,6 +145,7 @@ BatchTraits batch_traits(const Request& request, std::size_t axis) {
   const auto append = [&traits](std::int64_t number) {
     traits.key.append(reinterpret_cast<const char*>(&number), sizeof(number));
   };
+  traits.key.reserve(128 * request.inputs.size());
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
     HostTensor tensor;
     if (!read(request, i, tensor) || axis >= tensor.rank || !has_whole_bytes(tensor.type)) {

@@ -66,6 +66,7 @@ struct Pool::Worker {
   std::size_t batched = 0;  // the size of that
   std::size_t enough = 0;   // the size with which a forming batch begins at once
   bool at_once = false;     // it got its requests as its last run ended
+  Clock::time_point wakes;  // by itself, while it is idle; far in the past: it does not
   Clock::time_point freed;  // when that run had ended
   Grace grace;
   Request* in_run = nullptr;  // what the runner has

@@ -120,7 +120,12 @@ void Pool::give(Worker& worker, const std::shared_ptr<Request>& request) {
   worker.given = true;
   // From now on, not from when its thread wakes up: others would begin batches too. A probe is one request.
   worker.forming = may_grow(worker) && worker.group->suspended.empty();
-  worker.wake.notify_one();
+  worker.enough = options_.batching.max_size;
+  const bool wakes_in_time =
+      worker.wakes != Clock::time_point() && worker.wakes <= request->submitted + options_.batching.max_delay;
+  if (!worker.forming || !wakes_in_time) {
+    worker.wake.notify_one();
+  }
 }
 
 void Pool::place(const std::shared_ptr<Request>& request) {

@@ -24,8 +24,14 @@ bool lacks_memory(const std::exception_ptr& exception) {
 
 void Pool::work(Worker& worker) {
   Lock lock(mutex_);
+  const auto woken = [&worker] { return worker.given || worker.stopping; };
   for (;;) {
-    worker.wake.wait(lock, [&worker] { return worker.given || worker.stopping; });
+    // The first request of the next batch need not wake it: the batch waits as long for others.
+    if (worker.wakes != Clock::time_point() && !worker.wake.wait_until(lock, worker.wakes, woken)) {
+      worker.wakes = {};
+    }
+    worker.wake.wait(lock, woken);
+    worker.wakes = {};
     if (!worker.given) {
       return;
     }
@@ -33,6 +39,9 @@ void Pool::work(Worker& worker) {
     run_batch(worker, lock);
     hand_over(worker);
     worker.at_once = worker.given;
+    if (!worker.given && options_.batching.max_delay.count() > 0) {
+      worker.wakes = worker.freed + options_.batching.max_delay;
+    }
   }
 }
 
@@ -89,7 +98,6 @@ void Pool::gather(Worker& worker, Lock& lock) {
   if (max_delay.count() == 0) {
     return;
   }
-  worker.enough = most;
   const auto complete = [&] {
     return worker.batched >= worker.enough || worker.batch.empty() || closing_ || !usable(*worker.group);
   };
@@ -123,12 +131,14 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
   Requests finished;
   Requests batch;
   std::exception_ptr joint_error;
-  for (const auto& request : all) {
+  finished.reserve(all.size());
+  batch.reserve(all.size());
+  for (auto& request : all) {
     if (request->unwanted_ || request->expired_) {
       request->started = Clock::now();
       conclude(worker, request, nullptr, finished);
     } else {
-      batch.push_back(request);
+      batch.push_back(std::move(request));
     }
   }
   worker.batch = batch;

@@ -36,4 +36,5 @@ def watch(loop: AbstractEventLoop) -> bool:
     return True
 
 
+_core.set_running_loop(running_loop)
 os.register_at_fork(after_in_child=_watches.clear)  # the parent's loops watch the same descriptors

@@ -233,26 +233,28 @@ class Pool(Membership, Closing):
         if input_feed is None:
             output_names, input_feed = None, _feed_alone(output_names)
         limited = when_full == "reject"
-        options = self._options(run_options, device, timeout, outputs, trace)
-        loops = _event_loops or _import_event_loops()
-        loop = loops.running_loop()
+        if run_options is None and device is None and timeout is None and outputs == "numpy" and not trace:
+            options: tuple[Any, ...] = ()
+        else:
+            options = self._options(run_options, device, timeout, outputs, trace)
         while True:
             core = self._members.core
             try:
-                answer = loop.create_future()
-                request = core.submit_async(loop, answer, output_names, input_feed, limited, *options)
+                submitted = core.submit_async(output_names, input_feed, limited, options)
             except ClosedError:
                 if core is self._members.core:
                     raise
                 continue
-            if request is not None:
+            if submitted is not None:
+                answer, request = submitted
                 try:
                     results = await answer
                 except BaseException:
                     core.cancel_async(request)
                     raise
                 return _to_values(results) if outputs == "device" else results
-            if not loops.watch(loop):
+            loops = _event_loops or _import_event_loops()
+            if not loops.watch(loops.running_loop()):
                 break
         # A loop that watches no file descriptors.
         future = self._submit(output_names, input_feed, 0.0, limited, outputs == "device", options)
@@ -435,7 +437,7 @@ class Pool(Membership, Closing):
         while True:
             core = self._members.core
             try:
-                return core.run(output_names, input_feed, *options)
+                return core.run(output_names, input_feed, options)
             except ClosedError:
                 if core is self._members.core:
                     raise  # else with the next model
@@ -453,7 +455,7 @@ class Pool(Membership, Closing):
         core = self._members.core
         future = PoolFuture(core, _to_values if on_device else None)
         try:
-            future._request = core.submit(output_names, input_feed, wait, limited, *options)
+            future._request = core.submit(output_names, input_feed, wait, limited, options)
         except ClosedError:
             if core is self._members.core:
                 raise
