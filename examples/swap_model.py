@@ -42,8 +42,8 @@ def main(old: str, new: str) -> None:
                 pool.replace_model("missing.onnx")
             except om.NoSuchFile as error:
                 print("still the old model:", error)
-            # The new model is loaded and warmed up beside the old one, and then takes its place at once.
-            pool.replace_model(new)
+            # The new model is loaded and warmed up beside the old one, tried, and then takes its place at once.
+            pool.replace_model(new, verify=lambda tried: bool(np.isfinite(tried.run(feed)[0]).all()), version="2")
             print("the answer is another one now:", not np.array_equal(pool.run(feed)[0], before))
         finally:
             stop.set()

@@ -8,7 +8,6 @@
 #include <limits>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -45,20 +44,6 @@ Request::Clock::time_point after(double seconds) { return Request::Clock::now() 
 
 std::string requests_wait(std::uint64_t count) {
   return std::to_string(count) + (count == 1 ? " request waits" : " requests wait");
-}
-
-// When a request that may take so many seconds is over. A number that looks like milliseconds is warned of.
-Request::Clock::time_point deadline_after(double timeout) {
-  constexpr double suspicious = 1000;
-  if (timeout >= suspicious && timeout < 1e9) {  // more is "never"
-    std::ostringstream text;
-    text << "timeout=" << timeout << " is in seconds, that is " << static_cast<std::int64_t>(timeout / 60)
-         << " minutes: if it is in milliseconds, divide it by 1000";
-    if (PyErr_WarnEx(PyExc_UserWarning, text.str().c_str(), 2) < 0) {
-      throw py::error_already_set();
-    }
-  }
-  return after(timeout);
 }
 
 // (max_size, max_delay in seconds, axis, sizes)
@@ -385,7 +370,7 @@ class PythonPool {
                : std::make_shared<PoolRequest>(first_session(), output_names, input_feed, options.run_options,
                                                options.device);
     if (options.timeout) {
-      request->deadline = deadline_after(*options.timeout);
+      request->deadline = after(*options.timeout);
     }
     request->outputs_on_device = options.outputs_on_device;
     request->timeline = options.timeline;

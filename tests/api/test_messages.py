@@ -125,8 +125,10 @@ def test_without_a_driver_the_cpu_comes_before_another_onnxruntime() -> None:
 
 def test_a_timeout_that_looks_like_milliseconds_is_warned_of() -> None:
     with ortmulti.load(MODEL, "cpu") as pool:
-        with pytest.warns(UserWarning, match="timeout=5000 is in seconds, that is 83 minutes"):
-            pool.run(None, {"x": X}, timeout=5000)
+        for call in (pool.run, pool.submit):
+            with pytest.warns(UserWarning, match="timeout=5000 is in seconds, that is 83 minutes") as warned:
+                call(None, {"x": X}, timeout=5000)
+            assert [each.filename for each in warned] == [__file__], "the caller's line"
         pool.run(None, {"x": X}, timeout=999)  # a warning would fail the test
         pool.run(None, {"x": X}, timeout=1e9)
 

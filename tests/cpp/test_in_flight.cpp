@@ -155,6 +155,28 @@ TEST_F(PoolInFlight, WhatIsWarmedUpAndWhatADeviceBeginsWithAgain) {
   EXPECT_EQ(pool->stats().devices[0].in_flight, 2U);
 }
 
+TEST_F(PoolInFlight, RunsThatFailAreNoAnswers) {
+  for (const auto& runner : runners) {
+    runner->action = [this](Request& /*request*/) {
+      for (auto before = now.load(); !now.compare_exchange_weak(before, before + milliseconds(20));) {
+      }
+      throw Error(ErrorKind::invalid_argument, "wrong");
+    };
+    runner->hold();
+  }
+  pool->add({runners.begin(), runners.end()}, 2);
+  for (int i = 0; i < 300; ++i) {
+    submit();
+  }
+  for (const auto& runner : runners) {
+    runner->release();
+  }
+  answers.wait_for(300);
+  EXPECT_EQ(pool->stats().devices[0].failed, 300U);
+  EXPECT_EQ(pool->stats().devices[0].in_flight, 2U);
+  EXPECT_EQ(pool->stats().devices[0].why_in_flight, "");
+}
+
 // Answers come the faster the more are under way.
 TEST_F(PoolInFlight, ItGrowsWhileRequestsWaitAndGivesWayWhereMemoryIsShort) {
   std::atomic<bool> short_of_memory{false};

@@ -254,6 +254,8 @@ def test_the_new_model_is_verified_before_it_takes_over(pool: ortmulti.Pool) -> 
     np.testing.assert_array_equal(pool.run(X)[0], expected())
     pool.replace_model(other, warmup=True, verify=verify)
     np.testing.assert_array_equal(pool.run(X)[0], wanted)
+    with pytest.raises(ortmulti.InvalidArgument, match="verify has returned False"):
+        pool.replace_model(MODEL, verify=lambda _: False)
     with pytest.raises(ortmulti.InvalidArgument, match="verify has closed"):
         pool.replace_model(MODEL, verify=ortmulti.Pool.close)
     np.testing.assert_array_equal(pool.run(X)[0], wanted)

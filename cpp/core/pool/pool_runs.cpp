@@ -143,7 +143,6 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
   }
   worker.batch = batch;
   const std::size_t size = worker.batched;
-  const std::size_t answered = batch.size();
   const Clock::time_point began = options_.now();
   if (batch.size() == 1 && !needs_padding(*batch.front())) {
     std::exception_ptr error = run_one(worker, *batch.front(), lock);
@@ -175,13 +174,15 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
   }
   worker.freed = Clock::now();
   lock.unlock();
+  const auto answered = std::count_if(finished.begin(), finished.end(),
+                                      [](const auto& one) { return one->outcome == Request::Outcome::done; });
   // What is finished is held by `finished` alone. Freed under the lock, it could not ask the pool for anything.
   all.clear();
   batch.clear();
   joint_error = nullptr;
   announce(finished);
   lock.lock();
-  adapt(worker, joint_error ? 0 : answered, lock);
+  adapt(worker, static_cast<std::size_t>(answered), lock);
 }
 
 void Pool::adapt(Worker& worker, std::size_t answers, Lock& lock) {

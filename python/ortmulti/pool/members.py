@@ -433,7 +433,8 @@ class Members:
                     new = Members(one_each, lambda: core, warmup, self._in_flight, self._max_graphs, version)
                     new._targets, new._members = devices, loading.members
                     new._timeline, new._sessions = timeline, sessions
-                    verify(new)
+                    if verify(new) is False:
+                        raise InvalidArgument(f"verify has returned False for {description}: the pool keeps its model")
                     if core.closed():
                         raise InvalidArgument(f"verify has closed the pool of {description}")
                 core.continue_from(self.core)

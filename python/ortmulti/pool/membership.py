@@ -121,9 +121,9 @@ class Membership:
             same_interface: Refuse a model with other inputs or outputs; default True. Names and types must be the same,
                 and outputs in the same order. Ranks must be the same, and dimensions that both models fix. An input's
                 open dimension must stay open.
-            verify: Function that is called with a `Pool` of the new sessions before they take over. If it raises, the
-                old model stays. Use this pool only during the call, and do not close it. `stats` counts its requests.
-                Default: none.
+            verify: Function that is called with a `Pool` of the new sessions before they take over. If it raises or
+                returns False, the old model stays. Use this pool only during the call, and do not close it. `stats`
+                counts its requests. Default: none.
             version: Label of the new model in `stats` and in Prometheus's text; default: none.
 
         Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -431,7 +432,15 @@ class Pool(Membership, Closing):
             return ()
         run_options = to_run_options(run_options)
         extras = self._members.extras(run_options, _on_device(outputs), trace)
-        return (run_options, _name(device), _timeout(timeout), *extras)
+        if timeout is not None:
+            checks.number("timeout", timeout)
+            if 1000 <= timeout < 1e9:  # more is "never"
+                warnings.warn(
+                    f"timeout={timeout:g} is in seconds, that is {int(timeout / 60)} minutes: if it is in "
+                    "milliseconds, divide it by 1000",
+                    stacklevel=3,
+                )
+        return (run_options, _name(device), timeout, *extras)
 
     def _run(self, output_names: object, input_feed: Mapping[str, Any], options: tuple[Any, ...]) -> list[Any]:
         while True:
@@ -499,12 +508,6 @@ def _feed_alone(given: object) -> Mapping[str, Any]:
 
 def _kind(given: object) -> str:
     return "None" if given is None else type(given).__name__
-
-
-def _timeout(timeout: float | None) -> float | None:
-    if timeout is not None:
-        checks.number("timeout", timeout)
-    return timeout
 
 
 def _on_device(outputs: object) -> bool:
