@@ -433,6 +433,9 @@ TEST_F(GraceTest, ARunWaitsForTheClientsThatWereJustAnswered) {
   submit_late(1);
   answers.wait_for(5);
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 4}));
+  while (pool->stats().devices[0].busy != 0) {  // it answers first, and is idle then
+    std::this_thread::yield();
+  }
   submit_late(4);  // to an idle session, which has answered four
   answers.wait_for(9);
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 4, 4}));
