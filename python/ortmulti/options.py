@@ -12,7 +12,9 @@ from ortmulti._create.model_additions import ModelAdditions
 from ortmulti._runtime import checks as _checks
 from ortmulti._runtime import startup
 from ortmulti.errors import InvalidArgument
-from ortmulti.threads import Threads
+
+if TYPE_CHECKING:
+    from ortmulti.threads import Threads
 
 __all__ = ["ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions"]
 
@@ -228,10 +230,16 @@ class SessionOptions(ModelAdditions):
     @property
     def threads(self) -> Threads | None:
         core = self._core.threads
-        return None if core is None else Threads._from_core(core)
+        if core is None:
+            return None
+        from ortmulti.threads import Threads
+
+        return Threads._from_core(core)
 
     @threads.setter
     def threads(self, value: Threads | None) -> None:
+        from ortmulti.threads import Threads
+
         _checks.instance("threads", value, Threads, optional=True)
         self._core.threads = None if value is None else value._to_core()
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ortmulti import _core, provider_options
-from ortmulti._runtime import checks, cuda_libraries, libraries, startup
+from ortmulti._runtime import checks, libraries, startup
 from ortmulti.devices import Device, check_devices_exist
 from ortmulti.errors import DeviceError, InvalidArgument, InvalidType, LibraryError
 from ortmulti.provider_options import CPU, CUDA
@@ -161,6 +161,8 @@ def check_usable(providers: Sequence[Provider]) -> None:
     gpus = [(name, options) for name, options in providers if name in (CUDA, TENSORRT)]
     if not gpus:
         return
+    from ortmulti._runtime import cuda_libraries  # sessions on the CPU do not need it
+
     runtime = libraries.find_onnxruntime()
     problems = cuda_libraries.why_no_cuda(runtime)
     if problems:

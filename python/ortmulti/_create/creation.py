@@ -30,7 +30,6 @@ from ortmulti.errors import (
     NotOptimizable,
     RuntimeException,
 )
-from ortmulti.loader import LoaderOptions
 from ortmulti.options import GraphOptimizationLevel
 from ortmulti.timeline import Timeline
 
@@ -239,11 +238,11 @@ class Creation:
         )
 
     def _shared(self, weights: _core.WeightList) -> _core.SharedWeights:
-        given = self.request.loader or LoaderOptions()
+        given = self.request.loader
         loader = _core.LoaderOptions(
-            reader_threads=given.reader_threads or 0,
-            chunk_bytes=given.chunk_bytes or 0,
-            buffers_per_thread=given.buffers_per_thread or 0,
+            reader_threads=(given and given.reader_threads) or 0,
+            chunk_bytes=(given and given.chunk_bytes) or 0,
+            buffers_per_thread=(given and given.buffers_per_thread) or 0,
         )
         return _core.SharedWeights(weights, prefetch=self._prefetch, loader=loader)
 
