@@ -48,6 +48,7 @@ py::tuple take_log() {
 
 void shut_down() {
   const ReleaseGil nogil;
+  OnnxRuntime::join();
   join_cancelled_creations();
   end_preloads();
   CudaStartup::instance().join();
@@ -58,6 +59,15 @@ void shut_down() {
 
 void register_library(py::module_& module) {
   module.def("open_library", &open_library, py::arg("path"));
+  module.def(
+      "begin_opening_library",
+      [](const py::str& path) {
+        const std::string text = from_path(path);
+        const ReleaseGil nogil;
+        OnnxRuntime::begin_opening(text);
+      },
+      py::arg("path"));
+  module.def("finish_opening_library", &OnnxRuntime::join, py::call_guard<ReleaseGil>());
   module.def("is_library_open", &OnnxRuntime::is_open);
   module.def("start_environment", [] { OnnxRuntime::get().env(); }, py::call_guard<ReleaseGil>());
   module.def("has_environment", [] { return OnnxRuntime::is_open() && OnnxRuntime::get().has_env(); });

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.support import onnx_models
@@ -224,3 +226,24 @@ def test_multiprocessings_fork_pool() -> None:
     print(results[0] == results[1] == float(inherited.run(None, {"x": x})[0].sum()))
     """
     ) == ["True"]
+
+
+def test_a_fork_behind_a_load_that_failed_at_once_finds_the_library_opened(tmp_path: Path) -> None:
+    """The library is opened in the background of a load; a child would wait for ever for a thread of its parent."""
+    (tmp_path / "model.onnx").write_bytes(onnx_models.matmul())
+    code = """
+        import os, sys
+        import ortmulti
+
+        for _ in range(2):
+            try:
+                ortmulti.load(sys.argv[1], "cuda:99")
+            except ortmulti.Error:
+                pass
+            child = os.fork()
+            if child == 0:
+                with ortmulti.load(sys.argv[1], "cpu") as pool:
+                    os._exit(len(pool.sessions) - 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    """
+    check_child(code, tmp_path / "model.onnx", timeout=60)

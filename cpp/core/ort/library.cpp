@@ -8,6 +8,8 @@
 #include <atomic>
 #include <cstdio>
 #include <mutex>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -47,6 +49,12 @@ Ort::ThreadingOptions to_onnxruntime(const GlobalThreadPools& pools, std::shared
   }
   return options;
 }
+
+// Opens the library in the background.
+struct Opener {
+  std::mutex mutex;
+  std::thread thread;
+};
 
 std::mutex open_mutex;
 std::atomic<OnnxRuntime*> opened{nullptr};
@@ -174,6 +182,31 @@ OnnxRuntime& OnnxRuntime::open(const std::string& path) {
                                         "' and cannot open '" + path + "' as well");
   }
   return *runtime;
+}
+
+void OnnxRuntime::begin_opening(const std::string& path) {
+  auto& opener = process_singleton<Opener>();
+  const std::lock_guard lock(opener.mutex);
+  if (is_open() || opener.thread.joinable()) {
+    return;
+  }
+  try {
+    opener.thread = std::thread([path] {
+      try {
+        open(path).env();
+      } catch (const Error&) {  // NOLINT(bugprone-empty-catch): whoever needs it tries again
+      }
+    });
+  } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): the same
+  }
+}
+
+void OnnxRuntime::join() {
+  auto& opener = process_singleton<Opener>();
+  const std::lock_guard lock(opener.mutex);
+  if (opener.thread.joinable()) {
+    opener.thread.join();
+  }
 }
 
 OnnxRuntime& OnnxRuntime::get() {

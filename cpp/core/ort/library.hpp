@@ -71,6 +71,12 @@ class OnnxRuntime {
   /// Opens the library at `path`. Once it is open, the same path returns it and another one is an error.
   static OnnxRuntime& open(const std::string& path);
 
+  /// Opens it and makes its environment in a thread of its own, unless a library is open. Whoever needs it waits for
+  /// that, and reports what fails.
+  static void begin_opening(const std::string& path);
+  /// Waits for that thread. Called before the process ends.
+  static void join();
+
   /// The opened library; an error before open().
   static OnnxRuntime& get();
   static bool is_open() noexcept;

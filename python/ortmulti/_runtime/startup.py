@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import functools
+import os
 import threading
 from collections.abc import Callable
 
@@ -73,6 +76,24 @@ def ensure_open() -> None:
             close_at_exit()  # first, so that it is registered if the rest fails
             _core.start_environment()
     log.start()
+
+
+def begin_opening() -> None:
+    """Begin what `ensure_open` does, in the background. What fails there is reported by `ensure_open`."""
+    if _core.is_library_open():
+        return
+    from ortmulti._runtime import libraries
+
+    with contextlib.suppress(LibraryError):
+        path = str(libraries.find_onnxruntime().path)
+        close_at_exit()
+        _finish_before_forks()
+        _core.begin_opening_library(path)
+
+
+@functools.cache
+def _finish_before_forks() -> None:
+    os.register_at_fork(before=_core.finish_opening_library)  # or a child would wait for the thread for ever
 
 
 def get_available_providers() -> list[str]:

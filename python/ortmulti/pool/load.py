@@ -166,9 +166,10 @@ def load(
         loader,
     )
     if plain:
-        from ortmulti._runtime import prewarm
+        from ortmulti._runtime import prewarm, startup
 
         prewarm.begin_driver(request.named)
+        startup.begin_opening()
     # The arguments so far are valid. The others are checked before the driver starts. These imports take milliseconds.
     import dataclasses
     from functools import partial
