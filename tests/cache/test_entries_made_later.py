@@ -19,6 +19,7 @@ from ortmulti.cache import Cache, key_of, wait_for_entries
 from ortmulti.cache.entries import StagedEntry
 from ortmulti.devices import Device
 from tests.cache.test_optimized_build import CPU, run_ordinary, with_new_weights, write
+from tests.support import fake_driver
 from tests.support.processes import check_child, child_environment
 
 X = np.random.default_rng(1).standard_normal((3, 256), dtype=np.float32)
@@ -122,11 +123,19 @@ def test_a_forked_child_ends_while_its_parent_makes_an_entry(model: str, cache: 
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("driver", [False, True])
 @pytest.mark.parametrize("processes", [10, pytest.param(1000, marks=pytest.mark.slow)])
-def test_processes_killed_at_random_moments_leave_no_broken_entry(model: str, cache: Cache, processes: int) -> None:
+def test_processes_killed_at_random_moments_leave_no_broken_entry(
+    tmp_path: Path, model: str, cache: Cache, processes: int, driver: bool
+) -> None:
+    """With a driver, CUDA starts and the first run's kernels are sought meanwhile."""
     expected = run_ordinary(model, {"x": X})[0]
-    environment = child_environment({"ORTMULTI_CACHE": str(cache.folder)})
-    code = "import sys; from tests.cache import test_entries_made_later as helpers; helpers.load(sys.argv[1])"
+    gpus = fake_driver.build(tmp_path).environment if driver else {}
+    environment = child_environment({"ORTMULTI_CACHE": str(cache.folder), **gpus})
+    code = (
+        "import sys, ortmulti; ortmulti.prewarm(model=sys.argv[1]); "
+        "from tests.cache import test_entries_made_later as helpers; helpers.load(sys.argv[1])"
+    )
     moments = random.Random(processes)
     begin = time.monotonic()
     subprocess.run([sys.executable, "-c", code, model], check=True, env=environment, timeout=60)

@@ -132,10 +132,21 @@ def test_a_graph_too_large_for_its_weights_is_loaded_by_each_session(tmp_path: P
     value = (TensorProto.FLOAT, [3, 64])
     large = onnx_models.model(nodes, [("v0", *value)], [("v3000", *value)])
     (tmp_path / "large.onnx").write_bytes(large.SerializeToString())
-    for model in (large.SerializeToString(), str(tmp_path / "large.onnx")):
-        assert why_not_worth_it(model, 1) == "0.0 MB of weights are too little to share for a graph of 3000 nodes"
+    for model, sessions in ((large.SerializeToString(), 2), (str(tmp_path / "large.onnx"), 1)):
+        assert (
+            why_not_worth_it(model, sessions) == "0.0 MB of weights are too little to share for a graph of 3000 nodes"
+        )
     assert why_not_worth_it(onnx_models.matmul(), 1) == ""
     assert why_not_worth_it(b"no model", 1) == ""
+
+
+def test_a_large_model_in_memory_is_loaded_by_each_session_unless_several_share_a_device(tmp_path: Path) -> None:
+    model = onnx_models.matmul(size=3500, layers=3)
+    (tmp_path / "model.onnx").write_bytes(model)
+    reason = "finding the entry of a model of 147.0 MB in memory takes longer than sharing saves"
+    assert why_not_worth_it(model, 1) == reason
+    assert why_not_worth_it(model, 2) == ""
+    assert why_not_worth_it(str(tmp_path / "model.onnx"), 1) == ""
 
 
 def test_a_damaged_entry_is_made_anew(tmp_path: Path, cache: Cache, caplog: pytest.LogCaptureFixture) -> None:

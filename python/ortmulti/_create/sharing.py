@@ -10,6 +10,7 @@ from ortmulti.errors import Error
 # optimizes the model itself (20,000 nodes); ONNX Runtime reads a byte more slowly by so much than the readers.
 _SECONDS_PER_NODE = 20e-6
 _SECONDS_PER_BYTE = 0.3e-9
+_SECONDS_PER_HASHED_BYTE = 0.8e-9  # of a model in memory, at each load
 _NOTICEABLE = 0.05  # seconds
 
 
@@ -27,6 +28,10 @@ def why_not_worth_it(model: CheckedModel, sessions_per_device: int) -> str:
     except Error:
         return ""  # ONNX Runtime says what is wrong with the model
     loss = index.nodes * _SECONDS_PER_NODE - index.weight_bytes * sessions_per_device * _SECONDS_PER_BYTE
+    if not isinstance(model, str) and sessions_per_device == 1:  # several have the weights once
+        size = memoryview(model).nbytes
+        if loss + size * _SECONDS_PER_HASHED_BYTE >= _NOTICEABLE:
+            return f"finding the entry of a model of {size / 1e6:.1f} MB in memory takes longer than sharing saves"
     if loss < _NOTICEABLE:
         return ""
     return f"{index.weight_bytes / 1e6:.1f} MB of weights are too little to share for a graph of {index.nodes} nodes"
