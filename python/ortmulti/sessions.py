@@ -76,9 +76,7 @@ def create_sessions(
     plain = all(given is None for given in (options, provider_options, loader, tuning))
     if plain and strategy in ("shared", "native") and first_start.are_valid(sessions_per_device, optimize, serialize):
         first_start.begin_driver(devices)
-    from ortmulti._create.creation import Creation
     from ortmulti._create.request import CreationRequest
-    from ortmulti.session import InferenceSession, Sessions
 
     request = CreationRequest(
         checked,
@@ -91,6 +89,13 @@ def create_sessions(
         optimize,
         loader,
     )
+    if tuning is None:  # the arguments are valid
+        from ortmulti._runtime import startup
+
+        startup.begin_opening()
+    from ortmulti._create.creation import Creation
+    from ortmulti.session import InferenceSession, Sessions
+
     if tuning is not None:
         from ortmulti._create.tuning import use_for_request
 
