@@ -12,6 +12,8 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
+from onnx import TensorProto, helper, numpy_helper
+
 import ortmulti
 from tests.support import onnx_models
 from tests.support.command import invoke
@@ -54,6 +56,14 @@ def test_inspect_says_why_weights_are_not_shared(tmp_path: Path) -> None:
     assert "the model has no weights" in invoke("inspect", path).stdout
     path.write_bytes(onnx_models.matmul(8))
     assert "Each one has its own copy, since each weight is smaller than 1 KiB." in invoke("inspect", path).stdout
+    nodes = [helper.make_node("Add", [f"v{i}", "w"], [f"v{i + 1}"]) for i in range(4000)]
+    value, weight = (TensorProto.FLOAT, [512]), numpy_helper.from_array(np.ones(512, np.float32), "w")
+    large = onnx_models.model(nodes, [("v0", *value)], [("v4000", *value)], [weight])
+    path.write_bytes(large.SerializeToString())
+    reason = (
+        "each session loads the model by itself: 0.0 MB of weights are too little to share for a graph of 4000 nodes."
+    )
+    assert reason in invoke("inspect", path).stdout
 
 
 def test_inspect_shows_what_it_can_of_a_model_that_cannot_be_opened(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from rich.table import Table
 import ortmulti
 from ortmulti import _core
 from ortmulti._create.sample_inputs import SEQUENCE, sample_inputs
+from ortmulti._create.sharing import why_not_worth_it
 from ortmulti._runtime import checks
 from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, InvalidType
 from ortmulti.tools.files import read_arrays, write_arrays
@@ -69,6 +70,7 @@ def describe_model(model: Path) -> dict[str, Any]:
             "shared_tensors": len(shareable.weights),
             "shared_bytes": sum(length for *_, length in shareable.weights),
             "not_shared": [{"name": name, "reason": reason} for name, reason in shareable.left_out],
+            "not_worth_sharing": why_not_worth_it(path, 1),
         },
         "inputs": [],
         "outputs": [],
@@ -116,6 +118,8 @@ def _show_model(facts: Mapping[str, Any]) -> None:
     if facts["external_files"]:
         console.print(f"Data files beside it: {escape(', '.join(facts['external_files']))}", soft_wrap=True)
     console.print(_sharing_text(weights), soft_wrap=True)
+    if weights["not_worth_sharing"]:
+        return
     for one in weights["not_shared"][:_MOST_REASONS]:
         console.print(f"  - {escape(one['name'])}: {escape(one['reason'])}", soft_wrap=True)
     if (more := len(weights["not_shared"]) - _MOST_REASONS) > 0:
@@ -128,6 +132,8 @@ def _sharing_text(weights: Mapping[str, Any]) -> str:
     if not weights["shared_tensors"]:
         why = ":" if weights["not_shared"] else ", since each weight is smaller than 1 KiB."
         return f"Sharing: sessions on a GPU cannot share the weights. Each one has its own copy{why}"
+    if weights["not_worth_sharing"]:
+        return f"Sharing: each session loads the model by itself: {weights['not_worth_sharing']}."
     text = (
         f"Sharing: sessions on a GPU share {size_text(weights['shared_bytes'])} of {size_text(weights['bytes'])} of "
         "weights."
