@@ -2,15 +2,17 @@
 
 Three parts, each with all its ways in one process, in turns; the median of the rounds with its interval:
 
-- rates: 64 coroutines, each with one request under way, over a small MLP, with asyncio's event loop and uvloop's. The
-  ways: `run_in_executor(8)` over onnxruntime, a batcher by hand over onnxruntime (size 64, 1 ms), `Pool.run_async`
-  without batching and with `Batching(64, 1 ms)`. "loop alone": the same coroutines, answered by the loop without a
-  model;
+- rates: 64 coroutines, each with one request under way, over an MLP of 0.3 MB, a small convolutional net and an MLP of
+  306 MB, with asyncio's event loop and uvloop's. The ways: `run_in_executor(8)` over onnxruntime, a batcher by hand
+  over onnxruntime (size 64, 1 ms), `Pool.run_async` without batching and with `Batching(64, 1 ms)`. "loop alone": the
+  same coroutines, answered by the loop without a model;
 - latencies: one request at a time over a model of one node: `submit` plus `result` beside `session.run` and a bare
   round trip of two threads over condition variables (in C, compiled for it; without a compiler over Python's locks);
   `run_async` beside a bare round trip over `call_soon_threadsafe`;
 - map: single rows through `Pool.map` and `Pool.as_completed` with batching: the default lookahead beside others. The
-  whole array through `Pool.map_rows` beside a loop over onnxruntime, with chunks of several sizes.
+  whole array through `Pool.map_rows` beside a loop over onnxruntime, with chunks of several sizes, also for the
+  convolutional net. A pass over the rows is repeated: the median is that of the passes, without the first moments in
+  which the threads of the way before still spin.
 
 The answers are compared with onnxruntime's after the timed part.
 
@@ -56,8 +58,9 @@ BATCH, DELAY_MS = 64, 1.0
 MAP_ROWS, MAP_BATCH = 20_000, 256
 LOOKAHEADS = (64, 256, 512, 1024)
 CHUNKS = (64, 128, 256, 512, 1024, 2048, 4096, MAP_ROWS)
+CONV_ROWS, CONV_CHUNKS = 2048, (4, 8, 16, 32, 64, 128, 512)
 KEPT = 4096  # answers that are compared
-LEAST_BATCHED, LEAST_SINGLE, LEAST_MAP, LEAST_ROWS, MOST_BEYOND_US = 1.1, 1.5, 0.9, 1.0, 10.0
+LEAST_BATCHED, LEAST_SINGLE, LEAST_OF_OTHERS, LEAST_MAP, LEAST_ROWS, MOST_BEYOND_US = 1.1, 1.5, 1.0, 0.9, 1.0, 10.0
 
 Array = NDArray[np.float32]
 Call = Callable[[Array], Awaitable[Array]]
@@ -99,10 +102,9 @@ double round_trip(long count) {
 """
 
 
-def mlp(directory: Path) -> Path:
-    """64 features, two hidden layers of 256, 10 probabilities: 0.3 MB."""
+def mlp(directory: Path, sizes: Sequence[int] = (64, 256, 256, 10)) -> Path:
+    """Features, hidden layers and probabilities: 0.3 MB with these sizes."""
     rng = np.random.default_rng(2)
-    sizes = (64, 256, 256, 10)
     nodes, weights, last = [], [], "x"
     for layer, (rows, columns) in enumerate(itertools.pairwise(sizes)):
         matrix = (rng.standard_normal((rows, columns)) / np.sqrt(rows)).astype(np.float32)
@@ -114,7 +116,32 @@ def mlp(directory: Path) -> Path:
             nodes.append(helper.make_node("Relu", [last], [f"r{layer}"]))
             last = f"r{layer}"
     nodes.append(helper.make_node("Softmax", [last], ["y"], axis=-1))
-    return _save(directory / "mlp.onnx", nodes, ["n", sizes[0]], ["n", sizes[-1]], weights)
+    return _save(directory / f"mlp-{sizes[0]}.onnx", nodes, ["n", sizes[0]], ["n", sizes[-1]], weights)
+
+
+def conv(directory: Path) -> Path:
+    """Images of 64 by 64 pixels, three convolutions that halve them, 10 logits: 0.1 MB."""
+    rng = np.random.default_rng(1)
+    nodes, weights, last, channels = [], [], "x", 3
+    for layer, filters in enumerate((16, 32, 64)):
+        kernels = (rng.standard_normal((filters, channels, 3, 3)) / np.sqrt(9 * channels)).astype(np.float32)
+        weights.append(numpy_helper.from_array(kernels, f"w{layer}"))
+        nodes.append(helper.make_node("Conv", [last, f"w{layer}"], [f"c{layer}"], pads=[1] * 4, strides=[2, 2]))
+        nodes.append(helper.make_node("Relu", [f"c{layer}"], [f"r{layer}"]))
+        last, channels = f"r{layer}", filters
+    weights.append(numpy_helper.from_array(rng.standard_normal((channels, 10)).astype(np.float32), "w"))
+    nodes.append(helper.make_node("GlobalAveragePool", [last], ["g"]))
+    nodes.append(helper.make_node("Flatten", ["g"], ["f"]))
+    nodes.append(helper.make_node("MatMul", ["f", "w"], ["y"]))
+    return _save(directory / "conv.onnx", nodes, ["n", 3, 64, 64], ["n", 10], weights)
+
+
+# Each model's maker, and the shape of a row.
+MODELS: dict[str, tuple[Callable[[Path], Path], tuple[int, ...]]] = {
+    "MLP, 0.3 MB": (mlp, (64,)),
+    "conv net": (conv, (3, 64, 64)),
+    "MLP, 306 MB": (partial(mlp, sizes=(1024, 8192, 8192, 128)), (1024,)),
+}
 
 
 def add(directory: Path) -> Path:
@@ -188,10 +215,10 @@ class Batcher:
 class Rates:
     """The ways of asking, all of them open, and the answers that they have to give."""
 
-    def __init__(self, model: Path, seconds: float) -> None:
+    def __init__(self, model: Path, row: tuple[int, ...], seconds: float) -> None:
         rng = np.random.default_rng(0)
         self._seconds = seconds
-        self._inputs = [rng.standard_normal((1, 64)).astype(np.float32) for _ in range(INPUTS)]
+        self._inputs = [rng.standard_normal((1, *row)).astype(np.float32) for _ in range(INPUTS)]
         self._close = ExitStack()
         self._session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
         self._expected = [self._session.run(None, {"x": x})[0] for x in self._inputs]
@@ -385,9 +412,12 @@ def _locks_round_trip(count: int) -> float:
 class Mapped:
     """The rows of an array through pools and through onnxruntime; each way returns rows a second."""
 
-    def __init__(self, model: Path, rows: int) -> None:
+    def __init__(
+        self, model: Path, row: tuple[int, ...], rows: int, chunks: Sequence[int], seconds: float, singly: bool
+    ) -> None:
         rng = np.random.default_rng(0)
-        self._rows = rng.standard_normal((rows, 64)).astype(np.float32)
+        self._seconds = seconds
+        self._rows = rng.standard_normal((rows, *row)).astype(np.float32)
         self._session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
         self._expected = self._session.run(None, {"x": self._rows})[0]
         self._close = ExitStack()
@@ -395,13 +425,14 @@ class Mapped:
         batching = ortmulti.Batching(MAP_BATCH, max_delay_ms=DELAY_MS)
         self._pool = self._close.enter_context(ortmulti.load(model, "cpu", batching=batching))
         self.wrong = 0
-        self.ways: dict[str, Callable[[], float]] = {
-            "map, default": lambda: self._map(None),
-            **{f"map, lookahead {number}": partial(self._map, number) for number in LOOKAHEADS},
-            "as_completed, default": self._as_completed,
-            "map_rows, default": self._map_rows,
-            **{f"onnxruntime, chunks of {size}": partial(self._loop, size) for size in CHUNKS},
-        }
+        self.ways: dict[str, Callable[[], float]] = {}
+        if singly:
+            self.ways["map, default"] = lambda: self._map(None)
+            self.ways |= {f"map, lookahead {number}": partial(self._map, number) for number in LOOKAHEADS}
+            self.ways["as_completed, default"] = self._as_completed
+        self.ways["map_rows, default"] = lambda: self._passes(self._map_rows)
+        for size in chunks:
+            self.ways[f"onnxruntime, chunks of {size}"] = partial(self._passes, partial(self._loop, size))
 
     def close(self) -> None:
         self._close.close()
@@ -420,6 +451,17 @@ class Mapped:
         found = {index: future.result()[0] for index, future in self._pool.as_completed(feeds)}
         end = time.perf_counter()
         return self._rate(begin, end, np.concatenate([found[index] for index in range(len(rows))]))
+
+    def measure(self, way: str, _round: int) -> float:
+        """Rows a second."""
+        return self.ways[way]()
+
+    def _passes(self, once: Callable[[], float]) -> float:
+        end = time.perf_counter() + self._seconds
+        rates = [once()]
+        while time.perf_counter() < end:
+            rates.append(once())
+        return statistics.median(rates)
 
     def _map_rows(self) -> float:
         begin = time.perf_counter()
@@ -472,21 +514,32 @@ def compare(what: str, values: Sequence[float], target: float, *, at_most: bool 
     return {"median": interval.median, "low": interval.low, "high": interval.high, "target": target, "met": met}
 
 
-def measure_rates(directory: Path, rounds: int, seconds: float) -> dict[str, Any]:
-    rates, loops = Rates(mlp(directory), seconds), new_loops()
+def measure_rates(directory: Path, models: Sequence[str], rounds: int, seconds: float) -> dict[str, Any]:
+    report: dict[str, Any] = {"wrong": 0}
+    for model in models:
+        report[model] = _measure_rates(directory, model, rounds, seconds)
+        report["wrong"] += report[model].pop("wrong")
+    return report
+
+
+def _measure_rates(directory: Path, model: str, rounds: int, seconds: float) -> dict[str, Any]:
+    make, row = MODELS[model]
+    rates, loops = Rates(make(directory), row, seconds), new_loops()
     report: dict[str, Any] = {}
     try:
         cases = [(loop, way) for way in rates.ways for loop in loops]
         found = measure_rounds(cases, lambda case, _: rates.measure(case[1], loops[case[0]]), rounds)
     finally:
         rates.close()
+    ours, single, by_hand, executor = "run_async, Batching", "run_async", "batcher by hand", "run_in_executor(8)"
     for loop in loops:
         of_loop = [{way: value for (name, way), value in results.items() if name == loop} for results in found]
-        report[loop] = show(f"{CLIENTS} coroutines, {loop}", "answers a second", of_loop, [*rates.ways])
-        for way, base, target in (
-            ("run_async, Batching", "batcher by hand", LEAST_BATCHED),
-            ("run_async", "run_in_executor(8)", LEAST_SINGLE),
-        ):
+        report[loop] = show(f"{model}, {CLIENTS} coroutines, {loop}", "answers a second", of_loop, [*rates.ways])
+        best = max((single, by_hand, executor), key=lambda name: statistics.median(of_case(of_loop, name)))
+        targets = [(ours, best, LEAST_OF_OTHERS)]
+        if model == "MLP, 0.3 MB":
+            targets = [(ours, by_hand, LEAST_BATCHED), (single, executor, LEAST_SINGLE)]
+        for way, base, target in targets:
             name = f"{way} over {base}"
             report[loop][name] = compare(name, ratios(of_loop, way, base, float), target)
     report["wrong"] = rates.wrong
@@ -508,21 +561,27 @@ def measure_latencies(directory: Path, rounds: int, runs: int) -> dict[str, Any]
     return report
 
 
-def measure_map(directory: Path, rounds: int, rows: int) -> dict[str, Any]:
-    mapped = Mapped(mlp(directory), rows)
-    try:
-        found = measure_rounds([*mapped.ways], lambda way, _: mapped.ways[way](), rounds)
-    finally:
-        mapped.close()
-    report = show(f"map of {rows} rows, Batching({MAP_BATCH}, {DELAY_MS:g} ms)", "rows a second", found, [*mapped.ways])
-    for way, others, least in (
-        ("map, default", [f"map, lookahead {number}" for number in LOOKAHEADS], LEAST_MAP),
-        ("map_rows, default", [f"onnxruntime, chunks of {size}" for size in CHUNKS], LEAST_ROWS),
-    ):
-        best = max(others, key=lambda name: statistics.median(of_case(found, name)))
-        name = f"{way} over {best}"
-        report[name] = compare(name, ratios(found, way, best, float), least)
-    report["wrong"] = mapped.wrong
+def measure_map(directory: Path, rounds: int, share: int, seconds: float) -> dict[str, Any]:
+    """Measure with a part of the rows."""
+    report: dict[str, Any] = {"wrong": 0}
+    for model, rows, chunks in (("MLP, 0.3 MB", MAP_ROWS, CHUNKS), ("conv net", CONV_ROWS, CONV_CHUNKS)):
+        make, row = MODELS[model]
+        singly = chunks is CHUNKS
+        mapped = Mapped(make(directory), row, rows // share, chunks, seconds, singly)
+        try:
+            found = measure_rounds([*mapped.ways], mapped.measure, rounds)
+        finally:
+            mapped.close()
+        title = f"{model}, map of {rows // share} rows, Batching({MAP_BATCH}, {DELAY_MS:g} ms)"
+        report[model] = show(title, "rows a second", found, [*mapped.ways])
+        targets = [("map_rows, default", [f"onnxruntime, chunks of {size}" for size in chunks], LEAST_ROWS)]
+        if singly:
+            targets.append(("map, default", [f"map, lookahead {number}" for number in LOOKAHEADS], LEAST_MAP))
+        for way, others, least in targets:
+            best = max(others, key=lambda name: statistics.median(of_case(found, name)))
+            name = f"{way} over {best}"
+            report[model][name] = compare(name, ratios(found, way, best, float), least)
+        report["wrong"] += mapped.wrong
     return report
 
 
@@ -532,15 +591,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, help="of each way (default: 11; quick: 3)")
     parser.add_argument("--seconds", type=float, help="of each way in a round of rates (default: 1.0; quick: 0.2)")
     parser.add_argument("--only", choices=("rates", "latencies", "map"), help="one of the parts")
+    parser.add_argument("--models", nargs="+", choices=[*MODELS], default=[*MODELS], help="of the rates (default: all)")
     parser.add_argument("--check", action="store_true", help="exit status 1 if a target is missed")
     parser.add_argument("--json", type=Path, help="where to write the result")
     args = parser.parse_args(arguments)
     rounds = args.rounds or (3 if args.quick else 11)
     seconds = args.seconds or (0.2 if args.quick else 1.0)
     parts: dict[str, Callable[[Path], dict[str, Any]]] = {
-        "rates": lambda directory: measure_rates(directory, rounds, seconds),
+        "rates": lambda directory: measure_rates(directory, args.models, rounds, seconds),
         "latencies": lambda directory: measure_latencies(directory, rounds, 500 if args.quick else 5000),
-        "map": lambda directory: measure_map(directory, rounds, MAP_ROWS // 10 if args.quick else MAP_ROWS),
+        "map": lambda directory: measure_map(directory, rounds, 10 if args.quick else 1, seconds / 5),
     }
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as name:
         report = {part: measure(Path(name)) for part, measure in parts.items() if args.only in (None, part)}

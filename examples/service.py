@@ -28,9 +28,10 @@ class Rows(BaseModel):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    batching = om.Batching(max_size=64)  # wait="none": the probes are answered while the model loads
-    with om.load(MODEL, DEVICES, batching=batching, max_queue=1000, wait="none", warmup=True) as pool:
-        app.state.pool = pool
+    batching, options = om.Batching(max_size=64, max_delay_ms=2), om.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # leaves the CPU's cores to the event loop
+    with om.load(MODEL, DEVICES, options=options, batching=batching, max_queue=1000, wait="none", warmup=True) as pool:
+        app.state.pool = pool  # wait="none": the probes are answered while the model loads
         yield  # SIGTERM: uvicorn answers its requests, then the pool closes
 
 
@@ -69,8 +70,7 @@ async def live() -> dict[str, bool]:
 @app.get("/readyz")
 async def ready(response: Response) -> dict[str, Any]:
     pool = app.state.pool
-    if pool.closed or not pool.ready:
-        response.status_code = 503
+    response.status_code = 503 if pool.closed or not pool.ready else 200
     return {"ready": pool.ready, "devices": {device.device: device.state for device in pool.stats().devices}}
 
 

@@ -485,6 +485,15 @@ const char* name_of(DeviceState state) {
   return "";
 }
 
+// (device, state, why it failed or broke) of each.
+py::list to_states(const PoolStats& stats) {
+  py::list states;
+  for (const DeviceStats& device : stats.devices) {
+    states.append(py::make_tuple(to_string(device.device), name_of(device.state), device.broken));
+  }
+  return states;
+}
+
 py::dict to_dict(const PoolStats& stats) {
   py::list devices;
   for (const DeviceStats& device : stats.devices) {
@@ -628,6 +637,7 @@ void register_pool(py::module_& module) {
           },
           py::arg("request"))
       .def("stats", [](PythonPool& self) { return to_dict(self.stats()); })
+      .def("states", [](PythonPool& self) { return to_states(self.stats()); })
       .def("close", &PythonPool::close, py::arg("cancel_waiting"), py::arg("patience") = py::none())
       .def("closed", &PythonPool::closed);
   define<run_directly>(pool, "run");

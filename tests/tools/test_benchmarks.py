@@ -20,6 +20,7 @@ from benchmarks import (
     import_time,
     pool_overhead,
     run_overhead,
+    service,
     torch_compare,
     weight_loading,
 )
@@ -50,10 +51,21 @@ def test_the_upper_bound_is_that_of_the_median() -> None:
 def test_feeding(part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "feeding.json"
     arguments = ["--quick", "--rounds", "1", "--seconds", "0.05", "--only", part, "--json", str(path)]
-    assert feeding.main(arguments) == 0
+    assert feeding.main([*arguments, "--models", "MLP, 0.3 MB", "conv net"]) == 0
     report = json.loads(path.read_text())
     assert report[part]["wrong"] == 0
     assert "wrong answers: 0" in capsys.readouterr().out
+
+
+def test_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for needed in ("fastapi", "uvicorn"):
+        pytest.importorskip(needed)
+    path = tmp_path / "service.json"
+    assert service.main(["--rounds", "1", "--seconds", "0.3", "--json", str(path)]) == 0
+    report = json.loads(path.read_text())
+    assert report["wrong"] == report["SIGTERM"]["lost"] == 0
+    assert report["SIGTERM"]["answered"] >= 200
+    assert "0 lost" in capsys.readouterr().out
 
 
 def test_pool_overhead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

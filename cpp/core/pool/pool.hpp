@@ -270,6 +270,7 @@ class Pool {
 
   Timers timers_;
   std::condition_variable timers_changed_;
+  Clock::time_point timer_wakes_;  // when the thread looks at the timers again by itself
   std::thread timer_;
   bool timer_stops_ = false;
 

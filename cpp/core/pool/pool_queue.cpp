@@ -368,7 +368,7 @@ void Pool::add_timer(Request& request, Timers& timer) noexcept {
     return;
   }
   request.timer_ = timers_.insert(timer.extract(timer.begin()));
-  if (*request.timer_ == timers_.begin()) {
+  if (*request.deadline < timer_wakes_) {
     timers_changed_.notify_one();
   }
 }
@@ -379,11 +379,13 @@ void Pool::keep_deadlines() {
   finished.reserve(1);
   while (!timer_stops_) {
     if (timers_.empty()) {
+      timer_wakes_ = Clock::time_point::max();
       timers_changed_.wait(lock);
       continue;
     }
     const Clock::time_point first = timers_.begin()->first;
     if (first > Clock::now()) {
+      timer_wakes_ = first;  // most requests are answered before their deadline: then it goes on to wait for the next
       timers_changed_.wait_until(lock, first);
       continue;
     }

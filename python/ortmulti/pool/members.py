@@ -279,7 +279,7 @@ class Members:
 
     def states(self) -> dict[str, tuple[str, str]]:
         """Return each device's state, and the reason of a failure."""
-        return {device["device"]: (device["state"], device["broken"]) for device in self.core.stats()["devices"]}
+        return {device: (state, broken) for device, state, broken in self.core.states()}
 
     def wait_ready(self, timeout: float | None, devices: Devices | None) -> list[str]:
         """Same as `Pool.wait_ready`."""

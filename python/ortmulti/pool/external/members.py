@@ -176,7 +176,7 @@ class BackendMembers:
 
     def states(self) -> dict[str, tuple[str, str]]:
         """Return each device's state: ready or broken."""
-        return {device["device"]: (device["state"], device["broken"]) for device in self.core.stats()["devices"]}
+        return {device: (state, broken) for device, state, broken in self.core.states()}
 
     def wait_ready(self, _timeout: float | None, devices: Devices | None) -> list[str]:
         """Return at once: `load` has returned with ready sessions."""
