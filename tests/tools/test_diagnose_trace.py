@@ -190,7 +190,7 @@ def test_bad_input_is_refused(model: Path, tmp_path: Path) -> None:
     with pytest.raises(NoSuchFile, match=r"absent\.onnx"):
         trace(tmp_path / "absent.onnx", "native", ["cpu"])
     run = trace(model, "native", ["gpu7"])
-    assert "'gpu7' is no device" in run["error"]
+    assert "'gpu7' is not a device" in run["error"]
 
 
 def test_a_file_of_inputs_with_python_objects_is_refused(model: Path, tmp_path: Path) -> None:
