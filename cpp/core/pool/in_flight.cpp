@@ -10,8 +10,8 @@ constexpr std::chrono::milliseconds shortest_measurement{200};
 constexpr std::size_t fewest_answers = 4;  // for each request under way
 constexpr double least_gain = 1.03;
 constexpr std::size_t most_in_vain = 2;  // one more often gains nothing where two do
-constexpr std::chrono::seconds first_pause{5};
-constexpr std::chrono::seconds longest_pause{300};
+constexpr std::chrono::seconds first_choice_lasts{5};
+constexpr std::chrono::seconds longest_choice_lasts{300};
 
 }  // namespace
 
@@ -96,7 +96,8 @@ void InFlight::settle(Clock::time_point now, const std::string& why_not_more) {
   tried_.clear();
   in_vain_ = 0;
   choosing_ = false;
-  pause_ = pause_ == Clock::duration() ? first_pause : std::min<Clock::duration>(2 * pause_, longest_pause);
+  pause_ =
+      pause_ == Clock::duration() ? first_choice_lasts : std::min<Clock::duration>(2 * pause_, longest_choice_lasts);
   next_choice_ = now + pause_;
 }
 
