@@ -430,9 +430,8 @@ class Mapped:
             self.ways["map, default"] = lambda: self._map(None)
             self.ways |= {f"map, lookahead {number}": partial(self._map, number) for number in LOOKAHEADS}
             self.ways["as_completed, default"] = self._as_completed
-        self.ways["map_rows, default"] = lambda: self._passes(self._map_rows)
-        for size in chunks:
-            self.ways[f"onnxruntime, chunks of {size}"] = partial(self._passes, partial(self._loop, size))
+        self.ways["map_rows, default"] = self._map_rows
+        self.ways |= {f"onnxruntime, chunks of {size}": partial(self._loop, size) for size in chunks}
 
     def close(self) -> None:
         self._close.close()
@@ -453,14 +452,11 @@ class Mapped:
         return self._rate(begin, end, np.concatenate([found[index] for index in range(len(rows))]))
 
     def measure(self, way: str, _round: int) -> float:
-        """Rows a second."""
-        return self.ways[way]()
-
-    def _passes(self, once: Callable[[], float]) -> float:
+        """Rows a second: the median of passes."""
         end = time.perf_counter() + self._seconds
-        rates = [once()]
+        rates = [self.ways[way]()]
         while time.perf_counter() < end:
-            rates.append(once())
+            rates.append(self.ways[way]())
         return statistics.median(rates)
 
     def _map_rows(self) -> float:
@@ -600,7 +596,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts: dict[str, Callable[[Path], dict[str, Any]]] = {
         "rates": lambda directory: measure_rates(directory, args.models, rounds, seconds),
         "latencies": lambda directory: measure_latencies(directory, rounds, 500 if args.quick else 5000),
-        "map": lambda directory: measure_map(directory, rounds, 10 if args.quick else 1, seconds / 5),
+        "map": lambda directory: measure_map(directory, rounds, 10 if args.quick else 1, seconds),
     }
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as name:
         report = {part: measure(Path(name)) for part, measure in parts.items() if args.only in (None, part)}
