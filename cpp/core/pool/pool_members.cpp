@@ -351,8 +351,11 @@ PoolStats Pool::own_stats() const {
     device.retried = group->retried;
     device.runs = group->runs;
     device.broken = group->broken;
-    device.in_flight = group->in_flight ? group->in_flight->limit() : group->workers.size();
-    device.why_in_flight = group->in_flight ? group->in_flight->why() : "";
+    device.in_flight = group->workers.size();
+    if (const std::optional<InFlight>& chosen = group->in_flight) {
+      device.in_flight = chosen->limit();
+      device.why_in_flight = chosen->why();
+    }
     device.suspended = usable(*group) ? group->suspended : "";
     device.queue = group->queue;
     device.copy = group->copy;

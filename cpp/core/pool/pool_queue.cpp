@@ -367,8 +367,9 @@ void Pool::add_timer(Request& request, Timers& timer) noexcept {
   if (timer.empty()) {
     return;
   }
+  const Clock::time_point deadline = timer.begin()->first;
   request.timer_ = timers_.insert(timer.extract(timer.begin()));
-  if (*request.deadline < timer_wakes_) {
+  if (deadline < timer_wakes_) {
     timers_changed_.notify_one();
   }
 }
