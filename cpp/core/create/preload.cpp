@@ -21,6 +21,7 @@
 #include "core/cuda/startup.hpp"
 #include "core/onnx/tiny_model.hpp"
 #include "core/ort/session.hpp"
+#include "core/ort/value.hpp"
 
 namespace ortmulti {
 namespace {
@@ -176,14 +177,10 @@ std::shared_ptr<const void> run_tiny(OnnxRuntime& runtime, int device, int eleme
   const Ort::MemoryInfo gpu("Cuda", OrtDeviceAllocator, device, OrtMemTypeDefault);
   std::vector<std::vector<char>> zeros;
   for (const ValueInfo& input : session->inputs()) {
-    std::size_t bytes_of_input = element_type == float32 ? 4 : 2;
-    for (const std::int64_t size : input.shape) {
-      bytes_of_input *= static_cast<std::size_t>(size);
-    }
-    zeros.emplace_back(bytes_of_input);
+    const auto type = static_cast<ONNXTensorElementDataType>(element_type);
+    std::vector<char>& data = zeros.emplace_back(tensor_bytes(type, input.shape));
     const Ort::Value value =
-        Ort::Value::CreateTensor(host, zeros.back().data(), bytes_of_input, input.shape.data(), input.shape.size(),
-                                 static_cast<ONNXTensorElementDataType>(element_type));
+        Ort::Value::CreateTensor(host, data.data(), data.size(), input.shape.data(), input.shape.size(), type);
     binding.BindInput(input.name.c_str(), value);
   }
   for (const ValueInfo& output : session->outputs()) {
