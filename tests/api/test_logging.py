@@ -94,6 +94,16 @@ def run_wrong(session_options: ortmulti.SessionOptions) -> None:
     session.run(None, {"x": np.ones(3, np.float32), "shape": np.array([2])})
 
 
+def test_a_run_that_was_ended_on_purpose_is_no_error(log: Collector) -> None:
+    with ortmulti.load(onnx_models.endless(), "cpu") as pool:
+        with pytest.raises(ortmulti.DeadlineExceeded):
+            pool.run(None, {"x": np.zeros(1, np.float32), "count": np.array(2**62)}, timeout=0.05)
+        ended = log.wait_for(lambda record: "terminate flag" in record.getMessage())
+    assert "Loop" in ended.getMessage()
+    ort_log.flush()
+    assert {record.levelno for record in log.records} <= {logging.DEBUG, logging.INFO}
+
+
 def test_records_say_where_they_come_from(log: Collector) -> None:
     begin = time.monotonic_ns()
     onnx_models.cpu_session(warning_model(), options(-1, "this session"))

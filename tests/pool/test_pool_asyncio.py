@@ -105,7 +105,7 @@ def test_a_task_that_ends_the_loop_leaves_the_other_answers(new_loop: Callable[[
         loop.close()
 
 
-@pytest.mark.usefixtures("nothing_is_logged", "silent")
+@pytest.mark.usefixtures("nothing_is_logged")
 def test_a_loop_may_be_closed_before_its_answers_come(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     options = ortmulti.RunOptions()
     with ortmulti.load(onnx_models.endless(), "cpu", 2) as pool:
@@ -186,7 +186,7 @@ def test_many_loops_one_after_another_leave_nothing(
     assert len(event_loops._watches) <= 1
 
 
-@pytest.mark.usefixtures("nothing_is_logged", "silent")
+@pytest.mark.usefixtures("nothing_is_logged")
 def test_cancelling_the_task_cancels_the_request() -> None:
     async def ask() -> None:
         running, waiting = (asyncio.create_task(pool.run_async(None, ENDLESS)) for _ in range(2))
@@ -205,7 +205,7 @@ def test_cancelling_the_task_cancels_the_request() -> None:
         assert (stats.cancelled_waiting, stats.devices[0].cancelled) == (1, 1)
 
 
-@pytest.mark.usefixtures("nothing_is_logged", "silent")
+@pytest.mark.usefixtures("nothing_is_logged")
 def test_the_failure_of_a_cancelled_request_is_not_reported() -> None:
     options = ortmulti.RunOptions()  # the run goes on
 
@@ -226,7 +226,7 @@ def test_the_failure_of_a_cancelled_request_is_not_reported() -> None:
         asyncio.run(ask())
 
 
-@pytest.mark.usefixtures("nothing_is_logged", "silent")
+@pytest.mark.usefixtures("nothing_is_logged")
 def test_a_coroutine_that_is_closed_cancels_its_request() -> None:
     with ortmulti.load(onnx_models.endless(), "cpu") as pool:
 
@@ -240,7 +240,6 @@ def test_a_coroutine_that_is_closed_cancels_its_request() -> None:
         assert pool.stats().devices[0].cancelled + pool.stats().cancelled_waiting == 1
 
 
-@pytest.mark.usefixtures("silent")
 def test_a_pool_that_is_closed_cancels_its_tasks() -> None:
     async def ask() -> None:
         tasks = [asyncio.create_task(pool.run_async(None, ENDLESS)) for _ in range(3)]
@@ -254,7 +253,6 @@ def test_a_pool_that_is_closed_cancels_its_tasks() -> None:
         asyncio.run(ask())
 
 
-@pytest.mark.usefixtures("silent")
 def test_the_failure_of_a_run_is_raised() -> None:
     async def ask() -> None:
         with pytest.raises(ortmulti.DeadlineExceeded):

@@ -75,7 +75,6 @@ def test_done_is_seen_without_a_wait(pool: ortmulti.Pool) -> None:
     check_row(future.result(0), 4)
 
 
-@pytest.mark.usefixtures("silent")
 def test_a_wait_ends_with_its_timeout(endless: ortmulti.Pool) -> None:
     future = endless.submit(None, ENDLESS)
     for ask in (future.result, future.exception):
@@ -87,7 +86,6 @@ def test_a_wait_ends_with_its_timeout(endless: ortmulti.Pool) -> None:
     assert future.cancel()
 
 
-@pytest.mark.usefixtures("silent")
 def test_cancelling_ends_the_waits_of_other_threads(endless: ortmulti.Pool) -> None:
     options = ortmulti.RunOptions()  # the run goes on
     future = endless.submit(None, ENDLESS, options)
@@ -107,7 +105,6 @@ def test_cancelling_ends_the_waits_of_other_threads(endless: ortmulti.Pool) -> N
     options.terminate = True
 
 
-@pytest.mark.usefixtures("silent")
 def test_a_request_that_the_pool_cancelled_says_so(endless: ortmulti.Pool) -> None:
     options = ortmulti.RunOptions()
     endless.submit(None, ENDLESS, options)

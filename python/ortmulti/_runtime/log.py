@@ -23,7 +23,11 @@ _CORE = "ortmulti"
 
 # ONNX Runtime's severities 0 to 4, verbose, info, warning, error and fatal, as levels of `logging`.
 _LEVELS = (10, 20, 30, 40, 50)
-INFO = 20
+DEBUG, INFO = 10, 20
+
+# The end of what ONNX Runtime logs as an error when a run is ended by its terminate flag: by a cancelled request or a
+# passed deadline. Whoever set the flag gets the exception, and nothing is wrong.
+_ENDED = "Exiting due to terminate flag being set to true."
 
 # Bounds one wait of the thread; a record or the end wakes it at once.
 _WAIT_MS = 60_000
@@ -55,7 +59,7 @@ def _emit(records: list[tuple[int, str, str, str, str, int, int]], dropped: int)
     if dropped:
         onnxruntime.warning("%d of ONNX Runtime's log records were dropped: more came than could be emitted", dropped)
     for severity, category, name, location, message, time_ns, thread in records:
-        level = _LEVELS[min(max(severity, 0), len(_LEVELS) - 1)]
+        level = DEBUG if message.endswith(_ENDED) else _LEVELS[min(max(severity, 0), len(_LEVELS) - 1)]
         if category == _CORE:
             logger().log(level, "%s", message)
         elif _called_back(severity, category, name, location, message):
