@@ -22,6 +22,7 @@ namespace ortmulti::bindings {
 namespace {
 
 using ProviderArgument = std::pair<std::string, std::map<std::string, std::string>>;
+using OnDevices = std::map<std::string, std::pair<py::str, std::map<std::string, std::string>>>;
 
 // Holds a Python buffer; freed from whichever thread is the last to need the model.
 ModelSource from_buffer(const py::object& object) {
@@ -71,8 +72,8 @@ SharedWeights make_weights(const WeightList& list, const std::shared_ptr<Prefetc
 CreationRequest make_request(const py::object& model, const py::str& made_of,
                              const std::vector<std::vector<ProviderArgument>>& sessions, const SessionOptions& options,
                              const std::string& serialize, const std::optional<SharedWeights>& weights,
-                             const py::str& save_optimized, bool one_session_on_cpu, bool preload, bool keep_going,
-                             const std::shared_ptr<Timeline>& timeline,
+                             const py::str& save_optimized, const OnDevices& on_devices, bool one_session_each,
+                             bool preload, bool keep_going, const std::shared_ptr<Timeline>& timeline,
                              const std::shared_ptr<CudaStartup::Hold>& hold) {
   CreationRequest request;
   request.model =
@@ -83,14 +84,17 @@ CreationRequest make_request(const py::object& model, const py::str& made_of,
   for (const auto& providers : sessions) {
     auto& target = request.sessions.emplace_back();
     for (const auto& [name, values] : providers) {
-      target.push_back({name, values});
+      target.push_back({name, values, {}});
     }
   }
   request.options = options;
   request.serialize = to_serialize(serialize);
   request.weights = weights;
   request.save_optimized = from_path(save_optimized);
-  request.one_session_on_cpu = one_session_on_cpu;
+  for (const auto& [device, values] : on_devices) {
+    request.on_devices[device] = {from_path(values.first), values.second};
+  }
+  request.one_session_each = one_session_each;
   request.preload = preload;
   request.keep_going = keep_going;
   request.timeline = timeline;
@@ -239,8 +243,9 @@ void register_creation(py::module_& module) {
   py::class_<CreationRequest>(module, "CreationRequest")
       .def(py::init(&make_request), py::kw_only(), py::arg("model"), py::arg("made_of") = "", py::arg("sessions"),
            py::arg("options"), py::arg("serialize") = "automatic", py::arg("weights") = py::none(),
-           py::arg("save_optimized") = "", py::arg("one_session_on_cpu") = false, py::arg("preload") = false,
-           py::arg("keep_going") = false, py::arg("timeline") = py::none(), py::arg("hold") = py::none());
+           py::arg("save_optimized") = "", py::arg("on_devices") = OnDevices{}, py::arg("one_session_each") = false,
+           py::arg("preload") = false, py::arg("keep_going") = false, py::arg("timeline") = py::none(),
+           py::arg("hold") = py::none());
   module.def("create_sessions", &create_sessions, py::arg("request"), py::arg("listener") = py::none());
   module.def("concurrent_creation_stressed", &concurrent_creation_stressed, py::arg("onnxruntime_version"));
 }

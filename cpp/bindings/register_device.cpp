@@ -28,7 +28,7 @@ void register_device(py::module_& module) {
 
   module.def("parse_device", [](const std::string& text) {
     const Device device = parse_device(text);
-    return py::make_tuple(device.is_cuda() ? "cuda" : "cpu", device.index);
+    return py::make_tuple(device.is_plugin() ? device.name : device.is_cuda() ? "cuda" : "cpu", device.index);
   });
   // Each of these may start CUDA or wait for it: seconds, in which other Python threads run.
   module.def("cuda_device_count", [] { return CudaStartup::instance().device_count(); }, py::call_guard<ReleaseGil>());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bindings/gil.hpp"
+#include "bindings/python_ep_device.hpp"
 #include "bindings/python_value.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/run_options.hpp"
@@ -55,6 +56,15 @@ std::vector<std::string> names_of(const std::vector<Named>& values) {
     names.push_back(name);
   }
   return names;
+}
+
+void add_provider(SessionOptions& options, const std::vector<PythonEpDevice>& devices,
+                  const std::map<std::string, std::string>& values) {
+  Provider provider{devices.front().device->provider, values, {}};
+  for (const PythonEpDevice& device : devices) {
+    provider.devices.push_back(device.device);
+  }
+  options.providers.push_back(std::move(provider));
 }
 
 void add_custom_op_library(SessionOptions& options, const py::str& file) {
@@ -110,6 +120,17 @@ void register_options(py::module_& module) {
              options.additions.files.push_back(file_in_memory(name, buffer, length));
            })
       .def("add_custom_op_library", &add_custom_op_library)
+      .def("add_provider", &add_provider)
+      .def("clear_providers", [](SessionOptions& options) { options.providers.clear(); })
+      .def_property_readonly("providers",
+                             [](const SessionOptions& options) {
+                               std::vector<std::string> names;
+                               names.reserve(options.providers.size());
+                               for (const Provider& provider : options.providers) {
+                                 names.push_back(provider.name);
+                               }
+                               return names;
+                             })
       .def_property_readonly("initializers",
                              [](const SessionOptions& options) { return names_of(options.additions.initializers); })
       .def_property_readonly(

@@ -13,6 +13,7 @@ from ortmulti import options as options
 from ortmulti import ort_device as ort_device
 from ortmulti import ort_value_vector as ort_value_vector
 from ortmulti import patch as patch
+from ortmulti import plugins as plugins
 from ortmulti import pool as pool
 from ortmulti import provider_options as provider_options
 from ortmulti import providers as providers
@@ -22,6 +23,9 @@ from ortmulti import timeline as timeline
 from ortmulti import values as values
 from ortmulti._core import ModelMetadata as ModelMetadata
 from ortmulti._core import NodeArg as NodeArg
+from ortmulti._core import OrtEpDevice as OrtEpDevice
+from ortmulti._core import OrtHardwareDevice as OrtHardwareDevice
+from ortmulti._core import OrtHardwareDeviceType as OrtHardwareDeviceType
 from ortmulti._core import __version__ as __version__
 from ortmulti._create.tuning import Tuning as Tuning
 from ortmulti._create.tuning import TuningWarning as TuningWarning
@@ -90,6 +94,9 @@ from ortmulti.ort_device import OrtDeviceVendorId as OrtDeviceVendorId
 from ortmulti.ort_value_vector import OrtValueVector as OrtValueVector
 from ortmulti.patch import Patch as Patch
 from ortmulti.patch import patch_onnxruntime as patch_onnxruntime
+from ortmulti.plugins import get_ep_devices as get_ep_devices
+from ortmulti.plugins import register_execution_provider_library as register_execution_provider_library
+from ortmulti.plugins import unregister_execution_provider_library as unregister_execution_provider_library
 from ortmulti.pool.configuration import Batching as Batching
 from ortmulti.pool.configuration import CudaGraph as CudaGraph
 from ortmulti.pool.configuration import Warmup as Warmup

@@ -1,6 +1,6 @@
 from asyncio import Future
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -51,6 +51,10 @@ class SessionOptions:
     def add_external_initializer(self, name: str, value: OrtValue, /) -> None: ...
     def add_file_in_memory(self, name: str, buffer: memoryview, length: int, /) -> None: ...
     def add_custom_op_library(self, path: str, /) -> None: ...
+    def add_provider(self, devices: Sequence[OrtEpDevice], options: dict[str, str], /) -> None: ...
+    def clear_providers(self) -> None: ...
+    @property
+    def providers(self) -> list[str]: ...
     @property
     def initializers(self) -> list[str]: ...
     @property
@@ -59,6 +63,58 @@ class SessionOptions:
     def files_in_memory(self) -> list[str]: ...
     @property
     def custom_op_libraries(self) -> list[tuple[str, int, int, int]]: ...
+
+class OrtHardwareDeviceType:
+    """The type of a device's hardware: ``CPU``, ``GPU`` or ``NPU``."""
+
+    CPU: ClassVar[OrtHardwareDeviceType]
+    """A processor."""
+    GPU: ClassVar[OrtHardwareDeviceType]
+    """A graphics processor."""
+    NPU: ClassVar[OrtHardwareDeviceType]
+    """A processor for neural networks."""
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+
+class OrtHardwareDevice:
+    """The hardware of an `OrtEpDevice`.
+
+    Attributes:
+        type: Its `OrtHardwareDeviceType`.
+        vendor: Its vendor's name; may be empty.
+        vendor_id: The vendor's number on the PCI bus; on the CPU ONNX Runtime's own number.
+        device_id: Its number on the PCI bus; 0 for CPUs.
+        metadata: Facts about it, by their names.
+    """
+
+    type: Final[OrtHardwareDeviceType]
+    vendor: Final[str]
+    vendor_id: Final[int]
+    device_id: Final[int]
+    metadata: Final[dict[str, str]]
+
+class OrtEpDevice:
+    """A device that an execution provider can use, from `get_ep_devices`. It is valid while its plug-in is registered.
+
+    Attributes:
+        ep_name: The provider's name, such as ``"OpenVINOExecutionProvider"``.
+        ep_vendor: Who has made the provider.
+        ep_metadata: Facts about the provider on this device, such as its ``version``.
+        ep_options: Options that the provider gets by default.
+        device: The hardware.
+    """
+
+    ep_name: Final[str]
+    ep_vendor: Final[str]
+    ep_metadata: Final[dict[str, str]]
+    ep_options: Final[dict[str, str]]
+    device: Final[OrtHardwareDevice]
+    _name: Final[str]
+    _library: Final[str]
+
+def register_plugin(name: str, path: str) -> None: ...
+def unregister_plugin(name: str) -> None: ...
+def ep_devices() -> list[OrtEpDevice]: ...
 
 class ThreadSettings:
     def __init__(self, name_prefix: str, numa_node: int | None, near_device: bool, cpus: list[int]) -> None: ...
@@ -433,7 +489,8 @@ class CreationRequest:
         serialize: str = "automatic",
         weights: SharedWeights | None = None,
         save_optimized: str = "",
-        one_session_on_cpu: bool = False,
+        on_devices: Mapping[str, tuple[str, Mapping[str, str]]] = ...,
+        one_session_each: bool = False,
         preload: bool = False,
         keep_going: bool = False,
         timeline: Timeline | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from ortmulti import _core
@@ -14,25 +14,32 @@ __all__ = ["Device", "get_devices", "parse_devices"]
 
 @dataclass(frozen=True, order=True)
 class Device:
-    """The CPU, or a GPU under CUDA's number in this process.
+    """The CPU, a GPU under CUDA's number in this process, or a device of a plug-in's provider.
 
     Attributes:
-        kind: ``"cpu"`` or ``"cuda"``.
-        index: CUDA's number; 0 for the CPU.
+        kind: ``"cpu"``, ``"cuda"``, or a plug-in's provider and type of hardware: ``"openvino:GPU"``.
+        index: CUDA's number; 0 for the CPU. For plug-ins the number among the devices of the same ``kind``.
     """
 
     kind: str
     index: int = 0
 
     def __str__(self) -> str:
-        return f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
+        if self.kind == "cuda":
+            return f"cuda:{self.index}"
+        return f"{self.kind}.{self.index}" if self.index else self.kind
+
+    @property
+    def is_plugin(self) -> bool:
+        """Whether it is a device of a plug-in's provider."""
+        return ":" in self.kind
 
 
 def _parse_one(device: object) -> Device:
     if isinstance(device, Device):
         return device
     if isinstance(device, bool) or not isinstance(device, (str, int)):
-        raise InvalidType(f"a device is 'cpu', 'cuda:N' or N, not {device!r}")
+        raise InvalidType(f"a device is 'cpu', 'cuda:N', N or 'openvino:CPU' of a plug-in, not {device!r}")
     if isinstance(device, int):
         if device < 0:
             raise InvalidArgument(f"unknown device {device}: the number of a GPU is 0 or more")
@@ -44,9 +51,10 @@ def _parse_one(device: object) -> Device:
 
 
 def get_devices() -> list[Device]:
-    """List the devices that this process can use: every GPU, then the CPU.
+    """List the devices that this process can use without plug-ins: every GPU, then the CPU.
 
-    This starts CUDA. You can give each device to `load`. ``str(device)`` is its name, such as ``"cuda:0"``.
+    `get_ep_devices` lists those of plug-ins. This starts CUDA. You can give each device to `load`. ``str(device)`` is
+    its name, such as ``"cuda:0"``.
 
     Raises:
         DeviceError: The machine has NVIDIA hardware, but its driver does not work.
@@ -59,15 +67,17 @@ def parse_devices(devices: str | int | Device | Iterable[str | int | Device]) ->
 
     Args:
         devices: ``"all"``: every GPU that this process sees, or the CPU on a machine without NVIDIA hardware.
-            Otherwise a device, or an iterable of devices: ``"cpu"``, ``"cuda"`` (the first GPU), ``"cuda:N"``, N. A
-            device may be named more than once.
+            Otherwise a device, or an iterable of devices: ``"cpu"``, ``"cuda"`` (the first GPU), ``"cuda:N"``, N, or
+            a plug-in's, such as ``"openvino:CPU"`` or ``"openvino:GPU.1"`` (docs/how-to/plugins.md). A device may be
+            named more than once.
 
     Returns:
         The devices in the order given.
 
     Raises:
         InvalidArgument: No device was given, or an unknown name.
-        DeviceError: A GPU does not exist, or its driver does not work.
+        DeviceError: A device does not exist, or a GPU's driver does not work.
+        Error: A plug-in cannot be registered, as `register_execution_provider_library`.
     """
     named = name_devices(devices)
     if named is None:
@@ -92,8 +102,13 @@ def name_devices(devices: str | int | Device | Iterable[str | int | Device]) -> 
     return parsed
 
 
-def check_devices_exist(devices: Iterable[Device]) -> None:
-    """Raise `DeviceError` for the first GPU among ``devices`` that this process does not see."""
+def check_devices_exist(devices: Collection[Device]) -> None:
+    """Raise `DeviceError` for the first of ``devices`` that this process does not see. It registers plug-ins."""
+    for device in dict.fromkeys(devices):
+        if device.is_plugin:
+            from ortmulti import plugins
+
+            plugins.find(str(device))
     cuda = [device for device in devices if device.kind == "cuda"]
     if not cuda:
         return

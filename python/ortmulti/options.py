@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Never, SupportsInt
+from typing import TYPE_CHECKING, Any, Never, SupportsInt
 
 from ortmulti import _core, errors
 from ortmulti._create import config_entries
 from ortmulti._create.model_additions import ModelAdditions
 from ortmulti._runtime import checks as _checks
 from ortmulti._runtime import startup
-from ortmulti.errors import InvalidArgument
+from ortmulti.errors import InvalidArgument, InvalidType
 
 if TYPE_CHECKING:
+    from ortmulti._core import OrtEpDevice
     from ortmulti.threads import Threads
 
 __all__ = ["ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions"]
@@ -271,6 +273,38 @@ class SessionOptions(ModelAdditions):
         if key not in entries:
             raise InvalidArgument(f"SessionOptions does not have configuration with key: {key}")
         return entries[key]
+
+    def add_provider_for_devices(self, ep_devices: Sequence[OrtEpDevice], provider_options: Mapping[str, str]) -> None:
+        """Add the execution provider of these devices, before the CPU's and those added later.
+
+        Args:
+            ep_devices: One or more devices of one provider, from `get_ep_devices`.
+            provider_options: Options of the provider, all text.
+
+        Raises:
+            InvalidArgument: There is no device, or they belong to several providers.
+            InvalidType: They are not such devices, or the options not text.
+        """
+        devices = _checks.sequence("ep_devices", ep_devices)
+        for device in devices:
+            if not isinstance(device, _core.OrtEpDevice):
+                raise InvalidType(f"ep_devices holds devices of get_ep_devices(), not {device!r}")
+        if not devices:
+            raise InvalidArgument("ep_devices is empty: give one or more devices of get_ep_devices()")
+        if len(names := list(dict.fromkeys(device.ep_name for device in devices))) > 1:
+            raise InvalidArgument(f"ep_devices are of several providers ({', '.join(names)}): add each by a call")
+        values: Any = provider_options
+        if not isinstance(values, Mapping) or not all(
+            isinstance(text, str) for pair in values.items() for text in pair
+        ):
+            raise InvalidType(f"provider_options is a dict of str, not {values!r}")
+        changed = self._core.copy()
+        changed.add_provider(devices, dict(values))
+        self._core = changed
+
+    def has_providers(self) -> bool:
+        """Return whether `add_provider_for_devices` has added a provider."""
+        return bool(self._core.providers)
 
     def add_free_dimension_override_by_name(self, name: str, size: SupportsInt) -> None:
         """Fix the open dimension ``name`` of the model's inputs to ``size``; a negative size leaves it open."""

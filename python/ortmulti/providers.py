@@ -17,7 +17,7 @@ __all__ = [
     "CUDA",
     "TENSORRT",
     "Provider",
-    "check_cuda_options",
+    "check_device_options",
     "check_usable",
     "for_device",
     "kind_of",
@@ -91,17 +91,33 @@ def normalize(
     return list(checked.items()) or [(CPU, {})]
 
 
-def check_cuda_options(options: object) -> None:
+def check_device_options(options: object, devices: Sequence[Device] | None) -> None:
     """Check the ``provider_options`` of a call that takes devices, without looking for devices.
+
+    They are the CUDA provider's, or those of the plug-in whose devices are named.
+
+    Args:
+        options: The argument.
+        devices: The named devices; None: all.
 
     Raises:
         As `provider_options.check`.
-        InvalidArgument: They have a ``device_id``.
+        InvalidArgument: They have a ``device_id``, or the devices are of several providers.
     """
     if options is None:
         return
     if not isinstance(options, Mapping):
         raise InvalidType(f"provider_options is a dict of the CUDA provider's options, not {options!r}")
+    plugins = sorted({device.kind.partition(":")[0] for device in devices or () if device.is_plugin})
+    if plugins:
+        on_gpu = ["cuda"] if any(device.kind == "cuda" for device in devices or ()) else []
+        if options and len(both := [*on_gpu, *plugins]) > 1:
+            raise InvalidArgument(
+                f"provider_options are for one provider, but the devices are of {' and '.join(both)}: leave them out, "
+                "or call once for each"
+            )
+        provider_options.check(plugins[0], options, loaded_release)
+        return
     if "device_id" in options:
         raise InvalidArgument("provider_options has a device_id: the devices argument says which devices to use")
     provider_options.check(CUDA, options, loaded_release)
@@ -127,15 +143,17 @@ def _why_unknown(name: str, available: list[str]) -> str:
 
 
 def for_device(device: Device, options: Mapping[str, Any] | None) -> list[Provider]:
-    """Return the providers of a session on ``device``.
+    """Return the providers of a session on ``device``; a plug-in's is named by its device, for the core.
 
-    ``options`` are the CUDA provider's, already checked by `check_cuda_options`.
+    ``options`` are the provider's, already checked by `check_device_options`.
 
     Raises:
         InvalidArgument: The installed ONNX Runtime has no GPU support.
     """
     if device.kind == "cpu":
         return [(CPU, {})]
+    if device.is_plugin:
+        return [(str(device), provider_options.check(str(device), options or {}, loaded_release))]
     return normalize([(CUDA, {"device_id": device.index, **(options or {})})], None)
 
 

@@ -40,8 +40,9 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
             of onnxruntime's `SessionOptions` are copied, except what they do not reveal: initializers, libraries of
             custom operators and free dimensions (docs/differences.md).
         providers: Execution providers, the preferred one first: names, or (name, options). Default: CUDA on the first
-            GPU if the installed ONNX Runtime and the machine have it, else the CPU. Nodes that a provider does not
-            support run on the CPU, as in onnxruntime.
+            GPU if the installed ONNX Runtime and the machine have it, else the CPU. With providers of
+            `SessionOptions.add_provider_for_devices`: these; a warning says that ``providers`` replace them. Nodes that
+            a provider does not support run on the CPU, as in onnxruntime.
         provider_options: Options of each provider, if ``providers`` has names only.
         tuning: Settings that `tune` found for this model, or their file. Your ``sess_options`` and the providers'
             options win. Settings for arguments of `load` are ignored.
@@ -83,6 +84,8 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
             options, provider_options = given, None
         if provider_options is None:
             first_start.begin_for_session(providers)
+        if options is not None and options.has_providers():
+            options, providers = session_arguments.choose_providers(options, providers)
         normalized = _providers.normalize(providers, provider_options)
         core, timeline = core_sessions.create_native(model, normalized, options)
         self._adopt(core, timeline, given)
@@ -219,7 +222,7 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
 
     @property
     def device(self) -> str:
-        """``"cpu"`` or ``"cuda:N"``: the device of the preferred provider."""
+        """``"cpu"``, ``"cuda:N"`` or a plug-in's, such as ``"openvino:CPU"``: the device of the preferred provider."""
         return self._core.device()
 
     @property

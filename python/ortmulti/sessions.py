@@ -45,15 +45,17 @@ def create_sessions(
             `parse_devices` takes them. A device that is named twice gets two sessions.
         sessions_per_device: Sessions on each device; default 1.
         options: Options of every session, as for `InferenceSession`. Unless ``intra_op_num_threads`` is set, CPU
-            sessions share the usable cores, and sessions on a GPU have no threads.
-        provider_options: Options of the CUDA provider, the same for every GPU, without ``device_id``.
+            sessions share the usable cores, and sessions on a GPU have no threads. Providers that
+            `SessionOptions.add_provider_for_devices` has added come before the CPU's; the device is ``"cpu"`` then.
+        provider_options: Options of the CUDA provider, the same for every GPU, without ``device_id``; or of the
+            plug-in whose devices are named.
         serialize: Which creations wait for each other: ``"none"``; ``"device"``: those on the same device; ``"all"``.
             Default: none. Those on the same GPU only with releases of ONNX Runtime for which concurrent creation on
             one GPU was not tested under stress (docs/concurrent-creation.md).
         progress: Called in this thread as ``progress(done, total, device)`` whenever a session is ready.
-        strategy: ``"shared"``: the weights are read once. The sessions of a GPU use one copy, and those on the CPU are
-            one ONNX Runtime session. ``"native"``: every session loads the model by itself. If weights cannot be
-            shared, ``"shared"`` does this too, and the timeline says why (docs/loading.md).
+        strategy: ``"shared"``: the weights are read once. The sessions of a GPU use one copy, and those on the CPU, or
+            on a plug-in's device, are one ONNX Runtime session. ``"native"``: every session loads the model by itself.
+            If weights cannot be shared, ``"shared"`` does this too, and the timeline says why (docs/loading.md).
         optimize: For sessions that share weights on GPUs. ``"auto"``: the optimized model comes from the cache, or is
             made and put there. ``"offline"``: it must be in the cache. ``"never"``: the model is loaded as it is, with
             graph optimizations off.

@@ -246,7 +246,7 @@ TEST_F(Factory, FollowersOfASessionThatWasClosedAreAnError) {
   int closed = 0;
   for (int round = 0; closed < 3 && round < 1000; ++round) {
     CreationRequest request = request_for("add", 2000);
-    request.one_session_on_cpu = true;
+    request.one_session_each = true;
     request.keep_going = round % 2 == 0;
     const auto creation = Creation::start(runtime(), request);
     try {

@@ -10,6 +10,19 @@
 namespace ortmulti::tests {
 namespace {
 
+TEST(Device, ThoseOfPluginsHaveAProviderATypeAndAnIndex) {
+  EXPECT_EQ(parse_device("OpenVINO.Auto:cpu"), Device::plugin("openvino.auto:CPU", 0));
+  EXPECT_EQ(parse_device("openvino:gpu.12"), Device::plugin("openvino:GPU", 12));
+  EXPECT_NE(parse_device("openvino:GPU"), parse_device("other:GPU"));
+  EXPECT_NE(parse_device("openvino:GPU"), parse_device("openvino:GPU.1"));
+  for (const char* name : {"openvino:CPU", "openvino:NPU.3"}) {
+    EXPECT_EQ(to_string(parse_device(name)), name);
+  }
+  for (const char* name : {"openvino:", ":CPU", "openvino:CPU.", "openvino:CPU.-1", "openvino:CPUs", "a b:CPU"}) {
+    EXPECT_THROW(static_cast<void>(parse_device(name)), Error) << name;
+  }
+}
+
 TEST(Device, IsPrintedAsItIsParsed) {
   for (const char* text : {"cpu", "cuda:0", "cuda:3", "cuda:127"}) {
     EXPECT_EQ(to_string(parse_device(text)), text);

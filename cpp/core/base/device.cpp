@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "core/base/error.hpp"
@@ -10,8 +11,53 @@
 
 namespace ortmulti {
 
+namespace {
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](char letter) { return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + 32) : letter; });
+  return lower;
+}
+
+// A number of digits alone; -1: it is none.
+int parse_number(std::string_view digits) {
+  int number = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  return error == std::errc() && end == digits.data() + digits.size() && digits.front() != '-' ? number : -1;
+}
+
+// "openvino:GPU.1": a provider, a type of hardware, and an index where that is not 0.
+std::optional<Device> parse_plugin_device(const std::string& lower) {
+  const std::size_t colon = lower.find(':');
+  if (colon == 0 || colon == std::string::npos ||
+      lower.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_.-") != colon) {
+    return std::nullopt;
+  }
+  for (const std::string_view type : {"CPU", "GPU", "NPU"}) {
+    const std::size_t end = colon + 1 + type.size();
+    if (lower.compare(colon + 1, type.size(), lower_case(type)) == 0 && (end == lower.size() || lower[end] == '.')) {
+      const int index = end == lower.size() ? 0 : parse_number(std::string_view(lower).substr(end + 1));
+      if (index >= 0) {
+        return Device::plugin(lower.substr(0, colon + 1).append(type), index);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::string to_string(const Device& device) {
-  return device.is_cuda() ? "cuda:" + std::to_string(device.index) : "cpu";
+  switch (device.kind) {
+    case Device::Kind::cpu:
+      return "cpu";
+    case Device::Kind::cuda:
+      return "cuda:" + std::to_string(device.index);
+    case Device::Kind::plugin:
+      break;
+  }
+  return device.index == 0 ? device.name : device.name + "." + std::to_string(device.index);
 }
 
 Device parse_device(std::string_view text) {
@@ -23,16 +69,14 @@ Device parse_device(std::string_view text) {
   }
   constexpr std::string_view prefix = "cuda:";
   if (text.substr(0, prefix.size()) == prefix) {
-    const std::string_view digits = text.substr(prefix.size());
-    int index = -1;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
-    if (error == std::errc() && end == digits.data() + digits.size() && index >= 0 && digits.front() != '-') {
+    if (const int index = parse_number(text.substr(prefix.size())); index >= 0) {
       return Device::cuda(index);
     }
   }
-  std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](char letter) { return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + 32) : letter; });
+  const std::string lower = lower_case(text);
+  if (const std::optional<Device> device = parse_plugin_device(lower)) {
+    return *device;
+  }
   std::string hint;
   if (lower.find(',') != std::string::npos) {
     hint = ". Several devices are a list, such as ['cuda:0', 'cuda:1']";
@@ -42,7 +86,8 @@ Device parse_device(std::string_view text) {
     hint = " (did you mean '" + lower + "'?)";
   }
   throw Error(ErrorKind::invalid_argument,
-              "unknown device '" + std::string(text) + "': expected 'all', 'cpu', 'cuda', 'cuda:N' or N" + hint);
+              "unknown device '" + std::string(text) +
+                  "': expected 'all', 'cpu', 'cuda', 'cuda:N', N or 'openvino:CPU' of a plug-in" + hint);
 }
 
 bool has_nvidia_hardware(const std::string& sysfs) {

@@ -3,28 +3,35 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace ortmulti {
 
-/// Where a session runs: the CPU, or a GPU under CUDA's number in this process.
+/// Where a session runs: the CPU, a GPU under CUDA's number in this process, or a device of a plug-in's provider.
 struct Device {
-  enum class Kind { cpu, cuda };
+  enum class Kind { cpu, cuda, plugin };
   Kind kind = Kind::cpu;
-  int index = 0;  ///< Always 0 for the CPU.
+  int index = 0;     ///< Always 0 for the CPU; of a plug-in's devices, among those of the same provider and type.
+  std::string name;  ///< Of a plug-in's device without its index: "openvino:GPU".
 
   static Device cpu() { return {}; }
-  static Device cuda(int index) { return {Kind::cuda, index}; }
+  static Device cuda(int index) { return {Kind::cuda, index, {}}; }
+  static Device plugin(std::string name, int index) { return {Kind::plugin, index, std::move(name)}; }
   bool is_cuda() const noexcept { return kind == Kind::cuda; }
+  bool is_plugin() const noexcept { return kind == Kind::plugin; }
 };
 
-inline bool operator==(const Device& a, const Device& b) { return a.kind == b.kind && a.index == b.index; }
+inline bool operator==(const Device& a, const Device& b) {
+  return a.kind == b.kind && a.index == b.index && a.name == b.name;
+}
 inline bool operator!=(const Device& a, const Device& b) { return !(a == b); }
 
-/// "cpu" or "cuda:3".
+/// "cpu", "cuda:3", "openvino:GPU" or "openvino:GPU.1".
 std::string to_string(const Device& device);
 
-/// Parses "cpu", "cuda" (the first GPU) and "cuda:3"; throws Error with ErrorKind::invalid_argument.
+/// Parses "cpu", "cuda" (the first GPU), "cuda:3", and the names of plug-ins' devices in letters of any case; throws
+/// Error with ErrorKind::invalid_argument.
 Device parse_device(std::string_view text);
 
 struct CudaDeviceInfo {

@@ -39,15 +39,19 @@ Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
       request_(std::move(request)),
       timeline_(request_.timeline ? request_.timeline : std::make_shared<Timeline>()),
       sessions_(request_.sessions.size()) {
-  for (const auto& providers : request_.sessions) {
+  for (auto& providers : request_.sessions) {
+    for (Provider& provider : providers) {
+      provider = with_devices(runtime_, std::move(provider));
+    }
+    providers.insert(providers.begin(), request_.options.providers.begin(), request_.options.providers.end());
     devices_.push_back(device_of(providers));
     turns_[to_string(devices_.back())];
     memory_checks_[to_string(devices_.back())];
   }
   turns_["all"];
-  if (request_.one_session_on_cpu && std::count(devices_.begin(), devices_.end(), Device::cpu()) > 1) {
+  if (request_.one_session_each && has_followers()) {
     if (const std::string reason = why_not_one_session(); !reason.empty()) {
-      request_.one_session_on_cpu = false;
+      request_.one_session_each = false;
       const std::int64_t now_ns = steady_now_ns();
       timeline_->add("not shared: " + reason, now_ns, now_ns);
     }
@@ -146,8 +150,17 @@ void Creation::preload(const Device& device) {
 }
 
 bool Creation::follows(std::size_t index) const {
-  const auto first = std::find(devices_.begin(), devices_.end(), Device::cpu());
-  return request_.one_session_on_cpu && !devices_[index].is_cuda() && &devices_[index] != &*first;
+  const auto place = devices_.begin() + static_cast<std::ptrdiff_t>(index);
+  return request_.one_session_each && !place->is_cuda() && std::find(devices_.begin(), place, *place) != place;
+}
+
+bool Creation::has_followers() const {
+  for (std::size_t i = 0; i < size(); ++i) {
+    if (follows(i)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 bool Creation::belongs(std::size_t index, std::size_t created) const {
@@ -180,7 +193,7 @@ SessionOptions Creation::options_for(const Device& device) const {
       options.inter_op_num_threads = 1;
     }
   } else if (options.intra_op_num_threads == 0) {
-    const auto beside = request_.one_session_on_cpu ? 1 : std::count(devices_.begin(), devices_.end(), Device::cpu());
+    const auto beside = request_.one_session_each ? 1 : std::count(devices_.begin(), devices_.end(), device);
     options.intra_op_num_threads = threads_per_session(static_cast<int>(beside));
   }
   if (options.threads) {  // as many as ONNX Runtime would make: they are there before it asks for them
@@ -253,8 +266,15 @@ std::shared_ptr<Session> Creation::create_session(std::size_t index) {
     if (index == 0 && !request_.save_optimized.empty()) {
       options.optimized_model_filepath = request_.save_optimized;
     }
-    return std::make_shared<Session>(runtime_, request_.model, options, request_.sessions[index], timeline_.get(),
-                                     weights);
+    const auto found = request_.on_devices.find(to_string(device));
+    ModelSource model = request_.model;
+    if (found != request_.on_devices.end()) {
+      for (const auto& [key, value] : found->second.config_entries) {
+        options.config_entries[key] = value;
+      }
+      model = found->second.model.empty() ? model : ModelSource::from_path(found->second.model);
+    }
+    return std::make_shared<Session>(runtime_, model, options, request_.sessions[index], timeline_.get(), weights);
   };
   if (!request_.weights) {
     if (device.is_cuda()) {

@@ -28,13 +28,21 @@ bool concurrent_creation_stressed(const std::string& onnxruntime_version);
 
 struct CreationRequest {
   ModelSource model;
-  std::vector<std::vector<Provider>> sessions;  ///< The providers of each session.
+  /// The providers of each session, after those of the options; a plug-in's by its device ("openvino:CPU").
+  std::vector<std::vector<Provider>> sessions;
   SessionOptions options;
+  /// What sessions on a device, by its name, have otherwise than the others.
+  struct OnDevice {
+    std::string model;                                  ///< A file instead of the model; empty: none.
+    std::map<std::string, std::string> config_entries;  ///< Besides those of the options.
+  };
+  std::map<std::string, OnDevice> on_devices;
   Serialize serialize = Serialize::automatic;
   std::optional<SharedWeights> weights;
   /// Where the first session saves its optimized model, whose weights it uses all the same; empty: nowhere.
   std::string save_optimized;
-  bool one_session_on_cpu = false;          ///< The sessions on the CPU are handles of one ONNX Runtime session.
+  /// The sessions on the CPU, or on a plug-in's device, are handles of one ONNX Runtime session.
+  bool one_session_each = false;
   bool preload = false;                     ///< Each GPU loads meanwhile what the model's first run needs, see Preload.
   bool keep_going = false;                  ///< One session's failure is not that of the others.
   std::shared_ptr<CudaStartup::Hold> hold;  ///< Released where the others must not wait for the first one any more.
@@ -95,8 +103,9 @@ class Creation : public std::enable_shared_from_this<Creation> {
   std::shared_ptr<Session> create_session(std::size_t index);
   /// Hands over the sessions that create(index) made, or none and why.
   void finish(std::size_t index, std::vector<std::shared_ptr<Session>> made, const std::exception_ptr& error);
-  /// Whether this session is made of another one's, which is created on the CPU.
+  /// Whether this session is a handle of another one's, which is created on the same device.
   bool follows(std::size_t index) const;
+  bool has_followers() const;
   /// Whether a session is made by create(created).
   bool belongs(std::size_t index, std::size_t created) const;
   std::shared_ptr<const WeightStore> mapped_weights();

@@ -27,6 +27,17 @@ constexpr std::size_t release_captured_graph_at = last_of_1_21 + 137;
 static_assert(release_captured_graph_at == offsetof(OrtApi, SessionReleaseCapturedGraph) / sizeof(void*));
 #endif
 
+constexpr std::size_t get_key_value_pairs_at = last_of_1_21 + 14;
+constexpr std::size_t register_library_at = last_of_1_21 + 17;
+constexpr std::size_t hardware_type_at = last_of_1_21 + 23;
+#if ORT_API_VERSION >= 22
+static_assert(get_key_value_pairs_at == offsetof(OrtApi, GetKeyValuePairs) / sizeof(void*));
+static_assert(register_library_at == offsetof(OrtApi, RegisterExecutionProviderLibrary) / sizeof(void*));
+static_assert(hardware_type_at == offsetof(OrtApi, HardwareDevice_Type) / sizeof(void*));
+static_assert(hardware_type_at + 9 == offsetof(OrtApi, EpDevice_Device) / sizeof(void*));
+#endif
+constexpr int plugins_since = 22;
+
 // The second number of a release: 31 of "1.31.1".
 int minor_of(const std::string& version) {
   const std::size_t dot = version.find('.');
@@ -37,16 +48,26 @@ int minor_of(const std::string& version) {
   return minor;
 }
 
+// Stores the function of a place of the table.
 template <typename Function>
-Function function_at(std::size_t place, int minor, const std::string& what) {
+void take(Function& function, std::size_t place) {
+  std::memcpy(static_cast<void*>(&function), reinterpret_cast<const char*>(&Ort::GetApi()) + place * sizeof(void*),
+              sizeof(function));
+}
+
+void check_release(int minor, const std::string& what) {
   const std::string& version = OnnxRuntime::get().version();
   if (minor_of(version) < minor) {
     throw Error(ErrorKind::not_implemented,
                 what + " needs ONNX Runtime 1." + std::to_string(minor) + " or newer; this is " + version);
   }
+}
+
+template <typename Function>
+Function function_at(std::size_t place, int minor, const std::string& what) {
+  check_release(minor, what);
   Function function = nullptr;
-  std::memcpy(static_cast<void*>(&function), reinterpret_cast<const char*>(&Ort::GetApi()) + place * sizeof(void*),
-              sizeof(function));
+  take(function, place);
   return function;
 }
 
@@ -65,6 +86,29 @@ MemoryInfoOfValues session_memory_info_for_inputs() {
 MemoryInfoOfValues session_memory_info_for_outputs() {
   return function_at<MemoryInfoOfValues>(memory_info_for_outputs_at, memory_info_since,
                                          "asking where outputs are written");
+}
+
+PluginApi plugin_api() {
+  check_release(plugins_since, "a plug-in of execution providers");
+  PluginApi api{};
+  take(api.pairs, get_key_value_pairs_at);
+  std::size_t place = register_library_at;
+  take(api.register_library, place++);
+  take(api.unregister_library, place++);
+  take(api.devices, place++);
+  take(api.append_provider, place);
+  place = hardware_type_at;
+  take(api.hardware_type, place++);
+  take(api.hardware_vendor_id, place++);
+  take(api.hardware_vendor, place++);
+  take(api.hardware_device_id, place++);
+  take(api.hardware_metadata, place++);
+  take(api.provider_name, place++);
+  take(api.provider_vendor, place++);
+  take(api.provider_metadata, place++);
+  take(api.provider_options, place++);
+  take(api.hardware, place);
+  return api;
 }
 
 }  // namespace ortmulti::ort_api_compat

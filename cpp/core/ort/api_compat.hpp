@@ -3,6 +3,12 @@
 #include <onnxruntime_cxx_api.h>
 
 #include <cstddef>
+#include <cstdint>
+
+// Opaque; the headers of releases before 1.22 do not have them.
+struct OrtEpDevice;
+struct OrtHardwareDevice;
+struct OrtKeyValuePairs;
 
 namespace ortmulti::ort_api_compat {
 
@@ -18,5 +24,30 @@ using MemoryInfoOfValues = OrtStatusPtr(ORT_API_CALL*)(const OrtSession* session
 bool have_memory_info_of_values();
 MemoryInfoOfValues session_memory_info_for_inputs();   ///< 1.23
 MemoryInfoOfValues session_memory_info_for_outputs();  ///< 1.23
+
+/// The functions for plug-ins of execution providers and their devices.
+struct PluginApi {
+  OrtStatusPtr(ORT_API_CALL* register_library)(OrtEnv* environment, const char* name, const char* path);
+  OrtStatusPtr(ORT_API_CALL* unregister_library)(OrtEnv* environment, const char* name);
+  OrtStatusPtr(ORT_API_CALL* devices)(const OrtEnv* environment, const OrtEpDevice* const** devices,
+                                      std::size_t* count);
+  OrtStatusPtr(ORT_API_CALL* append_provider)(OrtSessionOptions* options, OrtEnv* environment,
+                                              const OrtEpDevice* const* devices, std::size_t device_count,
+                                              const char* const* option_keys, const char* const* option_values,
+                                              std::size_t option_count);
+  void(ORT_API_CALL* pairs)(const OrtKeyValuePairs* pairs, const char* const** keys, const char* const** values,
+                            std::size_t* count);
+  int(ORT_API_CALL* hardware_type)(const OrtHardwareDevice* hardware);  // an enumeration there
+  std::uint32_t(ORT_API_CALL* hardware_vendor_id)(const OrtHardwareDevice* hardware);
+  const char*(ORT_API_CALL* hardware_vendor)(const OrtHardwareDevice* hardware);
+  std::uint32_t(ORT_API_CALL* hardware_device_id)(const OrtHardwareDevice* hardware);
+  const OrtKeyValuePairs*(ORT_API_CALL* hardware_metadata)(const OrtHardwareDevice* hardware);
+  const char*(ORT_API_CALL* provider_name)(const OrtEpDevice* device);
+  const char*(ORT_API_CALL* provider_vendor)(const OrtEpDevice* device);
+  const OrtKeyValuePairs*(ORT_API_CALL* provider_metadata)(const OrtEpDevice* device);
+  const OrtKeyValuePairs*(ORT_API_CALL* provider_options)(const OrtEpDevice* device);
+  const OrtHardwareDevice*(ORT_API_CALL* hardware)(const OrtEpDevice* device);
+};
+PluginApi plugin_api();  ///< 1.22
 
 }  // namespace ortmulti::ort_api_compat

@@ -49,6 +49,10 @@ class ProviderOptions {
 
 void append(Ort::SessionOptions& target, const Provider& provider) {
   const OrtApi& api = Ort::GetApi();
+  if (!provider.devices.empty()) {
+    append_for_devices(target, provider);
+    return;
+  }
   if (provider.name == "CPUExecutionProvider") {
     return;  // ONNX Runtime always appends it last.
   }

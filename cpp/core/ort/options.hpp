@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/ort/plugins.hpp"
 #include "core/ort/thread_group.hpp"
 
 namespace ortmulti {
@@ -63,6 +64,13 @@ struct ModelAdditions {
   void add_to(Ort::SessionOptions& options) const;
 };
 
+/// One execution provider and its options, as onnxruntime names them.
+struct Provider {
+  std::string name;  ///< "CUDAExecutionProvider"
+  std::map<std::string, std::string> options;
+  EpDevices devices = {};  ///< Where it runs, if it is a plug-in's; see plugins.hpp.
+};
+
 /// onnxruntime's SessionOptions as values; they become ONNX Runtime's object once for each session.
 struct SessionOptions {
   int intra_op_num_threads = 0;  ///< 0: by the machine and the number of sessions side by side, see cpu_affinity.hpp.
@@ -84,6 +92,7 @@ struct SessionOptions {
   std::vector<std::pair<std::string, std::int64_t>> free_dimensions_by_name;
   std::vector<std::pair<std::string, std::int64_t>> free_dimensions_by_denotation;
   ModelAdditions additions;
+  std::vector<Provider> providers;  ///< Before those that a session is created with.
 };
 
 /// Whether a config entry, one of ONNX Runtime's that are off unless "1", is on.
@@ -91,12 +100,6 @@ bool is_on(const SessionOptions& options, const std::string& config_entry);
 
 /// The threads that the session's pools have besides the calling one; 0 where ONNX Runtime is to find their number.
 int pool_threads(const SessionOptions& options);
-
-/// One execution provider and its options, as onnxruntime names them.
-struct Provider {
-  std::string name;  ///< "CUDAExecutionProvider"
-  std::map<std::string, std::string> options;
-};
 
 /// Makes ONNX Runtime's object, the providers appended in their order.
 Ort::SessionOptions to_onnxruntime(const SessionOptions& options, const std::vector<Provider>& providers);

@@ -112,6 +112,9 @@ std::string ModelSource::describe() const {
 
 Device device_of(const std::vector<Provider>& providers) {
   for (const Provider& provider : providers) {
+    if (!provider.devices.empty()) {
+      return provider.devices.front()->device;
+    }
     if (provider.name == "CUDAExecutionProvider" || provider.name == "TensorrtExecutionProvider") {
       const auto id = provider.options.find("device_id");
       return id == provider.options.end() ? Device::cuda(0) : parse_device("cuda:" + id->second);
@@ -127,6 +130,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   description->device = device_of(providers);
   description->options = options;
   description->options.additions = {};
+  description->options.providers = {};
   description->providers = std::move(providers);
   description->generation = fork_generation();
   const Device& device = description->device;
@@ -139,6 +143,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   const std::string context = "creating a session of " + description->model + " on " + name;
   const auto advise = [&](const std::string& text) { return advice_on_model(model, text, runtime.version()); };
   auto opened = std::make_shared<Opened>();
+  opened->plugins = use_plugins(description->providers);
   opened->additions = std::make_shared<const ModelAdditions>(options.additions);
   Ort::SessionOptions ort_options{nullptr};
   std::shared_ptr<ThreadGroup> threads;
@@ -272,8 +277,8 @@ void Session::check_complete(const std::vector<const char*>& fed) const {
 bool Session::inherited() const noexcept { return description_->generation != fork_generation(); }
 
 bool Session::survives_fork() const noexcept {
-  // A pool's threads do not exist in the child, and a CUDA context cannot be used there.
-  return !device().is_cuda() && options().use_per_session_threads && options().intra_op_num_threads == 1 &&
+  // A pool's threads do not exist in the child, and a CUDA context cannot be used there. A plug-in may have threads.
+  return device() == Device::cpu() && options().use_per_session_threads && options().intra_op_num_threads == 1 &&
          (options().execution_mode == ORT_SEQUENTIAL || options().inter_op_num_threads == 1);
 }
 

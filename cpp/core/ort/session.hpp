@@ -145,6 +145,7 @@ class Session {
     std::shared_ptr<const void> model_bytes;
     std::shared_ptr<const ModelAdditions> additions;
     std::shared_ptr<const WeightStore> weights;
+    std::vector<std::shared_ptr<const void>> plugins;
     std::unique_ptr<const CudaStream> compute_stream;
     std::shared_ptr<const ThreadGroup> threads;
     Ort::RunOptions run_options{nullptr};  // of runs that come without any
@@ -174,7 +175,7 @@ class Session {
   AsyncRuns async_runs_;
 };
 
-/// The device on which these providers run: that of the first one that names a GPU, else the CPU.
+/// The device on which these providers run: that of the first one that names a GPU or a plug-in's device, else the CPU.
 Device device_of(const std::vector<Provider>& providers);
 
 /// Sessions that are to be closed before the CUDA driver shuts down, whoever still holds them.

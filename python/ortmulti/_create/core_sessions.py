@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ortmulti import _core
 from ortmulti import providers as _providers
@@ -24,7 +24,8 @@ def create(
     weights: _core.SharedWeights | None = None,
     made_of: str = "",
     save_optimized: str = "",
-    one_session_on_cpu: bool = False,
+    on_devices: Mapping[str, tuple[str, Mapping[str, str]]] | None = None,
+    one_session_each: bool = False,
     preload: bool = False,
     keep_going: bool = False,
     timeline: Timeline | None = None,
@@ -40,7 +41,9 @@ def create(
         weights: Weights that the sessions share.
         made_of: The file from which a model in memory was made, for messages.
         save_optimized: Path for the first session's optimized model.
-        one_session_on_cpu: Whether sessions on the CPU are handles of one ONNX Runtime session.
+        on_devices: For sessions on these devices another model file, unless it is empty, and further config entries.
+        one_session_each: Whether the sessions on the CPU are handles of one ONNX Runtime session. So are those on each
+            device of a plug-in.
         preload: Whether GPUs meanwhile load kernels for the model's first run.
         keep_going: Whether the other sessions are created when one fails.
         timeline: Receives the spans; default: a new one.
@@ -59,7 +62,8 @@ def create(
                 weights=weights,
                 made_of=made_of,
                 save_optimized=save_optimized,
-                one_session_on_cpu=one_session_on_cpu,
+                on_devices=on_devices or {},
+                one_session_each=one_session_each,
                 preload=preload,
                 keep_going=keep_going,
                 timeline=None if timeline is None else timeline._core,

@@ -169,7 +169,7 @@ class Creation:
         if not shared:
             self._create_native()
         elif not on_gpu:
-            self._create_native(one_session_on_cpu=True)
+            self._create_native(one_session_each=True)
         elif reason := self._why_not_shared():
             self._create_native(reason)
         elif request.optimize == "never" or level == GraphOptimizationLevel.ORT_DISABLE_ALL:

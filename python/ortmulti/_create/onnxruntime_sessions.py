@@ -18,7 +18,7 @@ from ortmulti._create.request import Model
 from ortmulti._create.session_observer import observer
 from ortmulti._runtime import checks
 from ortmulti._runtime.onnxruntime_package import import_onnxruntime
-from ortmulti.devices import Device, parse_devices
+from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import DeviceError, InvalidArgument
 from ortmulti.options import SessionOptions
 
@@ -80,8 +80,11 @@ def session_specs(
     sessions_per_device = checks.integer("sessions_per_device", sessions_per_device, minimum=1)
     core = (options or SessionOptions())._core
     check_additions(core)
-    _providers.check_cuda_options(provider_options)
     checked = checks.model(model)
+    named = name_devices(devices)
+    _providers.check_device_options(provider_options, named)
+    if any(device.is_plugin for device in named or ()):
+        raise errors.NotImplemented("onnxruntime's sessions are not created on plug-ins' devices: use backend='core'")
     targets = parse_devices(devices)
     if provider_options and not any(device.kind == "cuda" for device in targets):
         raise InvalidArgument("provider_options are for the CUDA provider, but no device is a GPU: leave them out")
@@ -117,6 +120,8 @@ def check_additions(options: _core.SessionOptions) -> None:
     if options.custom_op_libraries:
         # It keeps the one table of functions of the ONNX Runtime that has registered it last; here there are two.
         methods = ", ".join([*filter(None, [methods]), "register_custom_ops_library"])
+    if options.providers:
+        methods = ", ".join([*filter(None, [methods]), "add_provider_for_devices"])
     if methods:
         raise errors.NotImplemented(f"onnxruntime's sessions do not take additions to the options by {methods}")
 

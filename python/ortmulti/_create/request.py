@@ -34,7 +34,7 @@ class CreationRequest:
         devices: As `parse_devices` takes them.
         sessions_per_device: 1 or more; default 1.
         options: Options of every session; onnxruntime's own are converted.
-        provider_options: Options of the CUDA provider.
+        provider_options: Options of the CUDA provider, or of the devices' plug-in.
         serialize: Which creations wait for each other.
         strategy: "native": each session loads the model by itself.
         optimize: Whether to optimize the model before.
@@ -69,11 +69,16 @@ class CreationRequest:
             from ortmulti._create.foreign_options import to_session_options
 
             object.__setattr__(self, "options", to_session_options(self.options))
-            core_options(self.options)
+            added = core_options(self.options).providers
+            if added and named is not None and any(device.kind != "cpu" for device in named):
+                raise InvalidArgument(
+                    f"the session options have the provider {added[0]} (add_provider_for_devices), but devices names "
+                    f"{', '.join(map(str, named))}: use one of the two"
+                )
         if self.provider_options is not None:
             from ortmulti import providers
 
-            providers.check_cuda_options(self.provider_options)
+            providers.check_device_options(self.provider_options, named)
             self.check_provider_options(named)
 
     @property
@@ -85,7 +90,7 @@ class CreationRequest:
         """Raise if the request has provider options, but no device can use them. ``devices`` is None if not known
         yet.
         """
-        if self.provider_options and devices is not None and not any(device.kind == "cuda" for device in devices):
+        if self.provider_options and devices is not None and all(device.kind == "cpu" for device in devices):
             raise InvalidArgument("provider_options are for the CUDA provider, but no device is a GPU: leave them out")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,8 +12,9 @@ from ortmulti import _core, errors
 from ortmulti._create.request import core_options
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.options import SessionOptions
+from ortmulti.provider_options import CPU
 
-__all__ = ["apply", "in_effect"]
+__all__ = ["apply", "choose_providers", "in_effect"]
 
 _DISABLED = "optimization.disable_specified_optimizers"
 
@@ -56,6 +58,25 @@ def apply(options: SessionOptions | None, arguments: Mapping[str, Any]) -> Sessi
     given = [name for name in result._core.config_entries.get(_DISABLED, "").split(";") if name]
     result.add_session_config_entry(_DISABLED, ";".join(dict.fromkeys([*given, *names])))
     return result
+
+
+def choose_providers(options: SessionOptions, providers: Any) -> tuple[SessionOptions, Any]:
+    """Return options and providers of a session, where the options have providers of their own: these are for sessions
+    without the argument.
+
+    Warns:
+        UserWarning: The argument replaces them.
+    """
+    if not providers:
+        return options, [CPU]
+    warnings.warn(
+        f"the session options have the provider {options._core.providers[0]} (add_provider_for_devices): it is not "
+        "used, because the session is created with providers",
+        stacklevel=3,
+    )
+    result = _copy(options)
+    result._core.clear_providers()
+    return result, providers
 
 
 def in_effect(options: SessionOptions | None, session: _core.Session) -> SessionOptions:

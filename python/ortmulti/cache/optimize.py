@@ -12,7 +12,7 @@ from ortmulti import providers as _providers
 from ortmulti._create import core_sessions
 from ortmulti._create.foreign_options import to_session_options
 from ortmulti._runtime import checks, startup
-from ortmulti.devices import Device, parse_devices
+from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import Error, InvalidArgument, NotOptimizable
 from ortmulti.options import SessionOptions
 
@@ -87,8 +87,9 @@ def optimize(
     start = time.monotonic()
     checked = checks.model(model)
     options = to_session_options(options)
-    _providers.check_cuda_options(provider_options)
-    target = parse_devices("all" if device is None else device)[0]
+    given: str | int | Device = "all" if device is None else device
+    _providers.check_device_options(provider_options, name_devices(given))
+    target = parse_devices(given)[0]
     if provider_options and target.kind == "cpu":
         raise InvalidArgument("provider_options are for the CUDA provider, but the device is the CPU: leave them out")
     providers = _providers.for_device(target, provider_options)

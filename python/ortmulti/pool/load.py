@@ -88,7 +88,8 @@ def load(
             `parse_devices` takes them.
         sessions_per_device: Sessions on each device; default 1.
         options: Options of every session, as for `create_sessions`.
-        provider_options: Options of the CUDA provider, the same for every GPU, without ``device_id``.
+        provider_options: Options of the CUDA provider, the same for every GPU, without ``device_id``; or of the
+            plug-in whose devices are named.
         strategy: ``"shared"`` or ``"native"``, as for `create_sessions`.
         optimize: ``"auto"``, ``"offline"`` or ``"never"``, as for `create_sessions`.
         serialize: Which creations wait for each other, as for `create_sessions`.
@@ -165,6 +166,11 @@ def load(
         optimize,
         loader,
     )
+    if backend == "core" and request.options is not None and request.options.has_providers():
+        raise InvalidArgument(
+            "the session options have a provider (add_provider_for_devices), and load takes the device by its name: "
+            "devices='openvino:CPU', for example"
+        )
     if plain:
         from ortmulti._runtime import prewarm, startup
 

@@ -269,7 +269,8 @@ class Members:
 
     def _under_way(self, chosen: int) -> int:
         sessions = max(1, len(self._members), len(self._targets or ()))
-        return sessions * (1 if set(self._targets or ()) == {"cpu"} else self._in_flight or chosen)
+        on_gpu = not self._targets or any(target.startswith("cuda:") for target in self._targets)
+        return sessions * (self._in_flight or chosen if on_gpu else 1)
 
     # Readiness.
 

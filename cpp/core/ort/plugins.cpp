@@ -1,0 +1,251 @@
+#include "core/ort/plugins.hpp"
+
+#include <array>
+#include <atomic>
+#include <iterator>
+#include <mutex>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "core/base/error.hpp"
+#include "core/base/fork.hpp"
+#include "core/ort/api_compat.hpp"
+#include "core/ort/library.hpp"
+#include "core/ort/options.hpp"
+
+namespace ortmulti {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<const Plugin>> plugins;           // by their names
+  std::map<const OrtEpDevice*, std::shared_ptr<const Plugin>> plugin_of;  // of their devices
+};
+
+Registry& registry() { return process_singleton<Registry>(); }
+
+// The process, by fork_generation(), in which a plug-in was first registered; -1: in none.
+std::atomic<int> registered_in{-1};
+
+int this_process() { return static_cast<int>(fork_generation()); }
+
+void check_process() {
+  if (const int process = registered_in.load(); process >= 0 && process != this_process()) {
+    throw Error(ErrorKind::forked,
+                "plug-ins of execution providers were registered before this process was forked, and their threads "
+                "stayed with the parent: register them after the fork, or start workers with multiprocessing's "
+                "'spawn'");
+  }
+}
+
+std::vector<const OrtEpDevice*> handles(OnnxRuntime& runtime, const ort_api_compat::PluginApi& api) {
+  const OrtEpDevice* const* devices = nullptr;
+  std::size_t count = 0;
+  Ort::ThrowOnError(api.devices(runtime.env(), &devices, &count));
+  return {devices, devices + count};
+}
+
+std::string text(const char* pointer) { return pointer == nullptr ? "" : pointer; }
+
+EpDevice::Pairs pairs(const ort_api_compat::PluginApi& api, const OrtKeyValuePairs* given) {
+  const char* const* keys = nullptr;
+  const char* const* values = nullptr;
+  std::size_t count = 0;
+  if (given != nullptr) {
+    api.pairs(given, &keys, &values, &count);
+  }
+  EpDevice::Pairs found;
+  for (std::size_t i = 0; i < count; ++i) {
+    found.emplace(text(keys[i]), text(values[i]));
+  }
+  return found;
+}
+
+EpDevice describe(const ort_api_compat::PluginApi& api, const OrtEpDevice* handle) {
+  const OrtHardwareDevice* hardware = api.hardware(handle);
+  EpDevice found;
+  found.handle = handle;
+  found.provider = text(api.provider_name(handle));
+  found.provider_vendor = text(api.provider_vendor(handle));
+  found.provider_metadata = pairs(api, api.provider_metadata(handle));
+  found.provider_options = pairs(api, api.provider_options(handle));
+  found.hardware_type = api.hardware_type(hardware);
+  found.hardware_vendor = text(api.hardware_vendor(hardware));
+  found.hardware_vendor_id = api.hardware_vendor_id(hardware);
+  found.hardware_device_id = api.hardware_device_id(hardware);
+  found.hardware_metadata = pairs(api, api.hardware_metadata(hardware));
+  return found;
+}
+
+// "openvino:GPU" of "OpenVINOExecutionProvider", "openvino.auto:GPU" of "OpenVINOExecutionProvider.AUTO".
+std::string name_of(const EpDevice& device) {
+  std::string provider = device.provider;
+  constexpr std::string_view suffix = "ExecutionProvider";
+  if (const std::size_t at = provider.find(suffix); at != std::string::npos && at > 0) {
+    provider.erase(at, suffix.size());
+  }
+  constexpr std::array<const char*, 3> types = {"CPU", "GPU", "NPU"};
+  const auto type = static_cast<std::size_t>(device.hardware_type);
+  return parse_device(provider + ":" + (type < types.size() ? types[type] : "CPU")).name;
+}
+
+// With the registry's lock.
+EpDevices find_devices(OnnxRuntime& runtime, const Registry& registered) {
+  const ort_api_compat::PluginApi api = ort_api_compat::plugin_api();
+  EpDevices found;
+  std::map<std::string, int> counts;
+  for (const OrtEpDevice* handle : handles(runtime, api)) {
+    EpDevice device = describe(api, handle);
+    if (const auto plugin = registered.plugin_of.find(handle); plugin != registered.plugin_of.end()) {
+      device.plugin = plugin->second;
+      const std::string name = name_of(device);
+      device.device = Device::plugin(name, counts[name]++);
+    }
+    found.push_back(std::make_shared<const EpDevice>(std::move(device)));
+  }
+  return found;
+}
+
+std::string names_of(const std::map<std::string, std::shared_ptr<const Plugin>>& plugins) {
+  std::string names;
+  for (const auto& [name, plugin] : plugins) {
+    names += (names.empty() ? "'" : ", '") + name + "'";
+  }
+  return names.empty() ? "none" : names;
+}
+
+}  // namespace
+
+void register_plugin(OnnxRuntime& runtime, const std::string& name, const std::string& path) {
+  const ort_api_compat::PluginApi api = ort_api_compat::plugin_api();
+  check_process();
+  Registry& registered = registry();
+  const std::lock_guard lock(registered.mutex);
+  const std::string context = "registering the execution providers of '" + path + "' as '" + name + "'";
+  if (registered.plugins.count(name) != 0) {
+    throw Error(ErrorKind::fail, context +
+                                     ": a library is already registered under this name; unregister it before, "
+                                     "or use its devices");
+  }
+  const auto plugin = std::make_shared<const Plugin>(Plugin{name, path, std::make_shared<const char>()});
+  try {
+    const std::vector<const OrtEpDevice*> before = handles(runtime, api);
+    int nobody = -1;
+    registered_in.compare_exchange_strong(nobody, this_process());
+    Ort::ThrowOnError(api.register_library(runtime.env(), name.c_str(), path.c_str()));
+    registered.plugins.emplace(name, plugin);
+    const std::set<const OrtEpDevice*> known(before.begin(), before.end());
+    for (const OrtEpDevice* device : handles(runtime, api)) {
+      if (known.count(device) == 0) {
+        registered.plugin_of.emplace(device, plugin);
+      }
+    }
+  } catch (const Ort::Exception& exception) {
+    const bool no_plugin = std::string_view(exception.what()).find("CreateEpFactories") != std::string_view::npos;
+    throw from_onnxruntime(exception, context,
+                           no_plugin ? "The library is no plug-in of execution providers: it does not export "
+                                       "CreateEpFactories. Give the path of a plug-in, such as a package's "
+                                       "get_library_path() returns."
+                                     : "");
+  }
+}
+
+void unregister_plugin(OnnxRuntime& runtime, const std::string& name) {
+  const ort_api_compat::PluginApi api = ort_api_compat::plugin_api();
+  check_process();
+  Registry& registered = registry();
+  const std::lock_guard lock(registered.mutex);
+  const std::string context = "unregistering the execution providers of '" + name + "'";
+  const auto found = registered.plugins.find(name);
+  if (found == registered.plugins.end()) {
+    throw Error(ErrorKind::fail,
+                context + ": no library is registered under this name; registered are " + names_of(registered.plugins));
+  }
+  const std::shared_ptr<const Plugin> plugin = found->second;
+  if (const auto sessions = plugin->in_use.use_count() - 1; sessions > 0) {
+    throw Error(ErrorKind::fail, context + ": " + std::to_string(sessions) +
+                                     (sessions == 1 ? " session uses" : " sessions use") +
+                                     " its devices; close them first");
+  }
+  for (auto device = registered.plugin_of.begin(); device != registered.plugin_of.end();) {
+    device = device->second == plugin ? registered.plugin_of.erase(device) : std::next(device);
+  }
+  registered.plugins.erase(found);
+  try {
+    Ort::ThrowOnError(api.unregister_library(runtime.env(), name.c_str()));
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, context);
+  }
+}
+
+EpDevices ep_devices(OnnxRuntime& runtime) {
+  check_process();
+  Registry& registered = registry();
+  const std::lock_guard lock(registered.mutex);
+  try {
+    return find_devices(runtime, registered);
+  } catch (const Ort::Exception& exception) {
+    throw from_onnxruntime(exception, "listing the devices of execution providers");
+  }
+}
+
+Provider with_devices(OnnxRuntime& runtime, Provider provider) {
+  if (provider.name.find(':') == std::string::npos) {
+    return provider;
+  }
+  const Device wanted = parse_device(provider.name);
+  std::string known;
+  for (const auto& device : ep_devices(runtime)) {
+    if (device->device == wanted) {
+      provider.name = device->provider;
+      provider.devices = {device};
+      return provider;
+    }
+    if (device->plugin) {
+      known += (known.empty() ? "" : ", ") + to_string(device->device);
+    }
+  }
+  throw Error(ErrorKind::device, "there is no device " + to_string(wanted) + ": the registered plug-ins have " +
+                                     (known.empty() ? "none" : known));
+}
+
+std::vector<std::shared_ptr<const void>> use_plugins(const std::vector<Provider>& providers) {
+  std::vector<std::shared_ptr<const void>> used;
+  for (const Provider& provider : providers) {
+    for (const auto& device : provider.devices) {
+      if (!device->plugin) {
+        continue;
+      }
+      check_process();
+      Registry& registered = registry();
+      const std::lock_guard lock(registered.mutex);
+      const auto found = registered.plugins.find(device->plugin->name);
+      if (found == registered.plugins.end() || found->second != device->plugin) {
+        throw Error(ErrorKind::fail, "the device of " + device->provider + " belongs to the library '" +
+                                         device->plugin->name +
+                                         "', which is registered no more: register it, and take its devices from "
+                                         "get_ep_devices() again");
+      }
+      used.push_back(device->plugin->in_use);
+    }
+  }
+  return used;
+}
+
+void append_for_devices(Ort::SessionOptions& options, const Provider& provider) {
+  std::vector<const OrtEpDevice*> devices;
+  for (const auto& device : provider.devices) {
+    devices.push_back(device->handle);
+  }
+  std::vector<const char*> keys;
+  std::vector<const char*> values;
+  for (const auto& [key, value] : provider.options) {
+    keys.push_back(key.c_str());
+    values.push_back(value.c_str());
+  }
+  Ort::ThrowOnError(ort_api_compat::plugin_api().append_provider(
+      options, OnnxRuntime::get().env(), devices.data(), devices.size(), keys.data(), values.data(), keys.size()));
+}
+
+}  // namespace ortmulti

@@ -1,0 +1,211 @@
+"""Plug-ins: libraries of execution providers that are not part of ONNX Runtime, under onnxruntime's names."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from ortmulti import _core
+from ortmulti._core import OrtEpDevice
+from ortmulti._runtime import checks, startup
+from ortmulti._runtime.child_process import ChildProcess, tail
+from ortmulti._runtime.elf import ElfError, read_shared_library
+from ortmulti.errors import DeviceError, InvalidArgument, LibraryError, NoSuchFile
+
+__all__ = [
+    "get_ep_devices",
+    "register_execution_provider_library",
+    "unregister_execution_provider_library",
+]
+
+_PREFIX = "onnxruntime_ep_"
+
+# A plug-in may crash where ONNX Runtime is older than the one it was built for.
+_TRIAL = """
+import os, sys
+sys.path[:] = {path!r}
+from ortmulti import _core
+_core.open_library(sys.argv[1])
+try:
+    _core.register_plugin("trial", sys.argv[2])
+except Exception:
+    pass  # the registration raises it again
+os._exit(0)
+"""
+_TRIAL_SECONDS = 60.0
+
+_tried: set[tuple[str, ...]] = set()
+
+
+def register_execution_provider_library(registration_name: str, library_path: str | os.PathLike[str]) -> None:
+    """Load a plug-in, whose devices `get_ep_devices` lists from then on.
+
+    A new process loads the plug-in first: one that crashes there, because it was built for a newer ONNX Runtime, is an
+    error here.
+
+    Args:
+        registration_name: A free name, for `unregister_execution_provider_library`.
+        library_path: The plug-in, such as a package's ``get_library_path()`` returns. A file name alone may also lie
+            beside ONNX Runtime's library.
+
+    Raises:
+        NoSuchFile: There is no such file.
+        LibraryError: It is no library of this processor, or it crashes when it is loaded.
+        Fail: It cannot be loaded, is no plug-in, or the name is taken.
+        NotImplemented: ONNX Runtime is older than 1.22.
+        InvalidArgument, InvalidType: The name is empty, or an argument is not text.
+        ForkError: A parent process registered plug-ins before this process was forked.
+    """
+    name = checks.text("registration_name", registration_name)
+    if not name or "\0" in name:
+        raise InvalidArgument(f"registration_name is a name that is not empty and has no zero byte, not {name!r}")
+    path = checks.text("library_path", library_path)
+    startup.ensure_open()
+    found = _find(path)
+    try:
+        library = read_shared_library(Path(found))
+    except ElfError as error:
+        raise LibraryError(f"cannot register {found!r}: the file {error}; give the path of a plug-in") from error
+    if not library.is_native:
+        raise LibraryError(f"cannot register {found!r}: it is for another processor; install the plug-in for this one")
+    _try_out(found)
+    _core.register_plugin(name, found)
+
+
+def unregister_execution_provider_library(registration_name: str) -> None:
+    """Unload a plug-in. Objects of its devices cannot be used any more.
+
+    Args:
+        registration_name: The name of its registration.
+
+    Raises:
+        Fail: No plug-in has this name, or sessions use its devices: close them before.
+        InvalidType: The name is not text.
+        NotImplemented: ONNX Runtime is older than 1.22.
+        ForkError: As `register_execution_provider_library`.
+    """
+    name = checks.text("registration_name", registration_name)
+    startup.ensure_open()
+    _core.unregister_plugin(name)
+
+
+def get_ep_devices() -> list[OrtEpDevice]:
+    """List the devices of all execution providers, of plug-ins and of ONNX Runtime itself.
+
+    Each has ``ep_name``, ``ep_vendor``, ``ep_metadata`` and ``ep_options`` of its provider, and ``device``: the
+    hardware with its ``type`` (`OrtHardwareDeviceType`), ``vendor``, ``vendor_id``, ``device_id`` and ``metadata``.
+    `SessionOptions.add_provider_for_devices` takes them.
+
+    Raises:
+        NotImplemented: ONNX Runtime is older than 1.22.
+        LibraryError: No ONNX Runtime is installed.
+        ForkError: As `register_execution_provider_library`.
+    """
+    startup.ensure_open()
+    return _core.ep_devices()
+
+
+def find(device: str) -> OrtEpDevice:
+    """Return a plug-in's device by its name, such as ``"openvino:CPU"``.
+
+    If no registered plug-in has it, an installed package ``onnxruntime-ep-*`` of this provider is registered.
+
+    Raises:
+        DeviceError: There is none; the message lists the devices of plug-ins.
+        Error: As `register_execution_provider_library`.
+    """
+    if (found := _registered().get(device)) is not None:
+        return found
+    provider = device.partition(":")[0].partition(".")[0]
+    packages = [package for package in installed_packages() if _provider_part(package).startswith(provider)]
+    for package in packages:
+        register_package(package)
+    devices = _registered()
+    if (found := devices.get(device)) is not None:
+        return found
+    known = f"the plug-ins have {', '.join(sorted(devices))}" if devices else "no plug-in has a device here"
+    if packages:
+        raise DeviceError(f"there is no {device}: {known}, with {', '.join(packages)} registered")
+    raise DeviceError(
+        f"there is no {device}: {known}; install a package with the provider, such as onnxruntime-ep-{provider}, or "
+        "call register_execution_provider_library before"
+    )
+
+
+def installed_packages() -> Iterator[str]:
+    """Yield the installed packages of plug-ins, such as ``onnxruntime_ep_openvino``. None is imported."""
+    for entry in dict.fromkeys(sys.path):
+        for init in sorted(Path(entry or ".").glob(f"{_PREFIX}*/__init__.py")):
+            yield init.parent.name
+
+
+def register_package(package: str) -> None:
+    """Register the plug-in of an installed package, unless that was done before.
+
+    Raises:
+        LibraryError: The package does not have the functions of such packages, or they fail.
+        Error: As `register_execution_provider_library`.
+    """
+    try:
+        module = importlib.import_module(package)
+        path, name = module.get_library_path(), module.get_ep_name()
+    except Exception as error:  # code of others
+        raise LibraryError(
+            f"the package {package} cannot be used as a plug-in: {error!r}; install it again, or call "
+            "register_execution_provider_library with the path of its library"
+        ) from error
+    if all(device._library != path for device in get_ep_devices()):
+        register_execution_provider_library(name, path)
+
+
+def _registered() -> dict[str, OrtEpDevice]:
+    """Return the devices of registered plug-ins by their names; the first of several with the same."""
+    return {device._name: device for device in reversed(get_ep_devices()) if device._name}
+
+
+def _provider_part(package: str) -> str:
+    return package.removeprefix(_PREFIX).replace("_", "")
+
+
+def _find(path: str) -> str:
+    if Path(path).is_file():
+        return str(Path(path).absolute())
+    beside = Path(_core.onnxruntime_path()).with_name(path) if path and "/" not in path else None
+    if beside is not None and beside.is_file():
+        return str(beside)
+    also = "" if beside is None else f", nor {beside}"
+    raise NoSuchFile(f"cannot register the plug-in {path!r}: there is no such file{also}; check the path")
+
+
+def _try_out(path: str) -> None:
+    """Load the plug-in in a new process, once for each state of its file."""
+    state = Path(path).stat()
+    key = (path, str(state.st_ino), str(state.st_mtime_ns), _core.onnxruntime_path())
+    if key in _tried:
+        return
+    with tempfile.NamedTemporaryFile() as output:
+        child = ChildProcess(
+            _TRIAL.format(path=sys.path),
+            [_core.onnxruntime_path(), path],
+            flags=subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
+            output=output.file,
+        )
+        try:
+            ended = child.wait(_TRIAL_SECONDS)
+        finally:
+            child.kill_group()
+        how = child.ending() if ended else f"did not end within {_TRIAL_SECONDS:.0f} s"
+        if how != "ended with exit code 0":
+            said = [line.strip() for line in tail(Path(output.name)).splitlines() if "API version" in line]
+            reason = f": {said[0]}" if said else ""
+            raise LibraryError(
+                f"cannot register the plug-in {path!r} with ONNX Runtime {_core.onnxruntime_version()}: a process that "
+                f"loaded it {how}{reason}. It was probably built for a newer ONNX Runtime: upgrade onnxruntime, or "
+                "install an older release of the plug-in"
+            )
+    _tried.add(key)

@@ -1,0 +1,352 @@
+"""Plug-ins of execution providers: a fake one whose nodes all run on the CPU, so that its results are the CPU's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti import _core
+from tests.support import onnx_models, plugins
+from tests.support.processes import check_child, nothing_leaks, run_child
+
+MODEL = onnx_models.matmul(8)
+X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
+PROVIDER = "FakeExecutionProvider"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plugins.build(tmp_path_factory.mktemp("plugin"))
+
+
+@pytest.fixture
+def plugin(library: Path) -> Iterator[Path]:
+    with plugins.registered(library):
+        yield library
+
+
+@pytest.fixture(scope="module")
+def expected() -> np.ndarray:
+    return np.asarray(onnx_models.cpu_session(MODEL).run(None, {"x": X})[0])
+
+
+def of_plugin() -> list[ortmulti.OrtEpDevice]:
+    return [device for device in ortmulti.get_ep_devices() if device.ep_name == PROVIDER]
+
+
+# The calls of onnxruntime.
+
+
+def test_the_devices_are_onnxruntimes(library: Path) -> None:
+    code = """
+        import sys
+        module = __import__(sys.argv[2])
+        module.register_execution_provider_library("tests", sys.argv[1])
+        for device in module.get_ep_devices():
+            hardware = device.device
+            print(device.ep_name, device.ep_vendor, sorted(device.ep_metadata.items()), device.ep_options)
+            print(int(hardware.type), hardware.type.name, hardware.vendor, hardware.vendor_id, hardware.device_id)
+            print(sorted(hardware.metadata.items()))
+        module.unregister_execution_provider_library("tests")
+        print([device.ep_name for device in module.get_ep_devices()])
+    """
+    ours, theirs = (check_child(code, library, module) for module in ("ortmulti", "onnxruntime"))
+    assert ours == theirs
+    assert PROVIDER in ours
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_session_of_options_with_a_provider_runs_on_its_device(expected: np.ndarray) -> None:
+    options = ortmulti.SessionOptions()
+    assert not options.has_providers()
+    options.add_provider_for_devices(of_plugin(), {"key": "value"})
+    assert options.has_providers()
+    with ortmulti.InferenceSession(MODEL, options) as session:
+        assert session.device == "fake:CPU"
+        assert session.get_providers() == [PROVIDER, "CPUExecutionProvider"]
+        assert session.get_provider_options() == {PROVIDER: {"key": "value"}, "CPUExecutionProvider": {}}
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected)
+    with ortmulti.create_sessions(MODEL, "cpu", 2, options) as sessions:
+        assert sessions.devices == ["fake:CPU", "fake:CPU"]
+        np.testing.assert_array_equal(sessions[1].run(None, {"x": X})[0], expected)
+
+
+@pytest.mark.usefixtures("plugin")
+def test_providers_of_the_call_replace_those_of_the_options() -> None:
+    options = ortmulti.SessionOptions()
+    options.add_provider_for_devices(of_plugin(), {})
+    with pytest.warns(UserWarning, match=f"have the provider {PROVIDER}.*not used"):
+        session = ortmulti.InferenceSession(MODEL, options, providers=["CPUExecutionProvider"])
+    assert session.device == "cpu"
+    assert session.get_providers() == ["CPUExecutionProvider"]
+    assert options.has_providers()
+
+
+def test_wrong_devices_and_options_are_rejected(plugin: Path) -> None:
+    options, devices = ortmulti.SessionOptions(), ortmulti.get_ep_devices()
+    for given, values, error, message in (
+        ([], {}, ortmulti.InvalidArgument, "ep_devices is empty"),
+        (devices, {}, ortmulti.InvalidArgument, "several providers .CPUExecutionProvider, Fake"),
+        ([1], {}, ortmulti.InvalidType, "ep_devices holds devices of get_ep_devices"),
+        (devices[0], {}, ortmulti.InvalidType, "ep_devices"),
+        (devices[-1:], {"a": 1}, ortmulti.InvalidType, "provider_options is a dict of str"),
+        (devices[-1:], [], ortmulti.InvalidType, "provider_options is a dict of str"),
+    ):
+        with pytest.raises(error, match=message):
+            options.add_provider_for_devices(given, values)
+    assert not options.has_providers()
+    with pytest.raises(ortmulti.InvalidType, match="registration_name is a str"):
+        ortmulti.register_execution_provider_library(1, str(plugin))
+    with pytest.raises(ortmulti.InvalidType, match="registration_name is a str"):
+        ortmulti.unregister_execution_provider_library(1)
+    with pytest.raises(ortmulti.InvalidArgument, match="registration_name"):
+        ortmulti.register_execution_provider_library("", str(plugin))
+
+
+@pytest.mark.usefixtures("plugin")
+def test_options_with_a_provider_do_not_go_with_other_devices_and_backends() -> None:
+    options = ortmulti.SessionOptions()
+    options.add_provider_for_devices(of_plugin(), {})
+    with pytest.raises(ortmulti.InvalidArgument, match=f"have the provider {PROVIDER}.*names fake:CPU"):
+        ortmulti.create_sessions(MODEL, "fake:CPU", options=options)
+    with pytest.raises(ortmulti.InvalidArgument, match="load takes the device by its name"):
+        ortmulti.load(MODEL, "cpu", options=options)
+    with pytest.raises(ortmulti.NotImplemented, match="add_provider_for_devices"):
+        ortmulti.load(MODEL, "cpu", options=options, backend="threads")
+
+
+# Faults.
+
+
+def test_what_cannot_be_registered_is_one_clear_error(library: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.so"
+    text.write_text("no library")
+    no_plugin = tmp_path / "custom.so"
+    no_plugin.write_bytes(Path(_core.__file__).read_bytes())
+    other = bytearray(library.read_bytes())
+    other[18:20] = b"\xf3\x00"  # of its ELF header: RISC-V
+    foreign = tmp_path / "foreign.so"
+    foreign.write_bytes(other)
+    before = len(ortmulti.get_ep_devices())
+    for path, error, message in (
+        ("/nowhere.so", ortmulti.NoSuchFile, "'/nowhere.so': there is no such file; check the path"),
+        ("nowhere.so", ortmulti.NoSuchFile, "'nowhere.so': there is no such file, nor .*capi/nowhere.so"),
+        (text, ortmulti.LibraryError, "text.so.*not an ELF file; give the path of a plug-in"),
+        (foreign, ortmulti.LibraryError, "foreign.so.*another processor; install"),
+        (no_plugin, ortmulti.Fail, "custom.so' as 'tests'.*no plug-in.*CreateEpFactories"),
+    ):
+        with pytest.raises(error, match=re.compile(message, re.DOTALL)):
+            ortmulti.register_execution_provider_library("tests", path)
+    assert len(ortmulti.get_ep_devices()) == before
+    with plugins.registered(library):
+        assert len(ortmulti.get_ep_devices()) == before + 1
+
+
+def test_a_plugin_for_a_newer_onnxruntime_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    library = plugins.build(tmp_path, API=999)
+    with pytest.raises(ortmulti.LibraryError) as caught:
+        ortmulti.register_execution_provider_library("tests", library)
+    message = str(caught.value)
+    assert str(library) in message
+    assert f"ONNX Runtime {ortmulti.get_version_string()}" in message
+    assert "SIGSEGV" in message
+    assert "API version [999]" in message
+    assert "upgrade onnxruntime" in message
+
+
+def test_a_name_is_registered_once(plugin: Path) -> None:
+    with pytest.raises(ortmulti.Fail, match=r"as 'tests': a library is already registered under this name; unregister"):
+        ortmulti.register_execution_provider_library("tests", plugin)
+    assert len(of_plugin()) == 1
+
+
+@pytest.mark.usefixtures("plugin")
+def test_an_unknown_name_cannot_be_unregistered() -> None:
+    with pytest.raises(
+        ortmulti.Fail, match="'nobody': no library is registered under this name; registered are 'tests'"
+    ):
+        ortmulti.unregister_execution_provider_library("nobody")
+
+
+def test_a_plugin_stays_while_sessions_use_it(library: Path, expected: np.ndarray) -> None:
+    ortmulti.register_execution_provider_library("tests", library)
+    sessions = ortmulti.create_sessions(MODEL, ["fake:CPU", "fake:CPU"], strategy="native")
+    with pytest.raises(ortmulti.Fail, match="2 sessions use its devices; close them first"):
+        ortmulti.unregister_execution_provider_library("tests")
+    sessions[0].close()
+    with pytest.raises(ortmulti.Fail, match="1 session uses its devices"):
+        ortmulti.unregister_execution_provider_library("tests")
+    np.testing.assert_array_equal(sessions[1].run(None, {"x": X})[0], expected)
+    sessions.close()
+    ortmulti.unregister_execution_provider_library("tests")
+
+
+def test_devices_of_an_unregistered_plugin_cannot_be_used(library: Path, expected: np.ndarray) -> None:
+    options = ortmulti.SessionOptions()
+    with plugins.registered(library):
+        options.add_provider_for_devices(of_plugin(), {})
+    message = f"the device of {PROVIDER} belongs to the library 'tests', which is registered no more: register it"
+    with pytest.raises(ortmulti.Fail, match=message):
+        ortmulti.InferenceSession(MODEL, options)
+    with plugins.registered(library):  # the same name, and maybe the same address, but not the same devices
+        with pytest.raises(ortmulti.Fail, match=message):
+            ortmulti.InferenceSession(MODEL, options)
+        with ortmulti.create_sessions(MODEL, "fake:CPU") as sessions:
+            np.testing.assert_array_equal(sessions[0].run(None, {"x": X})[0], expected)
+
+
+def test_nothing_leaks(library: Path) -> None:
+    def use() -> None:
+        with plugins.registered(library), ortmulti.create_sessions(MODEL, ["fake:CPU", "cpu"]) as sessions:
+            sessions[0].run(None, {"x": X})
+
+    use()
+    with nothing_leaks():
+        for _ in range(5):
+            use()
+
+
+def test_the_process_ends_with_sessions_open(library: Path) -> None:
+    check_child(
+        """
+        import sys, numpy as np, ortmulti
+        ortmulti.register_execution_provider_library("tests", sys.argv[1])
+        model = bytes.fromhex(sys.argv[2])
+        session = ortmulti.create_sessions(model, "fake:CPU")[0]
+        pool = ortmulti.load(model, ["fake:CPU", "cpu"], 2)
+        x = np.ones((1, 8), np.float32)
+        futures = [pool.submit(None, {"x": x}) for _ in range(50)]
+        session.run_async(None, {"x": x}, lambda *_: None, None)
+        """,
+        library,
+        MODEL.hex(),
+    )
+
+
+def test_a_forked_child_gets_an_error_and_ends(library: Path) -> None:
+    printed = check_child(
+        """
+        import os, sys, numpy as np, ortmulti
+        ortmulti.register_execution_provider_library("tests", sys.argv[1])
+        model, x = bytes.fromhex(sys.argv[2]), np.ones((1, 8), np.float32)
+        session = ortmulti.create_sessions(model, "fake:CPU")[0]
+        child = os.fork()
+        if child == 0:
+            for call in (
+                lambda: session.run(None, {"x": x}),
+                ortmulti.get_ep_devices,
+                lambda: ortmulti.create_sessions(model, "fake:CPU"),
+                lambda: ortmulti.register_execution_provider_library("more", sys.argv[1]),
+                lambda: ortmulti.unregister_execution_provider_library("tests"),
+            ):
+                try:
+                    call()
+                except ortmulti.ForkError as error:
+                    print("before this process was forked" in str(error))
+            print(ortmulti.create_sessions(model, "cpu")[0].run(None, {"x": x})[0].shape)
+            sys.exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), session.run(None, {"x": x})[0].shape)
+        """,
+        library,
+        MODEL.hex(),
+    )
+    assert printed.splitlines() == [*["True"] * 5, "(1, 8)", "0 (1, 8)"]
+
+
+# Devices by name.
+
+
+def test_devices_are_named_by_provider_and_type(tmp_path: Path, expected: np.ndarray) -> None:
+    library = plugins.build(tmp_path, DEVICES=2, PROVIDER="My_OwnExecutionProvider.SPECIAL")
+    with plugins.registered(library):
+        devices = ["my_own.special:CPU", "My_Own.SPECIAL:cpu.1", "my_own.special:CPU.0", "cpu"]
+        with ortmulti.create_sessions(MODEL, devices, provider_options={"key": 1}) as sessions:
+            first, second = "my_own.special:CPU", "my_own.special:CPU.1"
+            assert sessions.devices == [first, second, first, "cpu"]
+            assert sessions[0].get_provider_options()["My_OwnExecutionProvider.SPECIAL"] == {"key": "1"}
+            for session in sessions:
+                np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected)
+        with pytest.raises(ortmulti.DeviceError, match=f"no my_own.special:CPU.2: the plug-ins have {first}, {second}"):
+            ortmulti.create_sessions(MODEL, "my_own.special:CPU.2")
+        with pytest.raises(ortmulti.DeviceError, match=r"there is no my_own\.special:NPU"):
+            ortmulti.load(MODEL, ["cpu", "my_own.special:NPU"])
+    with pytest.raises(ortmulti.DeviceError, match=r"no plug-in has a device here; install .*onnxruntime-ep-my_own"):
+        ortmulti.parse_devices(first)
+
+
+@pytest.mark.parametrize("name", ["fake:", ":CPU", "fake:TPU", "fake:CPU.", "fake:CPU.x", "fake:CPUs", "fa ke:CPU"])
+def test_other_names_are_unknown_devices(name: str) -> None:
+    with pytest.raises(ortmulti.InvalidArgument, match=f"unknown device '{name}'.*'openvino:CPU' of a plug-in"):
+        ortmulti.parse_devices(name)
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_pool_has_them_beside_the_cpu(expected: np.ndarray) -> None:
+    with ortmulti.load(MODEL, ["fake:CPU", "cpu"], 2, warmup=True) as pool:
+        assert pool.devices == ["fake:CPU", "fake:CPU", "cpu", "cpu"]
+        for device in ("fake:CPU", "cpu"):
+            np.testing.assert_array_equal(pool.submit(None, {"x": X}, device=device).result()[0], expected)
+        assert {stats.device: (stats.sessions, stats.done) for stats in pool.stats().devices} == {
+            "fake:CPU": (2, 1),
+            "cpu": (2, 1),
+        }
+        assert 'device="fake:CPU"' in pool.stats().prometheus()
+        assert pool.wait_ready(devices="FAKE:cpu") == ["fake:CPU"]
+        pool.remove_devices("fake:CPU")
+        assert pool.devices == ["cpu", "cpu"]
+        pool.add_devices("fake:CPU")
+        np.testing.assert_array_equal(pool.submit(None, {"x": X}, device="fake:CPU").result()[0], expected)
+        assert "fake:CPU" in {span.device for span in pool.timeline.spans}
+
+
+@pytest.mark.usefixtures("plugin")
+def test_sessions_of_a_device_are_one_unless_native() -> None:
+    def created(**arguments: Any) -> int:
+        with ortmulti.create_sessions(MODEL, ["fake:CPU"] * 3 + ["cpu"] * 2, **arguments) as sessions:
+            return sum(span.name == "create session" for span in sessions.timeline.spans)
+
+    assert created() == 2
+    assert created(strategy="native") == 5
+
+
+def test_options_of_one_provider_at_a_time() -> None:
+    with pytest.raises(ortmulti.InvalidArgument, match="the devices are of cuda and fake: leave them out, or call"):
+        ortmulti.create_sessions(MODEL, ["cuda:0", "fake:CPU"], provider_options={"key": "value"})
+
+
+@pytest.mark.parametrize("backend", ["threads", "processes"])
+def test_backends_of_onnxruntime_do_not_take_them(backend: Any) -> None:
+    with pytest.raises(ortmulti.NotImplemented, match="plug-ins' devices: use backend='core'"):
+        ortmulti.load(MODEL, "fake:CPU", backend=backend)
+
+
+def test_an_installed_package_is_registered_by_its_devices_name(library: Path, tmp_path: Path) -> None:
+    package = tmp_path / "onnxruntime_ep_fa_ke"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        f"def get_library_path():\n    return {str(library)!r}\n\n\ndef get_ep_name():\n    return {PROVIDER!r}\n"
+    )
+    printed = check_child(
+        """
+        import sys, ortmulti
+        sys.path.append(sys.argv[1])
+        with ortmulti.create_sessions(bytes.fromhex(sys.argv[2]), ["fake:CPU"] * 2) as sessions:
+            print(sessions.devices, "onnxruntime" in sys.modules)
+        ortmulti.unregister_execution_provider_library("FakeExecutionProvider")
+        """,
+        tmp_path,
+        MODEL.hex(),
+    )
+    assert printed == "['fake:CPU', 'fake:CPU'] False\n"
+    (package / "__init__.py").write_text("raise ImportError('libtoo.so is missing')")
+    child = run_child(
+        "import sys, ortmulti; sys.path.append(sys.argv[1]); ortmulti.parse_devices('fake:CPU')", tmp_path
+    )
+    assert "LibraryError: the package onnxruntime_ep_fa_ke cannot be used as a plug-in" in child.stderr
+    assert "libtoo.so is missing" in child.stderr

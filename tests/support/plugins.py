@@ -1,0 +1,56 @@
+"""Plug-ins of execution providers for tests: a fake one, compiled here, and OpenVINO's where its package is."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import ortmulti
+from ortmulti._runtime.libraries import release_of
+
+FAKE = "fake_plugin.c"
+_INTEL = 0x8086
+
+
+def build(folder: Path, source: str = FAKE, **macros: object) -> Path:
+    """Compiles a plug-in of this folder with these macros, of which text becomes a string."""
+    if release_of(ortmulti.get_version_string()) < (1, 23):
+        pytest.skip("needs onnxruntime 1.23 or newer")
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    texts = {name: f'"{value}"' if isinstance(value, (str, Path)) else value for name, value in macros.items()}
+    library = folder / f"lib{Path(source).stem}.so"
+    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-Wl,-z,nodelete"]
+    definitions = [f"-D{name}={value}" for name, value in texts.items()]
+    subprocess.run(
+        [compiler, *flags, *definitions, str(Path(__file__).with_name(source)), "-o", str(library), "-ldl"], check=True
+    )
+    return library
+
+
+def openvino(folder: Path) -> Path:
+    """OpenVINO's plug-in, which is told that this machine's processor is Intel's, the only ones that it takes."""
+    if importlib.util.find_spec("onnxruntime_ep_openvino") is None:
+        pytest.skip("needs onnxruntime-ep-openvino")
+    if release_of(ortmulti.get_version_string()) < (1, 30):
+        pytest.skip("onnxruntime-ep-openvino 1.8.1 needs onnxruntime 1.30 or newer")
+    import onnxruntime_ep_openvino
+
+    return build(folder, "any_vendor.c", VENDOR=_INTEL, REAL=onnxruntime_ep_openvino.get_library_path())
+
+
+@contextmanager
+def registered(path: Path, name: str = "tests") -> Iterator[None]:
+    """Registers a plug-in for a while; sessions on its devices are closed before the end."""
+    ortmulti.register_execution_provider_library(name, path)
+    try:
+        yield
+    finally:
+        ortmulti.unregister_execution_provider_library(name)
