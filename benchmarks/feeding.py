@@ -30,6 +30,7 @@ import importlib
 import itertools
 import json
 import queue
+import random
 import statistics
 import subprocess
 import sys
@@ -485,6 +486,11 @@ def new_loops() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
         return loops
 
 
+def in_any_order(cases: Sequence[Any], number: int) -> list[Any]:
+    """A round's order: what runs before a way, such as one whose threads still spin, differs between rounds."""
+    return random.Random(number).sample(cases, len(cases))
+
+
 def show(title: str, unit: str, rounds: Sequence[dict[str, float]], names: Sequence[str]) -> dict[str, Any]:
     """Print the medians with their intervals, and return them."""
     print(f"\n{title} ({unit}; median of {len(rounds)} rounds, interval)")
@@ -524,7 +530,9 @@ def _measure_rates(directory: Path, model: str, rounds: int, seconds: float) -> 
     report: dict[str, Any] = {}
     try:
         cases = [(loop, way) for way in rates.ways for loop in loops]
-        found = measure_rounds(cases, lambda case, _: rates.measure(case[1], loops[case[0]]), rounds)
+        found = measure_rounds(
+            cases, lambda case, _: rates.measure(case[1], loops[case[0]]), rounds, order=in_any_order
+        )
     finally:
         rates.close()
     ours, single, by_hand, executor = "run_async, Batching", "run_async", "batcher by hand", "run_in_executor(8)"
@@ -545,7 +553,7 @@ def _measure_rates(directory: Path, model: str, rounds: int, seconds: float) -> 
 def measure_latencies(directory: Path, rounds: int, runs: int) -> dict[str, Any]:
     latencies = Latencies(add(directory), runs, directory)
     try:
-        found = measure_rounds([*latencies.ways], lambda way, _: latencies.ways[way](), rounds)
+        found = measure_rounds([*latencies.ways], lambda way, _: latencies.ways[way](), rounds, order=in_any_order)
     finally:
         latencies.close()
     report = show("One request at a time", "microseconds", found, [*latencies.ways])
@@ -565,7 +573,7 @@ def measure_map(directory: Path, rounds: int, share: int, seconds: float) -> dic
         singly = chunks is CHUNKS
         mapped = Mapped(make(directory), row, rows // share, chunks, seconds, singly)
         try:
-            found = measure_rounds([*mapped.ways], mapped.measure, rounds)
+            found = measure_rounds([*mapped.ways], mapped.measure, rounds, order=in_any_order)
         finally:
             mapped.close()
         title = f"{model}, map of {rows // share} rows, Batching({MAP_BATCH}, {DELAY_MS:g} ms)"
