@@ -20,7 +20,6 @@ from pydantic import BaseModel
 import ortmulti as om
 
 MODEL, DEVICES = os.environ.get("MODEL", "model.onnx"), os.environ.get("DEVICES", "all")
-log = logging.getLogger("uvicorn.error")
 
 
 class Rows(BaseModel):
@@ -41,7 +40,7 @@ app = FastAPI(lifespan=lifespan)
 
 
 def refused(status: int, detail: str, error: Exception) -> HTTPException:
-    log.warning("%d: %s", status, error)  # messages name the model's path and the device: not for clients
+    logging.getLogger("uvicorn.error").warning("%d: %s", status, error)  # it names the model's path: not for clients
     return HTTPException(status, detail)
 
 
@@ -71,8 +70,7 @@ async def live() -> dict[str, bool]:
 
 @app.get("/readyz")
 async def ready(response: Response) -> dict[str, Any]:
-    pool = app.state.pool
-    response.status_code = 503 if pool.closed or not pool.ready else 200
+    response.status_code = 200 if (pool := app.state.pool).ready and not pool.closed else 503
     return {"ready": pool.ready, "devices": {device.device: device.state for device in pool.stats().devices}}
 
 

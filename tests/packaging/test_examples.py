@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ import pytest
 import ortmulti
 from ortmulti.tools import models
 from tests.support import onnx_models
+from tests.support.pools import HANG
 from tests.support.processes import ROOT, child_environment
 
 EXAMPLES = ROOT / "examples"
@@ -151,15 +153,22 @@ def ask(address: str, content: bytes | None = None) -> tuple[int, bytes]:
             return error.code, error.read()
 
 
+def ready(address: str) -> bytes:
+    """Waits until the service takes requests, and returns what it says then."""
+    give_up = time.monotonic() + HANG
+    while (answer := ask(f"{address}/readyz"))[0] != 200:
+        assert answer[0] == 503
+        assert time.monotonic() < give_up, "the model was not loaded: see the server's log"
+    return answer[1]
+
+
 def test_service(model: Path) -> None:
     for name in ("fastapi", "uvicorn"):
         pytest.importorskip(name)
     command = ["-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", "0", "service:app"]
     with serving(command, r"running on http://127.0.0.1:(\d+)", {"MODEL": str(model)}, "stderr") as address:
         assert ask(f"{address}/livez") == (200, b'{"alive":true}')
-        while (answer := ask(f"{address}/readyz"))[0] != 200:
-            assert answer[0] == 503
-        assert answer[1] == b'{"ready":["cpu"],"devices":{"cpu":"ready"}}'
+        assert ready(address) == b'{"ready":["cpu"],"devices":{"cpu":"ready"}}'
         rows = np.random.default_rng(0).random((2, WIDTH), np.float32)
         status, content = ask(f"{address}/predict", json.dumps({"rows": rows.tolist()}).encode())
         assert status == 200
@@ -183,8 +192,7 @@ def test_a_fault_of_the_service_is_not_the_clients_mistake(tmp_path: Path) -> No
     command = ["-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", "0", "service:app"]
     environment: dict[str, str | None] = {"MODEL": str(tmp_path / "model.onnx")}
     with serving(command, r"running on http://127.0.0.1:(\d+)", environment, "stderr") as address:
-        while ask(f"{address}/readyz")[0] != 200:
-            pass
+        ready(address)
         assert ask(f"{address}/predict", json.dumps({"rows": [[1.0] * 8]}).encode())[0] == 500
 
 
@@ -204,9 +212,7 @@ def test_container(model: Path) -> None:
     command = [str(EXAMPLES / "container.py"), str(model), "0"]
     with serving(command, r"listening on port (\d+)", {}, "stdout") as address:
         assert ask(f"{address}/livez") == (200, b"alive\n")
-        while (answer := ask(f"{address}/readyz"))[0] != 200:
-            assert answer == (503, b"ready: \n")
-        assert answer == (200, b"ready: cpu\n")
+        assert ready(address) == b"ready: cpu\n"
         rows = np.random.default_rng(0).random((3, WIDTH), np.float32)
         status, content = ask(address, rows.tobytes())
         assert status == 200
