@@ -44,7 +44,7 @@ std::atomic<Ending*>& endings() {
 
 PythonRunner::PythonRunner(const py::object& runner, Device device, const void* session, bool in_process)
     : python_(new Python{runner.attr("run"), runner.attr("terminate")}),
-      device_(device),
+      device_(std::move(device)),
       session_(session),
       in_process_(in_process) {}
 
