@@ -17,13 +17,13 @@
 namespace ortmulti {
 namespace {
 
-struct Registry {
+struct Plugins {
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<const Plugin>> plugins;           // by their names
   std::map<const OrtEpDevice*, std::shared_ptr<const Plugin>> plugin_of;  // of their devices
 };
 
-Registry& registry() { return process_singleton<Registry>(); }
+Plugins& all_plugins() { return process_singleton<Plugins>(); }
 
 // The process, by fork_generation(), in which a plug-in was first registered; -1: in none.
 std::atomic<int> registered_in{-1};
@@ -39,16 +39,16 @@ void check_process() {
   }
 }
 
-std::vector<const OrtEpDevice*> handles(OnnxRuntime& runtime, const ort_api_compat::PluginApi& api) {
+std::vector<const OrtEpDevice*> device_handles(OnnxRuntime& runtime, const ort_api_compat::PluginApi& api) {
   const OrtEpDevice* const* devices = nullptr;
   std::size_t count = 0;
   Ort::ThrowOnError(api.devices(runtime.env(), &devices, &count));
   return {devices, devices + count};
 }
 
-std::string text(const char* pointer) { return pointer == nullptr ? "" : pointer; }
+std::string to_text(const char* pointer) { return pointer == nullptr ? "" : pointer; }
 
-EpDevice::Pairs pairs(const ort_api_compat::PluginApi& api, const OrtKeyValuePairs* given) {
+EpDevice::Pairs to_pairs(const ort_api_compat::PluginApi& api, const OrtKeyValuePairs* given) {
   const char* const* keys = nullptr;
   const char* const* values = nullptr;
   std::size_t count = 0;
@@ -57,24 +57,24 @@ EpDevice::Pairs pairs(const ort_api_compat::PluginApi& api, const OrtKeyValuePai
   }
   EpDevice::Pairs found;
   for (std::size_t i = 0; i < count; ++i) {
-    found.emplace(text(keys[i]), text(values[i]));
+    found.emplace(to_text(keys[i]), to_text(values[i]));
   }
   return found;
 }
 
-EpDevice describe(const ort_api_compat::PluginApi& api, const OrtEpDevice* handle) {
+EpDevice describe_device(const ort_api_compat::PluginApi& api, const OrtEpDevice* handle) {
   const OrtHardwareDevice* hardware = api.hardware(handle);
   EpDevice found;
   found.handle = handle;
-  found.provider = text(api.provider_name(handle));
-  found.provider_vendor = text(api.provider_vendor(handle));
-  found.provider_metadata = pairs(api, api.provider_metadata(handle));
-  found.provider_options = pairs(api, api.provider_options(handle));
+  found.provider = to_text(api.provider_name(handle));
+  found.provider_vendor = to_text(api.provider_vendor(handle));
+  found.provider_metadata = to_pairs(api, api.provider_metadata(handle));
+  found.provider_options = to_pairs(api, api.provider_options(handle));
   found.hardware_type = api.hardware_type(hardware);
-  found.hardware_vendor = text(api.hardware_vendor(hardware));
+  found.hardware_vendor = to_text(api.hardware_vendor(hardware));
   found.hardware_vendor_id = api.hardware_vendor_id(hardware);
   found.hardware_device_id = api.hardware_device_id(hardware);
-  found.hardware_metadata = pairs(api, api.hardware_metadata(hardware));
+  found.hardware_metadata = to_pairs(api, api.hardware_metadata(hardware));
   return found;
 }
 
@@ -90,13 +90,13 @@ std::string name_of(const EpDevice& device) {
   return parse_device(provider + ":" + (type < types.size() ? types[type] : "CPU")).name;
 }
 
-// With the registry's lock.
-EpDevices find_devices(OnnxRuntime& runtime, const Registry& registered) {
+// With the lock.
+EpDevices find_devices(OnnxRuntime& runtime, const Plugins& registered) {
   const ort_api_compat::PluginApi api = ort_api_compat::plugin_api();
   EpDevices found;
   std::map<std::string, int> counts;
-  for (const OrtEpDevice* handle : handles(runtime, api)) {
-    EpDevice device = describe(api, handle);
+  for (const OrtEpDevice* handle : device_handles(runtime, api)) {
+    EpDevice device = describe_device(api, handle);
     if (const auto plugin = registered.plugin_of.find(handle); plugin != registered.plugin_of.end()) {
       device.plugin = plugin->second;
       const std::string name = name_of(device);
@@ -120,7 +120,7 @@ std::string names_of(const std::map<std::string, std::shared_ptr<const Plugin>>&
 void register_plugin(OnnxRuntime& runtime, const std::string& name, const std::string& path) {
   const ort_api_compat::PluginApi api = ort_api_compat::plugin_api();
   check_process();
-  Registry& registered = registry();
+  Plugins& registered = all_plugins();
   const std::lock_guard lock(registered.mutex);
   const std::string context = "registering the execution providers of '" + path + "' as '" + name + "'";
   if (registered.plugins.count(name) != 0) {
@@ -130,13 +130,13 @@ void register_plugin(OnnxRuntime& runtime, const std::string& name, const std::s
   }
   const auto plugin = std::make_shared<const Plugin>(Plugin{name, path, std::make_shared<const char>()});
   try {
-    const std::vector<const OrtEpDevice*> before = handles(runtime, api);
+    const std::vector<const OrtEpDevice*> before = device_handles(runtime, api);
     int nobody = -1;
     registered_in.compare_exchange_strong(nobody, this_process());
     Ort::ThrowOnError(api.register_library(runtime.env(), name.c_str(), path.c_str()));
     registered.plugins.emplace(name, plugin);
     const std::set<const OrtEpDevice*> known(before.begin(), before.end());
-    for (const OrtEpDevice* device : handles(runtime, api)) {
+    for (const OrtEpDevice* device : device_handles(runtime, api)) {
       if (known.count(device) == 0) {
         registered.plugin_of.emplace(device, plugin);
       }
@@ -154,7 +154,7 @@ void register_plugin(OnnxRuntime& runtime, const std::string& name, const std::s
 void unregister_plugin(OnnxRuntime& runtime, const std::string& name) {
   const ort_api_compat::PluginApi api = ort_api_compat::plugin_api();
   check_process();
-  Registry& registered = registry();
+  Plugins& registered = all_plugins();
   const std::lock_guard lock(registered.mutex);
   const std::string context = "unregistering the execution providers of '" + name + "'";
   const auto found = registered.plugins.find(name);
@@ -181,7 +181,7 @@ void unregister_plugin(OnnxRuntime& runtime, const std::string& name) {
 
 EpDevices ep_devices(OnnxRuntime& runtime) {
   check_process();
-  Registry& registered = registry();
+  Plugins& registered = all_plugins();
   const std::lock_guard lock(registered.mutex);
   try {
     return find_devices(runtime, registered);
@@ -218,7 +218,7 @@ std::vector<std::shared_ptr<const void>> use_plugins(const std::vector<Provider>
         continue;
       }
       check_process();
-      Registry& registered = registry();
+      Plugins& registered = all_plugins();
       const std::lock_guard lock(registered.mutex);
       const auto found = registered.plugins.find(device->plugin->name);
       if (found == registered.plugins.end() || found->second != device->plugin) {
