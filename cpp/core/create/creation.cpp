@@ -269,7 +269,9 @@ std::shared_ptr<Session> Creation::create_session(std::size_t index) {
     const auto found = request_.on_devices.find(to_string(device));
     ModelSource model = request_.model;
     if (found != request_.on_devices.end()) {
-      for (const auto& [key, value] : found->second.config_entries) {
+      const bool first =
+          std::find(devices_.begin(), devices_.end(), device) - devices_.begin() == static_cast<std::ptrdiff_t>(index);
+      for (const auto& [key, value] : first ? found->second.config_entries : std::map<std::string, std::string>{}) {
         options.config_entries[key] = value;
       }
       model = found->second.model.empty() ? model : ModelSource::from_path(found->second.model);

@@ -34,7 +34,7 @@ struct CreationRequest {
   /// What sessions on a device, by its name, have otherwise than the others.
   struct OnDevice {
     std::string model;                                  ///< A file instead of the model; empty: none.
-    std::map<std::string, std::string> config_entries;  ///< Besides those of the options.
+    std::map<std::string, std::string> config_entries;  ///< Besides those of the options; of the first one alone.
   };
   std::map<std::string, OnDevice> on_devices;
   Serialize serialize = Serialize::automatic;

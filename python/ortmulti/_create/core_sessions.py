@@ -41,7 +41,8 @@ def create(
         weights: Weights that the sessions share.
         made_of: The file from which a model in memory was made, for messages.
         save_optimized: Path for the first session's optimized model.
-        on_devices: For sessions on these devices another model file, unless it is empty, and further config entries.
+        on_devices: For the sessions on these devices another model file, unless it is empty, and for the first of them
+            further config entries.
         one_session_each: Whether the sessions on the CPU are handles of one ONNX Runtime session. So are those on each
             device of a plug-in.
         preload: Whether GPUs meanwhile load kernels for the model's first run.

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from ortmulti.errors import (
     Fail,
     InvalidGraph,
     InvalidProtobuf,
+    NotFound,
     NotImplemented,
     NotOptimizable,
     RuntimeException,
@@ -169,7 +170,11 @@ class Creation:
         if not shared:
             self._create_native()
         elif not on_gpu:
-            self._create_native(one_session_each=True)
+            plugins = list(dict.fromkeys(device for device in self.devices if device.is_plugin))
+            if plugins and request.optimize != "never":
+                self._create_over_contexts(plugins)
+            else:
+                self._create_native(one_session_each=True)
         elif reason := self._why_not_shared():
             self._create_native(reason)
         elif request.optimize == "never" or level == GraphOptimizationLevel.ORT_DISABLE_ALL:
@@ -211,7 +216,7 @@ class Creation:
         """Return the reason why the sessions cannot share weights; None if none is known."""
         options = self._options
         if any(device.kind != "cuda" for device in self.devices):
-            return "the CPU is among the devices, beside GPUs"
+            return "the CPU or a plug-in's device is among the devices, beside GPUs"
         if options.optimized_model_filepath:
             return "optimized_model_filepath asks ONNX Runtime itself to optimize the model"
         if methods := replacing_weights(options):
@@ -263,6 +268,83 @@ class Creation:
         else:
             self._confirmed = True
             self._create(self.request.model, without_optimization(self._options), weights)
+
+    def _create_over_contexts(self, plugins: Sequence[Device]) -> None:
+        """Create sessions of which those on plug-ins' devices have what their provider has compiled before. Otherwise
+        they compile the model, and the result becomes a cache entry.
+        """
+        from ortmulti import cache
+
+        store = cache.Cache.default()
+        found: dict[str, cache.CacheKey] = {}
+        staged: dict[str, cache.StagedEntry] = {}
+        on_devices: dict[str, tuple[str, dict[str, str]]] = {}
+        of_sessions = [str(device) for device in self.devices for _ in range(self.request.sessions_per_device)]
+        with contextlib.ExitStack() as stack:
+            for device in plugins:
+                name = str(device)
+                providers = self._providers[of_sessions.index(name)]
+                try:
+                    with self._span("find compiled model"):
+                        key = cache.context_key(self.request.model, providers, self.request.options, device)
+                        entry = store.find(key, verify=True)
+                    if entry is not None:
+                        stack.enter_context(entry)
+                        found[name] = key
+                        on_devices[name] = (entry.model_path, {})
+                        continue
+                    if self.request.optimize == "offline":
+                        raise NotFound(
+                            f"there is no compiled form of the model for {name} and these options, and "
+                            "optimize='offline' makes none: run `ortmulti optimize` first"
+                        )
+                    staged[name] = stack.enter_context(store.stage(key))
+                    on_devices[name] = ("", cache.compiling(staged[name]))
+                except NotOptimizable as reason:
+                    self._state(f"not kept as compiled for {name}: {reason}")
+            problem = self._over_contexts(on_devices, of_sessions)
+            for name, new in () if problem else staged.items():
+                self._publish_context(name, new)
+        if problem:
+            for key in found.values():
+                store.discard(key, problem)
+            self._create_native(f"a compiled model cannot be made or loaded: {problem}", one_session_each=True)
+
+    def _over_contexts(self, on_devices: Mapping[str, tuple[str, dict[str, str]]], of_sessions: Sequence[str]) -> str:
+        """Create the sessions. Return why those on plug-ins' devices cannot have a compiled model; empty if they do."""
+        missing = set(on_devices)
+
+        def have_all(index: int) -> bool:
+            missing.discard(of_sessions[index])
+            return not missing
+
+        self._confirmed, self._confirm = not missing, have_all
+        problem = ""
+        try:
+            self._create(self.request.model, self._options, on_devices=on_devices, one_session_each=True)
+        except _NOT_LOADABLE as error:
+            if self._confirmed:
+                raise
+            problem = str(error)
+        finally:
+            self._confirm = None
+        if self._confirmed:
+            return ""
+        problem = problem or str(self._failures[0][1])
+        self._close()
+        return problem
+
+    def _publish_context(self, device: str, staged: cache.StagedEntry) -> None:
+        from ortmulti import cache
+
+        try:
+            with self._span("publish compiled model"):
+                if cache.finish(staged) is None:
+                    self._state(f"not kept as compiled for {device}: its provider compiles nothing of this model")
+                else:
+                    staged.publish().close()
+        except NotOptimizable as problem:
+            self._state(f"not kept as compiled for {device}: {problem}")
 
     def _create_over_entry(self) -> None:
         """Create sessions that share the weights of the model's cache entry. The entry is made if necessary."""

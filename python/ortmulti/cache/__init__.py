@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ortmulti.cache.build import CacheRequest, build, entry_options, not_loadable, signature
+from ortmulti.cache.contexts import compiling, context_key, finish
 from ortmulti.cache.entries import Cache, StagedEntry
 from ortmulti.cache.entry import Damaged, Entry
 from ortmulti.cache.key import DATA_FOLDER, CacheKey, compute_capability, key_of
@@ -17,8 +18,11 @@ __all__ = [
     "Entry",
     "StagedEntry",
     "build",
+    "compiling",
     "compute_capability",
+    "context_key",
     "entry_options",
+    "finish",
     "keep",
     "key_of",
     "not_loadable",

@@ -125,6 +125,19 @@ class Cache:
         except OSError as error:
             self.say_unwritable(error)
 
+    def discard(self, key: CacheKey, reason: str) -> None:
+        """Remove the whole entry for ``key``, because its provider refuses it, unless a process loads it."""
+        folder = self._folder_of(key)
+        _LOGGER.warning("the compiled model in %s cannot be loaded and will be made again: %s", folder, reason)
+        try:
+            with self._scratch.locked(), _free(folder) as free:
+                if free:
+                    self._scratch.remove(folder)
+        except FileNotFoundError:
+            pass  # another process was faster
+        except OSError as error:
+            self.say_unwritable(error)
+
     def stage(self, key: CacheKey) -> StagedEntry:
         """Make an empty folder for a new entry: a temporary one if the cache is not writable.
 

@@ -223,6 +223,7 @@ def key_of(
     options: SessionOptions | None = None,
     *,
     compute_capability: tuple[int, int] | None = None,
+    plugin: dict[str, Any] | None = None,
 ) -> CacheKey:
     """Return the key of a model's optimized form.
 
@@ -231,6 +232,7 @@ def key_of(
         providers: The session's providers, with their options.
         options: The session's options.
         compute_capability: The compute capability of the providers' GPU.
+        plugin: Facts about the device of a plug-in's provider that compiles the model.
 
     Raises:
         NotOptimizable: The model cannot be optimized and saved.
@@ -259,6 +261,8 @@ def key_of(
         "cpu": _cpu(),
         "compute_capability": list(compute_capability) if compute_capability else None,
     }
+    if plugin is not None:
+        facts["plugin"] = plugin
     digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
     path = str(Path(model).absolute()) if isinstance(model, str) else ""
     return CacheKey(digest, facts, read.sources, path)

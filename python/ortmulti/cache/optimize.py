@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from ortmulti import providers as _providers
 from ortmulti._create import core_sessions
 from ortmulti._create.foreign_options import to_session_options
+from ortmulti._create.request import core_options
 from ortmulti._runtime import checks, startup
 from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import Error, InvalidArgument, NotOptimizable
 from ortmulti.options import SessionOptions
 
 if TYPE_CHECKING:
-    from ortmulti.cache import Entry
+    from ortmulti.cache import Entry, StagedEntry
     from ortmulti.cache.comparison import Comparison
 
 __all__ = ["OptimizedModel", "optimize"]
@@ -71,9 +72,10 @@ def optimize(
 
     Args:
         model: Path of a model, or its bytes; see `InferenceSession`.
-        device: ``"cpu"`` or a GPU. Default: the first GPU, or the CPU on a machine without NVIDIA hardware.
+        device: ``"cpu"``, a GPU or a plug-in's device. Default: the first GPU, or the CPU on a machine without NVIDIA
+            hardware.
         options: Options of the sessions.
-        provider_options: Options of the CUDA provider, without ``device_id``.
+        provider_options: Options of the CUDA provider, without ``device_id``; or of the device's plug-in.
         compare: Run the model and its optimized form before publishing it, and compare the outputs bit for bit.
         inputs: Inputs for the comparison: an array for each. Default: random ones that fit the model's declaration.
 
@@ -81,7 +83,7 @@ def optimize(
         NotOptimizable: This model has no optimized form that can be used; the message says why.
         Error: The cache cannot be written. If the model or the device cannot be used at all: as `InferenceSession`.
     """
-    from ortmulti.cache import Cache, build, compute_capability, key_of
+    from ortmulti.cache import Cache, build, compute_capability, context_key, key_of
     from ortmulti.cache import comparison as comparing
 
     start = time.monotonic()
@@ -97,17 +99,25 @@ def optimize(
     _providers.check_usable(providers)
     cache = Cache.default()
     try:
-        key = key_of(checked, providers, options, compute_capability=compute_capability([target]))
+        if target.is_plugin:
+            key = context_key(checked, providers, options, target)
+        else:
+            key = key_of(checked, providers, options, compute_capability=compute_capability([target]))
         found = cache.find(key, verify=True)
         if found is not None:
             with found:
                 return _describe(found, target, start, made=False, comparison=None)
         with cache.stage(key) as staged:
-            entry = build(staged, checked, providers, options)
             comparison = None
-            if compare:
+            if target.is_plugin:
+                entry = _compile(staged, checked, providers, options)
+                if compare:
+                    comparison = comparing.Comparison(None, "a plug-in's provider computes in a precision of its own")
+            elif compare:
+                entry = build(staged, checked, providers, options)
                 comparison = comparing.compare(entry, checked, providers, options, inputs)
             else:
+                entry = build(staged, checked, providers, options)
                 comparing.check_loadable(entry, providers, options)
             with staged.publish() as published:
                 if published is entry:
@@ -116,6 +126,21 @@ def optimize(
     except NotOptimizable:
         _check_ordinary(checked, providers, options)
         raise
+
+
+def _compile(
+    staged: StagedEntry, model: Any, providers: list[_providers.Provider], options: SessionOptions | None
+) -> Entry:
+    from ortmulti.cache import compiling, finish
+
+    core = core_options(options).copy()
+    core.config_entries = {**core.config_entries, **compiling(staged)}
+    [session], _ = core_sessions.create(model, [providers], core)
+    session.close()
+    entry = finish(staged)
+    if entry is None:
+        raise NotOptimizable(f"the provider of {providers[0][0]} compiles nothing of this model")
+    return entry
 
 
 def _check_ordinary(model: Any, providers: list[_providers.Provider], options: SessionOptions | None) -> None:

@@ -1,0 +1,72 @@
+"""Models that a plug-in's provider has compiled: kept as cache entries, as ONNX Runtime saves them (EPContext)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ortmulti import _core, plugins
+from ortmulti._create.request import CheckedModel
+from ortmulti.cache.entries import StagedEntry
+from ortmulti.cache.entry import MODEL, PLACEHOLDER, Entry
+from ortmulti.cache.key import CacheKey, FileIdentity, key_of
+from ortmulti.devices import Device
+from ortmulti.errors import NotOptimizable
+from ortmulti.options import SessionOptions
+from ortmulti.providers import Provider
+
+
+def context_key(
+    model: CheckedModel, providers: Sequence[Provider], options: SessionOptions | None, device: Device
+) -> CacheKey:
+    """Return the key of a model that was compiled for a plug-in's device.
+
+    Raises:
+        NotOptimizable: The sessions' options are about compiled models themselves; or as `key_of`.
+        Error: As `key_of`, and as `plugins.find`.
+    """
+    if options is not None and options._core.optimized_model_filepath:
+        raise NotOptimizable("optimized_model_filepath asks ONNX Runtime itself to optimize the model")
+    for key in () if options is None else options._core.config_entries:
+        if key.startswith(("ep.context", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")):
+            raise NotOptimizable(f"the session options have the config entry {key}")
+    return key_of(model, providers, options, plugin=_facts(str(device)))
+
+
+def compiling(staged: StagedEntry) -> dict[str, str]:
+    """Return the config entries with which a session saves what its provider compiles, in the staged entry."""
+    return {
+        "ep.context_enable": "1",
+        "ep.context_embed_mode": "0",  # in a file beside the model, which providers may map
+        "ep.context_file_path": str(staged.folder / MODEL),
+    }
+
+
+def finish(staged: StagedEntry) -> Entry | None:
+    """Turn what a session has saved into an entry that others cannot see yet; None if it has compiled nothing.
+
+    Raises:
+        NotOptimizable: A file of the model was changed meanwhile, or the entry cannot be written.
+    """
+    if not (staged.folder / MODEL).exists():
+        return None
+    try:
+        (staged.folder / PLACEHOLDER).touch()
+        files = [path for path in staged.folder.iterdir() if path.is_file()]
+        for path in files:
+            path.chmod(0o600)
+        size = sum(path.stat().st_size for path in files)
+        return staged.finish(_core.WeightList([], [], []), size)
+    except OSError as error:
+        raise NotOptimizable(f"the compiled model cannot be written: {error}") from error
+
+
+def _facts(device: str) -> dict[str, Any]:
+    """Return the facts about a plug-in's device on which a compiled model depends."""
+    found = plugins.find(device)
+    hardware = found.device
+    return {
+        "library": list(FileIdentity.of(found._library)),
+        "provider": [found.ep_name, sorted(found.ep_metadata.items())],
+        "hardware": [int(hardware.type), hardware.vendor_id, hardware.device_id, sorted(hardware.metadata.items())],
+    }
