@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from ortmulti import _core
@@ -15,6 +14,7 @@ from ortmulti._core import OrtEpDevice
 from ortmulti._runtime import checks, startup
 from ortmulti._runtime.child_process import ChildProcess, tail
 from ortmulti._runtime.elf import ElfError, read_shared_library
+from ortmulti._runtime.libraries import PLUGIN_PREFIX, plugin_packages
 from ortmulti.errors import DeviceError, InvalidArgument, LibraryError, NoSuchFile
 
 __all__ = [
@@ -22,8 +22,6 @@ __all__ = [
     "register_execution_provider_library",
     "unregister_execution_provider_library",
 ]
-
-_PREFIX = "onnxruntime_ep_"
 
 # A plug-in may crash where ONNX Runtime is older than the one it was built for.
 _TRIAL = """
@@ -122,7 +120,7 @@ def find(device: str) -> OrtEpDevice:
     if (found := _registered().get(device)) is not None:
         return found
     provider = device.partition(":")[0].partition(".")[0]
-    packages = [package for package in installed_packages() if _provider_part(package).startswith(provider)]
+    packages = [package for package in plugin_packages() if _provider_part(package).startswith(provider)]
     for package in packages:
         register_package(package)
     devices = _registered()
@@ -135,13 +133,6 @@ def find(device: str) -> OrtEpDevice:
         f"there is no {device}: {known}; install a package with the provider, such as onnxruntime-ep-{provider}, or "
         "call register_execution_provider_library before"
     )
-
-
-def installed_packages() -> Iterator[str]:
-    """Yield the installed packages of plug-ins, such as ``onnxruntime_ep_openvino``. None is imported."""
-    for entry in dict.fromkeys(sys.path):
-        for init in sorted(Path(entry or ".").glob(f"{_PREFIX}*/__init__.py")):
-            yield init.parent.name
 
 
 def register_package(package: str) -> None:
@@ -169,7 +160,7 @@ def _registered() -> dict[str, OrtEpDevice]:
 
 
 def _provider_part(package: str) -> str:
-    return package.removeprefix(_PREFIX).replace("_", "")
+    return package.removeprefix(PLUGIN_PREFIX).replace("_", "")
 
 
 def _find(path: str) -> str:

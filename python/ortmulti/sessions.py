@@ -56,9 +56,9 @@ def create_sessions(
         strategy: ``"shared"``: the weights are read once. The sessions of a GPU use one copy, and those on the CPU, or
             on a plug-in's device, are one ONNX Runtime session. ``"native"``: every session loads the model by itself.
             If weights cannot be shared, ``"shared"`` does this too, and the timeline says why (docs/loading.md).
-        optimize: For sessions that share weights on GPUs. ``"auto"``: the optimized model comes from the cache, or is
-            made and put there. ``"offline"``: it must be in the cache. ``"never"``: the model is loaded as it is, with
-            graph optimizations off.
+        optimize: For sessions that share weights on GPUs, and for plug-ins that compile. ``"auto"``: the optimized
+            model comes from the cache, or is made and put there. ``"offline"``: it must be in the cache. ``"never"``:
+            the model is loaded as it is, with graph optimizations off.
         loader: How the weights are read; default: chosen for the machine.
         tuning: As for `InferenceSession`; it does not change the number of sessions.
 

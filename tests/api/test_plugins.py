@@ -12,12 +12,13 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
-from tests.support import onnx_models, plugins
+from ortmulti._runtime import libraries
+from tests.support import fake_driver, onnx_models, plugins
 from tests.support.processes import check_child, nothing_leaks, run_child
 
 MODEL = onnx_models.matmul(8)
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
-PROVIDER = "FakeExecutionProvider"
+PROVIDER, CUDA = "FakeExecutionProvider", "CUDAExecutionProvider"
 
 
 @pytest.fixture(scope="module")
@@ -327,11 +328,7 @@ def test_backends_of_onnxruntime_do_not_take_them(backend: Any) -> None:
 
 
 def test_an_installed_package_is_registered_by_its_devices_name(library: Path, tmp_path: Path) -> None:
-    package = tmp_path / "onnxruntime_ep_fa_ke"
-    package.mkdir()
-    (package / "__init__.py").write_text(
-        f"def get_library_path():\n    return {str(library)!r}\n\n\ndef get_ep_name():\n    return {PROVIDER!r}\n"
-    )
+    plugins.plugin_package(tmp_path, "onnxruntime_ep_fa_ke", library, PROVIDER)
     printed = check_child(
         """
         import sys, ortmulti
@@ -344,9 +341,68 @@ def test_an_installed_package_is_registered_by_its_devices_name(library: Path, t
         MODEL.hex(),
     )
     assert printed == "['fake:CPU', 'fake:CPU'] False\n"
-    (package / "__init__.py").write_text("raise ImportError('libtoo.so is missing')")
+    (tmp_path / "onnxruntime_ep_fa_ke" / "__init__.py").write_text("raise ImportError('libtoo.so is missing')")
     child = run_child(
         "import sys, ortmulti; sys.path.append(sys.argv[1]); ortmulti.parse_devices('fake:CPU')", tmp_path
     )
     assert "LibraryError: the package onnxruntime_ep_fa_ke cannot be used as a plug-in" in child.stderr
     assert "libtoo.so is missing" in child.stderr
+
+
+# CUDA as a plug-in: none can be had yet, so a fake one stands for it.
+
+
+def test_how_cuda_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def comes(has_cuda: bool, info: str, *providers: str) -> tuple[str, str]:
+        library = tmp_path / "libonnxruntime.so.1.33.0"
+        runtime = libraries.OnnxRuntime(library, "1.33.0", "onnxruntime-gpu", None, has_cuda, ())
+        found = libraries.cuda_provider(runtime, info, providers)
+        return found.kind, found.where
+
+    own, info = (
+        str(tmp_path / "libonnxruntime_providers_cuda.so"),
+        "ORT Build Info: git-branch=HEAD, build type=Release",
+    )
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert comes(True, info, CUDA, "CPUExecutionProvider") == ("built-in", own)
+    assert comes(True, f"{info}, cuda-plugin-ep=1", "CPUExecutionProvider") == ("plug-in", own)
+    assert comes(False, f"{info}, cuda-plugin-ep=1", "CPUExecutionProvider") == ("none", "")
+    assert comes(True, info, "CPUExecutionProvider") == ("none", "")
+    plugins.plugin_package(tmp_path, "onnxruntime_ep_cuda13", Path("x"), CUDA)
+    assert comes(False, info, "CPUExecutionProvider") == ("package", "onnxruntime_ep_cuda13")
+    assert comes(True, info, CUDA, "CPUExecutionProvider") == ("built-in", own)
+
+
+def test_cuda_as_a_plugin_has_devices_of_its_own_and_clear_errors(tmp_path: Path) -> None:
+    library = plugins.build(tmp_path, PROVIDER=CUDA)
+    plugins.plugin_package(tmp_path, "onnxruntime_ep_cuda13", library, CUDA)
+    driver = fake_driver.build(tmp_path)
+    printed = check_child(
+        """
+        import sys, numpy as np, ortmulti
+        sys.path.append(sys.argv[1])
+        model = bytes.fromhex(sys.argv[2])
+        with ortmulti.create_sessions(model, ["cuda:CPU", "cpu"]) as sessions:
+            print(sessions.devices, sessions[0].get_providers())
+            print((sessions[0].run(None, {"x": np.ones((1, 8), np.float32)})[0]).shape)
+        for call in (
+            lambda: ortmulti.create_sessions(model, "cuda:0"),
+            lambda: ortmulti.InferenceSession(model, providers=["CUDAExecutionProvider"]),
+        ):
+            try:
+                call()
+            except ortmulti.LibraryError as error:
+                print(error)
+        """,
+        tmp_path,
+        MODEL.hex(),
+        environment=driver.environment,
+    ).splitlines()
+    assert printed[:2] == ["['cuda:CPU', 'cpu'] ['CUDAExecutionProvider', 'CPUExecutionProvider']", "(1, 8)"]
+    assert len(printed) == 4
+    for line in printed[2:]:
+        assert re.search(
+            r"is a plug-in \(onnxruntime_ep_cuda13\) of onnxruntime.* and 'cuda:N' needs a built-in one: name the "
+            r"plug-in's device, such as devices='cuda:GPU', or install",
+            line,
+        )

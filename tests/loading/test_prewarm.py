@@ -48,7 +48,7 @@ def test_for_the_cpu_it_does_nothing() -> None:
     ("devices", "error", "message"),
     [
         (1.5, ortmulti.InvalidType, "devices is 'all', a device or an iterable"),
-        ([None], ortmulti.InvalidType, "a device is 'cpu', 'cuda:N' or N"),
+        ([None], ortmulti.InvalidType, "a device is 'cpu', 'cuda:N', N or 'openvino:CPU'"),
         ([], ortmulti.InvalidArgument, "devices is empty"),
         ("tpu:0", ortmulti.InvalidArgument, "tpu:0"),
         (-1, ortmulti.InvalidArgument, "0 or more"),

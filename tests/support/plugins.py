@@ -46,6 +46,15 @@ def openvino(folder: Path) -> Path:
     return build(folder, "any_vendor.c", VENDOR=_INTEL, REAL=onnxruntime_ep_openvino.get_library_path())
 
 
+def plugin_package(folder: Path, name: str, library: Path, provider: str = "FakeExecutionProvider") -> None:
+    """Makes an installed package of a plug-in, for processes that have the folder in sys.path."""
+    package = folder / name
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        f"def get_library_path():\n    return {str(library)!r}\n\n\ndef get_ep_name():\n    return {provider!r}\n"
+    )
+
+
 @contextmanager
 def registered(path: Path, name: str = "tests") -> Iterator[None]:
     """Registers a plug-in for a while; sessions on its devices are closed before the end."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,9 @@ from typer.testing import CliRunner
 from ortmulti import _core
 from ortmulti._runtime.libraries import OVERRIDE, find_onnxruntime
 from ortmulti.tools.cli.devices import collect, devices_command, show
+from tests.support import plugins
+from tests.support.plugins import plugin_package
+from tests.support.processes import check_child
 
 GIB = 1 << 30
 
@@ -59,6 +63,7 @@ def facts_of_two_gpus() -> dict[str, Any]:
             "version": "1.31.1",
             "path": "/somewhere/libonnxruntime.so.1.31.1",
             "cuda": 13,
+            "cuda_provider": "built-in",
             "problem": None,
         },
         "cuda_libraries": {
@@ -71,6 +76,8 @@ def facts_of_two_gpus() -> dict[str, Any]:
             "missing_optional": ["libcudnn.so.9"],
         },
         "cuda_sessions": {"usable": True, "reasons": []},
+        "plugin_devices": [],
+        "plugin_packages": [],
     }
 
 
@@ -132,6 +139,31 @@ def test_two_gpus_are_printed_with_everything_known() -> None:
         line for line in lines if line.count("yes") + line.count("no") == 1 and "cuda:" in line and "GPU" not in line
     ]
     assert ["yes" in line for line in peers] == [True, False]
+
+
+def test_plugins_are_listed_with_their_devices(tmp_path: Path) -> None:
+    plugin_package(tmp_path, "onnxruntime_ep_fake", plugins.build(tmp_path))
+    broken = tmp_path / "onnxruntime_ep_broken"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise ImportError('a part is missing')")
+    code = "import sys; sys.path.append(sys.argv.pop()); from ortmulti.tools.cli import main; main()"
+    facts = json.loads(check_child(code, "devices", "--json", tmp_path))
+    [device] = [device for device in facts["plugin_devices"] if device["device"] == "fake:CPU"]
+    assert (device["provider"], device["version"]) == ("FakeExecutionProvider", "1.2.3")
+    problems = {package["package"]: package["problem"] for package in facts["plugin_packages"]}
+    assert problems["onnxruntime_ep_fake"] is None
+    assert "a part is missing" in problems["onnxruntime_ep_broken"]
+    text = printed(facts)
+    assert "fake:CPU" in text
+    assert "Not usable: the package onnxruntime_ep_broken cannot be used" in text
+
+
+def test_cuda_as_a_plugin_is_said() -> None:
+    facts = facts_of_two_gpus()
+    facts["onnxruntime"]["cuda_provider"] = "plug-in"
+    assert "onnxruntime-gpu 1.31.1, CUDA as a plug-in" in printed(facts)
+    facts["onnxruntime"]["cuda_provider"] = "package"
+    assert "onnxruntime-gpu 1.31.1, CUDA as a plug-in of a package" in printed(facts)
 
 
 def test_reasons_are_printed_as_they_are() -> None:

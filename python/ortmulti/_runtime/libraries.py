@@ -12,8 +12,10 @@ import importlib.util
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from ortmulti._runtime.elf import ElfError, read_shared_library
 from ortmulti.errors import LibraryError
@@ -166,6 +168,46 @@ def _inspect(path: Path, version: str, distribution: str, capi: Path | None) -> 
     except ElfError as error:
         raise LibraryError(f"the CUDA provider's library {provider} {error}") from error
     return OnnxRuntime(path, version, distribution, capi, has_cuda=True, cuda_needed=needed)
+
+
+PLUGIN_PREFIX = "onnxruntime_ep_"
+"""The names of packages with a plug-in of execution providers begin so."""
+
+
+def plugin_packages() -> list[str]:
+    """Return the installed packages of plug-ins, such as ``onnxruntime_ep_openvino``. None is imported."""
+    found = (init for entry in sys.path for init in sorted(Path(entry or ".").glob(f"{PLUGIN_PREFIX}*/__init__.py")))
+    return list(dict.fromkeys(init.parent.name for init in found))
+
+
+@dataclass(frozen=True)
+class CudaProvider:
+    """How CUDA comes to an ONNX Runtime.
+
+    Attributes:
+        kind: ``"built-in"``; ``"plug-in"``: the distribution has it as a plug-in; ``"package"``: a package of its own
+            has the plug-in; ``"none"``.
+        where: The provider's library, or the package; empty for none.
+    """
+
+    kind: Literal["built-in", "plug-in", "package", "none"]
+    where: str
+
+
+def cuda_provider(runtime: OnnxRuntime, build_info: str, providers: Sequence[str]) -> CudaProvider:
+    """Find out how CUDA comes to an ONNX Runtime.
+
+    Args:
+        runtime: what `find_onnxruntime` gave.
+        build_info: what its library says of its build.
+        providers: the providers that the library says it has.
+    """
+    if runtime.has_cuda and ", cuda-plugin-ep=" in build_info:  # the sign by which the onnxruntime package registers it
+        return CudaProvider("plug-in", str(runtime.provider))
+    if runtime.has_cuda and "CUDAExecutionProvider" in providers:
+        return CudaProvider("built-in", str(runtime.provider))
+    packages = [package for package in plugin_packages() if package.startswith(f"{PLUGIN_PREFIX}cuda")]
+    return CudaProvider("package", packages[0]) if packages else CudaProvider("none", "")
 
 
 def is_cuda_library(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,12 +12,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ortmulti import _core
+from ortmulti import _core, plugins
 from ortmulti._runtime import cuda_libraries as _cuda
 from ortmulti._runtime import libraries as _libraries
+from ortmulti._runtime import startup
 from ortmulti._runtime.machine import describe_cpu, describe_memory
 from ortmulti._runtime.nvml import Gpu, Nvml, pci_address
-from ortmulti.errors import DeviceError, LibraryError
+from ortmulti.errors import DeviceError, Error, LibraryError
 
 from .output import print_json, stdout
 
@@ -37,7 +39,9 @@ def collect() -> dict[str, Any]:
 
     Returns:
         A dictionary for `json.dumps`: ``devices``, ``peer_access`` (row and column: CUDA's numbers), ``driver``,
-        ``onnxruntime`` and ``cuda_libraries``. ``hidden_gpus`` are GPUs that CUDA does not show to this process.
+        ``onnxruntime`` (its ``cuda_provider`` is ``"built-in"``, ``"plug-in"``, ``"package"`` or ``"none"``) and
+        ``cuda_libraries``. ``plugin_devices`` are those of plug-ins, ``plugin_packages`` the installed packages of
+        plug-ins, each with its ``problem``. ``hidden_gpus`` are GPUs that CUDA does not show to this process.
         ``cuda_sessions`` has ``usable`` and, if False, the ``reasons``. Sizes are in bytes.
     """
     nvml = Nvml.open()
@@ -63,7 +67,34 @@ def collect() -> dict[str, Any]:
     finally:
         if nvml:
             nvml.close()
-    return facts | _describe_libraries(driver, problem, bool(cuda), bool(hidden))
+    return facts | _describe_libraries(driver, problem, bool(cuda), bool(hidden)) | _describe_plugins()
+
+
+def _describe_plugins() -> dict[str, Any]:
+    """Describe the devices of plug-ins; those of installed packages are registered for it."""
+    packages: list[dict[str, Any]] = []
+    devices: list[dict[str, Any]] = []
+    for package in _libraries.plugin_packages():
+        problem = None
+        try:
+            plugins.register_package(package)
+        except Error as error:
+            problem = str(error)
+        packages.append({"package": package, "problem": problem})
+    if packages:
+        with contextlib.suppress(Error):  # the problem of each of them
+            for device in plugins.get_ep_devices():
+                if device._name:
+                    devices.append(
+                        {
+                            "device": device._name,
+                            "provider": device.ep_name,
+                            "version": device.ep_metadata.get("version"),
+                            "hardware": device.device.vendor or None,
+                            "library": device._library,
+                        }
+                    )
+    return {"plugin_devices": devices, "plugin_packages": packages}
 
 
 def _cuda_devices() -> tuple[list[_core.CudaDevice], str | None]:
@@ -114,8 +145,17 @@ def _describe_libraries(driver: int | None, problem: str | None, any_device: boo
             "version": runtime.version or None,
             "path": str(runtime.path),
             "cuda": _cuda.cuda_major(runtime),
+            "cuda_provider": None,
             "problem": None,
         }
+        startup.ensure_library()
+        provider = _libraries.cuda_provider(runtime, _core.build_info(), startup.get_available_providers())
+        onnxruntime["cuda_provider"] = provider.kind
+        if provider.kind in ("plug-in", "package"):
+            reasons.append(
+                f"the CUDA provider is a plug-in ({provider.where}), and 'cuda:N' needs a built-in one: use the "
+                "plug-in's device, such as 'cuda:GPU'"
+            )
         found = _cuda.find_cuda_libraries(runtime)
         libraries["missing"] = list(found.missing)
         libraries["missing_optional"] = list(found.missing_optional)
@@ -172,6 +212,11 @@ def show(facts: dict[str, Any], console: Console) -> None:
     if len(gpus) > 1:
         console.print(_peer_table(facts["peer_access"]))
     console.print(_library_table(facts))
+    for package in facts["plugin_packages"]:
+        if package["problem"]:
+            console.print(f"Not usable: {escape(package['problem'])}", soft_wrap=True, highlight=False)
+    if facts["plugin_devices"]:
+        console.print(_plugin_table(facts["plugin_devices"]))
     verdict = facts["cuda_sessions"]
     if verdict["usable"]:
         console.print("[green]Sessions on the GPUs will work.[/green]")
@@ -205,6 +250,15 @@ def _device_table(devices: list[dict[str, Any]]) -> Table:
     return table
 
 
+def _plugin_table(devices: list[dict[str, Any]]) -> Table:
+    table = Table("device", "provider", "version", "vendor", title="Devices of plug-ins", title_justify="left")
+    table.add_column("where", overflow="fold")
+    for device in devices:
+        values = (device["provider"], _text(device["version"]), _text(device["hardware"]), _text(device["library"]))
+        table.add_row(device["device"], *values)
+    return table
+
+
 def _peer_table(access: list[list[bool]]) -> Table:
     table = Table("", title="Peer access (the row's GPU reads the column's memory)", title_justify="left")
     for column in range(len(access)):
@@ -228,6 +282,8 @@ def _library_table(facts: dict[str, Any]) -> Table:
         table.add_row("ONNX Runtime", "none", "")
     else:
         cuda = f", for CUDA {onnxruntime['cuda']}" if onnxruntime["cuda"] else ", without CUDA"
+        if onnxruntime["cuda_provider"] in ("plug-in", "package"):
+            cuda = f", CUDA as a {onnxruntime['cuda_provider'].replace('package', 'plug-in of a package')}"
         name = onnxruntime["distribution"] or "ONNX Runtime"
         table.add_row("ONNX Runtime", f"{name} {_text(onnxruntime['version'], '')}{cuda}", _text(onnxruntime["path"]))
     for library in libraries["found"]:

@@ -30,7 +30,7 @@ _LEVELS = {
 def optimize_command(
     model: Annotated[Path | None, typer.Argument(help="An .onnx file.")] = None,
     device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or cuda:N (default: the first GPU, or else the CPU).")
+        str | None, typer.Option(help="cpu, cuda, cuda:N or openvino:CPU (default: a GPU, or else the CPU).")
     ] = None,
     provider_option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the CUDA provider. Repeatable.")
