@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/pool/pool.hpp"
@@ -35,7 +36,7 @@ Ort::Value tensor(std::int64_t size, float value) {
 // y = x + 1; fails, is slow, and breaks for good, all at random, and ends when it is asked to.
 class RandomRunner : public Runner {
  public:
-  RandomRunner(Device device, unsigned seed, bool breaks) : device_(device), random_(seed), breaks_(breaks) {}
+  RandomRunner(Device device, unsigned seed, bool breaks) : device_(std::move(device)), random_(seed), breaks_(breaks) {}
 
   const Device& device() const noexcept override { return device_; }
 
