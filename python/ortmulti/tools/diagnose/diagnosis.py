@@ -20,6 +20,7 @@ from ortmulti.tools.diagnose.runs import BUDGET_SECONDS, QUICK_SECONDS, REPEAT, 
 from ortmulti.tools.diagnose.verify import verify
 from ortmulti.tools.files import write_arrays
 from ortmulti.tools.measure import fresh_process, page_cache, results
+from ortmulti.tools.measure.devices import check_measurable
 from ortmulti.tools.measure.rounds import rotated, round_numbers
 from ortmulti.tools.models import sample_inputs
 
@@ -85,6 +86,7 @@ def diagnose(
     if inputs is not None and (batch != 1 or sequence != 16):
         raise InvalidArgument("batch and sequence are for inputs that are made up, and inputs were given")
     named = name_devices(devices)
+    check_measurable(named)
     plan = DiagnosisPlan(
         model=Path(model),
         devices=None if named is None else tuple(map(str, named)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortmulti import devices
+from ortmulti import devices, errors
 from ortmulti.errors import InvalidArgument
 
 
@@ -18,11 +18,27 @@ def parse_devices(text: str) -> tuple[str, ...]:
     Raises:
         InvalidArgument: `text` has another form.
         DeviceError: a device does not exist.
+        NotImplemented: as `check_measurable`.
     """
+    if text.strip() != "all":
+        check_measurable(devices.name_devices(repeated(text)))
     if text.strip() == "all":
         found = tuple(str(device) for device in devices.parse_devices("all"))
         return found if found != ("cpu",) else ("cpu", "cpu")
     return tuple(str(device) for device in devices.parse_devices(repeated(text)))
+
+
+def check_measurable(named: Sequence[devices.Device] | None) -> None:
+    """Raise `NotImplemented` for a plug-in's device: comparisons, diagnoses and tunings do not know them.
+
+    Args:
+        named: as `name_devices` returns them.
+    """
+    for device in named or ():
+        if device.is_plugin:
+            raise errors.NotImplemented(
+                f"only the CPU and GPUs are measured, not the plug-in's device {device}: use `load`"
+            )
 
 
 def repeated(text: str) -> list[str]:

@@ -16,10 +16,11 @@ from ortmulti import _core
 from ortmulti._create.tuning import Tuning, describe_machine, describe_model
 from ortmulti._create.tuning_options import of_sessions
 from ortmulti._runtime import checks
-from ortmulti.devices import Device, parse_devices
+from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.tools.files import read_arrays, write_arrays
 from ortmulti.tools.measure import results
+from ortmulti.tools.measure.devices import check_measurable
 from ortmulti.tools.measure.rounds import Interval
 from ortmulti.tools.tune.measurements import Bench, Job
 from ortmulti.tools.tune.outputs import TF32_TOLERANCE, TOLERANCES
@@ -136,6 +137,7 @@ def tune(
     if not isinstance(path, str):
         raise InvalidType("tuning needs the path of a model: its candidates are processes")
     _check(objective, through, budget, tolerance, block_seconds, timeout, minimum_gain, clients)
+    check_measurable(name_devices(devices))
     found = [str(device) for device in parse_devices(devices)]
     if len({name.partition(":")[0] for name in found}) > 1:
         raise InvalidArgument("the CPU and GPUs are tuned apart: name one or the other")
