@@ -36,7 +36,8 @@ Ort::Value tensor(std::int64_t size, float value) {
 // y = x + 1; fails, is slow, and breaks for good, all at random, and ends when it is asked to.
 class RandomRunner : public Runner {
  public:
-  RandomRunner(Device device, unsigned seed, bool breaks) : device_(std::move(device)), random_(seed), breaks_(breaks) {}
+  RandomRunner(Device device, unsigned seed, bool breaks)
+      : device_(std::move(device)), random_(seed), breaks_(breaks) {}
 
   const Device& device() const noexcept override { return device_; }
 
