@@ -36,7 +36,7 @@ def build(folder: Path, source: str = FAKE, **macros: object) -> Path:
 
 
 def openvino(folder: Path) -> Path:
-    """OpenVINO's plug-in, which is told that this machine's processor is Intel's, the only ones that it takes."""
+    """OpenVINO's plug-in takes Intel's processors alone. It is told here that this machine has one."""
     if importlib.util.find_spec("onnxruntime_ep_openvino") is None:
         pytest.skip("needs onnxruntime-ep-openvino")
     if release_of(ortmulti.get_version_string()) < (1, 30):

@@ -149,9 +149,13 @@ void Creation::preload(const Device& device) {
   Preload(index()).begin(runtime_, device.index, turn(device) == nullptr, load);
 }
 
-bool Creation::follows(std::size_t index) const {
+bool Creation::is_first(std::size_t index) const {
   const auto place = devices_.begin() + static_cast<std::ptrdiff_t>(index);
-  return request_.one_session_each && !place->is_cuda() && std::find(devices_.begin(), place, *place) != place;
+  return std::find(devices_.begin(), place, *place) == place;
+}
+
+bool Creation::follows(std::size_t index) const {
+  return request_.one_session_each && !devices_[index].is_cuda() && !is_first(index);
 }
 
 bool Creation::has_followers() const {
@@ -269,12 +273,14 @@ std::shared_ptr<Session> Creation::create_session(std::size_t index) {
     const auto found = request_.on_devices.find(to_string(device));
     ModelSource model = request_.model;
     if (found != request_.on_devices.end()) {
-      const bool first =
-          std::find(devices_.begin(), devices_.end(), device) - devices_.begin() == static_cast<std::ptrdiff_t>(index);
-      for (const auto& [key, value] : first ? found->second.config_entries : std::map<std::string, std::string>{}) {
-        options.config_entries[key] = value;
+      if (!found->second.model.empty()) {
+        model = ModelSource::from_path(found->second.model);
       }
-      model = found->second.model.empty() ? model : ModelSource::from_path(found->second.model);
+      if (is_first(index)) {
+        for (const auto& [key, value] : found->second.config_entries) {
+          options.config_entries[key] = value;
+        }
+      }
     }
     return std::make_shared<Session>(runtime_, model, options, request_.sessions[index], timeline_.get(), weights);
   };

@@ -103,6 +103,8 @@ class Creation : public std::enable_shared_from_this<Creation> {
   std::shared_ptr<Session> create_session(std::size_t index);
   /// Hands over the sessions that create(index) made, or none and why.
   void finish(std::size_t index, std::vector<std::shared_ptr<Session>> made, const std::exception_ptr& error);
+  /// Whether no session before it is on the same device.
+  bool is_first(std::size_t index) const;
   /// Whether this session is a handle of another one's, which is created on the same device.
   bool follows(std::size_t index) const;
   bool has_followers() const;

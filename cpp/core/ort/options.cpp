@@ -8,11 +8,25 @@
 #include <unordered_map>
 
 #include "core/base/error.hpp"
+#include "core/ort/api_compat.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/value.hpp"
 
 namespace ortmulti {
 namespace {
+
+// A provider's options as the C API takes them, over the strings of the map.
+struct OptionTexts {
+  explicit OptionTexts(const std::map<std::string, std::string>& options) {
+    for (const auto& [key, value] : options) {
+      keys.push_back(key.c_str());
+      values.push_back(value.c_str());
+    }
+  }
+
+  std::vector<const char*> keys;
+  std::vector<const char*> values;
+};
 
 // Owns a provider's options object of the C API, for which the C++ API has no wrapper.
 template <typename Options>
@@ -25,13 +39,9 @@ class ProviderOptions {
   ProviderOptions(Create create, Update update, Release release, const std::map<std::string, std::string>& values)
       : release_(release) {
     Ort::ThrowOnError(create(&options_));
-    std::vector<const char*> keys;
-    std::vector<const char*> texts;
-    for (const auto& [key, text] : values) {
-      keys.push_back(key.c_str());
-      texts.push_back(text.c_str());
-    }
-    if (OrtStatus* status = update(options_, keys.data(), texts.data(), keys.size()); status != nullptr) {
+    const OptionTexts texts(values);
+    OrtStatus* status = update(options_, texts.keys.data(), texts.values.data(), texts.keys.size());
+    if (status != nullptr) {
       release_(options_);
       Ort::ThrowOnError(status);
     }
@@ -46,6 +56,17 @@ class ProviderOptions {
   Release release_;
   Options* options_ = nullptr;
 };
+
+void append_for_devices(Ort::SessionOptions& target, const Provider& provider) {
+  std::vector<const OrtEpDevice*> devices;
+  for (const auto& device : provider.devices) {
+    devices.push_back(device->handle);
+  }
+  const OptionTexts texts(provider.options);
+  Ort::ThrowOnError(ort_api_compat::plugin_api().append_provider(target, OnnxRuntime::get().env(), devices.data(),
+                                                                 devices.size(), texts.keys.data(), texts.values.data(),
+                                                                 texts.keys.size()));
+}
 
 void append(Ort::SessionOptions& target, const Provider& provider) {
   const OrtApi& api = Ort::GetApi();

@@ -233,19 +233,4 @@ std::vector<std::shared_ptr<const void>> use_plugins(const std::vector<Provider>
   return used;
 }
 
-void append_for_devices(Ort::SessionOptions& options, const Provider& provider) {
-  std::vector<const OrtEpDevice*> devices;
-  for (const auto& device : provider.devices) {
-    devices.push_back(device->handle);
-  }
-  std::vector<const char*> keys;
-  std::vector<const char*> values;
-  for (const auto& [key, value] : provider.options) {
-    keys.push_back(key.c_str());
-    values.push_back(value.c_str());
-  }
-  Ort::ThrowOnError(ort_api_compat::plugin_api().append_provider(
-      options, OnnxRuntime::get().env(), devices.data(), devices.size(), keys.data(), values.data(), keys.size()));
-}
-
 }  // namespace ortmulti

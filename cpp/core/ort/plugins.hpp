@@ -63,7 +63,4 @@ Provider with_devices(OnnxRuntime& runtime, Provider provider);
 /// Keeps the plug-ins of these providers registered. ErrorKind::fail: one of them is registered no more.
 std::vector<std::shared_ptr<const void>> use_plugins(const std::vector<Provider>& providers);
 
-/// Appends a provider that has devices. Throws Ort::Exception.
-void append_for_devices(Ort::SessionOptions& options, const Provider& provider);
-
 }  // namespace ortmulti

@@ -303,8 +303,9 @@ class Creation:
                 except NotOptimizable as reason:
                     self._state(f"not kept as compiled for {name}: {reason}")
             problem = self._over_contexts(on_devices, of_sessions)
-            for name, new in () if problem else staged.items():
-                self._publish_context(name, new)
+            if not problem:
+                for name, new in staged.items():
+                    self._publish_context(name, new)
         if problem:
             for key in found.values():
                 store.discard(key, problem)

@@ -108,16 +108,14 @@ def optimize(
             with found:
                 return _describe(found, target, start, made=False, comparison=None)
         with cache.stage(key) as staged:
+            make = _compile if target.is_plugin else build
+            entry = make(staged, checked, providers, options)
             comparison = None
-            if target.is_plugin:
-                entry = _compile(staged, checked, providers, options)
-                if compare:
-                    comparison = comparing.Comparison(None, "a plug-in's provider computes in a precision of its own")
+            if compare and target.is_plugin:
+                comparison = comparing.Comparison(None, "a plug-in's provider computes in a precision of its own")
             elif compare:
-                entry = build(staged, checked, providers, options)
                 comparison = comparing.compare(entry, checked, providers, options, inputs)
-            else:
-                entry = build(staged, checked, providers, options)
+            elif not target.is_plugin:
                 comparing.check_loadable(entry, providers, options)
             with staged.publish() as published:
                 if published is entry:
