@@ -135,6 +135,41 @@ def test_sessions_give_their_gpu_memory_back(large_model: Path) -> None:
     assert first - last < 64 << 20
 
 
+def test_a_session_takes_no_more_memory_than_onnxruntimes(large_model: Path) -> None:
+    """After the first run, in a process that has loaded the kernels; also in a pool of one that runs one by one."""
+    printed = check_child(
+        """
+    import sys
+    import numpy as np
+    import onnxruntime
+    import ortmulti
+
+    model, cuda = sys.argv[1], ["CUDAExecutionProvider"]
+    if hasattr(onnxruntime, "preload_dlls"):
+        onnxruntime.preload_dlls()
+    ways = {
+        "onnxruntime": lambda: onnxruntime.InferenceSession(model, providers=cuda),
+        "session": lambda: ortmulti.InferenceSession(model, providers=cuda),
+        "pool": lambda: ortmulti.load(model, 0, in_flight=1),
+    }
+    taken = {}
+    for name in ("session", *ways):
+        before = ortmulti._core.cuda_memory(0)[0]
+        session = ways[name]()
+        width = session.get_inputs()[0].shape[1]
+        session.run(None, {"x": np.zeros((1, width), np.float32)})
+        taken[name] = before - ortmulti._core.cuda_memory(0)[0] >> 20
+        del session
+    print(taken["onnxruntime"], taken["session"], taken["pool"])
+    """,
+        large_model,
+        environment=VISIBLE,
+    )
+    theirs, session, pool = map(int, printed.split())
+    assert session <= theirs + 4
+    assert pool <= theirs + 4
+
+
 def test_an_arena_is_shrunk_between_runs() -> None:
     """It keeps what a large run took, through small ones, until a run is told to shrink it."""
     large, small = np.ones(1 << 26, np.float32), np.ones(10, np.float32)  # 256 MiB

@@ -2,7 +2,9 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -87,6 +89,44 @@ Ort::Session open_session(OnnxRuntime& runtime, const ModelSource& model, const 
     return Ort::Session(runtime.env(), model.bytes, model.size, options);
   }
   return Ort::Session(runtime.env(), model.path.c_str(), options);
+}
+
+// The CUDA provider keeps cuBLAS and cuDNN handles for each thread, 64 MiB and more on Hopper. It takes them from a thread
+// for the next one when a run ends there, so that those of the thread that creates a session, and never runs it, would
+// stay unused. A run that ends before its first operator is enough. It is none where runs are counted until a graph is
+// captured, or written to a profile.
+void hand_on_handles(Ort::Session& session, const std::vector<Provider>& providers, const std::vector<ValueInfo>& inputs,
+                     const std::vector<ValueInfo>& outputs) {
+  for (const Provider& provider : providers) {
+    const auto graphs = provider.options.find("enable_cuda_graph");
+    if (provider.name == "TensorrtExecutionProvider" || (graphs != provider.options.end() && graphs->second != "0")) {
+      return;
+    }
+  }
+  try {
+    RunInputs zeros;
+    for (const ValueInfo& input : inputs) {
+      std::vector<std::int64_t> shape = input.shape;
+      std::replace(shape.begin(), shape.end(), std::int64_t{-1}, std::int64_t{1});
+      const std::size_t bytes = tensor_bytes(input.element_type, shape);  // throws for what is not such a tensor
+      Ort::Value value = Ort::Value::CreateTensor(Ort::AllocatorWithDefaultOptions(), shape.data(), shape.size(),
+                                                  input.element_type);
+      std::memset(value.GetTensorMutableRawData(), 0, bytes);
+      zeros.add(input.name.c_str(), std::move(value));
+    }
+    std::vector<const char*> names;
+    std::vector<Ort::Value> values;
+    for (const ValueInfo& output : outputs) {
+      names.push_back(output.name.c_str());
+      values.emplace_back(nullptr);
+    }
+    Ort::RunOptions ended;
+    ended.SetTerminate();
+    ended.SetRunLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);
+    session.Run(ended, zeros.names().data(), zeros.values(), zeros.size(), names.data(), values.data(), values.size());
+  } catch (const Ort::Exception&) {  // NOLINT(bugprone-empty-catch): that it was ended
+  } catch (const Error&) {           // NOLINT(bugprone-empty-catch): the handles stay
+  }
 }
 
 }  // namespace
@@ -193,6 +233,11 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
       description->weight_use = watch->use();
     }
   });
+  if (device.is_cuda() && !options.enable_profiling) {
+    const ScopedSpan span(timeline, "hand on handles", name);
+    const CaptureLock::Shared use(device, CaptureLock::Use::lasting);
+    hand_on_handles(opened->session, description->providers, description->inputs, description->outputs);
+  }
   description_ = description;
   opened_ = std::move(opened);
   compute_stream_ = opened_->compute_stream ? opened_->compute_stream->get() : nullptr;

@@ -34,6 +34,7 @@ _CAUSES: Mapping[str, tuple[str | None, tuple[str, ...]]] = {
     "wait for turn": ("wait for another session", ()),
     "index model": ("read model", ()),
     "prepare session": ("set up", ()),
+    "hand on handles": ("set up", ()),
     "allocate weights": ("stage weights", ()),
     "load weights": ("stage weights", ()),
     CREATION: (None, ()),
