@@ -105,7 +105,8 @@ def test_four_sessions_hold_the_weights_once(tmp_path: Path) -> None:
     ortmulti.load(model, 0).close()
     before = _core.cuda_memory(0)[0]
     with ortmulti.load(model, 0, 4) as pool:
-        assert before - _core.cuda_memory(0)[0] < 2 * (512 << 20)
+        # Each has handles of cuBLAS besides, with 64 MiB of workspace.
+        assert before - _core.cuda_memory(0)[0] < (2 * 512 + 4 * 64) << 20
         pool.sessions[0].close()
         feeds = models.sample_inputs(model)
         assert pool.sessions[3].run(None, feeds)[0].size > 0
