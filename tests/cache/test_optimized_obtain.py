@@ -5,9 +5,11 @@ Sessions that share weights are on GPUs; here the same code creates them on the 
 
 from __future__ import annotations
 
+import itertools
 import logging
+import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,13 +22,14 @@ from ortmulti._create.creation import Creation
 from ortmulti._create.request import CreationRequest
 from ortmulti._create.sharing import why_not_worth_it
 from ortmulti._runtime import startup
+from ortmulti._runtime.threads import Task
 from ortmulti.cache import Cache, CacheRequest, Entry, StagedEntry, compute_capability, key_of
 from ortmulti.devices import Device
 from ortmulti.tools.models import sample_inputs
 from tests.cache.test_optimized_build import CPU, PROTOS, run_ordinary, same_bits, write
 from tests.support import onnx_models
 from tests.support.cached_models import add_endless_file
-from tests.support.processes import check_child
+from tests.support.processes import check_child, nothing_leaks
 
 X = np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)
 
@@ -197,6 +200,41 @@ def test_ctrl_c_ends_the_comparison_of_checksums(tmp_path: Path, cache: Cache, h
     )
     assert printed == "interrupted\n"
     assert [entry.folder for entry in cache.entries()] == [stored.folder]
+
+
+def test_ctrl_c_at_each_line_of_the_wait_for_the_checksums(tmp_path: Path, cache: Cache) -> None:
+    model = str(onnx_models.write_external(tmp_path)[0])
+    load(model)
+    add_endless_file(cache.entries()[0].folder)
+    waits: set[int] = set()  # lines of the wait itself, which repeats them until the comparison has ended
+
+    def interrupted_at(line: int) -> bool:
+        left = line
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal left
+            if left == line and frame.f_code is not Creation.ready.__code__:
+                return None
+            left -= event == "line"
+            if event == "line" and left == 0:
+                if frame.f_code is Task.wait.__code__:
+                    repeated.append(frame.f_lineno in waits)
+                    waits.add(frame.f_lineno)
+                raise KeyboardInterrupt
+            return trace
+
+        repeated: list[bool] = []
+        sys.settrace(trace)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                load(model)
+        finally:
+            sys.settrace(None)
+        return any(repeated)
+
+    with nothing_leaks():
+        lines = next(line for line in itertools.count(1) if interrupted_at(line))
+    assert lines > len(waits) > 3
 
 
 def test_an_entry_that_cannot_be_read_is_made_anew(tmp_path: Path, cache: Cache) -> None:

@@ -177,6 +177,43 @@ def test_an_interrupted_wait_for_a_task_ends_no_other_wait(timeout: float) -> No
         assert not after.is_alive(), f"interrupted at line {line} of the first wait"
 
 
+@pytest.mark.parametrize("wait", ["task.wait()", "Change().wait()"])
+def test_a_signal_that_does_not_wake_the_main_thread_ends_its_wait(wait: str) -> None:
+    """As one that comes just before the wait. Here another thread receives it."""
+    printed = check_child(
+        f"""
+        import os, signal, sys, threading, time
+        from pathlib import Path
+        from ortmulti._runtime.threads import Change, Task
+
+        end, main = threading.Event(), threading.main_thread()
+
+        def call():
+            def waits():
+                in_wait = sys._current_frames()[main.ident].f_code.co_name == "wait" and not starting
+                return in_wait and Path(f"/proc/self/task/{{main.native_id}}/stat").read_text().split()[2] == "S"
+
+            while not waits():
+                os.sched_yield()
+            global sent
+            sent = time.monotonic()
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            end.wait()
+
+        starting = True
+        task = Task(call, "task")
+        task.start()
+        starting = False
+        try:
+            {wait}
+        except KeyboardInterrupt:
+            print("late:", time.monotonic() - sent > 0.5)
+        end.set()
+        """
+    )
+    assert printed == "late: False\n"
+
+
 def interrupt_at_random(backend: str, attempts: int, folder: Path) -> None:
     seed = random.randrange(2**31)
     temporary = folder / "temporary"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +39,10 @@ if TYPE_CHECKING:
 _NOT_LOADABLE = (EPFail, Fail, InvalidGraph, InvalidProtobuf, NotImplemented, RuntimeException)
 
 LOGGER = logging.getLogger("ortmulti")
+
+
+class _Stopped(Exception):  # noqa: N818  (no error, but the end of a comparison whose result nobody needs)
+    pass
 
 
 class Creation:
@@ -369,23 +371,26 @@ class Creation:
 
     def _over_found(self, entry: cache.Entry) -> None:
         """Create the sessions over an entry, and compare its checksums meanwhile."""
-        stop = threading.Event()
-        verified: concurrent.futures.Future[None] = concurrent.futures.Future()
+        stopped = False
+        failures: list[BaseException] = []
 
         def poll() -> None:
-            if stop.is_set():
-                raise concurrent.futures.CancelledError
+            if stopped:
+                raise _Stopped
 
         def verify() -> None:
             try:
                 entry.verify(poll)
             except BaseException as error:
-                verified.set_exception(error)
-            else:
-                verified.set_result(None)
+                failures.append(error)
+
+        def verified() -> None:
+            task.wait()  # Ctrl-C ends it at any moment and leaves no lock taken, unlike the wait of a Future
+            if failures:
+                raise failures[0]
 
         def verified_now(_: int) -> bool:
-            verified.result()
+            verified()
             return True
 
         task = Task(verify, "ortmulti-verify")
@@ -399,11 +404,11 @@ class Creation:
                 raise
             finally:
                 self._confirm = None
-                stop.set()  # after Ctrl-C the rest of the files is not needed
+                stopped = True  # after Ctrl-C the rest of the files is not needed
                 if not task.revoke():
                     task.wait()
 
-    def _over_verified(self, entry: cache.Entry, verified: concurrent.futures.Future[None]) -> None:
+    def _over_verified(self, entry: cache.Entry, verified: Callable[[], None]) -> None:
         from ortmulti import cache
 
         try:
@@ -411,7 +416,7 @@ class Creation:
         except Error as problem:
             if self._confirmed:
                 raise  # the entry is right: others have sessions over it
-            verified.result()  # a damaged entry explains it
+            verified()  # a damaged entry explains it
             if isinstance(problem, _NOT_LOADABLE):
                 raise cache.not_loadable(problem) from problem
             raise

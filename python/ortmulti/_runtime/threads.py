@@ -13,6 +13,9 @@ from ortmulti.errors import RuntimeException
 
 __all__ = ["BackgroundThread", "Change", "Changes", "Task"]
 
+# Seconds of one wait for a lock. A signal that comes just before the wait does not end it.
+_SLICE = 0.05
+
 
 class Task:
     """One call, in a thread of its own.
@@ -69,9 +72,9 @@ class Task:
         if self._thread is threading.current_thread():
             return True
         end = math.inf if timeout == -1 else time.monotonic() + timeout
-        # Ctrl-C between these two calls leaves the lock taken. So each wait for it is short, and the flag decides.
+        # Ctrl-C between these two calls leaves the lock taken. So the flag decides.
         while not self._ended and (left := end - time.monotonic()) > 0:
-            if self._unfinished.acquire(timeout=min(left, 1.0)):
+            if self._unfinished.acquire(timeout=min(left, _SLICE)):
                 self._unfinished.release()
         return self._ended
 
@@ -153,7 +156,10 @@ class Change:
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for the change, ``timeout`` seconds at most. The wait may end early: look at the shared state again."""
-        self._pending.acquire(timeout=self._LONGEST if timeout is None else max(0.0, min(timeout, self._LONGEST)))
+        end = time.monotonic() + (self._LONGEST if timeout is None else min(timeout, self._LONGEST))
+        while not self._pending.acquire(timeout=max(0.0, min(end - time.monotonic(), _SLICE))):
+            if time.monotonic() >= end:
+                return
 
     def happen(self) -> None:
         """End the wait."""
