@@ -24,6 +24,9 @@ _CLASSES = (
     "NodeArg",
     "OrtDevice",
     "OrtDeviceVendorId",
+    "OrtEpDevice",
+    "OrtHardwareDevice",
+    "OrtHardwareDeviceType",
     "OrtValue",
     "RunOptions",
     "SessionIOBinding",
@@ -34,11 +37,14 @@ _CLASSES = (
 _FUNCTIONS = (
     "disable_telemetry_events",
     "enable_telemetry_events",
+    "get_ep_devices",
+    "register_execution_provider_library",
     "set_default_logger_callback",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
     "set_global_thread_pool_sizes",
     "set_seed",
+    "unregister_execution_provider_library",
 )
 # Rebound in every loaded module of onnxruntime that has them: code outside catches them by names of several modules.
 _EXCEPTIONS = (
@@ -123,8 +129,9 @@ def patch_onnxruntime() -> Patch:
     `InferenceSession` is also rebound in ``onnxruntime.capi.onnxruntime_inference_collection``. The exceptions are
     rebound in every module of onnxruntime that has them, such as ``onnxruntime.capi.onnxruntime_pybind11_state`` and
     ``_pybind_state``. So code that catches them keeps working. The functions that set the log's severity, the seed,
-    telemetry and global thread pools are ortmulti's as well, for its sessions. The patch holds for all threads of the
-    process. Patches nest and may be undone in any order: after the last one the names are onnxruntime's again.
+    telemetry and global thread pools are ortmulti's as well, for its sessions. So are the functions that register
+    plug-ins and list their devices. The patch holds for all threads of the process. Patches nest and may be undone in
+    any order: after the last one the names are onnxruntime's again.
 
     These stay onnxruntime's:
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 import ortmulti
 from ortmulti import interop, patch
-from tests.support import a_library, onnx_models
+from tests.support import a_library, onnx_models, plugins
 from tests.support.processes import check_child
 
 MODEL = onnx_models.matmul()
@@ -111,6 +112,29 @@ def test_exceptions_are_rebound_in_every_module_of_onnxruntime() -> None:
     for module in holders:
         with pytest.raises(module.NoSuchFile):
             onnxruntime.InferenceSession("nope.onnx")
+
+
+def test_plug_ins_are_registered_for_ortmultis_sessions(tmp_path: Path) -> None:
+    library = plugins.build(tmp_path)
+    expected = a_library.run(a_library.late(MODEL), {"x": X})[0]
+    with ortmulti.patch_onnxruntime():
+        onnxruntime.register_execution_provider_library("tests", str(library))
+        try:
+            [device] = [device for device in onnxruntime.get_ep_devices() if device.ep_name == "FakeExecutionProvider"]
+            assert isinstance(device, onnxruntime.OrtEpDevice)
+            assert isinstance(device.device, onnxruntime.OrtHardwareDevice)
+            assert device.device.type == onnxruntime.OrtHardwareDeviceType.CPU
+            options = onnxruntime.SessionOptions()
+            options.add_provider_for_devices([device], {})
+            session = onnxruntime.InferenceSession(MODEL, options)
+            np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected)
+            with pytest.raises(state.Fail, match="already registered"):  # onnxruntime's words, which programs look for
+                onnxruntime.register_execution_provider_library("tests", str(library))
+            del session
+        finally:
+            onnxruntime.unregister_execution_provider_library("tests")
+        with pytest.raises(state.Fail, match="was not registered"):
+            onnxruntime.unregister_execution_provider_library("tests")
 
 
 def test_onnxruntimes_backend_runs_on_ortmultis_sessions() -> None:

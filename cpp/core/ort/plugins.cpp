@@ -160,7 +160,7 @@ void unregister_plugin(OnnxRuntime& runtime, const std::string& name) {
   const auto found = registered.plugins.find(name);
   if (found == registered.plugins.end()) {
     throw Error(ErrorKind::fail,
-                context + ": no library is registered under this name; registered are " + names_of(registered.plugins));
+                context + ": this name was not registered; registered are " + names_of(registered.plugins));
   }
   const std::shared_ptr<const Plugin> plugin = found->second;
   if (const auto sessions = plugin->in_use.use_count() - 1; sessions > 0) {
