@@ -188,6 +188,30 @@ def test_it_is_compiled_for_each_load_on_demand(arguments: Any, model: str, cach
     assert entries(cache) == []
 
 
+@pytest.mark.usefixtures("openvino")
+@pytest.mark.parametrize("method", ["add_initializer", "add_external_initializers"])
+def test_no_weights_are_used_in_place(method: str, tmp_path: Path) -> None:
+    """So sessions on the provider's devices cannot share them. The docs say this of each method."""
+    model = str(onnx_models.write_external(tmp_path)[0])
+    given = {name: 2 * np.eye(64, dtype=np.float32) for name in ("weight0", "weight1")}
+    values = {name: ortmulti.OrtValue.ortvalue_from_numpy(weight) for name, weight in given.items()}
+    options = ortmulti.SessionOptions()
+    if method == "add_initializer":
+        for name, value in values.items():
+            options.add_initializer(name, value)
+    else:
+        options.add_external_initializers(list(values), list(values.values()))
+    with ortmulti.create_sessions(model, DEVICE, options=options, optimize="never") as sessions:
+        found = run(sessions[0])
+        for weight in given.values():
+            weight[:] = 0
+        np.testing.assert_array_equal(run(sessions[0]), found)
+    if method == "add_initializer":
+        check_close(found)  # the model's own weights
+    else:
+        np.testing.assert_allclose(found, 4 * X, rtol=0.02)
+
+
 @pytest.mark.usefixtures("fake")
 def test_a_provider_that_compiles_nothing_has_no_entry(model: str, cache: Cache) -> None:
     for _ in range(2):

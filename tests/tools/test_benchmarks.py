@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ortmulti
@@ -18,6 +19,7 @@ from benchmarks import (
     first_answers,
     gpu_feeding,
     import_time,
+    plugin_creation,
     pool_overhead,
     run_overhead,
     service,
@@ -26,7 +28,7 @@ from benchmarks import (
 )
 from ortmulti import Timeline
 from ortmulti.tools import models
-from tests.support import fake_driver
+from tests.support import fake_driver, plugins
 from tests.support.processes import check_child
 
 
@@ -241,6 +243,23 @@ def test_cpu_sharing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert report["summary"]["identical"] is True
     assert report["summary"]["pss"][cpu_sharing.EIGHT_SHARED] == eight["pss"]
     assert "8 sessions take" in capsys.readouterr().out
+
+
+def test_plugin_creation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plugin.json"
+    model = models.make("matmul", tmp_path, megabytes=1)
+    arguments = [f"--library={plugins.openvino(tmp_path)}", f"--model={model}", "--repeat=1", "--most-creation=inf"]
+    assert plugin_creation.main([*arguments, "--json", str(path)]) == 0
+    assert plugin_creation.main([*arguments, "--most-difference=-1"]) == 1
+    report = json.loads(path.read_text())
+    assert len(report["measured"]) == len(plugin_creation.CASES)
+    assert report["difference_in_f32"] <= max(report["summary"]["difference"].values()) < 0.1
+    assert "in f32" in capsys.readouterr().out
+
+
+def test_the_difference_is_a_part_of_the_largest_value() -> None:
+    expected = [np.array([1.0, -4.0]), np.array([2.0])]
+    assert plugin_creation.difference([np.array([1.5, -4.0]), np.array([2.0])], expected) == 0.125
 
 
 def test_ratios_are_of_the_same_round() -> None:
