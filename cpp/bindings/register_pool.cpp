@@ -224,6 +224,62 @@ class PythonPool {
     wait_until([&] { return pool_->remove(parsed, Request::Clock::now() + signal_interval); });
   }
 
+  // Puts a device to sleep whose sessions these are. `timeout`: for the runs under way, in seconds.
+  void sleep(const std::string& device, const py::list& sessions, bool pinned, bool auto_wake,
+             std::optional<double> timeout, const std::shared_ptr<Timeline>& timeline) {
+    const Device parsed = parse_device(device);
+    std::vector<std::shared_ptr<Session>> held;
+    for (const py::handle session : sessions) {
+      held.push_back(session.cast<const PythonSession&>().session);
+    }
+    const auto sleeper = [&] {
+      const ReleaseGil nogil;
+      auto made = weight_sleeper(held, pinned, timeline);
+      held.clear();
+      return made;
+    }();
+    sleeper->auto_wake = auto_wake;
+    const auto give_up = after(timeout.value_or(std::numeric_limits<double>::max()));
+    bool asleep = false;
+    try {
+      wait_until([&] {
+        const auto now = Request::Clock::now();
+        asleep = pool_->sleep(parsed, sleeper, std::min(give_up, now + signal_interval));
+        return asleep || now >= give_up;
+      });
+    } catch (...) {
+      const ReleaseGil nogil;
+      pool_->stay_awake(parsed);
+      throw;
+    }
+    if (!asleep) {
+      const ReleaseGil nogil;
+      pool_->stay_awake(parsed);
+      throw Error(ErrorKind::deadline, device +
+                                           " did not fall asleep within the timeout: runs of the pool, or of "
+                                           "Pool.sessions, are still under way there");
+    }
+  }
+
+  void wake(const std::string& device) {
+    const Device parsed = parse_device(device);
+    const ReleaseGil nogil;
+    pool_->wake(parsed);
+  }
+
+  // False where it takes longer than `timeout` seconds.
+  bool wait_until_awake(const std::string& device, std::optional<double> timeout) {
+    const Device parsed = parse_device(device);
+    const auto give_up = after(timeout.value_or(std::numeric_limits<double>::max()));
+    bool awake = false;
+    wait_until([&] {
+      const auto now = Request::Clock::now();
+      awake = pool_->wait_until_awake(parsed, std::min(give_up, now + signal_interval));
+      return awake || now >= give_up;
+    });
+    return awake;
+  }
+
   void continue_from(const PythonPool& before) {
     const ReleaseGil nogil;
     pool_->continue_from(before.pool_);
@@ -510,6 +566,10 @@ py::dict to_dict(const PoolStats& stats) {
     entry["runs"] = device.runs;
     entry["broken"] = device.broken;
     entry["suspended"] = device.suspended;
+    entry["asleep"] = device.asleep;
+    entry["sleeps"] = device.sleeps;
+    entry["wakes"] = device.wakes;
+    entry["wake"] = to_dict(device.wake);
     entry["in_flight"] = device.in_flight;
     entry["why_in_flight"] = device.why_in_flight;
     entry["queue"] = to_dict(device.queue);
@@ -627,6 +687,10 @@ void register_pool(py::module_& module) {
       .def("set_opening", &PythonPool::set_opening, py::arg("opening"))
       .def("fail", &PythonPool::fail, py::arg("exception"))
       .def("remove", &PythonPool::remove, py::arg("device"))
+      .def("sleep", &PythonPool::sleep, py::arg("device"), py::arg("sessions"), py::arg("pinned"), py::arg("auto_wake"),
+           py::arg("timeout"), py::arg("timeline"))
+      .def("wake", &PythonPool::wake, py::arg("device"))
+      .def("wait_until_awake", &PythonPool::wait_until_awake, py::arg("device"), py::arg("timeout"))
       .def("continue_from", &PythonPool::continue_from, py::arg("before"))
       .def("warm_up", &PythonPool::warm_up, py::arg("feeds"), py::arg("runs"), py::arg("timeline"))
       .def("cancel", &PythonPool::cancel, py::arg("request"))

@@ -113,6 +113,10 @@ CUresult device_get_attribute(int* value, CUdevice_attribute attribute, CUdevice
     *value = 9;
     return result_of("major");
   }
+  if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) {
+    *value = FakeCuda::state().stable_addresses ? 1 : 0;
+    return result_of("stable addresses");
+  }
   *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 1 : -1;
   return result_of("minor");
 }

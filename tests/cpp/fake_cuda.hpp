@@ -27,7 +27,8 @@ struct FakeCuda {
   };
   std::map<std::string, Failure> failing_call;  ///< As `failing`, for one call alone.
   bool peers = true;
-  std::set<std::pair<int, int>> unreachable;    ///< Device and peer between which there is no access.
+  bool stable_addresses = true;               ///< Whether the devices have memory that is mapped to reserved addresses.
+  std::set<std::pair<int, int>> unreachable;  ///< Device and peer between which there is no access.
   std::set<std::pair<int, int>> refused_peers;  ///< Device and peer for which enabling it fails after all.
   std::map<int, std::size_t> memory_limit;      ///< Bytes that a device has free; free_memory() where it is not set.
 
@@ -66,16 +67,19 @@ struct FakeCuda {
 
   static constexpr std::size_t total_memory(int device) { return (static_cast<std::size_t>(device) + 1) << 30U; }
   static constexpr std::size_t free_memory(int device) { return total_memory(device) / 2; }
+  /// What the sizes of memory that is mapped are multiples of.
+  static constexpr std::size_t granularity = 4096;
   /// The device whose context is current in the calling thread; -1 for none.
   static int current();
 
   /// What was created and not given back.
   struct Live {
-    std::size_t allocations = 0;
+    std::size_t allocations = 0;  ///< With memory to be mapped, which lives until it is neither mapped nor held.
     std::size_t registrations = 0;
     std::size_t streams = 0;
     std::size_t events = 0;
-    bool nothing() const { return allocations + registrations + streams + events == 0; }
+    std::size_t addresses = 0;  ///< That are reserved.
+    bool nothing() const { return allocations + registrations + streams + events + addresses == 0; }
   };
   Live live() const;
   std::size_t peak_registered() const;  ///< The most bytes of host memory that were registered at the same time.

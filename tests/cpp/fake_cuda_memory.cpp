@@ -10,10 +10,6 @@ namespace {
 
 using Work = FakeCuda::Work;
 
-// Device addresses are the host's with a bit that no host address has.
-constexpr CUdeviceptr device_bit = static_cast<CUdeviceptr>(1) << 62U;
-constexpr unsigned char unwritten = 0xa5;
-
 CUresult mem_alloc(CUdeviceptr* address, std::size_t size) {
   if (const CUresult failed = result_of("cuMemAlloc"); failed != CUDA_SUCCESS) {
     return failed;
@@ -28,10 +24,9 @@ CUresult mem_alloc(CUdeviceptr* address, std::size_t size) {
   if (size > FakeCuda::state().free_bytes(device)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  Allocation allocation{device, size, {}};
-  allocation.memory.reset(static_cast<unsigned char*>(::operator new(size, alignment)));
+  Allocation allocation{device, size, host_memory(size)};
   std::memset(allocation.memory.get(), unwritten, size);
-  *address = reinterpret_cast<CUdeviceptr>(allocation.memory.get()) | device_bit;
+  *address = device_address(allocation.memory);
   Work& work = Work::get();
   const Lock lock(work.mutex);
   work.allocations.emplace(*address, std::move(allocation));
@@ -51,7 +46,7 @@ CUresult mem_free(CUdeviceptr address) {
   }
   if (work.in_use(found->second.memory.get(), found->second.size)) {
     work.misuse(CUDA_SUCCESS, "memory is freed under a copy");
-    work.freed_too_early.push_back(std::move(found->second));
+    work.freed_too_early.push_back(std::move(found->second.memory));
   }
   work.allocations.erase(found);
   return result;
@@ -130,7 +125,7 @@ CUresult memcpy_peer_async(CUdeviceptr to, CUcontext to_context, CUdeviceptr fro
   Lock lock(work.mutex);
   const int target = device_of(to_context);
   const int source = device_of(from_context);
-  if (work.peers.count({target, source}) + work.peers.count({source, target}) == 0) {
+  if (!work.reaches(target, source, from) && !work.reaches(source, target, to)) {
     ++FakeCuda::state().indirect_copies;
   }
   return work.copy(Copy::Kind::peer, stream, work.find(to, size, target), work.find(from, size, source), size, lock);

@@ -46,6 +46,20 @@ CUresult stream_synchronize(CUstream stream) {
   return result == CUDA_SUCCESS ? work.state_of(found->device) : result;
 }
 
+CUresult ctx_synchronize() {
+  const CUresult result = result_of("cuCtxSynchronize");
+  const int device = FakeCuda::current();
+  if (device < 0) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  Work& work = Work::get();
+  Lock lock(work.mutex);
+  for (const auto& stream : work.streams_of(device)) {
+    work.wait_for(*stream, lock);
+  }
+  return result == CUDA_SUCCESS ? work.state_of(device) : result;
+}
+
 CUresult event_create(CUevent* event, unsigned /*flags*/) {
   if (const CUresult failed = result_of("cuEventCreate"); failed != CUDA_SUCCESS) {
     return failed;
@@ -102,6 +116,7 @@ void add_streams(CudaDriver& driver) {
   driver.stream_create = stream_create;
   driver.stream_destroy = stream_destroy;
   driver.stream_synchronize = stream_synchronize;
+  driver.ctx_synchronize = ctx_synchronize;
   driver.event_create = event_create;
   driver.event_record = event_record;
   driver.event_synchronize = event_synchronize;

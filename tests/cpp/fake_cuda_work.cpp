@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 namespace ortmulti::tests {
 namespace {
@@ -30,7 +31,26 @@ CUresult FakeCuda::Work::misuse(CUresult result, const std::string& what) {
   return result;
 }
 
+const Reservation* FakeCuda::Work::mapping_at(CUdeviceptr address) const {
+  const auto after = addresses.upper_bound(address);
+  if (after == addresses.begin()) {
+    return nullptr;
+  }
+  const Reservation& reserved = std::prev(after)->second;
+  return reserved.mapped != 0 && address - reserved.begin < reserved.size ? &reserved : nullptr;
+}
+
+bool FakeCuda::Work::reaches(int device, int owner, CUdeviceptr address) const {
+  const Reservation* reserved = mapping_at(address);
+  return reserved == nullptr ? peers.count({device, owner}) != 0 : reserved->access.count(device) != 0;
+}
+
 unsigned char* FakeCuda::Work::find(CUdeviceptr address, std::size_t size, int device) {
+  if (const Reservation* reserved = mapping_at(address); reserved != nullptr) {
+    const std::size_t offset = address - reserved->begin;
+    const bool usable = device < 0 || reserved->access.count(device) != 0;
+    return usable && size <= reserved->size - offset ? reserved->memory.get() + offset : nullptr;
+  }
   auto after = allocations.upper_bound(address);
   if (after == allocations.begin()) {
     return nullptr;
@@ -155,6 +175,23 @@ std::shared_ptr<Stream> FakeCuda::Work::stream(CUstream wanted) {
   return found;
 }
 
+std::vector<std::shared_ptr<Stream>> FakeCuda::Work::streams_of(int device) const {
+  std::vector<std::shared_ptr<Stream>> found;
+  const auto add = [&](const std::shared_ptr<Stream>& stream) {
+    if (stream->device == device) {
+      found.push_back(stream);
+    }
+  };
+  for (const auto& [number, stream] : streams) {
+    add(stream);
+  }
+  for (const auto& [of, stream] : default_streams) {
+    add(stream);
+  }
+  std::for_each(destroyed.begin(), destroyed.end(), add);
+  return found;
+}
+
 std::shared_ptr<Event> FakeCuda::Work::event(CUevent wanted) const { return find_in(events, wanted); }
 
 CUstream FakeCuda::Work::add(std::shared_ptr<Stream> created) {
@@ -219,7 +256,8 @@ void FakeCuda::repair() const {
 
 FakeCuda::Live FakeCuda::live() const {
   const Lock lock(work->mutex);
-  return {work->allocations.size(), work->registrations.size(), work->streams.size(), work->events.size()};
+  return {work->allocations.size() + work->physical.size(), work->registrations.size(), work->streams.size(),
+          work->events.size(), work->addresses.size()};
 }
 
 std::size_t FakeCuda::peak_registered() const {
@@ -232,6 +270,9 @@ std::size_t FakeCuda::allocated(int device) const {
   std::size_t bytes = 0;
   for (const auto& [address, allocation] : work->allocations) {
     bytes += allocation.device == device ? allocation.size : 0;
+  }
+  for (const auto& [handle, physical] : work->physical) {
+    bytes += physical.device == device ? physical.size : 0;
   }
   return bytes;
 }
@@ -255,6 +296,7 @@ std::string FakeCuda::read(CUdeviceptr address, std::size_t size) const {
 
 void add_work(CudaDriver& driver) {
   add_memory(driver);
+  add_mapped_memory(driver);
   add_streams(driver);
 }
 

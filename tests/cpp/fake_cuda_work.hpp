@@ -24,14 +24,45 @@ using Copy = FakeCuda::Copy;
 
 inline constexpr std::align_val_t alignment{256};
 
+// Device addresses are the host's with a bit that no host address has.
+inline constexpr CUdeviceptr device_bit = static_cast<CUdeviceptr>(1) << 62U;
+inline constexpr unsigned char unwritten = 0xa5;
+
 struct FreeAligned {
   void operator()(unsigned char* memory) const { ::operator delete(memory, alignment); }
 };
 
+using HostMemory = std::unique_ptr<unsigned char, FreeAligned>;
+
+inline HostMemory host_memory(std::size_t size) {
+  return HostMemory(static_cast<unsigned char*>(::operator new(size, alignment)));
+}
+
+inline CUdeviceptr device_address(const HostMemory& memory) {
+  return reinterpret_cast<CUdeviceptr>(memory.get()) | device_bit;
+}
+
 struct Allocation {
   int device;
   std::size_t size;
-  std::unique_ptr<unsigned char, FreeAligned> memory;
+  HostMemory memory;
+};
+
+/// Memory that can be mapped. It lives until it is neither mapped nor held by its handle.
+struct Physical {
+  int device;
+  std::size_t size;
+  bool held = true;
+  bool mapped = false;
+};
+
+/// A reserved address. The host's memory is behind it from then on, and what is in there is lost with each mapping.
+struct Reservation {
+  CUdeviceptr begin;
+  std::size_t size;
+  HostMemory memory;
+  CUmemGenericAllocationHandle mapped = 0;
+  std::set<int> access{};  ///< Devices that have it to what is mapped.
 };
 
 struct Registration {
@@ -74,7 +105,10 @@ struct FakeCuda::Work {
   std::vector<std::shared_ptr<Stream>> destroyed;
   std::map<std::uint64_t, std::shared_ptr<Event>> events;
   std::map<CUdeviceptr, Allocation> allocations;
-  std::vector<Allocation> freed_too_early;  ///< Kept for the copies under way.
+  std::map<CUdeviceptr, Reservation> addresses;
+  std::map<CUmemGenericAllocationHandle, Physical> physical;
+  /// Kept for the copies under way.
+  std::vector<HostMemory> freed_too_early;
   std::map<const unsigned char*, Registration> registrations;
   std::set<std::pair<int, int>> peers;
   std::list<Operation> under_way;  ///< Copies that were asked for and not made.
@@ -88,8 +122,13 @@ struct FakeCuda::Work {
 
   /// Notes it, and returns `result`.
   CUresult misuse(CUresult result, const std::string& what);
-  /// The host's address of device memory that lies in one live allocation; null otherwise.
+  /// The host's address of device memory that lies in one live allocation and that the device (-1: any) may use; null
+  /// otherwise.
   unsigned char* find(CUdeviceptr address, std::size_t size, int device);
+  /// The reserved address that memory is mapped to of which this is a part; null for other memory.
+  const Reservation* mapping_at(CUdeviceptr address) const;
+  /// Whether the device can use another one's memory at this address without the host in between.
+  bool reaches(int device, int owner, CUdeviceptr address) const;
   bool is_registered(const unsigned char* address, std::size_t size, int device) const;
   bool in_use(const unsigned char* begin, std::size_t size) const;
   CUresult state_of(int device) const;
@@ -101,6 +140,7 @@ struct FakeCuda::Work {
 
   std::shared_ptr<Stream> begin_stream(int device);
   std::shared_ptr<Stream> stream(CUstream wanted);  ///< Without a handle: the default one of the current device.
+  std::vector<std::shared_ptr<Stream>> streams_of(int device) const;  ///< With those that are ending.
   std::shared_ptr<Event> event(CUevent wanted) const;
   CUstream add(std::shared_ptr<Stream> created);
   CUevent add(std::shared_ptr<Event> created);
@@ -111,8 +151,9 @@ struct FakeCuda::Work {
   void make(const Operation& operation, Lock& lock);
 };
 
-/// The functions of memory and peer access, and those of streams and events.
+/// The functions of memory and peer access, of memory that is mapped to reserved addresses, and of streams and events.
 void add_memory(CudaDriver& driver);
+void add_mapped_memory(CudaDriver& driver);
 void add_streams(CudaDriver& driver);
 
 }  // namespace ortmulti::tests

@@ -144,7 +144,7 @@ testing::AssertionResult Loading::nothing_left() {
   if (!live.nothing()) {
     return testing::AssertionFailure() << live.allocations << " allocations, " << live.registrations
                                        << " registrations, " << live.streams << " streams, " << live.events
-                                       << " events are left";
+                                       << " events, " << live.addresses << " addresses are left";
   }
   if (const auto misuses = fake.misuses(); !misuses.empty()) {
     return testing::AssertionFailure() << misuses.size() << " times: " << misuses.front();

@@ -37,10 +37,19 @@ TEST(CudaDriver, HasEveryFunction) {
   EXPECT_NE(driver.primary_ctx_retain, nullptr);
   EXPECT_NE(driver.ctx_set_current, nullptr);
   EXPECT_NE(driver.ctx_get_current, nullptr);
+  EXPECT_NE(driver.ctx_synchronize, nullptr);
   EXPECT_NE(driver.ctx_enable_peer_access, nullptr);
   EXPECT_NE(driver.mem_get_info, nullptr);
   EXPECT_NE(driver.mem_alloc, nullptr);
   EXPECT_NE(driver.mem_free, nullptr);
+  EXPECT_NE(driver.mem_get_allocation_granularity, nullptr);
+  EXPECT_NE(driver.mem_address_reserve, nullptr);
+  EXPECT_NE(driver.mem_address_free, nullptr);
+  EXPECT_NE(driver.mem_create, nullptr);
+  EXPECT_NE(driver.mem_release, nullptr);
+  EXPECT_NE(driver.mem_map, nullptr);
+  EXPECT_NE(driver.mem_unmap, nullptr);
+  EXPECT_NE(driver.mem_set_access, nullptr);
   EXPECT_NE(driver.mem_host_register, nullptr);
   EXPECT_NE(driver.mem_host_unregister, nullptr);
   EXPECT_NE(driver.memcpy_htod_async, nullptr);
@@ -70,6 +79,15 @@ TEST(CudaDriver, NamesTheFunctionThatItLacks) {
   for (const char* name : {"cuInit", "cuDeviceGetUuid", "cuMemGetInfo", "cuEventDestroy"}) {
     setenv("ORTMULTI_FAKE_DRIVER_LACKS", name, 1);
     EXPECT_TRUE(throws(ErrorKind::library, {name, "12.0"}, [] { load_cuda_driver(ORTMULTI_FAKE_DRIVER); }));
+  }
+  unsetenv("ORTMULTI_FAKE_DRIVER_LACKS");
+}
+
+TEST(CudaDriver, DoesWithoutStableAddresses) {
+  for (const char* name : {"cuMemGetAllocationGranularity", "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate",
+                           "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemSetAccess"}) {
+    setenv("ORTMULTI_FAKE_DRIVER_LACKS", name, 1);
+    EXPECT_EQ(load_cuda_driver(ORTMULTI_FAKE_DRIVER).mem_map, nullptr) << name;
   }
   unsetenv("ORTMULTI_FAKE_DRIVER_LACKS");
 }

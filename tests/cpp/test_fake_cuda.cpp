@@ -30,6 +30,34 @@ class FakeDriver : public testing::Test {
     EXPECT_EQ(driver.mem_alloc(&address, size), CUDA_SUCCESS);
     return address;
   }
+  CUdeviceptr reserve(std::size_t size) const {
+    CUdeviceptr address = 0;
+    EXPECT_EQ(driver.mem_address_reserve(&address, size, 0, 0, 0), CUDA_SUCCESS);
+    return address;
+  }
+  static CUmemAllocationProp on(int device) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+    return properties;
+  }
+  CUmemGenericAllocationHandle create(std::size_t size, int device) const {
+    CUmemGenericAllocationHandle handle = 0;
+    const CUmemAllocationProp properties = on(device);
+    EXPECT_EQ(driver.mem_create(&handle, size, &properties, 0), CUDA_SUCCESS);
+    return handle;
+  }
+  CUresult set_access(CUdeviceptr address, std::size_t size, int device) const {
+    const CUmemAccessDesc access{on(device).location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    return driver.mem_set_access(address, size, &access, 1);
+  }
+  // Memory of device 0, without a handle that holds it any more.
+  void map(CUdeviceptr address, std::size_t size) const {
+    const CUmemGenericAllocationHandle handle = create(size, 0);
+    EXPECT_EQ(driver.mem_map(address, size, 0, handle, 0), CUDA_SUCCESS);
+    EXPECT_EQ(driver.mem_release(handle), CUDA_SUCCESS);
+    EXPECT_EQ(set_access(address, size, 0), CUDA_SUCCESS);
+  }
   CUstream stream() const {
     CUstream stream = nullptr;
     EXPECT_EQ(driver.stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
@@ -239,6 +267,151 @@ TEST_F(FakeDriver, HasADefaultStreamOnEachDevice) {
   }
   driver.ctx_set_current(nullptr);
   EXPECT_EQ(driver.stream_synchronize(nullptr), CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_F(FakeDriver, MapsMemoryToAnAddressThatStays) {
+  std::size_t granularity = 0;
+  const CUmemAllocationProp properties = on(0);
+  EXPECT_EQ(driver.mem_get_allocation_granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+            CUDA_SUCCESS);
+  const std::size_t size = 2 * granularity;
+  fake.memory_limit[0] = size;
+  const CUdeviceptr address = reserve(size);
+  EXPECT_EQ(fake.free_bytes(0), size);
+  std::string host(size, 'x');
+  pin(host);
+  CUstream on_stream = stream();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(fake.read(address, 1), "");
+    map(address, size);
+    EXPECT_EQ(fake.allocated(0), size);
+    EXPECT_EQ(fake.live().allocations, 1U);
+    EXPECT_EQ(fake.read(address, size), std::string(size, '\xa5'));
+    EXPECT_EQ(driver.memcpy_htod_async(address + 1, host.data(), size - 1, on_stream), CUDA_SUCCESS);
+    EXPECT_EQ(driver.ctx_synchronize(), CUDA_SUCCESS);
+    EXPECT_EQ(fake.read(address, size), '\xa5' + host.substr(1));
+    CUdeviceptr other = 0;
+    EXPECT_EQ(driver.mem_alloc(&other, 1), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(driver.mem_unmap(address, size), CUDA_SUCCESS);
+    EXPECT_EQ(fake.free_bytes(0), size);
+  }
+  fake.memory_limit[0] = size - 1;
+  CUmemGenericAllocationHandle none = 0;
+  EXPECT_EQ(driver.mem_create(&none, size, &properties, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(fake.live().addresses, 1U);
+  EXPECT_EQ(driver.mem_address_free(address, size), CUDA_SUCCESS);
+  EXPECT_EQ(fake.live().addresses + fake.live().allocations, 0U);
+  EXPECT_TRUE(fake.misuses().empty());
+}
+
+TEST_F(FakeDriver, CountsMemoryThatIsHeldAlone) {
+  const CUmemGenericAllocationHandle handle = create(FakeCuda::granularity, 1);
+  EXPECT_EQ(fake.allocated(1), FakeCuda::granularity);
+  EXPECT_FALSE(fake.live().nothing());
+  EXPECT_EQ(driver.mem_release(handle), CUDA_SUCCESS);
+  EXPECT_TRUE(fake.live().nothing());
+}
+
+TEST_F(FakeDriver, GivesPeersAccessToMappedMemory) {
+  constexpr std::size_t size = FakeCuda::granularity;
+  const CUdeviceptr address = reserve(size);
+  map(address, size);
+  const auto copy = [&](int device) {
+    use(device);
+    EXPECT_EQ(driver.memcpy_peer_async(allocate(size), contexts[static_cast<std::size_t>(device)], address, contexts[0],
+                                       size, nullptr),
+              CUDA_SUCCESS);
+    EXPECT_EQ(driver.ctx_synchronize(), CUDA_SUCCESS);
+    return fake.indirect_copies.exchange(0) == 0;
+  };
+  EXPECT_FALSE(copy(1));
+  EXPECT_EQ(driver.ctx_enable_peer_access(contexts[0], 0), CUDA_SUCCESS);  // which is for plain memory
+  EXPECT_FALSE(copy(1));
+  EXPECT_EQ(set_access(address, size, 1), CUDA_SUCCESS);
+  EXPECT_TRUE(copy(1));
+  EXPECT_FALSE(copy(2));
+  fake.unreachable = {{2, 0}};
+  EXPECT_EQ(set_access(address, size, 2), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+  EXPECT_TRUE(fake.misuses().empty());
+}
+
+TEST_F(FakeDriver, WaitsForAllStreamsOfTheDevice) {
+  const CUdeviceptr device = allocate(300);
+  std::string host(300, 'x');
+  pin(host);
+  CUstream destroyed = stream();
+  hold();
+  EXPECT_EQ(driver.memcpy_htod_async(device, host.data(), 100, stream()), CUDA_SUCCESS);
+  EXPECT_EQ(driver.memcpy_htod_async(device + 100, host.data(), 100, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(driver.memcpy_htod_async(device + 200, host.data(), 100, destroyed), CUDA_SUCCESS);
+  EXPECT_EQ(driver.stream_destroy(destroyed), CUDA_SUCCESS);
+  use(1);
+  EXPECT_EQ(driver.ctx_synchronize(), CUDA_SUCCESS);  // nothing of it is this device's
+  use(0);
+  release();
+  EXPECT_EQ(driver.ctx_synchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(fake.read(device, 300), host);
+}
+
+TEST_F(FakeDriver, NotesMemoryThatIsUnmappedUnderACopy) {
+  constexpr std::size_t size = FakeCuda::granularity;
+  const CUdeviceptr address = reserve(size);
+  map(address, size);
+  std::string host(100, 'x');
+  pin(host);
+  hold();
+  EXPECT_EQ(driver.memcpy_htod_async(address + 100, host.data(), 100, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(driver.mem_unmap(address, size), CUDA_SUCCESS);
+  EXPECT_EQ(driver.mem_address_free(address, size), CUDA_SUCCESS);
+  release();
+  EXPECT_EQ(driver.ctx_synchronize(), CUDA_SUCCESS);
+  EXPECT_TRUE(misused("unmapped under a copy"));
+}
+
+TEST_F(FakeDriver, KeepsAMappingThatCannotBeEnded) {
+  constexpr std::size_t size = FakeCuda::granularity;
+  const CUdeviceptr address = reserve(size);
+  map(address, size);
+  const std::string host(size, 'x');
+  EXPECT_EQ(driver.memcpy_htod_async(address, host.data(), size, nullptr), CUDA_SUCCESS);
+  fake.failing["cuMemUnmap"] = CUDA_ERROR_ECC_UNCORRECTABLE;
+  EXPECT_EQ(driver.mem_unmap(address, size), CUDA_ERROR_ECC_UNCORRECTABLE);
+  EXPECT_EQ(fake.read(address, size), host);
+}
+
+TEST_F(FakeDriver, NotesWhatIsNotMapped) {
+  constexpr std::size_t size = FakeCuda::granularity;
+  const CUmemAllocationProp properties = on(0);
+  CUdeviceptr none = 0;
+  CUmemGenericAllocationHandle no_handle = 0;
+  EXPECT_EQ(driver.mem_address_reserve(&none, size + 1, 0, 0, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(driver.mem_create(&no_handle, size + 1, &properties, 0), CUDA_ERROR_INVALID_VALUE);
+  const CUdeviceptr address = reserve(size);
+  const std::string host(size, 'x');
+  const auto copy = [&] { return driver.memcpy_htod_async(address, host.data(), size, nullptr); };
+  EXPECT_EQ(copy(), CUDA_ERROR_INVALID_VALUE) << "nothing is mapped";
+  EXPECT_EQ(set_access(address, size, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(driver.mem_unmap(address, size), CUDA_ERROR_INVALID_VALUE);
+  const CUmemGenericAllocationHandle handle = create(size, 0);
+  EXPECT_EQ(driver.mem_map(address, size, 0, handle + 1, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(driver.mem_map(address + size, size, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(driver.mem_map(address, size, 0, handle, 0), CUDA_SUCCESS);
+  EXPECT_EQ(copy(), CUDA_ERROR_INVALID_VALUE) << "without access";
+  EXPECT_EQ(set_access(address, size, 3), CUDA_ERROR_INVALID_VALUE) << "no such device";
+  EXPECT_EQ(set_access(address, size, 0), CUDA_SUCCESS);
+  EXPECT_EQ(copy(), CUDA_SUCCESS);
+  EXPECT_EQ(driver.mem_map(address, size, 0, handle, 0), CUDA_ERROR_INVALID_VALUE) << "twice";
+  EXPECT_EQ(driver.mem_address_free(address, size), CUDA_ERROR_INVALID_VALUE) << "while it is mapped";
+  EXPECT_EQ(driver.mem_release(handle), CUDA_SUCCESS);
+  EXPECT_EQ(driver.mem_release(handle), CUDA_ERROR_INVALID_VALUE) << "twice";
+  EXPECT_EQ(driver.mem_unmap(address, size), CUDA_SUCCESS);
+  EXPECT_EQ(driver.mem_unmap(address, size), CUDA_ERROR_INVALID_VALUE) << "twice";
+  EXPECT_EQ(driver.mem_map(address, size, 0, handle, 0), CUDA_ERROR_INVALID_VALUE) << "it is gone";
+  EXPECT_EQ(driver.mem_address_free(address, 2 * size), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(driver.mem_address_free(address, size), CUDA_SUCCESS);
+  EXPECT_EQ(driver.mem_address_free(address, size), CUDA_ERROR_INVALID_VALUE) << "twice";
+  EXPECT_TRUE(fake.live().nothing());
+  EXPECT_EQ(fake.misuses().size(), 16U);
 }
 
 TEST_F(FakeDriver, NotesWhatIsNotThere) {

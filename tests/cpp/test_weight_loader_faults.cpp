@@ -55,6 +55,15 @@ TEST_F(WeightLoadingFaults, OfEachDriverCallLeaveNothing) {
                                           "major",
                                           "minor",
                                           "cuMemHostUnregister",
+                                          "cuCtxSynchronize",
+                                          "cuMemUnmap",
+                                          "cuMemRelease",
+                                          "cuMemAddressFree",
+                                          "cuDeviceCanAccessPeer",
+                                          "cuMemGetAllocationGranularity",
+                                          "cuMemAddressReserve",
+                                          "stable addresses",
+                                          "cuMemSetAccess",
                                           "cuCtxSetCurrent",
                                           "cuStreamSynchronize",
                                           "cuDeviceGet",
@@ -74,8 +83,9 @@ TEST_F(WeightLoadingFaults, OfEachDriverCallLeaveNothing) {
         fake.calls.clear();
         fake.failing_call = {{function, {call, CUDA_ERROR_ECC_UNCORRECTABLE}}};
         Request request;
-        if (function == "cuCtxSetCurrent") {
-          // A context that is gone when memory is given back has taken that with it; the fake driver's has not.
+        if (function == "cuCtxSetCurrent" || function == "cuMemUnmap") {
+          // A context that is gone when memory is given back has taken that with it; the fake driver's has not. What
+          // cannot be unmapped stays.
           request.after = [this](WeightLoader&) { fake.failing_call.clear(); };
         }
         const std::string error = error_of(request);
@@ -143,7 +153,7 @@ TEST_F(WeightLoadingFaults, OutOfMemoryOnTheLastDevice) {
   fake.memory_limit[3] = 50'000;
   EXPECT_TRUE(fails(ErrorKind::out_of_memory, {"cuda:3", "MB"}, request));
   fake.memory_limit.clear();
-  fake.failing_call["cuMemAlloc"] = {4, CUDA_ERROR_OUT_OF_MEMORY};
+  fake.failing_call["cuMemCreate"] = {4, CUDA_ERROR_OUT_OF_MEMORY};
   fake.calls.clear();
   EXPECT_TRUE(fails(ErrorKind::out_of_memory, {"cuda:", "CUDA_ERROR_OUT_OF_MEMORY"}, request));
   fake.failing_call.clear();

@@ -144,7 +144,7 @@ TEST_F(WeightLoadingLeftOut, EachDriverCallThatFailsEndsWithTheOthersRight) {
     ASSERT_TRUE(failed(load_on({0, 1, 2})).empty());
     const std::map<std::string, int> calls = fake.calls;
     for (const auto& [function, count] : calls) {
-      if (function == "cuCtxSetCurrent") {
+      if (function == "cuCtxSetCurrent" || function == "cuMemUnmap") {
         continue;  // memory of a context that is gone cannot be given back, of which the fake driver knows nothing
       }
       for (int call = 1; call <= count; call += 1 + count / 20) {

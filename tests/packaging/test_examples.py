@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import pytest
 import ortmulti
 from ortmulti.tools import models
 from tests.support import onnx_models
+from tests.support.gpus import VISIBLE
 from tests.support.pools import HANG
 from tests.support.processes import ROOT, child_environment
 
@@ -38,10 +39,16 @@ def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models.make("matmul", tmp_path_factory.mktemp("models"), megabytes=8, seed=1)
 
 
-def run(name: str, *arguments: object, folder: Path) -> str:
+def run(name: str, *arguments: object, folder: Path, environment: Mapping[str, str | None] | None = None) -> str:
     command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
     ended = subprocess.run(
-        command, cwd=folder, env=child_environment(), capture_output=True, text=True, timeout=120, check=False
+        command,
+        cwd=folder,
+        env=child_environment(environment),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     assert "Traceback" not in ended.stderr
@@ -93,6 +100,18 @@ def test_several_models(model: Path, other_model: Path, tmp_path: Path) -> None:
     cores = len(os.sched_getaffinity(0))
     ends = f"100 answers, {max(1, cores // 2)} of {cores} cores"
     assert printed == [f"{model}: {ends}", f"{other_model}: {ends}"]
+
+
+@pytest.mark.gpu
+def test_sleep(model: Path, other_model: Path, tmp_path: Path) -> None:
+    lines = run("sleep.py", model, other_model, folder=tmp_path, environment=VISIBLE).splitlines()
+    freed = re.fullmatch(r"asleep: weights, freed: (\d+) MiB", lines[0])
+    assert freed
+    assert int(freed[1]) > 0
+    assert lines[1].startswith("answer after ")
+    assert lines[2] == "identical: True"
+    assert lines[3].startswith("sleeps: 1, wakes: 1, wake: ")
+    assert [line.split(":")[1] for line in lines[4:]] == ["0 sleep", "0 copy weights from pinned memory"]
 
 
 def test_choose_batching(model: Path, tmp_path: Path) -> None:

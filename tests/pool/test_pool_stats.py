@@ -58,7 +58,8 @@ def test_prometheus_has_each_metric_once_and_its_labels() -> None:
     with ortmulti.load(onnx_models.matmul(), "cpu") as pool:
         text = pool.stats().prometheus()
     assert "ortmulti_waiting 0\n" in text
-    assert 'ortmulti_device_suspended{device="cpu"} 0\n' in text
+    for name in ("device_suspended", "device_asleep", "sleeps_total"):
+        assert f'ortmulti_{name}{{device="cpu"}} 0\n' in text
 
 
 def test_prometheus_has_histograms_that_can_be_added() -> None:
@@ -67,7 +68,7 @@ def test_prometheus_has_histograms_that_can_be_added() -> None:
             future.result()
         stats = pool.stats()
     text = stats.prometheus()
-    for name in ("queue_seconds", "copy_seconds", "run_seconds", "total_seconds", "batch_size"):
+    for name in ("queue_seconds", "copy_seconds", "run_seconds", "total_seconds", "wake_seconds", "batch_size"):
         buckets = re.findall(rf'^ortmulti_{name}_bucket{{device="cpu",le="(\S+)"}} (\d+)$', text, re.M)
         bounds = [float(bound) for bound, _ in buckets]
         counts = [int(count) for _, count in buckets]

@@ -26,14 +26,19 @@ class EntryPoints {
   }
 
   template <typename Function>
-  void look_up(Function& function, const char* name) const {
+  bool find(Function& function, const char* name) const {
     void* address = nullptr;
     CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     const CUresult result = get_(name, &address, entry_point_version, CU_GET_PROC_ADDRESS_DEFAULT, &found);
-    if (result != CUDA_SUCCESS || address == nullptr) {
+    function = result == CUDA_SUCCESS ? reinterpret_cast<Function>(address) : nullptr;
+    return function != nullptr;
+  }
+
+  template <typename Function>
+  void look_up(Function& function, const char* name) const {
+    if (!find(function, name)) {
       throw Error(ErrorKind::library, std::string("the NVIDIA driver has no function ") + name + " of CUDA 12.0");
     }
-    function = reinterpret_cast<Function>(address);
   }
 
  private:
@@ -77,10 +82,19 @@ CudaDriver load_cuda_driver(const char* library_name) {
   entry_points.look_up(driver.primary_ctx_retain, "cuDevicePrimaryCtxRetain");
   entry_points.look_up(driver.ctx_set_current, "cuCtxSetCurrent");
   entry_points.look_up(driver.ctx_get_current, "cuCtxGetCurrent");
+  entry_points.look_up(driver.ctx_synchronize, "cuCtxSynchronize");
   entry_points.look_up(driver.ctx_enable_peer_access, "cuCtxEnablePeerAccess");
   entry_points.look_up(driver.mem_get_info, "cuMemGetInfo");
   entry_points.look_up(driver.mem_alloc, "cuMemAlloc");
   entry_points.look_up(driver.mem_free, "cuMemFree");
+  if (!entry_points.find(driver.mem_get_allocation_granularity, "cuMemGetAllocationGranularity") ||
+      !entry_points.find(driver.mem_address_reserve, "cuMemAddressReserve") ||
+      !entry_points.find(driver.mem_address_free, "cuMemAddressFree") ||
+      !entry_points.find(driver.mem_create, "cuMemCreate") || !entry_points.find(driver.mem_release, "cuMemRelease") ||
+      !entry_points.find(driver.mem_unmap, "cuMemUnmap") ||
+      !entry_points.find(driver.mem_set_access, "cuMemSetAccess") || !entry_points.find(driver.mem_map, "cuMemMap")) {
+    driver.mem_map = nullptr;  // all or none
+  }
   entry_points.look_up(driver.mem_host_register, "cuMemHostRegister");
   entry_points.look_up(driver.mem_host_unregister, "cuMemHostUnregister");
   entry_points.look_up(driver.memcpy_htod_async, "cuMemcpyHtoDAsync");

@@ -25,10 +25,20 @@ struct CudaDriver {
   PFN_cuDevicePrimaryCtxRetain_v7000 primary_ctx_retain = nullptr;
   PFN_cuCtxSetCurrent_v4000 ctx_set_current = nullptr;
   PFN_cuCtxGetCurrent_v4000 ctx_get_current = nullptr;
+  PFN_cuCtxSynchronize_v2000 ctx_synchronize = nullptr;
   PFN_cuCtxEnablePeerAccess_v4000 ctx_enable_peer_access = nullptr;
   PFN_cuMemGetInfo_v3020 mem_get_info = nullptr;
   PFN_cuMemAlloc_v3020 mem_alloc = nullptr;
   PFN_cuMemFree_v3020 mem_free = nullptr;
+  // Null where the driver has none of them: memory whose address stays while its pages come and go.
+  PFN_cuMemGetAllocationGranularity_v10020 mem_get_allocation_granularity = nullptr;
+  PFN_cuMemAddressReserve_v10020 mem_address_reserve = nullptr;
+  PFN_cuMemAddressFree_v10020 mem_address_free = nullptr;
+  PFN_cuMemCreate_v10020 mem_create = nullptr;
+  PFN_cuMemRelease_v10020 mem_release = nullptr;
+  PFN_cuMemMap_v10020 mem_map = nullptr;
+  PFN_cuMemUnmap_v10020 mem_unmap = nullptr;
+  PFN_cuMemSetAccess_v10020 mem_set_access = nullptr;
   PFN_cuMemHostRegister_v6050 mem_host_register = nullptr;
   PFN_cuMemHostUnregister_v4000 mem_host_unregister = nullptr;
   PFN_cuMemcpyHtoDAsync_v3020 memcpy_htod_async = nullptr;

@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
@@ -20,6 +22,14 @@ constexpr auto* default_stream = static_cast<CUstream>(nullptr);
 
 constexpr std::uint64_t huge_page = 2U << 20U;
 
+CUmemAllocationProp properties_on(int device) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = device;
+  return properties;
+}
+
 }  // namespace
 
 ScopedContext::ScopedContext(CudaStartup& startup, int device)
@@ -31,26 +41,128 @@ ScopedContext::~ScopedContext() {
   }
 }
 
-CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, const std::string& purpose)
-    : startup_(startup), generation_(fork_generation()), context_(startup.make_current(device)) {
-  const std::string name = to_string(Device::cuda(device));
+CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, std::string purpose, Address address)
+    : startup_(startup),
+      device_(device),
+      bytes_(std::max(bytes, smallest)),
+      purpose_(std::move(purpose)),
+      generation_(fork_generation()),
+      context_(startup.make_current(device)) {
   const CaptureLock::Shared use;
-  const CudaDriver& driver = startup_.driver();
-  std::size_t free = 0;
-  std::size_t total = 0;
-  startup_.check(driver.mem_get_info(&free, &total), "asking for the free memory of " + name);
-  const auto out_of_memory = [&](const std::string& detail) {
-    return Error(ErrorKind::out_of_memory, purpose + " " + megabytes(bytes) + " on " + name + ", which has " +
-                                               megabytes(free) + " free of " + megabytes(total) + detail);
-  };
-  if (bytes > free) {
-    throw out_of_memory("");
+  if (address == Address::stable) {
+    reserve();
   }
-  const CUresult result = driver.mem_alloc(&address_, std::max(bytes, smallest));
+  if (stable()) {
+    try {
+      take();
+    } catch (...) {
+      static_cast<void>(startup_.driver().mem_address_free(address_, reserved_));
+      throw;
+    }
+    return;
+  }
+  check_free();
+  const CUresult result = startup_.driver().mem_alloc(&address_, bytes_);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-    throw out_of_memory(": " + driver.describe(result));
+    throw_out_of_memory(": " + startup_.driver().describe(result));
   }
-  startup_.check(result, "allocating memory on " + name);
+  startup_.check(result, "allocating memory on " + to_string(Device::cuda(device_)));
+}
+
+void CudaMemory::throw_out_of_memory(const std::string& detail) const {
+  const CudaStartup::Memory memory = startup_.memory(device_);
+  throw Error(ErrorKind::out_of_memory, purpose_ + " " + megabytes(bytes_) + " on " + to_string(Device::cuda(device_)) +
+                                            ", which has " + megabytes(memory.free) + " free of " +
+                                            megabytes(memory.total) + detail);
+}
+
+void CudaMemory::check_free() const {
+  if (bytes_ > startup_.memory(device_).free) {
+    throw_out_of_memory("");
+  }
+}
+
+// Without stable addresses there is plain memory, which is no error.
+void CudaMemory::reserve() {
+  const CudaDriver& driver = startup_.driver();
+  int supported = 0;
+  CUdevice handle = 0;
+  if (driver.mem_map == nullptr || driver.device_get(&handle, device_) != CUDA_SUCCESS ||
+      driver.device_get_attribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, handle) !=
+          CUDA_SUCCESS ||
+      supported == 0) {
+    return;
+  }
+  std::size_t granularity = 0;
+  const CUmemAllocationProp properties = properties_on(device_);
+  if (driver.mem_get_allocation_granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) !=
+          CUDA_SUCCESS ||
+      granularity == 0) {
+    return;
+  }
+  access_ = {{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+  for (int peer = 0; peer < startup_.device_count(); ++peer) {
+    try {
+      if (peer != device_ && startup_.can_access_peer(peer, device_)) {
+        access_.push_back({properties_on(peer).location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+      }
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the driver copies by way of the host
+    }
+  }
+  const std::size_t size = (bytes_ + granularity - 1) / granularity * granularity;
+  if (driver.mem_address_reserve(&address_, size, 0, 0, 0) == CUDA_SUCCESS) {
+    reserved_ = size;
+  }
+}
+
+void CudaMemory::take() {
+  if (allocation_ != 0) {
+    return;
+  }
+  const CaptureLock::Shared use;
+  const ScopedContext current(startup_, device_);
+  const CudaDriver& driver = startup_.driver();
+  check_free();
+  const CUmemAllocationProp properties = properties_on(device_);
+  CUmemGenericAllocationHandle allocation = 0;
+  const CUresult created = driver.mem_create(&allocation, reserved_, &properties, 0);
+  if (created == CUDA_ERROR_OUT_OF_MEMORY) {
+    throw_out_of_memory(": " + driver.describe(created));
+  }
+  const std::string what = "allocating memory on " + to_string(Device::cuda(device_));
+  startup_.check(created, what);
+  CUresult result = driver.mem_map(address_, reserved_, 0, allocation, 0);
+  if (result == CUDA_SUCCESS) {
+    result = driver.mem_set_access(address_, reserved_, access_.data(), access_.size());
+    if (result != CUDA_SUCCESS && access_.size() > 1) {
+      // A peer can be refused after all. Copies to it then go by the host, which is slower.
+      result = driver.mem_set_access(address_, reserved_, access_.data(), 1);
+    }
+    if (result != CUDA_SUCCESS) {
+      static_cast<void>(driver.mem_unmap(address_, reserved_));
+    }
+  }
+  if (result != CUDA_SUCCESS) {
+    static_cast<void>(driver.mem_release(allocation));
+  }
+  startup_.check(result, what);
+  allocation_ = allocation;
+}
+
+void CudaMemory::give_back() {
+  if (allocation_ == 0) {
+    return;
+  }
+  const CaptureLock::Shared use;
+  const DeviceSyncGuard guard(Device::cuda(device_), DeviceSyncGuard::Work::waits_for_device);
+  const ScopedContext current(startup_, device_);
+  const CudaDriver& driver = startup_.driver();
+  const std::string name = to_string(Device::cuda(device_));
+  startup_.check(driver.ctx_synchronize(), "waiting for " + name);
+  startup_.check(driver.mem_unmap(address_, reserved_), "giving memory of " + name + " back");
+  // Nothing refers to it any more; what fails from here on cannot keep it.
+  static_cast<void>(driver.mem_release(allocation_));
+  allocation_ = 0;
 }
 
 CudaMemory::~CudaMemory() {
@@ -63,7 +175,17 @@ CudaMemory::~CudaMemory() {
   static_cast<void>(driver.ctx_get_current(&before));
   // Fails where the driver has shut down, which freed it.
   if (driver.ctx_set_current(context_) == CUDA_SUCCESS) {
-    static_cast<void>(driver.mem_free(address_));
+    if (!stable()) {
+      static_cast<void>(driver.mem_free(address_));
+    } else {
+      if (allocation_ != 0) {
+        const DeviceSyncGuard guard(Device::cuda(device_), DeviceSyncGuard::Work::waits_for_device);
+        static_cast<void>(driver.ctx_synchronize());  // as cuMemFree does
+        static_cast<void>(driver.mem_unmap(address_, reserved_));
+        static_cast<void>(driver.mem_release(allocation_));
+      }
+      static_cast<void>(driver.mem_address_free(address_, reserved_));
+    }
     static_cast<void>(driver.ctx_set_current(before));
   }
 }

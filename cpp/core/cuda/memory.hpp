@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/cuda/startup.hpp"
 
@@ -28,10 +29,15 @@ class ScopedContext {
 /// An allocation of a GPU's memory, in the device's primary context.
 class CudaMemory {
  public:
+  /// `stable`: an address whose memory can be given back and taken again, where the driver and the device have that;
+  /// every device that can reach this one may copy from it.
+  enum class Address { plain, stable };
+
   /// Allocates, with the device's context current in the calling thread afterwards. Throws Error with
   /// ErrorKind::out_of_memory, which says what `purpose` takes ("the weights take ...") and how much there is, before
   /// anything is allocated where that cannot suffice.
-  CudaMemory(CudaStartup& startup, int device, std::size_t bytes, const std::string& purpose);
+  CudaMemory(CudaStartup& startup, int device, std::size_t bytes, std::string purpose,
+             Address address = Address::plain);
   ~CudaMemory();
   CudaMemory(const CudaMemory&) = delete;
   CudaMemory& operator=(const CudaMemory&) = delete;
@@ -39,11 +45,30 @@ class CudaMemory {
   CUcontext context() const noexcept { return context_; }
   CUdeviceptr address() const noexcept { return address_; }
 
+  bool stable() const noexcept { return reserved_ > 0; }
+  /// Of a stable address: gives the memory back, after the device's work is done. Whatever touches the address then is
+  /// fatal for the process. Does nothing if it is not there. Throws Error, with the memory there as before.
+  void give_back();
+  /// Takes memory again, with no particular contents, if it is not there. Throws Error, with nothing taken, as the
+  /// constructor does.
+  void take();
+
  private:
+  /// Throws where less is free, with `detail` where the driver refused.
+  void check_free() const;
+  [[noreturn]] void throw_out_of_memory(const std::string& detail) const;
+  void reserve();
+
   CudaStartup& startup_;
+  int device_;
+  std::size_t bytes_;
+  std::string purpose_;
   unsigned generation_;
   CUcontext context_;
   CUdeviceptr address_ = 0;
+  std::vector<CUmemAccessDesc> access_;          // to a stable address, the device's own first
+  std::size_t reserved_ = 0;                     // of a stable address
+  CUmemGenericAllocationHandle allocation_ = 0;  // what is mapped there
 };
 
 /// Copies that are done on return, behind all that was asked of the device's default stream before. They leave the

@@ -91,12 +91,12 @@ Ort::Session open_session(OnnxRuntime& runtime, const ModelSource& model, const 
   return Ort::Session(runtime.env(), model.path.c_str(), options);
 }
 
-// The CUDA provider keeps cuBLAS and cuDNN handles for each thread, 64 MiB and more on Hopper. It takes them from a thread
-// for the next one when a run ends there, so that those of the thread that creates a session, and never runs it, would
-// stay unused. A run that ends before its first operator is enough. It is none where runs are counted until a graph is
-// captured, or written to a profile.
-void hand_on_handles(Ort::Session& session, const std::vector<Provider>& providers, const std::vector<ValueInfo>& inputs,
-                     const std::vector<ValueInfo>& outputs) {
+// The CUDA provider keeps cuBLAS and cuDNN handles for each thread, 64 MiB and more on Hopper. It takes them from a
+// thread for the next one when a run ends there, so that those of the thread that creates a session, and never runs it,
+// would stay unused. A run that ends before its first operator is enough. It is none where runs are counted until a
+// graph is captured, or written to a profile.
+void hand_on_handles(Ort::Session& session, const std::vector<Provider>& providers,
+                     const std::vector<ValueInfo>& inputs, const std::vector<ValueInfo>& outputs) {
   for (const Provider& provider : providers) {
     const auto graphs = provider.options.find("enable_cuda_graph");
     if (provider.name == "TensorrtExecutionProvider" || (graphs != provider.options.end() && graphs->second != "0")) {
@@ -109,8 +109,8 @@ void hand_on_handles(Ort::Session& session, const std::vector<Provider>& provide
       std::vector<std::int64_t> shape = input.shape;
       std::replace(shape.begin(), shape.end(), std::int64_t{-1}, std::int64_t{1});
       const std::size_t bytes = tensor_bytes(input.element_type, shape);  // throws for what is not such a tensor
-      Ort::Value value = Ort::Value::CreateTensor(Ort::AllocatorWithDefaultOptions(), shape.data(), shape.size(),
-                                                  input.element_type);
+      Ort::Value value =
+          Ort::Value::CreateTensor(Ort::AllocatorWithDefaultOptions(), shape.data(), shape.size(), input.element_type);
       std::memset(value.GetTensorMutableRawData(), 0, bytes);
       zeros.add(input.name.c_str(), std::move(value));
     }
@@ -360,13 +360,20 @@ void Session::run(const Ort::RunOptions& run_options, const char* const* input_n
       shapes = add_shape(shapes, inputs[i]);
     }
   }
-  run_guarded(shapes, [&] {
+  run_guarded(lock, shapes, [&] {
     opened_->session.Run(chosen, input_names, inputs, input_count, output_names, outputs, output_count);
   });
 }
 
+std::shared_ptr<const WeightStore> Session::weights(const Lock& /*open*/) const { return opened_->weights; }
+
+WeightStore::Hold Session::hold_weights(const Lock& /*open*/) const {
+  return opened_->weights ? opened_->weights->hold() : WeightStore::Hold();
+}
+
 template <typename Run>
-void Session::run_guarded(std::uint64_t shapes, const Run& run) const {
+void Session::run_guarded(const Lock& open, std::uint64_t shapes, const Run& run) const {
+  const auto weights = hold_weights(open);
   const CaptureLock::Shared use(device());
   std::optional<DeviceSyncGuard> guard;
   if (device().is_cuda() && shapes != 0 && opened_->last_shapes.load() != shapes) {
@@ -400,10 +407,11 @@ Ort::Allocator Session::make_allocator(const Lock& /*open*/, const Ort::MemoryIn
   return {opened_->session, memory};
 }
 
-void Session::run(const Lock& /*open*/, const Ort::RunOptions& run_options, const Ort::IoBinding& binding,
+void Session::run(const Lock& open, const Ort::RunOptions& run_options, const Ort::IoBinding& binding,
                   std::uint64_t shapes) const {
   const OrtRunOptions* given = run_options;
-  run_guarded(shapes, [&] { opened_->session.Run(given == nullptr ? opened_->run_options : run_options, binding); });
+  run_guarded(open, shapes,
+              [&] { opened_->session.Run(given == nullptr ? opened_->run_options : run_options, binding); });
 }
 
 void Session::close() {
@@ -424,7 +432,8 @@ bool Session::free_session(bool cancel) {
   // May belong to Python's objects, which are not freed under a lock.
   std::shared_ptr<const void> model_bytes;
   std::shared_ptr<const ModelAdditions> additions;
-  const std::unique_lock lock(mutex_);  // for as long as it takes: who closes at exit must not be overtaken
+  std::shared_ptr<const WeightStore> weights;  // whose memory is freed with a guard of its own
+  const std::unique_lock lock(mutex_);         // for as long as it takes: who closes at exit must not be overtaken
   const std::weak_ptr<const Opened> watched = opened_;
   const bool was_open = opened_ != nullptr;
   if (was_open) {
@@ -432,6 +441,7 @@ bool Session::free_session(bool cancel) {
     const DeviceSyncGuard guard(device(), DeviceSyncGuard::Work::waits_for_device);
     model_bytes = opened_->model_bytes;
     additions = opened_->additions;
+    weights = opened_->weights;
     opened_.reset();
   }
   return was_open && watched.expired();

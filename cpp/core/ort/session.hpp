@@ -47,6 +47,9 @@ class Session {
   /// Runtime's session is freed. It may wait for them: all that goes without them is done before.
   using Weights = std::function<std::shared_ptr<const WeightStore>()>;
 
+  /// Keeps close() waiting for its lifetime.
+  using Lock = std::shared_lock<std::shared_mutex>;
+
   /// Creates the session in the calling thread, which has its device current afterwards.
   Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOptions& options,
           std::vector<Provider> providers, Timeline* timeline, const Weights& weights = {});
@@ -75,6 +78,10 @@ class Session {
   void check_complete(const std::vector<const char*>& fed) const;
   /// The threads of its pools, where they were made as SessionOptions::threads say; else null.
   const std::shared_ptr<const ThreadGroup>& threads() const noexcept { return description_->threads; }
+  /// The weights that it uses in place; null if it has its own.
+  std::shared_ptr<const WeightStore> weights(const Lock& open) const;
+  /// Held by whoever has the GPU read the weights.
+  WeightStore::Hold hold_weights(const Lock& open) const;
   /// What became of the weights that the creation was given.
   const WeightUse& weight_use() const noexcept { return description_->weight_use; }
 
@@ -82,8 +89,6 @@ class Session {
   void run(const Ort::RunOptions& run_options, const char* const* input_names, const Ort::Value* inputs,
            std::size_t input_count, const char* const* output_names, Ort::Value* outputs, std::size_t output_count);
 
-  /// Keeps close() waiting for its lifetime.
-  using Lock = std::shared_lock<std::shared_mutex>;
   /// Throws Error where the session cannot be used any more. Not twice in a thread.
   Lock lock_for_use();
   Ort::IoBinding make_binding(const Lock& open) const;
@@ -157,7 +162,7 @@ class Session {
   Error run_error(const Ort::Exception& exception) const;
   /// Calls `run`, with a DeviceSyncGuard where the shapes are others than the last run's.
   template <typename Run>
-  void run_guarded(std::uint64_t shapes, const Run& run) const;
+  void run_guarded(const Lock& open, std::uint64_t shapes, const Run& run) const;
   bool inherited() const noexcept;
   bool survives_fork() const noexcept;
   static void read_declarations(const Ort::Session& session, Description& description);

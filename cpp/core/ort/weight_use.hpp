@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,10 @@ class WeightStore {
   /// Gives ONNX Runtime every weight, under its name. Values stay valid as long as the store.
   virtual void add_to(Ort::SessionOptions& options) const = 0;
   virtual std::size_t count() const noexcept = 0;
+
+  /// Keeps the weights where they are for its lifetime. Throws Error where they are asleep. Not twice in a thread.
+  using Hold = std::shared_lock<std::shared_mutex>;
+  virtual Hold hold() const { return {}; }
 };
 
 /// What a session's creation did with the weights that it was given. One that is in neither is in no graph any more.

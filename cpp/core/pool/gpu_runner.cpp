@@ -262,6 +262,7 @@ CapturedGraph* GpuRunner::capture(Request& request, const Tensors& inputs, const
 void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph& graph) {
   Session& session = *shared_->session();
   const auto open = session.lock_for_use();
+  const auto weights = session.hold_weights(open);
   {
     const CopyingTime copying(request, device_name());
     const CaptureLock::Shared use;

@@ -96,7 +96,8 @@ std::vector<std::shared_ptr<Runner>> Pool::runners() const {
   runners.reserve(workers_.size());
   for (const auto& group : groups_) {
     const std::size_t most = group->in_flight ? group->in_flight->limit() : group->workers.size();
-    for (std::size_t i = 0; i < std::min(most, group->workers.size()) && !closing_ && usable(*group); ++i) {
+    const bool runs = !closing_ && usable(*group) && group->rest == Group::Rest::awake;
+    for (std::size_t i = 0; runs && i < std::min(most, group->workers.size()); ++i) {
       runners.push_back(group->workers[i]->runner);
     }
   }
@@ -164,8 +165,14 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
   if (timer_.joinable()) {
     timer_.join();
   }
+  std::vector<std::shared_ptr<DeviceSleep>> sleepers;  // freed without the lock
   lock.lock();
+  for (const auto& group : groups_) {
+    sleepers.push_back(std::move(group->sleeper));
+    group->rest = Group::Rest::awake;
+  }
   freed_ = true;
+  lock.unlock();
   return true;
 }
 

@@ -50,6 +50,20 @@ struct DeviceStats {
   LatencyHistogram run;       ///< The rest of the time from started to ended.
   LatencyHistogram total;     ///< Total latency: from submitted to ended.
   SizeHistogram batch_size;   ///< Requests of each run.
+  std::string asleep;         ///< What it gave back, as DeviceSleep::level; empty: nothing, it is awake.
+  std::uint64_t sleeps = 0;
+  std::uint64_t wakes = 0;
+  LatencyHistogram wake;  ///< How long its wakes took, from the request that asked for it.
+};
+
+/// What has a device sleep and wake. Each is called in one thread at a time, without a lock of the pool.
+struct DeviceSleep {
+  std::string level;  ///< What is given back: "weights".
+  /// Gives it back; false where somebody outside the pool still uses it at that time. Throws, with nothing given back.
+  std::function<bool(Request::Clock::time_point until)> sleep;
+  /// Has it again. Throws, and then it may be tried again.
+  std::function<void()> wake;
+  bool auto_wake = true;  ///< Whether a request wakes the device. Otherwise it is refused.
 };
 
 struct PoolStats {
@@ -103,6 +117,16 @@ class Pool {
   /// Takes a device out: it gets nothing more, what waits for it alone fails, what runs there is answered, and then its
   /// threads and runners are freed. Waits until then, but no longer than `until`: false where it is to be called again.
   bool remove(const Device& device, Clock::time_point until);
+  /// Puts a device to sleep: it gets nothing more, what runs there is answered, and then `sleeper` gives back what it
+  /// has. Requests wait, and wake it: those for this device, and the others where none is awake. Waits no longer than
+  /// `until`: false where it is to be called again, or stay_awake(). Throws Error, with the device awake.
+  bool sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper, Clock::time_point until);
+  /// Takes back a sleep() that has not ended.
+  void stay_awake(const Device& device);
+  /// Begins to wake the device, in a thread of the pool, if it is asleep.
+  void wake(const Device& device);
+  /// Waits until it is awake, or its wake has failed: throws that error. False where it is neither at `until`.
+  bool wait_until_awake(const Device& device, Clock::time_point until);
   /// Counts what another pool did, and still does, as this one's. Whatever that one continues is closed.
   void continue_from(const std::shared_ptr<Pool>& before);
 
@@ -161,6 +185,13 @@ class Pool {
   /// What close() cannot have answered any more.
   void give_up_starting(Requests& finished);
   static DeviceState state_of(const Group& group);
+  /// Of a device that has to have a session.
+  Group& known_group(const Device& device);
+  /// Where only devices that sleep could take the request: wakes these.
+  void wake_for(const Request& request);
+  static void begin_wake(Group& group);
+  /// In the thread of one of its workers.
+  void wake_up(Group& group, Lock& lock);
   /// Without what it continues.
   PoolStats own_stats() const;
   Worker* idle_worker(const Request& request);

@@ -48,6 +48,9 @@ void add_to(PoolStats& total, const PoolStats& more) {
     found->run.merge(device.run);
     found->total.merge(device.total);
     found->batch_size.merge(device.batch_size);
+    found->sleeps += device.sleeps;
+    found->wakes += device.wakes;
+    found->wake.merge(device.wake);
   }
 }
 
@@ -78,6 +81,16 @@ Pool::Group& Pool::group_of(const Device& device) {
   return *groups_.back();
 }
 
+Pool::Group& Pool::known_group(const Device& device) {
+  const auto found = std::find_if(groups_.begin(), groups_.end(), [&device](const auto& group) {
+    return !group->provisional && group->device == device;
+  });
+  if (found == groups_.end()) {
+    throw Error(ErrorKind::invalid_argument, "the pool has no session on " + to_string(device));
+  }
+  return **found;
+}
+
 void Pool::check_accepted(const Request& request) const {
   if (failure_) {
     std::rethrow_exception(failure_);
@@ -90,11 +103,14 @@ void Pool::check_accepted(const Request& request) const {
   for (const auto& group : groups_) {
     if (!group->provisional && (!request.device || group->device == *request.device)) {
       known = true;
-      if (usable(*group)) {
+      const bool refuses = group->rest != Group::Rest::awake && group->sleeper && !group->sleeper->auto_wake;
+      if (usable(*group) && !refuses) {
         return;
       }
       problems += (problems.empty() ? "" : "; ") + to_string(group->device) + ": " +
-                  (group->removed ? "it was removed" : group->broken);
+                  (group->removed          ? "it was removed"
+                   : group->broken.empty() ? "it is asleep, and wakes with Pool.wake"
+                                           : group->broken);
     }
   }
   if (opening_ && !(request.device && known)) {
@@ -224,14 +240,9 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
   check_process();
   Requests finished;
   std::vector<std::unique_ptr<Worker>> freed;
+  std::shared_ptr<DeviceSleep> sleeper;  // freed without the lock
   Lock lock(mutex_);
-  const auto found = std::find_if(groups_.begin(), groups_.end(), [&device](const auto& group) {
-    return !group->provisional && group->device == device;
-  });
-  if (found == groups_.end()) {
-    throw Error(ErrorKind::invalid_argument, "the pool has no session on " + to_string(device));
-  }
-  Group& group = **found;
+  Group& group = known_group(device);
   group.removed = true;
   group.expected = 0;
   fail_waiting(group, make_error(ErrorKind::device, to_string(device) + " was removed from the pool"), finished);
@@ -262,6 +273,9 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
   for (const auto& worker : freed) {
     worker->thread.join();
   }
+  lock.lock();
+  sleeper.swap(group.sleeper);
+  group.rest = Group::Rest::awake;
   return true;
 }
 
@@ -357,6 +371,11 @@ PoolStats Pool::own_stats() const {
       device.why_in_flight = chosen->why();
     }
     device.suspended = usable(*group) ? group->suspended : "";
+    device.asleep =
+        group->rest == Group::Rest::asleep || group->rest == Group::Rest::waking ? group->sleeper->level : "";
+    device.sleeps = group->sleeps;
+    device.wakes = group->wakes;
+    device.wake = group->wake;
     device.queue = group->queue;
     device.copy = group->copy;
     device.run = group->run;

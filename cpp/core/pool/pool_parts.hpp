@@ -42,6 +42,13 @@ struct Pool::Group {
   std::vector<std::weak_ptr<Suspicion>> suspicions;  // undecided
   Clock::duration pause{};                           // of a suspended device, from one probe to the next
   Clock::time_point next_probe;
+  enum class Rest { awake, falling_asleep, asleep, waking } rest = Rest::awake;
+  std::shared_ptr<DeviceSleep> sleeper;  // while it is not awake
+  std::exception_ptr wake_error;         // of the last wake, if it failed
+  Clock::time_point woken;               // when a wake was asked for
+  std::uint64_t sleeps = 0;
+  std::uint64_t wakes = 0;
+  LatencyHistogram wake;
   std::uint64_t done = 0;
   std::uint64_t failed = 0;
   std::uint64_t cancelled = 0;
@@ -60,6 +67,7 @@ struct Pool::Worker {
   const void* session = nullptr;  // the runner's, to be counted
   bool busy = false;
   bool stopping = false;
+  bool wakes_device = false;
   bool given = false;       // something to run, which may have been taken back
   bool forming = false;     // its batch may grow
   Requests batch;           // what it has to run

@@ -75,7 +75,7 @@ Pool::Worker* Pool::idle_worker(const Request& request) {
 bool Pool::comes_back(const Request& request) { return request.retried_ || request.put_back_; }
 
 bool Pool::occupied(const Group& group, std::size_t more) {
-  return group.in_flight && group.busy >= group.in_flight->limit() + more;
+  return group.rest != Group::Rest::awake || (group.in_flight && group.busy >= group.in_flight->limit() + more);
 }
 
 bool Pool::full() const { return options_.max_waiting && waiting_ >= *options_.max_waiting; }
@@ -86,7 +86,8 @@ bool Pool::any_usable() const {
 
 bool Pool::any_ready(const Request& request) const {
   return std::any_of(workers_.begin(), workers_.end(), [&request](const auto& worker) {
-    return !worker->away && usable(*worker->group) && (!request.device || *request.device == worker->group->device);
+    return !worker->away && usable(*worker->group) && worker->group->rest == Group::Rest::awake &&
+           (!request.device || *request.device == worker->group->device);
   });
 }
 
@@ -156,6 +157,7 @@ void Pool::enqueue(const std::shared_ptr<Request>& request) {
   }
   request->place_ = Request::Place::waiting;
   ++waiting_;
+  wake_for(*request);
 }
 
 std::shared_ptr<Request> Pool::unqueue(Request& request) {
@@ -238,7 +240,7 @@ void Pool::hand_over(Worker& worker) {
   if (options_.max_waiting) {
     room_.notify_all();  // who waits for room may run at once, if it is this device that they want
   }
-  if (worker.group->removed || (closing_ && settled())) {
+  if (worker.group->removed || worker.group->rest == Group::Rest::falling_asleep || (closing_ && settled())) {
     settled_.notify_all();
   }
 }

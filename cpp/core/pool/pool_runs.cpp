@@ -24,7 +24,7 @@ bool lacks_memory(const std::exception_ptr& exception) {
 
 void Pool::work(Worker& worker) {
   Lock lock(mutex_);
-  const auto woken = [&worker] { return worker.given || worker.stopping; };
+  const auto woken = [&worker] { return worker.given || worker.stopping || worker.wakes_device; };
   for (;;) {
     // The first request of the next batch need not wake it: the batch waits as long for others.
     if (worker.wakes != Clock::time_point() && !worker.wake.wait_until(lock, worker.wakes, woken)) {
@@ -32,6 +32,11 @@ void Pool::work(Worker& worker) {
     }
     worker.wake.wait(lock, woken);
     worker.wakes = {};
+    if (worker.wakes_device) {
+      worker.wakes_device = false;
+      wake_up(*worker.group, lock);
+      continue;
+    }
     if (!worker.given) {
       return;
     }

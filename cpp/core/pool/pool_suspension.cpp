@@ -38,7 +38,9 @@ std::optional<std::string> device_failure(const std::exception_ptr& exception) {
 
 }  // namespace
 
-bool Pool::dispatches(const Group& group) { return usable(group) && !group.workers.empty() && group.suspended.empty(); }
+bool Pool::dispatches(const Group& group) {
+  return usable(group) && !group.workers.empty() && group.suspended.empty() && group.rest == Group::Rest::awake;
+}
 
 bool Pool::others_dispatch(const Group& group) const {
   return std::any_of(groups_.begin(), groups_.end(),

@@ -8,6 +8,7 @@
 
 #include "core/pool/gpu_runner.hpp"
 #include "core/pool/runner.hpp"
+#include "core/weights/store.hpp"
 
 namespace ortmulti {
 
@@ -31,6 +32,40 @@ Runners make_runners(const std::shared_ptr<Session>& session, const Serving& ser
     runners.at_first = at_first_in_flight;
   }
   return runners;
+}
+
+std::shared_ptr<DeviceSleep> weight_sleeper(const std::vector<std::shared_ptr<Session>>& sessions, bool pinned,
+                                            const std::shared_ptr<Timeline>& timeline) {
+  std::shared_ptr<CudaWeightStore> store;
+  for (const auto& session : sessions) {
+    const auto refuse = [&](const std::string& reason) {
+      return Error(ErrorKind::not_implemented, "the weights of " + session->model() + " on " +
+                                                   to_string(session->device()) + " cannot sleep: " + reason);
+    };
+    const auto weights = session->weights(session->lock_for_use());
+    const auto own =
+        std::const_pointer_cast<CudaWeightStore>(std::dynamic_pointer_cast<const CudaWeightStore>(weights));
+    if (!own) {
+      throw refuse(session->device().is_cuda() ? "the session has a copy of its own, see Pool.timeline for why"
+                                               : "they are the page cache's, or the session's own");
+    }
+    if (!own->can_sleep()) {
+      throw refuse("the driver or the device has no virtual memory management");
+    }
+    if (store && own != store) {
+      throw refuse("its sessions there do not share them");
+    }
+    store = own;
+  }
+  auto sleeper = std::make_shared<DeviceSleep>();
+  sleeper->level = "weights";
+  sleeper->sleep = [store, pinned, timeline](Request::Clock::time_point until) {
+    const std::string name = to_string(store->device());
+    const ScopedSpan span(timeline.get(), "sleep", name);
+    return store->sleep(pinned, until);
+  };
+  sleeper->wake = [store, timeline] { store->wake(timeline.get()); };
+  return sleeper;
 }
 
 void warm_up(const std::vector<WarmUp>& all, int runs, Timeline* timeline) {

@@ -7,6 +7,7 @@
 
 #include "core/base/timeline.hpp"
 #include "core/ort/session.hpp"
+#include "core/pool/pool.hpp"
 #include "core/pool/request.hpp"
 #include "core/pool/runner.hpp"
 
@@ -34,6 +35,11 @@ struct Runners {
 
 /// One runner on the CPU, `in_flight` of them on a GPU. Throws Error.
 Runners make_runners(const std::shared_ptr<Session>& session, const Serving& serving);
+
+/// Has the weights of one device's sessions sleep and wake. With `pinned` the host keeps a pinned copy. Throws Error
+/// with ErrorKind::not_implemented where the sessions do not share weights in memory that can be given back.
+std::shared_ptr<DeviceSleep> weight_sleeper(const std::vector<std::shared_ptr<Session>>& sessions, bool pinned,
+                                            const std::shared_ptr<Timeline>& timeline);
 
 /// What a runner runs before it takes requests.
 struct WarmUp {

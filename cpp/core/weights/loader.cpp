@@ -79,6 +79,10 @@ void WeightLoader::bring_up(std::size_t index) noexcept {
     changed_.notify_all();
     if (fill_) {
       fill(index, std::move(reader));
+      const std::lock_guard lock(mutex_);
+      if (slots_[index].filled) {
+        slots_[index].store->offer();
+      }
     }
   } catch (...) {
     fail(index, std::current_exception());

@@ -1,18 +1,259 @@
 #include "core/weights/store.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <thread>
 #include <utility>
 
+#include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
+#include "core/base/fork.hpp"
+#include "core/cuda/capture_lock.hpp"
+#include "core/cuda/graph.hpp"
+#include "core/weights/reader.hpp"
 
 namespace ortmulti {
+namespace {
+
+// What is copied at once. Another model's copy waits for no more than that: 0.3 ms at 50 GB/s.
+constexpr std::uint64_t copied_at_once = 16U << 20U;
+
+template <typename Copy>
+void copy_in_parts(std::uint64_t bytes, const Copy& copy) {
+  for (std::uint64_t at = 0; at < bytes; at += copied_at_once) {
+    copy(at, std::min(copied_at_once, bytes - at));
+  }
+}
+
+std::shared_ptr<WeightFamily> family_of(const WeightPlan* plan) {
+  struct Families {
+    std::mutex mutex;
+    std::map<const WeightPlan*, std::weak_ptr<WeightFamily>> all;
+  };
+  auto& families = process_singleton<Families>();
+  const std::lock_guard lock(families.mutex);
+  for (auto next = families.all.begin(); next != families.all.end();) {
+    next = next->second.expired() ? families.all.erase(next) : std::next(next);
+  }
+  std::weak_ptr<WeightFamily>& known = families.all[plan];
+  std::shared_ptr<WeightFamily> family = known.lock();
+  if (!family) {
+    family = std::make_shared<WeightFamily>();
+    known = family;
+  }
+  return family;
+}
+
+struct PinnedBytes {
+  std::mutex mutex;
+  std::uint64_t used = 0;
+};
+
+PinnedBytes& pinned_bytes() { return process_singleton<PinnedBytes>(); }
+
+std::uint64_t most_pinned_bytes() {
+  if (const char* given = std::getenv("ORTMULTI_PINNED_BYTES"); given != nullptr && *given != '\0') {
+    char* end = nullptr;
+    errno = 0;
+    const std::uint64_t bytes = std::strtoull(given, &end, 10);
+    if (errno != 0 || *end != '\0' || *given == '-') {
+      throw Error(ErrorKind::invalid_argument,
+                  std::string("ORTMULTI_PINNED_BYTES is a number of bytes, not '") + given + "'");
+    }
+    return bytes;
+  }
+  return static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE)) / 2;
+}
+
+}  // namespace
+
+PinnedWeights::Share::Share(std::uint64_t wanted) : bytes(wanted) {
+  const std::uint64_t most = most_pinned_bytes();
+  PinnedBytes& all = pinned_bytes();
+  const std::lock_guard lock(all.mutex);
+  if (bytes > most || all.used > most - bytes) {
+    throw Error(ErrorKind::out_of_memory, "a pinned copy of the weights takes " + megabytes(bytes) +
+                                              " of the host's memory, and the copies of this "
+                                              "process take " +
+                                              megabytes(all.used) + " of at most " + megabytes(most) +
+                                              ": raise ORTMULTI_PINNED_BYTES, or sleep without keep='pinned'");
+  }
+  all.used += bytes;
+}
+
+PinnedWeights::Share::~Share() {
+  PinnedBytes& all = pinned_bytes();
+  const std::lock_guard lock(all.mutex);
+  all.used -= bytes;
+}
+
+PinnedWeights::PinnedWeights(CudaStartup& startup, const CudaWeightStore& store)
+    : startup_(startup),
+      device_(store.device().index),
+      share_(store.plan().slab_bytes),
+      memory_(std::make_unique<PinnedBuffers>(std::max<std::uint64_t>(share_.bytes, 1), 1)) {
+  const CaptureLock::Shared use(CaptureLock::Use::lasting);
+  const ScopedContext current(startup_, device_);
+  memory_->pin(startup_, to_string(store.device()));
+  const CudaStream stream(startup_, device_);
+  const std::string what = "copying weights from " + to_string(store.device());
+  try {
+    copy_in_parts(share_.bytes, [&](std::uint64_t at, std::uint64_t bytes) {
+      startup_.check(startup_.driver().memcpy_dtoh_async((*memory_)[0] + at, store.slab() + at, bytes, stream.get()),
+                     what);
+    });
+    startup_.check(startup_.driver().stream_synchronize(stream.get()), what);
+  } catch (...) {
+    static_cast<void>(startup_.driver().stream_synchronize(stream.get()));  // a copy may be under way
+    memory_.reset();                                                        // with the context
+    throw;
+  }
+}
+
+PinnedWeights::~PinnedWeights() {
+  try {
+    const ScopedContext current(startup_, device_);
+    memory_.reset();
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the driver has shut down, or is the parent's
+  }
+}
+
+void PinnedWeights::copy_to(const CudaWeightStore& store) const {
+  const int device = store.device().index;
+  const ScopedContext current(startup_, device);
+  const CudaStream stream(startup_, device);
+  const std::string what = "copying weights to " + to_string(store.device());
+  copy_in_parts(share_.bytes, [&](std::uint64_t at, std::uint64_t bytes) {
+    startup_.check(startup_.driver().memcpy_htod_async(store.slab() + at, (*memory_)[0] + at, bytes, stream.get()),
+                   what);
+  });
+  startup_.check(startup_.driver().stream_synchronize(stream.get()), what);
+}
 
 CudaWeightStore::CudaWeightStore(CudaStartup& startup, int device, std::shared_ptr<const WeightPlan> plan,
                                  Timeline* timeline)
-    : device_(Device::cuda(device)), plan_(std::move(plan)) {
+    : startup_(startup), device_(Device::cuda(device)), plan_(std::move(plan)), family_(family_of(plan_.get())) {
   startup.make_current(device, timeline);  // which has spans of its own
   const std::string name = to_string(device_);
   const ScopedSpan span(timeline, "allocate weights", name);
-  memory_ = std::make_unique<const CudaMemory>(startup, device, plan_->slab_bytes, "the weights take");
+  memory_ =
+      std::make_unique<CudaMemory>(startup, device, plan_->slab_bytes, "the weights take", CudaMemory::Address::stable);
+}
+
+void CudaWeightStore::offer() const {
+  const std::lock_guard lock(family_->mutex);
+  auto& stores = family_->stores;
+  stores.erase(std::remove_if(stores.begin(), stores.end(), [](const auto& other) { return other.expired(); }),
+               stores.end());
+  stores.push_back(weak_from_this());
+}
+
+WeightStore::Hold CudaWeightStore::hold() const {
+  Hold hold(in_use_);
+  if (asleep_) {
+    throw Error(ErrorKind::device,
+                "the weights of this session are asleep on " + to_string(device_) + ": Pool.wake brings them back");
+  }
+  return hold;
+}
+
+bool CudaWeightStore::sleep(bool pinned, std::chrono::steady_clock::time_point until) {
+  if (pinned && !pinned_ && !asleep_) {
+    const std::lock_guard lock(family_->mutex);
+    pinned_ = family_->pinned.lock();
+    if (!pinned_) {
+      pinned_ = std::make_shared<const PinnedWeights>(startup_, *this);
+      family_->pinned = pinned_;
+    }
+  }
+  std::unique_lock lock(in_use_, std::try_to_lock);
+  while (!lock && std::chrono::steady_clock::now() < until) {  // runs come and go
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    static_cast<void>(lock.try_lock());
+  }
+  if (!lock) {
+    return false;
+  }
+  if (!asleep_) {
+    memory_->give_back();
+    asleep_ = true;
+  }
+  return true;
+}
+
+void CudaWeightStore::wake(Timeline* timeline) {
+  const CaptureLock::Shared use(CaptureLock::Use::lasting);
+  const std::string name = to_string(device_);
+  startup_.make_current(device_.index);
+  memory_->take();
+  try {
+    if (!copy_from_peer(timeline)) {
+      std::shared_ptr<const PinnedWeights> pinned = pinned_;
+      if (!pinned) {
+        const std::lock_guard lock(family_->mutex);
+        pinned = family_->pinned.lock();
+      }
+      if (pinned) {
+        const ScopedSpan span(timeline, "copy weights from pinned memory", name);
+        pinned->copy_to(*this);
+      } else {
+        read_files(timeline);
+      }
+    }
+  } catch (...) {
+    try {
+      memory_->give_back();
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): then the next wake has it already
+    }
+    throw;
+  }
+  const std::unique_lock lock(in_use_);
+  asleep_ = false;
+}
+
+bool CudaWeightStore::copy_from_peer(Timeline* timeline) const {
+  std::vector<std::shared_ptr<const CudaWeightStore>> others;
+  {
+    const std::lock_guard lock(family_->mutex);
+    for (const auto& known : family_->stores) {
+      if (auto other = known.lock(); other && other.get() != this && other->device_ != device_) {
+        others.push_back(std::move(other));
+      }
+    }
+  }
+  for (const auto& from : others) {
+    const Hold awake(from->in_use_, std::try_to_lock);
+    if (!awake || from->asleep_ || !startup_.can_access_peer(device_.index, from->device_.index)) {
+      continue;
+    }
+    const std::string what = "copy weights from " + to_string(from->device_);
+    const std::string name = to_string(device_);
+    const ScopedSpan span(timeline, what, name);
+    const CudaDriver& driver = startup_.driver();
+    static_cast<void>(driver.ctx_enable_peer_access(from->context(), 0));  // see WeightLoader::copy_from
+    const CudaStream stream(startup_, device_.index);
+    copy_in_parts(plan_->slab_bytes, [&](std::uint64_t at, std::uint64_t bytes) {
+      startup_.check(
+          driver.memcpy_peer_async(slab() + at, context(), from->slab() + at, from->context(), bytes, stream.get()),
+          what);
+    });
+    startup_.check(driver.stream_synchronize(stream.get()), what);
+    return true;
+  }
+  return false;
+}
+
+void CudaWeightStore::read_files(Timeline* timeline) {
+  const std::string name = to_string(device_);
+  const ScopedSpan span(timeline, "load weights", name);
+  WeightReader reader(startup_, device_.index, plan_, {}, nullptr,
+                      cpus_near(startup_.describe(device_.index).pci_bus_id), nullptr);
+  static_cast<void>(reader.fill({shared_from_this()}));
 }
 
 void CudaWeightStore::add_to(Ort::SessionOptions& options) const {

@@ -2,9 +2,11 @@
 
 #include <onnxruntime_cxx_api.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <vector>
 
 #include "core/base/file.hpp"
@@ -16,16 +18,65 @@
 
 namespace ortmulti {
 
-/// The weights of a plan in one allocation of a GPU's memory.
-class CudaWeightStore : public WeightStore {
+class CudaWeightStore;
+
+/// The host's pinned copy of a plan's weights, as they lie in a device's memory. All copies of a process together take
+/// at most as much as ORTMULTI_PINNED_BYTES says; by default half of the host's memory.
+class PinnedWeights {
+ public:
+  /// Copies them from a device. Throws Error with ErrorKind::out_of_memory, which says how much there may be.
+  PinnedWeights(CudaStartup& startup, const CudaWeightStore& store);
+  ~PinnedWeights();
+  PinnedWeights(const PinnedWeights&) = delete;
+  PinnedWeights& operator=(const PinnedWeights&) = delete;
+
+  void copy_to(const CudaWeightStore& store) const;
+
+ private:
+  /// Counts the bytes for its lifetime.
+  struct Share {
+    explicit Share(std::uint64_t wanted);
+    ~Share();
+    Share(const Share&) = delete;
+    Share& operator=(const Share&) = delete;
+    const std::uint64_t bytes;
+  };
+
+  CudaStartup& startup_;
+  const int device_;
+  const Share share_;
+  std::unique_ptr<PinnedBuffers> memory_;
+};
+
+/// What the stores of one plan have in common.
+struct WeightFamily {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<const CudaWeightStore>> stores;
+  std::weak_ptr<const PinnedWeights> pinned;
+};
+
+/// The weights of a plan in one allocation of a GPU's memory. Asleep, they have an address and no memory.
+class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<CudaWeightStore> {
  public:
   /// Allocates, in the context of the device, which is made current. Throws Error with ErrorKind::out_of_memory, which
   /// says how much there is, before anything is allocated where it cannot suffice.
   CudaWeightStore(CudaStartup& startup, int device, std::shared_ptr<const WeightPlan> plan, Timeline* timeline);
+  /// Once it is filled: stores of the same plan may wake from it.
+  void offer() const;
 
   const Device& device() const noexcept override { return device_; }
   void add_to(Ort::SessionOptions& options) const override;
   std::size_t count() const noexcept override { return plan_->list.weights.size(); }
+  Hold hold() const override;
+
+  /// Whether it can sleep: the driver and the device have stable addresses.
+  bool can_sleep() const noexcept { return memory_->stable(); }
+  /// Gives the memory back once nobody holds it: false where somebody does at `until`. With `pinned` the host has a
+  /// copy from now on. Throws Error, with everything as before.
+  bool sleep(bool pinned, std::chrono::steady_clock::time_point until);
+  /// Has the memory and what was in it again, from the best source: another device that has it, the host's pinned copy,
+  /// the files. Throws Error, and sleeps on.
+  void wake(Timeline* timeline);
 
   const WeightPlan& plan() const noexcept { return *plan_; }
   CUcontext context() const noexcept { return memory_->context(); }
@@ -33,9 +84,17 @@ class CudaWeightStore : public WeightStore {
   CUdeviceptr address(std::size_t weight) const { return slab() + plan_->slab_offsets[weight]; }
 
  private:
+  bool copy_from_peer(Timeline* timeline) const;
+  void read_files(Timeline* timeline);
+
+  CudaStartup& startup_;
   Device device_;
   std::shared_ptr<const WeightPlan> plan_;
-  std::unique_ptr<const CudaMemory> memory_;
+  std::shared_ptr<WeightFamily> family_;
+  std::unique_ptr<CudaMemory> memory_;
+  mutable std::shared_mutex in_use_;  // exclusive to sleep and to wake up
+  bool asleep_ = false;
+  std::shared_ptr<const PinnedWeights> pinned_;
   mutable std::vector<Ort::Value> values_;  // made at the first add_to(): they need ONNX Runtime, memory does not
   mutable std::once_flag values_made_;
 };

@@ -130,7 +130,7 @@ def choice(name: str, value: object, choices: Sequence[object]) -> None:
     """Accept one of several values."""
     if value not in choices:
         *others, last = map(repr, choices)
-        raise InvalidArgument(f"{name} is {', '.join(others)} or {last}, not {value!r}")
+        raise InvalidArgument(f"{name} is {', '.join(others)}{' or ' * bool(others)}{last}, not {value!r}")
 
 
 def instance(name: str, value: object, kind: type, *, optional: bool = False, example: str = "") -> None:

@@ -84,6 +84,12 @@ class PoolMembers(Protocol):
     def remove_devices(self, devices: Devices, /) -> None:
         """Same as `Pool.remove_devices`."""
 
+    def sleep(self, devices: Devices | None, keep: str | None, auto_wake: bool, timeout: float | None, /) -> None:
+        """Same as `Pool.sleep`."""
+
+    def wake(self, devices: Devices | None, timeout: float | None, /) -> None:
+        """Same as `Pool.wake`."""
+
     def replace_model(
         self,
         model: CheckedModel,

@@ -396,6 +396,40 @@ class Members:
         for session in _sessions(gone):
             session.close()
 
+    def sleep(self, devices: Devices | None, keep: str | None, auto_wake: bool, timeout: float | None) -> None:
+        """Same as `Pool.sleep`."""
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._change():
+            found = self._named(devices)
+            gpus = {device: found[device] for device in found if device.startswith("cuda:")}
+            for device, sessions in (gpus if devices is None and gpus else found).items():
+                left = None if end is None else max(0.0, end - time.monotonic())
+                cores = [session._core for session in sessions]
+                self.core.sleep(device, cores, keep == "pinned", auto_wake, left, self._timeline._core)
+
+    def wake(self, devices: Devices | None, timeout: float | None) -> None:
+        """Same as `Pool.wake`."""
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._change():  # a sleep that has begun ends before
+            core, names = self.core, list(self._named(devices))
+            for device in names:
+                core.wake(device)
+        for device in names:
+            if not core.wait_until_awake(device, None if end is None else max(0.0, end - time.monotonic())):
+                raise DeadlineExceeded(f"{device} did not wake within {timeout} s; it goes on waking")
+
+    def _named(self, devices: Devices | None) -> dict[str, list[InferenceSession]]:
+        """Return the sessions of these devices, by their names; of all devices for None."""
+        found: dict[str, list[InferenceSession]] = {}
+        for session in self._sessions:
+            found.setdefault(session.device, []).append(session)
+        if devices is None or (named := name_devices(devices)) is None:
+            return found
+        for device in map(str, named):
+            if device not in found:
+                raise InvalidArgument(f"the pool has no session on {device}: it has {', '.join(found)}")
+        return {str(device): found[str(device)] for device in named}
+
     def replace_model(
         self,
         model: CheckedModel,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ortmulti._create.request import Model
 from ortmulti._runtime import checks
@@ -99,6 +99,71 @@ class Membership:
             InvalidArgument: The pool does not have one of the devices, or no working device would be left.
         """
         self._members.remove_devices(devices)
+
+    def sleep(
+        self,
+        level: Literal["weights"] = "weights",
+        devices: str | int | Device | Iterable[str | int | Device] | None = None,
+        *,
+        keep: Literal["pinned"] | None = None,
+        auto_wake: bool = True,
+        timeout: float | None = None,
+    ) -> None:
+        """Give the GPU memory of the weights back, and return when others can have it.
+
+        Requests under way are answered first. The sessions stay, and so do the weights' addresses. A later request
+        waits until the weights are back: from another GPU of the same `load` that is awake, from a pinned copy in the
+        host's memory, or from the model's files. Outputs are then bit for bit those from before. Nothing is done for a
+        device that sleeps.
+
+        Args:
+            level: What is given back. ``"weights"``: the memory of the weights.
+            devices: GPUs of the pool; default: all of them.
+            keep: ``"pinned"``: keep a copy in pinned host memory, from which a GPU wakes at the link's rate. The first
+                call makes it and takes longer. It is freed with the sessions. All copies of a process together take at
+                most ``ORTMULTI_PINNED_BYTES``. Default: the files are read again.
+            auto_wake: Whether a request wakes the devices; default True. Requests for one device wake it. Other
+                requests wake all sleeping devices, if none is awake. If False, requests that only sleeping devices
+                could answer raise `DeviceError`.
+            timeout: Seconds to wait for requests under way; default: no limit.
+
+        Raises:
+            DeadlineExceeded: Requests, or runs of `Pool.sessions`, did not end within ``timeout``. The device stays
+                awake.
+            DeviceError: A device is still starting, failed or broke.
+            InvalidArgument: The pool does not have one of the devices.
+            NotImplemented: The weights cannot be given back: on the CPU, with ``backend="threads"`` or ``"processes"``,
+                if sessions have their own weights, or without the driver's virtual memory management.
+            OutOfMemory: The pinned copy would exceed its limit. The device stays awake.
+        """
+        checks.choice("level", level, ("weights",))
+        checks.choice("keep", keep, ("pinned", None))
+        checks.boolean("auto_wake", auto_wake)
+        if timeout is not None:
+            checks.number("timeout", timeout)
+        self._members.sleep(devices, keep, auto_wake, timeout)
+
+    def wake(
+        self,
+        devices: str | int | Device | Iterable[str | int | Device] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Wake sleeping devices, all at the same time, and return when they take requests.
+
+        Args:
+            devices: Devices of the pool; default: all of them. Nothing is done for devices that are awake.
+            timeout: Seconds to wait; default: no limit. The wake goes on afterwards.
+
+        Raises:
+            DeadlineExceeded: It takes longer than ``timeout``.
+            InvalidArgument: The pool does not have one of the devices.
+            OutOfMemory: Others use the GPU's memory now. The device sleeps on, and may be woken again.
+            WeightsError: A file of the model is missing or has changed. The device sleeps on.
+        """
+        if timeout is not None:
+            checks.number("timeout", timeout)
+        self._members.wake(devices, timeout)
 
     def replace_model(
         self,

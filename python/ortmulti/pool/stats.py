@@ -86,6 +86,9 @@ class DeviceStats:
         why_in_flight: Answers a second that were measured to choose that number. Empty if `load` was given a number, or
             if requests have not waited long enough.
         batch_size: Requests of each run; not counted with the backends ``"threads"`` and ``"processes"``.
+        asleep: What the device has given back, as `Pool.sleep`'s ``level``; empty if it is awake.
+        sleeps, wakes: How often it fell asleep and woke.
+        wake: Time from the request that woke it, or from `Pool.wake`, until it took requests.
     """
 
     device: str
@@ -110,6 +113,10 @@ class DeviceStats:
     in_flight: int = 1
     why_in_flight: str = ""
     batch_size: Histogram = Histogram(**_NOTHING)
+    asleep: str = ""
+    sleeps: int = 0
+    wakes: int = 0
+    wake: Latency = Latency(**_NEVER)
 
 
 @dataclass(frozen=True)
@@ -140,7 +147,7 @@ class PoolStats:
 
     @classmethod
     def _from_core(cls, core: Mapping[str, Any], seconds: float) -> PoolStats:
-        times = ("queue", "copy", "run", "total")
+        times = ("queue", "copy", "run", "total", "wake")
         devices = []
         for device in core["devices"]:
             latencies: dict[str, Any] = {name: Latency(**device.get(name, _NEVER)) for name in times}
@@ -232,6 +239,12 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
     yield from metric("device_suspended", "gauge", "1 while a device gets only probes, since its runs failed.")
     for device in stats.devices:
         yield sample("device_suspended", int(bool(device.suspended)), device=device.device)
+    yield from metric("device_asleep", "gauge", "1 while a device has given memory back.")
+    for device in stats.devices:
+        yield sample("device_asleep", int(bool(device.asleep)), device=device.device)
+    yield from metric("sleeps_total", "counter", "How often a device fell asleep.")
+    for device in stats.devices:
+        yield sample("sleeps_total", device.sleeps, device=device.device)
     for name, text in (("memory_used", "Of a GPU, by all processes."), ("memory_total", "Of a GPU.")):
         yield from metric(f"{name}_bytes", "gauge", text)
         for device in stats.devices:
@@ -242,6 +255,7 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
         ("copy", "Copying inputs to the GPU and outputs from it."),
         ("run", "Of a run."),
         ("total", "From a request's start to its end."),
+        ("wake", "Of a device that slept, from the request that woke it."),
     ):
         yield from metric(f"{name}_seconds", "histogram", text)
         for device in stats.devices:

@@ -202,6 +202,13 @@ class BackendMembers:
         """Raise NotImplemented."""
         self._stays()
 
+    def sleep(self, *_: object) -> None:
+        """Raise NotImplemented."""
+        raise errors.NotImplemented(f"a pool with backend={self._name!r} cannot sleep: its weights are onnxruntime's")
+
+    def wake(self, *_: object) -> None:
+        """Do nothing: it is awake."""
+
     def _stays(self) -> NoReturn:
         raise errors.NotImplemented(
             f"a pool with backend={self._name!r} keeps the devices and the model that it was loaded with"

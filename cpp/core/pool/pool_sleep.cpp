@@ -1,0 +1,155 @@
+// Devices that sleep: they have given memory back, and have it again when a request wants it.
+
+#include <algorithm>
+#include <utility>
+
+#include "core/pool/pool_parts.hpp"
+
+namespace ortmulti {
+
+bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper, Clock::time_point until) {
+  using Rest = Group::Rest;
+  check_process();
+  Lock lock(mutex_);
+  Group& group = known_group(device);
+  if (closing_) {
+    throw Error(ErrorKind::closed, "the pool is closed: load the model again, or use the pool inside its 'with' block");
+  }
+  if (!usable(group) || group.workers.empty() || group.expected > 0) {
+    throw Error(ErrorKind::device, to_string(device) + " cannot sleep: " +
+                                       (group.removed           ? "it was removed from the pool"
+                                        : !group.broken.empty() ? group.broken
+                                                                : "it is still starting; call Pool.wait_ready before"));
+  }
+  if (group.rest == Rest::asleep) {
+    return true;
+  }
+  if (group.rest == Rest::awake) {
+    group.rest = Rest::falling_asleep;
+    group.sleeper = sleeper;
+    for (Worker* worker : group.workers) {
+      worker->wake.notify_one();  // it may wait for a batch to grow
+    }
+  }
+  if (!settled_.wait_until(lock, until, [&] { return group.busy == 0 && group.rest != Rest::waking; })) {
+    return false;
+  }
+  if (group.rest != Rest::falling_asleep) {  // it has just woken, or would not
+    return false;
+  }
+  lock.unlock();
+  try {
+    if (!sleeper->sleep(until)) {
+      return false;
+    }
+  } catch (...) {
+    stay_awake(device);
+    throw;
+  }
+  lock.lock();
+  group.rest = Rest::asleep;
+  ++group.sleeps;
+  // What came meanwhile has found no device that sleeps.
+  if (!group.waiting.empty()) {
+    begin_wake(group);
+  } else if (!anywhere_.empty()) {
+    wake_for(*anywhere_.front());
+  }
+  return true;
+}
+
+void Pool::stay_awake(const Device& device) {
+  check_process();
+  std::shared_ptr<DeviceSleep> sleeper;  // freed without the lock
+  const Lock lock(mutex_);
+  Group& group = known_group(device);
+  if (group.rest == Group::Rest::falling_asleep) {
+    group.rest = Group::Rest::awake;
+    sleeper.swap(group.sleeper);
+    give_waiting(group);
+  }
+}
+
+void Pool::wake(const Device& device) {
+  check_process();
+  const Lock lock(mutex_);
+  Group& group = known_group(device);
+  if (group.rest == Group::Rest::asleep && !closing_) {
+    begin_wake(group);
+  }
+}
+
+bool Pool::wait_until_awake(const Device& device, Clock::time_point until) {
+  check_process();
+  Lock lock(mutex_);
+  const Group& group = known_group(device);
+  if (!settled_.wait_until(lock, until, [&] { return group.rest != Group::Rest::waking; })) {
+    return false;
+  }
+  if (group.rest == Group::Rest::asleep && group.wake_error) {
+    std::rethrow_exception(group.wake_error);
+  }
+  return true;
+}
+
+void Pool::wake_for(const Request& request) {
+  const auto takes_it = [&request](const auto& group) {
+    return usable(*group) && (!request.device || *request.device == group->device);
+  };
+  const auto sleeps = [](const auto& group) { return group->rest == Group::Rest::asleep; };
+  if (std::any_of(groups_.begin(), groups_.end(), [&](const auto& one) { return takes_it(one) && !sleeps(one); })) {
+    return;
+  }
+  const auto wakes_by_itself = [&](const auto& one) { return takes_it(one) && sleeps(one) && one->sleeper->auto_wake; };
+  const bool any = std::any_of(groups_.begin(), groups_.end(), wakes_by_itself);
+  for (const auto& group : groups_) {
+    // Without any, it is a request from before the sleep.
+    if (any ? wakes_by_itself(group) : takes_it(group) && sleeps(group)) {
+      begin_wake(*group);
+    }
+  }
+}
+
+void Pool::begin_wake(Group& group) {
+  group.rest = Group::Rest::waking;
+  group.wake_error = nullptr;
+  group.woken = Clock::now();
+  group.workers.front()->wakes_device = true;
+  group.workers.front()->wake.notify_one();
+}
+
+void Pool::wake_up(Group& group, Lock& lock) {
+  std::shared_ptr<DeviceSleep> sleeper = group.sleeper;
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    sleeper->wake();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  Requests finished;
+  if (!error) {
+    group.rest = Group::Rest::awake;
+    group.sleeper.reset();  // `sleeper` has it until the lock is released
+    ++group.wakes;
+    group.wake.record((Clock::now() - group.woken).count());
+    give_waiting(group);
+  } else {
+    group.rest = Group::Rest::asleep;
+    group.wake_error = error;
+    fail_all(group.waiting, error, finished);
+    const auto will_take = [](const auto& other) { return usable(*other) && other->rest != Group::Rest::asleep; };
+    if (std::none_of(groups_.begin(), groups_.end(), will_take)) {
+      fail_all(anywhere_, error, finished);
+    }
+    room_.notify_all();
+  }
+  settled_.notify_all();
+  lock.unlock();
+  announce(finished);
+  sleeper.reset();
+  lock.lock();
+}
+
+}  // namespace ortmulti

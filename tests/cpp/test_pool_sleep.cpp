@@ -1,0 +1,213 @@
+// A device that sleeps: requests wait for it and wake it.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "fake_runner.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Outcome = Request::Outcome;
+
+// NOLINTBEGIN(bugprone-throwing-static-initialization,cert-err58-cpp): an empty name takes no memory
+const Device one = Device::cuda(0);
+const Device other = Device::cuda(1);
+// NOLINTEND(bugprone-throwing-static-initialization,cert-err58-cpp)
+
+Pool::Clock::time_point in(milliseconds time) { return Pool::Clock::now() + time; }
+
+class PoolSleep : public PoolWithFakes {
+ protected:
+  void SetUp() override {
+    RealSessions::SetUp();
+    pool = Pool::make({});
+  }
+  void TearDown() override { pool->close(true); }
+
+  // What a device does, which fails while `fails` says so, and waits while `may_wake` is not set.
+  std::shared_ptr<DeviceSleep> made(bool auto_wake = true) {
+    auto sleep = std::make_shared<DeviceSleep>();
+    sleep->level = "weights";
+    sleep->auto_wake = auto_wake;
+    sleep->sleep = [this](Pool::Clock::time_point) {
+      ++slept;
+      return true;
+    };
+    sleep->wake = [this] {
+      may_wake.wait();
+      ++woken;
+      if (fails) {
+        throw Error(ErrorKind::out_of_memory, "no memory to wake");
+      }
+    };
+    return sleep;
+  }
+  bool sleep(const Device& device = one, bool auto_wake = true) {
+    return pool->sleep(device, made(auto_wake), in(seconds(60)));
+  }
+  DeviceStats stats_of(const Device& device) const {
+    for (const DeviceStats& each : pool->stats().devices) {
+      if (each.device == device) {
+        return each;
+      }
+    }
+    return {};
+  }
+
+  std::promise<void> wake_up;
+  std::shared_future<void> may_wake = wake_up.get_future().share();
+  std::atomic<int> slept{0};
+  std::atomic<int> woken{0};
+  std::atomic<bool> fails{false};
+};
+
+TEST_F(PoolSleep, ARequestWakesTheDeviceAndIsAnswered) {
+  const auto runner = add(one);
+  ASSERT_TRUE(sleep());
+  EXPECT_EQ(stats_of(one).asleep, "weights");
+  EXPECT_TRUE(sleep()) << "it sleeps already";
+  EXPECT_EQ(slept, 1);
+  submit();
+  submit(one);
+  EXPECT_EQ(runner->runs().size(), 0);
+  wake_up.set_value();
+  for (const auto& request : answers.wait_for(2)) {
+    EXPECT_EQ(request->outcome, Outcome::done);
+  }
+  EXPECT_EQ(woken, 1);
+  EXPECT_EQ(stats_of(one).asleep, "");
+  EXPECT_EQ(stats_of(one).sleeps, 1);
+  EXPECT_EQ(stats_of(one).wakes, 1);
+  EXPECT_EQ(stats_of(one).wake.count(), 1);
+}
+
+TEST_F(PoolSleep, ADeviceThatIsAwakeTakesWhatNamesNoDevice) {
+  wake_up.set_value();
+  add(one);
+  const auto awake = add(other);
+  ASSERT_TRUE(sleep());
+  awake->hold();
+  submit();
+  submit();  // which waits
+  awake->wait_for_runs(1);
+  EXPECT_EQ(stats_of(one).asleep, "weights");
+  submit(one);
+  answers.wait_for(2);  // the one that waited too, since a device came
+  EXPECT_EQ(woken, 1);
+  awake->release();
+  answers.wait_for(3);
+}
+
+TEST_F(PoolSleep, ItWaitsForRunsAndGivesUpAtItsTime) {
+  wake_up.set_value();
+  const auto runner = add(one);
+  runner->hold();
+  submit();
+  runner->wait_for_runs(1);
+  EXPECT_FALSE(pool->sleep(one, made(), in(milliseconds(1))));
+  submit();  // it falls asleep: nothing begins
+  pool->stay_awake(one);
+  EXPECT_EQ(slept, 0);
+  auto falling = std::async(std::launch::async, [&] { return sleep(); });
+  runner->release();
+  EXPECT_TRUE(falling.get());
+  answers.wait_for(2);
+  EXPECT_EQ(slept, 1);
+}
+
+TEST_F(PoolSleep, WithoutAutoWakeRequestsAreRefusedUntilWake) {
+  wake_up.set_value();
+  add(one);
+  ASSERT_TRUE(sleep(one, false));
+  EXPECT_TRUE(throws(ErrorKind::device, {"cuda:0: it is asleep", "Pool.wake"}, [&] { submit(); }));
+  EXPECT_TRUE(throws(ErrorKind::device, {"asleep"}, [&] { submit(one); }));
+  pool->wake(one);
+  EXPECT_TRUE(pool->wait_until_awake(one, in(seconds(60))));
+  submit();
+  EXPECT_EQ(answers.wait_for(1).front()->outcome, Outcome::done);
+}
+
+TEST_F(PoolSleep, ARequestForAnyDeviceWakesThoseThatMayWakeByThemselves) {
+  wake_up.set_value();
+  add(one);
+  add(other);
+  ASSERT_TRUE(sleep(one, false));
+  ASSERT_TRUE(sleep(other));
+  submit();
+  answers.wait_for(1);
+  EXPECT_EQ(stats_of(one).asleep, "weights");
+  EXPECT_EQ(stats_of(other).asleep, "");
+}
+
+TEST_F(PoolSleep, AFailedWakeFailsWhatWaitsAndTheNextRequestTriesAgain) {
+  wake_up.set_value();
+  add(one);
+  ASSERT_TRUE(sleep());
+  fails = true;
+  submit();
+  submit(one);
+  for (const auto& request : answers.wait_for(2)) {
+    EXPECT_EQ(kind_of(*request), ErrorKind::out_of_memory);
+  }
+  pool->wake(one);
+  EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"no memory to wake"},
+                     [&] { static_cast<void>(pool->wait_until_awake(one, in(seconds(60)))); }));
+  fails = false;
+  submit();
+  EXPECT_EQ(answers.wait_for(3).back()->outcome, Outcome::done);
+}
+
+TEST_F(PoolSleep, AFailedSleepLeavesItAwake) {
+  wake_up.set_value();
+  add(one);
+  const auto sleep = made();
+  sleep->sleep = [](Pool::Clock::time_point) -> bool { throw Error(ErrorKind::device, "the driver refuses"); };
+  EXPECT_TRUE(throws(ErrorKind::device, {"the driver refuses"},
+                     [&] { static_cast<void>(pool->sleep(one, sleep, in(seconds(60)))); }));
+  submit();
+  EXPECT_EQ(answers.wait_for(1).front()->outcome, Outcome::done);
+  EXPECT_EQ(woken, 0);
+}
+
+TEST_F(PoolSleep, ItClosesAndIsRemovedWhileItSleepsOrWakes) {
+  add(one);
+  add(other);
+  const auto watched = made();
+  const std::weak_ptr<DeviceSleep> freed = watched;
+  ASSERT_TRUE(pool->sleep(one, watched, in(seconds(60))));
+  submit(one);
+  ASSERT_TRUE(sleep(other));
+  auto removing = std::async(std::launch::async, [&] { return pool->remove(one, in(seconds(60))); });
+  wake_up.set_value();
+  EXPECT_TRUE(removing.get());
+  answers.wait_for(1);  // answered or failed
+  const auto request = submit();
+  EXPECT_TRUE(pool->close(false));
+  EXPECT_EQ(request->outcome, Outcome::done);
+  EXPECT_EQ(freed.use_count(), 1) << "the pool keeps what a removed device slept with";
+}
+
+TEST_F(PoolSleep, WhatIsNoDeviceOfThePoolCannotSleep) {
+  wake_up.set_value();
+  pool->expect(one, 1);
+  EXPECT_TRUE(throws(ErrorKind::device, {"cuda:0 cannot sleep", "wait_ready"}, [&] { sleep(); }));
+  EXPECT_TRUE(throws(ErrorKind::invalid_argument, {"no session on cuda:1"}, [&] { sleep(other); }));
+  const auto runner = add(one);
+  runner->break_down("it fell off the bus");
+  runner->action = [](Request&) { throw Error(ErrorKind::fail, "no answer"); };
+  submit();
+  answers.wait_for(1);
+  EXPECT_TRUE(throws(ErrorKind::device, {"it fell off the bus"}, [&] { sleep(); }));
+}
+
+}  // namespace
+}  // namespace ortmulti::tests

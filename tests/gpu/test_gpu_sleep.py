@@ -1,0 +1,126 @@
+"""Pools on a GPU that give the memory of their weights back and take it again."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti import _core
+from tests.support.gpus import VISIBLE
+from tests.support.processes import check_child
+
+pytestmark = pytest.mark.gpu
+
+MB = 1 << 20
+
+
+def feed_of(pool: ortmulti.Pool) -> dict[str, np.ndarray]:
+    width = pool.get_inputs()[0].shape[1]
+    return {"x": np.random.default_rng(0).standard_normal((4, int(width or 0)), np.float32)}
+
+
+def free() -> int:
+    return _core.cuda_memory(0)[0]
+
+
+@pytest.mark.parametrize("keep", [None, "pinned"])
+@pytest.mark.parametrize("graphs", [False, True])
+def test_outputs_are_those_from_before(large_model: Path, keep: str | None, graphs: bool) -> None:
+    with ortmulti.load(large_model, 0, cuda_graph=graphs) as pool:
+        feed = feed_of(pool)
+        for _ in range(3):
+            [expected] = pool.run(feed)
+        awake = free()
+        for _ in range(5):
+            pool.sleep(keep=keep)
+            assert free() > awake + 480 * MB
+            assert pool.stats().devices[0].asleep == "weights"
+            [y] = pool.run(feed)
+            np.testing.assert_array_equal(y, expected)
+        assert pool.stats().devices[0].wakes == 5
+        assert abs(free() - awake) < 64 * MB
+
+
+def test_requests_of_many_threads_through_sleeps(large_model: Path) -> None:
+    with ortmulti.load(large_model, 0) as pool:
+        feed = feed_of(pool)
+        [expected] = pool.run(feed)
+        wrong: list[int] = []
+        over = threading.Event()
+
+        def client() -> None:
+            while not over.is_set():
+                if not np.array_equal(pool.run(feed)[0], expected):
+                    wrong.append(1)
+
+        threads = [threading.Thread(target=client) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(30):
+            pool.sleep(keep="pinned")
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+        assert pool.stats().devices[0].sleeps == 30
+        assert sum(device.failed for device in pool.stats().devices) == 0
+
+
+def test_a_session_of_a_sleeping_pool_is_an_error(large_model: Path) -> None:
+    with ortmulti.load(large_model, 0) as pool:
+        feed, [session] = feed_of(pool), pool.sessions
+        [expected] = session.run(None, feed)
+        pool.sleep()
+        with pytest.raises(ortmulti.DeviceError, match="asleep on cuda:0"):
+            session.run(None, feed)
+        pool.wake()
+        np.testing.assert_array_equal(session.run(None, feed)[0], expected)
+
+
+def test_others_take_the_memory_meanwhile(large_model: Path) -> None:
+    printed = check_child(
+        """
+    import ctypes, sys
+    import numpy as np
+    import ortmulti
+
+    pool = ortmulti.load(sys.argv[1], 0)
+    feed = {"x": np.ones((1, pool.get_inputs()[0].shape[1]), np.float32)}
+    [expected] = pool.run(feed)
+    pool.sleep()
+    cuda = ctypes.CDLL("libcuda.so.1")
+    free, _ = ortmulti._core.cuda_memory(0)
+    pointer = ctypes.c_uint64()
+    assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(free - (300 << 20))) == 0
+    for call in (pool.wake, lambda: pool.run(feed)):
+        try:
+            call()
+        except ortmulti.OutOfMemory as error:
+            print("the weights take" in str(error), "free of" in str(error))
+    ortmulti._core.cuda_memory(0)
+    assert cuda.cuMemFree_v2(pointer) == 0
+    print((pool.run(feed)[0] == expected).all())
+    pool.sleep()  # and the process ends
+    """,
+        large_model,
+        environment=VISIBLE,
+    )
+    assert printed.splitlines() == ["True True", "True True", "True"]
+
+
+def test_what_remains_is_freed(large_model: Path) -> None:
+    def cycle() -> int:
+        with ortmulti.load(large_model, 0) as pool:
+            pool.run(feed_of(pool))
+            pool.sleep(keep="pinned")
+        return free()
+
+    cycle()
+    first = cycle()
+    for _ in range(5):
+        last = cycle()
+    assert first - last < 64 * MB
