@@ -62,6 +62,7 @@ TEST_F(SleepingWeights, AreReadAgainToTheSameAddress) {
     for (int i = 0; i < 3; ++i) {
       EXPECT_TRUE(sleep(store));
       EXPECT_EQ(fake.allocated(1), 0);
+      EXPECT_EQ(store->sleeps(), i + 1);
       EXPECT_TRUE(throws(ErrorKind::device, {"asleep on cuda:1", "Pool.wake"}, [&] { store->hold(); }));
       store->wake(nullptr);
       EXPECT_EQ(store->slab(), address);

@@ -59,12 +59,15 @@ std::shared_ptr<DeviceSleep> weight_sleeper(const std::vector<std::shared_ptr<Se
   }
   auto sleeper = std::make_shared<DeviceSleep>();
   sleeper->level = "weights";
-  sleeper->sleep = [store, pinned, timeline](Request::Clock::time_point until) {
+  // A pool may sleep and wake for months.
+  constexpr std::uint64_t most_in_timeline = 100;
+  Timeline* const spans = store && store->sleeps() < most_in_timeline ? timeline.get() : nullptr;
+  sleeper->sleep = [store, pinned, timeline, spans](Request::Clock::time_point until) {
     const std::string name = to_string(store->device());
-    const ScopedSpan span(timeline.get(), "sleep", name);
+    const ScopedSpan span(spans, "sleep", name);
     return store->sleep(pinned, until);
   };
-  sleeper->wake = [store, timeline] { store->wake(timeline.get()); };
+  sleeper->wake = [store, timeline, spans] { store->wake(spans); };
   return sleeper;
 }
 

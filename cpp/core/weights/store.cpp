@@ -182,6 +182,7 @@ bool CudaWeightStore::sleep(bool pinned, std::chrono::steady_clock::time_point u
   if (!asleep_) {
     memory_->give_back();
     asleep_ = true;
+    ++sleeps_;
   }
   return true;
 }

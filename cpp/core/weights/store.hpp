@@ -2,6 +2,7 @@
 
 #include <onnxruntime_cxx_api.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -74,6 +75,8 @@ class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<
   /// Gives the memory back once nobody holds it: false where somebody does at `until`. With `pinned` the host has a
   /// copy from now on. Throws Error, with everything as before.
   bool sleep(bool pinned, std::chrono::steady_clock::time_point until);
+  /// How often it fell asleep.
+  std::uint64_t sleeps() const noexcept { return sleeps_.load(); }
   /// Has the memory and what was in it again, from the best source: another device that has it, the host's pinned copy,
   /// the files. Throws Error, and sleeps on.
   void wake(Timeline* timeline);
@@ -94,6 +97,7 @@ class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<
   std::unique_ptr<CudaMemory> memory_;
   mutable std::shared_mutex in_use_;  // exclusive to sleep and to wake up
   bool asleep_ = false;
+  std::atomic<std::uint64_t> sleeps_{0};
   std::shared_ptr<const PinnedWeights> pinned_;
   mutable std::vector<Ort::Value> values_;  // made at the first add_to(): they need ONNX Runtime, memory does not
   mutable std::once_flag values_made_;

@@ -113,8 +113,8 @@ class Membership:
 
         Requests under way are answered first. The sessions stay, and so do the weights' addresses. A later request
         waits until the weights are back: from another GPU of the same `load` that is awake, from a pinned copy in the
-        host's memory, or from the model's files. Outputs are then bit for bit those from before. Nothing is done for a
-        device that sleeps.
+        host's memory, or from the model's files. Outputs are then bit for bit those from before. Requests that already
+        wait in the queue wake the devices at once. Nothing is done for a device that sleeps.
 
         Args:
             level: What is given back. ``"weights"``: the memory of the weights.
