@@ -42,10 +42,9 @@ std::atomic<Ending*>& endings() {
 
 }  // namespace
 
-PythonRunner::PythonRunner(const py::object& runner, Device device, const void* session, bool in_process)
-    : python_(new Python{runner.attr("run"), runner.attr("terminate")}),
+PythonRunner::PythonRunner(const py::object& runner, Device device, py::object session, bool in_process)
+    : python_(new Python{runner.attr("run"), runner.attr("terminate"), std::move(session)}),
       device_(std::move(device)),
-      session_(session),
       in_process_(in_process) {}
 
 PythonRunner::~PythonRunner() {  // NOLINT(bugprone-exception-escape): out of memory ends the process

@@ -15,14 +15,15 @@ namespace ortmulti::bindings {
 /// the number 0 cannot be ended. An exception with an attribute `begun` says that the session was lost.
 class PythonRunner : public Runner, public std::enable_shared_from_this<PythonRunner> {
  public:
-  /// `session`: of which runners are told apart. `in_process`: it uses the device in this process. Needs the GIL.
-  PythonRunner(const pybind11::object& runner, Device device, const void* session, bool in_process);
+  /// `session`: an object that tells it from the runners of others. `in_process`: it uses the device in this process.
+  /// Needs the GIL.
+  PythonRunner(const pybind11::object& runner, Device device, pybind11::object session, bool in_process);
   ~PythonRunner() override;
   PythonRunner(const PythonRunner&) = delete;
   PythonRunner& operator=(const PythonRunner&) = delete;
 
   const Device& device() const noexcept override { return device_; }
-  const void* session() const noexcept override { return session_; }
+  const void* session() const noexcept override { return python_->session.ptr(); }
   bool uses_run_options() const noexcept override { return false; }
   void run(Request& request) override;
   /// May be called under the core's locks: Python is called by the next thread that has the GIL and calls end_runs().
@@ -34,6 +35,7 @@ class PythonRunner : public Runner, public std::enable_shared_from_this<PythonRu
   struct Python {
     pybind11::object run;
     pybind11::object terminate;
+    pybind11::object session;
   };
 
   void run_joint(Request& joint, std::uint64_t number);
@@ -41,7 +43,6 @@ class PythonRunner : public Runner, public std::enable_shared_from_this<PythonRu
 
   std::unique_ptr<Python> python_;
   Device device_;
-  const void* session_;
   bool in_process_;
 };
 

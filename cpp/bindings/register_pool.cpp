@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -22,6 +23,7 @@
 #include "bindings/signals.hpp"
 #include "core/base/error.hpp"
 #include "core/base/timeline.hpp"
+#include "core/ort/async.hpp"
 #include "core/pool/gpu_session.hpp"
 #include "core/pool/pool.hpp"
 #include "core/pool/runners.hpp"
@@ -114,6 +116,42 @@ py::object to_capsule(const std::shared_ptr<PoolRequest>& request) {
   return capsule;
 }
 
+// Makes the sessions of a device again that sleeps: a Python function, called without the GIL.
+class SessionMaker {
+ public:
+  explicit SessionMaker(py::object make) : make_(new py::object(std::move(make))) {}
+  ~SessionMaker() {  // NOLINT(bugprone-exception-escape): out of memory ends the process
+    if (PyGILState_Check() == 0) {
+      completions().push([make = std::shared_ptr<py::object>(std::move(make_))] {});  // the thread may hold a lock
+    }
+  }
+  SessionMaker(const SessionMaker&) = delete;
+  SessionMaker& operator=(const SessionMaker&) = delete;
+
+  // Waits until they are there.
+  void operator()() const {
+    const auto made = std::make_shared<std::promise<void>>();
+    {
+      const py::gil_scoped_acquire gil;
+      try {
+        (*make_)(py::cpp_function([made](const py::object& exception) {
+          if (exception.is_none()) {
+            made->set_value();
+          } else {
+            made->set_exception(std::make_exception_ptr(from_python(exception)));
+          }
+        }));
+      } catch (const py::error_already_set& failure) {
+        throw from_python(failure.value());
+      }
+    }
+    made->get_future().get();
+  }
+
+ private:
+  std::unique_ptr<py::object> make_;
+};
+
 class PythonPool {
  public:
   PythonPool(std::optional<std::size_t> max_waiting, const std::optional<BatchingArgument>& batching) {
@@ -168,17 +206,17 @@ class PythonPool {
                              bool in_process) {
     const Device parsed = parse_device(device);
     std::vector<std::shared_ptr<Runner>> made;
-    const void* session = runners.ptr();
     for (const py::handle runner : runners) {
       made.push_back(
-          std::make_shared<PythonRunner>(py::reinterpret_borrow<py::object>(runner), parsed, session, in_process));
+          std::make_shared<PythonRunner>(py::reinterpret_borrow<py::object>(runner), parsed, runners, in_process));
     }
-    sessions_.append(runners);
-    check_ = check;
+    if (!check_) {
+      check_ = check;
+    }
     in_main_thread_.store(in_process);
     const ReleaseGil nogil;
     pool_->add(made);
-    return reinterpret_cast<std::uintptr_t>(session);  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)
+    return reinterpret_cast<std::uintptr_t>(runners.ptr());  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)
   }
 
   void check_input(const std::string& name, const std::vector<std::int64_t>& shape) const {
@@ -238,27 +276,21 @@ class PythonPool {
       held.clear();
       return made;
     }();
-    sleeper->auto_wake = auto_wake;
-    const auto give_up = after(timeout.value_or(std::numeric_limits<double>::max()));
-    bool asleep = false;
-    try {
-      wait_until([&] {
-        const auto now = Request::Clock::now();
-        asleep = pool_->sleep(parsed, sleeper, std::min(give_up, now + signal_interval));
-        return asleep || now >= give_up;
-      });
-    } catch (...) {
-      const ReleaseGil nogil;
-      pool_->stay_awake(parsed);
-      throw;
-    }
-    if (!asleep) {
-      const ReleaseGil nogil;
-      pool_->stay_awake(parsed);
-      throw Error(ErrorKind::deadline, device +
-                                           " did not fall asleep within the timeout: runs of the pool, or of "
-                                           "Pool.sessions, are still under way there");
-    }
+    put_to_sleep(parsed, sleeper, auto_wake, timeout);
+  }
+
+  // The same, with the runners of the sessions. `make` begins to add others, and calls its argument when they are there,
+  // with None, or with an exception. Returns whether it is to be called: not where the device has no runners.
+  bool sleep_sessions(const std::string& device, const py::object& make, bool auto_wake,
+                      std::optional<double> timeout) {
+    const auto maker = std::make_shared<SessionMaker>(make);
+    const auto sleeper = std::make_shared<DeviceSleep>();
+    sleeper->level = "session";
+    bool called = false;
+    sleeper->sleep = [&called](Request::Clock::time_point /*until*/) { return called = true; };
+    sleeper->wake = [maker] { (*maker)(); };
+    put_to_sleep(parse_device(device), sleeper, auto_wake, timeout);
+    return called;
   }
 
   void wake(const std::string& device) {
@@ -413,6 +445,31 @@ class PythonPool {
   }
 
  private:
+  void put_to_sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper, bool auto_wake,
+                    std::optional<double> timeout) {
+    sleeper->auto_wake = auto_wake;
+    const auto give_up = after(timeout.value_or(std::numeric_limits<double>::max()));
+    bool asleep = false;
+    try {
+      wait_until([&] {
+        const auto now = Request::Clock::now();
+        asleep = pool_->sleep(device, sleeper, std::min(give_up, now + signal_interval));
+        return asleep || now >= give_up;
+      });
+    } catch (...) {
+      const ReleaseGil nogil;
+      pool_->stay_awake(device);
+      throw;
+    }
+    if (!asleep) {
+      const ReleaseGil nogil;
+      pool_->stay_awake(device);
+      throw Error(ErrorKind::deadline, to_string(device) +
+                                           " did not fall asleep within the timeout: runs of the pool, or of "
+                                           "Pool.sessions, are still under way there");
+    }
+  }
+
   static const void* to_session(std::uintptr_t session) {
     return reinterpret_cast<const void*>(session);  // NOLINT
   }
@@ -470,7 +527,6 @@ class PythonPool {
 
   std::shared_ptr<Pool> pool_;
   Batching batching_;
-  py::list sessions_;  // of runners in Python, whose addresses are their numbers
   py::object check_;
   std::atomic<bool> in_main_thread_{true};  // whether runs may be done there
   std::atomic<bool> has_gpus_{false};       // or had
@@ -689,6 +745,8 @@ void register_pool(py::module_& module) {
       .def("remove", &PythonPool::remove, py::arg("device"))
       .def("sleep", &PythonPool::sleep, py::arg("device"), py::arg("sessions"), py::arg("pinned"), py::arg("auto_wake"),
            py::arg("timeout"), py::arg("timeline"))
+      .def("sleep_sessions", &PythonPool::sleep_sessions, py::arg("device"), py::arg("make"), py::arg("auto_wake"),
+           py::arg("timeout"))
       .def("wake", &PythonPool::wake, py::arg("device"))
       .def("wait_until_awake", &PythonPool::wait_until_awake, py::arg("device"), py::arg("timeout"))
       .def("continue_from", &PythonPool::continue_from, py::arg("before"))

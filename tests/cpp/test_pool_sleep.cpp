@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "fake_runner.hpp"
 
@@ -194,6 +195,96 @@ TEST_F(PoolSleep, ItClosesAndIsRemovedWhileItSleepsOrWakes) {
   EXPECT_TRUE(pool->close(false));
   EXPECT_EQ(request->outcome, Outcome::done);
   EXPECT_EQ(freed.use_count(), 1) << "the pool keeps what a removed device slept with";
+}
+
+// Sleeps that free the runners: `made_again` are those that the wake adds.
+class PoolSleepWithoutSessions : public PoolSleep {
+ protected:
+  std::shared_ptr<DeviceSleep> made() {
+    auto sleep = PoolSleep::made();
+    sleep->level = "session";
+    sleep->wake = [this, wake = sleep->wake] {
+      for (int i = 0; i < sessions; ++i) {
+        made_again.push_back(std::make_shared<FakeRunner>(one));
+        pool->add({made_again.back()});
+      }
+      wake();
+    };
+    return sleep;
+  }
+  bool sleep() { return pool->sleep(one, made(), in(seconds(60))); }
+
+  int sessions = 1;
+  std::vector<std::shared_ptr<FakeRunner>> made_again;
+};
+
+TEST_F(PoolSleepWithoutSessions, RunnersAreFreedAndOthersTakeTheirPlaces) {
+  wake_up.set_value();
+  sessions = 2;
+  add(one);
+  std::weak_ptr<FakeRunner> before = add(one);
+  const auto sleeper = made();
+  sleeper->sleep = [&](Pool::Clock::time_point) {
+    EXPECT_TRUE(before.expired()) << "it has nothing to give back while a runner holds its session";
+    return true;
+  };
+  ASSERT_TRUE(pool->sleep(one, sleeper, in(seconds(60))));
+  EXPECT_EQ(stats_of(one).asleep, "session");
+  submit();
+  submit(one);
+  answers.wait_for(2);
+  EXPECT_EQ(stats_of(one).sessions, 2);
+  EXPECT_EQ(stats_of(one).in_flight, 2) << "threads were added instead of runners";
+  EXPECT_EQ(made_again[0]->runs().size() + made_again[1]->runs().size(), 2);
+  ASSERT_TRUE(sleep());
+  submit();
+  answers.wait_for(3);
+}
+
+TEST_F(PoolSleepWithoutSessions, AFailedWakeFreesTheRunnersThatHadCome) {
+  wake_up.set_value();
+  add(one);
+  ASSERT_TRUE(sleep());
+  fails = true;
+  submit();
+  EXPECT_EQ(kind_of(*answers.wait_for(1).front()), ErrorKind::out_of_memory);
+  ASSERT_EQ(made_again.size(), 1);
+  EXPECT_EQ(made_again.front().use_count(), 1);
+  fails = false;
+  submit();
+  EXPECT_EQ(answers.wait_for(2).back()->outcome, Outcome::done);
+  sessions = 2;
+  ASSERT_TRUE(sleep());
+  submit();
+  EXPECT_EQ(kind_of(*answers.wait_for(3).back()), ErrorKind::fail) << "it has more sessions than before";
+}
+
+TEST_F(PoolSleepWithoutSessions, ADeviceWithoutItsWeightsGivesItsSessionsBackToo) {
+  wake_up.set_value();
+  std::weak_ptr<FakeRunner> before = add(one);
+  ASSERT_TRUE(PoolSleep::sleep());
+  ASSERT_TRUE(sleep());
+  EXPECT_TRUE(before.expired());
+  EXPECT_EQ(stats_of(one).asleep, "session");
+  ASSERT_TRUE(PoolSleep::sleep()) << "it sleeps already";
+  EXPECT_EQ(stats_of(one).asleep, "session");
+  EXPECT_EQ(slept, 2);
+  submit();
+  EXPECT_EQ(answers.wait_for(1).back()->outcome, Outcome::done);
+  EXPECT_EQ(woken, 1);
+}
+
+TEST_F(PoolSleepWithoutSessions, WhatWaitsForTheWakeIsAnsweredBeforeThePoolCloses) {
+  add(one);
+  ASSERT_TRUE(sleep());
+  const auto request = submit();
+  auto closing = std::async(std::launch::async, [&] { return pool->close(false); });
+  while (!pool->closed()) {
+    std::this_thread::yield();
+  }
+  wake_up.set_value();
+  EXPECT_TRUE(closing.get());
+  EXPECT_EQ(request->outcome, Outcome::done);
 }
 
 TEST_F(PoolSleep, WhatIsNoDeviceOfThePoolCannotSleep) {

@@ -1,20 +1,29 @@
-"""What sleeps nowhere but on a GPU: pools on the CPU and over onnxruntime's sessions, and wrong arguments."""
+"""Pools that sleep without a GPU: their sessions are closed and made again. Weights sleep on a GPU alone."""
 
 from __future__ import annotations
 
+import concurrent.futures
+import gc
 import re
+import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import ortmulti
 from ortmulti.pool.engine import BackendName
 from tests.support import onnx_models
 from tests.support.backends import on_every_backend
+from tests.support.pools import HANG
+from tests.support.processes import check_child
 
 MODEL = onnx_models.matmul()
-X = {"x": np.zeros((2, 64), np.float32)}
+X = {"x": np.ones((2, 64), np.float32)}
 
 
 @pytest.fixture
@@ -27,8 +36,8 @@ def pool() -> Iterator[ortmulti.Pool]:
 def test_weights_that_cannot_sleep_are_refused(backend: BackendName) -> None:
     reason = {
         "core": r"on cpu cannot sleep: they are the page cache's, or the session's own",
-        "threads": r"backend='threads' cannot sleep: its weights are onnxruntime's",
-        "processes": r"backend='processes' cannot sleep: its weights are onnxruntime's",
+        "threads": r"backend='threads' has onnxruntime's weights.*level='session'",
+        "processes": r"backend='processes' has onnxruntime's weights.*level='session'",
     }[backend]
     with ortmulti.load(MODEL, "cpu", backend=backend) as pool:
         [expected] = pool.run(X)
@@ -49,9 +58,162 @@ def test_waking_a_pool_that_is_awake_does_nothing(backend: BackendName) -> None:
         pool.run(X)
 
 
+@on_every_backend
+def test_a_request_makes_the_sessions_again(backend: BackendName) -> None:
+    with ortmulti.load(MODEL, "cpu", sessions_per_device=2, backend=backend) as pool:
+        [expected] = pool.run(X)
+        for count in range(1, 4):
+            pool.sleep("session")
+            pool.sleep("session")
+            [device] = pool.stats().devices
+            assert (device.asleep, device.sleeps, device.wakes, device.sessions) == ("session", count, count - 1, 2)
+            assert (pool.ready, pool.closed, pool.get_inputs()[0].name) == (["cpu"], False, "x")
+            np.testing.assert_array_equal(pool.run(X)[0], expected)
+        [device] = pool.stats().devices
+        assert (device.asleep, device.wakes, device.restarts) == ("", 3, 0)
+        pool.sleep("session", auto_wake=False)
+        with pytest.raises(ortmulti.DeviceError, match=r"cpu: it is asleep, and wakes with Pool\.wake"):
+            pool.run(X)
+        pool.wake()
+        np.testing.assert_array_equal(pool.run(X)[0], expected)
+    assert pool.closed
+
+
+def test_sessions_are_closed_and_others_take_their_places() -> None:
+    with ortmulti.load(MODEL, "cpu", sessions_per_device=2, warmup=True) as pool:
+        before = pool.sessions
+        pool.sleep("session")
+        assert [session.closed for session in before] == [True, True]
+        with pytest.raises(ortmulti.ClosedError, match="is closed: create it again"):
+            before[0].run(None, X)
+        pool.wake()
+        assert [session.closed for session in pool.sessions] == [False, False]
+        names = [span.name for span in pool.timeline.spans]
+        assert (names.count("sleep"), names.count("create session"), names.count("warm up")) == (1, 2, 4)
+        pool.sleep("session")
+        for session in pool.sessions:
+            session.close()
+        assert not pool.closed
+    with ortmulti.load(MODEL, "cpu", backend="threads") as threads:
+        assert len(threads.sessions) == 1
+        threads.sleep("session")
+        assert threads.sessions == ()
+        threads.wake()
+        assert len(threads.sessions) == 1
+
+
+@on_every_backend
+def test_requests_of_many_threads_through_sleeps(backend: BackendName) -> None:
+    sleeps = 3 if backend == "processes" else 30
+    with ortmulti.load(MODEL, "cpu", sessions_per_device=2, backend=backend) as pool:
+        [expected] = pool.run(X)
+        over = threading.Event()
+
+        def client(index: int) -> None:
+            while not over.is_set():
+                np.testing.assert_array_equal(pool.run(X)[0], expected)
+
+        with concurrent.futures.ThreadPoolExecutor(3) as threads:
+            clients = [threads.submit(client, index) for index in range(3)]
+            try:
+                for _ in range(sleeps):
+                    pool.sleep("session", timeout=HANG)
+                    pool.wake(timeout=HANG)
+            finally:
+                over.set()
+            for each in clients:
+                each.result(HANG)
+        [device] = pool.stats().devices
+        assert (device.sleeps, device.wakes, device.failed, device.restarts) == (sleeps, sleeps, 0, 0)
+
+
+@on_every_backend
+@pytest.mark.parametrize("external", [False, True])
+def test_a_file_that_changed_is_not_read(tmp_path: Path, backend: BackendName, external: bool) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.load_from_string(MODEL), path, save_as_external_data=external, location="data", size_threshold=0)
+    changed = tmp_path / "data" if external else path
+    with ortmulti.load(path, "cpu", backend=backend) as pool:
+        [expected] = pool.run(X)
+        pool.sleep("session")
+        changed.rename(tmp_path / "away")
+        for _ in range(2):
+            with pytest.raises(ortmulti.WeightsError, match=f"cannot wake: its file '{changed}' was changed or deleted"):
+                pool.run(X)
+        assert pool.stats().devices[0].asleep == "session"
+        (tmp_path / "away").rename(changed)
+        np.testing.assert_array_equal(pool.run(X)[0], expected)
+        path.write_bytes(onnx_models.matmul(seed=1))
+        with pytest.raises(ortmulti.WeightsError, match=f"'{path}' cannot sleep: it was changed or deleted"):
+            pool.sleep("session")
+        assert pool.stats().devices[0].asleep == ""
+        np.testing.assert_array_equal(pool.run(X)[0], expected)
+
+
+def test_a_sleeping_pool_gets_another_model() -> None:
+    with ortmulti.load(MODEL, "cpu") as pool:
+        [before] = pool.run(X)
+        pool.sleep("session", auto_wake=False)
+        pool.replace_model(onnx_models.matmul(seed=1))
+        [after] = pool.run(X)
+        assert not np.array_equal(before, after)
+        pool.sleep("session")
+        np.testing.assert_array_equal(pool.run(X)[0], after)
+
+
+@on_every_backend
+def test_what_waits_for_a_wake_is_answered_before_the_pool_closes(backend: BackendName) -> None:
+    with ortmulti.load(MODEL, "cpu", backend=backend) as pool:
+        [expected] = pool.run(X)
+        pool.sleep("session")
+        futures = [pool.submit(X) for _ in range(3)]
+    for future in futures:
+        np.testing.assert_array_equal(future.result(0)[0], expected)
+
+
+@on_every_backend
+def test_a_pool_without_references_ends_while_it_wakes(backend: BackendName) -> None:
+    for _ in range(5):
+        pool = ortmulti.load(MODEL, "cpu", backend=backend)
+        core = weakref.ref(pool._members.core)
+        pool.sleep("session")
+        future = pool.submit(X)
+        del pool
+        concurrent.futures.wait([future], HANG)
+        assert future.done()
+        del future
+        end = time.monotonic() + HANG
+        while core() is not None and time.monotonic() < end:
+            gc.collect()
+        assert core() is None
+
+
+@pytest.mark.essential
+@pytest.mark.process
+@on_every_backend
+def test_a_process_ends_with_pools_that_sleep_and_wake(backend: BackendName) -> None:
+    printed = check_child(
+        """
+    import sys
+    import numpy as np
+    import ortmulti
+    from tests.support import onnx_models
+
+    pools = [ortmulti.load(onnx_models.matmul(), "cpu", backend=sys.argv[1]) for _ in range(2)]
+    for pool in pools:
+        pool.sleep("session")
+    future = pools[0].submit({"x": np.zeros((2, 64), np.float32)})
+    print("end")
+    """,
+        backend,
+    )
+    assert printed == "end\n"
+
+
 MISTAKES: dict[str, Callable[[ortmulti.Pool], object]] = {
-    "level is 'weights', not 'session'": lambda pool: pool.sleep("session"),
-    "level is 'weights', not None": lambda pool: pool.sleep(None),
+    "level is 'weights' or 'session', not 'disk'": lambda pool: pool.sleep("disk"),
+    "level is 'weights' or 'session', not None": lambda pool: pool.sleep(None),
+    "keep='pinned' is for level='weights'": lambda pool: pool.sleep("session", keep="pinned"),
     "keep is 'pinned' or None, not 'disk'": lambda pool: pool.sleep(keep="disk"),
     "keep is 'pinned' or None, not True": lambda pool: pool.sleep(keep=True),
     "auto_wake is True or False, not 1": lambda pool: pool.sleep(auto_wake=1),

@@ -37,6 +37,9 @@ void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optiona
   check_process();
   std::vector<std::unique_ptr<Worker>> added;
   Lock lock(mutex_);
+  if (give_back_runners(runners)) {
+    return;
+  }
   if (closing_) {
     throw Error(ErrorKind::closed, "the pool is closed: load the model again, or use the pool inside its 'with' block");
   }

@@ -58,11 +58,12 @@ struct DeviceStats {
 
 /// What has a device sleep and wake. Each is called in one thread at a time, without a lock of the pool.
 struct DeviceSleep {
-  std::string level;  ///< What is given back: "weights".
+  std::string level;  ///< What is given back: "weights", or "session": then the device's runners are freed before.
   /// Gives it back; false where somebody outside the pool still uses it at that time. Throws, with nothing given back.
   std::function<bool(Request::Clock::time_point until)> sleep;
-  /// Has it again. Throws, and then it may be tried again.
+  /// Has it again. Throws, and then it may be tried again. Where the runners were freed, as many come by Pool::add().
   std::function<void()> wake;
+  bool frees_runners() const { return level == "session"; }
   bool auto_wake = true;  ///< Whether a request wakes the device. Otherwise it is refused.
 };
 
@@ -98,7 +99,7 @@ class Pool {
   /// Adds runners, which take requests from now on: all of them or, where it throws, none. Throws Error with
   /// ErrorKind::device where a runner's device was removed, and with ErrorKind::fail where a thread cannot be started.
   /// `at_first`: how many of them run at the same time at first; how many later is chosen by measurement, see InFlight.
-  /// No number: all of them.
+  /// No number: all of them. Of a device that wakes they take the places of those that were freed.
   void add(const std::vector<std::shared_ptr<Runner>>& runners, std::optional<std::size_t> at_first = std::nullopt);
 
   /// Says that so many sessions on a device are on their way: requests for it wait. It may have failed or been removed.
@@ -118,8 +119,9 @@ class Pool {
   /// threads and runners are freed. Waits until then, but no longer than `until`: false where it is to be called again.
   bool remove(const Device& device, Clock::time_point until);
   /// Puts a device to sleep: it gets nothing more, what runs there is answered, and then `sleeper` gives back what it
-  /// has. Requests wait, and wake it: those for this device, and the others where none is awake. Waits no longer than
-  /// `until`: false where it is to be called again, or stay_awake(). Throws Error, with the device awake.
+  /// has. Requests wait, and wake it: those for this device, and the others where none is awake. A device that sleeps
+  /// may give back its sessions, too. Waits no longer than `until`: false where it is to be called again, or
+  /// stay_awake(). Throws Error, with the device as it was.
   bool sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper, Clock::time_point until);
   /// Takes back a sleep() that has not ended.
   void stay_awake(const Device& device);
@@ -190,6 +192,10 @@ class Pool {
   /// Where only devices that sleep could take the request: wakes these.
   void wake_for(const Request& request);
   static void begin_wake(Group& group);
+  /// The runners of its sessions, to be freed without the lock.
+  static std::vector<std::shared_ptr<Runner>> take_runners(Group& group);
+  /// Puts them where those of a waking device were; returns whether there is one.
+  bool give_back_runners(const std::vector<std::shared_ptr<Runner>>& runners);
   /// In the thread of one of its workers.
   void wake_up(Group& group, Lock& lock);
   /// Without what it continues.

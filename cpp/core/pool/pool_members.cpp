@@ -182,7 +182,7 @@ void Pool::set_ready(const void* session, bool ready) {
   check_process();
   const Lock lock(mutex_);
   for (const auto& worker : workers_) {
-    if (worker->session == session && worker->away == ready) {
+    if (worker->runner && worker->session == session && worker->away == ready) {
       worker->away = !ready;
       if (ready && !worker->busy) {
         worker->busy = true;
@@ -200,7 +200,7 @@ void Pool::give_up(const void* session, const std::string& reason) {
     const Lock lock(mutex_);
     Group* group = nullptr;
     for (const auto& worker : workers_) {
-      if (worker->session == session) {
+      if (worker->runner && worker->session == session) {
         worker->away = true;
         group = worker->group;
       }

@@ -1,6 +1,7 @@
 // Devices that sleep: they have given memory back, and have it again when a request wants it.
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/pool/pool_parts.hpp"
@@ -21,8 +22,16 @@ bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleep
                                         : !group.broken.empty() ? group.broken
                                                                 : "it is still starting; call Pool.wait_ready before"));
   }
+  std::vector<std::shared_ptr<Runner>> freed;
   if (group.rest == Rest::asleep) {
-    return true;
+    if (!sleeper->frees_runners() || group.sleeper->frees_runners()) {
+      return true;
+    }
+    freed = take_runners(group);
+    const auto before = std::exchange(group.sleeper, sleeper);
+    lock.unlock();
+    freed.clear();
+    return sleeper->sleep(until);
   }
   if (group.rest == Rest::awake) {
     group.rest = Rest::falling_asleep;
@@ -37,7 +46,11 @@ bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleep
   if (group.rest != Rest::falling_asleep) {  // it has just woken, or would not
     return false;
   }
+  if (sleeper->frees_runners()) {
+    freed = take_runners(group);
+  }
   lock.unlock();
+  freed.clear();
   try {
     if (!sleeper->sleep(until)) {
       return false;
@@ -118,8 +131,39 @@ void Pool::begin_wake(Group& group) {
   group.workers.front()->wake.notify_one();
 }
 
+std::vector<std::shared_ptr<Runner>> Pool::take_runners(Group& group) {
+  std::vector<std::shared_ptr<Runner>> runners;
+  for (Worker* worker : group.workers) {
+    runners.push_back(std::move(worker->runner));
+  }
+  return runners;
+}
+
+bool Pool::give_back_runners(const std::vector<std::shared_ptr<Runner>>& runners) {
+  const auto found = std::find_if(groups_.begin(), groups_.end(), [&runners](const auto& group) {
+    return group->rest == Group::Rest::waking && group->sleeper->frees_runners() && !runners.empty() &&
+           group->device == runners.front()->device();
+  });
+  if (found == groups_.end()) {
+    return false;
+  }
+  std::vector<Worker*> places;
+  std::copy_if((*found)->workers.begin(), (*found)->workers.end(), std::back_inserter(places),
+               [](const Worker* worker) { return worker->runner == nullptr; });
+  if (places.size() < runners.size()) {
+    throw Error(ErrorKind::fail, to_string((*found)->device) + " woke with more sessions than it had");
+  }
+  for (std::size_t i = 0; i < runners.size(); ++i) {
+    places[i]->runner = runners[i];
+    places[i]->session = runners[i]->session();
+    places[i]->away = false;
+  }
+  return true;
+}
+
 void Pool::wake_up(Group& group, Lock& lock) {
   std::shared_ptr<DeviceSleep> sleeper = group.sleeper;
+  std::vector<std::shared_ptr<Runner>> freed;
   lock.unlock();
   std::exception_ptr error;
   try {
@@ -138,6 +182,9 @@ void Pool::wake_up(Group& group, Lock& lock) {
   } else {
     group.rest = Group::Rest::asleep;
     group.wake_error = error;
+    if (sleeper->frees_runners()) {
+      freed = take_runners(group);  // those that have come
+    }
     fail_all(group.waiting, error, finished);
     const auto will_take = [](const auto& other) { return usable(*other) && other->rest != Group::Rest::asleep; };
     if (std::none_of(groups_.begin(), groups_.end(), will_take)) {
@@ -148,6 +195,7 @@ void Pool::wake_up(Group& group, Lock& lock) {
   settled_.notify_all();
   lock.unlock();
   announce(finished);
+  freed.clear();
   sleeper.reset();
   lock.lock();
 }

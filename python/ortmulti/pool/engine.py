@@ -84,7 +84,9 @@ class PoolMembers(Protocol):
     def remove_devices(self, devices: Devices, /) -> None:
         """Same as `Pool.remove_devices`."""
 
-    def sleep(self, devices: Devices | None, keep: str | None, auto_wake: bool, timeout: float | None, /) -> None:
+    def sleep(
+        self, level: str, devices: Devices | None, keep: str | None, auto_wake: bool, timeout: float | None, /
+    ) -> None:
         """Same as `Pool.sleep`."""
 
     def wake(self, devices: Devices | None, timeout: float | None, /) -> None:

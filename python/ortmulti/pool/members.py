@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ortmulti import _core
-from ortmulti._create.request import CheckedModel, CreationRequest, Progress
+from ortmulti._create.request import CheckedModel, CreationRequest, Progress, core_options
 from ortmulti._runtime import callbacks, prewarm, startup
 from ortmulti._runtime.threads import Changes, Task
 from ortmulti.devices import name_devices, parse_devices
@@ -25,12 +25,16 @@ from ortmulti.pool.configuration import Warmup
 from ortmulti.pool.engine import Devices
 from ortmulti.pool.interface import differences
 from ortmulti.pool.member import Member, MemberCreation
+from ortmulti.pool.sleep import ModelFiles, SessionSleep, wait_until_awake
 from ortmulti.session import InferenceSession, Sessions
 from ortmulti.timeline import Timeline
 
 __all__ = ["Members"]
 
 LOGGER = logging.getLogger("ortmulti")
+
+# A pool may sleep and wake for months.
+_MOST_IN_TIMELINE = 100
 
 
 class Members:
@@ -64,6 +68,9 @@ class Members:
         self._lock = threading.RLock()
         self._changes = Changes()  # under the lock
         self._loads: set[MemberCreation] = set()
+        self._wakes: set[MemberCreation] = set()
+        self._files = ModelFiles(request.model)
+        self._drops = 0
         self._behind: tuple[Task, MemberCreation] | None = None  # the first load, where it has a thread of its own
         # Of a model that was replaced, while it answers: the core's pool and the sessions.
         self._retiring: list[tuple[_core.Pool, list[InferenceSession]]] = []
@@ -71,6 +78,7 @@ class Members:
         self._members: dict[int, Member] = {}  # by their places
         self._said: set[str] = set()
         self._closed = False
+        self._cancelled = False  # what waits
         self.core = make_core()
         """The core's pool of the present model. An attribute, since each request reads it."""
         self.error: BaseException | None = None
@@ -131,7 +139,10 @@ class Members:
     def closed(self) -> bool:
         """Same as `Pool.closed`."""
         sessions = self._sessions
-        return self.core.closed() or (len(sessions) > 0 and all(session.closed for session in sessions))
+        if self.core.closed() or not sessions or not all(session.closed for session in sessions):
+            return self.core.closed()
+        asleep = any(device["asleep"] for device in self.core.stats()["devices"])
+        return not asleep and self._sessions is sessions  # else it has just woken
 
     # The first load.
 
@@ -396,27 +407,84 @@ class Members:
         for session in _sessions(gone):
             session.close()
 
-    def sleep(self, devices: Devices | None, keep: str | None, auto_wake: bool, timeout: float | None) -> None:
+    def sleep(
+        self, level: str, devices: Devices | None, keep: str | None, auto_wake: bool, timeout: float | None
+    ) -> None:
         """Same as `Pool.sleep`."""
         end = None if timeout is None else time.monotonic() + timeout
         with self._change():
             found = self._named(devices)
             gpus = {device: found[device] for device in found if device.startswith("cuda:")}
-            for device, sessions in (gpus if devices is None and gpus else found).items():
+            for device, sessions in (gpus if level == "weights" and devices is None and gpus else found).items():
                 left = None if end is None else max(0.0, end - time.monotonic())
-                cores = [session._core for session in sessions]
-                self.core.sleep(device, cores, keep == "pinned", auto_wake, left, self._timeline._core)
+                if level == "weights":
+                    if all(session.closed for session in sessions):  # it sleeps already
+                        continue
+                    cores = [session._core for session in sessions]
+                    self.core.sleep(device, cores, keep == "pinned", auto_wake, left, self._timeline._core)
+                else:
+                    self._drop_sessions(device, auto_wake, left)
+
+    def _drop_sessions(self, device: str, auto_wake: bool, timeout: float | None) -> None:
+        files = self._files.now(core_options(self._request.options).config_entries)
+        with self._lock:
+            places = sorted(place for place, member in self._members.items() if member.session.device == device)
+            request = dataclasses.replace(self._request, devices=[device] * len(places), sessions_per_device=1)
+            owner, of = weakref.ref(self), weakref.ref(self.core)
+        self._drops += 1
+        timeline = self._timeline if self._drops <= _MOST_IN_TIMELINE else Timeline()
+
+        def present() -> list[InferenceSession]:
+            members = owner()
+            if members is None or members.core is not of():
+                return []
+            return [members._members[place].session for place in places]
+
+        def make() -> Callable[[], None]:
+            members, core = owner(), of()
+            if members is None or core is None:
+                raise ClosedError("the pool was closed before it woke")
+            return members._make_again(core, request, timeline, places)
+
+        begin = time.monotonic_ns()
+        SessionSleep(files, present, make).begin(self.core, device, auto_wake, timeout)
+        timeline.add("sleep", begin, time.monotonic_ns(), device)
+
+    def _make_again(
+        self, core: _core.Pool, request: CreationRequest, timeline: Timeline, places: Sequence[int]
+    ) -> Callable[[], None]:
+        loading = self._beside(request, core, timeline, self._warmup)
+        try:
+            with self._lock:
+                if self._cancelled:
+                    raise ClosedError("the pool was closed before it woke")
+                self._wakes.add(loading)
+            loading.run()
+        except BaseException:
+            loading.close()
+            raise
+        finally:
+            with self._lock:
+                self._wakes.discard(loading)
+        made = [member for _, member in sorted(loading.members.items())]
+
+        def place() -> None:
+            with self._lock:
+                if core is self.core:
+                    self._place(dict(zip(places, made, strict=True)))
+                for retiring, sessions in self._retiring:
+                    if core is retiring:
+                        sessions.extend(member.session for member in made)
+
+        return place
 
     def wake(self, devices: Devices | None, timeout: float | None) -> None:
         """Same as `Pool.wake`."""
-        end = None if timeout is None else time.monotonic() + timeout
         with self._change():  # a sleep that has begun ends before
             core, names = self.core, list(self._named(devices))
             for device in names:
                 core.wake(device)
-        for device in names:
-            if not core.wait_until_awake(device, None if end is None else max(0.0, end - time.monotonic())):
-                raise DeadlineExceeded(f"{device} did not wake within {timeout} s; it goes on waking")
+        wait_until_awake(core, names, timeout)
 
     def _named(self, devices: Devices | None) -> dict[str, list[InferenceSession]]:
         """Return the sessions of these devices, by their names; of all devices for None."""
@@ -446,7 +514,7 @@ class Members:
                 devices = [session.device for session in self._sessions]
             if not devices:
                 raise DeviceError("the pool has no device left for the new model: add devices first")
-            timeline, core = Timeline(), self._make_core()
+            timeline, core, files = Timeline(), self._make_core(), ModelFiles(model)
             if warmup is None:
                 warmup = self._warmup
             elif isinstance(warmup, bool):
@@ -480,6 +548,7 @@ class Members:
                     self._retiring = [*self._retiring, (old, old_sessions)]
                     self.core, self._timeline, self._model, self._request = core, timeline, description, request
                     self._members, self._sessions, self._version = loading.members, sessions, version
+                    self._files = files
                     replaced = True
                     self._changes.notify()
                 self._retire()
@@ -554,9 +623,10 @@ class Members:
             return
         with self._lock:
             self._closed = True
+            self._cancelled |= cancel_pending
             if self._behind is not None and self._behind[0].revoke():
                 self._loads.discard(self._behind[1])  # it has not begun and never will
-            loads = list(self._loads)
+            loads = [*self._loads, *(self._wakes if cancel_pending else ())]
             cores = [*(core for core, _ in self._retiring), self.core]
             self._changes.notify()
         for loading in loads:
@@ -571,7 +641,7 @@ class Members:
 
     def abandon(self) -> None:
         """End the loads of a pool without references soon."""
-        for loading in list(self._loads):
+        for loading in [*self._loads, *self._wakes]:
             loading.cancel()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from ortmulti._create.request import Model
 from ortmulti._runtime import checks
 from ortmulti.devices import Device
-from ortmulti.errors import InvalidType
+from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.pool.configuration import Warmup
 from ortmulti.pool.engine import PoolMembers
 
@@ -102,7 +102,7 @@ class Membership:
 
     def sleep(
         self,
-        level: Literal["weights"] = "weights",
+        level: Literal["weights", "session"] = "weights",
         devices: str | int | Device | Iterable[str | int | Device] | None = None,
         *,
         keep: Literal["pinned"] | None = None,
@@ -136,12 +136,14 @@ class Membership:
                 if sessions have their own weights, or without the driver's virtual memory management.
             OutOfMemory: The pinned copy would exceed its limit. The device stays awake.
         """
-        checks.choice("level", level, ("weights",))
+        checks.choice("level", level, ("weights", "session"))
         checks.choice("keep", keep, ("pinned", None))
+        if keep and level == "session":
+            raise InvalidArgument("keep='pinned' is for level='weights': at level='session' the files are read again")
         checks.boolean("auto_wake", auto_wake)
         if timeout is not None:
             checks.number("timeout", timeout)
-        self._members.sleep(devices, keep, auto_wake, timeout)
+        self._members.sleep(level, devices, keep, auto_wake, timeout)
 
     def wake(
         self,

@@ -7,6 +7,10 @@ import contextlib
 import ctypes
 import os
 import threading
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ortmulti import _core, errors
@@ -17,6 +21,7 @@ from ortmulti.errors import ClosedError, InvalidArgument
 from ortmulti.pool.configuration import Batching, Warmup
 from ortmulti.pool.engine import BackendName, Devices, batching_argument
 from ortmulti.pool.external.sessions import BackendSessions
+from ortmulti.pool.sleep import SessionSleep, wait_until_awake
 from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -86,6 +91,7 @@ class BackendMembers:
         callbacks.start()  # its thread also ends runs early
         self._name = name
         self._version = version
+        self._changing = threading.Lock()  # one sleep at a time
         self.core = _core.Pool(max_queue, batching_argument(batching))
         for declared in sessions.signature.inputs:
             shape = [size if isinstance(size, int) else -1 for size in declared.shape]
@@ -180,6 +186,9 @@ class BackendMembers:
 
     def wait_ready(self, _timeout: float | None, devices: Devices | None) -> list[str]:
         """Return at once: `load` has returned with ready sessions."""
+        return self._named(devices)
+
+    def _named(self, devices: Devices | None) -> list[str]:
         if self.core.closed():
             raise ClosedError("the pool is closed")
         there = list(dict.fromkeys(self.devices))
@@ -187,7 +196,7 @@ class BackendMembers:
         wanted = there if named is None else [str(device) for device in named]
         for device in wanted:
             if device not in there:
-                raise InvalidArgument(f"the pool has no session on {device}")
+                raise InvalidArgument(f"the pool has no session on {device}: it has {', '.join(there)}")
         return wanted
 
     def add_devices(self, _devices: Devices) -> None:
@@ -202,12 +211,51 @@ class BackendMembers:
         """Raise NotImplemented."""
         self._stays()
 
-    def sleep(self, *_: object) -> None:
-        """Raise NotImplemented."""
-        raise errors.NotImplemented(f"a pool with backend={self._name!r} cannot sleep: its weights are onnxruntime's")
+    def sleep(
+        self, level: str, devices: Devices | None, _keep: str | None, auto_wake: bool, timeout: float | None
+    ) -> None:
+        """Same as `Pool.sleep`."""
+        if level == "weights":
+            raise errors.NotImplemented(
+                f"a pool with backend={self._name!r} has onnxruntime's weights, which cannot sleep by themselves: use "
+                "level='session'"
+            )
+        end = None if timeout is None else time.monotonic() + timeout
+        owner = weakref.ref(self)
+        with self._changing:
+            for device in self._named(devices):
+                files = self.backend.files()
 
-    def wake(self, *_: object) -> None:
-        """Do nothing: it is awake."""
+                def present(device: str = device) -> list[Any]:
+                    members = owner()
+                    return [] if members is None else members.backend.of(device)
+
+                def make(device: str = device) -> Callable[[], None]:
+                    members = owner()
+                    if members is None:
+                        raise ClosedError("the pool was closed before it woke")
+                    return members._make_again(device)
+
+                left = None if end is None else max(0.0, end - time.monotonic())
+                SessionSleep(files, present, make).begin(self.core, device, auto_wake, left)
+
+    def _make_again(self, device: str) -> Callable[[], None]:
+        sessions = self.backend.again(device)
+        try:
+            sessions.open()
+            sessions.join(self.core)
+        except BaseException:
+            sessions.close()
+            raise
+        return partial(self.backend.replace, sessions)
+
+    def wake(self, devices: Devices | None, timeout: float | None) -> None:
+        """Same as `Pool.wake`."""
+        with self._changing:
+            names = self._named(devices)
+            for device in names:
+                self.core.wake(device)
+        wait_until_awake(self.core, names, timeout)
 
     def _stays(self) -> NoReturn:
         raise errors.NotImplemented(

@@ -135,6 +135,11 @@ class ProcessSession:
             for line in process.lines:
                 line.end_run()
 
+    def close(self) -> None:
+        """End the process, and wait until it has ended."""
+        self.end()
+        self.wait()
+
     def wait(self) -> None:
         """Wait until the process and the thread have ended, after `end`."""
         self._keeper.revoke()  # where it was not started
@@ -221,11 +226,11 @@ class ProcessSessions(BackendSessions):
     def __init__(self, specs: Sequence[SessionSpec], notify: Notify, in_flight: int) -> None:
         super().__init__(specs, notify)
         self._reports: Reports = queue.SimpleQueue()
-        self.members = [
+        self._in_flight = in_flight
+        self.members: Sequence[ProcessSession] = [
             ProcessSession(index, spec, self.timeline, self._reports, in_flight if spec.device.kind == "cuda" else 1)
             for index, spec in enumerate(specs)
         ]
-        """The sessions."""
 
     @property
     def sessions(self) -> Any:
@@ -260,6 +265,13 @@ class ProcessSessions(BackendSessions):
     def join(self, core: _core.Pool) -> None:
         for member in self.members:
             member.join(core)
+
+    def again(self, device: str) -> ProcessSessions:
+        specs = [spec for spec in self._specs if str(spec.device) == device]
+        others = ProcessSessions(specs, lambda *_: None, self._in_flight)
+        for other, member in zip(others.members, self.of(device), strict=True):
+            other.restarts = member.restarts
+        return others
 
     def end_runs(self) -> None:
         for member in self.members:

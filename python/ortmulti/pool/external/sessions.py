@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import abc
 import queue
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortmulti import _core
 from ortmulti._create.onnxruntime_sessions import SessionSpec
 from ortmulti.pool.external.signature import Signature
+from ortmulti.pool.sleep import ModelFiles
 from ortmulti.timeline import Timeline
+
+if TYPE_CHECKING:
+    from ortmulti.cache.key import FileIdentity
 
 __all__ = ["BackendSessions", "Notify", "Reports"]
 
@@ -32,6 +36,9 @@ class BackendSessions(abc.ABC):
     def __init__(self, specs: Sequence[SessionSpec], notify: Notify) -> None:
         self._specs = specs
         self._notify = notify
+        self._files = ModelFiles(specs[0].model)
+        self.members: Sequence[Any] = []
+        """What each session's place has, once they are ready; each has a ``close``."""
         self.devices = [str(spec.device) for spec in specs]
         self.timeline = Timeline()
 
@@ -61,6 +68,26 @@ class BackendSessions(abc.ABC):
     @abc.abstractmethod
     def join(self, core: _core.Pool) -> None:
         """Add them to a pool of the core."""
+
+    def files(self) -> Sequence[FileIdentity]:
+        """Same as `ModelFiles.now`."""
+        return self._files.now(self._specs[0].config_entries)
+
+    @abc.abstractmethod
+    def again(self, device: str) -> BackendSessions:
+        """Return sessions like those of a device, to be opened."""
+
+    def of(self, device: str) -> list[Any]:
+        """Return the members of a device."""
+        return [member for member, name in zip(self.members, self.devices, strict=True) if name == device]
+
+    def replace(self, others: BackendSessions) -> None:
+        """Put others of one device into the places of those that it has."""
+        new: Iterator[Any] = iter(others.members)
+        self.members = [
+            next(new) if name == others.devices[0] else member
+            for member, name in zip(self.members, self.devices, strict=True)
+        ]
 
     @abc.abstractmethod
     def end_runs(self) -> None:

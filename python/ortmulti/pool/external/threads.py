@@ -66,20 +66,23 @@ class _Runner:
         if options is not None:
             options.terminate = True
 
+    def close(self) -> None:
+        """Give the session up."""
+        self.session = None
+
 
 class ThreadSessions(BackendSessions):
     """Sessions that the core's threads run, and its callers where one is idle."""
 
     def __init__(self, specs: Sequence[SessionSpec], notify: Notify) -> None:
         super().__init__(specs, notify)
-        self._runners: list[_Runner] = []
         self._tasks: list[Task] = []
         self._signature: Signature | None = None
 
     @property
     def sessions(self) -> Any:
         """The onnxruntime.InferenceSession objects, those of the first device first; none after `close`."""
-        sessions = [runner.session for runner in self._runners]
+        sessions = [runner.session for runner in self.members]
         return tuple(session for session in sessions if session is not None)
 
     @property
@@ -98,14 +101,14 @@ class ThreadSessions(BackendSessions):
         reports: Reports = queue.SimpleQueue()
         at_once = _core.concurrent_creation_stressed(ort.__version__)
         locks = {spec.device: threading.Lock() for spec in self._specs if not at_once and spec.device.kind == "cuda"}
-        self._runners = [_Runner(ort, spec) for spec in self._specs]
+        self.members = [_Runner(ort, spec) for spec in self._specs]
         for index, spec in enumerate(self._specs):
             one_by_one = locks.get(spec.device, contextlib.nullcontext())
             create = partial(self._create, index, ort, spec, one_by_one, reports)
             self._tasks.append(Task(create, f"ortmulti-{spec.device}"))
             self._tasks[-1].start()
         self._await_reports(reports)
-        self._signature = Signature.of(self._specs[0].text, self._runners[0].session)
+        self._signature = Signature.of(self._specs[0].text, self.members[0].session)
 
     def _create(
         self,
@@ -118,7 +121,7 @@ class ThreadSessions(BackendSessions):
         try:
             with one_by_one:
                 start = time.monotonic_ns()
-                self._runners[index].session = create_session(ort, spec)
+                self.members[index].session = create_session(ort, spec)
                 self.timeline.add("create session", start, time.monotonic_ns(), str(spec.device))
         except BaseException as error:
             reports.put((index, error))
@@ -127,15 +130,18 @@ class ThreadSessions(BackendSessions):
 
     def join(self, core: _core.Pool) -> None:
         self._tasks.clear()
-        for device, runner in zip(self.devices, self._runners, strict=True):
+        for device, runner in zip(self.devices, self.members, strict=True):
             core.add_runners(device, [runner], self.signature.check, True)
 
+    def again(self, device: str) -> ThreadSessions:
+        return ThreadSessions([spec for spec in self._specs if str(spec.device) == device], lambda *_: None)
+
     def end_runs(self) -> None:
-        for runner in self._runners:
+        for runner in self.members:
             runner.end()
 
     def close(self) -> None:
         for task in self._tasks:  # what is being created goes with the last reference to it
             task.revoke()
-        for runner in self._runners:
-            runner.session = None
+        for runner in self.members:
+            runner.close()
