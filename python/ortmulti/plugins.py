@@ -38,6 +38,7 @@ os._exit(0)
 _TRIAL_SECONDS = 60.0
 
 _tried: set[tuple[str, ...]] = set()
+_registrations: dict[str, str] = {}  # name -> path, since a plug-in that supports no hardware here has no device
 
 
 def register_execution_provider_library(registration_name: str, library_path: str | os.PathLike[str]) -> None:
@@ -73,6 +74,7 @@ def register_execution_provider_library(registration_name: str, library_path: st
         raise LibraryError(f"cannot register {found!r}: it is for another processor; install the plug-in for this one")
     _try_out(found)
     _core.register_plugin(name, found)
+    _registrations[name] = found
 
 
 def unregister_execution_provider_library(registration_name: str) -> None:
@@ -90,6 +92,7 @@ def unregister_execution_provider_library(registration_name: str) -> None:
     name = checks.text("registration_name", registration_name)
     startup.ensure_open()
     _core.unregister_plugin(name)
+    _registrations.pop(name, None)
 
 
 def get_ep_devices() -> list[OrtEpDevice]:
@@ -126,17 +129,22 @@ def find(device: str) -> OrtEpDevice:
     devices = _registered()
     if (found := devices.get(device)) is not None:
         return found
-    known = f"the plug-ins have {', '.join(sorted(devices))}" if devices else "no plug-in has a device here"
-    if packages:
-        raise DeviceError(f"there is no {device}: {known}, with {', '.join(packages)} registered")
-    raise DeviceError(
-        f"there is no {device}: {known}; install a package with the provider, such as onnxruntime-ep-{provider}, or "
-        "call register_execution_provider_library before"
-    )
+    have = f"the plug-ins have {', '.join(sorted(devices))}" if devices else "no plug-in has a device here"
+    libraries = {one._library for one in devices.values()}
+    if idle := [name for name, path in _registrations.copy().items() if path not in libraries]:
+        have += f"; no hardware here is supported by the registered {', '.join(map(repr, idle))}"
+    if packages or any(name.startswith(provider) for name in devices):
+        advice = "name another device, such as 'cpu'"
+    else:
+        advice = (
+            "install a package with the provider, such as onnxruntime-ep-openvino, or call "
+            "register_execution_provider_library before"
+        )
+    raise DeviceError(f"there is no {device}: {have}; {advice}")
 
 
 def register_package(package: str) -> None:
-    """Register the plug-in of an installed package, unless that was done before.
+    """Register the plug-in of an installed package, unless it or another one of its provider is registered.
 
     Raises:
         LibraryError: The package does not have the functions of such packages, or they fail.
@@ -150,7 +158,9 @@ def register_package(package: str) -> None:
             f"the package {package} cannot be used as a plug-in: {error!r}; install it again, or call "
             "register_execution_provider_library with the path of its library"
         ) from error
-    if all(device._library != path for device in get_ep_devices()):
+    registered = {*_registrations, *_registrations.values()}
+    registered.update(device.ep_name for device in get_ep_devices() if device._library)
+    if registered.isdisjoint((name, path)):
         register_execution_provider_library(name, path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -277,7 +278,7 @@ def test_devices_are_named_by_provider_and_type(tmp_path: Path, expected: np.nda
             ortmulti.create_sessions(MODEL, "my_own.special:CPU.2")
         with pytest.raises(ortmulti.DeviceError, match=r"there is no my_own\.special:NPU"):
             ortmulti.load(MODEL, ["cpu", "my_own.special:NPU"])
-    with pytest.raises(ortmulti.DeviceError, match=r"no plug-in has a device here; install .*onnxruntime-ep-my_own"):
+    with pytest.raises(ortmulti.DeviceError, match=f"no {first}: no plug-in has a device here; install a package with"):
         ortmulti.parse_devices(first)
 
 
@@ -359,6 +360,45 @@ def test_an_installed_package_is_registered_by_its_devices_name(library: Path, t
     )
     assert "LibraryError: the package onnxruntime_ep_fa_ke cannot be used as a plug-in" in child.stderr
     assert "libtoo.so is missing" in child.stderr
+
+
+def test_a_plugin_without_hardware_is_registered_once_and_is_said(tmp_path: Path) -> None:
+    plugins.plugin_package(tmp_path, "onnxruntime_ep_fake", plugins.build(tmp_path, DEVICES=0), PROVIDER)
+    code = """
+        import sys, ortmulti
+        sys.path.append(sys.argv[1])
+        if by_path := sys.argv[2]:
+            ortmulti.register_execution_provider_library("mine", by_path)
+        for _ in range(2):
+            try:
+                ortmulti.parse_devices("fake:CPU")
+            except ortmulti.DeviceError as error:
+                print(error)
+    """
+    for by_path, name in (("", PROVIDER), (tmp_path / "libfake_plugin.so", "mine")):
+        message = (
+            "there is no fake:CPU: no plug-in has a device here; no hardware here is supported by the registered "
+            f"{name!r}; name another device, such as 'cpu'\n"
+        )
+        assert check_child(code, tmp_path, by_path) == 2 * message
+
+
+def test_a_package_is_not_registered_beside_its_provider(library: Path, tmp_path: Path) -> None:
+    plugins.plugin_package(tmp_path, "onnxruntime_ep_fake", library, PROVIDER)
+    printed = check_child(
+        """
+        import sys, ortmulti
+        sys.path.append(sys.argv[1])
+        ortmulti.register_execution_provider_library("mine", sys.argv[2])
+        try:
+            ortmulti.parse_devices("fake:GPU")
+        except ortmulti.DeviceError as error:
+            print(error)
+        """,
+        tmp_path,
+        shutil.copy(library, tmp_path / "copy.so"),
+    )
+    assert printed == "there is no fake:GPU: the plug-ins have fake:CPU; name another device, such as 'cpu'\n"
 
 
 # CUDA as a plug-in: none can be had yet, so a fake one stands for it.
