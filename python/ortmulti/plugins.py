@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from ortmulti import _core
@@ -134,17 +135,31 @@ def find(device: str) -> OrtEpDevice:
     if idle := [name for name, path in _registrations.copy().items() if path not in libraries]:
         have += f"; no hardware here is supported by the registered {', '.join(map(repr, idle))}"
     if packages or any(name.startswith(provider) for name in devices):
-        advice = "name another device, such as 'cpu'"
-    else:
-        advice = (
-            "install a package with the provider, such as onnxruntime-ep-openvino, or call "
-            "register_execution_provider_library before"
-        )
-    raise DeviceError(f"there is no {device}: {have}; {advice}")
+        raise DeviceError(f"there is no {device}: {have}; name another device, such as 'cpu'")
+    raise DeviceError(
+        f"there is no {device}{did_you_mean(device, devices)}: {have}; install a package with the provider, such as "
+        "onnxruntime-ep-openvino, or call register_execution_provider_library before"
+    )
 
 
-def register_package(package: str) -> None:
+def did_you_mean(device: str, registered: Iterable[str] = ()) -> str:
+    """Return a hint for an error about an unknown device: a plug-in's with nearly this name, or nothing.
+
+    Its provider is OpenVINO, an installed package's, or one of the ``registered`` devices'.
+    """
+    provider, _, hardware = device.lower().replace("executionprovider", "").partition(":")
+    kind = hardware[:3].upper() if hardware[:3] in ("cpu", "gpu", "npu") else "CPU"
+    packages = (_provider_part(package).rstrip("0123456789") for package in plugin_packages())
+    providers = {"openvino", *packages, *(name.partition(":")[0] for name in registered)}
+    known = [f"{name}:{kind}" for name in sorted(providers)]
+    return "" if device.startswith(tuple(known)) else checks.did_you_mean(f"{provider}:{kind}", known, cutoff=0.85)
+
+
+def register_package(package: str) -> str:
     """Register the plug-in of an installed package, unless it or another one of its provider is registered.
+
+    Returns:
+        The provider's name.
 
     Raises:
         LibraryError: The package does not have the functions of such packages, or they fail.
@@ -152,7 +167,7 @@ def register_package(package: str) -> None:
     """
     try:
         module = importlib.import_module(package)
-        path, name = module.get_library_path(), module.get_ep_name()
+        path, name = module.get_library_path(), str(module.get_ep_name())
     except Exception as error:  # code of others
         raise LibraryError(
             f"the package {package} cannot be used as a plug-in: {error!r}; install it again, or call "
@@ -162,6 +177,7 @@ def register_package(package: str) -> None:
     registered.update(device.ep_name for device in get_ep_devices() if device._library)
     if registered.isdisjoint((name, path)):
         register_execution_provider_library(name, path)
+    return name
 
 
 def _registered() -> dict[str, OrtEpDevice]:
@@ -180,7 +196,10 @@ def _find(path: str) -> str:
     if beside is not None and beside.is_file():
         return str(beside)
     also = "" if beside is None else f", nor {beside}"
-    raise NoSuchFile(f"cannot register the plug-in {path!r}: there is no such file{also}; check the path")
+    why = f"there is no such file{also}; check the path"
+    if Path(path).is_dir():
+        why = "this is a directory; give the path of the library in it"
+    raise NoSuchFile(f"cannot register the plug-in {path!r}: {why}")
 
 
 def _try_out(path: str) -> None:

@@ -141,6 +141,7 @@ def test_what_cannot_be_registered_is_one_clear_error(library: Path, tmp_path: P
     for path, error, message in (
         ("/nowhere.so", ortmulti.NoSuchFile, "'/nowhere.so': there is no such file; check the path"),
         ("nowhere.so", ortmulti.NoSuchFile, "'nowhere.so': there is no such file, nor .*capi/nowhere.so"),
+        (tmp_path, ortmulti.NoSuchFile, "this is a directory; give the path of the library in it"),
         (text, ortmulti.LibraryError, "text.so.*not an ELF file; give the path of a plug-in"),
         (foreign, ortmulti.LibraryError, "foreign.so.*another processor; install"),
         (no_plugin, ortmulti.Fail, "custom.so' as 'tests'.*no plug-in.*CreateEpFactories"),
@@ -285,6 +286,16 @@ def test_devices_are_named_by_provider_and_type(tmp_path: Path, expected: np.nda
 @pytest.mark.parametrize("name", ["fake:", ":CPU", "fake:TPU", "fake:CPU.", "fake:CPU.x", "fake:CPUs", "fa ke:CPU"])
 def test_other_names_are_unknown_devices(name: str) -> None:
     with pytest.raises(ortmulti.InvalidArgument, match=f"unknown device '{name}'.*'openvino:CPU' of a plug-in"):
+        ortmulti.parse_devices(name)
+
+
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("faek:CPU", "fake:CPU"), ("opnevino:cpu.1", "openvino:CPU"), ("OpenVINOExecutionProvider:GPU", "openvino:GPU")],
+)
+def test_a_device_of_an_unknown_provider_names_the_nearest_one(name: str, meant: str) -> None:
+    with pytest.raises(ortmulti.DeviceError, match=rf"no .* \(did you mean '{meant}'\?\): .*; install a package"):
         ortmulti.parse_devices(name)
 
 
