@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -40,6 +41,15 @@ _TRIAL_SECONDS = 60.0
 
 _tried: set[tuple[str, ...]] = set()
 _registrations: dict[str, str] = {}  # name -> path, since a plug-in that supports no hardware here has no device
+_package_lock = threading.RLock()  # threads that load models at once register a package once
+
+
+def _after_fork_in_child() -> None:
+    global _package_lock
+    _package_lock = threading.RLock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def register_execution_provider_library(registration_name: str, library_path: str | os.PathLike[str]) -> None:
@@ -173,10 +183,11 @@ def register_package(package: str) -> str:
             f"the package {package} cannot be used as a plug-in: {error!r}; install it again, or call "
             "register_execution_provider_library with the path of its library"
         ) from error
-    registered = {*_registrations, *_registrations.values()}
-    registered.update(device.ep_name for device in get_ep_devices() if device._library)
-    if registered.isdisjoint((name, path)):
-        register_execution_provider_library(name, path)
+    with _package_lock:
+        registered = {*_registrations, *_registrations.values()}
+        registered.update(device.ep_name for device in get_ep_devices() if device._library)
+        if registered.isdisjoint((name, path)):
+            register_execution_provider_library(name, path)
     return name
 
 

@@ -373,6 +373,21 @@ def test_an_installed_package_is_registered_by_its_devices_name(library: Path, t
     assert "libtoo.so is missing" in child.stderr
 
 
+def test_threads_that_load_at_once_register_a_package_once(library: Path, tmp_path: Path) -> None:
+    plugins.plugin_package(tmp_path, "onnxruntime_ep_fake", library, PROVIDER)
+    printed = check_child(
+        """
+        import sys, ortmulti
+        from concurrent.futures import ThreadPoolExecutor
+        sys.path.append(sys.argv[1])
+        with ThreadPoolExecutor(4) as threads:
+            print(*(len(found) for found in threads.map(ortmulti.parse_devices, ["fake:CPU"] * 4)))
+        """,
+        tmp_path,
+    )
+    assert printed == "1 1 1 1\n"
+
+
 def test_a_plugin_without_hardware_is_registered_once_and_is_said(tmp_path: Path) -> None:
     plugins.plugin_package(tmp_path, "onnxruntime_ep_fake", plugins.build(tmp_path, DEVICES=0), PROVIDER)
     code = """
