@@ -46,7 +46,12 @@ def _parse_one(device: object) -> Device:
         return Device("cuda", device)
     if device.isdecimal():
         return Device("cuda", int(device))
-    kind, index = _core.parse_device(device)
+    try:
+        kind, index = _core.parse_device(device)
+    except InvalidArgument as error:
+        from ortmulti import plugins  # few programs need it
+
+        raise InvalidArgument(f"{error}{plugins.did_you_mean(device)}") from None
     return Device(kind, index)
 
 

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from ortmulti import _core
@@ -38,6 +40,16 @@ os._exit(0)
 _TRIAL_SECONDS = 60.0
 
 _tried: set[tuple[str, ...]] = set()
+_registrations: dict[str, str] = {}  # name -> path, since a plug-in that supports no hardware here has no device
+_package_lock = threading.RLock()  # threads that load models at once register a package once
+
+
+def _after_fork_in_child() -> None:
+    global _package_lock
+    _package_lock = threading.RLock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def register_execution_provider_library(registration_name: str, library_path: str | os.PathLike[str]) -> None:
@@ -73,6 +85,7 @@ def register_execution_provider_library(registration_name: str, library_path: st
         raise LibraryError(f"cannot register {found!r}: it is for another processor; install the plug-in for this one")
     _try_out(found)
     _core.register_plugin(name, found)
+    _registrations[name] = found
 
 
 def unregister_execution_provider_library(registration_name: str) -> None:
@@ -90,6 +103,7 @@ def unregister_execution_provider_library(registration_name: str) -> None:
     name = checks.text("registration_name", registration_name)
     startup.ensure_open()
     _core.unregister_plugin(name)
+    _registrations.pop(name, None)
 
 
 def get_ep_devices() -> list[OrtEpDevice]:
@@ -126,17 +140,36 @@ def find(device: str) -> OrtEpDevice:
     devices = _registered()
     if (found := devices.get(device)) is not None:
         return found
-    known = f"the plug-ins have {', '.join(sorted(devices))}" if devices else "no plug-in has a device here"
-    if packages:
-        raise DeviceError(f"there is no {device}: {known}, with {', '.join(packages)} registered")
+    have = f"the plug-ins have {', '.join(sorted(devices))}" if devices else "no plug-in has a device here"
+    libraries = {one._library for one in devices.values()}
+    if idle := [name for name, path in _registrations.copy().items() if path not in libraries]:
+        have += f"; no hardware here is supported by the registered {', '.join(map(repr, idle))}"
+    if packages or any(name.startswith(provider) for name in devices):
+        raise DeviceError(f"there is no {device}: {have}; name another device, such as 'cpu'")
     raise DeviceError(
-        f"there is no {device}: {known}; install a package with the provider, such as onnxruntime-ep-{provider}, or "
-        "call register_execution_provider_library before"
+        f"there is no {device}{did_you_mean(device, devices)}: {have}; install a package with the provider, such as "
+        "onnxruntime-ep-openvino, or call register_execution_provider_library before"
     )
 
 
-def register_package(package: str) -> None:
-    """Register the plug-in of an installed package, unless that was done before.
+def did_you_mean(device: str, registered: Iterable[str] = ()) -> str:
+    """Return a hint for an error about an unknown device: a plug-in's with nearly this name, or nothing.
+
+    Its provider is OpenVINO, an installed package's, or one of the ``registered`` devices'.
+    """
+    provider, _, hardware = device.lower().replace("executionprovider", "").partition(":")
+    kind = hardware[:3].upper() if hardware[:3] in ("cpu", "gpu", "npu") else "CPU"
+    packages = (_provider_part(package).rstrip("0123456789") for package in plugin_packages())
+    providers = {"openvino", *packages, *(name.partition(":")[0] for name in registered)}
+    known = [f"{name}:{kind}" for name in sorted(providers)]
+    return "" if device.startswith(tuple(known)) else checks.did_you_mean(f"{provider}:{kind}", known, cutoff=0.85)
+
+
+def register_package(package: str) -> str:
+    """Register the plug-in of an installed package, unless it or another one of its provider is registered.
+
+    Returns:
+        The provider's name.
 
     Raises:
         LibraryError: The package does not have the functions of such packages, or they fail.
@@ -144,14 +177,18 @@ def register_package(package: str) -> None:
     """
     try:
         module = importlib.import_module(package)
-        path, name = module.get_library_path(), module.get_ep_name()
+        path, name = module.get_library_path(), str(module.get_ep_name())
     except Exception as error:  # code of others
         raise LibraryError(
             f"the package {package} cannot be used as a plug-in: {error!r}; install it again, or call "
             "register_execution_provider_library with the path of its library"
         ) from error
-    if all(device._library != path for device in get_ep_devices()):
-        register_execution_provider_library(name, path)
+    with _package_lock:
+        registered = {*_registrations, *_registrations.values()}
+        registered.update(device.ep_name for device in get_ep_devices() if device._library)
+        if registered.isdisjoint((name, path)):
+            register_execution_provider_library(name, path)
+    return name
 
 
 def _registered() -> dict[str, OrtEpDevice]:
@@ -170,7 +207,10 @@ def _find(path: str) -> str:
     if beside is not None and beside.is_file():
         return str(beside)
     also = "" if beside is None else f", nor {beside}"
-    raise NoSuchFile(f"cannot register the plug-in {path!r}: there is no such file{also}; check the path")
+    why = f"there is no such file{also}; check the path"
+    if Path(path).is_dir():
+        why = "this is a directory; give the path of the library in it"
+    raise NoSuchFile(f"cannot register the plug-in {path!r}: {why}")
 
 
 def _try_out(path: str) -> None:

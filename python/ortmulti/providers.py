@@ -146,7 +146,13 @@ def _check_cuda_is_built_in(available: Sequence[str]) -> None:
 def _why_unknown(name: str, available: list[str]) -> str:
     message = f"provider {name!r} is not one of this ONNX Runtime's: {', '.join(available)}"
     if name not in (CUDA, TENSORRT):
-        message += checks.did_you_mean(name, [*available, CUDA, TENSORRT])
+        from ortmulti._runtime.module_functions import get_all_providers  # few programs need it
+
+        known = get_all_providers()
+        if name in known:
+            message += "; name the provider of a plug-in by its device, such as create_sessions(model, 'openvino:CPU')"
+        else:  # their ends are the same, so few differences make another name
+            message += checks.did_you_mean(name, [*available, *known], cutoff=0.9)
     elif _core.cuda_driver_version() is None:
         message += f"; this machine has {_core.cuda_driver_problem()}: use {CPU!r}, or install the NVIDIA driver first"
     else:

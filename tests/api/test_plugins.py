@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,7 @@ def test_what_cannot_be_registered_is_one_clear_error(library: Path, tmp_path: P
     for path, error, message in (
         ("/nowhere.so", ortmulti.NoSuchFile, "'/nowhere.so': there is no such file; check the path"),
         ("nowhere.so", ortmulti.NoSuchFile, "'nowhere.so': there is no such file, nor .*capi/nowhere.so"),
+        (tmp_path, ortmulti.NoSuchFile, "this is a directory; give the path of the library in it"),
         (text, ortmulti.LibraryError, "text.so.*not an ELF file; give the path of a plug-in"),
         (foreign, ortmulti.LibraryError, "foreign.so.*another processor; install"),
         (no_plugin, ortmulti.Fail, "custom.so' as 'tests'.*no plug-in.*CreateEpFactories"),
@@ -277,13 +279,23 @@ def test_devices_are_named_by_provider_and_type(tmp_path: Path, expected: np.nda
             ortmulti.create_sessions(MODEL, "my_own.special:CPU.2")
         with pytest.raises(ortmulti.DeviceError, match=r"there is no my_own\.special:NPU"):
             ortmulti.load(MODEL, ["cpu", "my_own.special:NPU"])
-    with pytest.raises(ortmulti.DeviceError, match=r"no plug-in has a device here; install .*onnxruntime-ep-my_own"):
+    with pytest.raises(ortmulti.DeviceError, match=f"no {first}: no plug-in has a device here; install a package with"):
         ortmulti.parse_devices(first)
 
 
 @pytest.mark.parametrize("name", ["fake:", ":CPU", "fake:TPU", "fake:CPU.", "fake:CPU.x", "fake:CPUs", "fa ke:CPU"])
 def test_other_names_are_unknown_devices(name: str) -> None:
     with pytest.raises(ortmulti.InvalidArgument, match=f"unknown device '{name}'.*'openvino:CPU' of a plug-in"):
+        ortmulti.parse_devices(name)
+
+
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("faek:CPU", "fake:CPU"), ("opnevino:cpu.1", "openvino:CPU"), ("OpenVINOExecutionProvider:GPU", "openvino:GPU")],
+)
+def test_a_device_of_an_unknown_provider_names_the_nearest_one(name: str, meant: str) -> None:
+    with pytest.raises(ortmulti.DeviceError, match=rf"no .* \(did you mean '{meant}'\?\): .*; install a package"):
         ortmulti.parse_devices(name)
 
 
@@ -359,6 +371,60 @@ def test_an_installed_package_is_registered_by_its_devices_name(library: Path, t
     )
     assert "LibraryError: the package onnxruntime_ep_fa_ke cannot be used as a plug-in" in child.stderr
     assert "libtoo.so is missing" in child.stderr
+
+
+def test_threads_that_load_at_once_register_a_package_once(library: Path, tmp_path: Path) -> None:
+    plugins.plugin_package(tmp_path, "onnxruntime_ep_fake", library, PROVIDER)
+    printed = check_child(
+        """
+        import sys, ortmulti
+        from concurrent.futures import ThreadPoolExecutor
+        sys.path.append(sys.argv[1])
+        with ThreadPoolExecutor(4) as threads:
+            print(*(len(found) for found in threads.map(ortmulti.parse_devices, ["fake:CPU"] * 4)))
+        """,
+        tmp_path,
+    )
+    assert printed == "1 1 1 1\n"
+
+
+def test_a_plugin_without_hardware_is_registered_once_and_is_said(tmp_path: Path) -> None:
+    plugins.plugin_package(tmp_path, "onnxruntime_ep_fake", plugins.build(tmp_path, DEVICES=0), PROVIDER)
+    code = """
+        import sys, ortmulti
+        sys.path.append(sys.argv[1])
+        if by_path := sys.argv[2]:
+            ortmulti.register_execution_provider_library("mine", by_path)
+        for _ in range(2):
+            try:
+                ortmulti.parse_devices("fake:CPU")
+            except ortmulti.DeviceError as error:
+                print(error)
+    """
+    for by_path, name in (("", PROVIDER), (tmp_path / "libfake_plugin.so", "mine")):
+        message = (
+            "there is no fake:CPU: no plug-in has a device here; no hardware here is supported by the registered "
+            f"{name!r}; name another device, such as 'cpu'\n"
+        )
+        assert check_child(code, tmp_path, by_path) == 2 * message
+
+
+def test_a_package_is_not_registered_beside_its_provider(library: Path, tmp_path: Path) -> None:
+    plugins.plugin_package(tmp_path, "onnxruntime_ep_fake", library, PROVIDER)
+    printed = check_child(
+        """
+        import sys, ortmulti
+        sys.path.append(sys.argv[1])
+        ortmulti.register_execution_provider_library("mine", sys.argv[2])
+        try:
+            ortmulti.parse_devices("fake:GPU")
+        except ortmulti.DeviceError as error:
+            print(error)
+        """,
+        tmp_path,
+        shutil.copy(library, tmp_path / "copy.so"),
+    )
+    assert printed == "there is no fake:GPU: the plug-ins have fake:CPU; name another device, such as 'cpu'\n"
 
 
 # CUDA as a plug-in: none can be had yet, so a fake one stands for it.

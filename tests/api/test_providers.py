@@ -57,7 +57,9 @@ def test_every_available_provider_that_needs_no_gpu_can_be_used() -> None:
 @pytest.mark.parametrize(
     ("providers", "options", "error", "message"),
     [
-        (["NoSuchExecutionProvider"], None, ortmulti.InvalidArgument, f"NoSuch.*{CPU}"),
+        (["NoSuchExecutionProvider"], None, ortmulti.InvalidArgument, f"NoSuch.*{CPU}$"),
+        (["OpenVINOExecutionProvider"], None, ortmulti.InvalidArgument, f"{CPU}; .* plug-in by its device"),
+        (["OpenVinoExecutionProvidr"], None, ortmulti.InvalidArgument, "did you mean 'OpenVINOExecutionProvider'"),
         (["cpu"], None, ortmulti.InvalidArgument, f"'cpu'.*{CPU}"),
         ([(AZURE, {"a": 1}), (AZURE, {"a": 2})], None, ortmulti.InvalidArgument, "'1'.*'2'.*name it once"),
         ([(CPU, None)], None, ortmulti.InvalidType, "dict"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import ortmulti
 from ortmulti.cache import Cache, context_key, finish
 from ortmulti.devices import Device
 from ortmulti.errors import NotOptimizable
-from tests.support import onnx_models, plugins
+from tests.support import command, onnx_models, plugins
 
 DEVICE = "openvino:CPU"
 MODEL = onnx_models.matmul(64)
@@ -118,7 +119,6 @@ def test_what_is_compiled_depends_on_options_plugin_and_device(
         context_key(model, PROVIDERS, None, device),
         context_key(model, [(DEVICE, {"num_of_threads": "1"})], None, device),
         context_key(model, PROVIDERS, options, device),
-        context_key(model, [("openvino.auto:CPU", {})], None, Device("openvino.auto:CPU")),
     ]
     assert keys[0] == context_key(model, PROVIDERS, None, device)
     ortmulti.unregister_execution_provider_library("tests")
@@ -180,12 +180,31 @@ def test_it_can_be_compiled_ahead(model: str, cache: Cache) -> None:
     assert len(entries(cache)) == 1
 
 
+@pytest.mark.usefixtures("openvino", "cache")
+def test_the_command_lists_it_with_its_device(model: str) -> None:
+    pytest.importorskip("typer")
+    ortmulti.optimize(model, DEVICE)
+    [listed] = json.loads(command.invoke("optimize", "--list", "--json").stdout)["entries"]
+    assert listed["device"] == DEVICE
+
+
 @pytest.mark.usefixtures("openvino")
 @pytest.mark.parametrize("arguments", [{"strategy": "native"}, {"optimize": "never"}])
 def test_it_is_compiled_for_each_load_on_demand(arguments: Any, model: str, cache: Cache) -> None:
     with ortmulti.create_sessions(model, DEVICE, **arguments) as sessions:
         check_close(run(sessions[0]))
     assert entries(cache) == []
+
+
+@pytest.mark.usefixtures("openvino")
+def test_a_meta_device_compiles_beside_one_that_has_an_entry(model: str, cache: Cache) -> None:
+    with ortmulti.create_sessions(model, ["openvino.auto:CPU", DEVICE]) as sessions:
+        assert sessions.devices == ["openvino.auto:CPU", DEVICE]
+        assert states(sessions) == (
+            "not kept as compiled for openvino.auto:CPU: OpenVINO saves nothing that its meta-device AUTO compiles"
+        )
+        check_close(run(sessions[0]))
+    assert len(entries(cache)) == 1
 
 
 @pytest.mark.usefixtures("openvino")

@@ -72,6 +72,8 @@ TEST(Device, RefusesEverythingElse) {
         << "'" << text << "'";
   }
   EXPECT_TRUE(throws(ErrorKind::invalid_argument, {"'gpu:0'", "cuda:N"}, [] { parse_device("gpu:0"); }));
+  EXPECT_TRUE(throws(ErrorKind::invalid_argument, {"did you mean 'cuda:1'?"}, [] { parse_device("CUDA:1"); }));
+  EXPECT_FALSE(throws(ErrorKind::invalid_argument, {"did you mean"}, [] { parse_device("openvino:XPU"); }));
   EXPECT_TRUE(throws(ErrorKind::invalid_argument, {}, [] { parse_device(std::string(100000, '1')); }));
 }
 

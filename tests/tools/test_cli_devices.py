@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,24 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+import ortmulti
 from ortmulti import _core
 from ortmulti._runtime.libraries import OVERRIDE, find_onnxruntime
+from ortmulti.plugins import _registrations
 from ortmulti.tools.cli.devices import collect, devices_command, show
 from tests.support import plugins
 from tests.support.plugins import plugin_package
 from tests.support.processes import check_child
 
 GIB = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def no_registration_stays() -> Iterator[None]:
+    before = set(_registrations)
+    yield
+    for name in _registrations.keys() - before:
+        ortmulti.unregister_execution_provider_library(name)
 
 
 def run(*arguments: str) -> str:
@@ -143,6 +154,9 @@ def test_two_gpus_are_printed_with_everything_known() -> None:
 
 def test_plugins_are_listed_with_their_devices(tmp_path: Path) -> None:
     plugin_package(tmp_path, "onnxruntime_ep_fake", plugins.build(tmp_path))
+    (tmp_path / "idle").mkdir()
+    idle = plugins.build(tmp_path / "idle", DEVICES=0, PROVIDER="IdleExecutionProvider")
+    plugin_package(tmp_path, "onnxruntime_ep_idle", idle, "IdleExecutionProvider")
     broken = tmp_path / "onnxruntime_ep_broken"
     broken.mkdir()
     (broken / "__init__.py").write_text("raise ImportError('a part is missing')")
@@ -156,6 +170,7 @@ def test_plugins_are_listed_with_their_devices(tmp_path: Path) -> None:
     text = printed(facts)
     assert "fake:CPU" in text
     assert "Not usable: the package onnxruntime_ep_broken cannot be used" in text
+    assert "Not usable: the package onnxruntime_ep_idle supports no hardware of this machine\n" in text
 
 
 def test_cuda_as_a_plugin_is_said() -> None:

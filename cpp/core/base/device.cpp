@@ -27,6 +27,23 @@ int parse_number(std::string_view digits) {
   return error == std::errc() && end == digits.data() + digits.size() && digits.front() != '-' ? number : -1;
 }
 
+// "cpu", "cuda" or "cuda:3".
+std::optional<Device> parse_own_device(std::string_view text) {
+  if (text == "cpu") {
+    return Device::cpu();
+  }
+  if (text == "cuda") {
+    return Device::cuda(0);
+  }
+  constexpr std::string_view prefix = "cuda:";
+  if (text.substr(0, prefix.size()) == prefix) {
+    if (const int index = parse_number(text.substr(prefix.size())); index >= 0) {
+      return Device::cuda(index);
+    }
+  }
+  return std::nullopt;
+}
+
 // "openvino:GPU.1": a provider, a type of hardware, and an index where that is not 0.
 std::optional<Device> parse_plugin_device(const std::string& lower) {
   const std::size_t colon = lower.find(':');
@@ -61,17 +78,8 @@ std::string to_string(const Device& device) {
 }
 
 Device parse_device(std::string_view text) {
-  if (text == "cpu") {
-    return Device::cpu();
-  }
-  if (text == "cuda") {
-    return Device::cuda(0);
-  }
-  constexpr std::string_view prefix = "cuda:";
-  if (text.substr(0, prefix.size()) == prefix) {
-    if (const int index = parse_number(text.substr(prefix.size())); index >= 0) {
-      return Device::cuda(index);
-    }
+  if (const std::optional<Device> device = parse_own_device(text)) {
+    return *device;
   }
   const std::string lower = lower_case(text);
   if (const std::optional<Device> device = parse_plugin_device(lower)) {
@@ -82,7 +90,7 @@ Device parse_device(std::string_view text) {
     hint = ". Several devices are a list, such as ['cuda:0', 'cuda:1']";
   } else if (lower.rfind("gpu", 0) == 0) {
     hint = " (did you mean 'cuda" + lower.substr(3) + "'?)";
-  } else if (lower != text) {
+  } else if (lower != text && (lower == "all" || parse_own_device(lower))) {
     hint = " (did you mean '" + lower + "'?)";
   }
   throw Error(ErrorKind::invalid_argument,

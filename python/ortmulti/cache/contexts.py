@@ -22,7 +22,8 @@ def context_key(
     """Return the key of a model that was compiled for a plug-in's device.
 
     Raises:
-        NotOptimizable: The sessions' options are about compiled models themselves; or as `key_of`.
+        NotOptimizable: The sessions' options are about compiled models themselves, or the device is one of OpenVINO's
+            meta-devices, which save nothing; or as `key_of`.
         Error: As `key_of`, and as `plugins.find`.
     """
     if options is not None and options._core.optimized_model_filepath:
@@ -30,7 +31,10 @@ def context_key(
     for key in () if options is None else options._core.config_entries:
         if key.startswith(("ep.context", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")):
             raise NotOptimizable(f"the session options have the config entry {key}")
-    return key_of(model, providers, options, plugin=_facts(str(device)))
+    found = plugins.find(str(device))
+    if meta := found.ep_metadata.get("ov_meta_device"):
+        raise NotOptimizable(f"OpenVINO saves nothing that its meta-device {meta} compiles")
+    return key_of(model, providers, options, plugin=_facts(found))
 
 
 def compiling(staged: StagedEntry) -> dict[str, str]:
@@ -61,9 +65,8 @@ def finish(staged: StagedEntry) -> Entry | None:
         raise NotOptimizable(f"the compiled model cannot be written: {error}") from error
 
 
-def _facts(device: str) -> dict[str, Any]:
+def _facts(found: _core.OrtEpDevice) -> dict[str, Any]:
     """Return the facts about a plug-in's device on which a compiled model depends."""
-    found = plugins.find(device)
     hardware = found.device
     return {
         "library": list(FileIdentity.of(found._library)),

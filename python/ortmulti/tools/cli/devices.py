@@ -77,7 +77,9 @@ def _describe_plugins() -> dict[str, Any]:
     for package in _libraries.plugin_packages():
         problem = None
         try:
-            plugins.register_package(package)
+            provider = plugins.register_package(package)
+            if not any(one._name and one.ep_name.startswith(provider) for one in plugins.get_ep_devices()):
+                problem = f"the package {package} supports no hardware of this machine"
         except Error as error:
             problem = str(error)
         packages.append({"package": package, "problem": problem})

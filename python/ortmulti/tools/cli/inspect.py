@@ -164,7 +164,9 @@ def run_command(
     ] = None,
     batch: Annotated[int, typer.Option(help="Size of the dynamic batch dimension of random inputs.")] = 1,
     sequence: Annotated[int, typer.Option(help="Size of their other dynamic dimensions.")] = SEQUENCE,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or all: the first GPU, or else the CPU.")] = "all",
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda, cuda:N, openvino:CPU, or all: the first GPU, or else the CPU.")
+    ] = "all",
     repeat: Annotated[int, typer.Option(help="How many runs are timed, after a first one.")] = 20,
     output: Annotated[
         Path | None, typer.Option("--output", "--out", metavar="FILE", help="Write the outputs to an .npz file.")

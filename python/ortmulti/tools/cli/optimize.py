@@ -33,7 +33,7 @@ def optimize_command(
         str | None, typer.Option(help="cpu, cuda, cuda:N or openvino:CPU (default: a GPU, or else the CPU).")
     ] = None,
     provider_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the CUDA provider. Repeatable.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the device's provider. Repeatable.")
     ] = None,
     level: Annotated[
         str, typer.Option(help="Optimization level of the sessions that load it: basic, extended, layout or all.")
@@ -152,7 +152,10 @@ def _as_json(entry: Stored) -> dict[str, Any]:
 def _made_for(facts: Any) -> tuple[str, str]:
     made_of = facts["made_of"]
     capability = made_of["compute_capability"]
-    device = "cpu" if capability is None else f"GPU {capability[0]}.{capability[1]}"
+    if "plugin" in made_of:
+        device = made_of["providers"][0][0]
+    else:
+        device = "cpu" if capability is None else f"GPU {capability[0]}.{capability[1]}"
     return device, " ".join(str(part) for part in made_of["onnxruntime"][:2])
 
 
