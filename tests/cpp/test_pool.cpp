@@ -99,6 +99,21 @@ TEST_F(PoolTest, RunsInTheCallersThreadWhenASessionIsIdle) {
   answers.wait_for(1);
 }
 
+TEST_F(PoolTest, AGpuRunsInTheThreadOfOneCallerAlone) {
+  for (const Device& device : {Device::cuda(0), Device::cpu()}) {
+    add(device);
+    Request first;
+    Request second;
+    Request third;
+    first.device = second.device = third.device = device;
+    EXPECT_TRUE(pool->run_here(first));
+    const auto by_another = std::async(std::launch::async, [&] { return pool->run_here(second); }).get();
+    EXPECT_EQ(by_another, device == Device::cpu());
+    EXPECT_EQ(second.outcome, by_another ? Outcome::done : Outcome::pending);
+    EXPECT_TRUE(pool->run_here(third));
+  }
+}
+
 TEST_F(PoolTest, WhatWaitsGoesOnAfterARunInTheCallersThread) {
   const auto runner = add(Device::cpu());
   runner->hold();

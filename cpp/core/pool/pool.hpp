@@ -133,8 +133,9 @@ class Pool {
   void continue_from(const std::shared_ptr<Pool>& before);
 
   /// Runs the request in this thread if a session is idle, and returns whether it did: the answer, or error, is in the
-  /// request, and `finished` is not called. False where all are busy, where there is a deadline or batching, or where
-  /// the device broke under another request's run: then the request is to be submitted.
+  /// request, and `finished` is not called. False where all are busy, where there is a deadline or batching, where a
+  /// GPU already does so for another thread, or where the device broke under another request's run: then the request is
+  /// to be submitted.
   bool run_here(Request& request);
 
   /// Gives the request to an idle session, or queues it. With a full queue waits until then at most; returns false,

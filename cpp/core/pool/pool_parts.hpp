@@ -31,6 +31,7 @@ struct Pool::Group {
   Queue waiting;  // for this device alone
   std::vector<Worker*> workers;
   std::size_t busy = 0;
+  std::thread::id caller;             // of a GPU's device: the one whose own runs are done by itself
   std::optional<InFlight> in_flight;  // of the workers; none: all of them may be busy
   std::size_t expected = 0;           // sessions on their way
   bool provisional = false;           // asked for before it was known whether there will be such a device
