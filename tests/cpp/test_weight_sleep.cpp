@@ -73,6 +73,30 @@ TEST_F(SleepingWeights, AreReadAgainToTheSameAddress) {
   EXPECT_TRUE(nothing_left());
 }
 
+TEST_F(SleepingWeights, AreReadAgainThroughBuffersThatStayPinned) {
+  {
+    const std::vector<Store> stores = load_on({0, 1});
+    const auto pinned = [&] {
+      const std::lock_guard lock(fake.mutex);
+      return fake.calls["cuMemHostRegister"];
+    };
+    int after_first = 0;
+    for (int i = 0; i < 3; ++i) {
+      for (const Store& store : stores) {
+        EXPECT_TRUE(sleep(store));
+      }
+      for (const Store& store : stores) {  // the second from the first, unless it is read
+        store->wake(nullptr);
+        EXPECT_TRUE(right_on(store));
+      }
+      after_first = i == 0 ? pinned() : after_first;
+    }
+    EXPECT_EQ(pinned(), after_first);
+    EXPECT_EQ(fake.pageable_copies, 0);
+  }
+  EXPECT_TRUE(nothing_left()) << "they are freed with the last weights that slept";
+}
+
 TEST_F(SleepingWeights, ComeFromAPinnedCopyThatAllDevicesShare) {
   {
     fake.peers = false;

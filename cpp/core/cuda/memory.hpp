@@ -93,6 +93,7 @@ class PinnedBuffers {
 
   /// Pins them for every device; `device` is that whose context is current, for messages.
   void pin(CudaStartup& startup, const std::string& device);
+  bool pinned() const noexcept { return driver_ != nullptr; }
   unsigned char* operator[](int index) const { return begin_ + each_ * static_cast<std::uint64_t>(index); }
 
  private:

@@ -7,6 +7,7 @@
 
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
+#include "core/base/fork.hpp"
 #include "core/cuda/graph.hpp"
 #include "core/cuda/memory.hpp"
 
@@ -18,7 +19,76 @@ constexpr int max_threads = 10;
 constexpr std::uint64_t default_chunk = 4U << 20U;
 constexpr int default_buffers = 2;
 
+// A thread's buffers, made before the copies from them begin and left when these have ended.
+class ThreadBuffers {
+ public:
+  explicit ThreadBuffers(const LoaderOptions& options)
+      : kept_(options.kept), buffers_(kept_ ? kept_->take() : nullptr) {
+    if (!buffers_) {
+      buffers_ = std::make_unique<PinnedBuffers>(options.chunk_bytes, options.buffers_per_thread);
+    }
+  }
+  ~ThreadBuffers() {
+    if (kept_ && buffers_->pinned()) {
+      kept_->give_back(std::move(buffers_));
+    }
+  }
+  ThreadBuffers(const ThreadBuffers&) = delete;
+  ThreadBuffers& operator=(const ThreadBuffers&) = delete;
+
+  void pin(CudaStartup& startup, const std::string& device) {
+    if (!buffers_->pinned()) {
+      buffers_->pin(startup, device);
+    }
+  }
+  unsigned char* operator[](int index) const { return (*buffers_)[index]; }
+
+ private:
+  std::shared_ptr<KeptBuffers> kept_;
+  std::unique_ptr<PinnedBuffers> buffers_;
+};
+
 }  // namespace
+
+std::shared_ptr<KeptBuffers> KeptBuffers::instance(CudaStartup& startup, int device) {
+  struct Known {
+    std::mutex mutex;
+    std::weak_ptr<KeptBuffers> kept;
+  };
+  auto& known = process_singleton<Known>();
+  const std::lock_guard lock(known.mutex);
+  auto kept = known.kept.lock();
+  if (!kept) {
+    kept = std::make_shared<KeptBuffers>(startup, device);
+    known.kept = kept;
+  }
+  return kept;
+}
+
+KeptBuffers::~KeptBuffers() {
+  try {
+    const ScopedContext current(startup_, device_);
+    all_.clear();
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the driver has shut down, or is the parent's
+  }
+}
+
+std::unique_ptr<PinnedBuffers> KeptBuffers::take() {
+  const std::lock_guard lock(mutex_);
+  if (all_.empty()) {
+    return nullptr;
+  }
+  auto taken = std::move(all_.back());
+  all_.pop_back();
+  return taken;
+}
+
+void KeptBuffers::give_back(std::unique_ptr<PinnedBuffers> buffers) {
+  const std::lock_guard lock(mutex_);
+  if (all_.size() < static_cast<std::size_t>(max_threads)) {
+    all_.push_back(std::move(buffers));
+  }
+}
 
 LoaderOptions choose_loader_options(LoaderOptions options, std::uint64_t file_bytes) {
   if (options.chunk_bytes == 0) {
@@ -241,7 +311,7 @@ void WeightReader::read_jobs() {
     static_cast<void>(stay_on(cpus_));  // slower without, and right
   }
   const int count = options_.buffers_per_thread;
-  PinnedBuffers buffers(options_.chunk_bytes, count);
+  ThreadBuffers buffers(options_);
   struct Held {
     bool used = false;
     std::size_t job = 0;

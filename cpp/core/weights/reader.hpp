@@ -12,6 +12,7 @@
 
 #include "core/base/file.hpp"
 #include "core/base/timeline.hpp"
+#include "core/cuda/memory.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/weights/plan.hpp"
 #include "core/weights/prefetch.hpp"
@@ -19,11 +20,34 @@
 
 namespace ortmulti {
 
+/// The pinned buffers of one pass, for later passes: pinning them takes as long as half of a pass over 400 MB
+/// (benchmarks/results/sleep-1.31.1-h200.json). Freed with the last who may want them again.
+class KeptBuffers {
+ public:
+  /// Those of this process. `device` has a context.
+  static std::shared_ptr<KeptBuffers> instance(CudaStartup& startup, int device);
+
+  KeptBuffers(CudaStartup& startup, int device) : startup_(startup), device_(device) {}
+  ~KeptBuffers();
+  KeptBuffers(const KeptBuffers&) = delete;
+  KeptBuffers& operator=(const KeptBuffers&) = delete;
+
+  std::unique_ptr<PinnedBuffers> take();  ///< Null where there are none.
+  void give_back(std::unique_ptr<PinnedBuffers> buffers);
+
+ private:
+  CudaStartup& startup_;
+  int device_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<PinnedBuffers>> all_;
+};
+
 /// How files are read. 0: by the machine.
 struct LoaderOptions {
   int reader_threads = 0;
   std::uint64_t chunk_bytes = 0;  ///< Bytes that a thread reads at once.
   int buffers_per_thread = 0;     ///< Pinned; each holds a chunk. One at least is being read while others are copied.
+  std::shared_ptr<KeptBuffers> kept = nullptr;  ///< Null: the buffers are made and pinned for one pass.
 };
 
 /// What the machine's numbers become: every field is set.

@@ -252,7 +252,12 @@ bool CudaWeightStore::copy_from_peer(Timeline* timeline) const {
 void CudaWeightStore::read_files(Timeline* timeline) {
   const std::string name = to_string(device_);
   const ScopedSpan span(timeline, "load weights", name);
-  WeightReader reader(startup_, device_.index, plan_, {}, nullptr,
+  if (!buffers_) {
+    buffers_ = KeptBuffers::instance(startup_, device_.index);
+  }
+  LoaderOptions options;
+  options.kept = buffers_;
+  WeightReader reader(startup_, device_.index, plan_, options, nullptr,
                       cpus_near(startup_.describe(device_.index).pci_bus_id), nullptr);
   static_cast<void>(reader.fill({shared_from_this()}));
 }

@@ -20,6 +20,7 @@
 namespace ortmulti {
 
 class CudaWeightStore;
+class KeptBuffers;
 
 /// The host's pinned copy of a plan's weights, as they lie in a device's memory. All copies of a process together take
 /// at most as much as ORTMULTI_PINNED_BYTES says; by default half of the host's memory.
@@ -99,6 +100,7 @@ class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<
   bool asleep_ = false;
   std::atomic<std::uint64_t> sleeps_{0};
   std::shared_ptr<const PinnedWeights> pinned_;
+  std::shared_ptr<KeptBuffers> buffers_;    // once it was read again
   mutable std::vector<Ort::Value> values_;  // made at the first add_to(): they need ONNX Runtime, memory does not
   mutable std::once_flag values_made_;
 };
