@@ -1,13 +1,14 @@
-"""How long do the weights of a model on a GPU sleep and wake, and what does a sleeping model keep?
+"""How long does a model on a GPU sleep and wake, and what does a sleeping model keep?
 
-In one process, in turns: a run awake; `Pool.sleep` and the request that wakes the pool, from a pinned copy and from the
-files in the page cache; copying as many bytes from pinned memory through the driver; and onnxruntime's session created
-again, run and freed, with a context there. Outputs are compared bit for bit.
+In one process, in turns: a run awake; `Pool.sleep` and the request that wakes the pool, from a pinned copy, from the
+files in the page cache, and with its session created again; copying as many bytes from pinned memory through the
+driver; and onnxruntime's session created again, run and freed, with a context there. Outputs are compared bit for bit.
 
     python benchmarks/sleep.py bert-base.onnx --repeat 20 --json sleep.json
 
 Inputs are those of model.npz beside model.onnx, or random ones. Memory is the difference of what the driver says is
-free: before the load, after runs, and asleep. `--graphs` captures CUDA graphs. Exit status 1 if an answer differs.
+free. What a first pool leaves when it is closed, such as kernels, is shared by all models and counted by itself.
+`--graphs` captures CUDA graphs. Exit status 1 if an answer differs.
 """
 
 from __future__ import annotations
@@ -60,13 +61,20 @@ def pinned_copy(size: int) -> Callable[[], object]:
 
 def measure(model: Path, repeat: int, graphs: bool, feed: dict[str, Any]) -> dict[str, Any]:
     _core.prewarm([0])
+    nothing = _core.cuda_memory(0)[0]
+    with ortmulti.load(model, 0, in_flight=1, cuda_graph=graphs) as first:
+        for _ in range(5):
+            first.run(feed)
     before = _core.cuda_memory(0)[0]
     pool = ortmulti.load(model, 0, in_flight=1, cuda_graph=graphs)
     expected = [pool.run(feed) for _ in range(5)][-1]
     awake = _core.cuda_memory(0)[0]
-    pool.sleep(keep=None)
+    pool.sleep()
     asleep = _core.cuda_memory(0)[0]
+    pool.sleep("session")
+    without_session = _core.cuda_memory(0)[0]
     pool.wake()
+    pool.run(feed)
     weights = asleep - awake
     copy = pinned_copy(weights)
     times: dict[str, list[float]] = {}
@@ -75,12 +83,12 @@ def measure(model: Path, repeat: int, graphs: bool, feed: dict[str, Any]) -> dic
     def note(name: str, value: float) -> None:
         times.setdefault(name, []).append(value)
 
-    def cycle(source: str, keep: Any) -> int:
+    def cycle(source: str, **how: Any) -> int:
         note("run awake", seconds(lambda: pool.run(feed)))
-        note(f"sleep, {source}", seconds(lambda: pool.sleep(keep=keep)))
+        note(f"sleep, {source}", seconds(lambda: pool.sleep(**how)))
         outputs: list[Any] = []
         note(f"request that wakes, {source}", seconds(lambda: outputs.extend(pool.run(feed))))
-        pool.sleep(keep=keep)
+        pool.sleep(**how)
         note(f"wake, {source}", seconds(pool.wake))
         note(f"first run after wake, {source}", seconds(lambda: pool.run(feed)))
         return sum(not np.array_equal(a, b) for a, b in zip(outputs, expected, strict=True))
@@ -90,12 +98,14 @@ def measure(model: Path, repeat: int, graphs: bool, feed: dict[str, Any]) -> dic
         session.run(None, feed)
 
     for _ in range(repeat):
-        different += cycle("files", None)
+        different += cycle("files")
         note("copy from pinned memory", seconds(copy))
+    for _ in range(max(2, repeat // 2)):
+        different += cycle("session", level="session")
     note("first pinned sleep", seconds(lambda: pool.sleep(keep="pinned")))
     pool.wake()
     for _ in range(repeat):
-        different += cycle("pinned", "pinned")
+        different += cycle("pinned", keep="pinned")
         note("copy from pinned memory", seconds(copy))
     pool.close()
     if hasattr(onnxruntime, "preload_dlls"):
@@ -104,8 +114,10 @@ def measure(model: Path, repeat: int, graphs: bool, feed: dict[str, Any]) -> dic
         note("onnxruntime's session again, and a run", seconds(create_again))
     return {
         "weights_bytes": weights,
-        "kept_asleep_mib": (before - asleep) / MIB,
+        "shared_by_all_mib": (nothing - before) / MIB,
         "kept_awake_mib": (before - awake) / MIB,
+        "kept_asleep_mib": (before - asleep) / MIB,
+        "kept_without_session_mib": (before - without_session) / MIB,
         "different": different,
         "gigabytes_a_second": weights / statistics.median(times["copy from pinned memory"]) / 1e9,
         "milliseconds": {name: median_ms(values) for name, values in times.items()},
@@ -125,7 +137,10 @@ def main() -> int:
         feed = dict(np.load(inputs)) if inputs.exists() else models.sample_inputs(model, seed=1)
         result = results[model.name] = measure(model, arguments.repeat, arguments.graphs, feed)
         print(f"{model.name}: weights {result['weights_bytes'] / MIB:.0f} MiB, {result['gigabytes_a_second']:.1f} GB/s")
-        print(f"  kept asleep {result['kept_asleep_mib']:.0f} MiB, awake {result['kept_awake_mib']:.0f} MiB")
+        print(
+            f"  kept awake {result['kept_awake_mib']:.0f} MiB, asleep {result['kept_asleep_mib']:.0f} MiB, without "
+            f"session {result['kept_without_session_mib']:.0f} MiB; shared by all {result['shared_by_all_mib']:.0f} MiB"
+        )
         for name, row in result["milliseconds"].items():
             print(f"  {name:42} {row['median']:9.2f} ms ({row['low']:.2f} to {row['high']:.2f})")
         print(f"  {result['different']} outputs differ", flush=True)

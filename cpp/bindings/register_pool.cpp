@@ -279,8 +279,8 @@ class PythonPool {
     put_to_sleep(parsed, sleeper, auto_wake, timeout);
   }
 
-  // The same, with the runners of the sessions. `make` begins to add others, and calls its argument when they are there,
-  // with None, or with an exception. Returns whether it is to be called: not where the device has no runners.
+  // The same, with the runners of the sessions. `make` begins to add others, and calls its argument when they are
+  // there, with None, or with an exception. Returns whether it is to be called: not where the device has no runners.
   bool sleep_sessions(const std::string& device, const py::object& make, bool auto_wake,
                       std::optional<double> timeout) {
     const auto maker = std::make_shared<SessionMaker>(make);

@@ -17,6 +17,7 @@ import pytest
 
 import ortmulti
 from ortmulti.pool.engine import BackendName
+from ortmulti.pool.sleep import SessionSleep
 from tests.support import onnx_models
 from tests.support.backends import on_every_backend
 from tests.support.pools import HANG
@@ -97,7 +98,7 @@ def test_sessions_are_closed_and_others_take_their_places() -> None:
     with ortmulti.load(MODEL, "cpu", backend="threads") as threads:
         assert len(threads.sessions) == 1
         threads.sleep("session")
-        assert threads.sessions == ()
+        assert not threads.sessions
         threads.wake()
         assert len(threads.sessions) == 1
 
@@ -109,12 +110,12 @@ def test_requests_of_many_threads_through_sleeps(backend: BackendName) -> None:
         [expected] = pool.run(X)
         over = threading.Event()
 
-        def client(index: int) -> None:
+        def client() -> None:
             while not over.is_set():
                 np.testing.assert_array_equal(pool.run(X)[0], expected)
 
         with concurrent.futures.ThreadPoolExecutor(3) as threads:
-            clients = [threads.submit(client, index) for index in range(3)]
+            clients = [threads.submit(client) for _ in range(3)]
             try:
                 for _ in range(sleeps):
                     pool.sleep("session", timeout=HANG)
@@ -125,6 +126,21 @@ def test_requests_of_many_threads_through_sleeps(backend: BackendName) -> None:
                 each.result(HANG)
         [device] = pool.stats().devices
         assert (device.sleeps, device.wakes, device.failed, device.restarts) == (sleeps, sleeps, 0, 0)
+
+
+def test_nothing_is_left_of_earlier_sleeps() -> None:
+    def left() -> int:
+        gc.collect()
+        return sum(isinstance(each, SessionSleep) for each in gc.get_objects())
+
+    with ortmulti.load(MODEL, "cpu") as pool:
+        for _ in range(10):
+            pool.sleep("session")
+            pool.run(X)
+        end = time.monotonic() + HANG
+        while left() > 0 and time.monotonic() < end:  # freed by another thread
+            pass
+        assert left() == 0
 
 
 @on_every_backend
@@ -138,7 +154,9 @@ def test_a_file_that_changed_is_not_read(tmp_path: Path, backend: BackendName, e
         pool.sleep("session")
         changed.rename(tmp_path / "away")
         for _ in range(2):
-            with pytest.raises(ortmulti.WeightsError, match=f"cannot wake: its file '{changed}' was changed or deleted"):
+            with pytest.raises(
+                ortmulti.WeightsError, match=f"cannot wake: its file '{changed}' was changed or deleted"
+            ):
                 pool.run(X)
         assert pool.stats().devices[0].asleep == "session"
         (tmp_path / "away").rename(changed)

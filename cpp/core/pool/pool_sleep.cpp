@@ -194,8 +194,8 @@ void Pool::wake_up(Group& group, Lock& lock) {
   }
   settled_.notify_all();
   lock.unlock();
-  announce(finished);
   freed.clear();
+  announce(finished);
   sleeper.reset();
   lock.lock();
 }

@@ -109,19 +109,23 @@ class Membership:
         auto_wake: bool = True,
         timeout: float | None = None,
     ) -> None:
-        """Give the GPU memory of the weights back, and return when others can have it.
+        """Give memory back, and return when others can have it.
 
-        Requests under way are answered first. The sessions stay, and so do the weights' addresses. A later request
-        waits until the weights are back: from another GPU of the same `load` that is awake, from a pinned copy in the
-        host's memory, or from the model's files. Outputs are then bit for bit those from before. Requests that already
-        wait in the queue wake the devices at once. Nothing is done for a device that sleeps.
+        Requests under way are answered first. A later request wakes the device, and waits meanwhile. Requests that
+        already wait in the queue wake the devices at once. Outputs are then bit for bit those from before.
+
+        With ``level="weights"`` the sessions stay on the GPU, and so do the weights' addresses. They wake in
+        milliseconds, from another GPU of the same `load` that is awake, from a pinned copy in the host's memory, or
+        from the model's files. With ``level="session"`` the sessions are closed, on any device and with any backend. To
+        wake the device creates others, as `load` did, with its ``warmup``. `sessions` has them then.
 
         Args:
-            level: What is given back. ``"weights"``: the memory of the weights.
-            devices: GPUs of the pool; default: all of them.
-            keep: ``"pinned"``: keep a copy in pinned host memory, from which a GPU wakes at the link's rate. The first
-                call makes it and takes longer. It is freed with the sessions. All copies of a process together take at
-                most ``ORTMULTI_PINNED_BYTES``. Default: the files are read again.
+            level: What is given back; default ``"weights"``: the GPU memory of the weights. ``"session"``: all memory
+                of the sessions. Nothing is done for a device that has given that back already.
+            devices: Devices of the pool; default: all of them, for ``"weights"`` all GPUs.
+            keep: For ``"weights"``. ``"pinned"``: keep a copy in pinned host memory, from which a GPU wakes at the
+                link's rate. The first call makes it and takes longer. It is freed with the sessions. All copies of a
+                process together take at most ``ORTMULTI_PINNED_BYTES``. Default: the files are read again.
             auto_wake: Whether a request wakes the devices; default True. Requests for one device wake it. Other
                 requests wake all sleeping devices, if none is awake. If False, requests that only sleeping devices
                 could answer raise `DeviceError`.
@@ -131,10 +135,12 @@ class Membership:
             DeadlineExceeded: Requests, or runs of `Pool.sessions`, did not end within ``timeout``. The device stays
                 awake.
             DeviceError: A device is still starting, failed or broke.
-            InvalidArgument: The pool does not have one of the devices.
-            NotImplemented: The weights cannot be given back: on the CPU, with ``backend="threads"`` or ``"processes"``,
-                if sessions have their own weights, or without the driver's virtual memory management.
+            InvalidArgument: The pool does not have one of the devices, or ``keep`` is given for ``"session"``.
+            NotImplemented: The weights cannot be given back by themselves: on the CPU, with ``backend="threads"`` or
+                ``"processes"``, if sessions have their own weights, or without the driver's virtual memory management.
             OutOfMemory: The pinned copy would exceed its limit. The device stays awake.
+            WeightsError: For ``"session"``: the model's file was changed or deleted since it was loaded. The device
+                stays awake.
         """
         checks.choice("level", level, ("weights", "session"))
         checks.choice("keep", keep, ("pinned", None))
@@ -162,6 +168,7 @@ class Membership:
             InvalidArgument: The pool does not have one of the devices.
             OutOfMemory: Others use the GPU's memory now. The device sleeps on, and may be woken again.
             WeightsError: A file of the model is missing or has changed. The device sleeps on.
+            Error: For ``level="session"``: as `load`. The device sleeps on.
         """
         if timeout is not None:
             checks.number("timeout", timeout)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ortmulti import _core
+from ortmulti._runtime import callbacks
 from ortmulti._runtime.threads import Task
 from ortmulti.errors import DeadlineExceeded, NoSuchFile, NotOptimizable, WeightsError
 
@@ -52,8 +53,8 @@ class ModelFiles:
             files = [key.FileIdentity(*self._loaded)] if self._loaded else []
         if self._loaded and not (files[0] == self._loaded and files[0].is_current()):
             raise WeightsError(
-                f"'{self._model}' cannot sleep: it was changed or deleted since it was loaded, so it could not wake. Give "
-                "the pool the new file with Pool.replace_model"
+                f"'{self._loaded[0]}' cannot sleep: it was changed or deleted since it was loaded, so it could not "
+                "wake. Give the pool the new file with Pool.replace_model"
             )
         return files
 
@@ -98,6 +99,7 @@ class SessionSleep:
 
     def begin(self, core: _core.Pool, device: str, auto_wake: bool, timeout: float | None) -> None:
         """Put the device of a core's pool to sleep, and close its sessions. Nothing is done where it has none."""
+        callbacks.start()  # its thread frees what the core's threads may not
         if core.sleep_sessions(device, self._begin_wake, auto_wake, timeout):
             with self._lock:
                 sessions = [] if self._over else self._present()
@@ -112,8 +114,8 @@ class SessionSleep:
             for file in self._files:
                 if not file.is_current():
                     raise WeightsError(
-                        f"the model cannot wake: its file '{file.path}' was changed or deleted since it fell asleep. Give "
-                        "the pool the new file with Pool.replace_model, or close it"
+                        f"the model cannot wake: its file '{file.path}' was changed or deleted since it fell asleep. "
+                        "Give the pool the new file with Pool.replace_model, or close it"
                     )
             place = self._make()
             with self._lock:
