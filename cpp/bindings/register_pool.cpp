@@ -465,7 +465,7 @@ class PythonPool {
       const ReleaseGil nogil;
       pool_->stay_awake(device);
       throw Error(ErrorKind::deadline, to_string(device) +
-                                           " did not fall asleep within the timeout: runs of the pool, or of "
+                                           " did not fall asleep within the timeout: a wake, or runs of the pool or of "
                                            "Pool.sessions, are still under way there");
     }
   }

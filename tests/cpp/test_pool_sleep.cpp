@@ -285,6 +285,8 @@ TEST_F(PoolSleepWithoutSessions, WhatWaitsForTheWakeIsAnsweredBeforeThePoolClose
   wake_up.set_value();
   EXPECT_TRUE(closing.get());
   EXPECT_EQ(request->outcome, Outcome::done);
+  EXPECT_TRUE(throws(ErrorKind::closed, {"closed before cuda:0 woke"},
+                     [&] { static_cast<void>(pool->wait_until_awake(one, in(seconds(60)))); }));
 }
 
 TEST_F(PoolSleep, WhatIsNoDeviceOfThePoolCannotSleep) {

@@ -99,6 +99,9 @@ bool Pool::wait_until_awake(const Device& device, Clock::time_point until) {
   if (!settled_.wait_until(lock, until, [&] { return group.rest != Group::Rest::waking; })) {
     return false;
   }
+  if (closing_) {
+    throw Error(ErrorKind::closed, "the pool was closed before " + to_string(device) + " woke");
+  }
   if (group.rest == Group::Rest::asleep && group.wake_error) {
     std::rethrow_exception(group.wake_error);
   }

@@ -47,7 +47,8 @@ std::shared_ptr<DeviceSleep> weight_sleeper(const std::vector<std::shared_ptr<Se
         std::const_pointer_cast<CudaWeightStore>(std::dynamic_pointer_cast<const CudaWeightStore>(weights));
     if (!own) {
       throw refuse(session->device().is_cuda() ? "the session has a copy of its own, see Pool.timeline for why"
-                                               : "they are the page cache's, or the session's own");
+                                               : "they are the page cache's, or the session's own; level="
+                                                 "'session' closes the session");
     }
     if (!own->can_sleep()) {
       throw refuse("the driver or the device has no virtual memory management");

@@ -54,7 +54,7 @@ class ModelFiles:
         if self._loaded and not (files[0] == self._loaded and files[0].is_current()):
             raise WeightsError(
                 f"'{self._loaded[0]}' cannot sleep: it was changed or deleted since it was loaded, so it could not "
-                "wake. Give the pool the new file with Pool.replace_model"
+                "wake. Load the new file: Pool.replace_model does so where backend='core'"
             )
         return files
 
@@ -115,7 +115,7 @@ class SessionSleep:
                 if not file.is_current():
                     raise WeightsError(
                         f"the model cannot wake: its file '{file.path}' was changed or deleted since it fell asleep. "
-                        "Give the pool the new file with Pool.replace_model, or close it"
+                        "Load the new file: Pool.replace_model does so where backend='core'"
                     )
             place = self._make()
             with self._lock:
