@@ -222,7 +222,7 @@ TEST_F(PoolSleepWithoutSessions, RunnersAreFreedAndOthersTakeTheirPlaces) {
   wake_up.set_value();
   sessions = 2;
   add(one);
-  std::weak_ptr<FakeRunner> before = add(one);
+  const std::weak_ptr<FakeRunner> before = add(one);
   const auto sleeper = made();
   sleeper->sleep = [&](Pool::Clock::time_point) {
     EXPECT_TRUE(before.expired()) << "it has nothing to give back while a runner holds its session";
@@ -261,7 +261,7 @@ TEST_F(PoolSleepWithoutSessions, AFailedWakeFreesTheRunnersThatHadCome) {
 
 TEST_F(PoolSleepWithoutSessions, ADeviceWithoutItsWeightsGivesItsSessionsBackToo) {
   wake_up.set_value();
-  std::weak_ptr<FakeRunner> before = add(one);
+  const std::weak_ptr<FakeRunner> before = add(one);
   ASSERT_TRUE(PoolSleep::sleep());
   ASSERT_TRUE(sleep());
   EXPECT_TRUE(before.expired());

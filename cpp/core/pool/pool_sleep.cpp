@@ -136,6 +136,7 @@ void Pool::begin_wake(Group& group) {
 
 std::vector<std::shared_ptr<Runner>> Pool::take_runners(Group& group) {
   std::vector<std::shared_ptr<Runner>> runners;
+  runners.reserve(group.workers.size());
   for (Worker* worker : group.workers) {
     runners.push_back(std::move(worker->runner));
   }

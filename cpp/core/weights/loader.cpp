@@ -22,12 +22,12 @@ constexpr std::size_t no_source = static_cast<std::size_t>(-1);
 }  // namespace
 
 WeightLoader::WeightLoader(CudaStartup& startup, std::shared_ptr<const WeightPlan> plan, std::vector<int> devices,
-                           const LoaderOptions& options, std::shared_ptr<Prefetch> prefetch,
+                           LoaderOptions options, std::shared_ptr<Prefetch> prefetch,
                            std::shared_ptr<Timeline> timeline, bool fill, bool keep_going)
     : startup_(startup),
       plan_(std::move(plan)),
       devices_(std::move(devices)),
-      options_(options),
+      options_(std::move(options)),
       prefetch_(std::move(prefetch)),
       timeline_(std::move(timeline)),
       fill_(fill),

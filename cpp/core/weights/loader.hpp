@@ -33,7 +33,7 @@ class WeightLoader {
   /// `devices` are different ones; the first is filled from the host. Without `fill` the memory is allocated only. With
   /// `keep_going` a device that fails is left out: another takes its place as the one that is filled first.
   WeightLoader(CudaStartup& startup, std::shared_ptr<const WeightPlan> plan, std::vector<int> devices,
-               const LoaderOptions& options, std::shared_ptr<Prefetch> prefetch, std::shared_ptr<Timeline> timeline,
+               LoaderOptions options, std::shared_ptr<Prefetch> prefetch, std::shared_ptr<Timeline> timeline,
                bool fill = true, bool keep_going = false);
 
   /// Creates or joins the context of devices[index], allocates there and waits until the weights are there. What fails
