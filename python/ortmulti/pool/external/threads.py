@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import queue
 import threading
 import time
@@ -20,8 +19,6 @@ from ortmulti.pool.external.sessions import BackendSessions, Notify, Reports
 from ortmulti.pool.external.signature import Signature
 
 __all__ = ["ThreadSessions"]
-
-_LIBC = ctypes.PyDLL(None)  # calls hold the GIL: the first ones may not come at once
 
 
 class _Runner:
@@ -70,10 +67,8 @@ class _Runner:
             options.terminate = True
 
     def close(self) -> None:
-        """Give the session up, and its memory to the system: with threads of its own the C library would keep it."""
+        """Give the session up."""
         self.session = None
-        if hasattr(_LIBC, "malloc_trim"):  # glibc's
-            _LIBC.malloc_trim(0)
 
 
 class ThreadSessions(BackendSessions):
