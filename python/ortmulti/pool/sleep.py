@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from ortmulti.cache.key import FileIdentity
 
 __all__ = ["ModelFiles", "SessionSleep", "wait_until_awake"]
-
-_LIBC = ctypes.PyDLL(None)  # calls hold the GIL: the first ones may not come at once
 
 
 class ModelFiles:
@@ -108,9 +105,6 @@ class SessionSleep:
                 sessions = [] if self._over else self._present()
             for session in sessions:
                 session.close()
-            # Threads that have ended created them, each in a heap of its own, which the C library keeps.
-            if hasattr(_LIBC, "malloc_trim"):  # glibc's
-                _LIBC.malloc_trim(0)
 
     def _begin_wake(self, done: Callable[[BaseException | None], None]) -> None:
         Task(partial(self._wake, done), "ortmulti-wake").start()

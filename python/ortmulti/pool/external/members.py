@@ -238,6 +238,7 @@ class BackendMembers:
 
                 left = None if end is None else max(0.0, end - time.monotonic())
                 SessionSleep(files, present, make).begin(self.core, device, auto_wake, left)
+                self.backend.return_memory()
 
     def _make_again(self, device: str) -> Callable[[], None]:
         sessions = self.backend.again(device)

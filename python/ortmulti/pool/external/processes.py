@@ -273,6 +273,9 @@ class ProcessSessions(BackendSessions):
             other.restarts = member.restarts
         return others
 
+    def return_memory(self) -> None:
+        """Do nothing: the processes have ended."""
+
     def end_runs(self) -> None:
         for member in self.members:
             member.end_runs()

@@ -77,6 +77,10 @@ class BackendSessions(abc.ABC):
     def again(self, device: str) -> BackendSessions:
         """Return sessions like those of a device, to be opened."""
 
+    @abc.abstractmethod
+    def return_memory(self) -> None:
+        """Return what closed sessions have freed to the system."""
+
     def of(self, device: str) -> list[Any]:
         """Return the members of a device."""
         return [member for member, name in zip(self.members, self.devices, strict=True) if name == device]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import queue
 import threading
 import time
@@ -19,6 +20,8 @@ from ortmulti.pool.external.sessions import BackendSessions, Notify, Reports
 from ortmulti.pool.external.signature import Signature
 
 __all__ = ["ThreadSessions"]
+
+_LIBC = ctypes.PyDLL(None)  # calls hold the GIL: the first ones may not come at once
 
 
 class _Runner:
@@ -135,6 +138,11 @@ class ThreadSessions(BackendSessions):
 
     def again(self, device: str) -> ThreadSessions:
         return ThreadSessions([spec for spec in self._specs if str(spec.device) == device], lambda *_: None)
+
+    def return_memory(self) -> None:
+        # Threads that have ended created the sessions, each in a heap of its own, which the C library keeps.
+        if hasattr(_LIBC, "malloc_trim"):  # glibc's
+            _LIBC.malloc_trim(0)
 
     def end_runs(self) -> None:
         for runner in self.members:
