@@ -30,6 +30,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_interop(module);
   register_value(module);
   register_binding(module);
+  register_repository(module);  // before register_pool, whose signatures have its classes
   register_pool(module);
   register_async(module);
   register_lora(module);

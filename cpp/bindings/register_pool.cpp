@@ -8,10 +8,12 @@
 #include <future>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "bindings/answers.hpp"
 #include "bindings/errors.hpp"
@@ -27,6 +29,7 @@
 #include "core/pool/gpu_session.hpp"
 #include "core/pool/pool.hpp"
 #include "core/pool/runners.hpp"
+#include "core/repository/repository.hpp"
 
 namespace py = pybind11;
 
@@ -116,40 +119,46 @@ py::object to_capsule(const std::shared_ptr<PoolRequest>& request) {
   return capsule;
 }
 
-// Makes the sessions of a device again that sleeps: a Python function, called without the GIL.
-class SessionMaker {
+// A Python function that is called by threads of the core, without the GIL, and freed in any thread.
+class PythonCall {
  public:
-  explicit SessionMaker(py::object make) : make_(new py::object(std::move(make))) {}
-  ~SessionMaker() {  // NOLINT(bugprone-exception-escape): out of memory ends the process
+  explicit PythonCall(py::object call) : call_(new py::object(std::move(call))) {}
+  ~PythonCall() {  // NOLINT(bugprone-exception-escape): out of memory ends the process
     if (PyGILState_Check() == 0) {
-      completions().push([make = std::shared_ptr<py::object>(std::move(make_))] {});  // the thread may hold a lock
+      completions().push([call = std::shared_ptr<py::object>(std::move(call_))] {});  // the thread may hold a lock
     }
   }
-  SessionMaker(const SessionMaker&) = delete;
-  SessionMaker& operator=(const SessionMaker&) = delete;
+  PythonCall(const PythonCall&) = delete;
+  PythonCall& operator=(const PythonCall&) = delete;
 
-  // Waits until they are there.
-  void operator()() const {
-    const auto made = std::make_shared<std::promise<void>>();
+  template <typename... Arguments>
+  void operator()(Arguments&&... arguments) const {
+    const py::gil_scoped_acquire gil;
+    try {
+      (*call_)(std::forward<Arguments>(arguments)...);
+    } catch (const py::error_already_set& failure) {
+      throw from_python(failure.value());
+    }
+  }
+
+  // The same for a function that calls its argument when it is done, with None, or with an exception. Waits until then.
+  void wait() const {
+    const auto done = std::make_shared<std::promise<void>>();
     {
       const py::gil_scoped_acquire gil;
-      try {
-        (*make_)(py::cpp_function([made](const py::object& exception) {
-          if (exception.is_none()) {
-            made->set_value();
-          } else {
-            made->set_exception(std::make_exception_ptr(from_python(exception)));
-          }
-        }));
-      } catch (const py::error_already_set& failure) {
-        throw from_python(failure.value());
-      }
+      (*this)(py::cpp_function([done](const py::object& exception) {
+        if (exception.is_none()) {
+          done->set_value();
+        } else {
+          done->set_exception(std::make_exception_ptr(from_python(exception)));
+        }
+      }));
     }
-    made->get_future().get();
+    done->get_future().get();
   }
 
  private:
-  std::unique_ptr<py::object> make_;
+  std::unique_ptr<py::object> call_;
 };
 
 class PythonPool {
@@ -262,19 +271,13 @@ class PythonPool {
     wait_until([&] { return pool_->remove(parsed, Request::Clock::now() + signal_interval); });
   }
 
-  // Puts a device to sleep whose sessions these are. `timeout`: for the runs under way, in seconds.
-  void sleep(const std::string& device, const py::list& sessions, bool pinned, bool auto_wake,
-             std::optional<double> timeout, const std::shared_ptr<Timeline>& timeline) {
+  // Puts a device to sleep. `timeout`: for the runs under way, in seconds.
+  void sleep(const std::string& device, bool pinned, bool auto_wake, std::optional<double> timeout,
+             const std::shared_ptr<Timeline>& timeline) {
     const Device parsed = parse_device(device);
-    std::vector<std::shared_ptr<Session>> held;
-    for (const py::handle session : sessions) {
-      held.push_back(session.cast<const PythonSession&>().session);
-    }
     const auto sleeper = [&] {
       const ReleaseGil nogil;
-      auto made = weight_sleeper(held, pinned, timeline);
-      held.clear();
-      return made;
+      return weight_sleeper(pool_->sessions(parsed), pinned, timeline);
     }();
     put_to_sleep(parsed, sleeper, auto_wake, timeout);
   }
@@ -283,14 +286,37 @@ class PythonPool {
   // there, with None, or with an exception. Returns whether it is to be called: not where the device has no runners.
   bool sleep_sessions(const std::string& device, const py::object& make, bool auto_wake,
                       std::optional<double> timeout) {
-    const auto maker = std::make_shared<SessionMaker>(make);
+    const auto maker = std::make_shared<PythonCall>(make);
     const auto sleeper = std::make_shared<DeviceSleep>();
     sleeper->level = "session";
     bool called = false;
     sleeper->sleep = [&called](Request::Clock::time_point /*until*/) { return called = true; };
-    sleeper->wake = [maker] { (*maker)(); };
+    sleeper->wake = [maker] { maker->wait(); };
     put_to_sleep(parse_device(device), sleeper, auto_wake, timeout);
     return called;
+  }
+
+  // Keeps a device within a repository's budget. Its later sleeps and wakes go through that. `sleeps`: it can sleep at
+  // the level "weights", `pinned` with a pinned copy. `close`: puts it to sleep at the level "session".
+  Repository::Handle enter(const std::shared_ptr<Repository>& repository, const std::string& name,
+                           const std::string& device, const ResidencyPolicy::Model& model, bool pinned,
+                           const std::shared_ptr<Timeline>& timeline, const py::object& close,
+                           const std::shared_ptr<Repository::Room>& room) {
+    Repository::Resident resident;
+    resident.name = name;
+    resident.device = parse_device(device);
+    resident.pool = pool_;
+    resident.sleeper = [pool = resident.pool, on = resident.device, pinned, timeline] {
+      const auto held = pool.lock();
+      return weight_sleeper(held ? held->sessions(on) : std::vector<std::shared_ptr<Session>>(), pinned, timeline);
+    };
+    resident.close = [call = std::make_shared<PythonCall>(close)] { (*call)(); };
+    const ReleaseGil nogil;
+    auto entered = repository->add(std::move(resident), model, room);
+    const std::lock_guard lock(residence_mutex_);
+    repository_ = repository;
+    residents_.push_back(entered);
+    return entered;
   }
 
   void wake(const std::string& device) {
@@ -445,9 +471,18 @@ class PythonPool {
   }
 
  private:
-  void put_to_sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper, bool auto_wake,
+  void put_to_sleep(const Device& device, std::shared_ptr<DeviceSleep> sleeper, bool auto_wake,
                     std::optional<double> timeout) {
     sleeper->auto_wake = auto_wake;
+    {
+      const std::lock_guard lock(residence_mutex_);
+      for (const Repository::Handle& resident : residents_) {
+        if (resident->device == device) {
+          sleeper = repository_->gate(resident, std::move(sleeper));
+          break;
+        }
+      }
+    }
     const auto give_up = after(timeout.value_or(std::numeric_limits<double>::max()));
     bool asleep = false;
     try {
@@ -532,6 +567,9 @@ class PythonPool {
   std::atomic<bool> has_gpus_{false};       // or had
   std::shared_ptr<Session> session_;        // one of the first, for its inputs and outputs; read and set atomically
   std::atomic<std::int64_t> last_run_ns_{std::numeric_limits<std::int64_t>::max()};
+  std::mutex residence_mutex_;  // no other lock but the repository's is taken under it
+  std::shared_ptr<Repository> repository_;
+  std::vector<Repository::Handle> residents_;
 };
 
 // (bound, count) pairs.
@@ -743,10 +781,12 @@ void register_pool(py::module_& module) {
       .def("set_opening", &PythonPool::set_opening, py::arg("opening"))
       .def("fail", &PythonPool::fail, py::arg("exception"))
       .def("remove", &PythonPool::remove, py::arg("device"))
-      .def("sleep", &PythonPool::sleep, py::arg("device"), py::arg("sessions"), py::arg("pinned"), py::arg("auto_wake"),
-           py::arg("timeout"), py::arg("timeline"))
+      .def("sleep", &PythonPool::sleep, py::arg("device"), py::arg("pinned"), py::arg("auto_wake"), py::arg("timeout"),
+           py::arg("timeline"))
       .def("sleep_sessions", &PythonPool::sleep_sessions, py::arg("device"), py::arg("make"), py::arg("auto_wake"),
            py::arg("timeout"))
+      .def("enter", &PythonPool::enter, py::arg("repository"), py::arg("name"), py::arg("device"), py::arg("model"),
+           py::arg("pinned"), py::arg("timeline"), py::arg("close"), py::arg("room"))
       .def("wake", &PythonPool::wake, py::arg("device"))
       .def("wait_until_awake", &PythonPool::wait_until_awake, py::arg("device"), py::arg("timeout"))
       .def("continue_from", &PythonPool::continue_from, py::arg("before"))

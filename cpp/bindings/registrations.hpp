@@ -19,6 +19,7 @@ void register_weights(pybind11::module_& module);
 void register_interop(pybind11::module_& module);
 void register_value(pybind11::module_& module);
 void register_binding(pybind11::module_& module);
+void register_repository(pybind11::module_& module);
 void register_async(pybind11::module_& module);
 void register_lora(pybind11::module_& module);
 

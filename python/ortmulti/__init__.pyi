@@ -17,6 +17,7 @@ from ortmulti import plugins as plugins
 from ortmulti import pool as pool
 from ortmulti import provider_options as provider_options
 from ortmulti import providers as providers
+from ortmulti import repository as repository
 from ortmulti import session as session
 from ortmulti import threads as threads
 from ortmulti import timeline as timeline
@@ -107,6 +108,12 @@ from ortmulti.pool.stats import DeviceStats as DeviceStats
 from ortmulti.pool.stats import Histogram as Histogram
 from ortmulti.pool.stats import Latency as Latency
 from ortmulti.pool.stats import PoolStats as PoolStats
+from ortmulti.repository import DeviceBudget as DeviceBudget
+from ortmulti.repository import ModelRepository as ModelRepository
+from ortmulti.repository import ModelStats as ModelStats
+from ortmulti.repository import ModelStatus as ModelStatus
+from ortmulti.repository import RepositoryStats as RepositoryStats
+from ortmulti.repository import Residency as Residency
 from ortmulti.session import InferenceSession as InferenceSession
 from ortmulti.session import Sessions as Sessions
 from ortmulti.sessions import create_sessions as create_sessions

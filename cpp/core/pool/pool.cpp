@@ -107,6 +107,19 @@ std::vector<std::shared_ptr<Runner>> Pool::runners() const {
   return runners;
 }
 
+std::vector<std::shared_ptr<Session>> Pool::sessions(const Device& device) const {
+  check_process();
+  const Lock lock(mutex_);
+  std::vector<std::shared_ptr<Session>> sessions;
+  for (const auto& worker : workers_) {
+    const auto* const runner = dynamic_cast<const SessionRunner*>(worker->runner.get());
+    if (runner != nullptr && worker->group->device == device) {
+      sessions.push_back(runner->loaded());
+    }
+  }
+  return sessions;
+}
+
 bool Pool::closed() const {
   if (generation_ != fork_generation()) {
     return false;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -65,6 +66,17 @@ struct DeviceSleep {
   std::function<void()> wake;
   bool frees_runners() const { return level == "session"; }
   bool auto_wake = true;  ///< Whether a request wakes the device. Otherwise it is refused.
+  /// How scarce the device's memory is. Of several devices with a number, a request wakes the one with the least; and a
+  /// further one while more requests wait than would be answered during a wake.
+  std::shared_ptr<const std::atomic<std::int64_t>> crowd;
+};
+
+/// What a device has done and has to do.
+struct PoolActivity {
+  std::uint64_t arrived = 0;  ///< Requests that it got, or that wait for it.
+  std::size_t busy = 0;
+  std::size_t waiting = 0;  ///< Those that any device may take are among them where no device takes them.
+  double run_seconds = 0;   ///< Mean of a run.
 };
 
 struct PoolStats {
@@ -129,6 +141,7 @@ class Pool {
   void wake(const Device& device);
   /// Waits until it is awake, or its wake has failed: throws that error. False where it is neither at `until`.
   bool wait_until_awake(const Device& device, Clock::time_point until);
+  PoolActivity activity(const Device& device) const;
   /// Counts what another pool did, and still does, as this one's. Whatever that one continues is closed.
   void continue_from(const std::shared_ptr<Pool>& before);
 
@@ -156,6 +169,8 @@ class Pool {
 
   /// The runners of devices that take requests, as many as run at the same time, to be warmed up; none after close().
   std::vector<std::shared_ptr<Runner>> runners() const;
+  /// The sessions of one device.
+  std::vector<std::shared_ptr<Session>> sessions(const Device& device) const;
 
   /// Accepts nothing more, answers what was accepted, or with `cancel_waiting` cancels what has not begun, and frees
   /// the sessions' threads and runners. Returns true when all that is done; calling it again waits for the same.
@@ -192,6 +207,8 @@ class Pool {
   Group& known_group(const Device& device);
   /// Where only devices that sleep could take the request: wakes these.
   void wake_for(const Request& request);
+  /// Whether what waits would take longer than to wake one more of the devices.
+  bool worth_another(const Group& group) const;
   static void begin_wake(Group& group);
   /// The runners of its sessions, to be freed without the lock.
   static std::vector<std::shared_ptr<Runner>> take_runners(Group& group);

@@ -113,17 +113,68 @@ void Pool::wake_for(const Request& request) {
     return usable(*group) && (!request.device || *request.device == group->device);
   };
   const auto sleeps = [](const auto& group) { return group->rest == Group::Rest::asleep; };
-  if (std::any_of(groups_.begin(), groups_.end(), [&](const auto& one) { return takes_it(one) && !sleeps(one); })) {
-    return;
-  }
+  const bool taken =
+      std::any_of(groups_.begin(), groups_.end(), [&](const auto& one) { return takes_it(one) && !sleeps(one); });
   const auto wakes_by_itself = [&](const auto& one) { return takes_it(one) && sleeps(one) && one->sleeper->auto_wake; };
   const bool any = std::any_of(groups_.begin(), groups_.end(), wakes_by_itself);
+  Group* roomiest = nullptr;
   for (const auto& group : groups_) {
     // Without any, it is a request from before the sleep.
-    if (any ? wakes_by_itself(group) : takes_it(group) && sleeps(group)) {
+    if (!(any ? wakes_by_itself(group) : !taken && takes_it(group) && sleeps(group))) {
+      continue;
+    }
+    if (const auto& crowd = group->sleeper->crowd) {
+      if (roomiest == nullptr || crowd->load() < roomiest->sleeper->crowd->load()) {
+        roomiest = group.get();
+      }
+    } else if (!taken) {
       begin_wake(*group);
     }
   }
+  if (roomiest != nullptr && (!taken || worth_another(*roomiest))) {
+    begin_wake(*roomiest);
+  }
+}
+
+bool Pool::worth_another(const Group& group) const {
+  std::size_t at_once = 0;
+  std::int64_t run_ns = 0;
+  std::uint64_t runs = 0;
+  for (const auto& other : groups_) {
+    if (other->rest == Group::Rest::waking || other->rest == Group::Rest::falling_asleep) {
+      return false;
+    }
+    if (dispatches(*other)) {
+      at_once += std::max<std::size_t>(1, other->busy);
+      run_ns += other->run.sum_ns();
+      runs += other->run.count();
+    }
+  }
+  if (runs == 0 || at_once == 0 || group.wake.count() == 0) {
+    return false;
+  }
+  const double run = static_cast<double>(run_ns) / static_cast<double>(runs);
+  const double wake = static_cast<double>(group.wake.sum_ns()) / static_cast<double>(group.wake.count());
+  return run * static_cast<double>(anywhere_.size()) / static_cast<double>(at_once) > wake;
+}
+
+PoolActivity Pool::activity(const Device& device) const {
+  PoolActivity activity;
+  const Lock lock(mutex_);
+  const auto found =
+      std::find_if(groups_.begin(), groups_.end(), [&device](const auto& group) { return group->device == device; });
+  if (found == groups_.end()) {
+    return activity;
+  }
+  const Group& group = **found;
+  const bool alone = groups_.size() == 1;
+  activity.busy = group.busy;
+  activity.waiting = group.waiting.size() + (alone || group.rest != Group::Rest::asleep ? anywhere_.size() : 0);
+  activity.arrived = group.done + group.failed + group.cancelled + activity.busy + activity.waiting;
+  if (group.run.count() != 0) {
+    activity.run_seconds = static_cast<double>(group.run.sum_ns()) * 1e-9 / static_cast<double>(group.run.count());
+  }
+  return activity;
 }
 
 void Pool::begin_wake(Group& group) {

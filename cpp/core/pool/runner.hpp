@@ -65,6 +65,7 @@ class SessionRunner : public Runner {
   void run(Request& request) override;
   void terminate(Request& request) noexcept override;
   const void* session() const noexcept override { return session_.get(); }
+  const std::shared_ptr<Session>& loaded() const noexcept { return session_; }
   std::string why_broken() noexcept override { return ortmulti::why_broken(device()); }
 
  protected:

@@ -420,8 +420,7 @@ class Members:
                 if level == "weights":
                     if all(session.closed for session in sessions):  # it sleeps already
                         continue
-                    cores = [session._core for session in sessions]
-                    self.core.sleep(device, cores, keep == "pinned", auto_wake, left, self._timeline._core)
+                    self.core.sleep(device, keep == "pinned", auto_wake, left, self._timeline._core)
                 else:
                     self._drop_sessions(device, auto_wake, left)
 

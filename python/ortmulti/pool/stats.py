@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,7 +167,7 @@ class PoolStats:
         Args:
             labels: Labels of every line, such as ``{"model": "resnet50"}``.
         """
-        return "".join(f"{line}\n" for line in _lines(self, dict(labels or {})))
+        return prometheus([(self, dict(labels or {}))])
 
 
 def _memory(device: str) -> dict[str, int]:
@@ -183,73 +183,91 @@ def _memory(device: str) -> dict[str, int]:
     return {"memory_used": total - free, "memory_total": total}
 
 
+def prometheus(rows: Iterable[tuple[PoolStats, dict[str, str]]]) -> str:
+    """Format the statistics of several pools, each with its labels. A metric's lines stand together, as its format wants."""
+    metrics: dict[str, list[str]] = {}
+    for stats, labels in rows:
+        samples: list[str] = []
+        for line in _lines(stats, labels):
+            if line.startswith("# HELP"):
+                samples = metrics.setdefault(line, [])
+            elif not line.startswith("# TYPE") or line not in samples:
+                samples.append(line)
+    return "".join(f"{line}\n" for help_line, samples in metrics.items() for line in (help_line, *samples))
+
+
+def sample(name: str, value: float, labels: dict[str, str]) -> str:
+    """Format one line."""
+    return f"ortmulti_{name}{_braces(labels)} {value!r}"
+
+
 def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
     def metric(name: str, kind: str, text: str) -> Iterator[str]:
         yield f"# HELP ortmulti_{name} {text}"
         yield f"# TYPE ortmulti_{name} {kind}"
 
-    def sample(name: str, value: float, **more: str) -> str:
-        return f"ortmulti_{name}{_braces({**labels, **more})} {value!r}"
+    def sample_of(name: str, value: float, **more: str) -> str:
+        return sample(name, value, {**labels, **more})
 
     def histogram(name: str, values: Histogram, device: str) -> Iterator[str]:
         if values.buckets:
             for bound, count in (*values.buckets, (math.inf, values.count)):
-                yield sample(f"{name}_bucket", count, device=device, le="+Inf" if bound == math.inf else f"{bound:g}")
-            yield sample(f"{name}_sum", values.sum, device=device)
-            yield sample(f"{name}_count", values.count, device=device)
+                yield sample_of(f"{name}_bucket", count, device=device, le="+Inf" if bound == math.inf else f"{bound:g}")
+            yield sample_of(f"{name}_sum", values.sum, device=device)
+            yield sample_of(f"{name}_count", values.count, device=device)
 
     if stats.version:
         yield from metric("model_info", "gauge", "1 for the version of the model.")
-        yield sample("model_info", 1, version=stats.version)
+        yield sample_of("model_info", 1, version=stats.version)
     yield from metric("requests_total", "counter", "Requests that ended, by device and outcome.")
     for device in stats.devices:
         for outcome in ("done", "failed", "cancelled"):
-            yield sample("requests_total", getattr(device, outcome), device=device.device, outcome=outcome)
+            yield sample_of("requests_total", getattr(device, outcome), device=device.device, outcome=outcome)
     yield from metric("requests_never_run_total", "counter", "Requests that ended before a session had them.")
     for outcome, count in (
         ("cancelled", stats.cancelled_waiting),
         ("failed", stats.failed_waiting),
         ("rejected", stats.rejected),
     ):
-        yield sample("requests_never_run_total", count, outcome=outcome)
+        yield sample_of("requests_never_run_total", count, outcome=outcome)
     yield from metric("runs_total", "counter", "Runs of the model.")
     for device in stats.devices:
-        yield sample("runs_total", device.runs, device=device.device)
+        yield sample_of("runs_total", device.runs, device=device.device)
     yield from metric("runs_unbatched_total", "counter", "Joint runs whose outputs could not be split.")
-    yield sample("runs_unbatched_total", stats.unbatched)
+    yield sample_of("runs_unbatched_total", stats.unbatched)
     yield from metric("requests_retried_total", "counter", "Requests given to another device after a failure.")
     for device in stats.devices:
-        yield sample("requests_retried_total", device.retried, device=device.device)
+        yield sample_of("requests_retried_total", device.retried, device=device.device)
     yield from metric("worker_restarts_total", "counter", "Workers' processes that were started again.")
     for device in stats.devices:
-        yield sample("worker_restarts_total", device.restarts, device=device.device)
+        yield sample_of("worker_restarts_total", device.restarts, device=device.device)
     yield from metric("waiting", "gauge", "Requests that wait; without device: for any.")
-    yield sample("waiting", stats.waiting)
+    yield sample_of("waiting", stats.waiting)
     for device in stats.devices:
-        yield sample("waiting", device.waiting, device=device.device)
+        yield sample_of("waiting", device.waiting, device=device.device)
     yield from metric("running", "gauge", "Requests that are under way.")
     for device in stats.devices:
-        yield sample("running", device.busy, device=device.device)
+        yield sample_of("running", device.busy, device=device.device)
     yield from metric("sessions", "gauge", "Sessions.")
     for device in stats.devices:
-        yield sample("sessions", 0 if device.broken else device.sessions, device=device.device)
+        yield sample_of("sessions", 0 if device.broken else device.sessions, device=device.device)
     yield from metric("device_state", "gauge", "1 for the state that a device is in.")
     for device in stats.devices:
-        yield sample("device_state", 1, device=device.device, state=device.state)
+        yield sample_of("device_state", 1, device=device.device, state=device.state)
     yield from metric("device_suspended", "gauge", "1 while a device gets only probes, since its runs failed.")
     for device in stats.devices:
-        yield sample("device_suspended", int(bool(device.suspended)), device=device.device)
+        yield sample_of("device_suspended", int(bool(device.suspended)), device=device.device)
     yield from metric("device_asleep", "gauge", "1 while a device has given memory back.")
     for device in stats.devices:
-        yield sample("device_asleep", int(bool(device.asleep)), device=device.device)
+        yield sample_of("device_asleep", int(bool(device.asleep)), device=device.device)
     yield from metric("sleeps_total", "counter", "How often a device fell asleep.")
     for device in stats.devices:
-        yield sample("sleeps_total", device.sleeps, device=device.device)
+        yield sample_of("sleeps_total", device.sleeps, device=device.device)
     for name, text in (("memory_used", "Of a GPU, by all processes."), ("memory_total", "Of a GPU.")):
         yield from metric(f"{name}_bytes", "gauge", text)
         for device in stats.devices:
             if (value := getattr(device, name)) is not None:
-                yield sample(f"{name}_bytes", value, device=device.device)
+                yield sample_of(f"{name}_bytes", value, device=device.device)
     for name, text in (
         ("queue", "From a request's start until the session is there for it."),
         ("copy", "Copying inputs to the GPU and outputs from it."),

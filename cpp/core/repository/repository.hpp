@@ -1,0 +1,148 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/device.hpp"
+#include "core/base/error.hpp"
+#include "core/pool/pool.hpp"
+#include "core/repository/residency_policy.hpp"
+
+namespace ortmulti {
+
+/// Keeps the models of several pools within a budget of memory for each device. A pool's device that wakes waits here
+/// until others have made room for it, in the order of the wakes.
+///
+/// Locks: the repository's is taken while no pool's is held, and no pool is called under it.
+class Repository : public std::enable_shared_from_this<Repository> {
+ public:
+  using Clock = Pool::Clock;
+  using Level = ResidencyPolicy::Level;
+
+  /// A model on one device.
+  struct Resident {
+    std::string name;  ///< Of the model, for messages.
+    Device device;
+    std::weak_ptr<Pool> pool;
+    /// Makes what has the pool's device sleep at the level "weights". Null: only `close` puts it to sleep.
+    std::function<std::shared_ptr<DeviceSleep>()> sleeper;
+    /// Puts the device to sleep at the level "session"; throws. Null: it never is.
+    std::function<void()> close;
+
+   private:
+    friend class Repository;
+    ResidencyPolicy::Id id = 0;
+    bool loading = false;
+    bool gone = false;
+  };
+  using Handle = std::shared_ptr<Resident>;
+
+  struct ResidentStats {
+    std::string name;
+    Device device;
+    ResidencyPolicy::State state = ResidencyPolicy::State::resting;
+    ResidencyPolicy::Model model;
+    double rate = 0;
+    std::uint64_t evicted = 0;  ///< How often it slept to make room for others.
+  };
+  struct DeviceUse {
+    Device device;
+    std::uint64_t budget = 0;
+    std::uint64_t used = 0;
+    std::uint64_t models = 0;  ///< Of that what models take.
+    std::size_t waking = 0;    ///< Wakes under way, with those that wait for room.
+  };
+
+  /// `measure`: the bytes of a device's memory that the process uses now; none where it cannot be said. It is called
+  /// without a lock.
+  Repository(const std::vector<std::pair<Device, std::uint64_t>>& budgets,
+             std::function<std::optional<std::uint64_t>(const Device&)> measure);
+
+  /// Room for a model that is being loaded, until it is freed or goes to add().
+  class Room {
+   public:
+    ~Room();
+    Room(const Room&) = delete;
+    Room& operator=(const Room&) = delete;
+
+    /// Waits until others have slept. Throws Error with ErrorKind::out_of_memory, or with ErrorKind::closed after
+    /// cancel().
+    void wait();
+    void cancel();
+
+   private:
+    friend class Repository;
+    Room(std::shared_ptr<Repository> repository, Handle handle)
+        : repository_(std::move(repository)), handle_(std::move(handle)) {}
+    std::shared_ptr<Repository> repository_;
+    Handle handle_;
+  };
+  /// `name` is for messages. Throws Error with ErrorKind::out_of_memory where the bytes exceed the budget.
+  std::shared_ptr<Room> room(const std::string& name, const Device& device, std::uint64_t bytes);
+
+  /// Takes over a model, and the room that it was loaded into. Its pool's sleeps and wakes on the device go through
+  /// gate() from now on. It may exceed the budget: a room of 0 bytes ends that.
+  Handle add(Resident resident, const ResidencyPolicy::Model& model, const std::shared_ptr<Room>& room);
+  /// Forgets it. A wake of it that waits for room fails.
+  void remove(const Handle& resident);
+  void pin(const Handle& resident, bool pinned);
+  /// Its size, measured again.
+  void resize(const Handle& resident, std::uint64_t weights, std::uint64_t kept);
+  /// What the pool is to sleep with instead: its wakes wait for room, and the repository knows of both.
+  std::shared_ptr<DeviceSleep> gate(const Handle& resident, std::shared_ptr<DeviceSleep> sleeper);
+
+  std::vector<ResidentStats> residents() const;
+  std::vector<DeviceUse> devices() const;
+
+ private:
+  /// Threads in order of arrival, one at a time.
+  using Line = std::deque<const void*>;
+  struct Managed {
+    Managed(const Device& of, std::uint64_t budget) : device(of), policy(budget) {}
+    const Device device;
+    ResidencyPolicy policy;
+    std::map<ResidencyPolicy::Id, Handle> residents;
+    std::map<ResidencyPolicy::Id, std::uint64_t> evicted;
+    Line for_room;
+    Line to_copy;    // wakes from the level "weights": one has the whole link
+    Line to_create;  // and those from the level "session"
+    std::uint64_t changes = 0;
+    Clock::time_point measured;
+    /// Bytes that wakes would find missing, less than 0 where there is room.
+    std::shared_ptr<std::atomic<std::int64_t>> crowd = std::make_shared<std::atomic<std::int64_t>>();
+  };
+  using Lock = std::unique_lock<std::mutex>;
+  class Place;
+
+  Managed& managed(const Device& device);
+  Handle enter(Managed& on, Resident resident, const ResidencyPolicy::Model& model);
+  void leave(Managed& on, const Handle& resident);
+  /// Waits until the model may take its memory.
+  void acquire(const Handle& resident, std::uint64_t at_least = 0);
+  void observe(Managed& on, Lock& lock);
+  void measure_other(Managed& on, Lock& lock);
+  void evict(Managed& on, const std::vector<ResidencyPolicy::Eviction>& evictions, Lock& lock);
+  void wake(const Handle& resident, const DeviceSleep& sleeper);
+  void wake_in_turn(const Handle& resident, const DeviceSleep& sleeper);
+  bool sleep(const Handle& resident, const DeviceSleep& sleeper, Clock::time_point until);
+  void notify(Managed& on);
+  static Error no_room(const Managed& on, const Resident& resident, std::uint64_t at_least);
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, Managed> devices_;
+  const std::function<std::optional<std::uint64_t>(const Device&)> measure_;
+};
+
+}  // namespace ortmulti

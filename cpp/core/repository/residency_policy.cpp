@@ -1,0 +1,205 @@
+#include "core/repository/residency_policy.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/base/error.hpp"
+
+namespace ortmulti {
+namespace {
+
+// Requests of the last so many seconds say how many will come. Shorter forgets models that are used each minute; longer
+// keeps those awake whose burst is over.
+constexpr double memory_of_rates = 20;
+// A sleep costs something if a request comes within this time. With much more all models seem equally expensive, with
+// much less all seem to cost nothing.
+constexpr double horizon = 1;
+constexpr double weight_of_newest_wake = 0.25;
+
+}  // namespace
+
+std::uint64_t ResidencyPolicy::size(const Model& model, Level level) {
+  return (level == Level::session ? 0 : model.kept) + (level == Level::awake ? model.weights : 0);
+}
+
+ResidencyPolicy::Level ResidencyPolicy::lowest(const Entry& entry) {
+  const Model& model = entry.model;
+  const bool in_line = model.level != Level::awake && entry.activity.waiting > 0;  // to be awake itself
+  if (model.pinned || in_line) {
+    return model.level;
+  }
+  return model.closes ? Level::session : model.sleeps ? Level::weights : model.level;
+}
+
+std::uint64_t ResidencyPolicy::bytes(const Eviction& eviction) const {
+  const Model& model = entries_.at(eviction.model).model;
+  return size(model, model.level) - size(model, eviction.to);
+}
+
+std::uint64_t ResidencyPolicy::size(const Entry& entry) {
+  return size(entry.model, entry.state == State::waking ? Level::awake : entry.model.level);
+}
+
+ResidencyPolicy::Id ResidencyPolicy::add(const Model& model, const std::string& name, double now) {
+  if (const std::uint64_t bytes = size(model, Level::awake); bytes > budget_) {
+    throw Error(ErrorKind::out_of_memory, name + " takes " + megabytes(bytes) + ", and the budget is " +
+                                              megabytes(budget_) + ": raise the budget, or use a smaller model");
+  }
+  Entry entry;
+  entry.model = model;
+  entry.observed = entry.woken = now;
+  entries_.emplace(next_, entry);
+  return next_++;
+}
+
+void ResidencyPolicy::resize(Id id, std::uint64_t weights, std::uint64_t kept) {
+  Model& model = entries_.at(id).model;
+  model.weights = weights;
+  model.kept = kept;
+}
+
+void ResidencyPolicy::observe(Id id, const Activity& activity, double now) {
+  Entry& entry = entries_.at(id);
+  if (const double passed = now - entry.observed; passed > 0) {
+    const double old = std::exp(-passed / memory_of_rates);
+    const std::uint64_t arrived = std::max(activity.arrived, entry.arrived);
+    entry.rate = entry.rate * old + (1 - old) * static_cast<double>(arrived - entry.arrived) / passed;
+    entry.arrived = arrived;
+    entry.observed = now;
+  }
+  entry.activity = activity;
+}
+
+double ResidencyPolicy::cost(const Entry& entry, Level to) {
+  const Model& model = entry.model;
+  const double now = entry.model.level == Level::awake ? 0 : model.wake;
+  const double then = to == Level::session ? model.create : model.wake;
+  const double likely = 1 - std::exp(-entry.rate * horizon);
+  return std::max(0.0, then - now) * likely + (entry.activity.busy > 0 ? entry.activity.run : 0);
+}
+
+void ResidencyPolicy::add_candidates(Id id, const Entry& entry, double now, std::vector<Candidate>& candidates,
+                                     std::optional<double>& until) const {
+  const Model& model = entry.model;
+  if (entry.state != State::resting || model.pinned || model.level == Level::session || (!model.sleeps && !model.closes)) {
+    return;
+  }
+  const auto add = [&](Level to) {
+    const std::uint64_t bytes = size(model, model.level) - size(model, to);
+    if (bytes > 0) {
+      candidates.push_back({{id, to}, bytes, cost(entry, to)});
+    }
+  };
+  if (model.level == Level::weights) {
+    // Sessions that are closed free less and come back later than weights: only for models that nobody uses.
+    if (model.closes && entry.activity.waiting == 0 && now >= entry.not_before) {
+      add(Level::session);
+    }
+    return;
+  }
+  double earliest = entry.not_before;
+  if (entry.activity.waiting > 0) {
+    earliest = std::max(earliest, entry.woken + model.wake);
+  }
+  if (now < earliest) {
+    until = std::min(until.value_or(earliest), earliest);
+    return;
+  }
+  add(model.sleeps ? Level::weights : Level::session);
+}
+
+ResidencyPolicy::Decision ResidencyPolicy::decide(Id id, double now, std::uint64_t at_least) {
+  Entry& wanted = entries_.at(id);
+  Decision decision;
+  const std::uint64_t needed = size(wanted.model, Level::awake) - size(wanted);
+  const std::uint64_t all = used() + needed;
+  const std::uint64_t missing = std::max(all - std::min(all, budget_), at_least);
+  if (missing == 0) {
+    wanted.state = State::waking;
+    decision.kind = Decision::Kind::wake;
+    return decision;
+  }
+  std::vector<Candidate> candidates;
+  std::uint64_t freed = 0;
+  std::uint64_t could_be_freed = 0;
+  for (const auto& [other, entry] : entries_) {
+    if (other == id) {
+      continue;
+    }
+    if (entry.state == State::falling) {
+      freed += size(entry) - size(entry.model, entry.target);
+    }
+    could_be_freed += size(entry) - size(entry.model, lowest(entry));
+    add_candidates(other, entry, now, candidates, decision.until);
+  }
+  if (could_be_freed < missing) {
+    decision.kind = Decision::Kind::impossible;
+    return decision;
+  }
+  // The cheapest for each byte first. Then those are left out again without which the others suffice.
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    return a.cost * static_cast<double>(b.bytes) < b.cost * static_cast<double>(a.bytes);
+  });
+  auto end = candidates.begin();
+  for (; end != candidates.end() && freed < missing; ++end) {
+    freed += end->bytes;
+  }
+  if (end == candidates.begin()) {
+    return decision;  // those that fall asleep already suffice, or none may sleep yet
+  }
+  candidates.erase(end, candidates.end());
+  for (auto next = candidates.rbegin(); next != candidates.rend(); ++next) {
+    if (freed >= missing + next->bytes) {
+      freed -= next->bytes;
+    } else {
+      decision.evictions.push_back(next->eviction);
+    }
+  }
+  decision.kind = Decision::Kind::evict;
+  decision.until.reset();
+  return decision;
+}
+
+void ResidencyPolicy::falls(const Eviction& eviction) {
+  Entry& entry = entries_.at(eviction.model);
+  entry.state = State::falling;
+  entry.target = eviction.to;
+}
+
+void ResidencyPolicy::fell(Id id, Level level) {
+  Entry& entry = entries_.at(id);
+  entry.state = State::resting;
+  entry.model.level = std::min(entry.model.level, level);
+}
+
+void ResidencyPolicy::stayed(Id id, double until) {
+  Entry& entry = entries_.at(id);
+  entry.state = State::resting;
+  entry.not_before = until;
+}
+
+void ResidencyPolicy::woke(Id id, double now, double seconds) {
+  Entry& entry = entries_.at(id);
+  double& known = entry.model.level == Level::session ? entry.model.create : entry.model.wake;
+  known = known == 0 ? seconds : known + weight_of_newest_wake * (seconds - known);
+  entry.state = State::resting;
+  entry.model.level = Level::awake;
+  entry.woken = now;
+}
+
+void ResidencyPolicy::slept_on(Id id) { entries_.at(id).state = State::resting; }
+
+std::uint64_t ResidencyPolicy::models() const {
+  return std::accumulate(entries_.begin(), entries_.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const auto& each) { return sum + size(each.second); });
+}
+
+std::uint64_t ResidencyPolicy::used() const { return other_ + models(); }
+
+bool ResidencyPolicy::in_transition() const {
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [](const auto& each) { return each.second.state != State::resting; });
+}
+
+}  // namespace ortmulti

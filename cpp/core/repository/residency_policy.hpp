@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ortmulti {
+
+/// Decides which models of one device are awake within a budget of its memory. It has no clock, no thread and no lock:
+/// times are seconds since any origin, and never go back.
+class ResidencyPolicy {
+ public:
+  using Id = std::size_t;
+
+  /// How much of a model is in memory. A sleep goes to a lower level.
+  enum class Level { session, weights, awake };
+  /// What it does now. A model in transition takes as much as at the higher of both levels.
+  enum class State { resting, waking, falling };
+
+  struct Model {
+    std::uint64_t weights = 0;  ///< Bytes that only a model that is awake takes.
+    std::uint64_t kept = 0;     ///< Bytes that it takes at the level "weights" already.
+    double wake = 0;            ///< Seconds that a wake from the level "weights" takes; learned.
+    double create = 0;          ///< The same from the level "session".
+    bool sleeps = true;         ///< Whether it can go to the level "weights".
+    bool closes = true;         ///< Whether it can go to the level "session".
+    bool pinned = false;        ///< It stays awake.
+    Level level = Level::awake;
+  };
+
+  /// What a model has done and has to do.
+  struct Activity {
+    std::uint64_t arrived = 0;  ///< Requests that came until now.
+    std::size_t busy = 0;       ///< Requests under way.
+    std::size_t waiting = 0;
+    double run = 0;  ///< Mean seconds of a run.
+  };
+
+  struct Eviction {
+    Id model;
+    Level to;
+  };
+
+  /// What is to happen before a model may wake.
+  struct Decision {
+    enum class Kind {
+      wake,        ///< There is room, and it is the model's from now on.
+      evict,       ///< These are to sleep, all of them; then decide() again.
+      wait,        ///< Until something changes, or until then.
+      impossible,  ///< What must stay leaves too little room.
+    };
+    Kind kind = Kind::wait;
+    std::vector<Eviction> evictions;
+    std::optional<double> until;
+  };
+
+  explicit ResidencyPolicy(std::uint64_t budget) : budget_(budget) {}
+
+  /// Throws Error with ErrorKind::out_of_memory where the model alone exceeds the budget; `name` is for the message.
+  Id add(const Model& model, const std::string& name, double now);
+  void remove(Id id) { entries_.erase(id); }
+  const Model& model(Id id) const { return entries_.at(id).model; }
+  State state(Id id) const { return entries_.at(id).state; }
+  void pin(Id id, bool pinned) { entries_.at(id).model.pinned = pinned; }
+  void resize(Id id, std::uint64_t weights, std::uint64_t kept);
+
+  /// Memory that belongs to no model: what libraries keep, and what models took since they were measured.
+  void set_other(std::uint64_t bytes) { other_ = bytes; }
+  /// Takes note of what a model does; to be called for each one before decide().
+  void observe(Id id, const Activity& activity, double now);
+
+  /// For a model that is to wake. `at_least`: bytes that others are to give back although the budget has room, since
+  /// the device has not.
+  Decision decide(Id id, double now, std::uint64_t at_least = 0);
+
+  /// What it gives back.
+  std::uint64_t bytes(const Eviction& eviction) const;
+  void falls(const Eviction& eviction);
+  void fell(Id id, Level level);
+  /// The sleep was given up: it gets no other one before `until`.
+  void stayed(Id id, double until);
+  void woke(Id id, double now, double seconds);
+  /// The wake failed, or what decide() has allowed is not wanted any more.
+  void slept_on(Id id);
+
+  std::uint64_t budget() const noexcept { return budget_; }
+  /// Bytes in use, with those that waking models have been promised.
+  std::uint64_t used() const;
+  /// Of that the models' own, without set_other().
+  std::uint64_t models() const;
+  bool in_transition() const;
+  /// Requests a second, of late.
+  double rate(Id id) const { return entries_.at(id).rate; }
+
+ private:
+  struct Entry {
+    Model model;
+    State state = State::resting;
+    Level target = Level::awake;  // of a transition
+    Activity activity;
+    std::uint64_t arrived = 0;  // when it was observed
+    double observed = 0;
+    double rate = 0;
+    double woken = 0;
+    double not_before = 0;
+  };
+  struct Candidate {
+    Eviction eviction;
+    std::uint64_t bytes;
+    double cost;
+  };
+
+  static std::uint64_t size(const Model& model, Level level);
+  static std::uint64_t size(const Entry& entry);
+  static Level lowest(const Entry& entry);
+  /// Seconds that requests are expected to wait longer if it sleeps.
+  static double cost(const Entry& entry, Level to);
+  void add_candidates(Id id, const Entry& entry, double now, std::vector<Candidate>& candidates,
+                      std::optional<double>& until) const;
+
+  const std::uint64_t budget_;
+  std::uint64_t other_ = 0;
+  std::map<Id, Entry> entries_;
+  Id next_ = 0;
+};
+
+}  // namespace ortmulti

@@ -1,0 +1,579 @@
+"""Many models behind one budget of memory: busy ones are awake, the others sleep."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from ortmulti import _core
+from ortmulti._runtime import checks, machine
+from ortmulti._runtime.closing import Closing
+from ortmulti.devices import Device, name_devices, parse_devices
+from ortmulti.errors import ClosedError, Error, InvalidArgument, InvalidType, NotFound, NotImplemented, OutOfMemory
+
+if TYPE_CHECKING:
+    from ortmulti._create.request import Model
+    from ortmulti.pool.futures import PoolFuture
+    from ortmulti.pool.pool import Pool
+    from ortmulti.pool.stats import PoolStats
+
+__all__ = ["DeviceBudget", "ModelRepository", "ModelStats", "ModelStatus", "Residency", "RepositoryStats"]
+
+LOGGER = logging.getLogger("ortmulti")
+
+_Result = TypeVar("_Result")
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+@dataclass(frozen=True)
+class ModelStatus:
+    """A model in a repository's index, in the words of Triton's repository extension.
+
+    Attributes:
+        name: The name.
+        state: ``"READY"``: it takes requests, awake or asleep. ``"UNAVAILABLE"``: it is not loaded. ``"LOADING"`` and
+            ``"UNLOADING"``.
+        reason: Why it is not available; empty if it is.
+        version: Label of `load`; empty without one.
+    """
+
+    name: str
+    state: str
+    reason: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Residency:
+    """A model on one device.
+
+    Attributes:
+        device: The device.
+        state: What is in the device's memory. ``"awake"``: all. ``"weights"``: its weights sleep. ``"session"``: nothing,
+            its sessions are closed. ``"waking"`` and ``"falling asleep"``: it is on the way.
+        weights: Bytes that a sleep of the weights gives back, as measured.
+        kept: Bytes that it takes besides while it is loaded, as measured.
+        rate: Requests a second, of the last 20 seconds or so; measured when another model wants memory.
+        evictions: How often it slept to make room for another model.
+    """
+
+    device: str
+    state: str
+    weights: int
+    kept: int
+    rate: float
+    evictions: int
+
+
+@dataclass(frozen=True)
+class ModelStats:
+    """The work of one model.
+
+    Attributes:
+        name: The name.
+        pinned: Whether `ModelRepository.pin` keeps it awake.
+        devices: Where it is, and how much of it.
+        pool: Its requests, sleeps and wakes.
+    """
+
+    name: str
+    pinned: bool
+    devices: list[Residency]
+    pool: PoolStats
+
+
+@dataclass(frozen=True)
+class DeviceBudget:
+    """The memory of one device.
+
+    Attributes:
+        device: The device.
+        budget: Bytes that models and what they keep may take.
+        used: Bytes in use, with those promised to models that wake.
+        models: Part of that which is known to be models'. The rest was measured: libraries, and arenas that grew.
+        waking: Wakes that are under way or wait for memory.
+    """
+
+    device: str
+    budget: int
+    used: int
+    models: int
+    waking: int
+
+
+@dataclass(frozen=True)
+class RepositoryStats:
+    """The state of a repository.
+
+    Attributes:
+        models: The models that are loaded, by name.
+        devices: The budgets.
+    """
+
+    models: dict[str, ModelStats]
+    devices: list[DeviceBudget]
+
+    def prometheus(self, labels: Mapping[str, str] | None = None) -> str:
+        """Format the statistics for Prometheus: text format 0.0.4. Every model's lines have the label ``model``.
+
+        Args:
+            labels: Labels of every line.
+        """
+        from ortmulti.pool.stats import prometheus, sample
+
+        given = dict(labels or {})
+        rows = [(model.pool, {**given, "model": name}) for name, model in self.models.items()]
+        lines = [prometheus(rows)]
+        for name, text in (
+            ("budget", "What models and what they keep may take."),
+            ("used", "In use, with what is promised to models that wake."),
+        ):
+            lines.append(f"# HELP ortmulti_repository_{name}_bytes {text}\n")
+            lines.append(f"# TYPE ortmulti_repository_{name}_bytes gauge\n")
+            for device in self.devices:
+                value = sample(f"repository_{name}_bytes", getattr(device, name), {**given, "device": device.device})
+                lines.append(f"{value}\n")
+        return "".join(lines)
+
+
+class _Loaded(NamedTuple):
+    pool: Pool
+    residents: list[_core.Resident]
+    pinned_bytes: int = 0
+
+
+@dataclass
+class _Entry:
+    model: Model
+    options: dict[str, Any]
+    pinned: bool = False
+    loaded: _Loaded | None = None
+    state: str = "LOADING"
+    reason: str = ""
+
+
+class ModelRepository(Closing):
+    """Many models on the same devices, behind one budget of memory. All methods may be called from any thread.
+
+    A model that gets a request is awake, or wakes. If there is no room for it, others sleep: those whose next wake is
+    expected to cost the least for the memory that they give back (docs/repository.md). A model is never put to sleep
+    under a running request. One whose requests wait stays awake for at least as long as its wake took. Wakes get
+    memory in the order in which they were asked for, so every request is answered.
+
+    Args:
+        devices: As for `load`.
+        gpu_memory: The budget of each GPU: a share of its memory above 0 and up to 1.0, bytes as an int, or a str such
+            as ``"8GiB"``. It covers the models' weights and what they keep besides, as measured. The CUDA context,
+            about 0.5 GiB once for a process, comes on top.
+        host_memory: The same for the host's memory: pinned copies of weights, from which a GPU wakes at the link's rate;
+            and on the CPU the models. A model without room for its copy wakes from its files. Default: half of it.
+
+    Raises:
+        InvalidArgument, InvalidType: A budget that cannot be, or an unknown device.
+    """
+
+    def __init__(
+        self,
+        devices: str | int | Device | Iterable[str | int | Device] = "all",
+        gpu_memory: float | int | str = 0.8,
+        host_memory: float | int | str | None = None,
+    ) -> None:
+        self._devices = [str(device) for device in dict.fromkeys(parse_devices(devices))]
+        if unknown := [name for name in self._devices if name != "cpu" and not name.startswith("cuda:")]:
+            raise InvalidArgument(f"a repository has GPUs and the CPU, not {', '.join(unknown)}: load it by itself")
+        described = machine.describe_memory()
+        limits = [limit for limit in (described["total"], described["cgroup_limit"]) if limit]
+        self._host_budget = _bytes("host_memory", 0.5 if host_memory is None else host_memory, min(limits))
+        self._pinned_bytes = 0
+        _bytes("gpu_memory", gpu_memory, 1 << 62)  # before the driver starts
+        budgets = []
+        for name in self._devices:
+            if name == "cpu":
+                budgets.append((name, self._host_budget))
+            else:
+                total = _core.cuda_memory(int(name.removeprefix("cuda:")))[1]
+                budgets.append((name, _bytes("gpu_memory", gpu_memory, total)))
+        self._core = _core.Repository(budgets)
+        self._entries: dict[str, _Entry] = {}
+        self._lock = threading.Lock()
+        self._loading = threading.Lock()  # one at a time, so that each one's memory can be measured; before the other
+        self._kept = dict.fromkeys(self._devices, 0)  # the most that a model was seen to keep
+        self._closed = False
+
+    # Models.
+
+    def add(self, name: str, model: Model, **load_options: Any) -> None:
+        """Add a model and load it. It sleeps until its first request, or until `pin`.
+
+        Args:
+            name: Its name.
+            model: Path, or bytes.
+            load_options: Arguments of `ortmulti.load`, without ``wait`` and ``progress``. ``devices``: some of the
+                repository's; default: all of them. With several, a request wakes the model where there is most room,
+                and further devices while requests wait. ``warmup``: default True, so that what the first run allocates
+                is measured; if the inputs that it makes do not fit, a warning says so and the model is loaded without.
+
+        Raises:
+            InvalidArgument: There is a model with this name, or an option that cannot be.
+            OutOfMemory: The model alone exceeds the budget, or pinned models leave too little of it.
+            Error: As `load`. After an error the model is not in the repository.
+        """
+        checks.instance("name", name, str)
+        for option in ("wait", "progress"):
+            if option in load_options:
+                raise InvalidArgument(f"a repository's models are loaded without {option!r}")
+        entry = _Entry(checks.model(model), load_options)
+        with self._lock:
+            self._raise_if_closed()
+            if name in self._entries:
+                raise InvalidArgument(f"there is a model {name!r}: remove it before, or load it again")
+            self._entries[name] = entry
+        try:
+            self._load(name, entry)
+        except BaseException:
+            with self._lock:
+                del self._entries[name]
+            raise
+
+    def remove(self, name: str) -> None:
+        """Unload a model and forget it.
+
+        Raises:
+            NotFound: There is no such model.
+        """
+        self.unload(name)
+        with self._lock:
+            self._entries.pop(name, None)
+
+    def load(self, name: str) -> None:
+        """Load a model that was unloaded; or load it again, such as from a file that has changed.
+
+        A model that is loaded answers requests until the new one takes over. Both need their memory until then.
+
+        Raises:
+            NotFound: There is no such model.
+            Error: As `add`. A model that was loaded before stays.
+        """
+        entry = self._entry(name)
+        self._load(name, entry)
+
+    def unload(self, name: str, cancel_pending: bool = False) -> None:
+        """Answer a model's requests, and free its memory. Its name stays in the `index`; `load` brings it back.
+
+        Args:
+            name: Its name.
+            cancel_pending: Cancel requests that wait, instead of answering them; default False.
+
+        Raises:
+            NotFound: There is no such model.
+        """
+        entry = self._entry(name)
+        with self._loading:
+            loaded, entry.loaded = entry.loaded, None
+            entry.state = "UNLOADING"
+            try:
+                self._release(loaded, cancel_pending)
+            finally:
+                entry.state, entry.reason = "UNAVAILABLE", "unloaded"
+
+    def index(self) -> list[ModelStatus]:
+        """Return every model and its state."""
+        with self._lock:
+            entries = list(self._entries.items())
+        return [
+            ModelStatus(name, entry.state, entry.reason, str(entry.options.get("version", "")))
+            for name, entry in entries
+        ]
+
+    def pin(self, name: str, pinned: bool = True) -> None:
+        """Wake a model and keep it awake, whatever others need; or with False, let it sleep again.
+
+        Raises:
+            NotFound: There is no such model.
+            OutOfMemory: There is no room for it beside other pinned models.
+        """
+        checks.boolean("pinned", pinned)
+        entry = self._entry(name)
+        loaded = self._loaded(name)
+        if pinned:
+            loaded.pool.wake()
+        for resident in loaded.residents:
+            self._core.pin(resident, pinned)
+        entry.pinned = pinned
+        if pinned:
+            loaded.pool.wake()  # it may have slept again in between
+
+    # Requests.
+
+    def run(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Run a model once, as `Pool.run` with the other arguments.
+
+        Raises:
+            NotFound: There is no such model, or it is not loaded.
+            OutOfMemory: It sleeps, and its memory cannot be had: pinned models or other processes use it.
+            Error: As `Pool.run`.
+        """
+        return self._call(name, lambda pool: pool.run(*args, **kwargs))
+
+    def submit(self, name: str, *args: Any, **kwargs: Any) -> PoolFuture:
+        """Submit a run of a model, as `Pool.submit`; otherwise as `run`."""
+        return self._call(name, lambda pool: pool.submit(*args, **kwargs))
+
+    async def run_async(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Run a model without blocking the event loop, as `Pool.run_async`; otherwise as `run`."""
+        while True:
+            pool = self._loaded(name).pool
+            try:
+                return await pool.run_async(*args, **kwargs)
+            except ClosedError:
+                if pool is self._loaded(name).pool:
+                    raise
+
+    def map(self, name: str, *args: Any, **kwargs: Any) -> Iterator[list[Any]]:
+        """Yield the outputs of each feed, as `Pool.map`; otherwise as `run`."""
+        return self._loaded(name).pool.map(*args, **kwargs)
+
+    def stats(self) -> RepositoryStats:
+        """Return statistics of every loaded model, and of the devices' memory."""
+        with self._lock:
+            loaded = {name: entry for name, entry in self._entries.items() if entry.loaded is not None}
+        residents: dict[str, list[Residency]] = {}
+        for row in self._core.residents():
+            name = row.pop("name")
+            row.pop("pinned")
+            residents.setdefault(name, []).append(Residency(**row))
+        models = {
+            name: ModelStats(name, entry.pinned, residents.get(name, []), found.pool.stats())
+            for name, entry in loaded.items()
+            if (found := entry.loaded) is not None
+        }
+        return RepositoryStats(models, [DeviceBudget(**row) for row in self._core.devices()])
+
+    def close(self, cancel_pending: bool = False) -> None:
+        """Close all models. A second call does nothing.
+
+        Args:
+            cancel_pending: As for `Pool.close`.
+        """
+        with self._lock:
+            self._closed = True
+            names = list(self._entries)
+        for name in names:
+            self.unload(name, cancel_pending)
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._closed else ""
+        return f"<ModelRepository of {len(self._entries)} models on {', '.join(self._devices)}{state}>"
+
+    # Loading.
+
+    def _load(self, name: str, entry: _Entry) -> None:
+        with self._loading:
+            with self._lock:
+                self._raise_if_closed()
+            if entry.loaded is None:
+                entry.state, entry.reason = "LOADING", ""
+            try:
+                loaded = self._make(name, entry)
+            except BaseException as error:
+                if entry.loaded is None:
+                    entry.state, entry.reason = "UNAVAILABLE", str(error)
+                raise
+            before, entry.loaded = entry.loaded, loaded
+            entry.state, entry.reason = "READY", ""
+            self._release(before, cancel_pending=False)
+
+    def _make(self, name: str, entry: _Entry) -> _Loaded:
+        from ortmulti.pool.load import load
+
+        options = dict(entry.options)
+        devices = self._chosen(options.pop("devices", None))
+        warmup = options.pop("warmup", True)
+        size = _size(entry.model)
+        rooms = {
+            device: self._core.room(name, device, size + (self._kept[device] if device != "cpu" else 0))
+            for device in sorted(devices)
+        }
+        loaded: _Loaded | None = None
+        try:
+            before = {device: self._unaccounted(device) for device in devices}
+            start = time.monotonic()
+            pool = load(entry.model, devices, **options)
+            seconds = time.monotonic() - start
+            loaded = _Loaded(pool, [])
+            if warmup:
+                self._warm(name, pool, warmup)
+            for device in devices:
+                taken = max(size, self._unaccounted(device) - before[device])
+                keep = device != "cpu" and self._pinned_bytes + taken <= self._host_budget
+                model = _core.ResidencyModel(taken, 0, 0.0, seconds, device != "cpu", entry.pinned, "awake")
+                resident = pool._members.core.enter(
+                    self._core, name, device, model, keep, pool.timeline._core, _closer(pool, device), rooms.pop(device)
+                )
+                loaded.residents.append(resident)
+                if device != "cpu":
+                    pinned = self._measure(pool, device, resident, taken, keep)
+                    self._pinned_bytes += max(0, pinned - loaded.pinned_bytes)
+                    loaded = loaded._replace(pinned_bytes=max(pinned, loaded.pinned_bytes))
+                self._core.room(name, device, 0)  # others sleep if it took more than was expected
+            if entry.pinned:
+                pool.wake()
+            return loaded
+        except BaseException:
+            self._release(loaded, cancel_pending=True)
+            raise
+        finally:
+            for room in rooms.values():
+                room.cancel()
+
+    def _chosen(self, devices: Any) -> list[str]:
+        named = None if devices is None else name_devices(devices)
+        if named is None:
+            return self._devices
+        chosen = [str(device) for device in dict.fromkeys(named)]
+        if others := [device for device in chosen if device not in self._devices]:
+            raise InvalidArgument(
+                f"{', '.join(others)} has no budget: the repository has {', '.join(self._devices)}; name its devices "
+                "when it is made"
+            )
+        return chosen
+
+    def _warm(self, name: str, pool: Pool, warmup: Any) -> None:
+        from ortmulti.pool.configuration import Warmup
+
+        given = warmup if isinstance(warmup, Warmup) else Warmup()
+        try:
+            pool.warmup(given)
+        except Error as error:
+            if given is warmup:
+                raise
+            LOGGER.warning(
+                "%r was loaded without a first run, since random inputs do not fit: %s. Give add a Warmup with samples, "
+                "or warmup=False",
+                name,
+                error,
+            )
+
+    def _measure(self, pool: Pool, device: str, resident: _core.Resident, taken: int, keep: bool) -> int:
+        """Put the model to sleep, note what it gives back and what it keeps, and return the bytes of its pinned copy."""
+        before = self._unaccounted(device)
+        try:
+            try:
+                pool.sleep("weights", device, keep="pinned" if keep else None)
+            except OutOfMemory as error:  # more than the process may have
+                LOGGER.info("the weights are read from files at each wake: %s", error)
+                keep = False
+                pool.sleep("weights", device)
+        except NotImplemented:
+            pool.sleep("session", device)
+            return 0
+        kept = min(taken, max(0, self._unaccounted(device) - before))
+        self._kept[device] = max(self._kept[device], kept)
+        self._core.resize(resident, taken - kept, kept)
+        return taken - kept if keep else 0
+
+    def _unaccounted(self, device: str) -> int:
+        """Return a GPU's bytes in use that the repository does not count as a model's, of any process."""
+        if device == "cpu":
+            return 0
+        while True:
+            before = self._transitions(device)
+            free, total = _core.cuda_memory(int(device.removeprefix("cuda:")))
+            [use] = [row for row in self._core.devices() if row["device"] == device]
+            if before == self._transitions(device):
+                return total - free - use["models"]
+
+    def _transitions(self, device: str) -> list[tuple[str, str]]:
+        """Return the models that are on their way to or from sleep, or counted so, and all others' states."""
+        while True:
+            states = [(row["name"], row["state"]) for row in self._core.residents() if row["device"] == device]
+            if not any(state in ("waking", "falling asleep") for _, state in states):
+                return states
+            time.sleep(0.001)  # it takes milliseconds, and nothing tells of its end
+
+    def _release(self, loaded: _Loaded | None, cancel_pending: bool) -> None:
+        if loaded is None:
+            return
+        if cancel_pending:  # wakes that wait for room end
+            for resident in loaded.residents:
+                self._core.remove(resident)
+        loaded.pool.close(cancel_pending)
+        for resident in loaded.residents:
+            self._core.remove(resident)
+        self._pinned_bytes -= loaded.pinned_bytes
+
+    def _call(self, name: str, call: Callable[[Pool], _Result]) -> _Result:
+        while True:
+            pool = self._loaded(name).pool
+            try:
+                return call(pool)
+            except ClosedError:
+                if pool is self._loaded(name).pool:
+                    raise  # else with the one that was loaded since
+
+    def _entry(self, name: str) -> _Entry:
+        entry = self._entries.get(name)
+        if entry is None:
+            checks.instance("name", name, str)
+            known = ", ".join(map(repr, self._entries)) or "none"
+            raise NotFound(f"there is no model {name!r}{checks.did_you_mean(name, self._entries)}: there are {known}")
+        return entry
+
+    def _loaded(self, name: str) -> _Loaded:
+        entry = self._entry(name)
+        loaded = entry.loaded
+        if loaded is None:
+            self._raise_if_closed()
+            raise NotFound(f"the model {name!r} is not loaded ({entry.reason or 'it is being loaded'}): load it first")
+        return loaded
+
+    def _raise_if_closed(self) -> None:
+        if self._closed:
+            raise ClosedError("the repository is closed")
+
+
+def _bytes(name: str, value: object, total: int) -> int:
+    if isinstance(value, str):
+        found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
+        unit = _UNITS.get(found[2].upper()) if found else None
+        if found is None or unit is None:
+            raise InvalidArgument(f"{name} is a share, bytes, or a size such as '8GiB', not {value!r}")
+        value = int(float(found[1]) * unit)
+    if isinstance(value, float):
+        if not 0 < value <= 1:
+            raise InvalidArgument(f"{name} as a float is a share above 0 and up to 1.0, not {value}: bytes are an int")
+        return int(value * total)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidType(f"{name} is a share, bytes, or a size such as '8GiB', not {value!r}")
+    if not 0 < value <= total:
+        raise InvalidArgument(f"{name} is 1 to {total} bytes here, not {value}")
+    return value
+
+
+def _size(model: Any) -> int:
+    """Return the bytes of a model's files, about those of its weights."""
+    from ortmulti.cache import key
+
+    if not isinstance(model, str):
+        return memoryview(model).nbytes
+    try:
+        return sum(file.size for file in key.read_content(model, None).sources)
+    except Error:  # such as a model that cannot be shared; a missing file was checked before
+        return key.FileIdentity.of(model).size
+
+
+def _closer(pool: Pool, device: str) -> Callable[[], None]:
+    of = weakref.ref(pool)  # the core keeps the function
+
+    def close() -> None:
+        found = of()
+        if found is not None:
+            found.sleep("session", device)
+
+    return close
