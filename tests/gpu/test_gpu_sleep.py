@@ -10,6 +10,7 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
+from ortmulti.tools.measure import sleep
 from tests.support.gpus import VISIBLE
 from tests.support.processes import check_child
 
@@ -142,3 +143,20 @@ def test_what_remains_is_freed(large_model: Path) -> None:
     for _ in range(5):
         last = cycle()
     assert first - last < 64 * MB
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_bench_sleep(large_model: Path, graphs: bool) -> None:
+    document = sleep.bench([large_model], "cuda:0", graphs=graphs, repeat=2, sleeps=20)
+    assert sleep.failures(document) == []
+    turns, *at_random = document["measurements"]
+    assert turns["weights"] > 480 * MB
+    rows = {row["kind"]: row for row in document["rows"]}
+    assert list(rows) == ["shared", "awake", "files", "pinned", "session", "copy", "onnxruntime"]
+    assert rows["session"]["memory"]["gpu"] < 10 * MB
+    for kind in sleep.KINDS:
+        assert len(turns["seconds"][kind]["wake"]) == 2
+        assert rows[kind]["memory"]["gpu"] < rows["awake"]["memory"]["gpu"] - 480 * MB
+        assert rows[kind]["equal"]
+    assert [one["kinds"] for one in at_random] == [["files"], ["pinned"], ["session"]]
+    assert all(one["answers"] > 0 and one["slept"] == one["woken"] == 20 for one in at_random)

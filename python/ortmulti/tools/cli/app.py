@@ -15,6 +15,7 @@ from ortmulti.errors import Error
 
 from . import bench, models
 from .bench_run import bench_run
+from .bench_sleep import bench_sleep
 from .devices import devices_command
 from .diagnose import diagnose_command
 from .inspect import inspect_command, run_command
@@ -36,6 +37,7 @@ app.command("run")(run_command)
 app.command("optimize")(optimize_command)
 app.command("tune")(tune_command)
 bench.app.command("run")(bench_run)
+bench.app.command("sleep")(bench_sleep)
 app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")
 

@@ -204,7 +204,7 @@ def bench_gil(
         print_json(document)
     else:
         stdout().print(tables.gil_table(document))
-        _write_files(document, json, None, None)
+        write_files(document, json)
     end_with([f"{row['library']}: {error}" for row in document["rows"] for error in row["errors"]], document["partial"])
 
 
@@ -248,22 +248,22 @@ def check_plot(path: Path | None) -> None:
 def write_files(
     document: dict[str, Any],
     json: Path | None,
-    plot: Path | None,
-    markdown: Path | None,
+    plot: Path | None = None,
+    markdown: Path | None = None,
     *,
-    table: Callable[[dict[str, Any]], str],
-    save_plot: Callable[[dict[str, Any], Path], None],
+    table: Callable[[dict[str, Any]], str] | None = None,
+    save_plot: Callable[[dict[str, Any], Path], None] | None = None,
 ) -> None:
     """Write the requested files and print their paths. A plot needs a measurement."""
     written = []
     if json is not None and str(json) != "-":
         results.save(document, json)
         written.append(("result", json))
-    if markdown is not None:
+    if markdown is not None and table is not None:
         text = table(document)
         write_atomically(markdown, lambda file: file.write_text(text))
         written.append(("table", markdown))
-    if plot is not None and any(row["measured"] for row in document["rows"]):
+    if plot is not None and save_plot is not None and any(row["measured"] for row in document["rows"]):
         save_plot(document, plot)
         written.append(("plot", plot))
     for what, path in written:
