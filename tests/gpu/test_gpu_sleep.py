@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
+from ortmulti.cache import Cache
 from ortmulti.tools.measure import sleep
 from tests.support.gpus import VISIBLE
-from tests.support.processes import check_child
+from tests.support.processes import check_child, run_child
 
 pytestmark = pytest.mark.gpu
 
@@ -143,6 +145,74 @@ def test_what_remains_is_freed(large_model: Path) -> None:
     for _ in range(5):
         last = cycle()
     assert first - last < 64 * MB
+
+
+def test_a_process_killed_while_it_wakes_leaves_nothing(large_model: Path, tmp_path: Path) -> None:
+    environment = {**VISIBLE, "ORTMULTI_CACHE": str(tmp_path / "cache")}
+    code = """
+    import os, signal, sys
+    import numpy as np
+    import ortmulti
+    from ortmulti.cache import wait_for_entries
+
+    pool = ortmulti.load(sys.argv[1], 0)
+    wait_for_entries()
+    feed = {"x": np.ones((1, pool.get_inputs()[0].shape[1]), np.float32)}
+    [expected] = pool.run(feed)
+    if sys.argv[2] != "none":
+        pool.sleep(sys.argv[2])
+        pool.submit(feed)
+        os.kill(os.getpid(), signal.SIGKILL)
+    pool.sleep()
+    print((pool.run(feed)[0] == expected).all(), float(expected.sum()))
+    """
+    before = check_child(code, large_model, "none", environment=environment)
+    assert before.startswith("True ")
+    for level in ("weights", "session"):
+        assert run_child(code, large_model, level, environment=environment).returncode == -signal.SIGKILL
+        assert check_child(code, large_model, "none", environment=environment) == before
+    cache = Cache(tmp_path / "cache")
+    assert len(cache.entries()) == 1
+    assert list((cache.folder / "staging").iterdir()) == []
+
+
+@pytest.mark.parametrize("level", ["weights", "session"])
+def test_a_child_forked_during_sleep_or_wake_has_errors_and_the_parent_goes_on(large_model: Path, level: str) -> None:
+    printed = check_child(
+        """
+    import os, sys
+    import numpy as np
+    import ortmulti
+
+    pool = ortmulti.load(sys.argv[1], 0)
+    feed = {"x": np.ones((1, pool.get_inputs()[0].shape[1]), np.float32)}
+    [expected] = pool.run(feed)
+
+    def errors_of_a_child():
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for call in (lambda: pool.run(feed), lambda: pool.submit(feed), pool.wake, pool.sleep, pool.stats):
+                try:
+                    call()
+                except ortmulti.ForkError:
+                    refused += 1
+            pool.close()
+            os._exit(refused)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    for _ in range(3):
+        pool.sleep(sys.argv[2])
+        print(errors_of_a_child())
+        future = pool.submit(feed)
+        print(errors_of_a_child())
+        print((future.result(60)[0] == expected).all())
+    """,
+        large_model,
+        level,
+        environment=VISIBLE,
+    )
+    assert printed.split() == ["5", "5", "True"] * 3
 
 
 @pytest.mark.parametrize("graphs", [False, True])
