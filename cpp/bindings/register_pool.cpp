@@ -493,12 +493,12 @@ class PythonPool {
       });
     } catch (...) {
       const ReleaseGil nogil;
-      pool_->stay_awake(device);
+      pool_->stay_awake(device, sleeper);
       throw;
     }
     if (!asleep) {
       const ReleaseGil nogil;
-      pool_->stay_awake(device);
+      pool_->stay_awake(device, sleeper);
       throw Error(ErrorKind::deadline, to_string(device) +
                                            " did not fall asleep within the timeout: a wake, or runs of the pool or of "
                                            "Pool.sessions, are still under way there");

@@ -114,15 +114,31 @@ TEST_F(PoolSleep, ItWaitsForRunsAndGivesUpAtItsTime) {
   runner->hold();
   submit();
   runner->wait_for_runs(1);
-  EXPECT_FALSE(pool->sleep(one, made(), in(milliseconds(1))));
+  const auto given_up = made();
+  EXPECT_FALSE(pool->sleep(one, given_up, in(milliseconds(1))));
   submit();  // it falls asleep: nothing begins
-  pool->stay_awake(one);
+  EXPECT_FALSE(pool->sleep(one, made(), in(milliseconds(1)))) << "another sleep waits for it";
+  pool->stay_awake(one, made());  // not this one's
+  EXPECT_EQ(runner->runs().size(), 1);
+  pool->stay_awake(one, given_up);
   EXPECT_EQ(slept, 0);
   auto falling = std::async(std::launch::async, [&] { return sleep(); });
   runner->release();
   EXPECT_TRUE(falling.get());
   answers.wait_for(2);
   EXPECT_EQ(slept, 1);
+}
+
+TEST_F(PoolSleep, ASleepDuringAWakeBeginsAfterIt) {
+  const auto runner = add(one);
+  ASSERT_TRUE(sleep());
+  submit();
+  auto again = std::async(std::launch::async, [&] { return sleep(); });
+  EXPECT_FALSE(pool->sleep(one, made(), in(milliseconds(1)))) << "it wakes";
+  wake_up.set_value();
+  EXPECT_TRUE(again.get());
+  EXPECT_EQ(answers.wait_for(1).front()->outcome, Outcome::done);
+  EXPECT_EQ(stats_of(one).sleeps, 2);
 }
 
 TEST_F(PoolSleep, WithoutAutoWakeRequestsAreRefusedUntilWake) {

@@ -316,7 +316,7 @@ TEST_F(SleepingWeights, AnswerEveryRequestOnceInRandomSchedules) {
       sleep->wake = [&store] { store->wake(nullptr); };
       if (random() % 4 != 0) {
         if (!pool->sleep(device, sleep, Clock::now() + std::chrono::milliseconds(random() % 20))) {
-          pool->stay_awake(device);
+          pool->stay_awake(device, sleep);
         }
       } else {
         pool->wake(device);

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.essential
 
 CPP = Path(__file__).parents[2] / "cpp"
 # From bottom to top. The bindings come last and may include all.
-CPP_ROOMS = ("base", "onnx", "cuda", "ort", "weights", "create", "pool")
+CPP_ROOMS = ("base", "onnx", "cuda", "ort", "weights", "create", "pool", "repository")
 
 
 HAS_SOURCES = pytest.mark.skipif(not CPP.is_dir(), reason="needs the sources")

@@ -132,11 +132,11 @@ class Pool {
   bool remove(const Device& device, Clock::time_point until);
   /// Puts a device to sleep: it gets nothing more, what runs there is answered, and then `sleeper` gives back what it
   /// has. Requests wait, and wake it: those for this device, and the others where none is awake. A device that sleeps
-  /// may give back its sessions, too. Waits no longer than `until`: false where it is to be called again, or
-  /// stay_awake(). Throws Error, with the device as it was.
+  /// may give back its sessions, too. A wake, or another sleep, ends before. Waits no longer than `until`: false where
+  /// it is to be called again with the same sleeper, or stay_awake(). Throws Error, with the device as it was.
   bool sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper, Clock::time_point until);
   /// Takes back a sleep() that has not ended.
-  void stay_awake(const Device& device);
+  void stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper);
   /// Begins to wake the device, in a thread of the pool, if it is asleep.
   void wake(const Device& device);
   /// Waits until it is awake, or its wake has failed: throws that error. False where it is neither at `until`.

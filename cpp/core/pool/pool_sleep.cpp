@@ -13,6 +13,12 @@ bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleep
   check_process();
   Lock lock(mutex_);
   Group& group = known_group(device);
+  const auto may_begin = [&] {
+    return group.rest != Rest::waking && (group.rest != Rest::falling_asleep || group.sleeper == sleeper);
+  };
+  if (!settled_.wait_until(lock, until, may_begin)) {
+    return false;
+  }
   if (closing_) {
     throw Error(ErrorKind::closed, "the pool is closed: load the model again, or use the pool inside its 'with' block");
   }
@@ -40,10 +46,8 @@ bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleep
       worker->wake.notify_one();  // it may wait for a batch to grow
     }
   }
-  if (!settled_.wait_until(lock, until, [&] { return group.busy == 0 && group.rest != Rest::waking; })) {
-    return false;
-  }
-  if (group.rest != Rest::falling_asleep) {  // it has just woken, or would not
+  const auto falls = [&] { return group.rest == Rest::falling_asleep && group.sleeper == sleeper; };
+  if (!settled_.wait_until(lock, until, [&] { return group.busy == 0 || !falls(); }) || !falls()) {
     return false;
   }
   if (sleeper->frees_runners()) {
@@ -56,7 +60,7 @@ bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleep
       return false;
     }
   } catch (...) {
-    stay_awake(device);
+    stay_awake(device, sleeper);
     throw;
   }
   lock.lock();
@@ -68,18 +72,20 @@ bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleep
   } else if (!anywhere_.empty()) {
     wake_for(*anywhere_.front());
   }
+  settled_.notify_all();
   return true;
 }
 
-void Pool::stay_awake(const Device& device) {
+void Pool::stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper) {
   check_process();
-  std::shared_ptr<DeviceSleep> sleeper;  // freed without the lock
+  std::shared_ptr<DeviceSleep> freed;  // without the lock
   const Lock lock(mutex_);
   Group& group = known_group(device);
-  if (group.rest == Group::Rest::falling_asleep) {
+  if (group.rest == Group::Rest::falling_asleep && group.sleeper == sleeper) {
     group.rest = Group::Rest::awake;
-    sleeper.swap(group.sleeper);
+    freed.swap(group.sleeper);
     give_waiting(group);
+    settled_.notify_all();
   }
 }
 

@@ -286,9 +286,10 @@ void Repository::evict(Managed& on, const std::vector<ResidencyPolicy::Eviction>
         victim->close();
         asleep = true;
       } else if (const auto pool = victim->pool.lock()) {
-        asleep = pool->sleep(victim->device, gate(victim, victim->sleeper()), Clock::now() + patience);
+        const auto sleeper = gate(victim, victim->sleeper());
+        asleep = pool->sleep(victim->device, sleeper, Clock::now() + patience);
         if (!asleep) {
-          pool->stay_awake(victim->device);
+          pool->stay_awake(victim->device, sleeper);
         }
       }
     } catch (const std::exception& error) {

@@ -1,0 +1,480 @@
+// Pools of several models that share a budget of memory.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/repository/repository.hpp"
+#include "core/weights/store.hpp"
+#include "fake_runner.hpp"
+#include "loading.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Level = ResidencyPolicy::Level;
+using Outcome = ortmulti::Request::Outcome;
+
+// NOLINTBEGIN(bugprone-throwing-static-initialization,cert-err58-cpp): an empty name takes no memory
+const Device one = Device::cuda(0);
+const Device other = Device::cuda(1);
+// NOLINTEND(bugprone-throwing-static-initialization,cert-err58-cpp)
+
+Clock::time_point soon() { return Clock::now() + std::chrono::seconds(60); }
+
+// A pool of one model with one runner.
+struct Model {
+  std::shared_ptr<Pool> pool = Pool::make({});
+  std::shared_ptr<FakeRunner> runner;
+  Repository::Handle resident;
+  std::atomic<int> wakes{0};
+  std::atomic<int> failures{0};  // of the next wakes
+};
+
+class RepositoryTest : public RealSessions {
+ protected:
+  void TearDown() override {
+    for (const auto& model : models) {
+      if (model->runner) {
+        model->runner->release();
+      }
+      model->pool->close(true);
+    }
+  }
+
+  static std::shared_ptr<DeviceSleep> sleeper(Model& model) {
+    auto sleep = std::make_shared<DeviceSleep>();
+    sleep->level = "weights";
+    sleep->sleep = [](Clock::time_point) { return true; };
+    sleep->wake = [&model] {
+      ++model.wakes;
+      if (model.failures > 0) {
+        --model.failures;
+        throw Error(ErrorKind::out_of_memory, "the driver has too little");
+      }
+    };
+    return sleep;
+  }
+
+  // A model that is asleep, of so many bytes.
+  Model& add(const std::string& name, std::uint64_t bytes) {
+    models.push_back(std::make_unique<Model>());
+    Model& model = *models.back();
+    model.runner = std::make_shared<FakeRunner>(one);
+    model.pool->add({model.runner});
+    Repository::Resident resident;
+    resident.name = name;
+    resident.device = one;
+    resident.pool = model.pool;
+    resident.sleeper = [&model] { return sleeper(model); };
+    ResidencyPolicy::Model size;
+    size.weights = bytes;
+    size.closes = false;
+    model.resident = repository->add(resident, size, nullptr);
+    EXPECT_TRUE(model.pool->sleep(one, repository->gate(model.resident, sleeper(model)), soon()));
+    return model;
+  }
+  std::shared_ptr<ortmulti::Request> submit(Model& model) {
+    auto request = answers.request();
+    request->own_run_options.emplace();
+    request->run_options = &*request->own_run_options;
+    EXPECT_TRUE(model.pool->submit(request, std::nullopt));
+    return request;
+  }
+  Repository::ResidentStats stats_of(const std::string& name) const {
+    for (const auto& resident : repository->residents()) {
+      if (resident.name == name) {
+        return resident;
+      }
+    }
+    return {};
+  }
+  bool awake(const std::string& name) const { return stats_of(name).model.level == Level::awake; }
+  void wait_for_wakes(std::size_t count) const {
+    while (repository->devices().front().waking < count) {
+      std::this_thread::yield();
+    }
+  }
+
+  std::shared_ptr<Repository> repository =
+      std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, 100}}, nullptr);
+  std::vector<std::unique_ptr<Model>> models;
+  Answers answers;
+};
+
+TEST_F(RepositoryTest, ARequestWakesItsModelAndAnotherOneSleepsForIt) {
+  Model& a = add("a", 60);
+  Model& b = add("b", 60);
+  for (int i = 0; i < 3; ++i) {
+    submit(a);
+    answers.wait_for(2 * i + 1);
+    EXPECT_TRUE(awake("a"));
+    EXPECT_FALSE(awake("b"));
+    submit(b);
+    answers.wait_for(2 * i + 2);
+    EXPECT_TRUE(awake("b"));
+    EXPECT_FALSE(awake("a"));
+    EXPECT_EQ(repository->devices().front().used, 60);
+  }
+  EXPECT_EQ(stats_of("a").evicted, 3);
+  EXPECT_EQ(a.wakes, 3);
+  EXPECT_EQ(b.wakes, 3);
+}
+
+TEST_F(RepositoryTest, AModelIsNotPutToSleepUnderItsRun) {
+  Model& a = add("a", 60);
+  Model& b = add("b", 60);
+  a.runner->hold();
+  submit(a);
+  a.runner->wait_for_runs(1);
+  const auto waits = submit(b);
+  wait_for_wakes(1);
+  EXPECT_EQ(answers.count(), 0);
+  a.runner->release();
+  answers.wait_for(2);
+  EXPECT_EQ(waits->outcome, Outcome::done);
+  EXPECT_TRUE(awake("b"));
+}
+
+TEST_F(RepositoryTest, WakesGetMemoryInTheOrderOfTheirRequests) {
+  Model& first = add("first", 100);
+  Model& second = add("second", 100);
+  Model& third = add("third", 10);  // there would never be room for the second if small ones went ahead
+  first.runner->hold();
+  submit(first);
+  first.runner->wait_for_runs(1);
+  submit(second);
+  wait_for_wakes(1);
+  submit(third);
+  wait_for_wakes(2);
+  second.runner->hold();
+  first.runner->release();
+  second.runner->wait_for_runs(1);
+  EXPECT_EQ(third.wakes, 0);
+  second.runner->release();
+  answers.wait_for(3);
+}
+
+TEST_F(RepositoryTest, WhatIsPinnedStaysAndTheRequestThatFindsNoRoomFails) {
+  Model& a = add("a", 60);
+  Model& b = add("b", 60);
+  submit(a);
+  answers.wait_for(1);
+  repository->pin(a.resident, true);
+  const auto refused = submit(b);
+  answers.wait_for(2);
+  EXPECT_EQ(kind_of(*refused), ErrorKind::out_of_memory);
+  EXPECT_NE(text_of(*refused).find("pinned: 'a'"), std::string::npos) << text_of(*refused);
+  EXPECT_TRUE(awake("a"));
+  repository->pin(a.resident, false);
+  submit(b);
+  EXPECT_EQ(answers.wait_for(3).back()->outcome, Outcome::done);
+}
+
+TEST_F(RepositoryTest, WhereTheDeviceHasLessThanTheBudgetOthersSleepAndTheWakeIsTriedAgain) {
+  Model& a = add("a", 30);
+  Model& b = add("b", 30);
+  submit(a);
+  answers.wait_for(1);
+  b.failures = 1;
+  submit(b);
+  EXPECT_EQ(answers.wait_for(2).back()->outcome, Outcome::done);
+  EXPECT_FALSE(awake("a"));
+  EXPECT_EQ(b.wakes, 2);
+  Model& c = add("c", 30);
+  c.failures = 2;
+  const auto failed = submit(c);
+  answers.wait_for(3);
+  EXPECT_EQ(kind_of(*failed), ErrorKind::out_of_memory);
+  EXPECT_FALSE(awake("c"));
+  EXPECT_EQ(repository->devices().front().used, 0) << "what was promised to it is free again";
+  submit(c);
+  EXPECT_EQ(answers.wait_for(4).back()->outcome, Outcome::done);
+}
+
+TEST_F(RepositoryTest, AModelThatIsRemovedWhileItWaitsForRoomFailsAlone) {
+  Model& a = add("a", 100);
+  Model& b = add("b", 100);
+  a.runner->hold();
+  submit(a);
+  a.runner->wait_for_runs(1);
+  const auto removed = submit(b);
+  wait_for_wakes(1);
+  repository->remove(b.resident);
+  answers.wait_for(1);
+  EXPECT_EQ(kind_of(*removed), ErrorKind::closed);
+  a.runner->release();
+  answers.wait_for(2);
+  submit(a);
+  EXPECT_EQ(answers.wait_for(3).back()->outcome, Outcome::done);
+}
+
+TEST_F(RepositoryTest, AClosedPoolMakesRoom) {
+  Model& a = add("a", 100);
+  Model& b = add("b", 100);
+  submit(a);
+  answers.wait_for(1);
+  a.pool->close(false);
+  submit(b);
+  EXPECT_EQ(answers.wait_for(2).back()->outcome, Outcome::done);
+  EXPECT_EQ(repository->residents().size(), 1);
+}
+
+TEST_F(RepositoryTest, ALoadHasItsRoomUntilTheModelTakesItOver) {
+  Model& a = add("a", 60);
+  submit(a);
+  answers.wait_for(1);
+  const auto room = repository->room("new", one, 60);
+  room->wait();
+  EXPECT_FALSE(awake("a"));
+  EXPECT_EQ(repository->devices().front().used, 60);
+  const auto refused = submit(a);  // a load cannot be put to sleep
+  answers.wait_for(2);
+  EXPECT_EQ(kind_of(*refused), ErrorKind::out_of_memory);
+  room->cancel();
+  submit(a);
+  EXPECT_EQ(answers.wait_for(3).back()->outcome, Outcome::done);
+  EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"the budget"}, [&] { repository->room("huge", one, 101); }));
+  EXPECT_TRUE(throws(ErrorKind::invalid_argument, {"no budget for cuda:1"}, [&] { repository->room("x", other, 1); }));
+}
+
+TEST_F(RepositoryTest, MemoryThatNoModelHasAnnouncedCounts) {
+  std::atomic<std::uint64_t> in_use{30};  // such as an arena that has grown
+  repository = std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, 100}},
+                                            [&](const Device&) { return std::optional(in_use.load()); });
+  Model& a = add("a", 40);
+  Model& b = add("b", 60);
+  submit(a);
+  answers.wait_for(1);
+  EXPECT_EQ(repository->devices().front().used, 70);
+  EXPECT_EQ(repository->devices().front().models, 40);
+  submit(b);
+  answers.wait_for(2);
+  EXPECT_FALSE(awake("a")) << "40, 60 and 30 exceed the budget";
+}
+
+// --- Placement over several devices -----------------------------------------------------------------------------------
+
+class Placement : public PoolWithFakes {
+ protected:
+  std::shared_ptr<DeviceSleep> crowded(std::int64_t bytes) {
+    auto sleep = std::make_shared<DeviceSleep>();
+    sleep->level = "weights";
+    sleep->sleep = [](Clock::time_point) { return true; };
+    sleep->wake = [] {};
+    sleep->crowd = std::make_shared<std::atomic<std::int64_t>>(bytes);
+    return sleep;
+  }
+  std::string asleep(const Device& device) const {
+    for (const auto& each : pool->stats().devices) {
+      if (each.device == device) {
+        return each.asleep;
+      }
+    }
+    return "unknown";
+  }
+};
+
+TEST_F(Placement, ARequestWakesTheDeviceWithMostRoom) {
+  add(one);
+  add(other);
+  ASSERT_TRUE(pool->sleep(one, crowded(-10), soon()));
+  ASSERT_TRUE(pool->sleep(other, crowded(-20), soon()));
+  submit();
+  EXPECT_EQ(answers.wait_for(1).front()->ran_on, other);
+  EXPECT_EQ(asleep(one), "weights");
+}
+
+TEST_F(Placement, AnotherDeviceWakesWhileMoreRequestsWaitThanAWakeWouldAnswer) {
+  const auto first = add(one);
+  const auto second = add(other);
+  // Both have woken once, so the pool knows how long that takes: next to nothing.
+  ASSERT_TRUE(pool->sleep(one, crowded(0), soon()));
+  ASSERT_TRUE(pool->sleep(other, crowded(0), soon()));
+  submit(one);
+  submit(other);
+  answers.wait_for(2);
+  ASSERT_TRUE(pool->sleep(other, crowded(0), soon()));
+  first->hold();
+  submit();
+  first->wait_for_runs(2);
+  for (int i = 0; i < 200 && asleep(other) == "weights"; ++i) {
+    submit();
+  }
+  second->wait_for_runs(2);
+  EXPECT_EQ(asleep(other), "");
+  first->release();
+}
+
+// --- Over the driver in host memory -----------------------------------------------------------------------------------
+
+// Reads its weights, which have to be there, and notes the order of the requests.
+class OrderedRunner : public Runner {
+ public:
+  OrderedRunner(std::shared_ptr<CudaWeightStore> store, const WeightFiles& files, const FakeCuda& fake,
+                std::uint64_t budget)
+      : store_(std::move(store)), device_(store_->device()), files_(files), fake_(fake), budget_(budget) {}
+  const Device& device() const noexcept override { return device_; }
+  void run(ortmulti::Request& request) override {
+    const auto held = store_->hold();
+    const std::size_t weight = ran.size() % store_->count();
+    const std::string expected = files_.expected(weight);
+    if (fake_.read(store_->address(weight), expected.size()) != expected) {
+      throw Error(ErrorKind::fail, "wrong bytes");
+    }
+    if (fake_.allocated(0) > budget_) {
+      throw Error(ErrorKind::fail, std::to_string(fake_.allocated(0)) + " bytes are in use");
+    }
+    ran.push_back(&request);
+  }
+  void terminate(ortmulti::Request& /*request*/) noexcept override {}
+  std::string why_broken() noexcept override { return {}; }
+
+  std::vector<const ortmulti::Request*> ran;
+
+ private:
+  std::shared_ptr<CudaWeightStore> store_;
+  Device device_;
+  const WeightFiles& files_;
+  const FakeCuda& fake_;
+  const std::uint64_t budget_;
+};
+
+class ManyModels : public Loading {
+ protected:
+  static constexpr std::size_t count = 20;
+
+  void make_stores() {
+    stores.clear();
+    restart();
+    for (std::size_t i = 0; i < count; ++i) {
+      Request on_one;
+      on_one.devices = {0};
+      const auto store = std::const_pointer_cast<CudaWeightStore>(load(files[i]->plan(), on_one).front());
+      EXPECT_TRUE(store->sleep(i % 2 == 0, Clock::now()));
+      stores.push_back(store);
+    }
+    EXPECT_EQ(fake.allocated(0), 0);
+  }
+  std::uint64_t bytes(std::size_t model) const {
+    constexpr std::uint64_t page = FakeCuda::granularity;
+    return (stores[model]->plan().slab_bytes + page - 1) / page * page;
+  }
+
+  std::vector<std::unique_ptr<WeightFiles>> files;
+  std::vector<std::shared_ptr<CudaWeightStore>> stores;
+};
+
+TEST_F(ManyModels, KeepTheBudgetAndAnswerEveryRequestOnceAndInOrder) {
+  constexpr int schedules = 1000;
+  constexpr int clients = 3;
+  constexpr int requests = 12;  // of each
+  for (std::size_t i = 0; i < count; ++i) {
+    files.push_back(std::make_unique<WeightFiles>(static_cast<unsigned>(i)));
+    files.back()->add_even(2, 3000 * (1 + i % 5));
+  }
+  for (int number = 0; number < schedules; ++number) {
+    SCOPED_TRACE(number);
+    if (number % 100 == 0) {
+      make_stores();
+    }
+    std::mt19937 random(static_cast<unsigned>(number));
+    std::uint64_t largest = 0;
+    std::uint64_t all = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      largest = std::max(largest, bytes(i));
+      all += bytes(i);
+    }
+    const std::uint64_t budget = largest + random() % (all / 2);
+    const auto repository =
+        std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, budget}},
+                                     [this](const Device&) { return std::optional<std::uint64_t>(fake.allocated(0)); });
+    std::vector<std::shared_ptr<Pool>> pools;
+    std::vector<std::shared_ptr<OrderedRunner>> runners;
+    for (std::size_t i = 0; i < count; ++i) {
+      pools.push_back(Pool::make({}));
+      runners.push_back(std::make_shared<OrderedRunner>(stores[i], *files[i], fake, budget));
+      pools[i]->add({runners[i]});
+      const auto sleeper = [store = stores[i], pinned = i % 2 == 0] {
+        auto sleep = std::make_shared<DeviceSleep>();
+        sleep->level = "weights";
+        sleep->sleep = [store, pinned](Clock::time_point until) { return store->sleep(pinned, until); };
+        sleep->wake = [store] { store->wake(nullptr); };
+        return sleep;
+      };
+      Repository::Resident resident;
+      resident.name = std::to_string(i);
+      resident.device = one;
+      resident.pool = pools[i];
+      resident.sleeper = sleeper;
+      ResidencyPolicy::Model model;
+      model.weights = bytes(i);
+      model.closes = false;
+      model.level = Level::weights;
+      const auto handle = repository->add(resident, model, nullptr);
+      ASSERT_TRUE(pools[i]->sleep(one, repository->gate(handle, sleeper()), Clock::now()));
+    }
+    std::vector<Answers> answers(clients);
+    std::vector<std::map<std::size_t, std::vector<const ortmulti::Request*>>> submitted(clients);
+    std::vector<std::thread> threads;
+    for (int client = 0; client < clients; ++client) {
+      threads.emplace_back([&, client, seed = random()] {
+        std::mt19937 of_client(static_cast<unsigned>(seed));
+        for (int i = 0; i < requests; ++i) {
+          // Few models get most requests.
+          const std::size_t model = std::min<std::size_t>(of_client() % count, of_client() % count);
+          const auto request = answers[static_cast<std::size_t>(client)].request();
+          submitted[static_cast<std::size_t>(client)][model].push_back(request.get());
+          pools[model]->submit(request, std::nullopt);
+          for (auto pause = of_client() % 50; pause > 0; --pause) {
+            std::this_thread::yield();
+          }
+        }
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    for (Answers& each : answers) {
+      for (const auto& request : each.wait_for(requests)) {
+        ASSERT_EQ(request->outcome, Outcome::done) << text_of(*request);
+      }
+    }
+    EXPECT_LE(repository->devices().front().used, budget);
+    for (std::size_t i = 0; i < count; ++i) {
+      for (const auto& of_client : submitted) {
+        const auto found = of_client.find(i);
+        if (found == of_client.end()) {
+          continue;
+        }
+        std::vector<const ortmulti::Request*> ran;
+        for (const auto* request : runners[i]->ran) {
+          if (std::count(found->second.begin(), found->second.end(), request) != 0) {
+            ran.push_back(request);
+          }
+        }
+        EXPECT_EQ(ran, found->second);
+      }
+      EXPECT_TRUE(pools[i]->close(false));
+      EXPECT_TRUE(stores[i]->sleep(i % 2 == 0, Clock::now()));
+    }
+    for (Answers& each : answers) {
+      EXPECT_EQ(each.count(), requests);
+    }
+  }
+  stores.clear();
+  EXPECT_TRUE(nothing_left());
+}
+
+}  // namespace
+}  // namespace ortmulti::tests

@@ -1,0 +1,162 @@
+// Which models of a device are awake, and which sleep for another one.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/base/error.hpp"
+#include "core/repository/residency_policy.hpp"
+#include "test_support.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+using Policy = ResidencyPolicy;
+using Kind = Policy::Decision::Kind;
+using Level = Policy::Level;
+
+class Residency : public testing::Test {
+ protected:
+  Policy::Id add(std::uint64_t weights, Level level = Level::awake, std::uint64_t kept = 0) {
+    Policy::Model model;
+    model.weights = weights;
+    model.kept = kept;
+    model.wake = 0.01;
+    model.create = 0.1;
+    model.level = level;
+    return policy.add(model, "'m'", 0);
+  }
+  // Requests that came until `now`.
+  void arrive(Policy::Id id, std::uint64_t requests, double now) { policy.observe(id, {requests, 0, 0, 0.004}, now); }
+  static std::vector<Policy::Id> models(const Policy::Decision& decision) {
+    std::vector<Policy::Id> ids;
+    for (const auto& eviction : decision.evictions) {
+      ids.push_back(eviction.model);
+    }
+    return ids;
+  }
+
+  Policy policy{100};
+};
+
+TEST_F(Residency, AModelThatFitsWakesAndHasItsMemoryFromThenOn) {
+  add(40);
+  const auto second = add(40, Level::weights, 5);
+  const auto third = add(20, Level::weights);
+  EXPECT_EQ(policy.used(), 45);
+  EXPECT_EQ(policy.decide(second, 1).kind, Kind::wake);
+  EXPECT_EQ(policy.used(), 85);
+  EXPECT_EQ(policy.decide(third, 1).kind, Kind::evict) << "the second has been promised its memory";
+  policy.woke(second, 2, 0.02);
+  EXPECT_EQ(policy.model(second).level, Level::awake);
+  EXPECT_GT(policy.model(second).wake, 0.01);
+}
+
+TEST_F(Residency, TheOneWithFewestRequestsSleeps) {
+  const auto busy = add(50);
+  const auto rare = add(50);
+  const auto wanted = add(50, Level::weights);
+  arrive(busy, 500, 10);
+  arrive(rare, 5, 10);
+  const auto decision = policy.decide(wanted, 10);
+  EXPECT_EQ(decision.kind, Kind::evict);
+  EXPECT_EQ(models(decision), std::vector{rare});
+  EXPECT_EQ(decision.evictions.front().to, Level::weights);
+}
+
+TEST_F(Residency, OldRequestsAreForgotten) {
+  const auto once = add(50);
+  const auto now = add(50);
+  const auto wanted = add(50, Level::weights);
+  arrive(once, 1000, 10);
+  arrive(now, 0, 10);
+  arrive(once, 1000, 300);
+  arrive(now, 100, 300);
+  EXPECT_EQ(models(policy.decide(wanted, 300)), std::vector{once});
+}
+
+TEST_F(Residency, NoMoreSleepThanMust) {
+  const auto small = add(10);
+  const auto large = add(90);
+  const auto wanted = add(80, Level::weights);
+  arrive(large, 10, 10);  // the small one is the cheapest, and is not needed beside the large one
+  arrive(small, 0, 10);
+  EXPECT_EQ(models(policy.decide(wanted, 10)), std::vector{large});
+}
+
+TEST_F(Residency, AModelWithRequestsThatWaitStaysAwakeForAsLongAsItsWakeTook) {
+  const auto queued = add(100, Level::weights);
+  const auto wanted = add(50, Level::weights);
+  ASSERT_EQ(policy.decide(queued, 1).kind, Kind::wake);
+  policy.woke(queued, 2, 0.01);
+  policy.observe(queued, {10, 1, 9, 0.004}, 2.005);
+  const auto early = policy.decide(wanted, 2.005);
+  EXPECT_EQ(early.kind, Kind::wait);
+  ASSERT_TRUE(early.until);
+  EXPECT_NEAR(*early.until, 2.01, 1e-9);
+  EXPECT_EQ(models(policy.decide(wanted, *early.until)), std::vector{queued});
+}
+
+TEST_F(Residency, ASessionThatNobodyUsesIsClosedBeforeABusyModelSleeps) {
+  const auto busy = add(70);
+  const auto asleep = add(60, Level::weights, 20);
+  const auto wanted = add(25, Level::weights);
+  arrive(busy, 500, 10);
+  arrive(asleep, 0, 10);
+  const auto decision = policy.decide(wanted, 10);
+  ASSERT_EQ(models(decision), std::vector{asleep});
+  EXPECT_EQ(decision.evictions.front().to, Level::session);
+  policy.falls(decision.evictions.front());
+  EXPECT_EQ(policy.decide(wanted, 10).kind, Kind::wait) << "what falls asleep suffices";
+  policy.fell(asleep, Level::session);
+  EXPECT_EQ(policy.decide(wanted, 10).kind, Kind::wake);
+}
+
+TEST_F(Residency, WhatIsPinnedOrWaitsToWakeCannotMakeRoom) {
+  const auto pinned = add(60);
+  policy.pin(pinned, true);
+  const auto in_line = add(50, Level::weights, 20);
+  policy.observe(in_line, {1, 0, 1, 0}, 1);
+  const auto wanted = add(50, Level::weights);
+  EXPECT_EQ(policy.decide(wanted, 1).kind, Kind::impossible);
+  policy.observe(in_line, {1, 0, 0, 0}, 2);
+  EXPECT_EQ(policy.decide(wanted, 2).kind, Kind::impossible) << "its 20 do not suffice";
+  policy.pin(pinned, false);
+  EXPECT_EQ(policy.decide(wanted, 2).kind, Kind::evict);
+}
+
+TEST_F(Residency, ASleepThatWasGivenUpIsNotTriedAgainAtOnce) {
+  const auto first = add(100);
+  const auto wanted = add(50, Level::weights);
+  const auto decision = policy.decide(wanted, 1);
+  policy.falls(decision.evictions.at(0));
+  policy.stayed(first, 3);
+  const auto again = policy.decide(wanted, 1);
+  EXPECT_EQ(again.kind, Kind::wait);
+  EXPECT_EQ(again.until, 3);
+  EXPECT_EQ(policy.used(), 100);
+}
+
+TEST_F(Residency, MemoryOfNobodyCountsAndOthersSleepForIt) {
+  add(50);
+  const auto wanted = add(40, Level::weights);
+  policy.set_other(30);
+  EXPECT_EQ(policy.used(), 80);
+  EXPECT_EQ(policy.decide(wanted, 1).kind, Kind::evict);
+  policy.set_other(0);
+  EXPECT_EQ(policy.decide(wanted, 1, 10).kind, Kind::evict) << "the device has less than the budget";
+  EXPECT_EQ(policy.decide(wanted, 1).kind, Kind::wake);
+}
+
+TEST_F(Residency, AModelThatExceedsTheBudgetAloneIsRefusedWithBothSizes) {
+  Policy large(100'000'000);
+  Policy::Model model;
+  model.weights = 90'000'000;
+  model.kept = 20'000'000;
+  EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"'big' takes 110 MB", "the budget is 100 MB"},
+                     [&] { large.add(model, "'big'", 0); }));
+}
+
+}  // namespace
+}  // namespace ortmulti::tests
