@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from ortmulti.pool.pool import Pool
     from ortmulti.pool.stats import PoolStats
 
-__all__ = ["DeviceBudget", "ModelRepository", "ModelStats", "ModelStatus", "Residency", "RepositoryStats"]
+__all__ = ["DeviceBudget", "ModelRepository", "ModelStats", "ModelStatus", "RepositoryStats", "Residency"]
 
 LOGGER = logging.getLogger("ortmulti")
 
 _Result = TypeVar("_Result")
+# Seconds for the runs of a model that is to sleep; the core's patience with weights is the same.
+_PATIENCE = 1.0
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -55,8 +57,8 @@ class Residency:
 
     Attributes:
         device: The device.
-        state: What is in the device's memory. ``"awake"``: all. ``"weights"``: its weights sleep. ``"session"``: nothing,
-            its sessions are closed. ``"waking"`` and ``"falling asleep"``: it is on the way.
+        state: What is in the device's memory. ``"awake"``: all. ``"weights"``: its weights sleep. ``"session"``: its
+            sessions are closed, and nothing is there. ``"waking"`` and ``"falling asleep"``: it is on the way.
         weights: Bytes that a sleep of the weights gives back, as measured.
         kept: Bytes that it takes besides while it is loaded, as measured.
         rate: Requests a second, of the last 20 seconds or so; measured when another model wants memory.
@@ -171,8 +173,9 @@ class ModelRepository(Closing):
         gpu_memory: The budget of each GPU: a share of its memory above 0 and up to 1.0, bytes as an int, or a str such
             as ``"8GiB"``. It covers the models' weights and what they keep besides, as measured. The CUDA context,
             about 0.5 GiB once for a process, comes on top.
-        host_memory: The same for the host's memory: pinned copies of weights, from which a GPU wakes at the link's rate;
-            and on the CPU the models. A model without room for its copy wakes from its files. Default: half of it.
+        host_memory: The same for the host's memory: pinned copies of weights, from which a GPU wakes at the link's
+            rate; and on the CPU the models. A model without room for its copy wakes from its files. Default: half of
+            it.
 
     Raises:
         InvalidArgument, InvalidType: A budget that cannot be, or an unknown device.
@@ -454,14 +457,18 @@ class ModelRepository(Closing):
             if given is warmup:
                 raise
             LOGGER.warning(
-                "%r was loaded without a first run, since random inputs do not fit: %s. Give add a Warmup with samples, "
-                "or warmup=False",
+                "%r was loaded without a first run, since random inputs do not fit: %s. Give add a Warmup with "
+                "samples, or warmup=False",
                 name,
                 error,
             )
 
     def _measure(self, pool: Pool, device: str, resident: _core.Resident, taken: int, keep: bool) -> int:
-        """Put the model to sleep, note what it gives back and what it keeps, and return the bytes of its pinned copy."""
+        """Put the model to sleep, and note what it gives back and what it keeps.
+
+        Returns:
+            The bytes of its pinned copy.
+        """
         before = self._unaccounted(device)
         try:
             try:
@@ -574,6 +581,6 @@ def _closer(pool: Pool, device: str) -> Callable[[], None]:
     def close() -> None:
         found = of()
         if found is not None:
-            found.sleep("session", device)
+            found.sleep("session", device, timeout=_PATIENCE)
 
     return close

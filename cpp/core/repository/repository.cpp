@@ -294,9 +294,14 @@ void Repository::evict(Managed& on, const std::vector<ResidencyPolicy::Eviction>
       }
     } catch (const std::exception& error) {
       constexpr int warning = 2;
-      onnxruntime_log().push({warning, "ortmulti", "", "",
-                              "'" + victim->name + "' could not make room on " + to_string(victim->device) + ": " +
-                                  error.what()});
+      const auto* const ours = dynamic_cast<const Error*>(&error);
+      const ErrorKind kind = ours == nullptr ? ErrorKind::fail : ours->kind();
+      // A closed pool gives its memory back anyway; another model is chosen instead of one that runs for long.
+      if (kind != ErrorKind::closed && kind != ErrorKind::deadline) {
+        onnxruntime_log().push({warning, "ortmulti", "", "",
+                                "'" + victim->name + "' could not make room on " + to_string(victim->device) + ": " +
+                                    error.what()});
+      }
     }
     lock.lock();
     if (victim->gone) {

@@ -184,7 +184,7 @@ def _memory(device: str) -> dict[str, int]:
 
 
 def prometheus(rows: Iterable[tuple[PoolStats, dict[str, str]]]) -> str:
-    """Format the statistics of several pools, each with its labels. A metric's lines stand together, as its format wants."""
+    """Format the statistics of several pools, each with its labels. All lines of a metric stand together."""
     metrics: dict[str, list[str]] = {}
     for stats, labels in rows:
         samples: list[str] = []
@@ -212,7 +212,9 @@ def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
     def histogram(name: str, values: Histogram, device: str) -> Iterator[str]:
         if values.buckets:
             for bound, count in (*values.buckets, (math.inf, values.count)):
-                yield sample_of(f"{name}_bucket", count, device=device, le="+Inf" if bound == math.inf else f"{bound:g}")
+                yield sample_of(
+                    f"{name}_bucket", count, device=device, le="+Inf" if bound == math.inf else f"{bound:g}"
+                )
             yield sample_of(f"{name}_sum", values.sum, device=device)
             yield sample_of(f"{name}_count", values.count, device=device)
 

@@ -1,0 +1,321 @@
+"""Many models behind one budget of memory, on the CPU: there a model that sleeps has closed its sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import random
+import re
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import ortmulti
+from tests.support import onnx_models
+from tests.support.pools import in_threads, outcomes
+from tests.support.processes import check_child
+
+COUNT = 6
+SIZE = len(onnx_models.matmul())
+X = {"x": np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64)}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("models")
+    paths = [folder / f"m{seed}.onnx" for seed in range(COUNT)]
+    for seed, path in enumerate(paths):
+        path.write_bytes(onnx_models.matmul(seed=seed))
+    return paths
+
+
+@pytest.fixture(scope="module")
+def expected(files: list[Path]) -> list[np.ndarray]:
+    return [ortmulti.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, X)[0] for path in files]
+
+
+@pytest.fixture
+def two(files: list[Path]) -> Iterator[ortmulti.ModelRepository]:
+    """All models, and memory for two of them."""
+    with ortmulti.ModelRepository("cpu", host_memory=int(2.5 * SIZE)) as repository:
+        for path in files:
+            repository.add(path.stem, path)
+        yield repository
+
+
+def awake(repository: ortmulti.ModelRepository) -> set[str]:
+    return {name for name, model in repository.stats().models.items() if model.devices[0].state == "awake"}
+
+
+def test_requests_wake_models_within_the_budget(two: ortmulti.ModelRepository, expected: list[np.ndarray]) -> None:
+    assert len(awake(two)) == 2
+    for index in [0, 1, 2, 3, 4, 5, 0, 0, 3]:
+        np.testing.assert_array_equal(two.run(f"m{index}", X)[0], expected[index])
+        assert f"m{index}" in awake(two)
+        [device] = two.stats().devices
+        assert device.used <= device.budget
+    assert {(status.name, status.state, status.reason) for status in two.index()} == {
+        (f"m{index}", "READY", "") for index in range(COUNT)
+    }
+
+
+def test_every_way_of_calling_gives_the_same_answer(two: ortmulti.ModelRepository, expected: list[np.ndarray]) -> None:
+    for index in (0, 3):
+        name = f"m{index}"
+        answers: list[list[np.ndarray]] = [
+            two.run(name, None, X),
+            two.submit(name, X).result(),
+            asyncio.run(two.run_async(name, X)),
+            *two.map(name, [X, X]),
+        ]
+        for [y] in answers:
+            np.testing.assert_array_equal(y, expected[index])
+
+
+def test_threads_share_the_budget(two: ortmulti.ModelRepository, expected: list[np.ndarray]) -> None:
+    wrong: list[object] = []
+
+    def client(number: int) -> None:
+        choose = random.Random(number)
+        for _ in range(40):
+            index = min(choose.randrange(COUNT), choose.randrange(COUNT))
+            if not np.array_equal(two.run(f"m{index}", X)[0], expected[index]):
+                wrong.append(index)
+            [device] = two.stats().devices
+            if device.used > device.budget:
+                wrong.append(device)
+
+    in_threads(4, client)
+    assert not wrong
+    stats = two.stats()
+    assert sum(model.pool.devices[0].done for model in stats.models.values()) == 160
+    assert sum(model.devices[0].evictions for model in stats.models.values()) > 0
+
+
+def test_a_pinned_model_stays_awake(two: ortmulti.ModelRepository) -> None:
+    two.pin("m5")
+    for index in range(5):
+        two.run(f"m{index}", X)
+        assert "m5" in awake(two)
+    assert two.stats().models["m5"].pinned
+    two.pin("m4")
+    with pytest.raises(
+        ortmulti.OutOfMemory, match=r"'m0' needs 0 MB on cpu.*pinned: 'm[45]', 'm[45]': raise the budget"
+    ):
+        two.run("m0", X)
+    two.pin("m4", False)
+    two.run("m0", X)
+    assert {"m0", "m5"} <= awake(two)
+
+
+def test_a_model_larger_than_the_budget_is_refused_with_both_sizes(files: list[Path]) -> None:
+    with ortmulti.ModelRepository("cpu", host_memory=3 * SIZE) as repository:
+        repository.add("small", files[0])
+        with pytest.raises(ortmulti.OutOfMemory, match=r"'large' takes \d+ MB, and the budget is 0 MB"):
+            repository.add("large", onnx_models.matmul(512))
+        assert [status.name for status in repository.index()] == ["small"]
+        repository.run("small", X)
+
+
+def test_a_model_is_unloaded_loaded_and_removed(two: ortmulti.ModelRepository, expected: list[np.ndarray]) -> None:
+    two.unload("m0")
+    with pytest.raises(ortmulti.NotFound, match=r"the model 'm0' is not loaded \(unloaded\): load it first"):
+        two.run("m0", X)
+    assert two.index()[0] == ortmulti.ModelStatus("m0", "UNAVAILABLE", "unloaded", "")
+    assert "m0" not in two.stats().models
+    two.load("m0")
+    np.testing.assert_array_equal(two.run("m0", X)[0], expected[0])
+    two.remove("m0")
+    for call in (two.run, two.submit):
+        with pytest.raises(ortmulti.NotFound, match=r"there is no model 'm0': there are 'm1'"):
+            call("m0", X)
+
+
+def test_a_model_is_replaced_while_it_answers(tmp_path: Path, files: list[Path], expected: list[np.ndarray]) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(files[0].read_bytes())
+    with ortmulti.ModelRepository("cpu", host_memory=4 * SIZE) as repository:
+        repository.add("m", path, version="1")
+        wrong: list[object] = []
+        over = threading.Event()
+
+        def client(_number: int) -> None:
+            while not over.is_set():
+                [y] = repository.run("m", X)
+                if not any(np.array_equal(y, one) for one in expected[:2]):
+                    wrong.append(y)
+
+        threads = [threading.Thread(target=client, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            new = tmp_path / "new.onnx"
+            new.write_bytes(files[1].read_bytes())
+            new.replace(path)
+            repository.load("m")
+            np.testing.assert_array_equal(repository.run("m", X)[0], expected[1])
+            path.write_bytes(b"no model")
+            with pytest.raises(ortmulti.Error):
+                repository.load("m")
+            np.testing.assert_array_equal(repository.run("m", X)[0], expected[1])
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+        assert not wrong
+        assert repository.index()[0].state == "READY"
+
+
+def test_a_model_whose_random_inputs_do_not_fit_is_loaded_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    model = onnx_models.model(
+        [onnx.helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        [("x", onnx.TensorProto.FLOAT, [3, 5]), ("shape", onnx.TensorProto.INT64, [2])],
+        [("y", onnx.TensorProto.FLOAT, None)],
+    ).SerializeToString()
+    with ortmulti.ModelRepository("cpu", host_memory="1GiB") as repository:
+        repository.add("m", model)
+        assert "'m' was loaded without a first run" in caplog.text
+        x = np.arange(15, dtype=np.float32).reshape(3, 5)
+        [y] = repository.run("m", {"x": x, "shape": np.array([5, 3])})
+        np.testing.assert_array_equal(y, x.reshape(5, 3))
+        with pytest.raises(ortmulti.Error):
+            repository.add("n", model, warmup=ortmulti.Warmup())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        (
+            {"gpu_memory": 0.0},
+            ortmulti.InvalidArgument,
+            r"gpu_memory as a float is a share above 0 and up to 1.0, not 0",
+        ),
+        ({"gpu_memory": 1.5}, ortmulti.InvalidArgument, r"up to 1.0, not 1.5: bytes are an int"),
+        ({"gpu_memory": "8 apples"}, ortmulti.InvalidArgument, r"or a size such as '8GiB', not '8 apples'"),
+        ({"host_memory": True}, ortmulti.InvalidType, r"host_memory is a share, bytes, or a size.*not True"),
+        ({"host_memory": 1 << 60}, ortmulti.InvalidArgument, r"host_memory is 1 to \d+ bytes here"),
+        ({"host_memory": -1}, ortmulti.InvalidArgument, r"host_memory is 1 to"),
+    ],
+)
+def test_bad_budgets_are_refused(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        ortmulti.ModelRepository(**{"devices": "cpu", **arguments})
+
+
+def test_bad_models_are_refused_and_leave_nothing(two: ortmulti.ModelRepository, files: list[Path]) -> None:
+    before = two.index()
+    for call, error, text in (
+        (lambda: two.add("m1", files[0]), ortmulti.InvalidArgument, "there is a model 'm1'"),
+        (lambda: two.add("new", files[0], wait="none"), ortmulti.InvalidArgument, "without 'wait'"),
+        (lambda: two.add("new", files[0], devices="cuda:7"), ortmulti.InvalidArgument, "cuda:7 has no budget"),
+        (lambda: two.add("new", files[0], bathcing=1), ortmulti.InvalidType, "did you mean 'batching'"),
+        (lambda: two.add("new", "missing.onnx"), ortmulti.NoSuchFile, "missing.onnx"),
+        (lambda: two.add("new", b"no model"), ortmulti.InvalidProtobuf, "protobuf"),
+        (lambda: two.add(3, files[0]), ortmulti.InvalidType, "name is"),  # type: ignore[arg-type]
+        (lambda: two.run("m1", {"y": X["x"]}), ortmulti.InvalidArgument, "x"),
+    ):
+        with pytest.raises(error, match=re.escape(text)):
+            call()
+    assert two.index() == before
+    two.add("new", files[0])
+    two.run("new", X)
+
+
+def test_the_metrics_name_the_model_in_every_line(two: ortmulti.ModelRepository) -> None:
+    two.run("m0", X)
+    lines = two.stats().prometheus({"host": "a"}).splitlines()
+    kinds = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(kinds) == len(set(kinds))
+    assert 'ortmulti_requests_total{host="a",model="m0",device="cpu",outcome="done"} 1' in lines
+    assert 'ortmulti_requests_total{host="a",model="m1",device="cpu",outcome="done"} 0' in lines
+    budget = two.stats().devices[0].budget
+    assert f'ortmulti_repository_budget_bytes{{host="a",device="cpu"}} {budget}' in lines
+    names = [re.sub("_(bucket|sum|count)$", "", line.partition("{")[0]) for line in lines if not line.startswith("#")]
+    together = [name for name, _ in itertools.groupby(names)]
+    assert len(together) == len(set(names))
+
+
+def test_what_waits_is_answered_by_close_or_cancelled(files: list[Path]) -> None:
+    for cancel in (False, True):
+        repository = ortmulti.ModelRepository("cpu", host_memory=int(1.5 * SIZE))
+        for path in files[:3]:
+            repository.add(path.stem, path)
+        futures = [repository.submit(f"m{index % 3}", X) for index in range(12)]
+        repository.close(cancel_pending=cancel)
+        ended = outcomes(futures)
+        assert ended.total() == 12
+        assert set(ended) <= {"done", "cancelled", "ClosedError"} if cancel else ended == {"done": 12}, ended
+        repository.close()
+        with pytest.raises(ortmulti.ClosedError, match="the repository is closed"):
+            repository.run("m0", X)
+        with pytest.raises(ortmulti.ClosedError, match="the repository is closed"):
+            repository.add("n", files[0])
+
+
+def test_a_repository_without_references_frees_its_pools(files: list[Path]) -> None:
+    repository = ortmulti.ModelRepository("cpu", host_memory=4 * SIZE)
+    repository.add("m", files[0])
+    repository.run("m", X)
+    pool = weakref.ref(repository._entries["m"].loaded.pool)  # type: ignore[union-attr]
+    del repository
+    gc.collect()
+    assert pool() is None
+
+
+def test_the_process_ends_while_models_wait(files: list[Path]) -> None:
+    printed = check_child(
+        """
+        import sys
+        import numpy as np
+        import ortmulti
+
+        repository = ortmulti.ModelRepository("cpu", host_memory=int(sys.argv[1]))
+        for index, path in enumerate(sys.argv[2:]):
+            repository.add(f"m{index}", path)
+        x = {"x": np.ones((2, 64), np.float32)}
+        futures = [repository.submit(f"m{index % 3}", x) for index in range(30)]
+        futures[0].result()
+        print("ends")
+        """,
+        int(1.5 * SIZE),
+        *files[:3],
+    )
+    assert printed.strip() == "ends"
+
+
+def test_ctrl_c_ends_an_add_that_waits_for_room() -> None:
+    printed = check_child(
+        """
+        import os, signal, threading
+        import numpy as np
+        import ortmulti
+        from tests.support import onnx_models
+
+        endless, matmul = onnx_models.endless(), onnx_models.matmul()
+        repository = ortmulti.ModelRepository("cpu", host_memory=len(matmul) + len(endless) // 2)
+        repository.add("endless", endless, warmup=False)
+        run = repository.submit("endless", {"x": np.ones(1, np.float32), "count": np.array(2**62)})
+
+        def interrupt():
+            while not repository.stats().devices[0].waking:
+                pass
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
+        try:
+            repository.add("m", matmul)
+        except KeyboardInterrupt:
+            print("interrupted", [status.name for status in repository.index()], run.done())
+        run.cancel()
+        repository.add("m", matmul)
+        print(repository.run("m", {"x": np.ones((1, 64), np.float32)})[0].shape)
+        """
+    )
+    assert printed.splitlines() == ["interrupted ['endless'] False", "(1, 64)"]
