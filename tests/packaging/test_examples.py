@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -225,6 +226,30 @@ def test_service_whose_model_does_not_load(tmp_path: Path) -> None:
         assert ask(f"{address}/livez")[0] == 200
         assert ask(f"{address}/readyz")[0] == 503
         assert ask(f"{address}/predict", b'{"rows": [[1]]}') == (503, b'{"detail":"no device is ready"}')
+
+
+def test_model_repository(model: Path, tmp_path: Path) -> None:
+    for name in ("fastapi", "uvicorn"):
+        pytest.importorskip(name)
+    for name in ("first", "second"):
+        shutil.copy(model, tmp_path / f"{name}.onnx")
+    shutil.copy(f"{model}.data", tmp_path)
+    command = ["-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", "0", "model_repository:app"]
+    environment: dict[str, str | None] = {"MODELS": str(tmp_path), "DEVICES": "cpu"}
+    with serving(command, r"running on http://127.0.0.1:(\d+)", environment, "stderr") as address:
+        rows = np.random.default_rng(0).random((2, WIDTH), np.float32)
+        with ortmulti.load(model, "cpu") as pool:
+            [expected] = pool.run(None, {"x": rows})
+        for name in ("first", "second"):
+            status, content = ask(f"{address}/models/{name}/predict", json.dumps({"rows": rows.tolist()}).encode())
+            assert status == 200
+            np.testing.assert_allclose(json.loads(content)["outputs"][0], expected, rtol=1e-4, atol=1e-5)
+        assert ask(f"{address}/models/third/predict", b'{"rows": [[1]]}')[0] == 404
+        assert ask(f"{address}/models/first/predict", b'{"rows": [[1, 2]]}')[0] == 422
+        assert ask(f"{address}/models/first/load", b"")[0] == 200
+        models = json.loads(ask(f"{address}/models")[1])
+        assert [(one["name"], one["state"]) for one in models] == [("first", "READY"), ("second", "READY")]
+        assert b'ortmulti_requests_total{model="second",device="cpu",outcome="done"} 1' in ask(f"{address}/metrics")[1]
 
 
 def test_container(model: Path) -> None:

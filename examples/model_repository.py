@@ -1,0 +1,80 @@
+"""A web service for all models of a folder, with the model's name in the path, behind one budget of GPU memory.
+
+pip install fastapi uvicorn; MODELS=models uvicorn --app-dir examples model_repository:app
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fastapi import FastAPI, HTTPException, Response
+from pydantic import BaseModel
+
+import ortmulti as om
+
+MODELS = Path(os.environ.get("MODELS", "models"))
+
+
+class Rows(BaseModel):
+    rows: list[list[float]]
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    with om.ModelRepository(os.environ.get("DEVICES", "all"), gpu_memory=0.8) as repository:
+        for path in sorted(MODELS.glob("*.onnx")):
+            # Requests of one model that wait together go into one run.
+            repository.add(path.stem, path, batching=om.Batching(max_size=64), max_queue=1000)
+        app.state.repository = repository
+        gc.freeze()  # what is there stays: collecting it would stop all requests
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.post("/models/{name}/predict")
+async def predict(name: str, request: Rows) -> dict[str, Any]:
+    repository: om.ModelRepository = app.state.repository
+    if len(set(map(len, request.rows))) != 1:
+        raise HTTPException(422, "give one row or more, all of the same length")
+    try:
+        # A model that sleeps wakes meanwhile; the deadline includes that.
+        x = np.asarray(request.rows, np.float32)
+        outputs = await repository.run_async(name, {"x": x}, timeout=5.0, when_full="reject")
+    except om.NotFound as error:
+        raise HTTPException(404, f"there is no model {name!r}") from error
+    except (om.QueueFull, om.OutOfMemory, om.ClosedError, om.DeviceError) as error:
+        raise HTTPException(503, "the service cannot take the request now") from error
+    except om.DeadlineExceeded as error:
+        raise HTTPException(504, "not answered in time") from error
+    except om.InvalidArgument as error:
+        raise HTTPException(422, "the rows do not fit the model") from error
+    return {"outputs": [output.tolist() for output in outputs]}
+
+
+@app.get("/models")
+async def index() -> list[dict[str, str]]:
+    return [{"name": model.name, "state": model.state, "reason": model.reason} for model in app.state.repository.index()]
+
+
+@app.post("/models/{name}/load")
+async def load(name: str) -> dict[str, str]:
+    """Loads the model's file again, after it was replaced. The old model answers until then."""
+    try:
+        await asyncio.to_thread(app.state.repository.load, name)
+    except om.NotFound as error:
+        raise HTTPException(404, f"there is no model {name!r}") from error
+    return {"name": name, "state": "READY"}
+
+
+@app.get("/metrics")
+async def metrics() -> Response:
+    return Response(app.state.repository.stats().prometheus(), media_type="text/plain; version=0.0.4")
