@@ -62,7 +62,9 @@ async def predict(name: str, request: Rows) -> dict[str, Any]:
 
 @app.get("/models")
 async def index() -> list[dict[str, str]]:
-    return [{"name": model.name, "state": model.state, "reason": model.reason} for model in app.state.repository.index()]
+    return [
+        {"name": model.name, "state": model.state, "reason": model.reason} for model in app.state.repository.index()
+    ]
 
 
 @app.post("/models/{name}/load")

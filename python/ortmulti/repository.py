@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import threading
 import time
@@ -18,7 +19,6 @@ from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import ClosedError, Error, InvalidArgument, InvalidType, NotFound, NotImplemented, OutOfMemory
 
 if TYPE_CHECKING:
-    from ortmulti._create.request import Model
     from ortmulti.pool.futures import PoolFuture
     from ortmulti.pool.pool import Pool
     from ortmulti.pool.stats import PoolStats
@@ -152,7 +152,7 @@ class _Loaded(NamedTuple):
 
 @dataclass
 class _Entry:
-    model: Model
+    model: Any
     options: dict[str, Any]
     pinned: bool = False
     loaded: _Loaded | None = None
@@ -211,7 +211,9 @@ class ModelRepository(Closing):
 
     # Models.
 
-    def add(self, name: str, model: Model, **load_options: Any) -> None:
+    def add(
+        self, name: str, model: str | os.PathLike[str] | bytes | bytearray | memoryview, **load_options: Any
+    ) -> None:
         """Add a model and load it. It sleeps until its first request, or until `pin`.
 
         Args:
@@ -333,7 +335,8 @@ class ModelRepository(Closing):
         while True:
             pool = self._loaded(name).pool
             try:
-                return await pool.run_async(*args, **kwargs)
+                outputs: list[Any] = await pool.run_async(*args, **kwargs)
+                return outputs
             except ClosedError:
                 if pool is self._loaded(name).pool:
                     raise
@@ -494,7 +497,7 @@ class ModelRepository(Closing):
             free, total = _core.cuda_memory(int(device.removeprefix("cuda:")))
             [use] = [row for row in self._core.devices() if row["device"] == device]
             if before == self._transitions(device):
-                return total - free - use["models"]
+                return int(total - free - use["models"])
 
     def _transitions(self, device: str) -> list[tuple[str, str]]:
         """Return the models that are on their way to or from sleep, or counted so, and all others' states."""

@@ -129,6 +129,19 @@ TEST_F(PoolSleep, ItWaitsForRunsAndGivesUpAtItsTime) {
   EXPECT_EQ(slept, 1);
 }
 
+TEST_F(PoolSleep, ADeadlineThatPassesInAWakeSaysSo) {
+  add(one);
+  ASSERT_TRUE(sleep());
+  const auto late = answers.request();
+  late->deadline = in(milliseconds(1));
+  EXPECT_TRUE(pool->submit(late, std::nullopt));
+  answers.wait_for(1);
+  EXPECT_EQ(kind_of(*late), ErrorKind::deadline);
+  EXPECT_NE(text_of(*late).find("cuda:0 was waking, and goes on: call Pool.wake"), std::string::npos) << text_of(*late);
+  wake_up.set_value();
+  EXPECT_TRUE(pool->wait_until_awake(one, in(seconds(60))));
+}
+
 TEST_F(PoolSleep, ASleepDuringAWakeBeginsAfterIt) {
   const auto runner = add(one);
   ASSERT_TRUE(sleep());

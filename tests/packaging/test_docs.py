@@ -155,8 +155,9 @@ def test_every_error_and_metric_is_listed() -> None:
     page = (ROOT / "docs/reference/errors.md").read_text("utf-8")
     assert {name for name in errors.__all__ if f"`{name}`" not in page} == {"Error"}
     page = (ROOT / "docs/reference/metrics.md").read_text("utf-8")
-    with ortmulti.load(pools.rows(), "cpu", version="1") as pool:
-        printed = set(re.findall(r"(?m)^# TYPE (\w+) (\w+)", pool.stats().prometheus()))
+    with ortmulti.ModelRepository("cpu") as repository:
+        repository.add("rows", pools.rows(), version="1")
+        printed = set(re.findall(r"(?m)^# TYPE (\w+) (\w+)", repository.stats().prometheus()))
     assert printed == set(re.findall(r"(?m)^\| `(\w+)` \| (\w+)", page))
 
 

@@ -218,7 +218,7 @@ def test_bad_models_are_refused_and_leave_nothing(two: ortmulti.ModelRepository,
         (lambda: two.add("new", files[0], bathcing=1), ortmulti.InvalidType, "did you mean 'batching'"),
         (lambda: two.add("new", "missing.onnx"), ortmulti.NoSuchFile, "missing.onnx"),
         (lambda: two.add("new", b"no model"), ortmulti.InvalidProtobuf, "protobuf"),
-        (lambda: two.add(3, files[0]), ortmulti.InvalidType, "name is"),  # type: ignore[arg-type]
+        (lambda: two.add(3, files[0]), ortmulti.InvalidType, "name is"),
         (lambda: two.run("m1", {"y": X["x"]}), ortmulti.InvalidArgument, "x"),
     ):
         with pytest.raises(error, match=re.escape(text)):

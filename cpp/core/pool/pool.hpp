@@ -297,7 +297,7 @@ class Pool {
   static Timers timer_of(const std::shared_ptr<Request>& request);
   void add_timer(Request& request, Timers& timer) noexcept;
   void keep_deadlines();
-  static std::exception_ptr deadline_error(const Request& request, const std::string& what);
+  std::exception_ptr deadline_error(const Request& request, const std::string& what) const;
 
   const Options options_;
   const unsigned generation_;

@@ -344,14 +344,21 @@ bool Pool::cancel(const std::shared_ptr<Request>& request) {
   end_early(*request);
   return true;
 }
-std::exception_ptr Pool::deadline_error(const Request& request, const std::string& what) {
+std::exception_ptr Pool::deadline_error(const Request& request, const std::string& what) const {
   const auto allowed = request.deadline.value_or(request.submitted) - request.submitted;
   using Tenths = std::chrono::duration<std::int64_t, std::ratio<1, 10'000>>;
   const std::int64_t tenths = std::max<std::int64_t>(0, std::chrono::ceil<Tenths>(allowed).count());
   const std::string milliseconds =
       std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10));
+  const auto wakes = std::find_if(groups_.begin(), groups_.end(), [&request](const auto& group) {
+    return group->rest == Group::Rest::waking && (!request.device || *request.device == group->device);
+  });
   return make_error(ErrorKind::deadline,
-                    what + milliseconds + " ms: give a longer timeout, in seconds, or send fewer requests at once");
+                    what + milliseconds + " ms: " +
+                        (wakes == groups_.end()
+                             ? "give a longer timeout, in seconds, or send fewer requests at once"
+                             : to_string((*wakes)->device) +
+                                   " was waking, and goes on: call Pool.wake before, or give a longer timeout"));
 }
 
 void Pool::start_timer(const Request& request) {
