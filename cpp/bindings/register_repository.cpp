@@ -53,7 +53,8 @@ std::function<std::optional<std::uint64_t>(const Device&)> taken_since(const std
       return std::nullopt;
     }
     try {
-      return before->second - std::min<std::uint64_t>(before->second, CudaStartup::instance().memory(device.index).free);
+      return before->second -
+             std::min<std::uint64_t>(before->second, CudaStartup::instance().memory(device.index).free);
     } catch (const Error&) {  // a broken device, which its pool reports
       return std::nullopt;
     }
@@ -173,9 +174,7 @@ void register_repository(py::module_& module) {
       .def(
           "observe",
           [](ResidencyPolicy& self, ResidencyPolicy::Id id, std::uint64_t arrived, std::size_t busy,
-             std::size_t waiting, double run, double now) {
-            self.observe(id, {arrived, busy, waiting, run}, now);
-          },
+             std::size_t waiting, double run, double now) { self.observe(id, {arrived, busy, waiting, run}, now); },
           py::arg("id"), py::arg("arrived"), py::arg("busy"), py::arg("waiting"), py::arg("run"), py::arg("now"))
       .def(
           "decide",
@@ -189,7 +188,9 @@ void register_repository(py::module_& module) {
           py::arg("id"), py::arg("level"))
       .def(
           "fell",
-          [](ResidencyPolicy& self, ResidencyPolicy::Id id, const std::string& level) { self.fell(id, to_level(level)); },
+          [](ResidencyPolicy& self, ResidencyPolicy::Id id, const std::string& level) {
+            self.fell(id, to_level(level));
+          },
           py::arg("id"), py::arg("level"))
       .def("woke", &ResidencyPolicy::woke, py::arg("id"), py::arg("now"), py::arg("seconds"))
       .def("used", &ResidencyPolicy::used);

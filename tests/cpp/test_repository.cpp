@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -263,7 +265,8 @@ TEST_F(RepositoryTest, MemoryThatNoModelHasAnnouncedCounts) {
   EXPECT_FALSE(awake("a")) << "40, 60 and 30 exceed the budget";
 }
 
-// --- Placement over several devices -----------------------------------------------------------------------------------
+// --- Placement over several devices
+// -----------------------------------------------------------------------------------
 
 class Placement : public PoolWithFakes {
  protected:
@@ -316,7 +319,8 @@ TEST_F(Placement, AnotherDeviceWakesWhileMoreRequestsWaitThanAWakeWouldAnswer) {
   first->release();
 }
 
-// --- Over the driver in host memory -----------------------------------------------------------------------------------
+// --- Over the driver in host memory
+// -----------------------------------------------------------------------------------
 
 // Reads its weights, which have to be there, and notes the order of the requests.
 class OrderedRunner : public Runner {
@@ -371,70 +375,86 @@ class ManyModels : public Loading {
     return (stores[model]->plan().slab_bytes + page - 1) / page * page;
   }
 
-  std::vector<std::unique_ptr<WeightFiles>> files;
-  std::vector<std::shared_ptr<CudaWeightStore>> stores;
-};
-
-TEST_F(ManyModels, KeepTheBudgetAndAnswerEveryRequestOnceAndInOrder) {
-  constexpr int schedules = 1000;
-  constexpr int clients = 3;
-  constexpr int requests = 12;  // of each
-  for (std::size_t i = 0; i < count; ++i) {
-    files.push_back(std::make_unique<WeightFiles>(static_cast<unsigned>(i)));
-    files.back()->add_even(2, 3000 * (1 + i % 5));
-  }
-  for (int number = 0; number < schedules; ++number) {
-    SCOPED_TRACE(number);
-    if (number % 100 == 0) {
-      make_stores();
-    }
-    std::mt19937 random(static_cast<unsigned>(number));
+  // Another budget, and new pools of models that sleep.
+  void begin(std::mt19937& random) {
+    end();
+    make_stores();
     std::uint64_t largest = 0;
     std::uint64_t all = 0;
     for (std::size_t i = 0; i < count; ++i) {
       largest = std::max(largest, bytes(i));
       all += bytes(i);
     }
-    const std::uint64_t budget = largest + random() % (all / 2);
-    const auto repository =
+    budget = largest + random() % (all / 2);
+    repository =
         std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, budget}},
                                      [this](const Device&) { return std::optional<std::uint64_t>(fake.allocated(0)); });
-    std::vector<std::shared_ptr<Pool>> pools;
-    std::vector<std::shared_ptr<OrderedRunner>> runners;
     for (std::size_t i = 0; i < count; ++i) {
       pools.push_back(Pool::make({}));
       runners.push_back(std::make_shared<OrderedRunner>(stores[i], *files[i], fake, budget));
       pools[i]->add({runners[i]});
-      const auto sleeper = [store = stores[i], pinned = i % 2 == 0] {
+      Repository::Resident resident;
+      resident.name = std::to_string(i);
+      resident.device = one;
+      resident.pool = pools[i];
+      resident.sleeper = [store = stores[i], pinned = i % 2 == 0] {
         auto sleep = std::make_shared<DeviceSleep>();
         sleep->level = "weights";
         sleep->sleep = [store, pinned](Clock::time_point until) { return store->sleep(pinned, until); };
         sleep->wake = [store] { store->wake(nullptr); };
         return sleep;
       };
-      Repository::Resident resident;
-      resident.name = std::to_string(i);
-      resident.device = one;
-      resident.pool = pools[i];
-      resident.sleeper = sleeper;
       ResidencyPolicy::Model model;
       model.weights = bytes(i);
       model.closes = false;
       model.level = Level::weights;
       const auto handle = repository->add(resident, model, nullptr);
-      ASSERT_TRUE(pools[i]->sleep(one, repository->gate(handle, sleeper()), Clock::now()));
+      ASSERT_TRUE(pools[i]->sleep(one, repository->gate(handle, resident.sleeper()), Clock::now()));
+    }
+  }
+  void end() {
+    for (const auto& pool : pools) {
+      EXPECT_TRUE(pool->close(false));
+    }
+    pools.clear();
+    runners.clear();
+    repository.reset();
+  }
+
+  std::vector<std::unique_ptr<WeightFiles>> files;
+  std::vector<std::shared_ptr<CudaWeightStore>> stores;
+  std::uint64_t budget = 0;
+  std::shared_ptr<Repository> repository;
+  std::vector<std::shared_ptr<Pool>> pools;
+  std::vector<std::shared_ptr<OrderedRunner>> runners;
+};
+
+TEST_F(ManyModels, KeepTheBudgetAndAnswerEveryRequestOnceAndInOrder) {
+  constexpr int schedules = 1000;
+  constexpr int each_budget = 20;
+  constexpr std::size_t clients = 3;
+  constexpr int requests = 8;  // of each
+  for (std::size_t i = 0; i < count; ++i) {
+    files.push_back(std::make_unique<WeightFiles>(static_cast<unsigned>(i)));
+    files.back()->add_even(2, 3000 * (1 + i % 5));
+  }
+  for (int number = 0; number < schedules; ++number) {
+    SCOPED_TRACE(number);
+    std::mt19937 random(static_cast<unsigned>(number));
+    if (number % each_budget == 0) {
+      begin(random);
     }
     std::vector<Answers> answers(clients);
     std::vector<std::map<std::size_t, std::vector<const ortmulti::Request*>>> submitted(clients);
     std::vector<std::thread> threads;
-    for (int client = 0; client < clients; ++client) {
+    for (std::size_t client = 0; client < clients; ++client) {
       threads.emplace_back([&, client, seed = random()] {
         std::mt19937 of_client(static_cast<unsigned>(seed));
         for (int i = 0; i < requests; ++i) {
           // Few models get most requests.
           const std::size_t model = std::min<std::size_t>(of_client() % count, of_client() % count);
-          const auto request = answers[static_cast<std::size_t>(client)].request();
-          submitted[static_cast<std::size_t>(client)][model].push_back(request.get());
+          const auto request = answers[client].request();
+          submitted[client][model].push_back(request.get());
           pools[model]->submit(request, std::nullopt);
           for (auto pause = of_client() % 50; pause > 0; --pause) {
             std::this_thread::yield();
@@ -449,29 +469,22 @@ TEST_F(ManyModels, KeepTheBudgetAndAnswerEveryRequestOnceAndInOrder) {
       for (const auto& request : each.wait_for(requests)) {
         ASSERT_EQ(request->outcome, Outcome::done) << text_of(*request);
       }
+      EXPECT_EQ(each.count(), requests);
     }
     EXPECT_LE(repository->devices().front().used, budget);
     for (std::size_t i = 0; i < count; ++i) {
       for (const auto& of_client : submitted) {
         const auto found = of_client.find(i);
-        if (found == of_client.end()) {
-          continue;
-        }
+        const auto mine = found == of_client.end() ? std::vector<const ortmulti::Request*>() : found->second;
         std::vector<const ortmulti::Request*> ran;
-        for (const auto* request : runners[i]->ran) {
-          if (std::count(found->second.begin(), found->second.end(), request) != 0) {
-            ran.push_back(request);
-          }
-        }
-        EXPECT_EQ(ran, found->second);
+        std::copy_if(runners[i]->ran.begin(), runners[i]->ran.end(), std::back_inserter(ran),
+                     [&](const auto* request) { return std::count(mine.begin(), mine.end(), request) != 0; });
+        EXPECT_EQ(ran, mine);
       }
-      EXPECT_TRUE(pools[i]->close(false));
-      EXPECT_TRUE(stores[i]->sleep(i % 2 == 0, Clock::now()));
-    }
-    for (Answers& each : answers) {
-      EXPECT_EQ(each.count(), requests);
+      runners[i]->ran.clear();
     }
   }
+  end();
   stores.clear();
   EXPECT_TRUE(nothing_left());
 }

@@ -99,18 +99,28 @@ TEST_F(Residency, AModelWithRequestsThatWaitStaysAwakeForAsLongAsItsWakeTook) {
 }
 
 TEST_F(Residency, ASessionThatNobodyUsesIsClosedBeforeABusyModelSleeps) {
-  const auto busy = add(70);
-  const auto asleep = add(60, Level::weights, 20);
+  const auto busy = add(60);
+  const auto asleep = add(60, Level::weights, 40);
   const auto wanted = add(25, Level::weights);
   arrive(busy, 500, 10);
-  arrive(asleep, 0, 10);
-  const auto decision = policy.decide(wanted, 10);
+  arrive(asleep, 1, 10);
+  EXPECT_EQ(models(policy.decide(wanted, 20)), std::vector{busy}) << "it was used a moment ago";
+  arrive(busy, 50'000, 1000);
+  arrive(asleep, 1, 1000);
+  const auto decision = policy.decide(wanted, 1000);
   ASSERT_EQ(models(decision), std::vector{asleep});
   EXPECT_EQ(decision.evictions.front().to, Level::session);
   policy.falls(decision.evictions.front());
-  EXPECT_EQ(policy.decide(wanted, 10).kind, Kind::wait) << "what falls asleep suffices";
+  EXPECT_EQ(policy.decide(wanted, 1000).kind, Kind::wait) << "what falls asleep suffices";
   policy.fell(asleep, Level::session);
-  EXPECT_EQ(policy.decide(wanted, 10).kind, Kind::wake);
+  EXPECT_EQ(policy.decide(wanted, 1000).kind, Kind::wake);
+}
+
+TEST_F(Residency, SessionsAreClosedWhereNothingElseMakesRoom) {
+  const auto asleep = add(40, Level::weights, 50);
+  const auto wanted = add(80, Level::weights);
+  arrive(asleep, 1, 10);
+  EXPECT_EQ(models(policy.decide(wanted, 10)), std::vector{asleep});
 }
 
 TEST_F(Residency, WhatIsPinnedOrWaitsToWakeCannotMakeRoom) {

@@ -117,8 +117,7 @@ void Repository::Room::cancel() {
   repository_->leave(repository_->managed(handle_->device), handle_);
 }
 
-std::shared_ptr<Repository::Room> Repository::room(const std::string& name, const Device& device,
-                                                   std::uint64_t bytes) {
+std::shared_ptr<Repository::Room> Repository::room(const std::string& name, const Device& device, std::uint64_t bytes) {
   ResidencyPolicy::Model model;
   model.weights = bytes;
   model.sleeps = model.closes = false;
@@ -298,9 +297,9 @@ void Repository::evict(Managed& on, const std::vector<ResidencyPolicy::Eviction>
       const ErrorKind kind = ours == nullptr ? ErrorKind::fail : ours->kind();
       // A closed pool gives its memory back anyway; another model is chosen instead of one that runs for long.
       if (kind != ErrorKind::closed && kind != ErrorKind::deadline) {
-        onnxruntime_log().push({warning, "ortmulti", "", "",
-                                "'" + victim->name + "' could not make room on " + to_string(victim->device) + ": " +
-                                    error.what()});
+        onnxruntime_log().push(
+            {warning, "ortmulti", "", "",
+             "'" + victim->name + "' could not make room on " + to_string(victim->device) + ": " + error.what()});
       }
     }
     lock.lock();

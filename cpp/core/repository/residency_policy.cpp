@@ -15,6 +15,8 @@ constexpr double memory_of_rates = 20;
 // A sleep costs something if a request comes within this time. With much more all models seem equally expensive, with
 // much less all seem to cost nothing.
 constexpr double horizon = 1;
+// A model that got no request for so long is taken for one that nobody uses.
+constexpr double unused_after = 300;
 constexpr double weight_of_newest_wake = 0.25;
 
 }  // namespace
@@ -48,7 +50,7 @@ ResidencyPolicy::Id ResidencyPolicy::add(const Model& model, const std::string& 
   }
   Entry entry;
   entry.model = model;
-  entry.observed = entry.woken = now;
+  entry.observed = entry.used = entry.woken = now;
   entries_.emplace(next_, entry);
   return next_++;
 }
@@ -65,34 +67,38 @@ void ResidencyPolicy::observe(Id id, const Activity& activity, double now) {
     const double old = std::exp(-passed / memory_of_rates);
     const std::uint64_t arrived = std::max(activity.arrived, entry.arrived);
     entry.rate = entry.rate * old + (1 - old) * static_cast<double>(arrived - entry.arrived) / passed;
+    entry.used = arrived > entry.arrived ? now : entry.used;
     entry.arrived = arrived;
     entry.observed = now;
   }
   entry.activity = activity;
 }
 
-double ResidencyPolicy::cost(const Entry& entry, Level to) {
+double ResidencyPolicy::cost(const Entry& entry, Level to, double now) {
   const Model& model = entry.model;
-  const double now = entry.model.level == Level::awake ? 0 : model.wake;
-  const double then = to == Level::session ? model.create : model.wake;
+  if (model.level == Level::weights) {
+    // Little memory for a wake that takes much longer: only for models that nobody uses, or where nothing else helps.
+    return now - entry.used > unused_after ? 0 : std::max(model.create, horizon);
+  }
   const double likely = 1 - std::exp(-entry.rate * horizon);
-  return std::max(0.0, then - now) * likely + (entry.activity.busy > 0 ? entry.activity.run : 0);
+  return (to == Level::session ? model.create : model.wake) * likely +
+         (entry.activity.busy > 0 ? entry.activity.run : 0);
 }
 
 void ResidencyPolicy::add_candidates(Id id, const Entry& entry, double now, std::vector<Candidate>& candidates,
                                      std::optional<double>& until) const {
   const Model& model = entry.model;
-  if (entry.state != State::resting || model.pinned || model.level == Level::session || (!model.sleeps && !model.closes)) {
+  if (entry.state != State::resting || model.pinned || model.level == Level::session ||
+      (!model.sleeps && !model.closes)) {
     return;
   }
   const auto add = [&](Level to) {
     const std::uint64_t bytes = size(model, model.level) - size(model, to);
     if (bytes > 0) {
-      candidates.push_back({{id, to}, bytes, cost(entry, to)});
+      candidates.push_back({{id, to}, bytes, cost(entry, to, now)});
     }
   };
   if (model.level == Level::weights) {
-    // Sessions that are closed free less and come back later than weights: only for models that nobody uses.
     if (model.closes && entry.activity.waiting == 0 && now >= entry.not_before) {
       add(Level::session);
     }

@@ -103,6 +103,7 @@ class ResidencyPolicy {
     Activity activity;
     std::uint64_t arrived = 0;  // when it was observed
     double observed = 0;
+    double used = 0;  // when requests were last seen
     double rate = 0;
     double woken = 0;
     double not_before = 0;
@@ -117,7 +118,7 @@ class ResidencyPolicy {
   static std::uint64_t size(const Entry& entry);
   static Level lowest(const Entry& entry);
   /// Seconds that requests are expected to wait longer if it sleeps.
-  static double cost(const Entry& entry, Level to);
+  static double cost(const Entry& entry, Level to, double now);
   void add_candidates(Id id, const Entry& entry, double now, std::vector<Candidate>& candidates,
                       std::optional<double>& until) const;
 
