@@ -478,7 +478,7 @@ class PythonPool {
       const std::lock_guard lock(residence_mutex_);
       for (const Repository::Handle& resident : residents_) {
         if (resident->device == device) {
-          sleeper = repository_->gate(resident, std::move(sleeper));
+          sleeper = repository_->gate(resident, sleeper);
           break;
         }
       }

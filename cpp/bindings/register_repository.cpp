@@ -194,7 +194,7 @@ void register_repository(py::module_& module) {
           py::arg("id"), py::arg("level"))
       .def("woke", &ResidencyPolicy::woke, py::arg("id"), py::arg("now"), py::arg("seconds"))
       .def("used", &ResidencyPolicy::used);
-  py::class_<Repository::Resident, std::shared_ptr<Repository::Resident>>(module, "Resident");
+  const py::class_<Repository::Resident, std::shared_ptr<Repository::Resident>> resident(module, "Resident");
   py::class_<Repository::Room, std::shared_ptr<Repository::Room>>(module, "RepositoryRoom")
       .def("cancel", &Repository::Room::cancel, py::call_guard<ReleaseGil>());
   py::class_<Repository, std::shared_ptr<Repository>>(module, "Repository")

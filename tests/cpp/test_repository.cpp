@@ -447,6 +447,7 @@ TEST_F(ManyModels, KeepTheBudgetAndAnswerEveryRequestOnceAndInOrder) {
     std::vector<Answers> answers(clients);
     std::vector<std::map<std::size_t, std::vector<const ortmulti::Request*>>> submitted(clients);
     std::vector<std::thread> threads;
+    threads.reserve(clients);
     for (std::size_t client = 0; client < clients; ++client) {
       threads.emplace_back([&, client, seed = random()] {
         std::mt19937 of_client(static_cast<unsigned>(seed));

@@ -31,6 +31,7 @@ class Residency : public testing::Test {
   void arrive(Policy::Id id, std::uint64_t requests, double now) { policy.observe(id, {requests, 0, 0, 0.004}, now); }
   static std::vector<Policy::Id> models(const Policy::Decision& decision) {
     std::vector<Policy::Id> ids;
+    ids.reserve(decision.evictions.size());
     for (const auto& eviction : decision.evictions) {
       ids.push_back(eviction.model);
     }

@@ -46,8 +46,8 @@ class Repository::Place {
 
   // Until its turn has come.
   void wait() const {
-    repository_.changed_.wait(lock_, [this] { return line_.front() == &of_ || of_.gone; });
-    if (of_.gone) {
+    repository_.changed_.wait(lock_, [this] { return line_.front() == &of_ || of_.gone_; });
+    if (of_.gone_) {
       throw Error(ErrorKind::closed, "'" + of_.name + "' was unloaded before it woke");
     }
   }
@@ -84,30 +84,30 @@ void Repository::notify(Managed& on) {
 
 Repository::Handle Repository::enter(Managed& on, Resident resident, const ResidencyPolicy::Model& model) {
   auto handle = std::make_shared<Resident>(std::move(resident));
-  handle->id = on.policy.add(model, "'" + handle->name + "'", time_now());
-  on.residents.emplace(handle->id, handle);
+  handle->id_ = on.policy.add(model, "'" + handle->name + "'", time_now());
+  on.residents.emplace(handle->id_, handle);
   notify(on);
   return handle;
 }
 
 void Repository::leave(Managed& on, const Handle& resident) {
-  if (!resident->gone) {
-    resident->gone = true;
-    on.policy.remove(resident->id);
-    on.residents.erase(resident->id);
-    on.evicted.erase(resident->id);
+  if (!resident->gone_) {
+    resident->gone_ = true;
+    on.policy.remove(resident->id_);
+    on.residents.erase(resident->id_);
+    on.evicted.erase(resident->id_);
     notify(on);
   }
 }
 
-Repository::Room::~Room() { cancel(); }
+Repository::Room::~Room() { cancel(); }  // NOLINT(bugprone-exception-escape): its device is known
 
 void Repository::Room::wait() {
   repository_->acquire(handle_);
   const Lock lock(repository_->mutex_);
-  if (!handle_->gone) {
+  if (!handle_->gone_) {
     Managed& on = repository_->managed(handle_->device);
-    on.policy.woke(handle_->id, time_now(), 0);
+    on.policy.woke(handle_->id_, time_now(), 0);
     repository_->notify(on);
   }
 }
@@ -128,7 +128,7 @@ std::shared_ptr<Repository::Room> Repository::room(const std::string& name, cons
   const Handle handle = [&] {
     const Lock lock(mutex_);
     auto entered = enter(managed(device), std::move(resident), model);
-    entered->loading = true;
+    entered->loading_ = true;
     return entered;
   }();
   return std::shared_ptr<Room>(new Room(shared_from_this(), handle));
@@ -152,8 +152,8 @@ void Repository::remove(const Handle& resident) {
 void Repository::pin(const Handle& resident, bool pinned) {
   const Lock lock(mutex_);
   Managed& on = managed(resident->device);
-  if (!resident->gone) {
-    on.policy.pin(resident->id, pinned);
+  if (!resident->gone_) {
+    on.policy.pin(resident->id_, pinned);
     notify(on);
   }
 }
@@ -161,8 +161,8 @@ void Repository::pin(const Handle& resident, bool pinned) {
 void Repository::resize(const Handle& resident, std::uint64_t weights, std::uint64_t kept) {
   const Lock lock(mutex_);
   Managed& on = managed(resident->device);
-  if (!resident->gone) {
-    on.policy.resize(resident->id, weights, kept);
+  if (!resident->gone_) {
+    on.policy.resize(resident->id_, weights, kept);
     notify(on);
   }
 }
@@ -182,15 +182,15 @@ void Repository::observe(Managed& on, Lock& lock) {
       activity = {found.arrived, found.busy, found.waiting, found.run_seconds};
     }
     // A pool that is closing answers what it has accepted.
-    if (!resident->loading && (!pool || (pool->closed() && activity.busy + activity.waiting == 0))) {
+    if (!resident->loading_ && (!pool || (pool->closed() && activity.busy + activity.waiting == 0))) {
       closed.push_back(resident);
     }
   }
   const double time = time_now();
   lock.lock();
   for (const auto& [resident, activity] : seen) {
-    if (!resident->gone) {
-      on.policy.observe(resident->id, activity, time);
+    if (!resident->gone_) {
+      on.policy.observe(resident->id_, activity, time);
     }
   }
   for (const Handle& resident : closed) {
@@ -214,10 +214,10 @@ void Repository::measure_other(Managed& on, Lock& lock) {
 }
 
 Error Repository::no_room(const Managed& on, const Resident& resident, std::uint64_t at_least) {
-  const auto& model = on.policy.model(resident.id);
+  const auto& model = on.policy.model(resident.id_);
   std::string pinned;
   for (const auto& [id, other] : on.residents) {
-    if (id != resident.id && on.policy.model(id).pinned) {
+    if (id != resident.id_ && on.policy.model(id).pinned) {
       pinned += (pinned.empty() ? "; pinned: '" : ", '") + other->name + "'";
     }
   }
@@ -237,16 +237,16 @@ void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
   const Place place(*this, lock, on.for_room, *resident);
   for (;;) {
     place.wait();
-    if (on.policy.state(resident->id) == ResidencyPolicy::State::falling) {  // its sleep ends first
+    if (on.policy.state(resident->id_) == ResidencyPolicy::State::falling) {  // its sleep ends first
       changed_.wait(lock);
       continue;
     }
     measure_other(on, lock);
     observe(on, lock);
-    if (resident->gone) {
+    if (resident->gone_) {
       continue;
     }
-    const auto decision = on.policy.decide(resident->id, time_now(), at_least);
+    const auto decision = on.policy.decide(resident->id_, time_now(), at_least);
     switch (decision.kind) {
       case ResidencyPolicy::Decision::Kind::wake:
         notify(on);
@@ -303,14 +303,14 @@ void Repository::evict(Managed& on, const std::vector<ResidencyPolicy::Eviction>
       }
     }
     lock.lock();
-    if (victim->gone) {
+    if (victim->gone_) {
       continue;
     }
     if (asleep) {
-      on.policy.fell(victim->id, evictions[i].to);
-      ++on.evicted[victim->id];
+      on.policy.fell(victim->id_, evictions[i].to);
+      ++on.evicted[victim->id_];
     } else {
-      on.policy.stayed(victim->id, time_now() + std::chrono::duration<double>(patience).count());
+      on.policy.stayed(victim->id_, time_now() + std::chrono::duration<double>(patience).count());
     }
     notify(on);
   }
@@ -321,8 +321,8 @@ bool Repository::sleep(const Handle& resident, const DeviceSleep& sleeper, Clock
   const Lock lock(mutex_);
   Managed& on = managed(resident->device);
   // evict() takes note of its own.
-  if (asleep && !resident->gone && on.policy.state(resident->id) == ResidencyPolicy::State::resting) {
-    on.policy.fell(resident->id, sleeper.frees_runners() ? Level::session : Level::weights);
+  if (asleep && !resident->gone_ && on.policy.state(resident->id_) == ResidencyPolicy::State::resting) {
+    on.policy.fell(resident->id_, sleeper.frees_runners() ? Level::session : Level::weights);
     notify(on);
   }
   return asleep;
@@ -346,8 +346,8 @@ void Repository::wake_in_turn(const Handle& resident, const DeviceSleep& sleeper
   if (error) {
     std::rethrow_exception(error);
   }
-  if (!resident->gone) {
-    on.policy.woke(resident->id, to_seconds(end), std::chrono::duration<double>(end - begin).count());
+  if (!resident->gone_) {
+    on.policy.woke(resident->id_, to_seconds(end), std::chrono::duration<double>(end - begin).count());
     notify(on);
   }
 }
@@ -355,9 +355,9 @@ void Repository::wake_in_turn(const Handle& resident, const DeviceSleep& sleeper
 void Repository::wake(const Handle& resident, const DeviceSleep& sleeper) {
   const auto give_up = [&] {
     const Lock lock(mutex_);
-    if (!resident->gone) {
+    if (!resident->gone_) {
       Managed& on = managed(resident->device);
-      on.policy.slept_on(resident->id);
+      on.policy.slept_on(resident->id_);
       notify(on);
     }
   };
@@ -377,7 +377,7 @@ void Repository::wake(const Handle& resident, const DeviceSleep& sleeper) {
   // Others use the device's memory, so that there is less than the budget: as much again is to be given back.
   acquire(resident, [&] {
     const Lock lock(mutex_);
-    return resident->gone ? 0 : managed(resident->device).policy.model(resident->id).weights;
+    return resident->gone_ ? 0 : managed(resident->device).policy.model(resident->id_).weights;
   }());
   try {
     wake_in_turn(resident, sleeper);
@@ -387,7 +387,7 @@ void Repository::wake(const Handle& resident, const DeviceSleep& sleeper) {
   }
 }
 
-std::shared_ptr<DeviceSleep> Repository::gate(const Handle& resident, std::shared_ptr<DeviceSleep> sleeper) {
+std::shared_ptr<DeviceSleep> Repository::gate(const Handle& resident, const std::shared_ptr<DeviceSleep>& sleeper) {
   auto gated = std::make_shared<DeviceSleep>();
   gated->level = sleeper->level;
   gated->auto_wake = sleeper->auto_wake;
@@ -418,6 +418,7 @@ std::vector<Repository::ResidentStats> Repository::residents() const {
 std::vector<Repository::DeviceUse> Repository::devices() const {
   const Lock lock(mutex_);
   std::vector<DeviceUse> all;
+  all.reserve(devices_.size());
   for (const auto& [name, on] : devices_) {
     all.push_back({on.device, on.policy.budget(), on.policy.used(), on.policy.models(),
                    on.for_room.size() + on.to_copy.size() + on.to_create.size()});

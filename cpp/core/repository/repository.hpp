@@ -42,9 +42,9 @@ class Repository : public std::enable_shared_from_this<Repository> {
 
    private:
     friend class Repository;
-    ResidencyPolicy::Id id = 0;
-    bool loading = false;
-    bool gone = false;
+    ResidencyPolicy::Id id_ = 0;
+    bool loading_ = false;
+    bool gone_ = false;
   };
   using Handle = std::shared_ptr<Resident>;
 
@@ -100,7 +100,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
   /// Its size, measured again.
   void resize(const Handle& resident, std::uint64_t weights, std::uint64_t kept);
   /// What the pool is to sleep with instead: its wakes wait for room, and the repository knows of both.
-  std::shared_ptr<DeviceSleep> gate(const Handle& resident, std::shared_ptr<DeviceSleep> sleeper);
+  std::shared_ptr<DeviceSleep> gate(const Handle& resident, const std::shared_ptr<DeviceSleep>& sleeper);
 
   std::vector<ResidentStats> residents() const;
   std::vector<DeviceUse> devices() const;
@@ -109,7 +109,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
   /// Threads in order of arrival, one at a time.
   using Line = std::deque<const void*>;
   struct Managed {
-    Managed(const Device& of, std::uint64_t budget) : device(of), policy(budget) {}
+    Managed(Device of, std::uint64_t budget) : device(std::move(of)), policy(budget) {}
     const Device device;
     ResidencyPolicy policy;
     std::map<ResidencyPolicy::Id, Handle> residents;
