@@ -297,9 +297,7 @@ class Pool:
         close: Callable[[], None],
         room: RepositoryRoom,
     ) -> Resident: ...
-    def sleep(
-        self, device: str, pinned: bool, auto_wake: bool, timeout: float | None, timeline: Timeline
-    ) -> None: ...
+    def sleep(self, device: str, pinned: bool, auto_wake: bool, timeout: float | None, timeline: Timeline) -> None: ...
     def sleep_sessions(
         self,
         device: str,
