@@ -14,6 +14,7 @@ import ortmulti
 from ortmulti.errors import Error
 
 from . import bench, models
+from .bench_repository import bench_repository
 from .bench_run import bench_run
 from .bench_sleep import bench_sleep
 from .devices import devices_command
@@ -36,6 +37,7 @@ app.command("inspect")(inspect_command)
 app.command("run")(run_command)
 app.command("optimize")(optimize_command)
 app.command("tune")(tune_command)
+bench.app.command("repository")(bench_repository)
 bench.app.command("run")(bench_run)
 bench.app.command("sleep")(bench_sleep)
 app.add_typer(bench.app, name="bench")

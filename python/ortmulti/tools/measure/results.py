@@ -40,7 +40,7 @@ def document(kind: str, **content: Any) -> dict[str, Any]:
     """Return a result with the fields that every result has.
 
     Args:
-        kind: the kind of measurement: "create", "gil", "run", "sleep" or "torch".
+        kind: the kind of measurement: "create", "gil", "repository", "run", "sleep" or "torch".
         content: the fields of that kind.
 
     Returns:
