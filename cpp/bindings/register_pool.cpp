@@ -313,6 +313,7 @@ class PythonPool {
     resident.close = [call = std::make_shared<PythonCall>(close)] { (*call)(); };
     const ReleaseGil nogil;
     auto entered = repository->add(std::move(resident), model, room);
+    in_repository_.store(true);
     const std::lock_guard lock(residence_mutex_);
     repository_ = repository;
     residents_.push_back(entered);
@@ -351,7 +352,7 @@ class PythonPool {
       prefer_device_of_inputs(*request);
       const bool may_wait =
           this_thread() != getpid() || (in_main_thread_.load() && last_run_ns_.load() < longest_uninterrupted_ns);
-      if (!may_wait || !pool_->run_here(*request)) {
+      if (!may_wait || in_repository_.load() || !pool_->run_here(*request)) {
         request->endable = true;
         request->await_arrival();
         pool_->submit(request, std::nullopt);
@@ -567,7 +568,8 @@ class PythonPool {
   std::atomic<bool> has_gpus_{false};       // or had
   std::shared_ptr<Session> session_;        // one of the first, for its inputs and outputs; read and set atomically
   std::atomic<std::int64_t> last_run_ns_{std::numeric_limits<std::int64_t>::max()};
-  std::mutex residence_mutex_;  // no other lock but the repository's is taken under it
+  std::atomic<bool> in_repository_{false};  // memory is scarce: no handles for callers' threads
+  std::mutex residence_mutex_;              // no other lock but the repository's is taken under it
   std::shared_ptr<Repository> repository_;
   std::vector<Repository::Handle> residents_;
 };
