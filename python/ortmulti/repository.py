@@ -402,7 +402,8 @@ class ModelRepository(Closing):
         options = dict(entry.options)
         devices = self._chosen(options.pop("devices", None))
         warmup = options.pop("warmup", True)
-        options.setdefault("in_flight", 1)
+        if options.get("backend", "core") == "core":
+            options.setdefault("in_flight", 1)
         size = _size(entry.model)
         rooms = {
             device: self._core.room(name, device, size + (self._kept[device] if device != "cpu" else 0))
