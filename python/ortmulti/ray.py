@@ -75,7 +75,7 @@ def broadcast(model: str | os.PathLike[str]) -> BroadcastModel:
 
     Raises:
         NoSuchFile, WeightsError: A file of the model is missing, or cannot be read.
-        InvalidArgument: External data belongs to a subgraph: ONNX Runtime takes no value in memory for it.
+        InvalidArgument: External data is not of the main graph's initializers: ONNX Runtime takes no value for it.
         InvalidProtobuf: The file is not an ONNX model.
     """
     path = checks.model(str(Path(checks.text("model", model)).absolute()))
@@ -85,18 +85,18 @@ def broadcast(model: str | os.PathLike[str]) -> BroadcastModel:
     index = _core.index_model(graph)
     found = zip(index.external_locations, _core.external_files(index, folder, path), strict=True)
     files = {location: _map_file(file) for location, (file, *_) in found}
-    weights = {}
-    for each in index.initializers:
-        if each.storage != "external":
-            continue
-        name = each.name.decode()
-        if each.graph:
-            raise InvalidArgument(
-                f"the model cannot be broadcast: the weight {name!r} of a subgraph is external data; use "
-                "weights='files', or save the model with the weights in its own file"
-            )
-        data = files[each.location][each.offset : each.offset + each.length]
-        weights[name] = (each.data_type, each.shape, data)
+    outside = [each for each in index.initializers if each.storage == "external"]
+    given = {each.location for each in outside if not each.graph}
+    elsewhere = {each.location for each in outside if each.graph} | (files.keys() - given)
+    if elsewhere:
+        raise InvalidArgument(
+            f"the model cannot be broadcast: data of {min(elsewhere).decode()!r} belongs to no initializer of the main "
+            "graph; use weights='files', or save the model with that data in its own file"
+        )
+    weights = {
+        each.name.decode(): (each.data_type, each.shape, files[each.location][each.offset : each.offset + each.length])
+        for each in outside
+    }
     # Ray copies each array from the mapped file into its shared memory, so there is no copy on the heap.
     return BroadcastModel(path, sum(data.nbytes for _, _, data in weights.values()), ray.put((graph, weights)))
 
