@@ -18,7 +18,6 @@ import ortmulti as om
 MODEL, PORT = os.environ.get("MODEL", "model.onnx"), int(os.environ.get("PORT", "8000"))
 
 
-@serve.deployment(max_ongoing_requests=1000)
 class Service:
     """Takes JSON: ``{"rows": [[1.0, 2.0]]}``."""
 
@@ -37,7 +36,7 @@ class Service:
 
 
 model = om.ray.deployment(MODEL, batching=om.Batching(64), warmup=True)
-app = Service.bind(model.bind())
+app = serve.deployment(max_ongoing_requests=1000)(Service).bind(model.bind())
 
 
 if __name__ == "__main__":

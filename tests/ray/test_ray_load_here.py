@@ -85,12 +85,11 @@ def test_a_lost_object_is_read_from_the_file(model: Path) -> None:
     """Its owner, the process that called `broadcast`, has ended."""
     x = rows(model)
 
-    @ray.remote(num_cpus=0)
     class Owner:
         def broadcast(self, path: str) -> list[Any]:
             return [ortmulti.ray.broadcast(path)]
 
-    owner, actor = Owner.remote(), holder(num_cpus=1)
+    owner, actor = ray.remote(Owner).options(num_cpus=0).remote(), holder(num_cpus=1)
     [given] = ray.get(owner.broadcast.remote(str(model)))
     ray.kill(owner)
     ray.get(actor.load.remote(given, "cpu"))

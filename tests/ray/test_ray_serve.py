@@ -148,7 +148,7 @@ def test_a_replica_without_devices_is_replaced(asked: bool, model: Path) -> None
     x = rows(model)
     made = ortmulti.ray.deployment(model, gpus=4, devices="cpu", backend="processes")
 
-    class Breakable(made.func_or_class):  # type: ignore[misc]
+    class Breakable(made.func_or_class):  # type: ignore[name-defined, misc]
         def break_devices(self) -> None:
             break_workers(self._pool)
 
