@@ -194,7 +194,7 @@ class Timed(ortmulti.ray.Predictor):
 
 
 def measure_overhead(directory: Path, rows: int, rounds: int) -> dict[str, Any]:
-    model = models.make("matmul", directory, megabytes=64)
+    model = models.make("matmul", directory, megabytes=8)
     width, each = width_of(model), 32
     ids = np.arange(rows)
     x = features(ids, width)
@@ -410,7 +410,7 @@ def measure_broadcast(directory: Path, megabytes: int) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["rows", "overhead", "serve", "broadcast"])
-    parser.add_argument("--rows", type=int, help="rows (default: 1000000; overhead: 16384)")
+    parser.add_argument("--rows", type=int, help="rows (default: 1000000; overhead: 65536)")
     parser.add_argument("--rounds", type=int, default=5, help="of overhead (default: 5)")
     parser.add_argument("--requests", type=int, default=100_000, help="to the service (default: 100000)")
     parser.add_argument("--megabytes", type=int, default=1000, help="of the broadcast model (default: 1000)")
@@ -422,13 +422,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.part == "rows":
             report = measure_rows(Path(name), args.rows or 1_000_000, args.seed)
         elif args.part == "overhead":
-            report = measure_overhead(Path(name), args.rows or 16_384, args.rounds)
+            report = measure_overhead(Path(name), args.rows or 65_536, args.rounds)
         elif args.part == "serve":
             report = measure_serve(Path(name), args.requests)
         else:
             report = measure_broadcast(Path(name), args.megabytes)
-    command = ["benchmarks/ray_scaling.py", *(sys.argv[1:] if arguments is None else arguments)]
-    described = {"command": command, **report, "ray": ray.__version__, "machine": machine.describe()}
+    given = {name: value for name, value in vars(args).items() if name not in ("part", "json", "check")}
+    described = {
+        "command": ["benchmarks/ray_scaling.py", args.part],
+        "arguments": given,
+        **report,
+        "ray": ray.__version__,
+        "machine": machine.describe(),
+    }
     if args.json:
         args.json.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
     missed = '"met": false' in json.dumps(report)

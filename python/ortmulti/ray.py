@@ -22,7 +22,7 @@ import numpy as np
 from ortmulti import _core
 from ortmulti._create.foreign_options import to_session_options
 from ortmulti._runtime import checks, startup
-from ortmulti.devices import Device
+from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import DeviceError, Error, InvalidArgument, LibraryError
 from ortmulti.options import SessionOptions
 from ortmulti.pool.configuration import Batching
@@ -132,17 +132,18 @@ def load_here(
     """
     if not ray.is_initialized():
         raise InvalidArgument("load_here runs in a Ray actor or task: elsewhere call ortmulti.load")
-    if isinstance(devices, str) and devices == "all":
-        devices = _assigned_devices()
+    named = name_devices(devices)
+    if named is None:
+        named = parse_devices(_assigned_devices())
     changed = SessionOptions()
     if (given := to_session_options(options)) is not None:
         changed._core = given._core.copy()
-    if changed.intra_op_num_threads == 0 and (isinstance(devices, str) and devices == "cpu"):
+    if changed.intra_op_num_threads == 0 and all(device.kind == "cpu" for device in named):
         # Ray limits no thread: without this, each actor would take all cores of the host.
         changed.intra_op_num_threads = max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
     if isinstance(model, BroadcastModel):
         model = _from_object_store(model, changed)
-    return load(model, devices, options=changed, **arguments)
+    return load(model, named, options=changed, **arguments)
 
 
 def _assigned_devices() -> str | list[str]:

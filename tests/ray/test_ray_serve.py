@@ -160,6 +160,4 @@ def test_a_replica_without_devices_is_replaced(asked: bool, model: Path) -> None
             handle.infer.remote({"x": x}).result(timeout_s=HANG)
     while before in replicas():
         pass
-    np.testing.assert_array_equal(
-        handle.infer.remote({"x": x}).result(timeout_s=HANG)["y"], plain(model, x, 8)
-    )
+    np.testing.assert_array_equal(handle.infer.remote({"x": x}).result(timeout_s=HANG)["y"], plain(model, x, 8))
