@@ -247,9 +247,11 @@ def measure_serve(directory: Path, requests: int) -> dict[str, Any]:
     from ray.serve.schema import ServeDeploySchema
 
     both = [models.make("matmul", directory / str(seed), megabytes=1, seed=seed) for seed in (0, 1)]
-    x = features(np.arange(1), width_of(both[0]))
+    x = features(np.arange(1, 2), width_of(both[0]))
     # A joint run may give other bits than a run of one row.
     expected = [plain(model, x, 1) for model in both]
+    if np.allclose(*expected):
+        raise RuntimeError("the two models have the same answer")
     latencies: list[float] = []
     counts = {"of the first model": 0, "of the second model": 0, "wrong": 0, "late": 0, "failed": 0}
     replaced: list[float] = []
@@ -344,7 +346,7 @@ class Holder:
         kept = ray.get(model._object) if isinstance(model, ortmulti.ray.BroadcastModel) else None  # has arrived
         arrived = time.perf_counter()
         self.pool = ortmulti.ray.load_here(model, "cpu")
-        x = features(np.arange(1), int(self.pool.get_inputs()[0].shape[1]))
+        x = features(np.arange(1, 2), int(self.pool.get_inputs()[0].shape[1]))
         [self.y] = self.pool.run({"x": x})
         ready = time.perf_counter()
         after = _memory()
@@ -375,7 +377,7 @@ def measure_broadcast(directory: Path, megabytes: int) -> dict[str, Any]:
     model = models.make("matmul", directory, megabytes=megabytes)
     files = [model, Path(f"{model}.data")]
     size = sum(file.stat().st_size for file in files)
-    x = features(np.arange(1), width_of(model))
+    x = features(np.arange(1, 2), width_of(model))
     expected = plain(model, x, 1)
     report: dict[str, Any] = {"bytes of the model": size}
     with cluster(2, store=3 * size):

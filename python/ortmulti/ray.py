@@ -74,7 +74,7 @@ def broadcast(model: str | os.PathLike[str]) -> BroadcastModel:
         The model, for `load_here`, `Predictor`, `map_options` and `deployment`.
 
     Raises:
-        NoSuchFile, WeightsError: A file of the model is missing, or cannot be read.
+        NoSuchFile, Fail, WeightsError: A file of the model is missing, is too short, or cannot be read.
         InvalidArgument: External data is not of the main graph's initializers: ONNX Runtime takes no value for it.
         InvalidProtobuf: The file is not an ONNX model.
     """
