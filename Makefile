@@ -1,7 +1,7 @@
 # make demo      the comparisons on this machine, creation and pools: tables, build/demo/*.json and *.png
 # make test      the core's tests, and the library's in parallel (those for GPUs run where there are GPUs)
-# make test-tools  the tests of the tools (tests/tools), of processes (tests/process) and of the package (tests/packaging);
-#                make test runs the essential ones of them
+# make test-tools  the tests of the tools (tests/tools), of processes (tests/process), of the package (tests/packaging) and
+#                of the adapter to Ray (tests/ray); make test runs the essential ones of them
 # make test-all  all tests, the long ones too: ONNX Runtime's releases and headers, sanitizers, fuzzing, stress, the
 #                wheel, and libraries that use onnxruntime
 # make test-locks  the Python tests with a Debug build of the extension, which checks its locks against the GIL
@@ -126,7 +126,7 @@ build/test-models: tests/cpp/make_models.py
 # --- Demonstration and tests ------------------------------------------------------------------------------------------
 
 # `make test` takes at most 5 minutes on two cores. The other families start many processes, or measure.
-FAMILIES := tools or process or packaging
+FAMILIES := tools or process or packaging or ray
 SELECT ?= not slow and (essential or not ($(FAMILIES)))
 WORKERS ?= auto
 

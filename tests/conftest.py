@@ -89,7 +89,7 @@ def _why_no_gpu() -> str | None:
 
 
 # The folders whose tests have the folder's name as a marker.
-FAMILIES = {"tools", "process", "packaging"}
+FAMILIES = {"tools", "process", "packaging", "ray"}
 
 
 # Before pytest selects by markers.

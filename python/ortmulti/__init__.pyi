@@ -17,6 +17,7 @@ from ortmulti import plugins as plugins
 from ortmulti import pool as pool
 from ortmulti import provider_options as provider_options
 from ortmulti import providers as providers
+from ortmulti import ray as ray
 from ortmulti import repository as repository
 from ortmulti import session as session
 from ortmulti import threads as threads

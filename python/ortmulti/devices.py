@@ -83,13 +83,31 @@ def parse_devices(devices: str | int | Device | Iterable[str | int | Device]) ->
         InvalidArgument: No device was given, or an unknown name.
         DeviceError: A device does not exist, or a GPU's driver does not work.
         Error: A plug-in cannot be registered, as `register_execution_provider_library`.
+
+    Warns:
+        RuntimeWarning: ``"all"`` means the CPU because ``CUDA_VISIBLE_DEVICES`` hides all GPUs of the machine.
     """
     named = name_devices(devices)
     if named is None:
         count = _startup.device_count()
+        if hidden := _startup.hidden_gpus():
+            _warn_of_hidden_gpus(hidden)
         return [Device("cuda", index) for index in range(count)] if count else [Device("cpu")]
     check_devices_exist(named)
     return named
+
+
+def _warn_of_hidden_gpus(count: int) -> None:
+    import os
+    import warnings
+
+    warnings.warn(
+        f"this machine has {count} NVIDIA GPU{'s' * (count > 1)}, and CUDA_VISIBLE_DEVICES="
+        f"{os.environ.get('CUDA_VISIBLE_DEVICES')!r} hides all of them: devices='all' means the CPU. Change the "
+        "variable, or name devices='cpu'",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def name_devices(devices: str | int | Device | Iterable[str | int | Device]) -> list[Device] | None:

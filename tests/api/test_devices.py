@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import ortmulti
 from ortmulti import Device, _core, parse_devices
 from tests.support import onnx_models
-from tests.support.processes import check_child
+from tests.support.processes import check_child, run_child
 
 X = np.linspace(-1, 1, 2 * 64, dtype=np.float32).reshape(2, 64)
 MISSING = 4096  # no machine has this many GPUs
@@ -91,6 +92,24 @@ def test_all_means_the_cpu_where_no_gpu_is_visible() -> None:
         environment={"CUDA_VISIBLE_DEVICES": ""},
     )
     assert printed.split() == ["cpu", "cpu", "CPUExecutionProvider", "cpu"]
+
+
+def test_gpus_that_cuda_does_not_show_are_counted(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia12", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    code = "import sys; from ortmulti._runtime import startup; print(startup.hidden_gpus(sys.argv[1]))"
+    assert check_child(code, tmp_path, environment={"CUDA_VISIBLE_DEVICES": ""}) == "2\n"
+
+
+@pytest.mark.gpu
+def test_a_warning_says_that_all_gpus_are_hidden() -> None:
+    child = run_child(
+        "import ortmulti; print(*ortmulti.parse_devices('all'))",
+        environment={"CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": None},
+    )
+    assert child.stdout == "cpu\n"
+    assert "RuntimeWarning: this machine has" in child.stderr
+    assert "CUDA_VISIBLE_DEVICES='' hides all of them: devices='all' means the CPU" in child.stderr
 
 
 def test_sessions_come_in_the_order_asked_for_and_each_runs() -> None:

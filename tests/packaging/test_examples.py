@@ -158,7 +158,7 @@ def serving(command: list[str], pattern: str, environment: dict[str, str | None]
             yield f"http://127.0.0.1:{port}"
             process.send_signal(signal.SIGTERM)
             lines.read()
-            assert process.wait(30) in (0, -signal.SIGTERM)
+            assert process.wait(30) in (0, -signal.SIGTERM, signal.SIGTERM)  # the last is Ray's own end
         finally:
             process.kill()
 
@@ -265,3 +265,31 @@ def test_container(model: Path) -> None:
         np.testing.assert_allclose(np.frombuffer(content, np.float32).reshape(expected.shape), expected, rtol=1e-4)
         assert ask(address, b"1234")[0] == 400
         assert b"ortmulti_requests_total" in ask(f"{address}/metrics")[1]
+
+
+def test_ray_batch(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
+    rows = np.random.default_rng(0).random((1300, WIDTH), np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    assert "1300 rows scored" in run("ray_batch.py", model, "rows.npy", "scores", folder=tmp_path)
+    import pyarrow.parquet
+
+    with ortmulti.load(model, "cpu") as pool:
+        [expected] = pool.map_rows({"x": rows})
+    tables = [pyarrow.parquet.read_table(file)["y"] for file in sorted((tmp_path / "scores").glob("*.parquet"))]
+    found = np.array([row for table in tables for row in table.to_pylist()])
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_ray_service(model: Path) -> None:
+    pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
+    command = [str(EXAMPLES / "ray_service.py")]  # as "ray_service:app" it is what `serve deploy` imports
+    environment: dict[str, str | None] = {"MODEL": str(model), "PORT": "8123", "RAY_SERVE_LOG_TO_STDERR": "1"}
+    with serving(command, r"is ready at http://127\.0\.0\.1:(\d+)", environment, "stderr") as address:
+        rows = np.random.default_rng(0).random((2, WIDTH), np.float32)
+        status, content = ask(address, json.dumps({"rows": rows.tolist()}).encode())
+        assert status == 200
+        with ortmulti.load(model, "cpu") as pool:
+            [expected] = pool.run(None, {"x": rows})
+        np.testing.assert_allclose(json.loads(content)["y"], expected, rtol=1e-4, atol=1e-5)
+        assert ask(address, b'{"rows": [[1, 2]]}')[0] == 422

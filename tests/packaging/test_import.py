@@ -47,7 +47,7 @@ SLOW = {"argparse", "asyncio", "concurrent", "ctypes", "dataclasses", "difflib",
 SLOW |= {"json", "logging", "multiprocessing", "pathlib", "platform", "queue", "random", "secrets", "shutil", "socket"}
 SLOW |= {"statistics", "subprocess", "tempfile", "threading", "traceback", "unittest", "urllib", "zipfile"}
 OTHERS = {"click", "google", "matplotlib", "ml_dtypes", "onnx", "onnxruntime", "psutil"}
-OTHERS |= {"pynvml", "rich", "torch", "typer"}
+OTHERS |= {"pynvml", "ray", "rich", "torch", "typer"}
 
 
 def imported(code: str) -> set[str]:
@@ -122,6 +122,22 @@ def test_modules_are_attributes_without_being_imported() -> None:
         assert ortmulti.provider_options.__name__ == "ortmulti.provider_options"
         from ortmulti import timeline
         assert timeline.__name__ == "ortmulti.timeline"
+        """
+    )
+
+
+def test_the_adapter_to_ray_names_its_extra() -> None:
+    check_child(
+        """
+        import sys
+        sys.modules["ray"] = None  # as if it were not installed
+        import ortmulti
+        try:
+            ortmulti.ray
+        except ortmulti.LibraryError as error:
+            assert 'pip install "ortmulti[ray]"' in str(error), error
+        else:
+            raise AssertionError("there is a module without Ray")
         """
     )
 

@@ -27,6 +27,7 @@ def child_environment(changes: Mapping[str, str | None] | None = None) -> dict[s
     """This process's environment with `changes` (None removes one), without GPUs, and the tests importable."""
     environment = dict(os.environ)
     environment["CUDA_VISIBLE_DEVICES"] = ""
+    environment["PYTHONWARNINGS"] = "ignore:this machine has:RuntimeWarning"  # GPUs, and they are hidden
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(ROOT)]))
     for name, value in (changes or {}).items():
         if value is None:

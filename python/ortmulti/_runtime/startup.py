@@ -135,3 +135,16 @@ def device_count() -> int:
     """
     begin_opening_libraries()
     return _core.cuda_device_count()
+
+
+def hidden_gpus(devices: str = "/dev") -> int:
+    """Return how many GPUs this machine has if CUDA shows none of them to this process; otherwise 0.
+
+    Args:
+        devices: Folder of the driver's device files.
+    """
+    if device_count():
+        return 0
+    from pathlib import Path  # which a start with GPUs does not need
+
+    return sum(device.name.removeprefix("nvidia").isdecimal() for device in Path(devices).glob("nvidia*"))

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from ortmulti import _core
+from ortmulti._create.model_additions import replacing_weights
 from ortmulti._create.request import CheckedModel, CreationRequest, Progress, core_options
 from ortmulti._runtime import callbacks, prewarm, startup
 from ortmulti._runtime.threads import Changes, Task
@@ -506,6 +507,11 @@ class Members:
         verify: Callable[[Members], object] | None = None,
     ) -> None:
         """Same as `Pool.replace_model`."""
+        if methods := replacing_weights(core_options(self._request.options)):
+            raise InvalidArgument(
+                f"the pool's session options have weights of the present model ({methods}), which would replace those "
+                "of the new model by name: load it into another pool"
+            )
         with self._change():
             self._wait_until(lambda: not self._loads)  # others begin no load meanwhile
             with self._lock:

@@ -1,0 +1,447 @@
+"""What `ortmulti.ray` keeps and costs: rows under killed processes, overhead, a service under load, broadcast models.
+
+Hosts are raylets on this machine with pretended GPUs; sessions are on the CPU.
+
+    pip install "ortmulti[ray]"
+    python -m benchmarks.ray_scaling rows --json ray-rows.json
+    python -m benchmarks.ray_scaling overhead --json ray-overhead.json
+    python -m benchmarks.ray_scaling serve --json ray-serve.json
+    python -m benchmarks.ray_scaling broadcast --json ray-broadcast.json
+
+Exit status 1 if a row or an answer is lost, doubled or wrong, or with --check if a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pandas
+import pyarrow.parquet
+import ray
+
+import ortmulti
+from ortmulti._runtime import machine
+from ortmulti.tools import models
+
+ROOT = Path(__file__).resolve().parents[1]
+MOST_OVERHEAD, MOST_COPIES, MOST_LOAD = 1.15, 2.2, 1.2
+CLIENTS, RECONFIGURES = 64, 10
+
+
+@contextmanager
+def cluster(hosts: int, *, cpus: int = 2, store: int = 2 << 30) -> Iterator[Any]:
+    """A head with one CPU, and hosts with 4 pretended GPUs each."""
+    from ray.cluster_utils import Cluster
+
+    os.environ["PYTHONPATH"] = str(ROOT)
+    made = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "object_store_memory": store}
+    )
+    try:
+        for _ in range(hosts):
+            made.add_node(num_cpus=cpus, num_gpus=4, object_store_memory=store)
+        ray.init(made.address, log_to_driver=False, logging_level="ERROR")
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.execution_options.preserve_order = True
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+def plain(model: Path, x: np.ndarray, rows: int) -> np.ndarray:
+    """A loop over the onnxruntime package."""
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    return np.concatenate([session.run(None, {"x": x[at : at + rows]})[0] for at in range(0, len(x), rows)])
+
+
+def width_of(model: Path) -> int:
+    [x] = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"]).get_inputs()
+    return int(x.shape[1])
+
+
+def features(ids: np.ndarray, width: int) -> np.ndarray:
+    return np.sin(ids[:, None] * np.arange(1, width + 1)).astype(np.float32)
+
+
+def processes(name: str) -> list[int]:
+    """Processes whose title or command line begins so."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or [""]
+        if line[0].startswith(name):
+            found.append(process.pid)
+    return found
+
+
+# --- Rows under killed processes --------------------------------------------------------------------------------------
+
+
+def kill_both(made: Any, seconds: float, rng: random.Random, done: list[str], over: threading.Event) -> None:
+    """Kill an actor and a raylet at random times of the next seconds; a host without others is replaced."""
+    times = sorted((rng.uniform(0.1, 0.9) * seconds, what) for what in ("actor", "raylet"))
+    begin = time.monotonic()
+    for at, what in times:
+        over.wait(max(0.0, begin + at - time.monotonic()))
+        while not (actors := processes("ray::MapWorker(MapBatches(Predictor))")) and not over.wait(0.05):
+            pass  # the last one has just been killed
+        if over.is_set():
+            return
+        if what == "actor":
+            with suppress(ProcessLookupError):
+                os.kill(rng.choice(actors), signal.SIGKILL)
+        else:
+            node = rng.choice(sorted(made.worker_nodes, key=lambda each: each.node_id))
+            [raylet] = node.all_processes["raylet"]
+            os.kill(raylet.process.pid, signal.SIGKILL)
+            made.worker_nodes.remove(node)
+            if not made.worker_nodes:
+                made.add_node(num_cpus=2, num_gpus=4, object_store_memory=2 << 30, wait=False)
+        done.append(f"{what} after {time.monotonic() - begin:.1f} s")
+
+
+def columns(table: Any) -> dict[str, np.ndarray]:
+    """The columns of a table as arrays."""
+    y = table["y"].combine_chunks()
+    return {"id": table["id"].to_numpy(), "y": y.to_numpy_ndarray()}
+
+
+def measure_rows(directory: Path, rows: int, seed: int) -> dict[str, Any]:
+    model = models.make("matmul", directory, megabytes=1)
+    width, each = width_of(model), 500
+    expected = plain(model, features(np.arange(rows), width), each)
+    report: dict[str, Any] = {"rows": rows, "wrong": 0}
+    rng = random.Random(seed)
+    for hosts in (1, 2, 4):
+        seconds = 0.0
+        for killed in (False, True):
+            with cluster(hosts) as made:
+                dataset = ray.data.range(rows, override_num_blocks=100).map_batches(
+                    lambda batch: {"id": batch["id"], "x": features(batch["id"], width)}, batch_size=None
+                )
+                options = ortmulti.ray.map_options(model, rows=each, gpus=4, devices="cpu", keep_columns=["id"])
+                done: list[str] = []
+                over = threading.Event()
+                batches: list[dict[str, np.ndarray]] = []
+
+                def score(scored: Any, target: Path | None, batches: list[Any], over: threading.Event) -> None:
+                    try:
+                        if target is None:
+                            batches += scored.iter_batches(batch_size=None)
+                        else:  # the job ends when the rows are in files: until then Ray makes lost blocks again
+                            scored.write_parquet(str(target))
+                    finally:
+                        over.set()
+
+                begin = time.perf_counter()
+                target = directory / f"{hosts}-hosts" if killed else None
+                scored = dataset.map_batches(ortmulti.ray.Predictor, **options)
+                job = threading.Thread(target=score, args=(scored, target, batches, over))
+                job.start()
+                if killed:
+                    kill_both(made, seconds, rng, done, over)  # in the main thread, which can add hosts
+                job.join()
+                seconds = time.perf_counter() - begin
+            if target is not None:
+                batches = [columns(pyarrow.parquet.read_table(file)) for file in target.glob("*.parquet")]
+            ids, answers = ([batch[name] for batch in batches] for name in ("id", "y"))
+            order = np.concatenate(ids)
+            counts = np.bincount(order, minlength=rows)
+            got = np.concatenate(answers)
+            found = {
+                "seconds": seconds,
+                "killed": done,
+                "lost": int((counts == 0).sum()),
+                "doubled": int((counts > 1).sum()),
+                "in order": None if killed else bool((np.diff(order) > 0).all()),
+                "other bits": int((got != expected[order]).any(axis=1).sum()),
+            }
+            report[f"{hosts} hosts{', killed' * killed}"] = found
+            report["wrong"] += found["lost"] + found["doubled"] + found["other bits"]
+            print(f"{hosts} hosts: {found}", flush=True)
+    return report
+
+
+# --- Overhead ---------------------------------------------------------------------------------------------------------
+
+
+class Timed(ortmulti.ray.Predictor):
+    """Adds when each batch began and ended."""
+
+    def __call__(self, batch: Any) -> dict[str, np.ndarray]:
+        begin = time.monotonic()
+        result = super().__call__(batch)
+        count = len(batch["id"])
+        return {"begin": np.full(count, begin), "end": np.full(count, time.monotonic()), "y": result["y"]}
+
+
+def measure_overhead(directory: Path, rows: int, rounds: int) -> dict[str, Any]:
+    model = models.make("matmul", directory, megabytes=8)
+    width, each = width_of(model), 32
+    ids = np.arange(rows)
+    x = features(ids, width)
+    options = ortmulti.SessionOptions()
+    options.intra_op_num_threads = 1
+    found: dict[str, list[float]] = {"pool": [], "actor": [], "batch": []}
+    with cluster(1) as _, ortmulti.load(model, "cpu", options=options) as pool:
+        blocks = 32
+        parts = [{"id": part} for part in np.split(ids, blocks)]
+        dataset = ray.data.from_pandas([pandas.DataFrame(part) for part in parts])
+        dataset = dataset.map_batches(
+            lambda batch: {"id": batch["id"], "x": features(batch["id"], width)}, batch_size=None
+        ).materialize()
+        given = ortmulti.ray.map_options(model, rows=each, gpus=4, cpus=1, devices="cpu", hosts=1)
+        for _ in range(rounds):
+            begin = time.perf_counter()
+            [expected] = pool.map_rows({"x": x}, rows=each)
+            found["pool"].append(time.perf_counter() - begin)
+            batches = list(dataset.map_batches(Timed, **given).iter_batches(batch_size=None))
+            times = np.unique(np.concatenate([np.stack([b["begin"], b["end"]], 1) for b in batches]), axis=0)
+            found["actor"].append(float(times[:, 1].max() - times[:, 0].min()))
+            found["batch"].append(float(np.median(times[:, 1] - times[:, 0])))
+            if not (np.concatenate([b["y"] for b in batches]) == expected).all():
+                raise RuntimeError("the outputs differ")
+            print({name: round(values[-1], 3) for name, values in found.items()}, flush=True)
+    over = sorted(actor / alone for actor, alone in zip(found["actor"], found["pool"], strict=True))
+    ratio = over[len(over) // 2]
+    return {
+        "rows": rows,
+        "rows of a batch": given["batch_size"],
+        "seconds": found,
+        "actor over pool": {"median": ratio, "low": over[0], "high": over[-1]},
+        "target": MOST_OVERHEAD,
+        "met": ratio <= MOST_OVERHEAD,
+    }
+
+
+# --- A service under load ---------------------------------------------------------------------------------------------
+
+
+def application(arguments: dict[str, str]) -> Any:
+    """What Serve imports."""
+    made = ortmulti.ray.deployment(arguments["model"], gpus=4, devices="cpu", batching=ortmulti.Batching(16))
+    return made.options(logging_config={"enable_access_log": False}).bind()
+
+
+def measure_serve(directory: Path, requests: int) -> dict[str, Any]:
+    from ray import serve
+    from ray.serve.context import _get_global_client
+    from ray.serve.schema import ServeDeploySchema
+
+    both = [models.make("matmul", directory / str(seed), megabytes=1, seed=seed) for seed in (0, 1)]
+    x = features(np.arange(1, 2), width_of(both[0]))
+    # A joint run may give other bits than a run of one row.
+    expected = [plain(model, x, 1) for model in both]
+    if np.allclose(*expected):
+        raise RuntimeError("the two models have the same answer")
+    latencies: list[float] = []
+    counts = {"of the first model": 0, "of the second model": 0, "wrong": 0, "late": 0, "failed": 0}
+    replaced: list[float] = []
+    with cluster(1):
+        serve.start()
+        client = _get_global_client()
+
+        def deploy(version: int) -> None:
+            config = {"name": "ortmulti", "user_config": {"model": str(both[version % 2]), "version": str(version)}}
+            client.deploy_apps(
+                ServeDeploySchema.model_validate(
+                    {
+                        "applications": [
+                            {
+                                "import_path": "benchmarks.ray_scaling:application",
+                                "args": {"model": str(both[0])},
+                                "route_prefix": None,
+                                "deployments": [config],
+                            }
+                        ]
+                    }
+                ),
+                _blocking=True,
+            )
+
+        deploy(0)
+        before = processes("ray::ServeReplica:default:ortmulti")
+        handle = serve.get_app_handle("default")
+        current: list[int | None] = [0]  # the model of all requests sent from now on; None while it is replaced
+
+        async def ask(numbers: Iterator[int]) -> None:
+            for _ in numbers:
+                since, begin = current[0], time.perf_counter()
+                try:
+                    y = (await handle.infer.remote({"x": x}))["y"]
+                except Exception as error:
+                    counts["failed"] += 1
+                    print(f"failed: {error!r}", flush=True)
+                    continue
+                latencies.append(time.perf_counter() - begin)
+                near = [bool(np.allclose(y, each, rtol=1e-4, atol=1e-5)) for each in expected]
+                if sum(near) != 1:
+                    counts["wrong"] += 1
+                    continue
+                counts["of the second model" if near[1] else "of the first model"] += 1
+                counts["late"] += since is not None and current[0] == since and not near[since]
+
+        async def replace() -> None:
+            for version in range(1, RECONFIGURES + 1):
+                while len(latencies) < version * requests / (RECONFIGURES + 1):
+                    await asyncio.sleep(0.01)
+                current[0], begin = None, time.perf_counter()
+                await asyncio.to_thread(deploy, version)
+                while not np.allclose((await handle.infer.remote({"x": x}))["y"], expected[version % 2], rtol=1e-4):
+                    pass
+                replaced.append(time.perf_counter() - begin)
+                current[0] = version % 2
+
+        async def all_of_it() -> None:
+            numbers = iter(range(requests))
+            await asyncio.gather(*(ask(numbers) for _ in range(CLIENTS)), replace())
+
+        begin = time.perf_counter()
+        asyncio.run(all_of_it())
+        seconds = time.perf_counter() - begin
+        after = processes("ray::ServeReplica:default:ortmulti")
+        serve.shutdown()
+    report = {
+        "requests": requests,
+        "clients": CLIENTS,
+        "answers": counts,
+        "answers a second": requests / seconds,
+        "p50 in ms": float(np.percentile(latencies, 50)) * 1000,
+        "p99 in ms": float(np.percentile(latencies, 99)) * 1000,
+        "seconds of each reconfigure": replaced,
+        "same process": before == after,
+        "wrong": counts["wrong"] + counts["late"] + counts["failed"] + (requests - len(latencies) - counts["failed"]),
+    }
+    print(json.dumps(report, indent=1))
+    return report
+
+
+# --- A model that is read once ----------------------------------------------------------------------------------------
+
+
+class Holder:
+    """An actor that loads a model and says what that took."""
+
+    def load(self, model: Any) -> dict[str, float]:
+        before = _memory()
+        begin = time.perf_counter()
+        kept = ray.get(model._object) if isinstance(model, ortmulti.ray.BroadcastModel) else None  # has arrived
+        arrived = time.perf_counter()
+        self.pool = ortmulti.ray.load_here(model, "cpu")
+        x = features(np.arange(1, 2), int(self.pool.get_inputs()[0].shape[1]))
+        [self.y] = self.pool.run({"x": x})
+        ready = time.perf_counter()
+        after = _memory()
+        del kept
+        return {
+            "seconds to arrive": arrived - begin,
+            "seconds to load": ready - arrived,
+            "peak bytes": after["VmHWM"] - before["VmRSS"],
+            "own bytes": after["RssAnon"] - before["RssAnon"],
+            "shared bytes": after["RssShmem"] - before["RssShmem"],
+        }
+
+    def answer(self) -> np.ndarray:
+        return self.y
+
+
+def _memory() -> dict[str, int]:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")}
+
+
+def _bytes_read() -> int:
+    """What this process had the kernel fetch from disks, through mapped files too."""
+    return int(next(line.split()[1] for line in Path("/proc/self/io").open() if line.startswith("read_bytes")))
+
+
+def measure_broadcast(directory: Path, megabytes: int) -> dict[str, Any]:
+    model = models.make("matmul", directory, megabytes=megabytes)
+    files = [model, Path(f"{model}.data")]
+    size = sum(file.stat().st_size for file in files)
+    x = features(np.arange(1, 2), width_of(model))
+    expected = plain(model, x, 1)
+    report: dict[str, Any] = {"bytes of the model": size}
+    with cluster(2, store=3 * size):
+        actor = ray.remote(num_gpus=4, num_cpus=1)(Holder)
+        local = [actor.remote() for _ in range(2)]
+        report["from files, in the page cache"] = [ray.get(each.load.remote(str(model))) for each in local]
+        for each in local:
+            ray.kill(each)
+        for file in files:
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        before, begin = _bytes_read(), time.perf_counter()
+        given = ortmulti.ray.broadcast(model)
+        report["seconds to broadcast, from the disk"] = time.perf_counter() - begin
+        report["bytes read from the disk"] = _bytes_read() - before
+        for file in files:
+            file.unlink()  # hosts cannot read them
+        hosts = [actor.remote() for _ in range(2)]
+        report["from the object store"] = [ray.get(each.load.remote(given)) for each in hosts]
+        report["wrong"] = sum(not np.array_equal(ray.get(each.answer.remote()), expected) for each in hosts)
+    stored, local_loads = report["from the object store"], report["from files, in the page cache"]
+    loads = [min(each["seconds to load"] for each in runs) for runs in (stored, local_loads)]
+    copies = max(each["peak bytes"] for each in stored) / size
+    report["copies in a host's memory"] = {"value": copies, "target": MOST_COPIES, "met": copies <= MOST_COPIES}
+    ratio = loads[0] / loads[1]
+    report["load over load from files"] = {"value": ratio, "target": MOST_LOAD, "met": ratio <= MOST_LOAD}
+    print(json.dumps(report, indent=1))
+    return report
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["rows", "overhead", "serve", "broadcast"])
+    parser.add_argument("--rows", type=int, help="rows (default: 1000000; overhead: 65536)")
+    parser.add_argument("--rounds", type=int, default=5, help="of overhead (default: 5)")
+    parser.add_argument("--requests", type=int, default=100_000, help="to the service (default: 100000)")
+    parser.add_argument("--megabytes", type=int, default=1000, help="of the broadcast model (default: 1000)")
+    parser.add_argument("--seed", type=int, default=0, help="of the times of kills (default: 0)")
+    parser.add_argument("--check", action="store_true", help="exit status 1 if a target is missed")
+    parser.add_argument("--json", type=Path, help="where to write the result")
+    args = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="ortmulti-") as name:
+        if args.part == "rows":
+            report = measure_rows(Path(name), args.rows or 1_000_000, args.seed)
+        elif args.part == "overhead":
+            report = measure_overhead(Path(name), args.rows or 65_536, args.rounds)
+        elif args.part == "serve":
+            report = measure_serve(Path(name), args.requests)
+        else:
+            report = measure_broadcast(Path(name), args.megabytes)
+    given = {name: value for name, value in vars(args).items() if name not in ("part", "json", "check")}
+    described = {
+        "command": ["benchmarks/ray_scaling.py", args.part],
+        "arguments": given,
+        **report,
+        "ray": ray.__version__,
+        "machine": machine.describe(),
+    }
+    if args.json:
+        args.json.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+    missed = '"met": false' in json.dumps(report)
+    return int(report.get("wrong", 0) > 0 or (args.check and missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

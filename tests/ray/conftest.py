@@ -1,0 +1,81 @@
+"""A Ray cluster on this machine: several hosts with pretended GPUs, and sessions on the CPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ortmulti.tools import models
+from tests.support.processes import ROOT
+
+
+@contextmanager
+def running_cluster(hosts: int, *, gpus: int = 4, cpus: int = 2, **variables: str) -> Iterator[Any]:
+    """Start a head without GPUs and hosts with them, and connect to it. `variables` are all workers' environment."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    # Workers find the tests, and print nothing into the tests' output.
+    changes = {"PYTHONPATH": str(ROOT), "RAY_SERVE_LOG_TO_STDERR": "0", "RAY_enable_open_telemetry": "0", **variables}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in changes.items():
+            patch.setenv(name, value)
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        try:
+            for _ in range(hosts):
+                cluster.add_node(num_cpus=cpus, num_gpus=gpus)
+            ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+            ray.data.DataContext.get_current().enable_progress_bars = False
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two hosts with 4 pretended GPUs and 2 CPUs each, beside the head."""
+    with running_cluster(2) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Input "x", float32 [batch, width]; output "y"; external data."""
+    return models.make("matmul", tmp_path_factory.mktemp("ray"), megabytes=4)
+
+
+@pytest.fixture(scope="session")
+def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `model`, with other weights."""
+    return models.make("matmul", tmp_path_factory.mktemp("ray-other"), megabytes=4, seed=1)
+
+
+def plain(model: Path, x: np.ndarray, rows: int) -> np.ndarray:
+    """What a loop over the onnxruntime package gives."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    return np.concatenate([session.run(["y"], {"x": x[at : at + rows]})[0] for at in range(0, len(x), rows)])
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def break_workers(pool: Any) -> None:
+    """Have the pool lose its device for good: kill the workers of `backend="processes"` whenever they start."""
+    import signal
+    from contextlib import suppress
+
+    while pool.stats().devices[0].state == "ready":
+        for worker in pool._members.backend.pids:
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)

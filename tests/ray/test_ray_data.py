@@ -1,0 +1,170 @@
+"""`Predictor` and `map_options` in Ray Data: rows, order, errors, and processes that end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ortmulti
+from tests.ray.conftest import break_workers, plain
+
+ray = pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray has its own
+
+ROWS, BLOCKS = 4_000, 40
+
+
+def pixels_of(ids: np.ndarray, width: int) -> np.ndarray:
+    return np.sin(ids[:, None] * np.arange(1, width + 1)).astype(np.float32)
+
+
+def table(model: Path) -> tuple[Any, np.ndarray]:
+    """A dataset with the columns "id" and "pixels", and the pixels."""
+    [x] = ortmulti.InferenceSession(model, providers=["CPUExecutionProvider"]).get_inputs()
+    width = int(x.shape[1])
+    dataset = ray.data.range(ROWS, override_num_blocks=BLOCKS).map_batches(
+        lambda batch: {"id": batch["id"], "pixels": pixels_of(batch["id"], width)}
+    )
+    return dataset, pixels_of(np.arange(ROWS), width)
+
+
+def collect(dataset: Any) -> dict[str, np.ndarray]:
+    batches = list(dataset.iter_batches(batch_size=None))
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def check_rows(result: dict[str, np.ndarray], model: Path, pixels: np.ndarray) -> None:
+    """Every row once, with the bits of plain onnxruntime."""
+    order = np.argsort(result["id"], kind="stable")
+    np.testing.assert_array_equal(result["id"][order], np.arange(ROWS))
+    np.testing.assert_array_equal(result["y"][order], plain(model, pixels, 20))
+
+
+class Marked(ortmulti.ray.Predictor):
+    """Adds the column "process"."""
+
+    def __call__(self, batch: Any) -> dict[str, np.ndarray]:
+        return super().__call__(batch) | {"process": np.full(len(batch["id"]), os.getpid())}
+
+
+class Breaking(Marked):
+    """The first process loses its only device at its first batch."""
+
+    def __init__(self, model: Any, first: str, **arguments: Any) -> None:
+        super().__init__(model, **arguments)
+        self._first = Path(first)
+
+    def __call__(self, batch: Any) -> dict[str, np.ndarray]:
+        try:
+            self._first.touch(exist_ok=False)
+        except FileExistsError:
+            return super().__call__(batch)
+        break_workers(self._pool)
+        return super().__call__(batch)
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("weights", ["files", "broadcast"])
+def test_rows_are_those_of_a_plain_loop(weights: Any, model: Path) -> None:
+    dataset, pixels = table(model)
+    options = ortmulti.ray.map_options(
+        model, rows=20, gpus=4, weights=weights, devices="cpu", inputs={"x": "pixels"}, keep_columns=["id"]
+    )
+    result = collect(dataset.map_batches(ortmulti.ray.Predictor, **options))
+    assert set(result) == {"id", "y"}
+    check_rows(result, model, pixels)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_options_follow_from_the_hosts(model: Path) -> None:
+    options = ortmulti.ray.map_options(model, rows=8, sessions_per_device=2, in_flight=3)
+    assert (options["num_gpus"], options["batch_size"]) == (4, 8 * 4 * 2 * 3)
+    assert (options["compute"].min_size, options["compute"].max_size) == (1, 2)  # the head has no GPU
+    options = ortmulti.ray.map_options(model, rows=8, devices="cpu")
+    assert (options["num_gpus"], options["num_cpus"], options["batch_size"]) == (0, 1, 8)
+    assert options["compute"].max_size == 3
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_killed_actor_loses_and_doubles_no_row(model: Path) -> None:
+    dataset, pixels = table(model)
+    options = ortmulti.ray.map_options(
+        model, rows=20, hosts=1, gpus=4, devices="cpu", inputs={"x": "pixels"}, keep_columns=["id"]
+    )
+    options["batch_size"] = 20
+    batches = []
+    for batch in dataset.map_batches(Marked, **options).iter_batches(batch_size=None, prefetch_batches=0):
+        if not batches:
+            os.kill(int(batch["process"][0]), signal.SIGKILL)
+        batches.append(batch)
+    result = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    check_rows(result, model, pixels)
+    assert len(set(result["process"])) == 2
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_actor_without_devices_ends_and_another_one_goes_on(model: Path, tmp_path: Path) -> None:
+    dataset, pixels = table(model)
+    options = ortmulti.ray.map_options(
+        model,
+        rows=20,
+        hosts=1,
+        gpus=4,
+        devices="cpu",
+        backend="processes",
+        inputs={"x": "pixels"},
+        keep_columns=["id"],
+        first=str(tmp_path / "first"),
+    )
+    result = collect(dataset.map_batches(Breaking, **options))
+    assert (tmp_path / "first").exists()
+    check_rows(result, model, pixels)
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "the batch has no column 'x', it has 'id', 'pixels'"),
+        ({"inputs": {"z": "pixels"}}, "inputs 'z' is not one of 'x'"),
+        ({"outputs": ["z"]}, "outputs 'z' is not one of 'y'"),
+        ({"keep_columns": ["y"]}, "the column 'y' of keep_columns is also an output"),
+        ({"devices": "all"}, "Ray has assigned the GPUs 0, 1, 2, 3 to this actor, and CUDA sees 0"),
+    ],
+    ids=lambda value: next(iter(value), "") if isinstance(value, dict) else "",
+)
+def test_a_mistake_ends_the_job_with_its_reason(arguments: Any, message: str, model: Path) -> None:
+    dataset, _ = table(model)
+    options = ortmulti.ray.map_options(model, gpus=4, **{"devices": "cpu", **arguments})
+    with pytest.raises(ray.exceptions.RayError, match=message):
+        dataset.map_batches(ortmulti.ray.Predictor, **options).take(1)
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rows": 0}, "rows is 1 or more, not 0"),
+        ({"hosts": 0}, "hosts is 1 or more, not 0"),
+        ({"gpus": -1}, "gpus is 0 or more, not -1"),
+        ({"weights": "copy"}, "weights is 'files' or 'broadcast', not 'copy'"),
+    ],
+)
+def test_wrong_options_are_refused_before_the_job(arguments: Any, message: str, model: Path) -> None:
+    with pytest.raises(ortmulti.InvalidArgument, match=message):
+        ortmulti.ray.map_options(model, **arguments)
+
+
+def test_hosts_that_differ_are_named(cluster: Any, model: Path) -> None:
+    node = cluster.add_node(num_cpus=2, num_gpus=8)
+    try:
+        with pytest.raises(ortmulti.InvalidArgument, match=r"gpus \(2 with 4, 1 with 8\): give gpus="):
+            ortmulti.ray.map_options(model)
+        assert ortmulti.ray.map_options(model, gpus=4)["compute"].max_size == 3
+    finally:
+        cluster.remove_node(node)

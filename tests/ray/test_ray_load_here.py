@@ -1,0 +1,116 @@
+"""`load_here` and `broadcast` in actors: devices, threads, and models from the object store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import ortmulti
+from tests.ray.conftest import plain
+from tests.support import onnx_models
+
+ray = pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray has its own
+
+
+class Holder:
+    """An actor with a pool."""
+
+    def load(self, model: Any, devices: str = "all", **arguments: Any) -> tuple[list[str], int]:
+        """Return the devices and the threads of a session."""
+        self.pool = ortmulti.ray.load_here(model, devices, **arguments)
+        return self.pool.devices, self.pool.sessions[0]._core.intra_op_num_threads()
+
+    def run(self, x: np.ndarray) -> np.ndarray:
+        [y] = self.pool.run({"x": x})
+        return y
+
+    def replace(self, model: str) -> None:
+        self.pool.replace_model(model)
+
+    def assigned(self) -> list[str] | str:
+        return ortmulti.ray._assigned_devices()
+
+
+def holder(**options: Any) -> Any:
+    return ray.remote(Holder).options(**options).remote()
+
+
+def rows(model: Path) -> np.ndarray:
+    [x] = ortmulti.InferenceSession(model, providers=["CPUExecutionProvider"]).get_inputs()
+    return np.random.default_rng(1).random((20, int(x.shape[1])), np.float32)
+
+
+def test_it_is_for_actors(model: Path) -> None:
+    assert not ray.is_initialized()
+    with pytest.raises(ortmulti.InvalidArgument, match=r"in a Ray actor or task: elsewhere call ortmulti\.load"):
+        ortmulti.ray.load_here(model)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_sessions_have_the_assigned_cpus(model: Path) -> None:
+    """Without GPUs on the host, "all" is the CPU."""
+    for cpus, threads in ((2, 2), (1, 1), (0, 1)):
+        assert ray.get(holder(num_cpus=cpus).load.remote(model)) == (["cpu"], threads)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_assigned_gpus_that_cuda_does_not_show_are_an_error(model: Path) -> None:
+    with pytest.raises(ortmulti.DeviceError, match=r"assigned the GPUs \d to this actor, and CUDA sees 0"):
+        ray.get(holder(num_gpus=1).load.remote(model))
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("outside", [True, False], ids=["external data", "one file"])
+def test_a_broadcast_model_needs_no_file(outside: bool, model: Path, tmp_path: Path) -> None:
+    x, path = rows(model), tmp_path / "model.onnx"
+    onnx.save(onnx.load(model), path, save_as_external_data=outside, location="model.data")
+    expected = plain(path, x, 20)
+    given = ortmulti.ray.broadcast(path)
+    assert 0 < given.size <= sum(file.stat().st_size for file in tmp_path.iterdir())
+    for file in tmp_path.iterdir():
+        file.unlink()
+    for _ in range(2):  # a host each
+        actor = holder(num_gpus=4, num_cpus=1)
+        ray.get(actor.load.remote(given, "cpu"))
+        np.testing.assert_array_equal(ray.get(actor.run.remote(x)), expected)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_lost_object_is_read_from_the_file(model: Path) -> None:
+    """Its owner, the process that called `broadcast`, has ended."""
+    x = rows(model)
+
+    class Owner:
+        def broadcast(self, path: str) -> list[Any]:
+            return [ortmulti.ray.broadcast(path)]
+
+    owner, actor = ray.remote(Owner).options(num_cpus=0).remote(), holder(num_cpus=1)
+    [given] = ray.get(owner.broadcast.remote(str(model)))
+    ray.kill(owner)
+    ray.get(actor.load.remote(given, "cpu"))
+    np.testing.assert_array_equal(ray.get(actor.run.remote(x)), plain(model, x, 20))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_broadcast_model_is_not_replaced_by_a_mixture(model: Path, other_model: Path) -> None:
+    """The other model has the same names: the weights in memory would be used for it."""
+    x, actor = rows(model), holder(num_cpus=1)
+    ray.get(actor.load.remote(ortmulti.ray.broadcast(model), "cpu"))
+    with pytest.raises(ortmulti.InvalidArgument, match="would replace those of the new model by name"):
+        ray.get(actor.replace.remote(other_model))
+    np.testing.assert_array_equal(ray.get(actor.run.remote(x)), plain(model, x, 20))
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("place", ["attribute", "sub-graph", "sparse initializer"])
+def test_external_data_that_cannot_be_given_is_refused(place: str, tmp_path: Path) -> None:
+    onnx.save(onnx_models.external_places()[place], tmp_path / "model.onnx")
+    for name in ("a.bin", "b.bin"):
+        (tmp_path / name).write_bytes(bytes(64))
+    with pytest.raises(ortmulti.InvalidArgument, match=r"cannot be broadcast: .*a\.bin.* use weights='files'"):
+        ortmulti.ray.broadcast(tmp_path / "model.onnx")
