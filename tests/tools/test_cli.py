@@ -36,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("command", "mentions"),
     [
         ((), ["bench", "models", "devices", "inspect", "run", "--debug", "--version"]),
-        (("bench",), ["create", "gil", "run", "sleep"]),
+        (("bench",), ["create", "gil", "repository", "run", "sleep"]),
         (
             ("bench", "create"),
             [
@@ -56,6 +56,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ],
         ),
         (("bench", "gil"), ["--onnxruntime", "--ortmulti", "--repeat", "--json"]),
+        (("bench", "repository"), ["--budget", "--trace", "--rate", "--burst", "--json", "--plot"]),
         (("bench", "sleep"), ["--devices", "--kinds", "--graphs", "--repeat", "--random", "--json"]),
         (("models",), ["make", "list"]),
         (("models", "make"), ["--layers", "--output", "--json"]),

@@ -265,15 +265,15 @@ def measure(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Run one experiment in a process of its own.
 
     Args:
-        spec: "experiment" (of `EXPERIMENTS`), "models" (paths), "sizes" (bytes of their files), "device", "budget"
-            (bytes), "arrivals" (of a file, or None: by "zipf"), "burst", "rate" (None: see `_make_plan`), "plan" (of an
-            earlier experiment, or None), "seconds", "warm_seconds", "seed", "batch" and "sequence".
+        spec: "experiment" (of `EXPERIMENTS`), "models" (paths), "sizes" (bytes of their files), "device" and "budget"
+            (bytes). "arrivals" of a file; None: by "zipf" and "burst". "rate"; None: see `_make_plan`. "plan" of an
+            earlier experiment, or None. "seconds", "warm_seconds", "seed", "batch" and "sequence".
 
     Returns:
-        "skipped", a reason; or "plan", "models" (seconds and bytes of each), "capacity" of the closed loop, "budget",
-        the highest "used", "requests", "failed", "errors", "different", "unanswered", "latency" by group of `GROUPS`,
-        "wakes", "evictions", "misses" (share), "bursts" (each one's first answer, and a wake with a run, in seconds),
-        and "points" and "states" for the plot.
+        "skipped", a reason. Or "plan", "models" (seconds and bytes of each), "capacity" of the closed loop, "budget"
+        and the highest "used". "requests", "failed", "errors", "different", "unanswered", and "latency" by group of
+        `GROUPS`. "wakes", "evictions" and "misses" (share). "bursts": each one's first answer, and a wake with a run,
+        in seconds. "points" and "states" for the plot.
     """
     spec = dict(spec)
     feeds = [sample_inputs(path, spec["batch"], spec["sequence"], 0) for path in spec["models"]]
@@ -352,8 +352,11 @@ def _capacity(server: _Server, feeds: Sequence[Any], spec: Mapping[str, Any]) ->
 
 
 def _make_plan(spec: Mapping[str, Any], models: Sequence[Mapping[str, Any]], capacity: float | None) -> dict[str, Any]:
-    """Return how many models fit, and the rate: the smaller of 60% of the capacity, and 40% of the rate at which a wake
-    for each request to a model that does not fit would take all of the time."""
+    """Return how many models fit, and the rate.
+
+    The rate is 60% of the capacity, or less: 40% of the rate at which wakes would take all of the time, if each request
+    to a model that does not fit took one.
+    """
     left = spec["budget"] - models[0]["other"] - sum(model["kept"] for model in models)
     fitting = sum(total <= left for total in itertools.accumulate(model["weights"] for model in models))
     if spec["burst"] and not 0 < fitting < len(models):
