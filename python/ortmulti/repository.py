@@ -388,6 +388,14 @@ class ModelRepository(Closing):
                 entry.state, entry.reason = "LOADING", ""
             try:
                 loaded = self._make(name, entry)
+            except OutOfMemory as error:
+                if entry.loaded is not None:
+                    raise OutOfMemory(
+                        f"{error}. The present {name!r} stays until the new one is ready; to load without room for "
+                        "both, unload it before"
+                    ) from error
+                entry.state, entry.reason = "UNAVAILABLE", str(error)
+                raise
             except BaseException as error:
                 if entry.loaded is None:
                     entry.state, entry.reason = "UNAVAILABLE", str(error)

@@ -41,6 +41,7 @@ struct Model {
   Repository::Handle resident;
   std::atomic<int> wakes{0};
   std::atomic<int> failures{0};  // of the next wakes
+  std::atomic<bool> refuses{false};
 };
 
 class RepositoryTest : public RealSessions {
@@ -57,7 +58,12 @@ class RepositoryTest : public RealSessions {
   static std::shared_ptr<DeviceSleep> sleeper(Model& model) {
     auto sleep = std::make_shared<DeviceSleep>();
     sleep->level = "weights";
-    sleep->sleep = [](Clock::time_point) { return true; };
+    sleep->sleep = [&model](Clock::time_point) {
+      if (model.refuses) {
+        throw Error(ErrorKind::weights, "its file was changed");
+      }
+      return true;
+    };
     sleep->wake = [&model] {
       ++model.wakes;
       if (model.failures > 0) {
@@ -202,6 +208,20 @@ TEST_F(RepositoryTest, WhereTheDeviceHasLessThanTheBudgetOthersSleepAndTheWakeIs
   EXPECT_EQ(repository->devices().front().used, 0) << "what was promised to it is free again";
   submit(c);
   EXPECT_EQ(answers.wait_for(4).back()->outcome, Outcome::done);
+}
+
+TEST_F(RepositoryTest, WhereAModelCannotSleepOthersFailAndDoNotWait) {
+  Model& a = add("a", 60);
+  Model& b = add("b", 60);
+  submit(a);
+  answers.wait_for(1);
+  a.refuses = true;
+  const auto failed = submit(b);
+  answers.wait_for(2);
+  EXPECT_EQ(kind_of(*failed), ErrorKind::out_of_memory);
+  EXPECT_TRUE(awake("a"));
+  submit(a);
+  EXPECT_EQ(answers.wait_for(3).back()->outcome, Outcome::done);
 }
 
 TEST_F(RepositoryTest, AModelThatIsRemovedWhileItWaitsForRoomFailsAlone) {

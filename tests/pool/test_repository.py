@@ -189,6 +189,30 @@ def test_a_model_whose_random_inputs_do_not_fit_is_loaded_with_a_warning(caplog:
             repository.add("n", model, warmup=ortmulti.Warmup())
 
 
+def test_a_model_whose_file_was_replaced_does_not_keep_others_waiting(
+    tmp_path: Path, files: list[Path], expected: list[np.ndarray], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(files[0].read_bytes())
+    with ortmulti.ModelRepository("cpu", host_memory=int(1.5 * SIZE)) as repository:
+        repository.add("old", path)
+        repository.add("other", files[1])
+        repository.run("old", X)
+        new = tmp_path / "new.onnx"
+        new.write_bytes(files[2].read_bytes())
+        new.replace(path)
+        with pytest.raises(ortmulti.OutOfMemory, match=r"'other' needs.*the log names models that failed to sleep"):
+            repository.run("other", X)
+        assert "'old' could not make room on cpu" in caplog.text
+        np.testing.assert_array_equal(repository.run("old", X)[0], expected[0])
+        with pytest.raises(ortmulti.OutOfMemory, match="to load without room for both, unload it before"):
+            repository.load("old")
+        repository.unload("old")
+        repository.load("old")
+        np.testing.assert_array_equal(repository.run("old", X)[0], expected[2])
+        np.testing.assert_array_equal(repository.run("other", X)[0], expected[1])
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [

@@ -10,6 +10,8 @@ namespace {
 
 // For the runs of a model that is to make room. It is awake again then, and another one is chosen.
 constexpr std::chrono::seconds patience{1};
+// A model that failed to sleep, such as one whose file was replaced, is not asked again for so long.
+constexpr std::chrono::seconds asked_again{10};
 // What pools do is not notified, so a wait for them looks again.
 constexpr std::chrono::milliseconds looks_again{100};
 constexpr std::chrono::seconds measured_again{1};
@@ -223,12 +225,14 @@ Error Repository::no_room(const Managed& on, const Resident& resident, std::uint
   }
   const std::string use = megabytes(on.policy.used()) + " of the budget of " + megabytes(on.policy.budget());
   return Error(ErrorKind::out_of_memory,
-               at_least == 0 ? "'" + resident.name + "' needs " + megabytes(model.weights + model.kept) + " on " +
-                                   to_string(on.device) + ". " + use + " are in use, and too little of it can sleep" +
-                                   pinned + ": raise the budget, or unload models"
-                             : "'" + resident.name + "' found too little free memory on " + to_string(on.device) +
-                                   " for its " + megabytes(model.weights) + ", also after other models slept (" + use +
-                                   "): other processes use it; lower the budget");
+               at_least == 0
+                   ? "'" + resident.name + "' needs " + megabytes(model.weights + model.kept) + " on " +
+                         to_string(on.device) + ". " + use + " are in use, and too little of it can sleep" + pinned +
+                         ": raise the budget, or unload models; the log names models that failed to"
+                         " sleep"
+                   : "'" + resident.name + "' found too little free memory on " + to_string(on.device) + " for its " +
+                         megabytes(model.weights) + ", also after other models slept (" + use +
+                         "): other processes use it; lower the budget");
 }
 
 void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
@@ -279,6 +283,7 @@ void Repository::evict(Managed& on, const std::vector<ResidencyPolicy::Eviction>
   for (std::size_t i = 0; i < victims.size(); ++i) {
     const Handle& victim = victims[i];
     bool asleep = false;
+    bool refused = false;
     lock.unlock();
     try {
       if (evictions[i].to == Level::session) {
@@ -296,7 +301,8 @@ void Repository::evict(Managed& on, const std::vector<ResidencyPolicy::Eviction>
       const auto* const ours = dynamic_cast<const Error*>(&error);
       const ErrorKind kind = ours == nullptr ? ErrorKind::fail : ours->kind();
       // A closed pool gives its memory back anyway; another model is chosen instead of one that runs for long.
-      if (kind != ErrorKind::closed && kind != ErrorKind::deadline) {
+      refused = kind != ErrorKind::closed && kind != ErrorKind::deadline;
+      if (refused) {
         onnxruntime_log().push(
             {warning, "ortmulti", "", "",
              "'" + victim->name + "' could not make room on " + to_string(victim->device) + ": " + error.what()});
@@ -309,6 +315,8 @@ void Repository::evict(Managed& on, const std::vector<ResidencyPolicy::Eviction>
     if (asleep) {
       on.policy.fell(victim->id_, evictions[i].to);
       ++on.evicted[victim->id_];
+    } else if (refused) {
+      on.policy.refused(victim->id_, time_now() + std::chrono::duration<double>(asked_again).count());
     } else {
       on.policy.stayed(victim->id_, time_now() + std::chrono::duration<double>(patience).count());
     }

@@ -25,10 +25,10 @@ std::uint64_t ResidencyPolicy::size(const Model& model, Level level) {
   return (level == Level::session ? 0 : model.kept) + (level == Level::awake ? model.weights : 0);
 }
 
-ResidencyPolicy::Level ResidencyPolicy::lowest(const Entry& entry) {
+ResidencyPolicy::Level ResidencyPolicy::lowest(const Entry& entry, double now) {
   const Model& model = entry.model;
   const bool in_line = model.level != Level::awake && entry.activity.waiting > 0;  // to be awake itself
-  if (model.pinned || in_line) {
+  if (model.pinned || in_line || now < entry.refuses_until) {
     return model.level;
   }
   return model.closes ? Level::session : model.sleeps ? Level::weights : model.level;
@@ -89,7 +89,7 @@ void ResidencyPolicy::add_candidates(Id id, const Entry& entry, double now, std:
                                      std::optional<double>& until) const {
   const Model& model = entry.model;
   if (entry.state != State::resting || model.pinned || model.level == Level::session ||
-      (!model.sleeps && !model.closes)) {
+      (!model.sleeps && !model.closes) || now < entry.refuses_until) {
     return;
   }
   const auto add = [&](Level to) {
@@ -136,7 +136,7 @@ ResidencyPolicy::Decision ResidencyPolicy::decide(Id id, double now, std::uint64
     if (entry.state == State::falling) {
       freed += size(entry) - size(entry.model, entry.target);
     }
-    could_be_freed += size(entry) - size(entry.model, lowest(entry));
+    could_be_freed += size(entry) - size(entry.model, lowest(entry, now));
     add_candidates(other, entry, now, candidates, decision.until);
   }
   if (could_be_freed < missing) {
@@ -183,6 +183,12 @@ void ResidencyPolicy::stayed(Id id, double until) {
   Entry& entry = entries_.at(id);
   entry.state = State::resting;
   entry.not_before = until;
+}
+
+void ResidencyPolicy::refused(Id id, double until) {
+  Entry& entry = entries_.at(id);
+  entry.state = State::resting;
+  entry.refuses_until = until;
 }
 
 void ResidencyPolicy::woke(Id id, double now, double seconds) {

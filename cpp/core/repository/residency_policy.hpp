@@ -82,6 +82,8 @@ class ResidencyPolicy {
   void fell(Id id, Level level);
   /// The sleep was given up: it gets no other one before `until`.
   void stayed(Id id, double until);
+  /// It cannot sleep: until then others do not wait for its memory.
+  void refused(Id id, double until);
   void woke(Id id, double now, double seconds);
   /// The wake failed, or what decide() has allowed is not wanted any more.
   void slept_on(Id id);
@@ -107,6 +109,7 @@ class ResidencyPolicy {
     double rate = 0;
     double woken = 0;
     double not_before = 0;
+    double refuses_until = 0;
   };
   struct Candidate {
     Eviction eviction;
@@ -116,7 +119,7 @@ class ResidencyPolicy {
 
   static std::uint64_t size(const Model& model, Level level);
   static std::uint64_t size(const Entry& entry);
-  static Level lowest(const Entry& entry);
+  static Level lowest(const Entry& entry, double now);
   /// Seconds that requests are expected to wait longer if it sleeps.
   static double cost(const Entry& entry, Level to, double now);
   void add_candidates(Id id, const Entry& entry, double now, std::vector<Candidate>& candidates,
