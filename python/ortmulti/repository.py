@@ -234,6 +234,10 @@ class ModelRepository(Closing):
         for option in ("wait", "progress"):
             if option in load_options:
                 raise InvalidArgument(f"a repository's models are loaded without {option!r}")
+        from ortmulti.pool.configuration import Warmup
+
+        if not isinstance(warmup := load_options.get("warmup", True), bool | Warmup):
+            raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
         entry = _Entry(checks.model(model), load_options)
         with self._lock:
             self._raise_if_closed()
