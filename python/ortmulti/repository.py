@@ -248,7 +248,8 @@ class ModelRepository(Closing):
             self._load(name, entry)
         except BaseException:
             with self._lock:
-                del self._entries[name]
+                if self._entries.get(name) is entry:
+                    del self._entries[name]
             raise
 
     def remove(self, name: str) -> None:
@@ -284,13 +285,15 @@ class ModelRepository(Closing):
             NotFound: There is no such model.
         """
         entry = self._entry(name)
-        with self._loading:
+        with self._lock:
             loaded, entry.loaded = entry.loaded, None
             entry.state = "UNLOADING"
-            try:
-                self._release(loaded, cancel_pending)
-            finally:
-                entry.state, entry.reason = "UNAVAILABLE", "unloaded"
+        try:
+            self._release(loaded, cancel_pending)
+        finally:
+            with self._lock:
+                if entry.state == "UNLOADING":  # else it is being loaded again
+                    entry.state, entry.reason = "UNAVAILABLE", "unloaded"
 
     def index(self) -> list[ModelStatus]:
         """Return every model and its state."""
@@ -391,7 +394,7 @@ class ModelRepository(Closing):
             if entry.loaded is None:
                 entry.state, entry.reason = "LOADING", ""
             try:
-                loaded = self._make(name, entry)
+                loaded: _Loaded | None = self._make(name, entry)
             except OutOfMemory as error:
                 if entry.loaded is not None:
                     raise OutOfMemory(
@@ -404,9 +407,14 @@ class ModelRepository(Closing):
                 if entry.loaded is None:
                     entry.state, entry.reason = "UNAVAILABLE", str(error)
                 raise
-            before, entry.loaded = entry.loaded, loaded
-            entry.state, entry.reason = "READY", ""
-            self._release(before, cancel_pending=False)
+            with self._lock:
+                wanted = not self._closed and self._entries.get(name) is entry
+                if wanted:
+                    loaded, entry.loaded = entry.loaded, loaded
+                    entry.state, entry.reason = "READY", ""
+            self._release(loaded, cancel_pending=not wanted)
+            if not wanted:
+                raise ClosedError(f"{name!r} was removed while it was being loaded")
 
     def _make(self, name: str, entry: _Entry) -> _Loaded:
         from ortmulti.pool.load import load
@@ -440,7 +448,8 @@ class ModelRepository(Closing):
                 loaded.residents.append(resident)
                 if device != "cpu":
                     pinned = self._measure(pool, device, resident, taken, keep)
-                    self._pinned_bytes += max(0, pinned - loaded.pinned_bytes)
+                    with self._lock:
+                        self._pinned_bytes += max(0, pinned - loaded.pinned_bytes)
                     loaded = loaded._replace(pinned_bytes=max(pinned, loaded.pinned_bytes))
                 self._core.room(name, device, 0)  # others sleep if it took more than was expected
             if entry.pinned:
@@ -531,7 +540,8 @@ class ModelRepository(Closing):
         loaded.pool.close(cancel_pending)
         for resident in loaded.residents:
             self._core.remove(resident)
-        self._pinned_bytes -= loaded.pinned_bytes
+        with self._lock:
+            self._pinned_bytes -= loaded.pinned_bytes
 
     def _call(self, name: str, call: Callable[[Pool], _Result]) -> _Result:
         while True:

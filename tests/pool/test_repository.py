@@ -315,6 +315,35 @@ def test_the_process_ends_while_models_wait(files: list[Path]) -> None:
     assert printed.strip() == "ends"
 
 
+def test_models_are_unloaded_and_removed_while_an_add_waits_for_room(files: list[Path]) -> None:
+    endless = onnx_models.endless()
+    with ortmulti.ModelRepository("cpu", host_memory=SIZE + len(endless) // 2) as repository:
+        repository.add("endless", endless, warmup=False)
+        repository.add("idle", files[1])
+        run = repository.submit("endless", {"x": np.ones(1, np.float32), "count": np.array(2**62)})
+        errors: list[BaseException] = []
+
+        def add() -> None:
+            try:
+                repository.add("new", files[0])
+            except ortmulti.ClosedError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=add)
+        thread.start()
+        while not repository.stats().devices[0].waking:
+            pass
+        repository.unload("idle")
+        repository.remove("new")
+        assert [status.name for status in repository.index()] == ["endless", "idle"]
+        assert thread.is_alive()
+        run.cancel()
+        thread.join()
+        assert [str(error) for error in errors] == ["'new' was removed while it was being loaded"]
+        repository.load("idle")
+        repository.run("idle", X)
+
+
 def test_ctrl_c_ends_an_add_that_waits_for_room() -> None:
     printed = check_child(
         """
