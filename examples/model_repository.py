@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 import ortmulti as om
 
-MODELS = Path(os.environ.get("MODELS", "models"))
+MODELS, MEMORY = Path(os.environ.get("MODELS", "models")), os.environ.get("MEMORY")
 
 
 class Rows(BaseModel):
@@ -28,7 +28,8 @@ class Rows(BaseModel):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    with om.ModelRepository(os.environ.get("DEVICES", "all"), gpu_memory=0.8) as repository:
+    # MEMORY is such as 8GiB: of each GPU, or of the host for models on the CPU.
+    with om.ModelRepository(os.environ.get("DEVICES", "all"), MEMORY or 0.8, MEMORY) as repository:
         for path in sorted(MODELS.glob("*.onnx")):
             # Requests of one model that wait together go into one run.
             repository.add(path.stem, path, batching=om.Batching(max_size=64), max_queue=1000)
@@ -51,7 +52,7 @@ async def predict(name: str, request: Rows) -> dict[str, Any]:
         outputs = await repository.run_async(name, {"x": x}, timeout=5.0, when_full="reject")
     except om.NotFound as error:
         raise HTTPException(404, f"there is no model {name!r}") from error
-    except (om.QueueFull, om.OutOfMemory, om.ClosedError, om.DeviceError) as error:
+    except (om.QueueFull, om.OutOfMemory, om.ClosedError, om.DeviceError, om.WeightsError) as error:
         raise HTTPException(503, "the service cannot take the request now") from error
     except om.DeadlineExceeded as error:
         raise HTTPException(504, "not answered in time") from error
@@ -69,11 +70,13 @@ async def index() -> list[dict[str, str]]:
 
 @app.post("/models/{name}/load")
 async def load(name: str) -> dict[str, str]:
-    """Loads the model's file again, after it was replaced. The old model answers until then."""
+    """Loads the model's file again, after it was replaced. The old model answers until then, if it is awake."""
     try:
         await asyncio.to_thread(app.state.repository.load, name)
     except om.NotFound as error:
         raise HTTPException(404, f"there is no model {name!r}") from error
+    except om.Error as error:  # the file is no model, or both do not fit: the old model stays
+        raise HTTPException(409, "the file cannot be loaded") from error
     return {"name": name, "state": "READY"}
 
 

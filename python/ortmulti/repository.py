@@ -132,15 +132,22 @@ class RepositoryStats:
         given = dict(labels or {})
         rows = [(model.pool, {**given, "model": name}) for name, model in self.models.items()]
         lines = [prometheus(rows)]
-        for name, text in (
-            ("budget", "What models and what they keep may take."),
-            ("used", "In use, with what is promised to models that wake."),
-        ):
-            lines.append(f"# HELP ortmulti_repository_{name}_bytes {text}\n")
-            lines.append(f"# TYPE ortmulti_repository_{name}_bytes gauge\n")
-            for device in self.devices:
-                value = sample(f"repository_{name}_bytes", getattr(device, name), {**given, "device": device.device})
-                lines.append(f"{value}\n")
+
+        def metric(name: str, kind: str, text: str, samples: Iterable[tuple[float, dict[str, str]]]) -> None:
+            lines.append(f"# HELP ortmulti_repository_{name} {text}\n")
+            lines.append(f"# TYPE ortmulti_repository_{name} {kind}\n")
+            lines.extend(f"{sample(f'repository_{name}', value, {**given, **labels})}\n" for value, labels in samples)
+
+        on = [(device, {"device": device.device}) for device in self.devices]
+        metric("budget_bytes", "gauge", "What models and what they keep may take.", ((d.budget, x) for d, x in on))
+        metric("used_bytes", "gauge", "In use, or promised to models that wake.", ((d.used, x) for d, x in on))
+        metric("waking", "gauge", "Wakes under way, or waiting for memory.", ((d.waking, x) for d, x in on))
+        evictions = (
+            (one.evictions, {"model": name, "device": one.device})
+            for name, model in self.models.items()
+            for one in model.devices
+        )
+        metric("evictions_total", "counter", "How often a model slept to make room for another one.", evictions)
         return "".join(lines)
 
 
@@ -173,9 +180,9 @@ class ModelRepository(Closing):
         gpu_memory: The budget of each GPU: a share of its memory above 0 and up to 1.0, bytes as an int, or a str such
             as ``"8GiB"``. It covers the models' weights and what they keep besides, as measured. The CUDA context,
             about 0.5 GiB once for a process, comes on top.
-        host_memory: The same for the host's memory: pinned copies of weights, from which a GPU wakes at the link's
-            rate; and on the CPU the models. A model without room for its copy wakes from its files. Default: half of
-            it.
+        host_memory: The same for the host's memory. It covers pinned copies of weights, from which a GPU wakes at the
+            link's rate; a model without room for its copy wakes from its files. On the CPU it covers the models, each
+            counted as its files' bytes, without arenas and further sessions. Default: half of it.
 
     Raises:
         InvalidArgument, InvalidType: A budget that cannot be, or an unknown device.
@@ -565,7 +572,9 @@ class ModelRepository(Closing):
         loaded = entry.loaded
         if loaded is None:
             self._raise_if_closed()
-            raise NotFound(f"the model {name!r} is not loaded ({entry.reason or 'it is being loaded'}): load it first")
+            if entry.state == "LOADING":
+                raise NotFound(f"the model {name!r} is still being loaded: wait until add or load has returned")
+            raise NotFound(f"the model {name!r} is not loaded ({entry.reason}): load it first")
         return loaded
 
     def _raise_if_closed(self) -> None:
@@ -579,7 +588,7 @@ def _bytes(name: str, value: object, total: int) -> int:
         unit = _UNITS.get(found[2].upper()) if found else None
         if found is None or unit is None:
             raise InvalidArgument(f"{name} is a share, bytes, or a size such as '8GiB', not {value!r}")
-        value = int(float(found[1]) * unit)
+        value = float(found[1]) if not found[2] and "." in found[1] else int(float(found[1]) * unit)
     if isinstance(value, float):
         if not 0 < value <= 1:
             raise InvalidArgument(f"{name} as a float is a share above 0 and up to 1.0, not {value}: bytes are an int")

@@ -222,6 +222,7 @@ def test_a_model_whose_file_was_replaced_does_not_keep_others_waiting(
             r"gpu_memory as a float is a share above 0 and up to 1.0, not 0",
         ),
         ({"gpu_memory": 1.5}, ortmulti.InvalidArgument, r"up to 1.0, not 1.5: bytes are an int"),
+        ({"gpu_memory": "1.5"}, ortmulti.InvalidArgument, r"up to 1.0, not 1.5"),
         ({"gpu_memory": "8 apples"}, ortmulti.InvalidArgument, r"or a size such as '8GiB', not '8 apples'"),
         ({"host_memory": True}, ortmulti.InvalidType, r"host_memory is a share, bytes, or a size.*not True"),
         ({"host_memory": 1 << 60}, ortmulti.InvalidArgument, r"host_memory is 1 to \d+ bytes here"),
@@ -262,6 +263,8 @@ def test_the_metrics_name_the_model_in_every_line(two: ortmulti.ModelRepository)
     assert 'ortmulti_requests_total{host="a",model="m1",device="cpu",outcome="done"} 0' in lines
     budget = two.stats().devices[0].budget
     assert f'ortmulti_repository_budget_bytes{{host="a",device="cpu"}} {budget}' in lines
+    evictions = two.stats().models["m5"].devices[0].evictions
+    assert f'ortmulti_repository_evictions_total{{host="a",model="m5",device="cpu"}} {evictions}' in lines
     names = [re.sub("_(bucket|sum|count)$", "", line.partition("{")[0]) for line in lines if not line.startswith("#")]
     together = [name for name, _ in itertools.groupby(names)]
     assert len(together) == len(set(names))
