@@ -10,6 +10,7 @@ import gc
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from pydantic import BaseModel
 
 import ortmulti as om
 
-MODELS, MEMORY = Path(os.environ.get("MODELS", "models")), os.environ.get("MEMORY")
+MODELS = Path(os.environ.get("MODELS", "models"))
+MEMORY = os.environ.get("MEMORY")  # such as 8GiB: of each GPU, or of the host for models on the CPU
 
 
 class Rows(BaseModel):
@@ -28,13 +30,11 @@ class Rows(BaseModel):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    # MEMORY is such as 8GiB: of each GPU, or of the host for models on the CPU.
     with om.ModelRepository(os.environ.get("DEVICES", "all"), MEMORY or 0.8, MEMORY) as repository:
         for path in sorted(MODELS.glob("*.onnx")):
-            # Requests of one model that wait together go into one run.
             repository.add(path.stem, path, batching=om.Batching(max_size=64), max_queue=1000)
         app.state.repository = repository
-        gc.freeze()  # what is there stays: collecting it would stop all requests
+        gc.freeze()  # collecting what stays would stop all requests
         yield
 
 
@@ -43,13 +43,11 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/models/{name}/predict")
 async def predict(name: str, request: Rows) -> dict[str, Any]:
-    repository: om.ModelRepository = app.state.repository
     if len(set(map(len, request.rows))) != 1:
         raise HTTPException(422, "give one row or more, all of the same length")
-    try:
-        # A model that sleeps wakes meanwhile; the deadline includes that.
-        x = np.asarray(request.rows, np.float32)
-        outputs = await repository.run_async(name, {"x": x}, timeout=5.0, when_full="reject")
+    x = np.asarray(request.rows, np.float32)
+    try:  # a model that sleeps wakes meanwhile; the deadline includes that
+        outputs = await app.state.repository.run_async(name, {"x": x}, timeout=5.0, when_full="reject")
     except om.NotFound as error:
         raise HTTPException(404, f"there is no model {name!r}") from error
     except (om.QueueFull, om.OutOfMemory, om.ClosedError, om.DeviceError, om.WeightsError) as error:
@@ -63,19 +61,16 @@ async def predict(name: str, request: Rows) -> dict[str, Any]:
 
 @app.get("/models")
 async def index() -> list[dict[str, str]]:
-    return [
-        {"name": model.name, "state": model.state, "reason": model.reason} for model in app.state.repository.index()
-    ]
+    return [asdict(model) for model in app.state.repository.index()]
 
 
 @app.post("/models/{name}/load")
 async def load(name: str) -> dict[str, str]:
-    """Loads the model's file again, after it was replaced. The old model answers until then, if it is awake."""
-    try:
+    try:  # its file was replaced; a model that is awake answers until the new one is there
         await asyncio.to_thread(app.state.repository.load, name)
     except om.NotFound as error:
         raise HTTPException(404, f"there is no model {name!r}") from error
-    except om.Error as error:  # the file is no model, or both do not fit: the old model stays
+    except om.Error as error:  # the file is no model, or both do not fit
         raise HTTPException(409, "the file cannot be loaded") from error
     return {"name": name, "state": "READY"}
 

@@ -458,7 +458,7 @@ def deployment(
         batching in full batches. ``.options(...)`` changes it.
 
     Raises:
-        As `map_options`.
+        Error: As `map_options`.
     """
     from ray import serve
 
