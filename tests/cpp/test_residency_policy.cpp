@@ -54,6 +54,15 @@ TEST_F(Residency, AModelThatFitsWakesAndHasItsMemoryFromThenOn) {
   EXPECT_GT(policy.model(second).wake, 0.01);
 }
 
+TEST_F(Residency, TimesMayBeNegative) {
+  Policy::Model model;
+  model.weights = 60;
+  const auto first = policy.add(model, "'m'", -100);
+  model.level = Level::weights;
+  const auto wanted = policy.add(model, "'m'", -100);
+  EXPECT_EQ(models(policy.decide(wanted, -99)), std::vector{first});
+}
+
 TEST_F(Residency, TheOneWithFewestRequestsSleeps) {
   const auto busy = add(50);
   const auto rare = add(50);

@@ -50,7 +50,7 @@ ResidencyPolicy::Id ResidencyPolicy::add(const Model& model, const std::string& 
   }
   Entry entry;
   entry.model = model;
-  entry.observed = entry.used = entry.woken = now;
+  entry.observed = entry.used = entry.woken = entry.not_before = entry.refuses_until = now;
   entries_.emplace(next_, entry);
   return next_++;
 }
