@@ -25,13 +25,13 @@ class Service:
         self._model = model
 
     async def __call__(self, request: Request) -> JSONResponse:
-        rows = np.asarray((await request.json())["rows"], np.float32)
         try:
+            rows = np.asarray((await request.json())["rows"], np.float32)
             outputs = await self._model.infer.remote({"x": rows}, timeout=5.0)
         except om.DeadlineExceeded:
             return JSONResponse({"detail": "not answered in time"}, 504)
-        except om.InvalidArgument:  # the error keeps its class on the way through Ray
-            return JSONResponse({"detail": "rows do not fit the model's input"}, 422)
+        except (KeyError, ValueError) as error:  # om.InvalidArgument is a ValueError, also through Ray
+            return JSONResponse({"detail": str(getattr(error, "cause", error))}, 422)
         return JSONResponse({name: value.tolist() for name, value in outputs.items()})
 
 

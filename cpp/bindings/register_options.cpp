@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "bindings/run_options.hpp"
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
+#include "core/create/creation.hpp"
 #include "core/ort/options.hpp"
 
 namespace py = pybind11;
@@ -115,6 +117,8 @@ void register_options(py::module_& module) {
            [](SessionOptions& options, const std::string& name, const PythonValue& value) {
              options.additions.external_initializers.push_back(named(name, value));
            })
+      .def("take_external_weights", &take_external_weights, py::arg("min_bytes"),
+           py::arg("staying_names") = std::set<std::string>())
       .def("add_file_in_memory",
            [](SessionOptions& options, const std::string& name, const py::object& buffer, std::size_t length) {
              options.additions.files.push_back(file_in_memory(name, buffer, length));

@@ -8,6 +8,7 @@ needs the extra: ``pip install "ortmulti[ray]"``.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import mmap
 import os
@@ -23,7 +24,7 @@ from ortmulti import _core
 from ortmulti._create.foreign_options import to_session_options
 from ortmulti._runtime import checks, startup
 from ortmulti.devices import Device, name_devices, parse_devices
-from ortmulti.errors import DeviceError, Error, InvalidArgument, LibraryError
+from ortmulti.errors import DeviceError, Error, InvalidArgument, InvalidProtobuf, InvalidType, LibraryError
 from ortmulti.options import SessionOptions
 from ortmulti.pool.configuration import Batching
 from ortmulti.pool.load import load
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["BroadcastModel", "Predictor", "broadcast", "deployment", "load_here", "map_options"]
 
 LOGGER = logging.getLogger("ortmulti")
+_LOAD = load  # a name that no argument has
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,8 @@ def broadcast(model: str | os.PathLike[str]) -> BroadcastModel:
     """Read a model once, and put it into Ray's object store for all hosts of the cluster.
 
     Hosts get it from each other. Sessions take the weights from the object store's shared memory, without a copy on
-    disk. The object lives as long as the calling process. It must fit into the object store of each host; otherwise
-    Ray writes it to disk.
+    disk. The object lives as long as the calling process, which is connected to Ray, or starts it. It must fit into the
+    object store of each host; otherwise Ray writes it to disk.
 
     Args:
         model: Path of a model, with or without external data.
@@ -81,8 +83,11 @@ def broadcast(model: str | os.PathLike[str]) -> BroadcastModel:
     path = checks.model(str(Path(checks.text("model", model)).absolute()))
     assert isinstance(path, str)
     folder = str(Path(path).parent)
-    graph = _core.put_weights_outside(path)[0] or Path(path).read_bytes()
-    index = _core.index_model(graph)
+    try:
+        graph = _core.put_weights_outside(path)[0] or Path(path).read_bytes()
+        index = _core.index_model(graph)
+    except InvalidProtobuf as error:
+        raise InvalidProtobuf(f"{path!r}: {error}") from None
     found = zip(index.external_locations, _core.external_files(index, folder, path), strict=True)
     files = {location: _map_file(file) for location, (file, *_) in found}
     outside = [each for each in index.initializers if each.storage == "external"]
@@ -116,7 +121,9 @@ def load_here(
     """Load a model in a Ray actor or task, on the GPUs that Ray has assigned to it.
 
     Args:
-        model: As for `load`, or a `BroadcastModel`. Each session on a GPU then has its own copy of the weights.
+        model: As for `load`, or a `BroadcastModel`. Its weights of 1 MiB or more are used in place on the CPU, and are
+            shared by all sessions of a GPU. Those that ONNX Runtime's optimizations read, and smaller ones, are copied
+            for each session.
         devices: Default ``"all"``: the GPUs that Ray has assigned, also if Ray does not set ``CUDA_VISIBLE_DEVICES``.
             On a host without NVIDIA GPUs: the CPU. Otherwise as for `load`.
         options: As for `load`. Default ``intra_op_num_threads`` on the CPU: the CPUs that Ray has assigned, at least 1.
@@ -127,10 +134,10 @@ def load_here(
 
     Raises:
         DeviceError: Ray has assigned no GPU, and the host has GPUs. Or this process does not see the assigned ones.
-        InvalidArgument: This process is not connected to Ray.
+        InvalidArgument: This process is no actor or task of Ray.
         Error: As `load`.
     """
-    if not ray.is_initialized():
+    if not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
         raise InvalidArgument("load_here runs in a Ray actor or task: elsewhere call ortmulti.load")
     named = name_devices(devices)
     if named is None:
@@ -162,9 +169,9 @@ def _assigned_devices() -> str | list[str]:
     names = [str(index) for index in range(count)] if visible is None else [id.strip() for id in visible.split(",")]
     if len(names) != count or not set(assigned) <= set(names):
         raise DeviceError(
-            f"Ray has assigned the GPUs {', '.join(sorted(assigned))} to this actor, and CUDA sees {count} "
-            f"(CUDA_VISIBLE_DEVICES={visible!r}): check num_gpus of the node, start CUDA after the actor's "
-            "constructor has begun, or load with devices='cpu'"
+            f"Ray has assigned {len(assigned)} GPUs to this actor (ids {', '.join(sorted(assigned))}), and CUDA sees "
+            f"{count} GPUs (CUDA_VISIBLE_DEVICES={visible!r}): check num_gpus of the node, start CUDA after the "
+            "actor's constructor has begun, or load with devices='cpu'"
         )
     return [f"cuda:{index}" for index in sorted(map(names.index, assigned))]
 
@@ -232,8 +239,8 @@ class Predictor:
         names = [each.name for each in self._pool.get_outputs()]
         self._outputs = names if outputs is None else checks.sequence("outputs", outputs)
         self._columns = {each.name: each.name for each in self._pool.get_inputs()}
-        _check_known("inputs", inputs or (), self._columns)
-        _check_known("outputs", self._outputs, names)
+        _check_known("inputs", "input of the model", inputs or (), self._columns)
+        _check_known("outputs", "output of the model", self._outputs, names)
         if both := set(self._keep) & set(self._outputs):
             raise InvalidArgument(f"the column {min(both)!r} of keep_columns is also an output: rename the column")
         self._columns.update(inputs or {})
@@ -242,22 +249,26 @@ class Predictor:
         """Run the model on the rows of a batch.
 
         Args:
-            batch: Arrays ``[n, ...]`` by column, of the inputs' dtypes; read-only arrays are used in place.
+            batch: Arrays ``[n, ...]`` by column, of the inputs' dtypes; read-only arrays are used in place. Columns of
+                lists (dtype object) are joined to one array before.
 
         Returns:
             An array ``[n, ...]`` for each output and each column to keep.
 
         Raises:
             InvalidArgument: A column is missing.
+            InvalidType: Lists of an input's column have different lengths.
             Error: As `Pool.map_rows`.
         """
-        for column in (*self._columns.values(), *self._keep):
-            if column not in batch:
-                raise InvalidArgument(
-                    f"the batch has no column {column!r}, it has {', '.join(map(repr, batch))}: name the column of "
-                    "each input, such as inputs={'x': 'pixels'}"
-                )
-        feed = {name: batch[column] for name, column in self._columns.items()}
+        for cure, columns in (
+            ("name the column of each input, such as inputs={'x': 'pixels'}", self._columns.values()),
+            ("keep_columns names columns of the dataset", self._keep),
+        ):
+            for column in columns:
+                if column not in batch:
+                    found = ", ".join(map(repr, batch))
+                    raise InvalidArgument(f"the batch has no column {column!r}, it has {found}: {cure}")
+        feed = {name: _array(column, batch[column]) for name, column in self._columns.items()}
         try:
             answers = self._pool.map_rows(self._outputs, feed, rows=self._rows)
         except Error:
@@ -266,10 +277,27 @@ class Predictor:
         return {column: batch[column] for column in self._keep} | dict(zip(self._outputs, answers, strict=True))
 
 
-def _check_known(argument: str, names: Iterable[str], known: Iterable[str]) -> None:
+def _array(name: str, column: NDArray[Any]) -> NDArray[Any]:
+    """Return a column as an array: Ray has columns of lists, as Parquet files have them, as arrays of arrays."""
+    if column.dtype != object or not len(column) or not isinstance(column[0], np.ndarray | list):
+        return column
+    try:
+        return np.stack(list(column))
+    except ValueError:
+        raise InvalidType(f"the lists of the column {name!r} have different lengths: pad them before") from None
+
+
+def _check_known(argument: str, what: str, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in (found := list(known)):
-            raise InvalidArgument(f"{argument} {name!r} is not one of {', '.join(map(repr, found))}")
+            raise InvalidArgument(f"{argument}: {name!r} is no {what}, only {', '.join(map(repr, found))}")
+
+
+def _check_arguments(given: Iterable[str], *functions: Any) -> None:
+    """Refuse arguments here that the actors would refuse: there the reason is hard to find."""
+    known = {name for function in functions for name in inspect.signature(function).parameters}
+    if unknown := sorted(set(given) - known):
+        raise TypeError(f"there is no argument {unknown[0]!r}")
 
 
 def map_options(
@@ -289,7 +317,7 @@ def map_options(
     Args:
         model: Path of a model that all hosts can read, or a `BroadcastModel`.
         rows: Rows of each run; default 32. A batch has enough of them for all requests that GPUs take at a time.
-        hosts: Most actors; default: hosts of the cluster now.
+        hosts: Most actors; default: hosts of the cluster now. More than these begin when hosts join.
         gpus, cpus: What Ray reserves for each actor. Default ``"all"``: the GPUs of a host of the cluster; on hosts
             without GPUs, or if ``devices`` are named, 0. Default CPUs: 1, or without GPUs all CPUs of a host but one.
         weights: ``"files"``, the default: each host reads the model's files. ``"broadcast"``: this process reads
@@ -302,18 +330,20 @@ def map_options(
 
     Raises:
         InvalidArgument: Hosts of the cluster differ, or a value cannot be.
+        TypeError: Neither `Predictor` nor `load` has such an argument.
         NoSuchFile: There is no such model, with ``weights="broadcast"``.
     """
     from ray.data import ActorPoolStrategy
 
     checks.integer("rows", rows, 1)
+    _check_arguments(predictor, Predictor, load)
     found, resources = _resources(gpus, cpus, predictor)
     size = found if hosts is None else checks.integer("hosts", hosts, 1)
     # Not a fixed size: Ray then goes on with the other hosts if one is lost.
     compute = ActorPoolStrategy(
         min_size=1,
         max_size=size,
-        initial_size=size,
+        initial_size=min(size, found),
         max_concurrent_calls_per_actor=2,
         enable_true_multi_threading=True,
     )
@@ -356,6 +386,13 @@ def _resources(
         cpus = max(1, _same_on_hosts("cpus", "CPU", nodes) - 1)  # one is left for the tasks that read
     wanted = {"GPU": gpus, "CPU": 1 if cpus is None else checks.number("cpus", cpus)}
     hosts = sum(all(node.get(name, 0) >= count for name, count in wanted.items()) for node in nodes)
+    if not hosts:
+        most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in wanted}
+        LOGGER.warning(
+            "no host of the cluster has %g GPUs and %g CPUs for an actor (at most %g and %g): Ray waits for one",
+            *wanted.values(),
+            *most.values(),
+        )
     return max(1, hosts), {"num_gpus": gpus} | ({} if cpus is None else {"num_cpus": cpus})
 
 
@@ -408,7 +445,7 @@ class _Replica:
 
     async def reconfigure(self, config: Mapping[str, Any]) -> None:
         checks.instance("user_config", config, Mapping)
-        _check_known("user_config: the key", config, ("model", "version"))
+        _check_known("user_config", "key", config, ("model", "version"))
         model, version = config.get("model"), config.get("version", "")
         if model is None:
             raise InvalidArgument("user_config has no 'model': name the path of a model")
@@ -458,10 +495,11 @@ def deployment(
         batching in full batches. ``.options(...)`` changes it.
 
     Raises:
-        Error: As `map_options`.
+        Error, TypeError: As `map_options`.
     """
     from ray import serve
 
+    _check_arguments(load, load_here, _LOAD)
     _, resources = _resources(gpus, cpus, load)
     batching = load.get("batching")
     batch = batching.max_size if isinstance(batching, Batching) else 1

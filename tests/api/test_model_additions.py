@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tempfile
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -235,6 +236,110 @@ def test_the_process_ends_in_order() -> None:
         ).strip()
         == "[[2.0, 2.0]]"
     )
+
+
+# --- Large values for a model in memory -------------------------------------------------------------------------------
+
+SIDE = 512  # a value of 1 MiB
+LARGE = np.random.default_rng(0).random((SIDE, SIDE), np.float32)
+LARGE_X = np.random.default_rng(1).random((2, SIDE), np.float32)
+WIDE = np.random.default_rng(2).random((SIDE, 2 * SIDE), np.float32)
+
+
+def large_graph(location: str = "large.data", *, transposed: bool = False, wide: bool = False) -> bytes:
+    """ "y" = "x" times "large", or its transpose, plus "small", times "wide". These are external data of a file that is
+    nowhere.
+    """
+    values = {"large": [SIDE, SIDE], "small": [SIDE], **({"wide": [*WIDE.shape]} if wide else {})}
+    initializers = []
+    for name, dims in values.items():
+        tensor = onnx.TensorProto(name=name, dims=dims, data_type=onnx.TensorProto.FLOAT)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        for key, entry in {"location": location, "offset": "0", "length": str(4 * int(np.prod(dims)))}.items():
+            tensor.external_data.add(key=key, value=entry)
+        initializers.append(tensor)
+    nodes = [helper.make_node("MatMul", ["x", "turned" if transposed else "large"], ["product"])]
+    if transposed:
+        nodes.insert(0, helper.make_node("Transpose", ["large"], ["turned"]))
+    nodes.append(helper.make_node("Add", ["product", "small"], ["sum" if wide else "y"]))
+    if wide:
+        nodes.append(helper.make_node("MatMul", ["sum", "wide"], ["y"]))
+    x: onnx_models.Value = ("x", int(onnx.TensorProto.FLOAT), ["n", SIDE])
+    y: onnx_models.Value = ("y", int(onnx.TensorProto.FLOAT), ["n", WIDE.shape[1] if wide else SIDE])
+    return onnx_models.model(nodes, [x], [y], initializers).SerializeToString()
+
+
+def with_large(array: np.ndarray[Any, Any] = LARGE, *, wide: bool = False) -> ortmulti.SessionOptions:
+    options = ortmulti.SessionOptions()
+    options.add_external_initializers(["large", "small"], [value(array), value(LARGE[0])])
+    if wide:
+        options.add_external_initializers(["wide"], [value(WIDE)])
+    return options
+
+
+def of_onnxruntime_alone(model: bytes, provider: str = "CPUExecutionProvider", *, wide: bool = False) -> Any:
+    options = onnxruntime.SessionOptions()
+    given = {"large": LARGE, "small": LARGE[0], **({"wide": WIDE} if wide else {})}
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in given.values()]
+    options.add_external_initializers(list(given), values)
+    return onnxruntime.InferenceSession(model, options, providers=[provider]).run(None, {"x": LARGE_X})[0]
+
+
+def test_large_values_are_used_in_place_and_freed() -> None:
+    array = LARGE.copy()
+    watched = weakref.ref(array)
+    options = with_large(array)
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    with ortmulti.load(large_graph(), "cpu", sessions_per_device=2, options=options) as pool:
+        array[:] = 0
+        np.testing.assert_array_equal(pool.run({"x": LARGE_X})[0], np.tile(LARGE[0], (2, 1)))
+    del pool, options, array
+    gc.collect()
+    assert watched() is None
+
+
+@pytest.mark.parametrize(
+    ("model", "in_place"),
+    [
+        pytest.param(large_graph(), True, id="in place"),
+        pytest.param(large_graph("folder/large.data"), True, id="in a folder"),
+        pytest.param(large_graph(transposed=True), False, id="read by an optimization"),
+        pytest.param(large_graph("../large.data"), False, id="outside of the folder"),
+        pytest.param(large_graph("/large.data"), False, id="at a path"),
+    ],
+)
+def test_outputs_with_large_values_are_onnxruntimes(model: bytes, in_place: bool) -> None:
+    before = set(Path(tempfile.gettempdir()).glob("ortmulti-*"))
+    with ortmulti.create_sessions(model, "cpu", 2, with_large()) as sessions:
+        for session in sessions:
+            np.testing.assert_array_equal(session.run(None, {"x": LARGE_X})[0], of_onnxruntime_alone(model))
+        assert [session._core.weight_use()[0] for session in sessions] == [int(in_place)] * 2
+    assert set(Path(tempfile.gettempdir()).glob("ortmulti-*")) <= before
+
+
+def test_a_value_that_an_optimization_reads_is_copied_and_the_others_are_not() -> None:
+    model = large_graph(transposed=True, wide=True)
+    with ortmulti.create_sessions(model, "cpu", 2, with_large(wide=True)) as sessions:
+        for session in sessions:
+            [y] = session.run(None, {"x": LARGE_X})
+            np.testing.assert_array_equal(y, of_onnxruntime_alone(model, wide=True))
+            assert session._core.weight_use()[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        pytest.param({"large": LARGE}, "small", id="missing"),
+        pytest.param({"large": LARGE[:-1], "small": LARGE[0]}, "shape|dimensions|size", id="another shape"),
+        pytest.param({"large": LARGE.view(np.int32), "small": LARGE[0]}, "data type", id="another type"),
+        pytest.param({"large": LARGE, "small": LARGE[0], "other": LARGE}, "other", id="another name"),
+    ],
+)
+def test_large_values_that_do_not_fit_are_onnxruntimes_error(values: dict[str, Any], message: str) -> None:
+    options = ortmulti.SessionOptions()
+    options.add_external_initializers(list(values), [value(np.ascontiguousarray(each)) for each in values.values()])
+    with pytest.raises(ortmulti.Error, match=message):
+        ortmulti.load(large_graph(), "cpu", options=options)
 
 
 # --- What is not shared, and not kept ---------------------------------------------------------------------------------

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/create/creation.hpp"
 #include "core/ort/options.hpp"
 #include "core/ort/value.hpp"
 #include "test_support.hpp"
@@ -113,6 +114,28 @@ TEST_F(Options, ProfilesAreWritten) {
   const std::string path = session->end_profiling();
   EXPECT_EQ(path.rfind(folder / "profile", 0), 0U) << path;
   EXPECT_NE(read_file(path).find("model_run"), std::string::npos);
+}
+
+TEST_F(Options, LargeValuesInTheHostsMemoryBecomeWeights) {
+  std::vector<float> floats(300);
+  SessionOptions options;
+  const auto give = [&](const std::string& name, std::int64_t count) {
+    const auto value = Value::over(floats.data(), ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, {count}, Device::cpu(), {});
+    options.additions.external_initializers.push_back({name, {value, &value->get()}});
+  };
+  give("small", 255);
+  give("large", 256);
+  give("", 300);
+  give("named", 300);
+  const WeightList list = take_external_weights(options, 1024, {"named"});
+  ASSERT_EQ(list.weights.size(), 1U);
+  EXPECT_EQ(list.weights[0].name, "large");
+  EXPECT_EQ(list.weights[0].data_type, 1);
+  EXPECT_EQ(list.weights[0].shape, (std::vector<std::int64_t>{256}));
+  EXPECT_EQ(list.weights[0].length, 1024U);
+  EXPECT_EQ(list.files.at(list.weights[0].file).memory.get(), reinterpret_cast<unsigned char*>(floats.data()));
+  ASSERT_EQ(options.additions.external_initializers.size(), 3U);
+  EXPECT_EQ(options.additions.external_initializers[0].first, "small");
 }
 
 TEST_F(Options, FreeDimensionsAreFixed) {

@@ -223,5 +223,24 @@ TEST(InputFile, ReadsAllThatIsAskedForOrFails) {
   EXPECT_TRUE(throws(ErrorKind::fail, {"file", "it ends before"}, [&] { file.read(text.data(), 4, 7); }));
 }
 
+TEST(InputFile, ReadsMemoryAsItReadsFiles) {
+  const auto bytes = std::make_shared<const std::string>("0123456789");
+  const FileIdentity memory{"a name", 10, 0, 0, {bytes, reinterpret_cast<const unsigned char*>(bytes->data())}};
+  const InputFile file(memory);
+  EXPECT_TRUE(file.identity() == memory);
+  EXPECT_TRUE(is_unchanged(memory));
+  std::string text(4, ' ');
+  file.read(text.data(), 4, 6);
+  EXPECT_EQ(text, "6789");
+  for (const std::uint64_t offset : {7, 10, 100}) {
+    EXPECT_TRUE(throws(ErrorKind::fail, {"a name", "it ends before"}, [&] { file.read(text.data(), 4, offset); }));
+  }
+  auto mapped = std::make_unique<const MappedFile>(file);
+  EXPECT_EQ(mapped->data(), memory.memory.get());
+  EXPECT_EQ(mapped->size(), 10U);
+  mapped = nullptr;
+  EXPECT_EQ(*bytes, "0123456789");
+}
+
 }  // namespace
 }  // namespace ortmulti::tests

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <future>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <set>
@@ -88,6 +90,24 @@ TEST_F(WeightLoading, PutsTheRightBytesOnEveryDevice) {
   }
   EXPECT_EQ(fake.pageable_copies, 0);
   EXPECT_EQ(fake.indirect_copies, 0);
+}
+
+TEST_F(WeightLoading, TakesMemoryForFiles) {
+  WeightFiles files;
+  files.add_random(3, 100);
+  std::vector<std::weak_ptr<const std::string>> watched;
+  for (FileIdentity& file : files.list.files) {
+    const auto bytes = std::make_shared<const std::string>(read_file(file.path));
+    watched.emplace_back(bytes);
+    file.memory = {bytes, reinterpret_cast<const unsigned char*>(bytes->data())};
+    std::filesystem::remove(file.path);
+  }
+  EXPECT_TRUE(right(files, load(files.plan(), Request())));
+  EXPECT_TRUE(nothing_left());
+  files.list.files.clear();
+  for (const auto& bytes : watched) {
+    EXPECT_TRUE(bytes.expired());
+  }
 }
 
 TEST_F(WeightLoading, ReadsOnceAndCopiesFromTheFirstDevice) {

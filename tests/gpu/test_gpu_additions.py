@@ -8,7 +8,19 @@ import numpy as np
 import pytest
 
 import ortmulti
-from tests.api.test_model_additions import ADDED, MODEL, WEIGHT, X, external, run, with_initializer
+from tests.api.test_model_additions import (
+    ADDED,
+    LARGE_X,
+    MODEL,
+    WEIGHT,
+    X,
+    external,
+    large_graph,
+    of_onnxruntime_alone,
+    run,
+    with_initializer,
+    with_large,
+)
 from tests.support import custom_ops
 from tests.support.gpus import CUDA, needs_gpus
 
@@ -48,6 +60,19 @@ def test_sessions_do_not_share_such_weights_and_say_so(kind: str, external: tupl
         for session in sessions:
             np.testing.assert_allclose(run(session), X @ WEIGHT)
         assert "weights of their own (add_external_initializers" in str(sessions.timeline.not_shared)
+
+
+@pytest.mark.parametrize("transposed", [False, True], ids=["in place", "read by an optimization"])
+def test_sessions_share_large_values_for_a_model_in_memory(transposed: bool) -> None:
+    model = large_graph(transposed=transposed)
+    expected = of_onnxruntime_alone(model, CUDA)
+    with ortmulti.load(model, 0, sessions_per_device=2, options=with_large()) as pool:
+        assert [session._core.weight_use()[0] for session in pool.sessions] == [int(not transposed)] * 2
+        for session in pool.sessions:
+            np.testing.assert_array_equal(session.run(None, {"x": LARGE_X})[0], expected)
+        if not transposed:
+            pool.sleep()
+            np.testing.assert_array_equal(pool.run({"x": LARGE_X})[0], expected)
 
 
 def test_every_gpu_has_them(external: tuple[Path, Path]) -> None:

@@ -15,7 +15,7 @@ import ortmulti
 from ortmulti import CudaGraph, Warmup, _core
 from ortmulti._create.sample_inputs import sample_inputs
 from tests.support import onnx_models
-from tests.support.gpus import needs_gpus
+from tests.support.gpus import needs_gpus, needs_graphs
 
 pytestmark = pytest.mark.gpu
 
@@ -48,6 +48,7 @@ def test_staged_inputs_and_outputs_are_those_of_a_session(rows: int) -> None:
 
 
 def test_outputs_stay_on_the_gpu() -> None:
+    needs_graphs()
     torch = pytest.importorskip("torch")
     wanted = expected(3, 8)
     for options in ({}, {"cuda_graph": True}):
@@ -65,6 +66,7 @@ def test_outputs_stay_on_the_gpu() -> None:
 
 
 def test_a_new_model_with_graphs_is_verified_by_its_pool() -> None:
+    needs_graphs()
     [wanted] = expected(3, 1)
 
     def verify(new: ortmulti.Pool) -> None:
@@ -79,6 +81,7 @@ def test_a_new_model_with_graphs_is_verified_by_its_pool() -> None:
 
 
 def test_graphs_answer_as_ordinary_runs_do() -> None:
+    needs_graphs()
     wanted = {rows: expected(rows, 20) for rows in (1, 3, 8)}
     with ortmulti.load(MODEL, "cuda:0", cuda_graph=True, in_flight=2) as pool:
         for round_ in range(4):
@@ -95,6 +98,7 @@ def test_graphs_answer_as_ordinary_runs_do() -> None:
 
 
 def test_the_least_recently_used_graph_goes() -> None:
+    needs_graphs()
     with ortmulti.load(MODEL, "cuda:0", cuda_graph=CudaGraph(max_shapes=2), in_flight=1) as pool:
         results = {rows: expected(rows, 1)[0] for rows in range(1, 6)}
         for _ in range(3):
@@ -110,6 +114,7 @@ def test_the_least_recently_used_graph_goes() -> None:
 
 
 def test_captures_beside_creations_and_runs_of_other_pools() -> None:
+    needs_graphs()
     wanted = {rows: expected(rows, 1)[0] for rows in range(1, 30)}
     stop = threading.Event()
     problems: list[BaseException] = []
@@ -159,6 +164,7 @@ def test_captures_beside_creations_and_runs_of_other_pools() -> None:
 
 
 def test_warm_up_captures() -> None:
+    needs_graphs()
     samples = [feed(0, rows) for rows in (1, 2)]
     with ortmulti.load(MODEL, cuda_graph=True, warmup=Warmup(samples=samples)) as pool:
         for _ in range(10):
@@ -169,6 +175,7 @@ def test_warm_up_captures() -> None:
 
 @pytest.mark.parametrize("name", ["tiny-kernels", "resnet50"])
 def test_graphs_of_the_generated_models(name: str, tmp_path: Path) -> None:
+    needs_graphs()
     from ortmulti.tools.models import make
 
     path = make(name, tmp_path)
@@ -217,6 +224,7 @@ def test_models_that_no_graph_can_hold_are_refused() -> None:
 
 
 def test_bad_arguments() -> None:
+    needs_graphs()
     with pytest.raises(ortmulti.errors.InvalidArgument, match="cuda_graph is for GPUs"):
         ortmulti.load(MODEL, ["cuda:0", "cpu"], cuda_graph=True)
     with pytest.raises(ortmulti.errors.InvalidArgument, match="cuda_graph=True"):
@@ -231,6 +239,7 @@ def test_bad_arguments() -> None:
 
 
 def test_memory_comes_back() -> None:
+    needs_graphs()
     def used() -> int:
         free, total = _core.cuda_memory(0)
         return total - free

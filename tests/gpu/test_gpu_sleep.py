@@ -13,7 +13,7 @@ import ortmulti
 from ortmulti import _core
 from ortmulti.cache import Cache
 from ortmulti.tools.measure import sleep
-from tests.support.gpus import VISIBLE
+from tests.support.gpus import VISIBLE, needs_graphs
 from tests.support.processes import check_child, run_child
 
 pytestmark = pytest.mark.gpu
@@ -33,6 +33,8 @@ def free() -> int:
 @pytest.mark.parametrize("keep", [None, "pinned"])
 @pytest.mark.parametrize("graphs", [False, True])
 def test_outputs_are_those_from_before(large_model: Path, keep: str | None, graphs: bool) -> None:
+    if graphs:
+        needs_graphs()
     with ortmulti.load(large_model, 0, cuda_graph=graphs) as pool:
         feed = feed_of(pool)
         for _ in range(3):
@@ -50,6 +52,8 @@ def test_outputs_are_those_from_before(large_model: Path, keep: str | None, grap
 
 @pytest.mark.parametrize("graphs", [False, True])
 def test_nothing_stays_of_a_session_that_sleeps(large_model: Path, graphs: bool) -> None:
+    if graphs:
+        needs_graphs()
     with ortmulti.load(large_model, 0, cuda_graph=graphs) as first:  # kernels and libraries
         feed = feed_of(first)
         for _ in range(3):
@@ -217,6 +221,8 @@ def test_a_child_forked_during_sleep_or_wake_has_errors_and_the_parent_goes_on(l
 
 @pytest.mark.parametrize("graphs", [False, True])
 def test_bench_sleep(large_model: Path, graphs: bool) -> None:
+    if graphs:
+        needs_graphs()
     document = sleep.bench([large_model], "cuda:0", graphs=graphs, repeat=2, sleeps=20)
     assert sleep.failures(document) == []
     turns, *at_random = document["measurements"]

@@ -22,7 +22,8 @@ def running_cluster(hosts: int, *, gpus: int = 4, cpus: int = 2, **variables: st
     from ray.cluster_utils import Cluster
 
     # Workers find the tests, and print nothing into the tests' output.
-    changes = {"PYTHONPATH": str(ROOT), "RAY_SERVE_LOG_TO_STDERR": "0", "RAY_enable_open_telemetry": "0", **variables}
+    found = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    changes = {"PYTHONPATH": found, "RAY_SERVE_LOG_TO_STDERR": "0", "RAY_enable_open_telemetry": "0", **variables}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in changes.items():
             patch.setenv(name, value)

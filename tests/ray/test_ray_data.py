@@ -119,8 +119,9 @@ def test_an_actor_without_devices_ends_and_another_one_goes_on(model: Path, tmp_
         backend="processes",
         inputs={"x": "pixels"},
         keep_columns=["id"],
-        first=str(tmp_path / "first"),
     )
+    options["fn_constructor_kwargs"]["first"] = str(tmp_path / "first")
+    options["compute"] = ray.data.ActorPoolStrategy(size=1)  # no other batch is under way when the device is lost
     result = collect(dataset.map_batches(Breaking, **options))
     assert (tmp_path / "first").exists()
     check_rows(result, model, pixels)
@@ -131,10 +132,11 @@ def test_an_actor_without_devices_ends_and_another_one_goes_on(model: Path, tmp_
     ("arguments", "message"),
     [
         ({}, "the batch has no column 'x', it has 'id', 'pixels'"),
-        ({"inputs": {"z": "pixels"}}, "inputs 'z' is not one of 'x'"),
-        ({"outputs": ["z"]}, "outputs 'z' is not one of 'y'"),
+        ({"inputs": {"z": "pixels"}}, "inputs: 'z' is no input of the model, only 'x'"),
+        ({"outputs": ["z"]}, "outputs: 'z' is no output of the model, only 'y'"),
         ({"keep_columns": ["y"]}, "the column 'y' of keep_columns is also an output"),
-        ({"devices": "all"}, "Ray has assigned the GPUs 0, 1, 2, 3 to this actor, and CUDA sees 0"),
+        ({"inputs": {"x": "pixels"}, "keep_columns": ["z"]}, "no column 'z', .*: keep_columns names columns"),
+        ({"devices": "all"}, r"Ray has assigned 4 GPUs to this actor \(ids 0, 1, 2, 3\), and CUDA sees 0 GPUs"),
     ],
     ids=lambda value: next(iter(value), "") if isinstance(value, dict) else "",
 )
@@ -153,11 +155,45 @@ def test_a_mistake_ends_the_job_with_its_reason(arguments: Any, message: str, mo
         ({"hosts": 0}, "hosts is 1 or more, not 0"),
         ({"gpus": -1}, "gpus is 0 or more, not -1"),
         ({"weights": "copy"}, "weights is 'files' or 'broadcast', not 'copy'"),
+        ({"warmpu": True}, "there is no argument 'warmpu'"),
     ],
 )
 def test_wrong_options_are_refused_before_the_job(arguments: Any, message: str, model: Path) -> None:
-    with pytest.raises(ortmulti.InvalidArgument, match=message):
+    with pytest.raises(TypeError if "argument" in message else ortmulti.InvalidArgument, match=message):
         ortmulti.ray.map_options(model, **arguments)
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("ragged", [False, True])
+def test_columns_of_lists_are_arrays(ragged: bool, model: Path) -> None:
+    """As `ray.data.read_parquet` has them."""
+    import pyarrow
+
+    dataset, pixels = table(model)
+    rows = [row.tolist() for row in pixels[:60]]
+    if ragged:
+        rows[-1].pop()
+    column = pyarrow.array(rows, pyarrow.list_(pyarrow.float32()))
+    dataset = ray.data.from_arrow(pyarrow.table({"x": column}))
+    options = ortmulti.ray.map_options(model, rows=20, gpus=4, devices="cpu")
+    scored = dataset.map_batches(ortmulti.ray.Predictor, **options)
+    if ragged:
+        with pytest.raises(ray.exceptions.RayError, match="the lists of the column 'x' have different lengths"):
+            scored.materialize()
+    else:
+        np.testing.assert_array_equal(collect(scored)["y"], plain(model, pixels[:60], 20))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_more_hosts_than_there_are_do_not_hold_the_job_up(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dataset, pixels = table(model)
+    options = ortmulti.ray.map_options(
+        model, rows=20, hosts=5, gpus=4, devices="cpu", inputs={"x": "pixels"}, keep_columns=["id"]
+    )
+    check_rows(collect(dataset.map_batches(ortmulti.ray.Predictor, **options)), model, pixels)
+    assert "no host of the cluster" not in caplog.text
+    ortmulti.ray.map_options(model, gpus=5)
+    assert "no host of the cluster has 5 GPUs and 1 CPUs for an actor (at most 4 and 2)" in caplog.text
 
 
 def test_hosts_that_differ_are_named(cluster: Any, model: Path) -> None:

@@ -35,5 +35,5 @@ def test_gpus_are_named_as_cuda_numbers_them(noset: str, tmp_path: Path) -> None
     if noset == "1":
         assert sorted([*found[0], *found[1]]) == ["cuda:0", "cuda:1", "cuda:2"]
     else:
-        assert "and CUDA sees 3 (CUDA_VISIBLE_DEVICES='" in found[0]
+        assert "and CUDA sees 3 GPUs (CUDA_VISIBLE_DEVICES='" in found[0]
     assert found[2].startswith("Ray has assigned no GPU to this actor, and the host has 3: give the actor num_gpus")

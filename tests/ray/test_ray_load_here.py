@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,20 @@ def test_it_is_for_actors(model: Path) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
+def test_it_is_not_for_the_driver(model: Path) -> None:
+    with pytest.raises(ortmulti.InvalidArgument, match=r"in a Ray actor or task: elsewhere call ortmulti\.load"):
+        ortmulti.ray.load_here(model)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_is_no_model_cannot_be_broadcast(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"no model")
+    with pytest.raises(ortmulti.InvalidProtobuf, match=re.escape(str(path))):
+        ortmulti.ray.broadcast(path)
+
+
+@pytest.mark.usefixtures("cluster")
 def test_sessions_have_the_assigned_cpus(model: Path) -> None:
     """Without GPUs on the host, "all" is the CPU."""
     for cpus, threads in ((2, 2), (1, 1), (0, 1)):
@@ -60,7 +75,7 @@ def test_sessions_have_the_assigned_cpus(model: Path) -> None:
 
 @pytest.mark.usefixtures("cluster")
 def test_assigned_gpus_that_cuda_does_not_show_are_an_error(model: Path) -> None:
-    with pytest.raises(ortmulti.DeviceError, match=r"assigned the GPUs \d to this actor, and CUDA sees 0"):
+    with pytest.raises(ortmulti.DeviceError, match=r"assigned 1 GPUs to this actor \(ids \d\), and CUDA sees 0 GPUs"):
         ray.get(holder(num_gpus=1).load.remote(model))
 
 

@@ -133,7 +133,7 @@ def test_another_model_under_load_drops_and_mixes_nothing(model: Path, other_mod
 @pytest.mark.usefixtures("served")
 @pytest.mark.parametrize(
     ("user_config", "message"),
-    [({"modle": "m"}, "the key 'modle' is not one of 'model', 'version'"), ({"version": "2"}, "has no 'model'")],
+    [({"modle": "m"}, "'modle' is no key, only 'model', 'version'"), ({"version": "2"}, "has no 'model'")],
 )
 def test_a_wrong_user_config_is_an_error(user_config: Any, message: str, model: Path) -> None:
     replica = ortmulti.ray.deployment(model, devices="cpu", cpus=1).func_or_class

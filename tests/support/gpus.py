@@ -9,6 +9,7 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
+from ortmulti._runtime.libraries import release_of
 
 CUDA = "CUDAExecutionProvider"
 
@@ -19,6 +20,11 @@ VISIBLE = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES")}
 def needs_gpus(count: int) -> None:
     if _core.cuda_device_count() < count:
         pytest.skip(f"needs {count} GPUs")
+
+
+def needs_graphs() -> None:
+    if release_of(ortmulti.get_version_string()) < (1, 23):
+        pytest.skip("CUDA graphs need ONNX Runtime 1.23")
 
 
 def cuda_session(model: Any, **cuda: Any) -> ortmulti.InferenceSession:

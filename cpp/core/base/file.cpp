@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -60,6 +61,19 @@ int resolve_once(const std::string& path, std::string& real, struct stat& status
   return code;
 }
 
+int open_regular(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (descriptor < 0) {
+    throw cannot_open(path, errno);
+  }
+  struct stat status{};
+  if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+    close(descriptor);
+    throw not_regular(path);
+  }
+  return descriptor;
+}
+
 std::vector<std::string> split(const std::string& text, const char* separators) {
   std::vector<std::string> parts;
   for (std::size_t begin = text.find_first_not_of(separators); begin != std::string::npos;) {
@@ -82,25 +96,33 @@ FileIdentity identify_file(const std::string& path) {
 }
 
 bool is_unchanged(const FileIdentity& file) {
+  if (file.memory) {
+    return true;
+  }
   struct stat status{};
   return lstat(file.path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && identity_of(file.path, status) == file;
 }
 
-InputFile::InputFile(const std::string& path)
-    : path_(path), descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
-  if (descriptor_ < 0) {
-    throw cannot_open(path, errno);
-  }
-  struct stat status{};
-  if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    close(descriptor_);
-    throw not_regular(path);
+InputFile::InputFile(const std::string& path) : path_(path), descriptor_(open_regular(path)) {}
+
+InputFile::InputFile(const FileIdentity& file) : path_(file.path) {
+  if (file.memory) {
+    memory_ = file;
+  } else {
+    descriptor_ = open_regular(path_);
   }
 }
 
-InputFile::~InputFile() { close(descriptor_); }
+InputFile::~InputFile() {
+  if (descriptor_ >= 0) {
+    close(descriptor_);
+  }
+}
 
 FileIdentity InputFile::identity() const {
+  if (memory_.memory) {
+    return memory_;
+  }
   struct stat status{};
   if (fstat(descriptor_, &status) != 0) {
     fail(errno);
@@ -113,6 +135,13 @@ std::uint64_t InputFile::size() const { return identity().size; }
 InputFile::ReadResult InputFile::try_read(void* target, std::size_t size, std::uint64_t offset) const noexcept {
   auto* const to = static_cast<unsigned char*>(target);
   ReadResult result;
+  if (memory_.memory) {
+    const std::uint64_t there = offset < memory_.size ? memory_.size - offset : 0;
+    result.bytes = static_cast<std::size_t>(std::min<std::uint64_t>(size, there));
+    std::memcpy(to, memory_.memory.get() + offset, result.bytes);
+    result.error = result.bytes < size ? ENODATA : 0;
+    return result;
+  }
   while (result.bytes < size) {
     const ssize_t count =
         pread(descriptor_, to + result.bytes, size - result.bytes, static_cast<off_t>(offset + result.bytes));
@@ -142,8 +171,12 @@ void InputFile::fail(int code) const {
                   (code == ENODATA ? "it ends before the requested bytes" : std::generic_category().message(code)));
 }
 
-MappedFile::MappedFile(const InputFile& file) : size_(static_cast<std::size_t>(file.size())) {
-  if (size_ == 0) {
+MappedFile::MappedFile(const InputFile& file) {
+  const FileIdentity identity = file.identity();
+  size_ = static_cast<std::size_t>(identity.size);
+  memory_ = identity.memory;
+  if (memory_ || size_ == 0) {
+    data_ = memory_.get();
     return;
   }
   void* mapping = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
@@ -154,7 +187,7 @@ MappedFile::MappedFile(const InputFile& file) : size_(static_cast<std::size_t>(f
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) {
+  if (data_ != nullptr && !memory_) {
     munmap(const_cast<unsigned char*>(data_), size_);  // NOLINT(cppcoreguidelines-pro-type-const-cast): munmap's type
   }
 }

@@ -2,21 +2,24 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace ortmulti {
 
-/// A regular file as the file system describes it; another file at the path or a changed one differs.
+/// A regular file as the file system describes it; another file at the path or a changed one differs. Or bytes in
+/// memory, which do not change.
 struct FileIdentity {
-  std::string path;  ///< Absolute, without symbolic links.
+  std::string path;  ///< Absolute, without symbolic links; of memory, a name for messages.
   std::uint64_t size = 0;
   std::uint64_t inode = 0;
-  std::int64_t mtime_ns = 0;  ///< Nanoseconds since 1970.
+  std::int64_t mtime_ns = 0;                              ///< Nanoseconds since 1970.
+  std::shared_ptr<const unsigned char> memory = nullptr;  ///< Null: a file.
 
   friend bool operator==(const FileIdentity& left, const FileIdentity& right) {
     return left.path == right.path && left.size == right.size && left.inode == right.inode &&
-           left.mtime_ns == right.mtime_ns;
+           left.mtime_ns == right.mtime_ns && left.memory == right.memory;
   }
   friend bool operator!=(const FileIdentity& left, const FileIdentity& right) { return !(left == right); }
 };
@@ -25,7 +28,7 @@ struct FileIdentity {
 /// to a regular file.
 FileIdentity identify_file(const std::string& path);
 
-/// Whether the path itself is still the identified file: no symbolic link, not replaced, not changed.
+/// Whether the path itself is still the identified file: no symbolic link, not replaced, not changed. True of memory.
 bool is_unchanged(const FileIdentity& file);
 
 /// A regular file open for reading at any position, from any thread. Opening waits for no FIFO. An Error names the
@@ -34,6 +37,8 @@ class InputFile {
  public:
   /// Throws Error with no_such_file.
   explicit InputFile(const std::string& path);
+  /// Opens the path, or reads from memory.
+  explicit InputFile(const FileIdentity& file);
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
@@ -56,10 +61,11 @@ class InputFile {
 
  private:
   std::string path_;
-  int descriptor_;
+  int descriptor_ = -1;
+  FileIdentity memory_;  // of memory alone
 };
 
-/// A file's bytes, mapped for reading; pages are read when they are touched.
+/// A file's bytes, mapped for reading; pages are read when they are touched. Memory is used where it is.
 class MappedFile {
  public:
   /// Throws Error with fail for a file that cannot be mapped. The mapping outlives the open file.
@@ -72,6 +78,7 @@ class MappedFile {
   std::size_t size() const noexcept { return size_; }
 
  private:
+  std::shared_ptr<const unsigned char> memory_;
   const unsigned char* data_ = nullptr;
   std::size_t size_ = 0;
 };

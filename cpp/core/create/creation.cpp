@@ -14,6 +14,7 @@
 #include "core/cuda/startup.hpp"
 #include "core/onnx/index.hpp"
 #include "core/ort/operators.hpp"
+#include "core/ort/value.hpp"
 #include "core/weights/store.hpp"
 
 namespace ortmulti {
@@ -32,6 +33,29 @@ bool concurrent_creation_stressed(const std::string& onnxruntime_version) {
   // See docs/concurrent-creation.md for how.
   constexpr std::array<std::string_view, 2> stressed = {"1.30.0", "1.31.1"};
   return std::find(stressed.begin(), stressed.end(), onnxruntime_version) != stressed.end();
+}
+
+WeightList take_external_weights(SessionOptions& options, std::uint64_t min_bytes,
+                                 const std::set<std::string>& staying_names) {
+  WeightList list;
+  std::vector<ModelAdditions::NamedValue> staying;
+  for (ModelAdditions::NamedValue& each : options.additions.external_initializers) {
+    const auto& [name, value] = each;
+    const auto info = value->GetTensorTypeAndShapeInfo();
+    const auto type = static_cast<int>(info.GetElementType());  // ONNX's number is the same
+    const std::vector<std::int64_t> shape = info.GetShape();
+    const std::uint64_t bytes = tensor_bytes(*value);
+    if (bytes < min_bytes || staying_names.count(name) != 0 || device_of(value->GetTensorMemoryInfo()).is_cuda() ||
+        !tensor_problem(name, type, shape, bytes).empty()) {
+      staying.push_back(std::move(each));
+      continue;
+    }
+    list.weights.push_back({name, type, shape, list.files.size(), 0, bytes});
+    const auto* data = static_cast<const unsigned char*>(value->GetTensorRawData());
+    list.files.push_back({"the value of " + name, bytes, 0, 0, {value, data}});
+  }
+  options.additions.external_initializers = std::move(staying);
+  return list;
 }
 
 Creation::Creation(OnnxRuntime& runtime, CreationRequest request)

@@ -3,17 +3,21 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "core/cuda/startup.hpp"
 #include "core/onnx/index.hpp"
+#include "core/onnx/weight_list.hpp"
+#include "core/ort/options.hpp"
 #include "core/ort/session.hpp"
 #include "core/weights/loader.hpp"
 
@@ -25,6 +29,11 @@ enum class Serialize { none, device, all, automatic };
 
 /// Whether 1,000 rounds of concurrent creation on one GPU passed with this release of ONNX Runtime ("1.31.1").
 bool concurrent_creation_stressed(const std::string& onnxruntime_version);
+
+/// Moves the values for external data that have at least `min_bytes`, in the host's memory, from the options to a list
+/// of weights, but for those of some names.
+WeightList take_external_weights(SessionOptions& options, std::uint64_t min_bytes,
+                                 const std::set<std::string>& staying_names = {});
 
 struct CreationRequest {
   ModelSource model;

@@ -33,7 +33,7 @@ Error changed(const FileIdentity& file) {
 std::unique_ptr<const InputFile> open_listed(const FileIdentity& listed) {
   std::unique_ptr<const InputFile> file;
   try {
-    file = std::make_unique<const InputFile>(listed.path);
+    file = std::make_unique<const InputFile>(listed);
   } catch (const Error& error) {
     throw Error(ErrorKind::weights, std::string("the weights cannot be loaded: ") + error.what());
   }

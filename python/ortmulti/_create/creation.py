@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 
 # What ONNX Runtime may raise for a model that it has written itself.
 _NOT_LOADABLE = (EPFail, Fail, InvalidGraph, InvalidProtobuf, NotImplemented, RuntimeException)
+
+# Optimizations read many small values, such as scales and biases, and few large ones, such as positions' embeddings.
+_MIN_GIVEN_BYTES = 1 << 20
+_TRIES = 6
 
 LOGGER = logging.getLogger("ortmulti")
 
@@ -171,6 +177,8 @@ class Creation:
         level = self._options.graph_optimization_level
         if not shared:
             self._create_native()
+        elif self._over_given_values(on_gpu):
+            pass
         elif not on_gpu:
             plugins = list(dict.fromkeys(device for device in self.devices if device.is_plugin))
             if plugins and request.optimize != "never":
@@ -270,6 +278,88 @@ class Creation:
         else:
             self._confirmed = True
             self._create(self.request.model, without_optimization(self._options), weights)
+
+    def _over_given_values(self, on_gpu: bool) -> bool:
+        """Create sessions that share the large values which the options give for external data of a model in memory.
+
+        ONNX Runtime copies each value that is given for external data. One that is given for an initializer it uses in
+        place, but then its optimizations read the file. Here they find an empty one, which is an error: the value that
+        it names, and those of the same shape, are copied at the next try.
+
+        Returns:
+            False if there are no such values, or if a kernel or too many optimizations read them. Nothing is left then.
+        """
+        model, options = self.request.model, self._options
+        if (
+            isinstance(model, str)
+            or options.optimized_model_filepath
+            or options.initializers
+            or options.files_in_memory
+        ):
+            return False
+        if not options.external_initializers or any(device.is_plugin for device in self.devices):
+            return False
+        try:
+            index = _core.index_model(model)
+        except Error:
+            return False  # ONNX Runtime says what is wrong with the model
+        if self.request.optimize == "never":
+            options = without_optimization(options)
+        if len({each.name for each in index.initializers}) != len(index.initializers):
+            return False  # a value would be one of a sub-graph, too
+        outside = [each for each in index.initializers if each.storage == "external"]
+        if not {each.name for each in outside} <= {name.encode() for name in options.external_initializers}:
+            return False
+        fitting = {
+            (each.name, each.data_type, *each.shape) for each in outside if not each.graph and not each.overridable
+        }
+        copied: set[str] = set()
+        for _ in range(_TRIES):
+            changed = options.copy()
+            weights = changed.take_external_weights(_MIN_GIVEN_BYTES, copied)
+            found = {name: (data_type, *shape) for name, data_type, shape, *_ in weights.weights}
+            if not found or not {(name.encode(), *kind) for name, kind in found.items()} <= fitting:
+                return False  # ONNX Runtime says what is wrong with the values
+            problem = self._over_values(index.external_locations, changed, weights, on_gpu)
+            if not problem:
+                return True
+            read = next((kind for name, kind in found.items() if f" {name} " in problem), None)
+            if read is None:
+                break
+            copied |= {name for name, kind in found.items() if kind == read}
+        self._state(f"values that the options give are copied: {problem}")
+        LOGGER.info("values that the session options give are copied for each session: %s", problem)
+        return False
+
+    def _over_values(
+        self, locations: Sequence[bytes], options: _core.SessionOptions, weights: _core.WeightList, on_gpu: bool
+    ) -> str:
+        """Create sessions over values in the place of these files. Return why not; empty if they exist."""
+        from ortmulti import cache
+
+        with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
+            for location in locations:
+                path = Path(folder, os.fsdecode(location)).resolve()
+                if not path.is_relative_to(Path(folder).resolve()):
+                    return f"external data is outside of the model's folder: {location!r}"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+            options.config_entries = {**options.config_entries, cache.DATA_FOLDER: folder}
+            self._confirm = lambda _: True
+            problem = ""
+            try:
+                self._create(self.request.model, options, weights, one_session_each=not on_gpu)
+            except _NOT_LOADABLE as error:
+                if self._confirmed:
+                    raise
+                problem = str(error)
+            finally:
+                self._confirm = None
+        if self._confirmed:
+            return ""
+        problem = problem or str(self._failures[0][1])
+        self._close()
+        return problem
 
     def _create_over_contexts(self, plugins: Sequence[Device]) -> None:
         """Create sessions of which those on plug-ins' devices have what their provider has compiled before. Otherwise
