@@ -240,6 +240,7 @@ def test_bad_arguments() -> None:
 
 def test_memory_comes_back() -> None:
     needs_graphs()
+
     def used() -> int:
         free, total = _core.cuda_memory(0)
         return total - free
