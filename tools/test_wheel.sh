@@ -5,7 +5,7 @@
 #   tools/test_wheel.sh WHEEL [PYTEST_OPTION...]
 #
 # Default options: -m "not slow". PY is the interpreter that the environment is made of; RUNTIME=gpu installs
-# onnxruntime-gpu (default cpu).
+# onnxruntime-gpu (default cpu); EXTRAS are further extras, such as "ray", whose tests are skipped without them.
 set -euo pipefail
 wheel=$(realpath "$1")
 shift
@@ -17,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 "${PY:-python3}" -m venv "$work/env"
 unset PYTHONPATH PYTHONHOME ORTMULTI_ONNXRUNTIME_LIBRARY
 python=$work/env/bin/python
-"$python" -m pip --disable-pip-version-check -q install "${wheel}[${RUNTIME:-cpu},test]"
+"$python" -m pip --disable-pip-version-check -q install "${wheel}[${RUNTIME:-cpu},test${EXTRAS:+,$EXTRAS}]"
 
 # pyproject.toml has pytest's configuration; the rest is read by tests. No python/ and no cpp/.
 mkdir "$work/tree"

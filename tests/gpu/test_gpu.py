@@ -14,6 +14,7 @@ from onnx import TensorProto
 
 import ortmulti
 from ortmulti import _core
+from ortmulti._runtime.libraries import release_of
 from tests.support import onnx_models
 from tests.support.gpus import CUDA, VISIBLE, cuda_session
 from tests.support.processes import check_child
@@ -175,6 +176,33 @@ def test_onnxruntimes_sessions_and_ours_side_by_side() -> None:
             environment=VISIBLE,
         )
         assert printed.splitlines() == [CUDA, "True"]
+
+
+def test_the_cuda_library_is_a_plug_in_too() -> None:
+    """From 1.31 on it has the interface of plug-ins; coming releases may have that alone."""
+    if release_of(ortmulti.get_version_string()) < (1, 31):
+        pytest.skip("needs onnxruntime-gpu 1.31")
+    printed = check_child(
+        """
+        import sys
+        from pathlib import Path
+        import numpy as np
+        import onnxruntime
+        import ortmulti
+        model, x = bytes.fromhex(sys.argv[1]), {"x": np.ones((4, 64), np.float32)}
+        library = Path(onnxruntime.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"
+        ortmulti.register_execution_provider_library("cuda_plugin", str(library))
+        answers = []
+        for device in ("cuda:GPU", "cuda:0"):
+            with ortmulti.load(model, device) as pool:
+                print(*pool.devices)
+                answers += pool.run(x)
+        print(np.allclose(*answers))
+        """,
+        onnx_models.matmul().hex(),
+        environment=VISIBLE,
+    )
+    assert printed.splitlines() == ["cuda:GPU", "cuda:0", "True"]
 
 
 # --- Bad input --------------------------------------------------------------------------------------------------------
