@@ -10,6 +10,7 @@
 
 #include "core/create/creation.hpp"
 #include "core/ort/library.hpp"
+#include "core/ort/value.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {
@@ -79,7 +80,13 @@ class LibraryDeathTest : public testing::Test {
 TEST_F(LibraryDeathTest, IsAskedForBeforeItIsOpen) {
   EXPECT_EXIT(
       {
-        const bool good = throws(ErrorKind::library, {"not been opened"}, [] { OnnxRuntime::get(); });
+        constexpr auto type = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+        float number = 0;
+        const bool good =
+            throws(ErrorKind::library, {"not been opened"}, [] { OnnxRuntime::get(); }) &&
+            throws(ErrorKind::library, {"not been opened"},
+                   [&] { Value::over(&number, type, {1}, Device::cpu(), {}); }) &&
+            throws(ErrorKind::library, {"not been opened"}, [&] { Value::allocate(type, {1}, Device::cpu()); });
         _exit(good && !OnnxRuntime::is_open() ? 0 : 1);
       },
       testing::ExitedWithCode(0), "");

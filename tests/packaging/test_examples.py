@@ -267,8 +267,9 @@ def test_container(model: Path) -> None:
         assert b"ortmulti_requests_total" in ask(f"{address}/metrics")[1]
 
 
-def test_ray_batch(model: Path, tmp_path: Path) -> None:
+def test_ray_batch(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # not a cluster that runs beside
     rows = np.random.default_rng(0).random((1300, WIDTH), np.float32)
     np.save(tmp_path / "rows.npy", rows)
     assert "1300 rows scored" in run("ray_batch.py", model, "rows.npy", "scores", folder=tmp_path)
@@ -284,7 +285,12 @@ def test_ray_batch(model: Path, tmp_path: Path) -> None:
 def test_ray_service(model: Path) -> None:
     pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
     command = [str(EXAMPLES / "ray_service.py")]  # as "ray_service:app" it is what `serve deploy` imports
-    environment: dict[str, str | None] = {"MODEL": str(model), "PORT": "8123", "RAY_SERVE_LOG_TO_STDERR": "1"}
+    environment: dict[str, str | None] = {
+        "MODEL": str(model),
+        "PORT": "8123",
+        "RAY_ADDRESS": "local",  # not a cluster that runs beside
+        "RAY_SERVE_LOG_TO_STDERR": "1",
+    }
     with serving(command, r"is ready at http://127\.0\.0\.1:(\d+)", environment, "stderr") as address:
         rows = np.random.default_rng(0).random((2, WIDTH), np.float32)
         status, content = ask(address, json.dumps({"rows": rows.tolist()}).encode())

@@ -197,6 +197,7 @@ const Ort::Value* RunInputs::values() const {
 
 std::shared_ptr<Value> Value::over(void* data, ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape,
                                    const Device& device, std::shared_ptr<const void> owner, bool writable) {
+  OnnxRuntime::get();  // throws where the library is not open yet
   const std::size_t bytes = tensor_bytes(type, shape);
   if (data == nullptr && bytes != 0) {
     throw Error(ErrorKind::invalid_argument, "a tensor of " + std::to_string(bytes) + " bytes cannot be at address 0");
@@ -212,6 +213,7 @@ std::shared_ptr<Value> Value::over(void* data, ONNXTensorElementDataType type, c
 
 std::shared_ptr<Value> Value::allocate(ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape,
                                        const Device& device) {
+  OnnxRuntime::get();  // as above
   if (holds_strings(type)) {
     static_cast<void>(tensor_bytes(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, shape));  // of something to have the shape
     if (device.is_cuda()) {
