@@ -302,15 +302,20 @@ def test_large_values_are_used_in_place_and_freed() -> None:
     ("model", "in_place"),
     [
         pytest.param(large_graph(), True, id="in place"),
+        pytest.param(Path("model.onnx"), True, id="of a file"),
         pytest.param(large_graph("folder/large.data"), True, id="in a folder"),
         pytest.param(large_graph(transposed=True), False, id="read by an optimization"),
         pytest.param(large_graph("../large.data"), False, id="outside of the folder"),
         pytest.param(large_graph("/large.data"), False, id="at a path"),
     ],
 )
-def test_outputs_with_large_values_are_onnxruntimes(model: bytes, in_place: bool) -> None:
+def test_outputs_with_large_values_are_onnxruntimes(model: bytes | Path, in_place: bool, tmp_path: Path) -> None:
+    source: Any = model
+    if isinstance(model, Path):  # without its file of data
+        source, model = tmp_path / model, large_graph()
+        source.write_bytes(model)
     before = set(Path(tempfile.gettempdir()).glob("ortmulti-*"))
-    with ortmulti.create_sessions(model, "cpu", 2, with_large()) as sessions:
+    with ortmulti.create_sessions(source, "cpu", 2, with_large()) as sessions:
         for session in sessions:
             np.testing.assert_array_equal(session.run(None, {"x": LARGE_X})[0], of_onnxruntime_alone(model))
         assert [session._core.weight_use()[0] for session in sessions] == [int(in_place)] * 2

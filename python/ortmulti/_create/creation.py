@@ -280,7 +280,7 @@ class Creation:
             self._create(self.request.model, without_optimization(self._options), weights)
 
     def _over_given_values(self, on_gpu: bool) -> bool:
-        """Create sessions that share the large values which the options give for external data of a model in memory.
+        """Create sessions that share the large values which the options give for all external data of a model.
 
         ONNX Runtime copies each value that is given for external data. One that is given for an initializer it uses in
         place, but then its optimizations read the file. Here they find an empty one, which is an error: the value that
@@ -289,19 +289,15 @@ class Creation:
         Returns:
             False if there are no such values, or if a kernel or too many optimizations read them. Nothing is left then.
         """
-        model, options = self.request.model, self._options
-        if (
-            isinstance(model, str)
-            or options.optimized_model_filepath
-            or options.initializers
-            or options.files_in_memory
-        ):
+        options = self._options
+        if options.optimized_model_filepath or options.initializers or options.files_in_memory:
             return False
         if not options.external_initializers or any(device.is_plugin for device in self.devices):
             return False
         try:
-            index = _core.index_model(model)
-        except Error:
+            graph = self._graph()
+            index = _core.index_model(graph)
+        except (Error, OSError):
             return False  # ONNX Runtime says what is wrong with the model
         if self.request.optimize == "never":
             options = without_optimization(options)
@@ -320,7 +316,7 @@ class Creation:
             found = {name: (data_type, *shape) for name, data_type, shape, *_ in weights.weights}
             if not found or not {(name.encode(), *kind) for name, kind in found.items()} <= fitting:
                 return False  # ONNX Runtime says what is wrong with the values
-            problem = self._over_values(index.external_locations, changed, weights, on_gpu)
+            problem = self._over_values(graph, index.external_locations, changed, weights, on_gpu)
             if not problem:
                 return True
             read = next((kind for name, kind in found.items() if f" {name} " in problem), None)
@@ -331,8 +327,26 @@ class Creation:
         LOGGER.info("values that the session options give are copied for each session: %s", problem)
         return False
 
+    def _graph(self) -> memoryview:
+        """Return the model's bytes, without its external data.
+
+        Raises:
+            OSError: It has as many as ONNX Runtime takes in memory, or cannot be read.
+        """
+        model = self.request.model
+        if not isinstance(model, str):
+            return memoryview(model)
+        if (path := Path(model)).stat().st_size >= 1 << 31:
+            raise OSError(f"{model!r} is too large to be in memory")
+        return memoryview(path.read_bytes())
+
     def _over_values(
-        self, locations: Sequence[bytes], options: _core.SessionOptions, weights: _core.WeightList, on_gpu: bool
+        self,
+        graph: memoryview,
+        locations: Sequence[bytes],
+        options: _core.SessionOptions,
+        weights: _core.WeightList,
+        on_gpu: bool,
     ) -> str:
         """Create sessions over values in the place of these files. Return why not; empty if they exist."""
         from ortmulti import cache
@@ -348,7 +362,8 @@ class Creation:
             self._confirm = lambda _: True
             problem = ""
             try:
-                self._create(self.request.model, options, weights, one_session_each=not on_gpu)
+                made_of = self.request.model if isinstance(self.request.model, str) else ""
+                self._create(graph, options, weights, one_session_each=not on_gpu, made_of=made_of)
             except _NOT_LOADABLE as error:
                 if self._confirmed:
                     raise

@@ -51,9 +51,9 @@ class ModelAdditions:
     def add_external_initializers(self, names: Sequence[str], ort_values: Sequence[OrtValue]) -> None:
         """Replace initializers with external data by values.
 
-        ONNX Runtime's optimizations use the values, and may copy some. Sessions keep all of them alive. For a model in
-        memory whose external data is all given, `load` and `create_sessions` share values of 1 MiB or more, as
-        docs/loading.md explains: these must not change.
+        ONNX Runtime's optimizations use the values, and may copy some. Sessions keep all of them alive. For a model
+        whose external data is all given, `load` and `create_sessions` share values of 1 MiB or more, as docs/loading.md
+        explains: these must not change.
 
         Args:
             names: The initializers' names, not empty. A session cannot be created if one of them is no initializer with
