@@ -18,6 +18,7 @@ import onnx
 import pytest
 
 import ortmulti
+from ortmulti._runtime import log
 from tests.support import onnx_models
 from tests.support.pools import in_threads, outcomes
 from tests.support.processes import check_child
@@ -203,6 +204,7 @@ def test_a_model_whose_file_was_replaced_does_not_keep_others_waiting(
         new.replace(path)
         with pytest.raises(ortmulti.OutOfMemory, match=r"'other' needs.*the log names models that failed to sleep"):
             repository.run("other", X)
+        log.flush()
         assert "'old' could not make room on cpu" in caplog.text
         np.testing.assert_array_equal(repository.run("old", X)[0], expected[0])
         with pytest.raises(ortmulti.OutOfMemory, match="to load without room for both, unload it before"):

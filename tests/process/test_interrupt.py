@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -9,12 +10,15 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+import ortmulti
 from ortmulti._runtime.threads import Task
 from ortmulti.tools import models
 from tests.support import onnx_models
@@ -241,3 +245,48 @@ def test_ctrl_c_at_any_moment(backend: str, attempts: int, tmp_path: Path) -> No
 @pytest.mark.parametrize("backend", list(SHARES))
 def test_ctrl_c_at_many_moments(backend: str, tmp_path: Path) -> None:
     interrupt_at_random(backend, int(ATTEMPTS * SHARES[backend]), tmp_path)
+
+
+@pytest.mark.parametrize("call", ["wait_ready", "add_devices"])
+def test_a_lock_is_free_while_an_interrupt_is_handled(call: str) -> None:
+    """Wherever Python looks for signals: as a function begins, and after one of C. The exception keeps its frames
+    alive, and what these have taken.
+    """
+    with ortmulti.load(onnx_models.matmul(), "cpu") as pool:
+        members: Any = pool._members
+        calls: dict[str, Callable[[], object]] = {
+            "wait_ready": pool.wait_ready,
+            "add_devices": lambda: pool.add_devices("cpu"),
+        }
+
+        def free(taken: list[bool]) -> None:
+            for lock in (members._changing, members._lock):
+                taken.append(lock.acquire(timeout=1))
+                if taken[-1]:
+                    lock.release()
+
+        for number in itertools.count(1):
+            left = [None] * number
+
+            def interrupt(_: FrameType, event: str, __: Any, left: list[None] = left) -> None:
+                if event in ("call", "c_return") and left:
+                    left.pop()
+                    if not left:
+                        raise KeyboardInterrupt
+
+            caught: BaseException | None = None
+            sys.setprofile(interrupt)
+            try:
+                calls[call]()
+            except (KeyboardInterrupt, ortmulti.InvalidArgument) as error:  # there is no second session on the CPU
+                caught = error
+            finally:
+                sys.setprofile(None)
+            if not isinstance(caught, KeyboardInterrupt):
+                break
+            taken: list[bool] = []
+            thread = threading.Thread(target=free, args=(taken,))
+            thread.start()
+            thread.join()
+            assert taken == [True, True], "".join(traceback.format_exception(caught))
+        assert number > 10

@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -299,8 +299,9 @@ class Members:
         named = None if devices is None else name_devices(devices)
         wanted = None if named is None else list(dict.fromkeys(map(str, named)))
         end = None if timeout is None else time.monotonic() + timeout
+        self._check_process()
         while True:
-            with self._checked():
+            with self._lock:
                 self._raise_if_over()
                 states = self.states()
                 ready = [device for device, (state, _) in states.items() if state == "ready"]
@@ -322,8 +323,9 @@ class Members:
 
     def _wait_until(self, condition: Callable[[], object]) -> None:
         """Wait until the condition is true or the pool is over."""
+        self._check_process()
         while True:
-            with self._checked():
+            with self._lock:
                 if condition() or self.error or self._closed:
                     return
                 change = self._changes.next()
@@ -335,19 +337,18 @@ class Members:
         if self._closed:
             raise ClosedError("the pool is closed")
 
-    @contextlib.contextmanager
-    def _checked(self) -> Iterator[None]:
+    def _check_process(self) -> None:
         if os.getpid() != self._process:  # a lock may be held for ever there
             raise ForkError("the pool was made before this process was forked; make it after the fork")
-        with self._lock:
-            yield
 
     # Changes.
 
     def add_devices(self, devices: Devices) -> None:
         """Same as `Pool.add_devices`."""
         named = name_devices(devices)
-        with self._change():
+        self._check_process()
+        with self._changing:
+            self._begin_change()
             present = [device for device, (state, _) in self.states().items() if state in ("starting", "ready")]
             if named is None:
                 named = [device for device in parse_devices("all") if str(device) not in present]
@@ -385,7 +386,9 @@ class Members:
         if named is None:
             raise InvalidArgument("a pool without devices answers nothing: close it")
         names = list(dict.fromkeys(map(str, named)))
-        with self._change():
+        self._check_process()
+        with self._changing:
+            self._begin_change()
             states = {device: state for device, (state, _) in self.states().items() if state != "removed"}
             for device in names:
                 if device not in states:
@@ -413,7 +416,9 @@ class Members:
     ) -> None:
         """Same as `Pool.sleep`."""
         end = None if timeout is None else time.monotonic() + timeout
-        with self._change():
+        self._check_process()
+        with self._changing:
+            self._begin_change()
             found = self._named(devices)
             gpus = {device: found[device] for device in found if device.startswith("cuda:")}
             for device, sessions in (gpus if level == "weights" and devices is None and gpus else found).items():
@@ -480,7 +485,9 @@ class Members:
 
     def wake(self, devices: Devices | None, timeout: float | None) -> None:
         """Same as `Pool.wake`."""
-        with self._change():  # a sleep that has begun ends before
+        self._check_process()
+        with self._changing:  # a sleep that has begun ends before
+            self._begin_change()
             core, names = self.core, list(self._named(devices))
             for device in names:
                 core.wake(device)
@@ -512,7 +519,9 @@ class Members:
                 f"the pool's session options have weights of the present model ({methods}), which would replace those "
                 "of the new model by name: load it into another pool"
             )
-        with self._change():
+        self._check_process()
+        with self._changing:
+            self._begin_change()
             self._wait_until(lambda: not self._loads)  # others begin no load meanwhile
             with self._lock:
                 self._raise_if_over()
@@ -607,16 +616,15 @@ class Members:
                 self._loads.discard(loading)
                 self._changes.notify()
 
-    @contextlib.contextmanager
-    def _change(self) -> Iterator[None]:
-        """Allow one change at a time, once the devices are known."""
-        with self._checked():
-            pass
-        with self._changing:
-            self._wait_until(lambda: self._targets is not None)
-            with self._lock:
-                self._raise_if_over()
-            yield
+    def _begin_change(self) -> None:
+        """Wait until the devices are known. To be called with the lock of changes.
+
+        The locks are taken by plain `with` statements. A context manager of a generator keeps a lock that it has taken
+        if Ctrl-C comes before its caller has begun, as long as the exception is handled.
+        """
+        self._wait_until(lambda: self._targets is not None)
+        with self._lock:
+            self._raise_if_over()
 
     # The end.
 
