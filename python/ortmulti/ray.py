@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 __all__ = ["BroadcastModel", "Predictor", "broadcast", "deployment", "load_here", "map_options"]
 
 LOGGER = logging.getLogger("ortmulti")
-_LOAD = load  # a name that no argument has
 
 
 @dataclass(frozen=True)
@@ -293,10 +292,10 @@ def _check_known(argument: str, what: str, names: Iterable[str], known: Iterable
             raise InvalidArgument(f"{argument}: {name!r} is no {what}, only {', '.join(map(repr, found))}")
 
 
-def _check_arguments(given: Iterable[str], *functions: Any) -> None:
-    """Refuse arguments here that the actors would refuse: there the reason is hard to find."""
-    known = {name for function in functions for name in inspect.signature(function).parameters}
-    if unknown := sorted(set(given) - known):
+def _check_arguments(given: Iterable[str], function: Any) -> None:
+    """Refuse what neither this function nor `load` takes: in the actors the reason would be hard to find."""
+    known = inspect.signature(function).parameters | inspect.signature(load).parameters
+    if unknown := sorted(set(given) - known.keys()):
         raise TypeError(f"there is no argument {unknown[0]!r}")
 
 
@@ -336,7 +335,7 @@ def map_options(
     from ray.data import ActorPoolStrategy
 
     checks.integer("rows", rows, 1)
-    _check_arguments(predictor, Predictor, load)
+    _check_arguments(predictor, Predictor)
     found, resources = _resources(gpus, cpus, predictor)
     size = found if hosts is None else checks.integer("hosts", hosts, 1)
     # Not a fixed size: Ray then goes on with the other hosts if one is lost.
@@ -499,7 +498,7 @@ def deployment(
     """
     from ray import serve
 
-    _check_arguments(load, load_here, _LOAD)
+    _check_arguments(load, load_here)
     _, resources = _resources(gpus, cpus, load)
     batching = load.get("batching")
     batch = batching.max_size if isinstance(batching, Batching) else 1

@@ -246,16 +246,19 @@ LARGE_X = np.random.default_rng(1).random((2, SIDE), np.float32)
 WIDE = np.random.default_rng(2).random((SIDE, 2 * SIDE), np.float32)
 
 
+def large_values(*, wide: bool) -> dict[str, np.ndarray[Any, Any]]:
+    return {"large": LARGE, "small": LARGE[0]} | ({"wide": WIDE} if wide else {})
+
+
 def large_graph(location: str = "large.data", *, transposed: bool = False, wide: bool = False) -> bytes:
     """ "y" = "x" times "large", or its transpose, plus "small", times "wide". These are external data of a file that is
     nowhere.
     """
-    values = {"large": [SIDE, SIDE], "small": [SIDE], **({"wide": [*WIDE.shape]} if wide else {})}
     initializers = []
-    for name, dims in values.items():
-        tensor = onnx.TensorProto(name=name, dims=dims, data_type=onnx.TensorProto.FLOAT)
+    for name, array in large_values(wide=wide).items():
+        tensor = onnx.TensorProto(name=name, dims=array.shape, data_type=onnx.TensorProto.FLOAT)
         tensor.data_location = onnx.TensorProto.EXTERNAL
-        for key, entry in {"location": location, "offset": "0", "length": str(4 * int(np.prod(dims)))}.items():
+        for key, entry in {"location": location, "offset": "0", "length": str(array.nbytes)}.items():
             tensor.external_data.add(key=key, value=entry)
         initializers.append(tensor)
     nodes = [helper.make_node("MatMul", ["x", "turned" if transposed else "large"], ["product"])]
@@ -271,15 +274,14 @@ def large_graph(location: str = "large.data", *, transposed: bool = False, wide:
 
 def with_large(array: np.ndarray[Any, Any] = LARGE, *, wide: bool = False) -> ortmulti.SessionOptions:
     options = ortmulti.SessionOptions()
-    options.add_external_initializers(["large", "small"], [value(array), value(LARGE[0])])
-    if wide:
-        options.add_external_initializers(["wide"], [value(WIDE)])
+    given = large_values(wide=wide) | {"large": array}
+    options.add_external_initializers(list(given), [value(each) for each in given.values()])
     return options
 
 
 def of_onnxruntime_alone(model: bytes, provider: str = "CPUExecutionProvider", *, wide: bool = False) -> Any:
     options = onnxruntime.SessionOptions()
-    given = {"large": LARGE, "small": LARGE[0], **({"wide": WIDE} if wide else {})}
+    given = large_values(wide=wide)
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in given.values()]
     options.add_external_initializers(list(given), values)
     return onnxruntime.InferenceSession(model, options, providers=[provider]).run(None, {"x": LARGE_X})[0]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ortmulti.tools import models
-from tests.support.processes import ROOT
+from tests.support.processes import child_environment
 
 
 @contextmanager
@@ -22,8 +22,8 @@ def running_cluster(hosts: int, *, gpus: int = 4, cpus: int = 2, **variables: st
     from ray.cluster_utils import Cluster
 
     # Workers find the tests, and print nothing into the tests' output.
-    found = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    changes = {"PYTHONPATH": found, "RAY_SERVE_LOG_TO_STDERR": "0", "RAY_enable_open_telemetry": "0", **variables}
+    path = child_environment()["PYTHONPATH"]
+    changes = {"PYTHONPATH": path, "RAY_SERVE_LOG_TO_STDERR": "0", "RAY_enable_open_telemetry": "0", **variables}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in changes.items():
             patch.setenv(name, value)

@@ -359,17 +359,27 @@ class Creation:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch()
             options.config_entries = {**options.config_entries, cache.DATA_FOLDER: folder}
-            self._confirm = lambda _: True
-            problem = ""
-            try:
-                made_of = self.request.model if isinstance(self.request.model, str) else ""
-                self._create(graph, options, weights, one_session_each=not on_gpu, made_of=made_of)
-            except _NOT_LOADABLE as error:
-                if self._confirmed:
-                    raise
-                problem = str(error)
-            finally:
-                self._confirm = None
+            made_of = self.request.model if isinstance(self.request.model, str) else ""
+            return self._try_to_create(
+                lambda _: True, graph, options, weights, one_session_each=not on_gpu, made_of=made_of
+            )
+
+    def _try_to_create(self, confirm: Callable[[int], bool], *arguments: Any, **more: Any) -> str:
+        """Create sessions, as `_create` does. Return why they cannot be loaded, with nothing left; empty if they exist.
+
+        Args:
+            confirm: Called with the index of each ready session until it returns True. Later errors are raised.
+        """
+        self._confirm = confirm
+        problem = ""
+        try:
+            self._create(*arguments, **more)
+        except _NOT_LOADABLE as error:
+            if self._confirmed:
+                raise
+            problem = str(error)
+        finally:
+            self._confirm = None
         if self._confirmed:
             return ""
         problem = problem or str(self._failures[0][1])
@@ -426,21 +436,10 @@ class Creation:
             missing.discard(of_sessions[index])
             return not missing
 
-        self._confirmed, self._confirm = not missing, have_all
-        problem = ""
-        try:
-            self._create(self.request.model, self._options, on_devices=on_devices, one_session_each=True)
-        except _NOT_LOADABLE as error:
-            if self._confirmed:
-                raise
-            problem = str(error)
-        finally:
-            self._confirm = None
-        if self._confirmed:
-            return ""
-        problem = problem or str(self._failures[0][1])
-        self._close()
-        return problem
+        self._confirmed = not missing
+        return self._try_to_create(
+            have_all, self.request.model, self._options, on_devices=on_devices, one_session_each=True
+        )
 
     def _publish_context(self, device: str, staged: cache.StagedEntry) -> None:
         from ortmulti import cache
