@@ -10,6 +10,7 @@
 #include "core/cuda/startup.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/options.hpp"
+#include "core/ort/plugins.hpp"
 
 namespace py = pybind11;
 
@@ -70,7 +71,7 @@ void register_device(py::module_& module) {
         CudaStartup::instance().begin_opening(std::move(linked), std::move(opened_later), [] {
           // What the first session would otherwise do: it opens the provider's library, which logs.
           if (OnnxRuntime::is_open() && OnnxRuntime::get().has_env()) {
-            to_onnxruntime(SessionOptions{}, {{"CUDAExecutionProvider", {}}});
+            to_onnxruntime(SessionOptions{}, {with_devices(OnnxRuntime::get(), {"CUDAExecutionProvider", {}})});
           }
         });
       },

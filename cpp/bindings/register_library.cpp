@@ -18,10 +18,11 @@ namespace py = pybind11;
 namespace ortmulti::bindings {
 namespace {
 
-void open_library(const py::str& path) {
+void open_library(const py::str& path, const py::str& cuda_provider) {
   const std::string text = from_path(path);
+  const std::string cuda = from_path(cuda_provider);
   const ReleaseGil nogil;
-  OnnxRuntime::open(text);
+  OnnxRuntime::open(text, cuda);
 }
 
 py::tuple take_log() {
@@ -58,15 +59,16 @@ void shut_down() {
 }  // namespace
 
 void register_library(py::module_& module) {
-  module.def("open_library", &open_library, py::arg("path"));
+  module.def("open_library", &open_library, py::arg("path"), py::arg("cuda_provider") = "");
   module.def(
       "begin_opening_library",
-      [](const py::str& path) {
+      [](const py::str& path, const py::str& cuda_provider) {
         const std::string text = from_path(path);
+        const std::string cuda = from_path(cuda_provider);
         const ReleaseGil nogil;
-        OnnxRuntime::begin_opening(text);
+        OnnxRuntime::begin_opening(text, cuda);
       },
-      py::arg("path"));
+      py::arg("path"), py::arg("cuda_provider"));
   module.def("finish_opening_library", &OnnxRuntime::join, py::call_guard<ReleaseGil>());
   module.def("is_library_open", &OnnxRuntime::is_open);
   module.def("start_environment", [] { OnnxRuntime::get().env(); }, py::call_guard<ReleaseGil>());
@@ -80,6 +82,7 @@ void register_library(py::module_& module) {
   module.def("build_info", [] { return OnnxRuntime::get().build_info(); });
   module.def("onnxruntime_version", [] { return OnnxRuntime::get().version(); });
   module.def("onnxruntime_path", [] { return to_str(OnnxRuntime::get().path()); });
+  module.def("cuda_plugin", [] { return to_str(OnnxRuntime::get().cuda_plugin()); });
   module.def("available_providers", [] { return OnnxRuntime::get().available_providers(); });
   module.def("usable_cores", &usable_cores);
   module.def(

@@ -85,8 +85,6 @@ def normalize(
         if len(checked) == known:
             warnings.warn(f"provider {name} is named twice: the second is ignored", stacklevel=3)
     available = startup.get_available_providers()
-    if CUDA in checked:
-        _check_cuda_is_built_in(available)
     for name in checked:
         if name not in available:
             raise InvalidArgument(_why_unknown(name, available))
@@ -128,19 +126,6 @@ def check_device_options(options: object, devices: Sequence[Device] | None) -> N
 def loaded_release() -> str:
     """Return the release of the ONNX Runtime that is open, or will be."""
     return _core.onnxruntime_version() if _core.is_library_open() else libraries.find_onnxruntime().version
-
-
-def _check_cuda_is_built_in(available: Sequence[str]) -> None:
-    """Raise `LibraryError` if the CUDA provider is a plug-in: sessions on "cuda:N" rely on the built-in one."""
-    runtime = libraries.find_onnxruntime()
-    found = libraries.cuda_provider(runtime, _core.build_info(), available)
-    if found.kind in ("plug-in", "package"):
-        name = " ".join(filter(None, (runtime.distribution or str(runtime.path), runtime.version)))
-        raise LibraryError(
-            f"{CUDA} is a plug-in ({found.where}) of {name}, and 'cuda:N' needs a built-in one: name the plug-in's "
-            "device, such as devices='cuda:GPU', or install a release that has it built in, such as "
-            'pip install "onnxruntime-gpu==1.31.1"'
-        )
 
 
 def _why_unknown(name: str, available: list[str]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,6 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
-from ortmulti._runtime import libraries
 from ortmulti.tools.measure.devices import parse_devices
 from tests.support import fake_driver, onnx_models, plugins
 from tests.support.processes import check_child, nothing_leaks, run_child
@@ -427,60 +428,66 @@ def test_a_package_is_not_registered_beside_its_provider(library: Path, tmp_path
     assert printed == "there is no fake:GPU: the plug-ins have fake:CPU; name another device, such as 'cpu'\n"
 
 
-# CUDA as a plug-in: none can be had yet, so a fake one stands for it.
+# CUDA as a plug-in: none can be had yet, so a fake one stands for it, and a fake driver for the GPU's.
 
 
-def test_how_cuda_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def comes(has_cuda: bool, info: str, *providers: str) -> tuple[str, str]:
-        library = tmp_path / "libonnxruntime.so.1.33.0"
-        runtime = libraries.OnnxRuntime(library, "1.33.0", "onnxruntime-gpu", None, has_cuda, ())
-        found = libraries.cuda_provider(runtime, info, providers)
-        return found.kind, found.where
-
-    own, info = (
-        str(tmp_path / "libonnxruntime_providers_cuda.so"),
-        "ORT Build Info: git-branch=HEAD, build type=Release",
-    )
-    monkeypatch.setattr("sys.path", [str(tmp_path)])
-    assert comes(True, info, CUDA, "CPUExecutionProvider") == ("built-in", own)
-    assert comes(True, f"{info}, cuda-plugin-ep=1", "CPUExecutionProvider") == ("plug-in", own)
-    assert comes(False, f"{info}, cuda-plugin-ep=1", "CPUExecutionProvider") == ("none", "")
-    assert comes(True, info, "CPUExecutionProvider") == ("none", "")
-    plugins.plugin_package(tmp_path, "onnxruntime_ep_cuda13", Path("x"), CUDA)
-    assert comes(False, info, "CPUExecutionProvider") == ("package", "onnxruntime_ep_cuda13")
-    assert comes(True, info, CUDA, "CPUExecutionProvider") == ("built-in", own)
+@pytest.fixture
+def cuda_package(tmp_path: Path) -> dict[str, str]:
+    """A package with CUDA's plug-in, and the environment of processes that find it, with a driver of three GPUs."""
+    package = tmp_path / "onnxruntime_ep_cuda13"
+    library = package / "libonnxruntime_providers_cuda.so"
+    plugins.plugin_package(tmp_path, package.name, library, CUDA)
+    plugins.build(tmp_path, PROVIDER=CUDA, DEVICES=2, NUMBERED=1).rename(library)
+    return {**fake_driver.build(tmp_path).environment, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
 
 
-def test_cuda_as_a_plugin_has_devices_of_its_own_and_clear_errors(tmp_path: Path) -> None:
-    library = plugins.build(tmp_path, PROVIDER=CUDA)
-    plugins.plugin_package(tmp_path, "onnxruntime_ep_cuda13", library, CUDA)
-    driver = fake_driver.build(tmp_path)
+def test_gpus_use_the_plugin_where_no_cuda_provider_is_built_in(cuda_package: dict[str, str]) -> None:
     printed = check_child(
         """
         import sys, numpy as np, ortmulti
-        sys.path.append(sys.argv[1])
-        model = bytes.fromhex(sys.argv[2])
-        with ortmulti.create_sessions(model, ["cuda:CPU", "cpu"], optimize="never") as sessions:
+        model, x = bytes.fromhex(sys.argv[1]), {"x": np.ones((1, 8), np.float32)}
+        print(ortmulti.get_available_providers())
+        with ortmulti.create_sessions(model, ["cuda:1", "cpu", "cuda:0"], optimize="never") as sessions:
             print(sessions.devices, sessions[0].get_providers())
-            print((sessions[0].run(None, {"x": np.ones((1, 8), np.float32)})[0]).shape)
-        for call in (
-            lambda: ortmulti.create_sessions(model, "cuda:0"),
-            lambda: ortmulti.InferenceSession(model, providers=["CUDAExecutionProvider"]),
-        ):
+            print(np.array_equal(*(session.run(None, x)[0] for session in (sessions[0], sessions[1]))))
+            print(sorted(device._name for device in ortmulti.get_ep_devices()))
             try:
-                call()
-            except ortmulti.LibraryError as error:
+                ortmulti.unregister_execution_provider_library("CUDAExecutionProvider")
+            except ortmulti.Fail as error:
+                print(error)
+        ortmulti.unregister_execution_provider_library("CUDAExecutionProvider")
+        session = ortmulti.InferenceSession(model, providers=["CUDAExecutionProvider"])
+        print(session.device, session.get_providers())
+        """,
+        MODEL.hex(),
+        environment=cuda_package,
+    ).splitlines()
+    assert printed == [
+        "['CUDAExecutionProvider', 'AzureExecutionProvider', 'CPUExecutionProvider']",
+        "['cuda:1', 'cpu', 'cuda:0'] ['CUDAExecutionProvider', 'CPUExecutionProvider']",
+        "True",
+        "['', 'cuda:0', 'cuda:1']",
+        "[ONNXRuntimeError] : 1 : FAIL : unregistering the execution providers of 'CUDAExecutionProvider': 2 sessions "
+        "use its devices; close them first",
+        "cuda:0 ['CUDAExecutionProvider', 'CPUExecutionProvider']",
+    ]
+
+
+def test_gpus_that_the_plugin_does_not_have_are_an_error(cuda_package: dict[str, str]) -> None:
+    printed = check_child(
+        """
+        import sys, ortmulti
+        for device in ("cuda:2", "cuda:GPU"):
+            try:
+                ortmulti.create_sessions(bytes.fromhex(sys.argv[1]), device, optimize="never")
+            except ortmulti.DeviceError as error:
                 print(error)
         """,
-        tmp_path,
         MODEL.hex(),
-        environment=driver.environment,
+        environment=cuda_package,
     ).splitlines()
-    assert printed[:2] == ["['cuda:CPU', 'cpu'] ['CUDAExecutionProvider', 'CPUExecutionProvider']", "(1, 8)"]
-    assert len(printed) == 4
-    for line in printed[2:]:
-        assert re.search(
-            r"is a plug-in \(onnxruntime_ep_cuda13\) of onnxruntime.* and 'cuda:N' needs a built-in one: name the "
-            r"plug-in's device, such as devices='cuda:GPU', or install",
-            line,
-        )
+    assert printed == [
+        "creating a session of a model of 710 bytes on cuda:2: there is no device cuda:2: the registered plug-ins have "
+        "cuda:0, cuda:1; name one of them",
+        "there is no cuda:GPU: the plug-ins have cuda:0, cuda:1; name another device, such as 'cpu'",
+    ]

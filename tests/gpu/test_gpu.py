@@ -178,8 +178,8 @@ def test_onnxruntimes_sessions_and_ours_side_by_side() -> None:
         assert printed.splitlines() == [CUDA, "True"]
 
 
-def test_the_cuda_library_is_a_plug_in_too() -> None:
-    """From 1.31 on it has the interface of plug-ins; coming releases may have that alone."""
+def test_a_registered_cuda_plugin_is_used_instead_of_the_built_in_provider() -> None:
+    """onnxruntime-gpu's own library has the interface of plug-ins from 1.31 on; coming releases may have that alone."""
     if release_of(ortmulti.get_version_string()) < (1, 31):
         pytest.skip("needs onnxruntime-gpu 1.31")
     printed = check_child(
@@ -191,18 +191,25 @@ def test_the_cuda_library_is_a_plug_in_too() -> None:
         import ortmulti
         model, x = bytes.fromhex(sys.argv[1]), {"x": np.ones((4, 64), np.float32)}
         library = Path(onnxruntime.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"
-        ortmulti.register_execution_provider_library("cuda_plugin", str(library))
         answers = []
-        for device in ("cuda:GPU", "cuda:0"):
-            with ortmulti.load(model, device) as pool:
-                print(*pool.devices)
-                answers += pool.run(x)
-        print(np.allclose(*answers))
+        with ortmulti.load(model, "cuda:0") as built_in:
+            answers += built_in.run(x)
+        ortmulti.register_execution_provider_library("mine", str(library))
+        with ortmulti.load(model, "cuda:0") as pool:
+            answers += pool.run(x)
+            print(*pool.devices, np.array_equal(*answers), pool.timeline.not_shared)
+            try:
+                ortmulti.unregister_execution_provider_library("mine")
+            except ortmulti.Fail as error:
+                print(error)
+        ortmulti.unregister_execution_provider_library("mine")
         """,
         onnx_models.matmul().hex(),
         environment=VISIBLE,
     )
-    assert printed.splitlines() == ["cuda:GPU", "cuda:0", "True"]
+    used, refused = printed.splitlines()
+    assert used == "cuda:0 True []"
+    assert "1 session uses its devices" in refused
 
 
 # --- Bad input --------------------------------------------------------------------------------------------------------

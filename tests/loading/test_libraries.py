@@ -127,7 +127,8 @@ def find_in(site: Path, *, alone: bool = False) -> OnnxRuntime | str:
         "except LibraryError as e: print(json.dumps(str(e)))\n"
         "else:\n"
         "    assert 'onnxruntime' not in sys.modules\n"
-        "    print(json.dumps([str(r.path), r.version, r.distribution, str(r.capi), r.has_cuda, r.cuda_needed]))\n"
+        "    provider = str(r.provider) if r.provider else None\n"
+        "    print(json.dumps([str(r.path), r.version, r.distribution, str(r.capi), provider, r.cuda_needed]))\n"
     )
     path, options = [str(site), *sys.path], []
     if alone:
@@ -145,7 +146,9 @@ def find_in(site: Path, *, alone: bool = False) -> OnnxRuntime | str:
     answer = json.loads(result.stdout)
     if isinstance(answer, str):
         return answer
-    return OnnxRuntime(Path(answer[0]), answer[1], answer[2], Path(answer[3]), answer[4], tuple(answer[5]))
+    return OnnxRuntime(
+        Path(answer[0]), answer[1], answer[2], Path(answer[3]), answer[4] and Path(answer[4]), tuple(answer[5])
+    )
 
 
 class TestFindOnnxRuntime:
@@ -174,7 +177,7 @@ class TestFindOnnxRuntime:
         package = add_onnxruntime(site, "1.31.1")
         runtime = find_in(site)
         capi = package / "capi"
-        assert runtime == OnnxRuntime(capi / "libonnxruntime.so.1.31.1", "1.31.1", "onnxruntime", capi, False, ())
+        assert runtime == OnnxRuntime(capi / "libonnxruntime.so.1.31.1", "1.31.1", "onnxruntime", capi, None, ())
 
     def test_a_gpu_distribution_and_what_it_is_linked_to(self, site: Path) -> None:
         runtime = inspect_package(add_onnxruntime(site, "1.31.1", CUDA13))
@@ -267,9 +270,9 @@ class TestOverride:
         library = write_elf(tmp_path / "libonnxruntime.so.1.25.3")
         link = tmp_path / "libonnxruntime.so"
         link.symlink_to(library.name)
-        write_elf(tmp_path / "libonnxruntime_providers_cuda.so", CUDA13)
+        provider = write_elf(tmp_path / "libonnxruntime_providers_cuda.so", CUDA13)
         monkeypatch.setenv(OVERRIDE, str(link))
-        assert find_onnxruntime() == OnnxRuntime(library, "1.25.3", "", None, True, CUDA13[:-1])
+        assert find_onnxruntime() == OnnxRuntime(library, "1.25.3", "", None, provider, CUDA13[:-1])
 
     def test_its_release_may_be_unknown(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(OVERRIDE, str(write_elf(tmp_path / "libort.so")))

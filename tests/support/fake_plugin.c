@@ -1,6 +1,6 @@
 // A plug-in of execution providers that takes no node of a model, so that ONNX Runtime's own CPU provider runs all. By
-// its macros: PROVIDER is its provider's name, DEVICES how many devices it has on the CPU, API the version of ONNX
-// Runtime's API that it needs. As some real plug-ins, it does not look whether ONNX Runtime has that.
+// its macros: PROVIDER is its provider's name, DEVICES how many devices it has on the CPU, NUMBERED whether they have
+// numbers as CUDA's have, API the version of ONNX Runtime's API that it needs. As some real plug-ins, it does not look whether ONNX Runtime has that.
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -11,6 +11,9 @@
 #ifndef DEVICES
 #define DEVICES 1
 #endif
+#ifndef NUMBERED
+#define NUMBERED 0
+#endif
 #ifndef API
 #define API 23
 #endif
@@ -20,7 +23,8 @@ typedef struct {
   const void* const* (*get_api)(uint32_t version);
   const char* (*get_version)(void);
 } ApiBase;
-enum { hardware_type_at = 307, ep_api_at = 317, create_device_at = 0 };
+enum { create_pairs_at = 295, add_pair_at = 296, release_pairs_at = 300, hardware_type_at = 307, ep_api_at = 317 };
+enum { create_device_at = 0 };  // of the table of ep_api_at
 
 typedef struct Provider {
   uint32_t version;
@@ -97,10 +101,21 @@ static void* list_devices(Factory* factory, const void* const* hardware, size_t 
   const void* const* (*get_ep_api)(void) = (const void* const* (*)(void))(uintptr_t)api[ep_api_at];
   void* (*create)(Factory*, const void*, const void*, const void*, void**) =
       (void* (*)(Factory*, const void*, const void*, const void*, void**))(uintptr_t)get_ep_api()[create_device_at];
+  void (*create_pairs)(void**) = (void (*)(void**))(uintptr_t)api[create_pairs_at];
+  void (*add_pair)(void*, const char*, const char*) =
+      (void (*)(void*, const char*, const char*))(uintptr_t)api[add_pair_at];
+  void (*release_pairs)(void*) = (void (*)(void*))(uintptr_t)api[release_pairs_at];
   *count = 0;
   for (size_t i = 0; i < hardware_count; ++i) {
     for (int copy = 0; type_of(hardware[i]) == 0 && copy < DEVICES && *count < most; ++copy) {
-      void* status = create(factory, hardware[i], NULL, NULL, &devices[(*count)++]);
+      void* options = NULL;
+      const char number[] = {(char)('0' + copy), '\0'};
+      create_pairs(&options);
+      if (NUMBERED) {
+        add_pair(options, "device_id", number);
+      }
+      void* status = create(factory, hardware[i], NULL, options, &devices[(*count)++]);
+      release_pairs(options);
       if (status != NULL) {
         return status;
       }

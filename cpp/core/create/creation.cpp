@@ -64,9 +64,6 @@ Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
       timeline_(request_.timeline ? request_.timeline : std::make_shared<Timeline>()),
       sessions_(request_.sessions.size()) {
   for (auto& providers : request_.sessions) {
-    for (Provider& provider : providers) {
-      provider = with_devices(runtime_, std::move(provider));
-    }
     providers.insert(providers.begin(), request_.options.providers.begin(), request_.options.providers.end());
     devices_.push_back(device_of(providers));
     turns_[to_string(devices_.back())];

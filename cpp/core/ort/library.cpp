@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <atomic>
 #include <cstdio>
 #include <mutex>
@@ -84,6 +85,11 @@ void exit_at_once(int status, void* /*unused*/) {
   _exit(status);
 }
 
+bool is_elsewhere(const std::string& file, const std::string& other) {
+  using std::filesystem::path;
+  return !file.empty() && path(file).parent_path() != path(other).parent_path();
+}
+
 void skip_exit_handlers() { static_cast<void>(on_exit(exit_at_once, nullptr)); }
 
 }  // namespace
@@ -144,7 +150,7 @@ void set_default_log_severity(int severity) noexcept { log_severity_of_all.store
 
 LogQueue& onnxruntime_log() { return process_singleton<LogQueue>(); }
 
-OnnxRuntime::OnnxRuntime(const std::string& path) : path_(path) {
+OnnxRuntime::OnnxRuntime(const std::string& path, const std::string& cuda_provider) : path_(path) {
   // Local: the onnxruntime Python package may hold a second copy of the same symbols in this process.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -165,17 +171,21 @@ OnnxRuntime::OnnxRuntime(const std::string& path) : path_(path) {
                                         std::to_string(api_version) + " or newer is needed");
   }
   Ort::InitApi(api);
+  // The onnxruntime package registers its plug-in by this sign.
+  if (is_elsewhere(cuda_provider, path) || build_info().find(", cuda-plugin-ep=") != std::string::npos) {
+    cuda_plugin_ = cuda_provider;
+  }
   on_fork_in_child(skip_exit_handlers);
   // Closing a session calls this from any thread. Where malloc is another library's, the C library initializes its own
   // at the first call, and not safely from two threads at once.
   malloc_trim(0);
 }
 
-OnnxRuntime& OnnxRuntime::open(const std::string& path) {
+OnnxRuntime& OnnxRuntime::open(const std::string& path, const std::string& cuda_provider) {
   const std::lock_guard lock(open_mutex);
   OnnxRuntime* runtime = opened.load();
   if (runtime == nullptr) {
-    runtime = new OnnxRuntime(path);  // NOLINT(cppcoreguidelines-owning-memory): never closed, see the class
+    runtime = new OnnxRuntime(path, cuda_provider);  // NOLINT(cppcoreguidelines-owning-memory): never closed, see the class
     opened.store(runtime);
   } else if (runtime->path_ != path) {
     throw Error(ErrorKind::library, "this process already uses ONNX Runtime from '" + runtime->path_ +
@@ -184,16 +194,16 @@ OnnxRuntime& OnnxRuntime::open(const std::string& path) {
   return *runtime;
 }
 
-void OnnxRuntime::begin_opening(const std::string& path) {
+void OnnxRuntime::begin_opening(const std::string& path, const std::string& cuda_provider) {
   auto& opener = process_singleton<Opener>();
   const std::lock_guard lock(opener.mutex);
   if (is_open() || opener.thread.joinable()) {
     return;
   }
   try {
-    opener.thread = std::thread([path] {
+    opener.thread = std::thread([path, cuda_provider] {
       try {
-        open(path).env();
+        open(path, cuda_provider).env();
       } catch (const Error&) {  // NOLINT(bugprone-empty-catch): whoever needs it tries again
       }
     });
@@ -315,7 +325,13 @@ void OnnxRuntime::check_global_thread_pools() {
   }
 }
 
-std::vector<std::string> OnnxRuntime::available_providers() const { return Ort::GetAvailableProviders(); }
+std::vector<std::string> OnnxRuntime::available_providers() const {
+  std::vector<std::string> names = Ort::GetAvailableProviders();
+  if (!cuda_plugin_.empty() && std::find(names.begin(), names.end(), "CUDAExecutionProvider") == names.end()) {
+    names.insert(names.begin(), "CUDAExecutionProvider");
+  }
+  return names;
+}
 
 std::string OnnxRuntime::build_info() const { return Ort::GetBuildInfoString(); }
 

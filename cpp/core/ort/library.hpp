@@ -69,11 +69,12 @@ class OnnxRuntime {
   static constexpr int api_version = 21;
 
   /// Opens the library at `path`. Once it is open, the same path returns it and another one is an error.
-  static OnnxRuntime& open(const std::string& path);
+  /// `cuda_provider`: the library with the CUDA provider, if there is one; see cuda_plugin().
+  static OnnxRuntime& open(const std::string& path, const std::string& cuda_provider = {});
 
   /// Opens it and makes its environment in a thread of its own, unless a library is open. Whoever needs it waits for
   /// that, and reports what fails.
-  static void begin_opening(const std::string& path);
+  static void begin_opening(const std::string& path, const std::string& cuda_provider);
   /// Waits for that thread. Called before the process ends.
   static void join();
 
@@ -84,6 +85,8 @@ class OnnxRuntime {
   const std::string& path() const noexcept { return path_; }
   const std::string& version() const noexcept { return version_; }  ///< "1.31.1"
   std::vector<std::string> available_providers() const;
+  /// The CUDA provider's library where it is a plug-in; empty where the provider is built in, or there is none.
+  const std::string& cuda_plugin() const noexcept { return cuda_plugin_; }
   std::string build_info() const;  ///< What this build says of itself.
 
   /// The environment, made with the settings so far at the first call. Throws Error.
@@ -111,11 +114,12 @@ class OnnxRuntime {
   OnnxRuntime& operator=(const OnnxRuntime&) = delete;
 
  private:
-  explicit OnnxRuntime(const std::string& path);
+  OnnxRuntime(const std::string& path, const std::string& cuda_provider);
   ~OnnxRuntime() = default;
 
   std::string path_;
   std::string version_;
+  std::string cuda_plugin_;
   std::atomic<Ort::Env*> env_{nullptr};
   bool has_thread_pools_ = false;  // these two are set before `env_`
   unsigned generation_ = 0;

@@ -62,7 +62,13 @@ void append_for_devices(Ort::SessionOptions& target, const Provider& provider) {
   for (const auto& device : provider.devices) {
     devices.push_back(device->handle);
   }
-  const OptionTexts texts(provider.options);
+  std::map<std::string, std::string> options = provider.options;
+  for (const auto& [key, value] : provider.devices.front()->provider_options) {
+    if (const auto given = options.find(key); given != options.end() && given->second == value) {
+      options.erase(given);  // ONNX Runtime would log that it replaces what the device brings
+    }
+  }
+  const OptionTexts texts(options);
   Ort::ThrowOnError(ort_api_compat::plugin_api().append_provider(target, OnnxRuntime::get().env(), devices.data(),
                                                                  devices.size(), texts.keys.data(), texts.values.data(),
                                                                  texts.keys.size()));

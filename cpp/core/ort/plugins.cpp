@@ -13,11 +13,15 @@
 #include "core/ort/api_compat.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/options.hpp"
+#include "core/ort/session.hpp"
 
 namespace ortmulti {
 namespace {
 
+constexpr const char* cuda_provider = "CUDAExecutionProvider";
+
 struct Plugins {
+  std::mutex cuda_mutex;  // held while CUDA's is registered; taken before the other
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<const Plugin>> plugins;           // by their names
   std::map<const OrtEpDevice*, std::shared_ptr<const Plugin>> plugin_of;  // of their devices
@@ -78,6 +82,13 @@ EpDevice describe_device(const ort_api_compat::PluginApi& api, const OrtEpDevice
   return found;
 }
 
+// CUDA's number of the device if it is the CUDA provider's, else -1. The plug-in of release 0.1 has the longer name.
+int cuda_number(const EpDevice& device) {
+  const auto id = device.provider_options.find("device_id");
+  const bool cuda = device.provider == cuda_provider || device.provider == "CudaPluginExecutionProvider";
+  return cuda && id != device.provider_options.end() ? parse_device("cuda:" + id->second).index : -1;
+}
+
 // "openvino:GPU" of "OpenVINOExecutionProvider", "openvino.auto:GPU" of "OpenVINOExecutionProvider.AUTO".
 std::string name_of(const EpDevice& device) {
   std::string provider = device.provider;
@@ -99,8 +110,12 @@ EpDevices find_devices(OnnxRuntime& runtime, const Plugins& registered) {
     EpDevice device = describe_device(api, handle);
     if (const auto plugin = registered.plugin_of.find(handle); plugin != registered.plugin_of.end()) {
       device.plugin = plugin->second;
-      const std::string name = name_of(device);
-      device.device = Device::plugin(name, counts[name]++);
+      if (const int number = cuda_number(device); number >= 0) {
+        device.device = Device::cuda(number);
+      } else {
+        const std::string name = name_of(device);
+        device.device = Device::plugin(name, counts[name]++);
+      }
     }
     found.push_back(std::make_shared<const EpDevice>(std::move(device)));
   }
@@ -113,6 +128,20 @@ std::string names_of(const std::map<std::string, std::shared_ptr<const Plugin>>&
     names += (names.empty() ? "'" : ", '") + name + "'";
   }
   return names.empty() ? "none" : names;
+}
+
+void register_cuda_plugin(OnnxRuntime& runtime) {
+  Plugins& registered = all_plugins();
+  const std::lock_guard lock(registered.cuda_mutex);
+  {
+    const std::lock_guard lock_of_all(registered.mutex);
+    for (const auto& [name, plugin] : registered.plugins) {
+      if (name == cuda_provider || plugin->path == runtime.cuda_plugin()) {
+        return;
+      }
+    }
+  }
+  register_plugin(runtime, cuda_provider, runtime.cuda_plugin());
 }
 
 }  // namespace
@@ -191,13 +220,19 @@ EpDevices ep_devices(OnnxRuntime& runtime) {
 }
 
 Provider with_devices(OnnxRuntime& runtime, Provider provider) {
-  if (provider.name.find(':') == std::string::npos) {
+  const bool cuda = provider.name == cuda_provider;
+  const bool built_in = cuda && runtime.cuda_plugin().empty();
+  if (!provider.devices.empty() || (!cuda && provider.name.find(':') == std::string::npos) ||
+      (built_in && registered_in.load() < 0)) {
     return provider;
   }
-  const Device wanted = parse_device(provider.name);
+  if (cuda && !built_in) {
+    register_cuda_plugin(runtime);
+  }
+  const Device wanted = device_of({provider});
   std::string known;
   for (const auto& device : ep_devices(runtime)) {
-    if (device->device == wanted) {
+    if (device->plugin && device->device == wanted) {
       provider.name = device->provider;
       provider.devices = {device};
       return provider;
@@ -206,8 +241,11 @@ Provider with_devices(OnnxRuntime& runtime, Provider provider) {
       known += (known.empty() ? "" : ", ") + to_string(device->device);
     }
   }
+  if (built_in) {
+    return provider;
+  }
   throw Error(ErrorKind::device, "there is no device " + to_string(wanted) + ": the registered plug-ins have " +
-                                     (known.empty() ? "none" : known));
+                                     (known.empty() ? "none" : known + "; name one of them"));
 }
 
 std::vector<std::shared_ptr<const void>> use_plugins(const std::vector<Provider>& providers) {

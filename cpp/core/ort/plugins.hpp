@@ -56,7 +56,8 @@ void unregister_plugin(OnnxRuntime& runtime, const std::string& name);
 /// The devices of the providers that are registered or built in.
 EpDevices ep_devices(OnnxRuntime& runtime);
 
-/// The provider with its devices where it names a device of a plug-in ("openvino:CPU"), or else as it is.
+/// The provider with its devices where it names a device of a plug-in ("openvino:CPU"), or else as it is. The CUDA
+/// provider has its device if a plug-in with this provider is registered; it is, where ONNX Runtime has none built in.
 /// ErrorKind::device: there is no such device.
 Provider with_devices(OnnxRuntime& runtime, Provider provider);
 

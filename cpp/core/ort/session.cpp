@@ -155,6 +155,9 @@ Device device_of(const std::vector<Provider>& providers) {
     if (!provider.devices.empty()) {
       return provider.devices.front()->device;
     }
+    if (provider.name.find(':') != std::string::npos) {
+      return parse_device(provider.name);
+    }
     if (provider.name == "CUDAExecutionProvider" || provider.name == "TensorrtExecutionProvider") {
       const auto id = provider.options.find("device_id");
       return id == provider.options.end() ? Device::cuda(0) : parse_device("cuda:" + id->second);
@@ -183,12 +186,15 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   const std::string context = "creating a session of " + description->model + " on " + name;
   const auto advise = [&](const std::string& text) { return advice_on_model(model, text, runtime.version()); };
   auto opened = std::make_shared<Opened>();
-  opened->plugins = use_plugins(description->providers);
   opened->additions = std::make_shared<const ModelAdditions>(options.additions);
   Ort::SessionOptions ort_options{nullptr};
   std::shared_ptr<ThreadGroup> threads;
   make_part(opened, context, device, advise, [&] {
     const ScopedSpan span(timeline, "prepare session", name);
+    for (Provider& provider : description->providers) {
+      provider = with_devices(runtime, std::move(provider));
+    }
+    opened->plugins = use_plugins(description->providers);
     ort_options = to_onnxruntime(options, with_compute_stream(description->providers, device, opened->compute_stream));
     if (is_on(options, "session.use_env_allocators")) {
       runtime.share_arena(device);

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from ortmulti._runtime.elf import ElfError, SharedLibrary, read_shared_library
-from ortmulti._runtime.libraries import OnnxRuntime, is_cuda_library
+from ortmulti._runtime.libraries import CUDA_PROVIDER, OnnxRuntime, is_cuda_library
 
 _RUN_TIME_USES = {
     "libcudnn": "convolution, pooling, normalization and recurrent operators",
@@ -93,11 +93,11 @@ def why_no_cuda(runtime: OnnxRuntime, search: CudaSearch | None = None) -> tuple
     """
     if not runtime.has_cuda:
         if not runtime.distribution:
-            return (f"{runtime.provider.name} is missing beside {runtime.path}: take an ONNX Runtime built with CUDA",)
+            return (f"{CUDA_PROVIDER} is missing beside {runtime.path}: take an ONNX Runtime built with CUDA",)
         if runtime.distribution == "onnxruntime-gpu":
             return (
-                f"onnxruntime-gpu {runtime.version} is installed, but {runtime.provider} is missing: repair it with "
-                f"pip install --force-reinstall --no-deps onnxruntime-gpu=={runtime.version}",
+                f"onnxruntime-gpu {runtime.version} is installed, but {runtime.path.with_name(CUDA_PROVIDER)} is "
+                f"missing: repair it with pip install --force-reinstall --no-deps onnxruntime-gpu=={runtime.version}",
             )
         return (
             f"the installed distribution is {runtime.distribution} {runtime.version}, which has no CUDA provider: run "

@@ -12,10 +12,9 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from ortmulti._runtime.elf import ElfError, read_shared_library
 from ortmulti.errors import LibraryError
@@ -27,7 +26,7 @@ INSTALL = 'pip install "ortmulti[gpu]" (NVIDIA GPUs) or pip install "ortmulti[cp
 """What to do where there is no ONNX Runtime."""
 
 OLDEST = (1, 21)
-_CUDA_PROVIDER = "libonnxruntime_providers_cuda.so"
+CUDA_PROVIDER = "libonnxruntime_providers_cuda.so"
 _CUDA_LIBRARY = re.compile(
     r"(lib(?:cublas|cublasLt|cudart|curand|cufft|cudnn\w*|nvrtc|nvJitLink|cusparse|cusolver))\.so\.[\d.]+"
 )
@@ -43,7 +42,7 @@ class OnnxRuntime:
         distribution: the Python distribution that it came with ("onnxruntime", "onnxruntime-gpu", ...); empty
             for an override.
         capi: the folder of the Python package that holds it; None for an override.
-        has_cuda: whether the CUDA provider's library lies beside it.
+        provider: the CUDA provider's library, beside it or in the package of a plug-in; None without one.
         cuda_needed: the CUDA libraries that the CUDA provider is linked to, the driver's own (libcuda.so.1) left out.
     """
 
@@ -51,13 +50,13 @@ class OnnxRuntime:
     version: str
     distribution: str
     capi: Path | None
-    has_cuda: bool
+    provider: Path | None
     cuda_needed: tuple[str, ...]
 
     @property
-    def provider(self) -> Path:
-        """Where the CUDA provider's library lies, or would lie."""
-        return self.path.parent / _CUDA_PROVIDER
+    def has_cuda(self) -> bool:
+        """Whether there is a CUDA provider's library."""
+        return self.provider is not None
 
 
 def find_onnxruntime() -> OnnxRuntime:
@@ -160,14 +159,17 @@ def _inspect(path: Path, version: str, distribution: str, capi: Path | None) -> 
         raise LibraryError(f"the ONNX Runtime library {path} {error}") from error
     if not library.is_native:
         raise LibraryError(f"the ONNX Runtime library {path} is for another processor than this machine's")
-    provider = path.parent / _CUDA_PROVIDER
+    provider = path.parent / CUDA_PROVIDER
     if not provider.is_file():
-        return OnnxRuntime(path, version, distribution, capi, has_cuda=False, cuda_needed=())
+        packaged = _packaged_cuda_provider()
+        if packaged is None:
+            return OnnxRuntime(path, version, distribution, capi, provider=None, cuda_needed=())
+        provider = packaged
     try:
         needed = tuple(name for name in read_shared_library(provider).needed if is_cuda_library(name))
     except ElfError as error:
         raise LibraryError(f"the CUDA provider's library {provider} {error}") from error
-    return OnnxRuntime(path, version, distribution, capi, has_cuda=True, cuda_needed=needed)
+    return OnnxRuntime(path, version, distribution, capi, provider=provider, cuda_needed=needed)
 
 
 PLUGIN_PREFIX = "onnxruntime_ep_"
@@ -176,38 +178,19 @@ PLUGIN_PREFIX = "onnxruntime_ep_"
 
 def plugin_packages() -> list[str]:
     """Return the installed packages of plug-ins, such as ``onnxruntime_ep_openvino``. None is imported."""
-    found = (init for entry in sys.path for init in sorted(Path(entry or ".").glob(f"{PLUGIN_PREFIX}*/__init__.py")))
-    return list(dict.fromkeys(init.parent.name for init in found))
+    return list(dict.fromkeys(folder.name for folder in _plugin_folders()))
 
 
-@dataclass(frozen=True)
-class CudaProvider:
-    """How CUDA comes to an ONNX Runtime.
-
-    Attributes:
-        kind: ``"built-in"``; ``"plug-in"``: the distribution has it as a plug-in; ``"package"``: a package of its own
-            has the plug-in; ``"none"``.
-        where: The provider's library, or the package; empty for none.
-    """
-
-    kind: Literal["built-in", "plug-in", "package", "none"]
-    where: str
+def _plugin_folders() -> Iterator[Path]:
+    for entry in sys.path:
+        for init in sorted(Path(entry or ".").glob(f"{PLUGIN_PREFIX}*/__init__.py")):
+            yield init.parent
 
 
-def cuda_provider(runtime: OnnxRuntime, build_info: str, providers: Sequence[str]) -> CudaProvider:
-    """Find out how CUDA comes to an ONNX Runtime.
-
-    Args:
-        runtime: what `find_onnxruntime` gave.
-        build_info: what its library says of its build.
-        providers: the providers that the library says it has.
-    """
-    if runtime.has_cuda and ", cuda-plugin-ep=" in build_info:  # the sign by which the onnxruntime package registers it
-        return CudaProvider("plug-in", str(runtime.provider))
-    if runtime.has_cuda and "CUDAExecutionProvider" in providers:
-        return CudaProvider("built-in", str(runtime.provider))
-    packages = [package for package in plugin_packages() if package.startswith(f"{PLUGIN_PREFIX}cuda")]
-    return CudaProvider("package", packages[0]) if packages else CudaProvider("none", "")
+def _packaged_cuda_provider() -> Path | None:
+    folders = (folder for folder in _plugin_folders() if folder.name.startswith(f"{PLUGIN_PREFIX}cuda"))
+    found = (library for folder in folders for library in sorted(folder.glob("libonnxruntime_providers_cuda*.so")))
+    return next(found, None)
 
 
 def is_cuda_library(name: str) -> bool:

@@ -59,7 +59,8 @@ def ensure_library() -> None:
         if not _core.is_library_open():
             from ortmulti._runtime import libraries
 
-            _core.open_library(str(libraries.find_onnxruntime().path))
+            runtime = libraries.find_onnxruntime()
+            _core.open_library(str(runtime.path), str(runtime.provider or ""))
 
 
 def ensure_open() -> None:
@@ -85,10 +86,10 @@ def begin_opening() -> None:
     from ortmulti._runtime import libraries
 
     with contextlib.suppress(LibraryError):
-        path = str(libraries.find_onnxruntime().path)
+        runtime = libraries.find_onnxruntime()
         close_at_exit()
         _finish_before_forks()
-        _core.begin_opening_library(path)
+        _core.begin_opening_library(str(runtime.path), str(runtime.provider or ""))
 
 
 @functools.cache

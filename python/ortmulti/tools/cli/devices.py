@@ -19,6 +19,7 @@ from ortmulti._runtime import startup
 from ortmulti._runtime.machine import describe_cpu, describe_memory
 from ortmulti._runtime.nvml import Gpu, Nvml, pci_address
 from ortmulti.errors import DeviceError, Error, LibraryError
+from ortmulti.provider_options import CUDA
 
 from .output import print_json, stdout
 
@@ -39,7 +40,7 @@ def collect() -> dict[str, Any]:
 
     Returns:
         A dictionary for `json.dumps`: ``devices``, ``peer_access`` (row and column: CUDA's numbers), ``driver``,
-        ``onnxruntime`` (its ``cuda_provider`` is ``"built-in"``, ``"plug-in"``, ``"package"`` or ``"none"``) and
+        ``onnxruntime`` (its ``cuda_provider`` is ``"built-in"``, ``"plug-in"`` or ``"none"``) and
         ``cuda_libraries``. ``plugin_devices`` are those of plug-ins, ``plugin_packages`` the installed packages of
         plug-ins, each with its ``problem``. ``hidden_gpus`` are GPUs that CUDA does not show to this process.
         ``cuda_sessions`` has ``usable`` and, if False, the ``reasons``. Sizes are in bytes.
@@ -86,7 +87,7 @@ def _describe_plugins() -> dict[str, Any]:
     if packages:
         with contextlib.suppress(Error):  # the problem of each of them
             for device in plugins.get_ep_devices():
-                if device._name:
+                if device._name and not device._name.startswith("cuda:"):
                     devices.append(
                         {
                             "device": device._name,
@@ -151,13 +152,8 @@ def _describe_libraries(driver: int | None, problem: str | None, any_device: boo
             "problem": None,
         }
         startup.ensure_library()
-        provider = _libraries.cuda_provider(runtime, _core.build_info(), startup.get_available_providers())
-        onnxruntime["cuda_provider"] = provider.kind
-        if provider.kind in ("plug-in", "package"):
-            reasons.append(
-                f"the CUDA provider is a plug-in ({provider.where}), and 'cuda:N' needs a built-in one: use the "
-                "plug-in's device, such as 'cuda:GPU'"
-            )
+        built_in = "built-in" if CUDA in startup.get_available_providers() else "none"
+        onnxruntime["cuda_provider"] = "plug-in" if _core.cuda_plugin() else built_in
         found = _cuda.find_cuda_libraries(runtime)
         libraries["missing"] = list(found.missing)
         libraries["missing_optional"] = list(found.missing_optional)
@@ -284,8 +280,8 @@ def _library_table(facts: dict[str, Any]) -> Table:
         table.add_row("ONNX Runtime", "none", "")
     else:
         cuda = f", for CUDA {onnxruntime['cuda']}" if onnxruntime["cuda"] else ", without CUDA"
-        if onnxruntime["cuda_provider"] in ("plug-in", "package"):
-            cuda = f", CUDA as a {onnxruntime['cuda_provider'].replace('package', 'plug-in of a package')}"
+        if onnxruntime["cuda_provider"] == "plug-in":
+            cuda += " as a plug-in"
         name = onnxruntime["distribution"] or "ONNX Runtime"
         table.add_row("ONNX Runtime", f"{name} {_text(onnxruntime['version'], '')}{cuda}", _text(onnxruntime["path"]))
     for library in libraries["found"]:
