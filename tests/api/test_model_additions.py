@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import tempfile
 import weakref
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from onnx import helper, numpy_helper
 import ortmulti
 from ortmulti._create.creation import Creation
 from ortmulti._create.request import CreationRequest
+from ortmulti._runtime import log
 from ortmulti._runtime.libraries import release_of
 from ortmulti.cache.key import key_of
 from ortmulti.interop import onnxruntime_sessions
@@ -324,13 +326,15 @@ def test_outputs_with_large_values_are_onnxruntimes(model: bytes | Path, in_plac
     assert set(Path(tempfile.gettempdir()).glob("ortmulti-*")) <= before
 
 
-def test_a_value_that_an_optimization_reads_is_copied_and_the_others_are_not() -> None:
+def test_a_value_that_an_optimization_reads_is_copied_and_the_others_are_not(caplog: pytest.LogCaptureFixture) -> None:
     model = large_graph(transposed=True, wide=True)
     with ortmulti.create_sessions(model, "cpu", 2, with_large(wide=True)) as sessions:
         for session in sessions:
             [y] = session.run(None, {"x": LARGE_X})
             np.testing.assert_array_equal(y, of_onnxruntime_alone(model, wide=True))
             assert session._core.weight_use()[0] == 1
+    log.flush()
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 @pytest.mark.parametrize(

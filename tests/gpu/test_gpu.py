@@ -180,8 +180,8 @@ def test_onnxruntimes_sessions_and_ours_side_by_side() -> None:
 
 def test_a_registered_cuda_plugin_is_used_instead_of_the_built_in_provider() -> None:
     """onnxruntime-gpu's own library has the interface of plug-ins from 1.31 on; coming releases may have that alone."""
-    if release_of(ortmulti.get_version_string()) < (1, 31):
-        pytest.skip("needs onnxruntime-gpu 1.31")
+    if release_of(ortmulti.get_version_string()) < (1, 31) or _core.cuda_plugin():
+        pytest.skip("needs onnxruntime-gpu 1.31 with CUDA built in")
     printed = check_child(
         """
         import sys
@@ -202,14 +202,22 @@ def test_a_registered_cuda_plugin_is_used_instead_of_the_built_in_provider() -> 
                 ortmulti.unregister_execution_provider_library("mine")
             except ortmulti.Fail as error:
                 print(error)
+        options = ortmulti.SessionOptions()
+        device = next(device for device in ortmulti.get_ep_devices() if device.ep_name == "CUDAExecutionProvider")
+        options.add_provider_for_devices([device], {"no_such_option": "1"})
+        try:
+            ortmulti.InferenceSession(model, options)
+        except ortmulti.Error as error:
+            print(error)
         ortmulti.unregister_execution_provider_library("mine")
         """,
         onnx_models.matmul().hex(),
         environment=VISIBLE,
     )
-    used, refused = printed.splitlines()
+    used, refused, unknown = printed.splitlines()
     assert used == "cuda:0 True []"
     assert "1 session uses its devices" in refused
+    assert "no_such_option" in unknown
 
 
 # --- Bad input --------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 
@@ -57,10 +58,28 @@ class ProviderOptions {
   Options* options_ = nullptr;
 };
 
+// As a plug-in, the CUDA provider of onnxruntime-gpu 1.31.1 ends the process where an option is not known or has a wrong
+// value. So the older call parses them before, where the library has it.
+void check_cuda_options(const std::map<std::string, std::string>& options) {
+  const OrtApi& api = Ort::GetApi();
+  OrtCUDAProviderOptionsV2* made = nullptr;
+  if (const Ort::Status status{api.CreateCUDAProviderOptions(&made)}; !status.IsOK()) {
+    return;
+  }
+  const std::unique_ptr<OrtCUDAProviderOptionsV2, decltype(OrtApi::ReleaseCUDAProviderOptions)> parsed(
+      made, api.ReleaseCUDAProviderOptions);
+  const OptionTexts texts(options);
+  Ort::ThrowOnError(
+      api.UpdateCUDAProviderOptions(parsed.get(), texts.keys.data(), texts.values.data(), texts.keys.size()));
+}
+
 void append_for_devices(Ort::SessionOptions& target, const Provider& provider) {
   std::vector<const OrtEpDevice*> devices;
   for (const auto& device : provider.devices) {
     devices.push_back(device->handle);
+  }
+  if (provider.devices.front()->device.is_cuda()) {
+    check_cuda_options(provider.options);
   }
   std::map<std::string, std::string> options = provider.options;
   for (const auto& [key, value] : provider.devices.front()->provider_options) {

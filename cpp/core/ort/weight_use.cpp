@@ -21,6 +21,8 @@ constexpr std::string_view refused_prefix = "Cannot use user supplied initialize
 constexpr std::string_view refused_suffix = ") because the ORT planned memory location";
 // That what a session saves is for this hardware alone, which is what it is made for here.
 constexpr std::string_view saving_prefix = "Serializing optimized model with Graph Optimization level";
+// What ONNX Runtime throws right after, and may be no error to the user: the next try gives the weight otherwise.
+constexpr std::string_view failure_prefix = "Exception during initialization: ";
 
 // Follows the user's logid: these two characters, a digit for the user's severity, a number in letters. ONNX Runtime
 // may add ":" and a run's tag. Short, so that names which fit into a std::string without allocation often still do.
@@ -142,8 +144,8 @@ bool pass_on(LogRecord& record) {
     }
   }
   // The user did not supply the weight, so that its refusal is no warning to the user.
-  const bool saving = record.message.compare(0, saving_prefix.size(), saving_prefix) == 0;
-  if ((refused || saving ? ORT_LOGGING_LEVEL_INFO : record.severity) < found->severity) {
+  const auto begins = [&](std::string_view prefix) { return record.message.compare(0, prefix.size(), prefix) == 0; };
+  if ((refused || begins(saving_prefix) || begins(failure_prefix) ? ORT_LOGGING_LEVEL_INFO : record.severity) < found->severity) {
     return false;
   }
   const std::string text = record.logger.substr(found->begin, found->end - found->begin);
