@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -160,20 +161,20 @@ TEST(DeviceSyncGuard, WhoCameFirstGoesFirst) {
   EXPECT_EQ(entered, 2);
 }
 
-TEST(DeviceSyncGuard, NeverBothKindsAtOnce) {
+TEST(DeviceSyncGuard, NeverBothKindsAtOnceAndWhatDoesBothAlone) {
   std::atomic<int> capturing{0};
   std::atomic<int> waiting{0};
+  std::atomic<int> alone{0};
   std::vector<std::thread> threads;
   threads.reserve(8);
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 2000; ++i) {
-        const bool capture = (t + i) % 3 != 0;
-        const DeviceSyncGuard guard(gpu(4), capture ? Work::may_capture : Work::waits_for_device);
-        std::atomic<int>& mine = capture ? capturing : waiting;
-        const std::atomic<int>& others = capture ? waiting : capturing;
+        const Work work = std::array{Work::may_capture, Work::waits_for_device, Work::both}.at((t + i) % 5 % 3);
+        const DeviceSyncGuard guard(gpu(4), work);
+        std::atomic<int>& mine = *std::array{&capturing, &waiting, &alone}.at(static_cast<std::size_t>(work));
         ++mine;
-        EXPECT_EQ(others, 0);
+        EXPECT_EQ((capturing != 0) + (waiting != 0) + alone, 1);
         --mine;
       }
     });

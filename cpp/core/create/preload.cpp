@@ -186,7 +186,7 @@ std::shared_ptr<const void> run_tiny(OnnxRuntime& runtime, int device, int eleme
   for (const ValueInfo& output : session->outputs()) {
     binding.BindOutput(output.name.c_str(), gpu);
   }
-  session->run(lock, Ort::RunOptions{nullptr}, binding, 0);
+  session->run(lock, Ort::RunOptions{nullptr}, binding, no_shapes);
   return session;
 }
 

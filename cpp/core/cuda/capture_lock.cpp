@@ -87,7 +87,7 @@ CaptureLock::Exclusive::~Exclusive() {
 }
 
 struct DeviceSyncGuard::Queue {
-  // Work of one kind that came while the other kind was under way, or waited.
+  // Work of one kind that came while another kind was under way, or waited.
   struct Group {
     Work work;
     std::size_t size = 0;
@@ -102,12 +102,13 @@ struct DeviceSyncGuard::Queue {
 
   void enter(Work wanted) {
     std::unique_lock lock(mutex);
-    if (waiting.empty() && (under_way == 0 || work == wanted)) {
+    const bool beside_its_kind = wanted != Work::both;
+    if (waiting.empty() && (under_way == 0 || (work == wanted && beside_its_kind))) {
       work = wanted;
       ++under_way;
       return;
     }
-    if (waiting.empty() || waiting.back()->work != wanted) {
+    if (waiting.empty() || waiting.back()->work != wanted || !beside_its_kind) {
       waiting.push_back(std::make_shared<Group>(Group{wanted}));
     }
     const std::shared_ptr<Group> group = waiting.back();

@@ -78,6 +78,18 @@ std::vector<Provider> with_compute_stream(std::vector<Provider> providers, const
   return providers;
 }
 
+// How many threads have ended that ran a session on a GPU. ONNX Runtime (1.31.1 does) keeps a stream of each thread that
+// runs a session. The session's next run after a thread's end frees that thread's, and waits for the device.
+std::uint64_t ends_of_running_threads() {
+  static std::atomic<std::uint64_t> ends{0};
+  struct Counted {
+    ~Counted() { ends.fetch_add(1); }
+  };
+  thread_local const Counted counted;  // made before ONNX Runtime's own, so that it is counted after that has ended
+  static_cast<void>(counted);
+  return ends.load();
+}
+
 std::shared_ptr<ThreadGroup> start_threads(const ThreadSettings& settings, const Device& device, int count) {
   const bool near_gpu = settings.near_device && device.is_cuda();
   const std::string gpu = near_gpu ? CudaStartup::instance().describe(device.index).pci_bus_id : std::string();
@@ -242,6 +254,8 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   if (device.is_cuda() && !options.enable_profiling) {
     const ScopedSpan span(timeline, "hand on handles", name);
     const CaptureLock::Shared use(device, CaptureLock::Use::lasting);
+    const DeviceSyncGuard guard(device, DeviceSyncGuard::Work::waits_for_device);
+    opened->thread_ends.store(ends_of_running_threads());
     hand_on_handles(opened->session, description->providers, description->inputs, description->outputs);
   }
   description_ = description;
@@ -382,12 +396,24 @@ void Session::run_guarded(const Lock& open, std::uint64_t shapes, const Run& run
   const auto weights = hold_weights(open);
   const CaptureLock::Shared use(device());
   std::optional<DeviceSyncGuard> guard;
-  if (device().is_cuda() && shapes != 0 && opened_->last_shapes.load() != shapes) {
-    guard.emplace(device(), DeviceSyncGuard::Work::may_capture);
+  const bool may_capture = device().is_cuda() && shapes != 0 && opened_->last_shapes.load() != shapes;
+  const bool may_free = device().is_cuda() && compute_stream_ == nullptr;
+  for (bool decided = false; !decided;) {
+    using Work = DeviceSyncGuard::Work;
+    const std::uint64_t ends = may_free ? ends_of_running_threads() : 0;
+    const bool frees = may_free && opened_->thread_ends.load() != ends;
+    guard.reset();
+    if (frees || may_capture) {
+      guard.emplace(device(), !frees ? Work::may_capture : may_capture ? Work::both : Work::waits_for_device);
+    }
+    if (frees) {
+      opened_->thread_ends.store(ends);
+    }
+    decided = frees || !may_free || ends_of_running_threads() == ends;  // else a thread ended while this one waited
   }
   try {
     run();
-    if (guard) {
+    if (may_capture) {
       opened_->last_shapes.store(shapes);
     }
   } catch (const Ort::Exception& exception) {

@@ -156,11 +156,12 @@ class Session {
     Ort::RunOptions run_options{nullptr};  // of runs that come without any
     Ort::Session session{nullptr};
     std::atomic<std::uint64_t> last_shapes{0};  // of the last run that succeeded
+    std::atomic<std::uint64_t> thread_ends{0};  // ends_of_running_threads() at the last run that freed what they left
   };
 
   Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened);
   Error run_error(const Ort::Exception& exception) const;
-  /// Calls `run`, with a DeviceSyncGuard where the shapes are others than the last run's.
+  /// Calls `run`, with a DeviceSyncGuard where the shapes are others than the last run's, or a thread has ended.
   template <typename Run>
   void run_guarded(const Lock& open, std::uint64_t shapes, const Run& run) const;
   bool inherited() const noexcept;
