@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs clang-tidy over our own sources as BUILD compiles them. Files that passed are skipped until they, a header of
-# ours or the configuration change.
+# Runs clang-tidy over our own sources as BUILD compiles them. A file that passed is skipped until it, a header that it
+# includes, or how it is checked changes; also by other clones of the repository, since the cache folder remembers it.
 #
 #   tools/clang_tidy.sh BUILD [FILE...]
 #
@@ -9,21 +9,17 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1
 shift
-passed=$build/clang-tidy
+passed=${XDG_CACHE_HOME:-$HOME/.cache}/ortmulti/clang-tidy/$(clang-tidy --version | sha256sum | cut -c1-16)
 mkdir -p "$passed"
 
-# Everything that can change any file's result; the file's own content is added below.
-common=$({ clang-tidy --version; cat .clang-tidy; find cpp tests/cpp -name '*.hpp' | sort | xargs cat; } | sha256sum)
-
 check() {
-  local file=$1 key log
-  key=$passed/$({ echo "$common"; cat "$file"; } | sha256sum | cut -c1-32)
-  [[ -e $key ]] && return 0
+  local file=$1 key=$2 log
+  [[ -e $passed/$key ]] && return 0
   log=$(mktemp)
   # GCC's own options mean nothing to clang.
   if clang-tidy -p "$build" --quiet --extra-arg=-Wno-ignored-optimization-argument \
     --extra-arg=-Wno-unknown-warning-option "$file" >"$log" 2>&1; then
-    touch "$key"
+    touch "$passed/$key"
     echo "  $file"
     rm -f "$log"
   else
@@ -34,13 +30,13 @@ check() {
   fi
 }
 export -f check
-export build passed common
+export build passed
 
-mapfile -t files < <(grep -oP "^ +\"file\": \"\Q$PWD\E/\K(cpp|tests/cpp)/[^\"]+" "$build/compile_commands.json" | sort -u)
+mapfile -t files < <(tools/translation_units.py --keys "$build")
 [[ ${#files[@]} -gt 0 ]] || { echo "no sources of ours in $build/compile_commands.json" >&2; exit 1; }
 if [[ $# -gt 0 ]]; then
-  mapfile -t files < <(comm -12 <(printf '%s\n' "${files[@]}") <(printf '%s\n' "$@" | sort -u))
+  mapfile -t files < <(LC_ALL=C join <(printf '%s\n' "${files[@]}") <(printf '%s\n' "$@" | LC_ALL=C sort -u))
   echo "  ${#files[@]} sources"
   [[ ${#files[@]} -gt 0 ]] || exit 0
 fi
-printf '%s\0' "${files[@]}" | xargs -0 -n1 -P "${JOBS:-$(nproc)}" bash -c 'check "$1"' _
+printf '%s\n' "${files[@]}" | xargs -n2 -P "${JOBS:-$(nproc)}" bash -c 'check "$1" "$2"' _

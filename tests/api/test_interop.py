@@ -610,7 +610,7 @@ def test_a_load_that_fails_leaves_nothing(tmp_path: Path, memory_driver: dict[st
     """
     environment = {**memory_driver, "FAKE_DRIVER_FULL": "2"}
     full, changed, live = check_capsules(code, weights, environment).splitlines()
-    assert full.startswith("OutOfMemory: the weights take 1 MB on cuda:2, which has ")
+    assert full.startswith("OutOfMemory: the weights take 1.2 MB on cuda:2, which has ")
     assert changed.startswith("WeightsError: ")
     assert live == "0"
 

@@ -291,7 +291,7 @@ def test_a_full_gpu_and_bad_devices_are_said(memory_driver: dict[str, str]) -> N
     full, large, unknown, strings, live = check_child(
         code, environment={**memory_driver, "FAKE_DRIVER_FULL": "2"}
     ).splitlines()
-    assert full.startswith("OutOfMemory: the value takes 0 MB on cuda:2")
+    assert full.startswith("OutOfMemory: the value takes 0 kB on cuda:2")
     assert large.startswith("OutOfMemory: the value takes 4294 MB on cuda:0, which has ")
     assert unknown == "DeviceError: there is no device cuda:3: this process sees 3 CUDA devices"
     assert strings.startswith(

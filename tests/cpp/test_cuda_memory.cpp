@@ -123,7 +123,7 @@ TEST_F(TheMemoryOfGpus, says_how_much_there_is_where_it_does_not_suffice) {
   EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"it takes 536 MB on cuda:0, which has 536 MB free of 1073 MB"},
                      [&] { const CudaMemory memory(startup, 0, size, "it takes"); }));
   cuda.failing["cuMemAlloc"] = CUDA_ERROR_OUT_OF_MEMORY;
-  EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"it takes 0 MB on cuda:0", "(2)"},
+  EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"it takes 0 kB on cuda:0", "(2)"},
                      [&] { const CudaMemory memory(startup, 0, 8, "it takes"); }));
   EXPECT_TRUE(cuda.live().nothing());
 }
@@ -255,7 +255,7 @@ TEST_F(TheMemoryOfGpus, says_how_much_there_is_where_it_cannot_be_taken_again) {
   cuda.memory_limit.clear();
   cuda.failing["cuMemCreate"] = CUDA_ERROR_OUT_OF_MEMORY;
   EXPECT_TRUE(fails({"it takes 314 MB on cuda:0, which has 536 MB free of 1073 MB", "CUDA_ERROR_OUT_OF_MEMORY (2)"}));
-  EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"it takes 0 MB"}, [&] { stable(0, page); }));
+  EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"it takes 4 kB"}, [&] { stable(0, page); }));
   EXPECT_EQ(cuda.live().addresses, 1U);
   cuda.failing.clear();
   memory->take();

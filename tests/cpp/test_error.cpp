@@ -8,6 +8,14 @@
 namespace ortmulti::tests {
 namespace {
 
+TEST(Megabytes, TellSizesApartThatAreNearEachOther) {
+  EXPECT_EQ(megabytes(999), "0 kB");
+  EXPECT_EQ(megabytes(999'999), "999 kB");
+  EXPECT_EQ(megabytes(21'480'000), "21.4 MB");
+  EXPECT_EQ(megabytes(99'960'000), "99.9 MB");
+  EXPECT_EQ(megabytes(1'073'741'824), "1073 MB");
+}
+
 TEST(ErrorMapping, KeepsOnnxRuntimesCodesUnderTheirNumbers) {
   EXPECT_EQ(static_cast<int>(ErrorKind::fail), ORT_FAIL);
   EXPECT_EQ(static_cast<int>(ErrorKind::invalid_argument), ORT_INVALID_ARGUMENT);

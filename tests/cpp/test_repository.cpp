@@ -173,6 +173,32 @@ TEST_F(RepositoryTest, WakesGetMemoryInTheOrderOfTheirRequests) {
   answers.wait_for(3);
 }
 
+TEST_F(RepositoryTest, AWakeThatNobodyWaitsForAnyMoreMakesNoRoom) {
+  Model& busy = add("busy", 60);
+  Model& large = add("large", 60);
+  Model& small = add("small", 30);
+  busy.runner->hold();
+  submit(busy);
+  busy.runner->wait_for_runs(1);
+  const auto cancelled = submit(large);
+  wait_for_wakes(1);
+  submit(small);
+  wait_for_wakes(2);
+  EXPECT_TRUE(large.pool->cancel(cancelled));
+  answers.wait_for(2);  // it is answered though the other one runs on
+  EXPECT_TRUE(awake("small"));
+  EXPECT_EQ(large.wakes, 0);
+  // A later request wakes it, and so does somebody who asks for it without one.
+  submit(large);
+  wait_for_wakes(1);
+  busy.runner->release();
+  answers.wait_for(4);
+  EXPECT_EQ(large.wakes, 1);
+  busy.pool->wake(one);
+  EXPECT_TRUE(busy.pool->wait_until_awake(one, soon()));
+  EXPECT_TRUE(awake("busy"));
+}
+
 TEST_F(RepositoryTest, WhatIsPinnedStaysAndTheRequestThatFindsNoRoomFails) {
   Model& a = add("a", 60);
   Model& b = add("b", 60);

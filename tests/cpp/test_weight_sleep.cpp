@@ -171,7 +171,7 @@ TEST_F(SleepingWeights, SayWhatIsMissingAndSleepOn) {
     const Store store = load_on({0}).front();
     EXPECT_TRUE(sleep(store));
     fake.memory_limit[0] = 1000;
-    EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"the weights take", "on cuda:0, which has 0 MB free"},
+    EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"the weights take", "on cuda:0, which has 1 kB free"},
                        [&] { store->wake(nullptr); }));
     fake.memory_limit.clear();
     store->wake(nullptr);

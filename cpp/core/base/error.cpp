@@ -30,6 +30,13 @@ Error from_onnxruntime(const Ort::Exception& exception, const std::string& conte
   return Error(kind, (context.empty() ? "" : context + ": ") + (advice.empty() ? "" : advice + "\n") + text);
 }
 
-std::string megabytes(std::uint64_t bytes) { return std::to_string(bytes / 1'000'000) + " MB"; }
+std::string megabytes(std::uint64_t bytes) {
+  constexpr std::uint64_t mega = 1'000'000;
+  if (bytes < mega) {
+    return std::to_string(bytes / 1000) + " kB";
+  }
+  const std::string tenths = bytes < 100 * mega ? "." + std::to_string(bytes / (mega / 10) % 10) : "";
+  return std::to_string(bytes / mega) + tenths + " MB";
+}
 
 }  // namespace ortmulti

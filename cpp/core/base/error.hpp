@@ -49,7 +49,7 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
-/// A number of bytes as messages give it: "123 MB".
+/// A number of bytes as messages give it: "123 MB", "12.3 MB", "123 kB".
 std::string megabytes(std::uint64_t bytes);
 
 /// ONNX Runtime's exception as ours: its code is kept, its text follows `context` ("creating a session on cuda:1") and,

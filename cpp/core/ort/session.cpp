@@ -83,7 +83,10 @@ std::vector<Provider> with_compute_stream(std::vector<Provider> providers, const
 std::uint64_t ends_of_running_threads() {
   static std::atomic<std::uint64_t> ends{0};
   struct Counted {
+    Counted() = default;
     ~Counted() { ends.fetch_add(1); }
+    Counted(const Counted&) = delete;
+    Counted& operator=(const Counted&) = delete;
   };
   thread_local const Counted counted;  // made before ONNX Runtime's own, so that it is counted after that has ended
   static_cast<void>(counted);

@@ -47,6 +47,7 @@ struct Pool::Group {
   std::shared_ptr<DeviceSleep> sleeper;  // while it is not awake
   std::exception_ptr wake_error;         // of the last wake, if it failed
   Clock::time_point woken;               // when a wake was asked for
+  bool asked_awake = false;              // by wake(), for the wake that is under way
   std::uint64_t sleeps = 0;
   std::uint64_t wakes = 0;
   LatencyHistogram wake;

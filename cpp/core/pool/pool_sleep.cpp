@@ -96,6 +96,7 @@ void Pool::wake(const Device& device) {
   if (group.rest == Group::Rest::asleep && !closing_) {
     begin_wake(group);
   }
+  group.asked_awake = group.rest == Group::Rest::waking;
 }
 
 bool Pool::wait_until_awake(const Device& device, Clock::time_point until) {
@@ -176,6 +177,7 @@ PoolActivity Pool::activity(const Device& device) const {
   const bool alone = groups_.size() == 1;
   activity.busy = group.busy;
   activity.waiting = group.waiting.size() + (alone || group.rest != Group::Rest::asleep ? anywhere_.size() : 0);
+  activity.asked_awake = group.asked_awake;
   activity.arrived = group.done + group.failed + group.cancelled + activity.busy + activity.waiting;
   if (group.run.count() != 0) {
     activity.run_seconds = static_cast<double>(group.run.sum_ns()) * 1e-9 / static_cast<double>(group.run.count());
@@ -227,14 +229,26 @@ void Pool::wake_up(Group& group, Lock& lock) {
   std::vector<std::shared_ptr<Runner>> freed;
   lock.unlock();
   std::exception_ptr error;
+  bool unwanted = false;
   try {
     sleeper->wake();
+  } catch (const DeviceSleep::Unwanted&) {
+    unwanted = true;
   } catch (...) {
     error = std::current_exception();
   }
   lock.lock();
   Requests finished;
-  if (!error) {
+  const bool asked_awake = std::exchange(group.asked_awake, false);
+  if (unwanted) {
+    group.rest = Group::Rest::asleep;
+    if (asked_awake || !group.waiting.empty()) {  // since then
+      begin_wake(group);
+      group.asked_awake = asked_awake;
+    } else if (!anywhere_.empty()) {
+      wake_for(*anywhere_.front());
+    }
+  } else if (!error) {
     group.rest = Group::Rest::awake;
     group.sleeper.reset();  // `sleeper` has it until the lock is released
     ++group.wakes;

@@ -170,18 +170,24 @@ void Repository::resize(const Handle& resident, std::uint64_t weights, std::uint
 }
 
 void Repository::observe(Managed& on, Lock& lock) {
-  std::vector<std::pair<Handle, ResidencyPolicy::Activity>> seen;
+  struct Seen {
+    Handle resident;
+    ResidencyPolicy::Activity activity;
+    bool wanted = true;
+  };
+  std::vector<Seen> seen;
   seen.reserve(on.residents.size());
   for (const auto& [id, resident] : on.residents) {
-    seen.emplace_back(resident, ResidencyPolicy::Activity{});
+    seen.push_back({resident, {}});
   }
   lock.unlock();
   std::vector<Handle> closed;
-  for (auto& [resident, activity] : seen) {
+  for (auto& [resident, activity, wanted] : seen) {
     const auto pool = resident->pool.lock();
     if (pool) {
       const PoolActivity found = pool->activity(resident->device);
       activity = {found.arrived, found.busy, found.waiting, found.run_seconds};
+      wanted = found.asked_awake || found.waiting > 0;
     }
     // A pool that is closing answers what it has accepted.
     if (!resident->loading_ && (!pool || (pool->closed() && activity.busy + activity.waiting == 0))) {
@@ -190,9 +196,10 @@ void Repository::observe(Managed& on, Lock& lock) {
   }
   const double time = time_now();
   lock.lock();
-  for (const auto& [resident, activity] : seen) {
+  for (const auto& [resident, activity, wanted] : seen) {
     if (!resident->gone_) {
       on.policy.observe(resident->id_, activity, time);
+      resident->wanted_ = wanted;
     }
   }
   for (const Handle& resident : closed) {
@@ -249,6 +256,9 @@ void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
     observe(on, lock);
     if (resident->gone_) {
       continue;
+    }
+    if (!resident->wanted_) {
+      throw DeviceSleep::Unwanted();
     }
     const auto decision = on.policy.decide(resident->id_, time_now(), at_least);
     switch (decision.kind) {

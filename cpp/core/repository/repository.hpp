@@ -44,6 +44,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
     friend class Repository;
     ResidencyPolicy::Id id_ = 0;
     bool loading_ = false;
+    bool wanted_ = true;  // awake, as observed last
     bool gone_ = false;
   };
   using Handle = std::shared_ptr<Resident>;
@@ -128,7 +129,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
   Managed& managed(const Device& device);
   Handle enter(Managed& on, Resident resident, const ResidencyPolicy::Model& model);
   void leave(Managed& on, const Handle& resident);
-  /// Waits until the model may take its memory.
+  /// Waits until the model may take its memory. Throws DeviceSleep::Unwanted where its pool does not want it any more.
   void acquire(const Handle& resident, std::uint64_t at_least = 0);
   void observe(Managed& on, Lock& lock);
   void measure_other(Managed& on, Lock& lock);
