@@ -54,7 +54,8 @@ class CaptureLock::Exclusive {
 /// Separates, on each GPU, runs that may capture a stream from work that waits for the whole device. cuDNN captures the
 /// first convolution of a shape, and CUDA lets a device not be waited for while one of its streams is captured: both
 /// would fail, as they do with ONNX Runtime's own sessions. Creating and freeing a session waits for its device. Work
-/// of one kind goes on side by side, that which does both alone; who came first goes first. For the CPU it does nothing.
+/// of one kind goes on side by side, that which does both alone; who came first goes first. For the CPU it does
+/// nothing.
 class DeviceSyncGuard {
  public:
   enum class Work { may_capture, waits_for_device, both };

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <atomic>
 #include <cstdio>
+#include <filesystem>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -185,7 +185,8 @@ OnnxRuntime& OnnxRuntime::open(const std::string& path, const std::string& cuda_
   const std::lock_guard lock(open_mutex);
   OnnxRuntime* runtime = opened.load();
   if (runtime == nullptr) {
-    runtime = new OnnxRuntime(path, cuda_provider);  // NOLINT(cppcoreguidelines-owning-memory): never closed, see the class
+    runtime =
+        new OnnxRuntime(path, cuda_provider);  // NOLINT(cppcoreguidelines-owning-memory): never closed, see the class
     opened.store(runtime);
   } else if (runtime->path_ != path) {
     throw Error(ErrorKind::library, "this process already uses ONNX Runtime from '" + runtime->path_ +

@@ -58,8 +58,8 @@ class ProviderOptions {
   Options* options_ = nullptr;
 };
 
-// As a plug-in, the CUDA provider of onnxruntime-gpu 1.31.1 ends the process where an option is not known or has a wrong
-// value. So the older call parses them before, where the library has it.
+// As a plug-in, the CUDA provider of onnxruntime-gpu 1.31.1 ends the process where an option is not known or has a
+// wrong value. So the older call parses them before, where the library has it.
 void check_cuda_options(const std::map<std::string, std::string>& options) {
   const OrtApi& api = Ort::GetApi();
   OrtCUDAProviderOptionsV2* made = nullptr;

@@ -78,8 +78,8 @@ std::vector<Provider> with_compute_stream(std::vector<Provider> providers, const
   return providers;
 }
 
-// How many threads have ended that ran a session on a GPU. ONNX Runtime (1.31.1 does) keeps a stream of each thread that
-// runs a session. The session's next run after a thread's end frees that thread's, and waits for the device.
+// How many threads have ended that ran a session on a GPU. ONNX Runtime (1.31.1 does) keeps a stream of each thread
+// that runs a session. The session's next run after a thread's end frees that thread's, and waits for the device.
 std::uint64_t ends_of_running_threads() {
   static std::atomic<std::uint64_t> ends{0};
   struct Counted {

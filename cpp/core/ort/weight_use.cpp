@@ -145,7 +145,8 @@ bool pass_on(LogRecord& record) {
   }
   // The user did not supply the weight, so that its refusal is no warning to the user.
   const auto begins = [&](std::string_view prefix) { return record.message.compare(0, prefix.size(), prefix) == 0; };
-  if ((refused || begins(saving_prefix) || begins(failure_prefix) ? ORT_LOGGING_LEVEL_INFO : record.severity) < found->severity) {
+  if ((refused || begins(saving_prefix) || begins(failure_prefix) ? ORT_LOGGING_LEVEL_INFO : record.severity) <
+      found->severity) {
     return false;
   }
   const std::string text = record.logger.substr(found->begin, found->end - found->begin);

@@ -62,8 +62,8 @@ struct DeviceSleep {
   std::string level;  ///< What is given back: "weights", or "session": then the device's runners are freed before.
   /// Gives it back; false where somebody outside the pool still uses it at that time. Throws, with nothing given back.
   std::function<bool(Request::Clock::time_point until)> sleep;
-  /// Has it again. Throws, and then it may be tried again; Unwanted where nobody waits for it any more. Where the runners
-  /// were freed, as many come by Pool::add().
+  /// Has it again. Throws, and then it may be tried again; Unwanted where nobody waits for it any more. Where the
+  /// runners were freed, as many come by Pool::add().
   std::function<void()> wake;
   struct Unwanted : std::exception {};
   bool frees_runners() const { return level == "session"; }
@@ -77,8 +77,8 @@ struct DeviceSleep {
 struct PoolActivity {
   std::uint64_t arrived = 0;  ///< Requests that it got, or that wait for it.
   std::size_t busy = 0;
-  std::size_t waiting = 0;  ///< Those that any device may take are among them where no device takes them.
-  double run_seconds = 0;   ///< Mean of a run.
+  std::size_t waiting = 0;   ///< Those that any device may take are among them where no device takes them.
+  double run_seconds = 0;    ///< Mean of a run.
   bool asked_awake = false;  ///< Whether Pool::wake() asked for the wake that is under way.
 };
 
