@@ -11,7 +11,7 @@
 #                tests against it there
 #
 # Everything is set up in a virtual environment and in build/, on the first call; nothing outside is changed but the
-# download caches. Variables:
+# download caches, and ~/.cache/ortmulti, where clang-tidy's results are kept. Variables:
 #   VENV=.venv        the virtual environment
 #   PYTHON=python3    the interpreter that it is made of (3.11 or newer)
 #   RUNTIME=gpu|cpu   which ONNX Runtime is installed; by default the GPU one where there is an NVIDIA driver
