@@ -19,7 +19,8 @@ check() {
   # GCC's own options mean nothing to clang.
   if clang-tidy -p "$build" --quiet --extra-arg=-Wno-ignored-optimization-argument \
     --extra-arg=-Wno-unknown-warning-option "$file" >"$log" 2>&1; then
-    touch "$passed/$key"
+    # Else something was changed since the keys were computed.
+    [[ -n $(find .clang-tidy cpp tests/cpp -newer "$begun" -print -quit) ]] || touch "$passed/$key"
     echo "  $file"
     rm -f "$log"
   else
@@ -30,7 +31,9 @@ check() {
   fi
 }
 export -f check
-export build passed
+begun=$(mktemp)
+trap 'rm -f "$begun"' EXIT
+export begun build passed
 
 mapfile -t files < <(tools/translation_units.py --keys "$build")
 [[ ${#files[@]} -gt 0 ]] || { echo "no sources of ours in $build/compile_commands.json" >&2; exit 1; }

@@ -8,7 +8,7 @@ Reads the names of changed files. A source is printed if it changed, or if it in
 way of other headers. All sources are printed if clang-tidy's settings changed.
 
 With --keys it prints each source that BUILD compiles, and a key of all that can change clang-tidy's result: the
-source, the headers of ours that it includes, how it is compiled, the settings, and the releases of other libraries.
+source, the headers of ours that it includes, how it is compiled, the settings, and other libraries' releases.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 SETTINGS = {".clang-tidy", "tools/clang_tidy.sh"}
+RELEASES = ("onnxruntime_c_api.h", "cuda.h", "pybind11/detail/common.h", "gtest/gtest.h")  # these name theirs
 
 
 def includes(file: Path, files: set[Path]) -> set[Path]:
@@ -50,6 +51,9 @@ def keys(build: Path) -> dict[str, str]:
         while more := {included for file in more for included in graph[file]} - needed:
             needed |= more
         key = hashlib.sha256(settings + entry["command"].replace(str(ROOT), "").encode())
+        for folder in re.findall(r"-(?:isystem|I) ?(\S+)", entry["command"]):
+            for header in (Path(folder) / name for name in RELEASES):
+                key.update(header.read_bytes() if header.is_file() else b"")
         for file in sorted(needed):
             key.update(f"\n{file.relative_to(ROOT)}\n".encode() + file.read_bytes())
         found[str(source.relative_to(ROOT))] = key.hexdigest()[:32]

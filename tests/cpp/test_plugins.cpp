@@ -52,6 +52,14 @@ TEST_F(Plugins, ALibraryStaysUntilTheLastSessionIsClosedInAnotherThread) {
   EXPECT_TRUE(throws(ErrorKind::device, {"there is no device fake:CPU"}, [] { open(); }));
 }
 
+TEST_F(Plugins, AForkedChildHasTheBuiltInCudaProviderOfAProcessWithPlugins) {
+  register_it();
+  const bool built_in =
+      in_forked_child([] { return with_devices(runtime(), {"CUDAExecutionProvider", {}}).devices.empty(); });
+  EXPECT_TRUE(built_in);
+  unregister_it();
+}
+
 TEST_F(Plugins, SessionsAreCreatedWhileTheirLibraryIsUnregisteredAndRegistered) {
   std::atomic<bool> done{false};
   std::atomic<int> created{0};

@@ -88,6 +88,8 @@ MemoryInfoOfValues session_memory_info_for_outputs() {
                                          "asking where outputs are written");
 }
 
+bool have_plugin_api(const std::string& version) { return minor_of(version) >= plugins_since; }
+
 PluginApi plugin_api() {
   check_release(plugins_since, "a plug-in of execution providers");
   PluginApi api{};

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 // Opaque; the headers of releases before 1.22 do not have them.
 struct OrtEpDevice;
@@ -48,6 +49,7 @@ struct PluginApi {
   const OrtKeyValuePairs*(ORT_API_CALL* provider_options)(const OrtEpDevice* device);
   const OrtHardwareDevice*(ORT_API_CALL* hardware)(const OrtEpDevice* device);
 };
+bool have_plugin_api(const std::string& version);
 PluginApi plugin_api();  ///< 1.22
 
 }  // namespace ortmulti::ort_api_compat

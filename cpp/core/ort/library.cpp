@@ -18,6 +18,7 @@
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
 #include "core/base/timeline.hpp"
+#include "core/ort/api_compat.hpp"
 #include "core/ort/weight_use.hpp"
 
 namespace ortmulti {
@@ -172,7 +173,8 @@ OnnxRuntime::OnnxRuntime(const std::string& path, const std::string& cuda_provid
   }
   Ort::InitApi(api);
   // The onnxruntime package registers its plug-in by this sign.
-  if (is_elsewhere(cuda_provider, path) || build_info().find(", cuda-plugin-ep=") != std::string::npos) {
+  if (ort_api_compat::have_plugin_api(version_) &&
+      (is_elsewhere(cuda_provider, path) || build_info().find(", cuda-plugin-ep=") != std::string::npos)) {
     cuda_plugin_ = cuda_provider;
   }
   on_fork_in_child(skip_exit_handlers);

@@ -223,7 +223,7 @@ Provider with_devices(OnnxRuntime& runtime, Provider provider) {
   const bool cuda = provider.name == cuda_provider;
   const bool built_in = cuda && runtime.cuda_plugin().empty();
   if (!provider.devices.empty() || (!cuda && provider.name.find(':') == std::string::npos) ||
-      (built_in && registered_in.load() < 0)) {
+      (built_in && registered_in.load() != this_process())) {
     return provider;
   }
   if (cuda && !built_in) {

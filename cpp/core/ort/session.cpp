@@ -194,6 +194,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   const Device& device = description->device;
   const std::string name = to_string(device);
   if (device.is_cuda()) {
+    static_cast<void>(ends_of_running_threads());  // counts this thread's end
     CudaStartup& startup = CudaStartup::instance();
     startup.make_current(device.index, timeline);
     startup.wait_for_libraries(timeline);
@@ -401,16 +402,14 @@ void Session::run_guarded(const Lock& open, std::uint64_t shapes, const Run& run
   std::optional<DeviceSyncGuard> guard;
   const bool may_capture = device().is_cuda() && shapes != 0 && opened_->last_shapes.load() != shapes;
   const bool may_free = device().is_cuda() && compute_stream_ == nullptr;
-  for (bool decided = false; !decided;) {
+  std::uint64_t ends = 0;
+  for (bool decided = !device().is_cuda(); !decided;) {
     using Work = DeviceSyncGuard::Work;
-    const std::uint64_t ends = may_free ? ends_of_running_threads() : 0;
+    ends = ends_of_running_threads();
     const bool frees = may_free && opened_->thread_ends.load() != ends;
     guard.reset();
     if (frees || may_capture) {
       guard.emplace(device(), !frees ? Work::may_capture : may_capture ? Work::both : Work::waits_for_device);
-    }
-    if (frees) {
-      opened_->thread_ends.store(ends);
     }
     decided = frees || !may_free || ends_of_running_threads() == ends;  // else a thread ended while this one waited
   }
@@ -418,6 +417,9 @@ void Session::run_guarded(const Lock& open, std::uint64_t shapes, const Run& run
     run();
     if (may_capture) {
       opened_->last_shapes.store(shapes);
+    }
+    if (may_free) {
+      opened_->thread_ends.store(ends);
     }
   } catch (const Ort::Exception& exception) {
     throw run_error(exception);

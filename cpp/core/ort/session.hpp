@@ -156,7 +156,7 @@ class Session {
     Ort::RunOptions run_options{nullptr};  // of runs that come without any
     Ort::Session session{nullptr};
     std::atomic<std::uint64_t> last_shapes{0};  // of the last run that succeeded
-    std::atomic<std::uint64_t> thread_ends{0};  // ends_of_running_threads() at the last run that freed what they left
+    std::atomic<std::uint64_t> thread_ends{0};  // ends_of_running_threads() before the last run that succeeded
   };
 
   Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened);

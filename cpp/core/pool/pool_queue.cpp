@@ -353,12 +353,11 @@ std::exception_ptr Pool::deadline_error(const Request& request, const std::strin
   const auto wakes = std::find_if(groups_.begin(), groups_.end(), [&request](const auto& group) {
     return group->rest == Group::Rest::waking && (!request.device || *request.device == group->device);
   });
-  return make_error(
-      ErrorKind::deadline,
-      what + milliseconds + " ms: " +
-          (wakes == groups_.end() ? "give a longer timeout, in seconds, or send fewer requests at once"
-                                  : to_string((*wakes)->device) +
-                                        " was waking, and goes on: call Pool.wake before, or give a longer timeout"));
+  return make_error(ErrorKind::deadline,
+                    what + milliseconds + " ms: " +
+                        (wakes == groups_.end() ? "give a longer timeout, in seconds, or send fewer requests at once"
+                                                : to_string((*wakes)->device) +
+                                                      " was waking: call Pool.wake before, or give a longer timeout"));
 }
 
 void Pool::start_timer(const Request& request) {

@@ -186,6 +186,9 @@ PoolActivity Pool::activity(const Device& device) const {
 }
 
 void Pool::begin_wake(Group& group) {
+  if (group.workers.empty()) {
+    return;  // it is being removed
+  }
   group.rest = Group::Rest::waking;
   group.wake_error = nullptr;
   group.woken = Clock::now();
