@@ -99,6 +99,12 @@ class RepositoryTest : public RealSessions {
     EXPECT_TRUE(model.pool->submit(request, std::nullopt));
     return request;
   }
+  // With a run that goes on until its runner is released.
+  void keep_busy(Model& model) {
+    model.runner->hold();
+    submit(model);
+    model.runner->wait_for_runs(1);
+  }
   Repository::ResidentStats stats_of(const std::string& name) const {
     for (const auto& resident : repository->residents()) {
       if (resident.name == name) {
@@ -142,9 +148,7 @@ TEST_F(RepositoryTest, ARequestWakesItsModelAndAnotherOneSleepsForIt) {
 TEST_F(RepositoryTest, AModelIsNotPutToSleepUnderItsRun) {
   Model& a = add("a", 60);
   Model& b = add("b", 60);
-  a.runner->hold();
-  submit(a);
-  a.runner->wait_for_runs(1);
+  keep_busy(a);
   const auto waits = submit(b);
   wait_for_wakes(1);
   EXPECT_EQ(answers.count(), 0);
@@ -158,9 +162,7 @@ TEST_F(RepositoryTest, WakesGetMemoryInTheOrderOfTheirRequests) {
   Model& first = add("first", 100);
   Model& second = add("second", 100);
   Model& third = add("third", 10);  // there would never be room for the second if small ones went ahead
-  first.runner->hold();
-  submit(first);
-  first.runner->wait_for_runs(1);
+  keep_busy(first);
   submit(second);
   wait_for_wakes(1);
   submit(third);
@@ -177,9 +179,7 @@ TEST_F(RepositoryTest, AWakeThatNobodyWaitsForAnyMoreMakesNoRoom) {
   Model& busy = add("busy", 60);
   Model& large = add("large", 60);
   Model& small = add("small", 30);
-  busy.runner->hold();
-  submit(busy);
-  busy.runner->wait_for_runs(1);
+  keep_busy(busy);
   const auto cancelled = submit(large);
   wait_for_wakes(1);
   submit(small);
@@ -188,12 +188,13 @@ TEST_F(RepositoryTest, AWakeThatNobodyWaitsForAnyMoreMakesNoRoom) {
   answers.wait_for(2);  // it is answered though the other one runs on
   EXPECT_TRUE(awake("small"));
   EXPECT_EQ(large.wakes, 0);
-  // A later request wakes it, and so does somebody who asks for it without one.
+  // A later request wakes it.
   submit(large);
   wait_for_wakes(1);
   busy.runner->release();
   answers.wait_for(4);
   EXPECT_EQ(large.wakes, 1);
+  // A wake that was asked for needs no request.
   busy.pool->wake(one);
   EXPECT_TRUE(busy.pool->wait_until_awake(one, soon()));
   EXPECT_TRUE(awake("busy"));
@@ -253,9 +254,7 @@ TEST_F(RepositoryTest, WhereAModelCannotSleepOthersFailAndDoNotWait) {
 TEST_F(RepositoryTest, AModelThatIsRemovedWhileItWaitsForRoomFailsAlone) {
   Model& a = add("a", 100);
   Model& b = add("b", 100);
-  a.runner->hold();
-  submit(a);
-  a.runner->wait_for_runs(1);
+  keep_busy(a);
   const auto removed = submit(b);
   wait_for_wakes(1);
   repository->remove(b.resident);

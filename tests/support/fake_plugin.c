@@ -1,6 +1,7 @@
 // A plug-in of execution providers that takes no node of a model, so that ONNX Runtime's own CPU provider runs all. By
 // its macros: PROVIDER is its provider's name, DEVICES how many devices it has on the CPU, NUMBERED whether they have
-// numbers as CUDA's have, API the version of ONNX Runtime's API that it needs. As some real plug-ins, it does not look whether ONNX Runtime has that.
+// numbers as CUDA's have, API the version of ONNX Runtime's API that it needs. As some real plug-ins, it does not look
+// whether ONNX Runtime has that.
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

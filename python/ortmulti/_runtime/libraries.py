@@ -159,12 +159,10 @@ def _inspect(path: Path, version: str, distribution: str, capi: Path | None) -> 
         raise LibraryError(f"the ONNX Runtime library {path} {error}") from error
     if not library.is_native:
         raise LibraryError(f"the ONNX Runtime library {path} is for another processor than this machine's")
-    provider = path.parent / CUDA_PROVIDER
-    if not provider.is_file():
-        packaged = _packaged_cuda_provider()
-        if packaged is None:
-            return OnnxRuntime(path, version, distribution, capi, provider=None, cuda_needed=())
-        provider = packaged
+    beside = path.parent / CUDA_PROVIDER
+    provider = beside if beside.is_file() else _packaged_cuda_provider()
+    if provider is None:
+        return OnnxRuntime(path, version, distribution, capi, provider=None, cuda_needed=())
     try:
         needed = tuple(name for name in read_shared_library(provider).needed if is_cuda_library(name))
     except ElfError as error:
