@@ -175,6 +175,7 @@ class PythonPool {
   }
   ~PythonPool() {
     const ReleaseGil nogil;  // closing waits for what runs, and the session may be the last reference
+    pool_->close(true);
     pool_.reset();
     session_.reset();
   }
@@ -275,9 +276,24 @@ class PythonPool {
   void sleep(const std::string& device, bool pinned, bool auto_wake, std::optional<double> timeout,
              const std::shared_ptr<Timeline>& timeline) {
     const Device parsed = parse_device(device);
+    const auto make = [pool = pool_.get(), parsed, pinned, timeline] {
+      return weight_sleeper(pool->sessions(parsed), pinned ? HostCopy::pinned : HostCopy::none, timeline);
+    };
     const auto sleeper = [&] {
       const ReleaseGil nogil;
-      return weight_sleeper(pool_->sessions(parsed), pinned, timeline);
+      if (!pool_->sessions(parsed).empty()) {
+        return make();
+      }
+      // It has given its sessions back, and sleeps already; or it wakes, and then has others.
+      auto later = std::make_shared<DeviceSleep>();
+      later->level = "weights";
+      const auto made = std::make_shared<std::shared_ptr<DeviceSleep>>();
+      later->sleep = [make, made](Request::Clock::time_point until) {
+        *made = *made ? *made : make();
+        return (*made)->sleep(until);
+      };
+      later->wake = [made] { (*made)->wake(); };
+      return later;
     }();
     put_to_sleep(parsed, sleeper, auto_wake, timeout);
   }
@@ -289,15 +305,16 @@ class PythonPool {
     const auto maker = std::make_shared<PythonCall>(make);
     const auto sleeper = std::make_shared<DeviceSleep>();
     sleeper->level = "session";
-    bool called = false;
-    sleeper->sleep = [&called](Request::Clock::time_point /*until*/) { return called = true; };
+    const auto called = std::make_shared<std::atomic<bool>>(false);
+    sleeper->sleep = [called](Request::Clock::time_point /*until*/) { return *called = true; };
     sleeper->wake = [maker] { maker->wait(); };
     put_to_sleep(parse_device(device), sleeper, auto_wake, timeout);
-    return called;
+    return *called;
   }
 
   // Keeps a device within a repository's budget. Its later sleeps and wakes go through that. `sleeps`: it can sleep at
-  // the level "weights", `pinned` with a pinned copy. `close`: puts it to sleep at the level "session".
+  // the level "weights", `pinned` with a pinned copy if there may be one. `close`: puts it to sleep at the level
+  // "session".
   Repository::Handle enter(const std::shared_ptr<Repository>& repository, const std::string& name,
                            const std::string& device, const ResidencyPolicy::Model& model, bool pinned,
                            const std::shared_ptr<Timeline>& timeline, const py::object& close,
@@ -306,11 +323,12 @@ class PythonPool {
     resident.name = name;
     resident.device = parse_device(device);
     resident.pool = pool_;
-    resident.sleeper = [pool = resident.pool, on = resident.device, pinned, timeline] {
+    const HostCopy copy = pinned ? HostCopy::if_possible : HostCopy::none;
+    resident.sleeper = [pool = resident.pool, on = resident.device, copy, timeline] {
       const auto held = pool.lock();
-      return weight_sleeper(held ? held->sessions(on) : std::vector<std::shared_ptr<Session>>(), pinned, timeline);
+      return weight_sleeper(held ? held->sessions(on) : std::vector<std::shared_ptr<Session>>(), copy, timeline);
     };
-    resident.close = [call = std::make_shared<PythonCall>(close)] { (*call)(); };
+    resident.close = [call = std::make_shared<PythonCall>(close)](double timeout) { (*call)(timeout); };
     const ReleaseGil nogil;
     auto entered = repository->add(std::move(resident), model, room);
     in_repository_.store(true);
@@ -476,6 +494,7 @@ class PythonPool {
                     std::optional<double> timeout) {
     sleeper->auto_wake = auto_wake;
     {
+      const ReleaseGil nogil;
       const std::lock_guard lock(residence_mutex_);
       for (const Repository::Handle& resident : residents_) {
         if (resident->device == device) {

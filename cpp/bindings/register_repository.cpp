@@ -1,8 +1,15 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <future>
+#include <optional>
 #include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
 
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
@@ -88,12 +95,28 @@ std::shared_ptr<Repository::Room> room(Repository& repository, const std::string
   } catch (...) {
     const ReleaseGil nogil;
     room->cancel();
-    waited.wait();
+    try {  // a model that was to make room may run for long
+      std::thread([ends = std::move(waited)] {}).detach();
+    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): then it was waited for
+    }
     throw;
   }
   const ReleaseGil nogil;
   waited.get();
-  return room;
+  return freed_without_gil(std::move(room));
+}
+
+std::optional<std::int64_t> unaccounted(Repository& repository, const std::string& device, double timeout) {
+  const Device parsed = parse_device(device);
+  const auto give_up = Repository::Clock::now() +
+                       std::chrono::duration_cast<Repository::Clock::duration>(std::chrono::duration<double>(timeout));
+  std::optional<std::int64_t> bytes;
+  wait_until([&] {
+    const auto now = Repository::Clock::now();
+    bytes = repository.unaccounted(parsed, std::min(give_up, now + signal_interval));
+    return bytes || now >= give_up;
+  });
+  return bytes;
 }
 
 py::list to_list(const std::vector<Repository::ResidentStats>& residents) {
@@ -204,6 +227,7 @@ void register_repository(py::module_& module) {
       .def("pin", &Repository::pin, py::arg("resident"), py::arg("pinned"), py::call_guard<ReleaseGil>())
       .def("resize", &Repository::resize, py::arg("resident"), py::arg("weights"), py::arg("kept"),
            py::call_guard<ReleaseGil>())
+      .def("unaccounted", &unaccounted, py::arg("device"), py::arg("timeout"))
       .def("residents",
            [](const Repository& self) {
              const auto residents = [&] {

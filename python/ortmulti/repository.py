@@ -28,8 +28,8 @@ __all__ = ["DeviceBudget", "ModelRepository", "ModelStats", "ModelStatus", "Repo
 LOGGER = logging.getLogger("ortmulti")
 
 _Result = TypeVar("_Result")
-# Seconds for the runs of a model that is to sleep; the core's patience with weights is the same.
-_PATIENCE = 1.0
+# Seconds to wait for a moment in which no model wakes or falls asleep, so that one model's memory can be measured.
+_QUIET = 5.0
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -173,7 +173,7 @@ class ModelRepository(Closing):
     A model that gets a request is awake, or wakes. If there is no room for it, others sleep: those whose next wake is
     expected to cost the least for the memory that they give back (docs/repository.md). A model is never put to sleep
     under a running request. One whose requests wait stays awake for at least as long as its wake took. Wakes get
-    memory in the order in which they were asked for, so every request is answered.
+    memory in the order in which they were asked for, so every request is answered; docs/repository.md has the bound.
 
     Args:
         devices: As for `load`.
@@ -265,9 +265,10 @@ class ModelRepository(Closing):
         Raises:
             NotFound: There is no such model.
         """
-        self.unload(name)
         with self._lock:
-            self._entries.pop(name, None)
+            entry = self._entry(name)
+            del self._entries[name]
+        self._unload(entry, cancel_pending=False)
 
     def load(self, name: str) -> None:
         """Load a model that was unloaded; or load it again, such as from a file that has changed.
@@ -291,7 +292,9 @@ class ModelRepository(Closing):
         Raises:
             NotFound: There is no such model.
         """
-        entry = self._entry(name)
+        self._unload(self._entry(name), cancel_pending)
+
+    def _unload(self, entry: _Entry, cancel_pending: bool) -> None:
         with self._lock:
             loaded, entry.loaded = entry.loaded, None
             entry.state = "UNLOADING"
@@ -320,14 +323,18 @@ class ModelRepository(Closing):
         """
         checks.boolean("pinned", pinned)
         entry = self._entry(name)
-        loaded = self._loaded(name)
         if pinned:
-            loaded.pool.wake()
-        for resident in loaded.residents:
-            self._core.pin(resident, pinned)
-        entry.pinned = pinned
+            self._loaded(name).pool.wake()
+        with self._lock:
+            loaded = self._loaded(name)  # another one, where it was loaded meanwhile
+            entry.pinned = pinned
+            self._pin(loaded, pinned)
         if pinned:
             loaded.pool.wake()  # it may have slept again in between
+
+    def _pin(self, loaded: _Loaded, pinned: bool) -> None:
+        for resident in loaded.residents:
+            self._core.pin(resident, pinned)
 
     # Requests.
 
@@ -401,7 +408,7 @@ class ModelRepository(Closing):
             if entry.loaded is None:
                 entry.state, entry.reason = "LOADING", ""
             try:
-                loaded: _Loaded | None = self._make(name, entry)
+                loaded = self._make(name, entry)
             except OutOfMemory as error:
                 if entry.loaded is not None:
                     raise OutOfMemory(
@@ -417,9 +424,10 @@ class ModelRepository(Closing):
             with self._lock:
                 wanted = not self._closed and self._entries.get(name) is entry
                 if wanted:
-                    loaded, entry.loaded = entry.loaded, loaded
+                    self._pin(loaded, entry.pinned)
+                    before, entry.loaded = entry.loaded, loaded
                     entry.state, entry.reason = "READY", ""
-            self._release(loaded, cancel_pending=not wanted)
+            self._release(before if wanted else loaded, cancel_pending=not wanted)
             if not wanted:
                 raise ClosedError(f"{name!r} was removed while it was being loaded")
 
@@ -446,7 +454,7 @@ class ModelRepository(Closing):
             if warmup:
                 self._warm(name, pool, warmup)
             for device in devices:
-                taken = max(size, self._unaccounted(device) - before[device])
+                taken = max(size, self._grown(device, before[device]) or 0)
                 keep = device != "cpu" and self._pinned_bytes + taken <= self._host_budget
                 model = _core.ResidencyModel(taken, 0, 0.0, seconds, device != "cpu", entry.pinned, "awake")
                 resident = pool._members.core.enter(
@@ -514,29 +522,22 @@ class ModelRepository(Closing):
         except NotImplemented:
             pool.sleep("session", device)
             return 0
-        kept = min(taken, max(0, self._unaccounted(device) - before))
+        grown = self._grown(device, before)
+        kept = min(taken, self._kept[device] if grown is None else max(0, grown))
         self._kept[device] = max(self._kept[device], kept)
         self._core.resize(resident, taken - kept, kept)
         return taken - kept if keep else 0
 
-    def _unaccounted(self, device: str) -> int:
-        """Return a GPU's bytes in use that the repository does not count as a model's, of any process."""
-        if device == "cpu":
-            return 0
-        while True:
-            before = self._transitions(device)
-            free, total = _core.cuda_memory(int(device.removeprefix("cuda:")))
-            [use] = [row for row in self._core.devices() if row["device"] == device]
-            if before == self._transitions(device):
-                return int(total - free - use["models"])
+    def _unaccounted(self, device: str) -> int | None:
+        """Return a GPU's bytes in use that the repository does not count as a model's, of any process.
 
-    def _transitions(self, device: str) -> list[tuple[str, str]]:
-        """Return the models that are on their way to or from sleep, or counted so, and all others' states."""
-        while True:
-            states = [(row["name"], row["state"]) for row in self._core.residents() if row["device"] == device]
-            if not any(state in ("waking", "falling asleep") for _, state in states):
-                return states
-            time.sleep(0.001)  # it takes milliseconds, and nothing tells of its end
+        None on the CPU, and where models wake and fall asleep all the time: then the files' sizes have to do.
+        """
+        return None if device == "cpu" else self._core.unaccounted(device, _QUIET)
+
+    def _grown(self, device: str, before: int | None) -> int | None:
+        now = None if before is None else self._unaccounted(device)
+        return None if now is None or before is None else now - before
 
     def _release(self, loaded: _Loaded | None, cancel_pending: bool) -> None:
         if loaded is None:
@@ -612,12 +613,12 @@ def _size(model: Any) -> int:
         return key.FileIdentity.of(model).size
 
 
-def _closer(pool: Pool, device: str) -> Callable[[], None]:
+def _closer(pool: Pool, device: str) -> Callable[[float], None]:
     of = weakref.ref(pool)  # the core keeps the function
 
-    def close() -> None:
+    def close(timeout: float) -> None:
         found = of()
         if found is not None:
-            found.sleep("session", device, timeout=_PATIENCE)
+            found.sleep("session", device, timeout=timeout)
 
     return close

@@ -226,6 +226,110 @@ TEST_F(PoolSleep, ItClosesAndIsRemovedWhileItSleepsOrWakes) {
   EXPECT_EQ(freed.use_count(), 1) << "the pool keeps what a removed device slept with";
 }
 
+TEST_F(PoolSleep, ClosingAndRemovingWaitForMemoryThatIsBeingGivenBack) {
+  wake_up.set_value();
+  add(one);
+  add(other);
+  std::promise<void> begun;
+  std::promise<void> end;
+  const auto slow = made();
+  slow->sleep = [&](Pool::Clock::time_point) {
+    begun.set_value();
+    end.get_future().wait();
+    return true;
+  };
+  auto falling = std::async(std::launch::async, [&] { return pool->sleep(one, slow, in(seconds(60))); });
+  begun.get_future().wait();
+  EXPECT_FALSE(pool->remove(one, in(milliseconds(1))));
+  EXPECT_FALSE(pool->close(false, milliseconds(1)));
+  EXPECT_EQ(stats_of(one).asleep, "weights");
+  end.set_value();
+  EXPECT_TRUE(falling.get());
+  EXPECT_TRUE(pool->close(false));
+  EXPECT_EQ(stats_of(one).asleep, "");
+}
+
+TEST_F(PoolSleep, ClosingAndRemovingEndASleepThatWaitsForRuns) {
+  wake_up.set_value();
+  const std::vector<std::shared_ptr<FakeRunner>> runners{add(one), add(other)};
+  for (const auto& runner : runners) {
+    runner->hold();
+    submit(runner->device());
+    runner->wait_for_runs(1);
+  }
+  auto falling = std::async(std::launch::async, [&] { return sleep(); });
+  auto removed = std::async(std::launch::async, [&] { return sleep(other); });
+  while (pool->activity(one).waiting + pool->activity(other).waiting < 2) {  // until both take nothing any more
+    submit(one);
+    submit(other);
+    std::this_thread::yield();
+  }
+  EXPECT_FALSE(pool->remove(other, in(milliseconds(1))));
+  EXPECT_TRUE(throws(ErrorKind::device, {"removed"}, [&] { removed.get(); }));
+  EXPECT_FALSE(pool->close(false, milliseconds(1)));
+  EXPECT_TRUE(throws(ErrorKind::closed, {"the pool is closed"}, [&] { falling.get(); }));
+  EXPECT_EQ(slept, 0);
+  for (const auto& runner : runners) {
+    runner->release();
+  }
+  EXPECT_TRUE(pool->close(false));
+}
+
+TEST_F(PoolSleep, ClosingMayBeGivenUpDuringAWakeThatNobodyWaitsFor) {
+  add(one);
+  ASSERT_TRUE(sleep());
+  pool->wake(one);
+  EXPECT_FALSE(pool->close(false, milliseconds(1)));
+  wake_up.set_value();
+  EXPECT_TRUE(pool->close(false));
+}
+
+TEST_F(PoolSleep, WhoWaitsForAWakeHasItAwakeThoughASleepCameBetween) {
+  add(one);
+  ASSERT_TRUE(sleep());
+  std::promise<void> begun;
+  std::promise<void> end;
+  wake_up.set_value();
+  pool->wake(one);
+  ASSERT_TRUE(pool->wait_until_awake(one, in(seconds(60))));
+  const auto slow = made();
+  slow->sleep = [&](Pool::Clock::time_point) {
+    begun.set_value();
+    end.get_future().wait();
+    return true;
+  };
+  auto falling = std::async(std::launch::async, [&] { return pool->sleep(one, slow, in(seconds(60))); });
+  begun.get_future().wait();
+  pool->wake(one);
+  end.set_value();
+  EXPECT_TRUE(pool->wait_until_awake(one, in(seconds(60))));
+  EXPECT_TRUE(falling.get());
+  EXPECT_EQ(woken, 2);
+}
+
+TEST_F(PoolSleep, TheLastReferenceToAPoolMayGoInOneOfItsWorkers) {
+  std::promise<void> freed;
+  {
+    const std::shared_ptr<FakeRunner> runner(new FakeRunner(one), [&](const FakeRunner* gone) {
+      delete gone;  // NOLINT(cppcoreguidelines-owning-memory)
+      freed.set_value();
+    });
+    std::promise<std::shared_ptr<Pool>> last;
+    std::promise<void> dropped;
+    const auto request = std::make_shared<Request>();
+    request->finished = [&](const std::shared_ptr<Request>&) {
+      last.get_future().get().reset();
+      dropped.set_value();
+    };
+    auto owned = Pool::make({});
+    owned->add({runner});
+    ASSERT_TRUE(owned->submit(request, std::nullopt));
+    last.set_value(std::move(owned));
+    dropped.get_future().wait();
+  }
+  freed.get_future().wait();
+}
+
 // Sleeps that free the runners: `made_again` are those that the wake adds.
 class PoolSleepWithoutSessions : public PoolSleep {
  protected:
@@ -301,6 +405,19 @@ TEST_F(PoolSleepWithoutSessions, ADeviceWithoutItsWeightsGivesItsSessionsBackToo
   submit();
   EXPECT_EQ(answers.wait_for(1).back()->outcome, Outcome::done);
   EXPECT_EQ(woken, 1);
+}
+
+TEST_F(PoolSleepWithoutSessions, ASleepThatFailsAfterTheRunnersWereFreedIsASleep) {
+  wake_up.set_value();
+  const std::weak_ptr<FakeRunner> before = add(one);
+  const auto failing = made();
+  failing->sleep = [](Pool::Clock::time_point) -> bool { throw Error(ErrorKind::fail, "not now"); };
+  EXPECT_TRUE(
+      throws(ErrorKind::fail, {"not now"}, [&] { static_cast<void>(pool->sleep(one, failing, in(seconds(60)))); }));
+  EXPECT_TRUE(before.expired());
+  EXPECT_EQ(stats_of(one).asleep, "session");
+  submit();
+  EXPECT_EQ(answers.wait_for(1).back()->outcome, Outcome::done);
 }
 
 TEST_F(PoolSleepWithoutSessions, WhatWaitsForTheWakeIsAnsweredBeforeThePoolCloses) {

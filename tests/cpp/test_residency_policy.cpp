@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -146,16 +147,96 @@ TEST_F(Residency, WhatIsPinnedOrWaitsToWakeCannotMakeRoom) {
   EXPECT_EQ(policy.decide(wanted, 2).kind, Kind::evict);
 }
 
-TEST_F(Residency, ASleepThatWasGivenUpIsNotTriedAgainAtOnce) {
+TEST_F(Residency, ASleepThatWasGivenUpIsNotTriedAgainAtOnceAndThenWithMorePatience) {
   const auto first = add(100);
   const auto wanted = add(50, Level::weights);
   const auto decision = policy.decide(wanted, 1);
   policy.falls(decision.evictions.at(0));
-  policy.stayed(first, 3);
-  const auto again = policy.decide(wanted, 1);
+  EXPECT_EQ(policy.patience(first), 1);
+  policy.stayed(first, 2);
+  const auto again = policy.decide(wanted, 2);
   EXPECT_EQ(again.kind, Kind::wait);
   EXPECT_EQ(again.until, 3);
   EXPECT_EQ(policy.used(), 100);
+  EXPECT_EQ(policy.patience(first), 2);
+  policy.falls({first, Level::weights});
+  policy.fell(first, Level::weights);
+  EXPECT_EQ(policy.patience(first), 1);
+}
+
+// On a clock of the test's own: runs that overlap, so that there is always one under way while others may begin.
+TEST_F(Residency, RunsHoldUpAWakeForThreeTimesTheLongestAndASecondForEachTry) {
+  for (const double longest : {0.3, 1.0, 1.5, 4.0, 60.0, 1000.0}) {
+    Policy each(100);
+    Policy::Model model;
+    model.weights = 60;
+    const auto busy = each.add(model, "'busy'", 0);
+    model.level = Level::weights;
+    const auto wanted = each.add(model, "'wanted'", 0);
+    double now = 0;
+    int tries = 0;
+    for (bool asleep = false; !asleep;) {
+      ASSERT_LT(now, 1e6) << "it waits for ever";
+      each.observe(busy, {0, 2, 5, longest}, now);
+      const auto decision = each.decide(wanted, now);
+      if (decision.kind == Kind::wait) {
+        now = decision.until.value();
+        continue;
+      }
+      ASSERT_EQ(models(decision), std::vector{busy});
+      each.falls(decision.evictions.front());
+      ++tries;
+      asleep = longest <= each.patience(busy);  // a run has just begun
+      now += std::min(longest, each.patience(busy));
+      if (asleep) {
+        each.fell(busy, Level::weights);
+      } else {
+        each.stayed(busy, now);
+      }
+    }
+    EXPECT_LE(now, 3 * longest + tries) << longest;
+    EXPECT_EQ(each.decide(wanted, now).kind, Kind::wake);
+  }
+}
+
+TEST_F(Residency, WhatIsLoadedOrFailedToSleepIsWaitedForUnlessItFailsAgainAndAgain) {
+  const auto failing = add(60);
+  Policy::Model load;
+  load.weights = 40;
+  load.sleeps = load.closes = false;
+  load.loading = true;
+  const auto room = policy.add(load, "'room'", 0);
+  const auto wanted = add(40, Level::weights);
+  policy.refused(failing, 1);
+  const auto decision = policy.decide(wanted, 1);
+  EXPECT_EQ(decision.kind, Kind::wait);
+  EXPECT_EQ(decision.until, 2);
+  policy.refused(failing, 2);
+  policy.refused(failing, 3);
+  EXPECT_EQ(policy.decide(wanted, 3).kind, Kind::wait) << "the load will end";
+  policy.remove(room);
+  const auto second = add(40);
+  policy.pin(second, true);
+  EXPECT_EQ(policy.decide(wanted, 4).kind, Kind::impossible);
+  EXPECT_EQ(policy.decide(wanted, 13).kind, Kind::evict) << "it is asked again some time";
+  policy.fell(failing, Level::weights);
+  policy.refused(failing, 20);
+  EXPECT_EQ(policy.decide(wanted, 20).kind, Kind::wake);
+}
+
+TEST_F(Residency, AWakeThatTakesNothingFromTheFirstInLineMayPass) {
+  const auto busy = add(60);
+  const auto first = add(60, Level::weights);
+  const auto small = add(40, Level::weights);
+  const auto larger = add(41, Level::weights);
+  EXPECT_FALSE(policy.may_pass(small, first)) << "nothing will make room for the first one";
+  policy.falls(policy.decide(first, 1).evictions.front());
+  EXPECT_TRUE(policy.may_pass(small, first));
+  EXPECT_FALSE(policy.may_pass(larger, first));
+  policy.fell(busy, Level::weights);
+  EXPECT_TRUE(policy.may_pass(small, first)) << "there is room for both";
+  policy.grant(small);
+  EXPECT_FALSE(policy.may_pass(larger, first));
 }
 
 TEST_F(Residency, MemoryOfNobodyCountsAndOthersSleepForIt) {

@@ -40,7 +40,9 @@ class SleepingWeights : public Loading {
     return stores;
   }
   testing::AssertionResult right_on(const Store& store) { return right(files, {store}); }
-  static bool sleep(const Store& store, bool pinned = false) { return store->sleep(pinned, Clock::now()); }
+  static bool sleep(const Store& store, bool pinned = false) {
+    return store->sleep(pinned ? HostCopy::pinned : HostCopy::none, Clock::now());
+  }
   // Copies from now on, by kind.
   void count_copies() {
     fake.on_copy = [this](const FakeCuda::Copy& copy) {
@@ -194,7 +196,11 @@ TEST_F(SleepingWeights, RefuseAPinnedCopyBeyondTheLimit) {
                        [&] { static_cast<void>(sleep(store, true)); }));
     setenv("ORTMULTI_PINNED_BYTES", "many", 1);
     EXPECT_TRUE(throws(ErrorKind::invalid_argument, {"not 'many'"}, [&] { static_cast<void>(sleep(store, true)); }));
+    EXPECT_TRUE(right_on(store));
+    setenv("ORTMULTI_PINNED_BYTES", "1000", 1);
+    EXPECT_TRUE(store->sleep(HostCopy::if_possible, Clock::now())) << "it can be read from the files";
     unsetenv("ORTMULTI_PINNED_BYTES");
+    store->wake(nullptr);
     EXPECT_TRUE(right_on(store));
     EXPECT_TRUE(sleep(store, true));
   }
@@ -309,10 +315,10 @@ TEST_F(SleepingWeights, AnswerEveryRequestOnceInRandomSchedules) {
     for (int i = 0; i < 6; ++i) {
       const Store& store = stores[random() % 2];
       const Device device = store->device();
-      const bool pinned = random() % 2 == 0;
+      const HostCopy copy = random() % 2 == 0 ? HostCopy::pinned : HostCopy::none;
       const auto sleep = std::make_shared<DeviceSleep>();
       sleep->level = "weights";
-      sleep->sleep = [&store, pinned](Clock::time_point until) { return store->sleep(pinned, until); };
+      sleep->sleep = [&store, copy](Clock::time_point until) { return store->sleep(copy, until); };
       sleep->wake = [&store] { store->wake(nullptr); };
       if (random() % 4 != 0) {
         if (!pool->sleep(device, sleep, Clock::now() + std::chrono::milliseconds(random() % 20))) {

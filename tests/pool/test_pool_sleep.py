@@ -194,6 +194,17 @@ def test_a_file_that_changed_is_not_read(tmp_path: Path, backend: BackendName, e
         np.testing.assert_array_equal(pool.run(X)[0], expected)
 
 
+def test_a_sleep_of_the_weights_during_a_wake_begins_after_it() -> None:
+    feed = {"x": np.ones(1, np.float32), "count": np.array(200_000)}  # a wake that takes some time
+    with ortmulti.load(onnx_models.endless(), "cpu", warmup=ortmulti.Warmup([feed])) as pool:
+        pool.sleep("session")
+        pool.sleep("weights")  # it gave back more already
+        future = pool.submit({**feed, "count": np.array(1)})
+        with pytest.raises(ortmulti.NotImplemented, match="cannot sleep"):
+            pool.sleep("weights")
+        future.result(HANG)
+
+
 def test_a_sleeping_pool_gets_another_model() -> None:
     with ortmulti.load(MODEL, "cpu") as pool:
         [before] = pool.run(X)

@@ -378,3 +378,24 @@ def test_ctrl_c_ends_an_add_that_waits_for_room() -> None:
         """
     )
     assert printed.splitlines() == ["interrupted ['endless'] False", "(1, 64)"]
+
+
+def test_a_model_that_is_being_removed_cannot_be_loaded_and_its_name_is_free(
+    files: list[Path], expected: list[np.ndarray]
+) -> None:
+    with ortmulti.ModelRepository("cpu") as repository:
+        repository.add("m", onnx_models.endless(), warmup=False)
+        run = repository.submit("m", {"x": np.ones(1, np.float32), "count": np.array(2**62)})
+        try:
+            removing = threading.Thread(target=repository.remove, args=("m",))
+            removing.start()
+            while any(status.state == "READY" for status in repository.index()):
+                pass
+            with pytest.raises(ortmulti.NotFound, match="there is no model 'm'"):
+                repository.load("m")
+            repository.add("m", files[0])
+        finally:
+            run.cancel()
+            removing.join()
+        np.testing.assert_array_equal(repository.run("m", X)[0], expected[0])
+        assert [status.state for status in repository.index()] == ["READY"]

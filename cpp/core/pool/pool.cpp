@@ -9,12 +9,30 @@
 #include "core/pool/pool_parts.hpp"
 
 namespace ortmulti {
+namespace {
+
+thread_local bool may_not_wait = false;
+
+}  // namespace
+
+Pool::NoWaiting::NoWaiting() : before_(std::exchange(may_not_wait, true)) {}
+
+Pool::NoWaiting::~NoWaiting() { may_not_wait = before_; }
 
 std::shared_ptr<Pool> Pool::make(const Options& options) {
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory)
   return std::shared_ptr<Pool>(new Pool(options), [](Pool* pool) {
-    if (pool->generation_ == fork_generation()) {  // else its threads, and who holds its locks, are the parent's
-      delete pool;                                 // NOLINT(cppcoreguidelines-owning-memory)
+    if (pool->generation_ != fork_generation()) {  // its threads, and who holds its locks, are the parent's
+      return;
+    }
+    const auto free = [pool] { delete pool; };  // NOLINT(cppcoreguidelines-owning-memory)
+    if (!may_not_wait) {
+      free();
+      return;
+    }
+    try {
+      std::thread(free).detach();
+    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): it stays, and nobody can ask it
     }
   });
 }
@@ -134,6 +152,7 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
   }
   {
     Requests finished;
+    std::vector<std::shared_ptr<DeviceSleep>> given_up;  // freed without the lock
     Lock lock(mutex_);
     if (freed_) {
       return true;
@@ -151,6 +170,10 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
       cancel_all(anywhere_, finished);
     }
     give_up_starting(finished);
+    for (const auto& group : groups_) {
+      group->asked_awake = false;
+      given_up.push_back(stop_falling(*group));
+    }
     settled_.notify_all();  // another thread may close it too, and wait for what was cancelled
     lock.unlock();
     announce(finished);
@@ -176,19 +199,23 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
   lock.unlock();
   for (const auto& worker : workers_) {
     worker->thread.join();
-    worker->runner.reset();
   }
   if (timer_.joinable()) {
     timer_.join();
   }
-  std::vector<std::shared_ptr<DeviceSleep>> sleepers;  // freed without the lock
+  std::vector<std::shared_ptr<void>> freed;  // without the lock
   lock.lock();
+  for (const auto& worker : workers_) {
+    freed.push_back(std::move(worker->runner));
+  }
   for (const auto& group : groups_) {
-    sleepers.push_back(std::move(group->sleeper));
+    freed.push_back(std::move(group->sleeper));
     group->rest = Group::Rest::awake;
   }
-  freed_ = true;
   lock.unlock();
+  freed.clear();
+  lock.lock();
+  freed_ = true;
   return true;
 }
 

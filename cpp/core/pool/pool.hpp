@@ -61,6 +61,7 @@ struct DeviceStats {
 struct DeviceSleep {
   std::string level;  ///< What is given back: "weights", or "session": then the device's runners are freed before.
   /// Gives it back; false where somebody outside the pool still uses it at that time. Throws, with nothing given back.
+  /// Where the runners were freed before, the device is asleep whatever it returns or throws.
   std::function<bool(Request::Clock::time_point until)> sleep;
   /// Has it again. Throws, and then it may be tried again; Unwanted where nobody waits for it any more. Where the
   /// runners were freed, as many come by Pool::add().
@@ -138,11 +139,12 @@ class Pool {
   /// may give back its sessions, too. A wake, or another sleep, ends before. Waits no longer than `until`: false where
   /// it is to be called again with the same sleeper, or stay_awake(). Throws Error, with the device as it was.
   bool sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper, Clock::time_point until);
-  /// Takes back a sleep() that has not ended.
+  /// Takes back a sleep() that returned false.
   void stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper);
   /// Begins to wake the device, in a thread of the pool, if it is asleep.
   void wake(const Device& device);
-  /// Waits until it is awake, or its wake has failed: throws that error. False where it is neither at `until`.
+  /// Waits until it is awake, or its wake has failed: throws that error. One that fell asleep again is woken again.
+  /// False where it is neither at `until`.
   bool wait_until_awake(const Device& device, Clock::time_point until);
   PoolActivity activity(const Device& device) const;
   /// Counts what another pool did, and still does, as this one's. Whatever that one continues is closed.
@@ -182,6 +184,19 @@ class Pool {
   bool close(bool cancel_waiting, std::optional<std::chrono::milliseconds> patience = std::nullopt);
   bool closed() const;
 
+  /// For a thread that must not wait for a pool, such as a worker of it: while one lives, pools whose last reference
+  /// goes in the thread are closed in another one.
+  class NoWaiting {
+   public:
+    NoWaiting();
+    ~NoWaiting();
+    NoWaiting(const NoWaiting&) = delete;
+    NoWaiting& operator=(const NoWaiting&) = delete;
+
+   private:
+    const bool before_;
+  };
+
   explicit Pool(const Options& options);  // for make()
   ~Pool();
   Pool(const Pool&) = delete;
@@ -213,6 +228,12 @@ class Pool {
   /// Whether what waits would take longer than to wake one more of the devices.
   bool worth_another(const Group& group) const;
   static void begin_wake(Group& group);
+  /// For what waits, after the device has fallen asleep.
+  void wake_for_waiting(Group& group);
+  /// Throws Error unless the device may be put to sleep now.
+  void check_may_sleep(const Group& group) const;
+  /// Ends a sleep that has not given anything back; returns its sleeper, to be freed without the lock.
+  std::shared_ptr<DeviceSleep> stop_falling(Group& group);
   /// The runners of its sessions, to be freed without the lock.
   static std::vector<std::shared_ptr<Runner>> take_runners(Group& group);
   /// Puts them where those of a waking device were; returns whether there is one.
@@ -273,6 +294,8 @@ class Pool {
   std::shared_ptr<Request> next_for(Group& group);
   /// After a run: the worker gets the next request, or is idle.
   void hand_over(Worker& worker);
+  /// Whether something runs there, or memory is given back or had again.
+  static bool active(const Group& group);
   bool settled() const;
   bool any_usable() const;
   /// Whether a session that takes requests now could run it, idle or not.

@@ -241,10 +241,13 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
   Requests finished;
   std::vector<std::unique_ptr<Worker>> freed;
   std::shared_ptr<DeviceSleep> sleeper;  // freed without the lock
+  std::shared_ptr<DeviceSleep> given_up;
   Lock lock(mutex_);
   Group& group = known_group(device);
   group.removed = true;
   group.expected = 0;
+  group.asked_awake = false;
+  given_up = stop_falling(group);
   fail_waiting(group, make_error(ErrorKind::device, to_string(device) + " was removed from the pool"), finished);
   for (Worker* worker : group.workers) {
     worker->wake.notify_one();  // it may wait for a batch to grow
@@ -253,7 +256,7 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
   lock.unlock();
   announce(finished);
   lock.lock();
-  if (!settled_.wait_until(lock, until, [&] { return group.busy == 0 || closing_ || !group.removed; })) {
+  if (!settled_.wait_until(lock, until, [&] { return !active(group) || closing_ || !group.removed; })) {
     return false;
   }
   if (closing_ || !group.removed) {  // close() frees them; or the device is wanted again
@@ -261,6 +264,8 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
   }
   group.workers.clear();
   group.in_flight.reset();
+  sleeper.swap(group.sleeper);
+  group.rest = Group::Rest::awake;
   const auto leaving = std::stable_partition(workers_.begin(), workers_.end(),
                                              [&group](const auto& worker) { return worker->group != &group; });
   std::move(leaving, workers_.end(), std::back_inserter(freed));
@@ -273,9 +278,6 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
   for (const auto& worker : freed) {
     worker->thread.join();
   }
-  lock.lock();
-  sleeper.swap(group.sleeper);
-  group.rest = Group::Rest::awake;
   return true;
 }
 
@@ -371,8 +373,8 @@ PoolStats Pool::own_stats() const {
       device.why_in_flight = chosen->why();
     }
     device.suspended = usable(*group) ? group->suspended : "";
-    device.asleep =
-        group->rest == Group::Rest::asleep || group->rest == Group::Rest::waking ? group->sleeper->level : "";
+    const bool awake = group->rest == Group::Rest::awake || group->rest == Group::Rest::falling_asleep;
+    device.asleep = awake ? "" : group->sleeper->level;
     device.sleeps = group->sleeps;
     device.wakes = group->wakes;
     device.wake = group->wake;

@@ -43,7 +43,8 @@ struct Pool::Group {
   std::vector<std::weak_ptr<Suspicion>> suspicions;  // undecided
   Clock::duration pause{};                           // of a suspended device, from one probe to the next
   Clock::time_point next_probe;
-  enum class Rest { awake, falling_asleep, asleep, waking } rest = Rest::awake;
+  // A device that falls asleep waits for its runs, which can be taken back; one that gives back cannot.
+  enum class Rest { awake, falling_asleep, giving_back, asleep, waking } rest = Rest::awake;
   std::shared_ptr<DeviceSleep> sleeper;  // while it is not awake
   std::exception_ptr wake_error;         // of the last wake, if it failed
   Clock::time_point woken;               // when a wake was asked for

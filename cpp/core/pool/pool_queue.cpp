@@ -91,9 +91,13 @@ bool Pool::any_ready(const Request& request) const {
   });
 }
 
+bool Pool::active(const Group& group) {
+  return group.busy != 0 || group.rest == Group::Rest::giving_back || group.rest == Group::Rest::waking;
+}
+
 bool Pool::settled() const {
   return waiting_ == 0 &&
-         std::none_of(groups_.begin(), groups_.end(), [](const auto& group) { return group->busy != 0; });
+         std::none_of(groups_.begin(), groups_.end(), [](const auto& group) { return active(*group); });
 }
 
 void Pool::assign(Worker& worker, const std::shared_ptr<Request>& request) {
@@ -391,6 +395,7 @@ void Pool::add_timer(Request& request, Timers& timer) noexcept {
 }
 
 void Pool::keep_deadlines() {
+  const NoWaiting no_waiting;
   Lock lock(mutex_);
   Requests finished;
   finished.reserve(1);

@@ -23,6 +23,7 @@ bool lacks_memory(const std::exception_ptr& exception) {
 }  // namespace
 
 void Pool::work(Worker& worker) {
+  const NoWaiting no_waiting;
   Lock lock(mutex_);
   const auto woken = [&worker] { return worker.given || worker.stopping || worker.wakes_device; };
   for (;;) {

@@ -11,69 +11,89 @@ namespace ortmulti {
 bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper, Clock::time_point until) {
   using Rest = Group::Rest;
   check_process();
+  std::vector<std::shared_ptr<Runner>> runners;  // freed without the lock, as what the device slept with before
+  std::shared_ptr<DeviceSleep> before;
   Lock lock(mutex_);
   Group& group = known_group(device);
-  const auto may_begin = [&] {
-    return group.rest != Rest::waking && (group.rest != Rest::falling_asleep || group.sleeper == sleeper);
-  };
-  if (!settled_.wait_until(lock, until, may_begin)) {
+  const auto falls = [&] { return group.rest == Rest::falling_asleep && group.sleeper == sleeper; };
+  const auto rests = [&] { return group.rest == Rest::awake || group.rest == Rest::asleep; };
+  if (!settled_.wait_until(lock, until, [&] { return rests() || falls() || closing_; })) {
     return false;
   }
-  if (closing_) {
-    throw Error(ErrorKind::closed, "the pool is closed: load the model again, or use the pool inside its 'with' block");
-  }
-  if (!usable(group) || group.workers.empty() || group.expected > 0) {
-    throw Error(ErrorKind::device, to_string(device) + " cannot sleep: " +
-                                       (group.removed           ? "it was removed from the pool"
-                                        : !group.broken.empty() ? group.broken
-                                                                : "it is still starting; call Pool.wait_ready before"));
-  }
-  std::vector<std::shared_ptr<Runner>> freed;
+  check_may_sleep(group);
   if (group.rest == Rest::asleep) {
     if (!sleeper->frees_runners() || group.sleeper->frees_runners()) {
       return true;
     }
-    freed = take_runners(group);
-    const auto before = std::exchange(group.sleeper, sleeper);
-    lock.unlock();
-    freed.clear();
-    return sleeper->sleep(until);
-  }
-  if (group.rest == Rest::awake) {
-    group.rest = Rest::falling_asleep;
-    group.sleeper = sleeper;
-    for (Worker* worker : group.workers) {
-      worker->wake.notify_one();  // it may wait for a batch to grow
+    before = std::exchange(group.sleeper, sleeper);
+  } else {
+    if (group.rest == Rest::awake) {
+      group.rest = Rest::falling_asleep;
+      group.sleeper = sleeper;
+      for (Worker* worker : group.workers) {
+        worker->wake.notify_one();  // it may wait for a batch to grow
+      }
     }
-  }
-  const auto falls = [&] { return group.rest == Rest::falling_asleep && group.sleeper == sleeper; };
-  if (!settled_.wait_until(lock, until, [&] { return group.busy == 0 || !falls(); }) || !falls()) {
-    return false;
-  }
-  if (sleeper->frees_runners()) {
-    freed = take_runners(group);
-  }
-  lock.unlock();
-  freed.clear();
-  try {
-    if (!sleeper->sleep(until)) {
+    if (!settled_.wait_until(lock, until, [&] { return group.busy == 0 || !falls(); })) {
       return false;
     }
+    if (!falls()) {  // the pool was closed meanwhile, or the device removed
+      check_may_sleep(group);
+      throw Error(ErrorKind::device, to_string(device) + " was removed from the pool while it fell asleep");
+    }
+  }
+  group.rest = Rest::giving_back;
+  if (sleeper->frees_runners()) {
+    runners = take_runners(group);
+  }
+  lock.unlock();
+  runners.clear();
+  bool asleep = false;
+  std::exception_ptr error;
+  try {
+    asleep = sleeper->sleep(until);
   } catch (...) {
-    stay_awake(device, sleeper);
-    throw;
+    error = std::current_exception();
   }
   lock.lock();
-  group.rest = Rest::asleep;
-  ++group.sleeps;
-  // What came meanwhile has found no device that sleeps.
-  if (!group.waiting.empty()) {
-    begin_wake(group);
-  } else if (!anywhere_.empty()) {
-    wake_for(*anywhere_.front());
+  asleep |= sleeper->frees_runners();
+  if (asleep) {
+    group.rest = Rest::asleep;
+    group.sleeps += before ? 0 : 1;
+    wake_for_waiting(group);
+  } else {
+    group.rest = Rest::falling_asleep;
+    if (error || closing_ || group.removed) {
+      before = stop_falling(group);
+    }
   }
   settled_.notify_all();
-  return true;
+  if (error) {
+    std::rethrow_exception(error);
+  }
+  return asleep;
+}
+
+void Pool::check_may_sleep(const Group& group) const {
+  if (closing_) {
+    throw Error(ErrorKind::closed, "the pool is closed: load the model again, or use the pool inside its 'with' block");
+  }
+  if (!usable(group) || group.workers.empty() || group.expected > 0) {
+    throw Error(ErrorKind::device, to_string(group.device) + " cannot sleep: " +
+                                       (group.removed           ? "it was removed from the pool"
+                                        : !group.broken.empty() ? group.broken
+                                                                : "it is still starting; call Pool.wait_ready before"));
+  }
+}
+
+std::shared_ptr<DeviceSleep> Pool::stop_falling(Group& group) {
+  if (group.rest != Group::Rest::falling_asleep) {
+    return nullptr;
+  }
+  group.rest = Group::Rest::awake;
+  give_waiting(group);
+  settled_.notify_all();
+  return std::move(group.sleeper);
 }
 
 void Pool::stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper) {
@@ -81,11 +101,8 @@ void Pool::stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& 
   std::shared_ptr<DeviceSleep> freed;  // without the lock
   const Lock lock(mutex_);
   Group& group = known_group(device);
-  if (group.rest == Group::Rest::falling_asleep && group.sleeper == sleeper) {
-    group.rest = Group::Rest::awake;
-    freed.swap(group.sleeper);
-    give_waiting(group);
-    settled_.notify_all();
+  if (group.sleeper == sleeper) {
+    freed = stop_falling(group);
   }
 }
 
@@ -96,23 +113,38 @@ void Pool::wake(const Device& device) {
   if (group.rest == Group::Rest::asleep && !closing_) {
     begin_wake(group);
   }
-  group.asked_awake = group.rest == Group::Rest::waking;
+  group.asked_awake = group.rest == Group::Rest::waking && !closing_;
 }
 
 bool Pool::wait_until_awake(const Device& device, Clock::time_point until) {
+  using Rest = Group::Rest;
   check_process();
   Lock lock(mutex_);
-  const Group& group = known_group(device);
-  if (!settled_.wait_until(lock, until, [&] { return group.rest != Group::Rest::waking; })) {
-    return false;
+  Group& group = known_group(device);
+  for (;;) {
+    if (!settled_.wait_until(lock, until, [&] { return group.rest == Rest::awake || group.rest == Rest::asleep; })) {
+      return false;
+    }
+    if (closing_) {
+      throw Error(ErrorKind::closed, "the pool was closed before " + to_string(device) + " woke");
+    }
+    if (group.rest == Rest::awake || group.workers.empty()) {
+      return true;
+    }
+    if (group.wake_error) {
+      std::rethrow_exception(group.wake_error);
+    }
+    begin_wake(group);
+    group.asked_awake = true;
   }
-  if (closing_) {
-    throw Error(ErrorKind::closed, "the pool was closed before " + to_string(device) + " woke");
+}
+
+void Pool::wake_for_waiting(Group& group) {
+  if (!group.waiting.empty()) {
+    begin_wake(group);
+  } else if (!anywhere_.empty()) {
+    wake_for(*anywhere_.front());
   }
-  if (group.rest == Group::Rest::asleep && group.wake_error) {
-    std::rethrow_exception(group.wake_error);
-  }
-  return true;
 }
 
 void Pool::wake_for(const Request& request) {
@@ -148,7 +180,7 @@ bool Pool::worth_another(const Group& group) const {
   std::int64_t run_ns = 0;
   std::uint64_t runs = 0;
   for (const auto& other : groups_) {
-    if (other->rest == Group::Rest::waking || other->rest == Group::Rest::falling_asleep) {
+    if (other->rest != Group::Rest::awake && other->rest != Group::Rest::asleep) {
       return false;
     }
     if (dispatches(*other)) {
@@ -174,9 +206,9 @@ PoolActivity Pool::activity(const Device& device) const {
     return activity;
   }
   const Group& group = **found;
-  const bool alone = groups_.size() == 1;
+  const bool takes_any = usable(group) && (groups_.size() == 1 || group.rest != Group::Rest::asleep);
   activity.busy = group.busy;
-  activity.waiting = group.waiting.size() + (alone || group.rest != Group::Rest::asleep ? anywhere_.size() : 0);
+  activity.waiting = group.waiting.size() + (takes_any ? anywhere_.size() : 0);
   activity.asked_awake = group.asked_awake;
   activity.arrived = group.done + group.failed + group.cancelled + activity.busy + activity.waiting;
   if (group.run.count() != 0) {
@@ -245,11 +277,11 @@ void Pool::wake_up(Group& group, Lock& lock) {
   const bool asked_awake = std::exchange(group.asked_awake, false);
   if (unwanted) {
     group.rest = Group::Rest::asleep;
-    if (asked_awake || !group.waiting.empty()) {  // since then
+    if (asked_awake) {  // since then
       begin_wake(group);
-      group.asked_awake = asked_awake;
-    } else if (!anywhere_.empty()) {
-      wake_for(*anywhere_.front());
+      group.asked_awake = true;
+    } else {
+      wake_for_waiting(group);
     }
   } else if (!error) {
     group.rest = Group::Rest::awake;

@@ -8,7 +8,6 @@
 
 #include "core/pool/gpu_runner.hpp"
 #include "core/pool/runner.hpp"
-#include "core/weights/store.hpp"
 
 namespace ortmulti {
 
@@ -34,8 +33,11 @@ Runners make_runners(const std::shared_ptr<Session>& session, const Serving& ser
   return runners;
 }
 
-std::shared_ptr<DeviceSleep> weight_sleeper(const std::vector<std::shared_ptr<Session>>& sessions, bool pinned,
+std::shared_ptr<DeviceSleep> weight_sleeper(const std::vector<std::shared_ptr<Session>>& sessions, HostCopy copy,
                                             const std::shared_ptr<Timeline>& timeline) {
+  if (sessions.empty()) {
+    throw Error(ErrorKind::closed, "the pool has no session there that could sleep: it was closed");
+  }
   std::shared_ptr<CudaWeightStore> store;
   for (const auto& session : sessions) {
     const auto refuse = [&](const std::string& reason) {
@@ -62,11 +64,11 @@ std::shared_ptr<DeviceSleep> weight_sleeper(const std::vector<std::shared_ptr<Se
   sleeper->level = "weights";
   // A pool may sleep and wake for months.
   constexpr std::uint64_t most_in_timeline = 100;
-  Timeline* const spans = store && store->sleeps() < most_in_timeline ? timeline.get() : nullptr;
-  sleeper->sleep = [store, pinned, timeline, spans](Request::Clock::time_point until) {
+  Timeline* const spans = store->sleeps() < most_in_timeline ? timeline.get() : nullptr;
+  sleeper->sleep = [store, copy, timeline, spans](Request::Clock::time_point until) {
     const std::string name = to_string(store->device());
     const ScopedSpan span(spans, "sleep", name);
-    return store->sleep(pinned, until);
+    return store->sleep(copy, until);
   };
   sleeper->wake = [store, timeline, spans] { store->wake(spans); };
   return sleeper;

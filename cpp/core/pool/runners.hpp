@@ -10,6 +10,7 @@
 #include "core/pool/pool.hpp"
 #include "core/pool/request.hpp"
 #include "core/pool/runner.hpp"
+#include "core/weights/store.hpp"
 
 namespace ortmulti {
 
@@ -36,9 +37,9 @@ struct Runners {
 /// One runner on the CPU, `in_flight` of them on a GPU. Throws Error.
 Runners make_runners(const std::shared_ptr<Session>& session, const Serving& serving);
 
-/// Has the weights of one device's sessions sleep and wake. With `pinned` the host keeps a pinned copy. Throws Error
-/// with ErrorKind::not_implemented where the sessions do not share weights in memory that can be given back.
-std::shared_ptr<DeviceSleep> weight_sleeper(const std::vector<std::shared_ptr<Session>>& sessions, bool pinned,
+/// Has the weights of one device's sessions sleep and wake. Throws Error with ErrorKind::not_implemented where the
+/// sessions do not share weights in memory that can be given back, with ErrorKind::closed where there is no session.
+std::shared_ptr<DeviceSleep> weight_sleeper(const std::vector<std::shared_ptr<Session>>& sessions, HostCopy copy,
                                             const std::shared_ptr<Timeline>& timeline);
 
 /// What a runner runs before it takes requests.

@@ -8,10 +8,6 @@
 namespace ortmulti {
 namespace {
 
-// For the runs of a model that is to make room. It is awake again then, and another one is chosen.
-constexpr std::chrono::seconds patience{1};
-// A model that failed to sleep, such as one whose file was replaced, is not asked again for so long.
-constexpr std::chrono::seconds asked_again{10};
 // What pools do is not notified, so a wait for them looks again.
 constexpr std::chrono::milliseconds looks_again{100};
 constexpr std::chrono::seconds measured_again{1};
@@ -22,9 +18,8 @@ double to_seconds(Repository::Clock::time_point time) {
 
 double time_now() { return to_seconds(Repository::Clock::now()); }
 
-Repository::Clock::time_point to_time(double time) {
-  return Repository::Clock::time_point(
-      std::chrono::duration_cast<Repository::Clock::duration>(std::chrono::duration<double>(time)));
+Repository::Clock::duration to_duration(double seconds) {
+  return std::chrono::duration_cast<Repository::Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
 }  // namespace
@@ -49,6 +44,10 @@ class Repository::Place {
   // Until its turn has come.
   void wait() const {
     repository_.changed_.wait(lock_, [this] { return line_.front() == &of_ || of_.gone_; });
+    check();
+  }
+  // Throws if it is gone.
+  void check() const {
     if (of_.gone_) {
       throw Error(ErrorKind::closed, "'" + of_.name + "' was unloaded before it woke");
     }
@@ -123,6 +122,7 @@ std::shared_ptr<Repository::Room> Repository::room(const std::string& name, cons
   ResidencyPolicy::Model model;
   model.weights = bytes;
   model.sleeps = model.closes = false;
+  model.loading = true;
   model.level = Level::session;
   Resident resident;
   resident.name = name;
@@ -207,19 +207,53 @@ void Repository::observe(Managed& on, Lock& lock) {
   }
 }
 
+void Repository::check_wanted(const Handle& resident, Lock& lock) {
+  lock.unlock();
+  bool wanted = true;
+  if (const auto pool = resident->pool.lock()) {
+    const PoolActivity found = pool->activity(resident->device);
+    wanted = found.asked_awake || found.waiting > 0;
+  }
+  lock.lock();
+  if (!wanted) {
+    throw DeviceSleep::Unwanted();
+  }
+}
+
+std::optional<std::int64_t> Repository::measure_unaccounted(Managed& on, Lock& lock) {
+  const std::uint64_t before = on.changes;
+  lock.unlock();
+  const std::optional<std::uint64_t> used = measure_ ? measure_(on.device) : std::nullopt;
+  lock.lock();
+  if (!used || on.changes != before) {
+    return std::nullopt;
+  }
+  return static_cast<std::int64_t>(*used) - static_cast<std::int64_t>(on.policy.models());
+}
+
 void Repository::measure_other(Managed& on, Lock& lock) {
-  if (!measure_ || on.policy.in_transition() || Clock::now() < on.measured + measured_again) {
+  if (on.policy.in_transition() || Clock::now() < on.measured + measured_again) {
     return;
   }
-  const std::uint64_t before = on.changes;
   on.measured = Clock::now();
-  lock.unlock();
-  const std::optional<std::uint64_t> used = measure_(on.device);
-  lock.lock();
-  if (used && on.changes == before) {
-    const std::uint64_t models = on.policy.models();
-    on.policy.set_other(*used - std::min(*used, models));
+  if (const auto other = measure_unaccounted(on, lock)) {
+    on.policy.set_other(static_cast<std::uint64_t>(std::max<std::int64_t>(0, *other)));
   }
+}
+
+std::optional<std::int64_t> Repository::unaccounted(const Device& device, Clock::time_point until) {
+  Lock lock(mutex_);
+  Managed& on = managed(device);
+  while (changed_.wait_until(lock, until, [&on] { return !on.policy.in_transition(); })) {
+    if (const auto bytes = measure_unaccounted(on, lock)) {
+      return bytes;
+    }
+    if (Clock::now() >= until) {
+      break;
+    }
+    changed_.wait_until(lock, std::min(until, Clock::now() + looks_again));
+  }
+  return std::nullopt;
 }
 
 Error Repository::no_room(const Managed& on, const Resident& resident, std::uint64_t at_least) {
@@ -243,13 +277,31 @@ Error Repository::no_room(const Managed& on, const Resident& resident, std::uint
 }
 
 void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
+  const Pool::NoWaiting no_waiting;
   Lock lock(mutex_);
   Managed& on = managed(resident->device);
   const Place place(*this, lock, on.for_room, *resident);
+  const auto falls = [&] { return on.policy.state(resident->id_) == ResidencyPolicy::State::falling; };
+  const auto may_pass = [&] {
+    const Resident& first = *on.for_room.front();
+    return at_least == 0 && &first != resident.get() && !first.gone_ && !falls() &&
+           on.policy.may_pass(resident->id_, first.id_);
+  };
+  Clock::time_point looks = Clock::now() + looks_again;
   for (;;) {
-    place.wait();
-    if (on.policy.state(resident->id_) == ResidencyPolicy::State::falling) {  // its sleep ends first
-      changed_.wait(lock);
+    place.check();
+    if (on.for_room.front() != resident.get() || falls()) {  // its own sleep ends first
+      if (!may_pass() && Clock::now() < looks) {
+        changed_.wait_until(lock, looks);
+        continue;
+      }
+      check_wanted(resident, lock);
+      looks = Clock::now() + looks_again;
+      if (!resident->gone_ && may_pass()) {
+        on.policy.grant(resident->id_);
+        notify(on);
+        return;
+      }
       continue;
     }
     measure_other(on, lock);
@@ -269,12 +321,13 @@ void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
         throw no_room(on, *resident, at_least);
       case ResidencyPolicy::Decision::Kind::wait: {
         const auto latest = Clock::now() + looks_again;
-        changed_.wait_until(lock, decision.until ? std::min(latest, to_time(*decision.until)) : latest);
+        changed_.wait_until(
+            lock, decision.until ? std::min(latest, Clock::time_point(to_duration(*decision.until))) : latest);
         break;
       }
       case ResidencyPolicy::Decision::Kind::evict: {
         const std::uint64_t before = on.policy.models();
-        evict(on, decision.evictions, lock);
+        evict(on, resident, decision.evictions, lock);
         const std::uint64_t freed = before - std::min(before, on.policy.models());
         at_least -= std::min(at_least, freed);
         break;
@@ -283,54 +336,121 @@ void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
   }
 }
 
-void Repository::evict(Managed& on, const std::vector<ResidencyPolicy::Eviction>& evictions, Lock& lock) {
-  std::vector<Handle> victims;
+// A model that is to make room.
+struct Repository::Victim {
+  enum class State { runs, asleep, stays, refuses };
+
+  Handle resident;
+  Level to;
+  State state;
+  std::shared_ptr<DeviceSleep> sleeper;  // once its pool was asked
+};
+
+void Repository::evict(Managed& on, const Handle& waiting, const std::vector<ResidencyPolicy::Eviction>& evictions,
+                       Lock& lock) {
+  std::vector<Victim> victims;
+  victims.reserve(evictions.size());
+  std::vector<Victim*> busy;
+  std::vector<Victim*> idle;
   for (const auto& eviction : evictions) {
-    victims.push_back(on.residents.at(eviction.model));
+    Victim& victim =
+        victims.emplace_back(Victim{on.residents.at(eviction.model), eviction.to, Victim::State::runs, nullptr});
+    (on.policy.busy(eviction.model) ? busy : idle).push_back(&victim);
     on.policy.falls(eviction);
   }
   notify(on);
-  for (std::size_t i = 0; i < victims.size(); ++i) {
-    const Handle& victim = victims[i];
-    bool asleep = false;
-    bool refused = false;
-    lock.unlock();
-    try {
-      if (evictions[i].to == Level::session) {
-        victim->close();
-        asleep = true;
-      } else if (const auto pool = victim->pool.lock()) {
-        const auto sleeper = gate(victim, victim->sleeper());
-        asleep = pool->sleep(victim->device, sleeper, Clock::now() + patience);
-        if (!asleep) {
-          pool->stay_awake(victim->device, sleeper);
-        }
-      }
-    } catch (const std::exception& error) {
-      constexpr int warning = 2;
-      const auto* const ours = dynamic_cast<const Error*>(&error);
-      const ErrorKind kind = ours == nullptr ? ErrorKind::fail : ours->kind();
-      // A closed pool gives its memory back anyway; another model is chosen instead of one that runs for long.
-      refused = kind != ErrorKind::closed && kind != ErrorKind::deadline;
-      if (refused) {
-        onnxruntime_log().push(
-            {warning, "ortmulti", "", "",
-             "'" + victim->name + "' could not make room on " + to_string(victim->device) + ": " + error.what()});
-      }
-    }
-    lock.lock();
-    if (victim->gone_) {
+  // Where one that runs for long stays awake, the others need not sleep in vain.
+  if (fall_asleep(on, waiting, busy, lock)) {
+    fall_asleep(on, waiting, idle, lock);
+  }
+  for (const Victim& victim : victims) {
+    const Resident& resident = *victim.resident;
+    if (resident.gone_) {
       continue;
     }
-    if (asleep) {
-      on.policy.fell(victim->id_, evictions[i].to);
-      ++on.evicted[victim->id_];
-    } else if (refused) {
-      on.policy.refused(victim->id_, time_now() + std::chrono::duration<double>(asked_again).count());
-    } else {
-      on.policy.stayed(victim->id_, time_now() + std::chrono::duration<double>(patience).count());
+    switch (victim.state) {
+      case Victim::State::asleep:
+        on.policy.fell(resident.id_, victim.to);
+        ++on.evicted[resident.id_];
+        break;
+      case Victim::State::refuses:
+        on.policy.refused(resident.id_, time_now());
+        break;
+      case Victim::State::stays:
+        on.policy.stayed(resident.id_, time_now());
+        break;
+      case Victim::State::runs:
+        on.policy.rests(resident.id_);
+        break;
     }
-    notify(on);
+  }
+  notify(on);
+}
+
+bool Repository::fall_asleep(Managed& on, const Handle& waiting, const std::vector<Victim*>& victims, Lock& lock) {
+  const auto runs = [](const Victim* victim) { return victim->state == Victim::State::runs; };
+  const auto left_to = [&](const Victim* victim) { return to_duration(on.policy.patience(victim->resident->id_)); };
+  const Clock::time_point begin = Clock::now();
+  for (Victim* victim : victims) {  // so that none of them begins anything while another one is waited for
+    const auto patience = victim->resident->gone_ ? Clock::duration{} : left_to(victim);
+    lock.unlock();
+    fall_asleep(*victim, victim->to == Level::session ? begin + patience : begin);
+    lock.lock();
+  }
+  while (!waiting->gone_ && waiting->wanted_ && std::any_of(victims.begin(), victims.end(), runs)) {
+    for (Victim* victim : victims) {
+      if (!runs(victim)) {
+        continue;
+      }
+      if (victim->resident->gone_ || Clock::now() >= begin + left_to(victim)) {
+        victim->state = Victim::State::stays;
+        continue;
+      }
+      const auto until = std::min(Clock::now() + looks_again, begin + left_to(victim));
+      lock.unlock();
+      fall_asleep(*victim, until);
+      lock.lock();
+    }
+    observe(on, lock);
+  }
+  lock.unlock();
+  for (const Victim* victim : victims) {
+    const auto pool = victim->resident->pool.lock();
+    if (pool && victim->sleeper && victim->state != Victim::State::asleep) {
+      pool->stay_awake(victim->resident->device, victim->sleeper);
+    }
+  }
+  lock.lock();
+  return std::all_of(victims.begin(), victims.end(),
+                     [](const Victim* victim) { return victim->state == Victim::State::asleep; });
+}
+
+void Repository::fall_asleep(Victim& victim, Clock::time_point until) {
+  const Resident& resident = *victim.resident;
+  bool asleep = false;
+  try {
+    if (victim.to == Level::session) {
+      resident.close(std::chrono::duration<double>(until - Clock::now()).count());
+      asleep = true;
+    } else if (const auto pool = resident.pool.lock()) {
+      if (!victim.sleeper) {
+        victim.sleeper = gate(victim.resident, resident.sleeper());
+      }
+      asleep = pool->sleep(resident.device, victim.sleeper, until);
+    }
+    victim.state = asleep ? Victim::State::asleep : Victim::State::runs;
+  } catch (const std::exception& error) {
+    constexpr int warning = 2;
+    const auto* const ours = dynamic_cast<const Error*>(&error);
+    const ErrorKind kind = ours == nullptr ? ErrorKind::fail : ours->kind();
+    // A closed pool gives its memory back anyway; another model is chosen instead of one that runs for long.
+    const bool refuses = kind != ErrorKind::closed && kind != ErrorKind::deadline;
+    victim.state = refuses ? Victim::State::refuses : Victim::State::stays;
+    if (refuses) {
+      onnxruntime_log().push(
+          {warning, "ortmulti", "", "",
+           "'" + resident.name + "' could not make room on " + to_string(resident.device) + ": " + error.what()});
+    }
   }
 }
 
@@ -375,7 +495,7 @@ void Repository::wake(const Handle& resident, const DeviceSleep& sleeper) {
     const Lock lock(mutex_);
     if (!resident->gone_) {
       Managed& on = managed(resident->device);
-      on.policy.slept_on(resident->id_);
+      on.policy.rests(resident->id_);
       notify(on);
     }
   };
@@ -423,11 +543,25 @@ std::vector<Repository::ResidentStats> Repository::residents() const {
   const Lock lock(mutex_);
   std::vector<ResidentStats> all;
   for (const auto& [name, on] : devices_) {
-    for (const auto& [id, resident] : on.residents) {
-      const ResidencyPolicy::Model& model = on.policy.model(id);
+    const std::size_t first = all.size();
+    for (const auto& [id, resident] : on.residents) {  // later ones last
+      if (resident->loading_) {
+        continue;
+      }
       const auto evicted = on.evicted.find(id);
-      all.push_back({resident->name, resident->device, on.policy.state(id), model, on.policy.rate(id),
-                     evicted == on.evicted.end() ? 0 : evicted->second});
+      ResidentStats stats{resident->name,      resident->device,   on.policy.state(id),
+                          on.policy.model(id), on.policy.rate(id), evicted == on.evicted.end() ? 0 : evicted->second};
+      const auto same = std::find_if(all.begin() + static_cast<std::ptrdiff_t>(first), all.end(),
+                                     [&](const auto& other) { return other.name == stats.name; });
+      if (same == all.end()) {
+        all.push_back(std::move(stats));
+        continue;
+      }
+      stats.model.weights += same->model.weights;
+      stats.model.kept += same->model.kept;
+      stats.rate += same->rate;
+      stats.evicted += same->evicted;
+      *same = std::move(stats);
     }
   }
   return all;

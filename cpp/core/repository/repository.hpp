@@ -37,8 +37,9 @@ class Repository : public std::enable_shared_from_this<Repository> {
     std::weak_ptr<Pool> pool;
     /// Makes what has the pool's device sleep at the level "weights". Null: only `close` puts it to sleep.
     std::function<std::shared_ptr<DeviceSleep>()> sleeper;
-    /// Puts the device to sleep at the level "session"; throws. Null: it never is.
-    std::function<void()> close;
+    /// Puts the device to sleep at the level "session", after runs of so many seconds at most; throws. Null: it never
+    /// is.
+    std::function<void(double)> close;
 
    private:
     friend class Repository;
@@ -66,7 +67,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
   };
 
   /// `measure`: the bytes of a device's memory that the process uses now; none where it cannot be said. It is called
-  /// without a lock.
+  /// without a lock of the repository.
   Repository(const std::vector<std::pair<Device, std::uint64_t>>& budgets,
              std::function<std::optional<std::uint64_t>(const Device&)> measure);
 
@@ -103,12 +104,17 @@ class Repository : public std::enable_shared_from_this<Repository> {
   /// What the pool is to sleep with instead: its wakes wait for room, and the repository knows of both.
   std::shared_ptr<DeviceSleep> gate(const Handle& resident, const std::shared_ptr<DeviceSleep>& sleeper);
 
+  /// Bytes in use that are not counted as a model's, of any process, while no model is on its way to or from sleep.
+  /// None where that does not come about before `until`, or cannot be measured.
+  std::optional<std::int64_t> unaccounted(const Device& device, Clock::time_point until);
+
+  /// Of each name on each device, however many models have it while one is replaced; without rooms.
   std::vector<ResidentStats> residents() const;
   std::vector<DeviceUse> devices() const;
 
  private:
-  /// Threads in order of arrival, one at a time.
-  using Line = std::deque<const void*>;
+  /// Those that wait, in order of arrival.
+  using Line = std::deque<const Resident*>;
   struct Managed {
     Managed(Device of, std::uint64_t budget) : device(std::move(of)), policy(budget) {}
     const Device device;
@@ -132,8 +138,17 @@ class Repository : public std::enable_shared_from_this<Repository> {
   /// Waits until the model may take its memory. Throws DeviceSleep::Unwanted where its pool does not want it any more.
   void acquire(const Handle& resident, std::uint64_t at_least = 0);
   void observe(Managed& on, Lock& lock);
+  /// Throws DeviceSleep::Unwanted where the pool does not want the wake any more.
+  void check_wanted(const Handle& resident, Lock& lock);
+  /// See unaccounted(). None, too, where something changed meanwhile.
+  std::optional<std::int64_t> measure_unaccounted(Managed& on, Lock& lock);
   void measure_other(Managed& on, Lock& lock);
-  void evict(Managed& on, const std::vector<ResidencyPolicy::Eviction>& evictions, Lock& lock);
+  /// Puts models to sleep for one that waits.
+  void evict(Managed& on, const Handle& waiting, const std::vector<ResidencyPolicy::Eviction>& evictions, Lock& lock);
+  struct Victim;
+  /// Returns whether all of them sleep; ends early where nobody waits any more.
+  bool fall_asleep(Managed& on, const Handle& waiting, const std::vector<Victim*>& victims, Lock& lock);
+  void fall_asleep(Victim& victim, Clock::time_point until);
   void wake(const Handle& resident, const DeviceSleep& sleeper);
   void wake_in_turn(const Handle& resident, const DeviceSleep& sleeper);
   bool sleep(const Handle& resident, const DeviceSleep& sleeper, Clock::time_point until);

@@ -18,6 +18,13 @@ constexpr double horizon = 1;
 // A model that got no request for so long is taken for one that nobody uses.
 constexpr double unused_after = 300;
 constexpr double weight_of_newest_wake = 0.25;
+constexpr double first_patience = 1;
+// Between two tries, so that requests that came meanwhile are answered.
+constexpr double awake_between_tries = 1;
+// What keeps a model from sleeping is over soon, such as a lack of memory, or lasts, such as a file that was replaced.
+constexpr int most_refusals = 3;
+constexpr double asked_again = 1;
+constexpr double asked_again_late = 10;
 
 }  // namespace
 
@@ -28,7 +35,10 @@ std::uint64_t ResidencyPolicy::size(const Model& model, Level level) {
 ResidencyPolicy::Level ResidencyPolicy::lowest(const Entry& entry, double now) {
   const Model& model = entry.model;
   const bool in_line = model.level != Level::awake && entry.activity.waiting > 0;  // to be awake itself
-  if (model.pinned || in_line || now < entry.refuses_until) {
+  if (model.loading) {
+    return Level::session;
+  }
+  if (model.pinned || in_line || (entry.refusals >= most_refusals && now < entry.refuses_until)) {
     return model.level;
   }
   return model.closes ? Level::session : model.sleeps ? Level::weights : model.level;
@@ -89,7 +99,7 @@ void ResidencyPolicy::add_candidates(Id id, const Entry& entry, double now, std:
                                      std::optional<double>& until) const {
   const Model& model = entry.model;
   if (entry.state != State::resting || model.pinned || model.level == Level::session ||
-      (!model.sleeps && !model.closes) || now < entry.refuses_until) {
+      (!model.sleeps && !model.closes)) {
     return;
   }
   const auto add = [&](Level to) {
@@ -99,12 +109,12 @@ void ResidencyPolicy::add_candidates(Id id, const Entry& entry, double now, std:
     }
   };
   if (model.level == Level::weights) {
-    if (model.closes && entry.activity.waiting == 0 && now >= entry.not_before) {
+    if (model.closes && entry.activity.waiting == 0 && now >= std::max(entry.not_before, entry.refuses_until)) {
       add(Level::session);
     }
     return;
   }
-  double earliest = entry.not_before;
+  double earliest = std::max(entry.not_before, entry.refuses_until);
   if (entry.activity.waiting > 0) {
     earliest = std::max(earliest, entry.woken + model.wake);
   }
@@ -118,23 +128,19 @@ void ResidencyPolicy::add_candidates(Id id, const Entry& entry, double now, std:
 ResidencyPolicy::Decision ResidencyPolicy::decide(Id id, double now, std::uint64_t at_least) {
   Entry& wanted = entries_.at(id);
   Decision decision;
-  const std::uint64_t needed = size(wanted.model, Level::awake) - size(wanted);
-  const std::uint64_t all = used() + needed;
+  const std::uint64_t all = used() + needed(wanted);
   const std::uint64_t missing = std::max(all - std::min(all, budget_), at_least);
   if (missing == 0) {
-    wanted.state = State::waking;
+    grant(id);
     decision.kind = Decision::Kind::wake;
     return decision;
   }
   std::vector<Candidate> candidates;
-  std::uint64_t freed = 0;
+  std::uint64_t freed = falling();
   std::uint64_t could_be_freed = 0;
   for (const auto& [other, entry] : entries_) {
     if (other == id) {
       continue;
-    }
-    if (entry.state == State::falling) {
-      freed += size(entry) - size(entry.model, entry.target);
     }
     could_be_freed += size(entry) - size(entry.model, lowest(entry, now));
     add_candidates(other, entry, now, candidates, decision.until);
@@ -167,6 +173,19 @@ ResidencyPolicy::Decision ResidencyPolicy::decide(Id id, double now, std::uint64
   return decision;
 }
 
+bool ResidencyPolicy::may_pass(Id id, Id first) const {
+  const std::uint64_t free = budget_ - std::min(budget_, used());
+  const std::uint64_t needs = needed(entries_.at(id));
+  return needs <= free && free - needs + falling() >= needed(entries_.at(first));
+}
+
+std::uint64_t ResidencyPolicy::falling() const {
+  return std::accumulate(entries_.begin(), entries_.end(), std::uint64_t{0}, [](std::uint64_t sum, const auto& each) {
+    const Entry& entry = each.second;
+    return sum + (entry.state == State::falling ? size(entry) - size(entry.model, entry.target) : 0);
+  });
+}
+
 void ResidencyPolicy::falls(const Eviction& eviction) {
   Entry& entry = entries_.at(eviction.model);
   entry.state = State::falling;
@@ -177,18 +196,21 @@ void ResidencyPolicy::fell(Id id, Level level) {
   Entry& entry = entries_.at(id);
   entry.state = State::resting;
   entry.model.level = std::min(entry.model.level, level);
+  entry.patience = first_patience;
+  entry.refusals = 0;
 }
 
-void ResidencyPolicy::stayed(Id id, double until) {
+void ResidencyPolicy::stayed(Id id, double now) {
   Entry& entry = entries_.at(id);
   entry.state = State::resting;
-  entry.not_before = until;
+  entry.not_before = now + awake_between_tries;
+  entry.patience *= 2;
 }
 
-void ResidencyPolicy::refused(Id id, double until) {
+void ResidencyPolicy::refused(Id id, double now) {
   Entry& entry = entries_.at(id);
   entry.state = State::resting;
-  entry.refuses_until = until;
+  entry.refuses_until = now + (++entry.refusals < most_refusals ? asked_again : asked_again_late);
 }
 
 void ResidencyPolicy::woke(Id id, double now, double seconds) {
@@ -199,8 +221,6 @@ void ResidencyPolicy::woke(Id id, double now, double seconds) {
   entry.model.level = Level::awake;
   entry.woken = now;
 }
-
-void ResidencyPolicy::slept_on(Id id) { entries_.at(id).state = State::resting; }
 
 std::uint64_t ResidencyPolicy::models() const {
   return std::accumulate(entries_.begin(), entries_.end(), std::uint64_t{0},

@@ -28,6 +28,7 @@ class ResidencyPolicy {
     bool sleeps = true;         ///< Whether it can go to the level "weights".
     bool closes = true;         ///< Whether it can go to the level "session".
     bool pinned = false;        ///< It stays awake.
+    bool loading = false;       ///< It cannot sleep yet, and others wait until it can.
     Level level = Level::awake;
   };
 
@@ -50,7 +51,7 @@ class ResidencyPolicy {
       wake,        ///< There is room, and it is the model's from now on.
       evict,       ///< These are to sleep, all of them; then decide() again.
       wait,        ///< Until something changes, or until then.
-      impossible,  ///< What must stay leaves too little room.
+      impossible,  ///< What stays for longer than a moment leaves too little room.
     };
     Kind kind = Kind::wait;
     std::vector<Eviction> evictions;
@@ -75,18 +76,27 @@ class ResidencyPolicy {
   /// For a model that is to wake. `at_least`: bytes that others are to give back although the budget has room, since
   /// the device has not.
   Decision decide(Id id, double now, std::uint64_t at_least = 0);
+  /// Whether the model may wake before `first`, which waits for the memory of others: there is room for it, and the
+  /// sleeps under way still give the first one all that it needs.
+  bool may_pass(Id id, Id first) const;
+  /// It has its memory from now on.
+  void grant(Id id) { entries_.at(id).state = State::waking; }
+  /// How many seconds its runs may hold up its sleep: twice as many each time that these did not suffice. Runs that
+  /// overlap end some time if none begins; so the tries take at most three times the longest run, and a second each.
+  double patience(Id id) const { return entries_.at(id).patience; }
+  bool busy(Id id) const { return entries_.at(id).activity.busy > 0; }
 
   /// What it gives back.
   std::uint64_t bytes(const Eviction& eviction) const;
   void falls(const Eviction& eviction);
   void fell(Id id, Level level);
-  /// The sleep was given up: it gets no other one before `until`.
-  void stayed(Id id, double until);
-  /// It cannot sleep: until then others do not wait for its memory.
-  void refused(Id id, double until);
+  /// It ran for longer than its patience: it may begin other runs for a second.
+  void stayed(Id id, double now);
+  /// It failed to sleep, and is asked again after a pause. After the third time others do not wait for it.
+  void refused(Id id, double now);
   void woke(Id id, double now, double seconds);
-  /// The wake failed, or what decide() has allowed is not wanted any more.
-  void slept_on(Id id);
+  /// It is as before: the wake failed, or what was to happen is not wanted any more.
+  void rests(Id id) { entries_.at(id).state = State::resting; }
 
   std::uint64_t budget() const noexcept { return budget_; }
   /// Bytes in use, with those that waking models have been promised.
@@ -109,7 +119,9 @@ class ResidencyPolicy {
     double rate = 0;
     double woken = 0;
     double not_before = 0;
+    double patience = 1;
     double refuses_until = 0;
+    int refusals = 0;  // in a row
   };
   struct Candidate {
     Eviction eviction;
@@ -119,6 +131,9 @@ class ResidencyPolicy {
 
   static std::uint64_t size(const Model& model, Level level);
   static std::uint64_t size(const Entry& entry);
+  static std::uint64_t needed(const Entry& entry) { return size(entry.model, Level::awake) - size(entry); }
+  /// What the sleeps under way will give back.
+  std::uint64_t falling() const;
   static Level lowest(const Entry& entry, double now);
   /// Seconds that requests are expected to wait longer if it sleeps.
   static double cost(const Entry& entry, Level to, double now);

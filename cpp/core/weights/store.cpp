@@ -162,13 +162,19 @@ WeightStore::Hold CudaWeightStore::hold() const {
   return hold;
 }
 
-bool CudaWeightStore::sleep(bool pinned, std::chrono::steady_clock::time_point until) {
-  if (pinned && !pinned_ && !asleep_) {
+bool CudaWeightStore::sleep(HostCopy copy, std::chrono::steady_clock::time_point until) {
+  if (copy != HostCopy::none && !pinned_ && !asleep_) {
     const std::lock_guard lock(family_->mutex);
     pinned_ = family_->pinned.lock();
-    if (!pinned_) {
-      pinned_ = std::make_shared<const PinnedWeights>(startup_, *this);
-      family_->pinned = pinned_;
+    try {
+      if (!pinned_) {
+        pinned_ = std::make_shared<const PinnedWeights>(startup_, *this);
+        family_->pinned = pinned_;
+      }
+    } catch (const Error& error) {
+      if (copy == HostCopy::pinned || error.kind() != ErrorKind::out_of_memory) {
+        throw;
+      }
     }
   }
   std::unique_lock lock(in_use_, std::try_to_lock);

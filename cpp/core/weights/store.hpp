@@ -22,6 +22,10 @@ namespace ortmulti {
 class CudaWeightStore;
 class KeptBuffers;
 
+/// Whether the host keeps a pinned copy of weights that sleep. The copy may be refused: then the sleep fails with
+/// ErrorKind::out_of_memory, or goes on without one.
+enum class HostCopy { none, pinned, if_possible };
+
 /// The host's pinned copy of a plan's weights, as they lie in a device's memory. All copies of a process together take
 /// at most as much as ORTMULTI_PINNED_BYTES says; by default half of the host's memory.
 class PinnedWeights {
@@ -73,9 +77,9 @@ class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<
 
   /// Whether it can sleep: the driver and the device have stable addresses.
   bool can_sleep() const noexcept { return memory_->stable(); }
-  /// Gives the memory back once nobody holds it: false where somebody does at `until`. With `pinned` the host has a
-  /// copy from now on. Throws Error, with everything as before.
-  bool sleep(bool pinned, std::chrono::steady_clock::time_point until);
+  /// Gives the memory back once nobody holds it: false where somebody does at `until`. Throws Error, with everything as
+  /// before.
+  bool sleep(HostCopy copy, std::chrono::steady_clock::time_point until);
   /// How often it fell asleep.
   std::uint64_t sleeps() const noexcept { return sleeps_.load(); }
   /// Has the memory and what was in it again, from the best source: another device that has it, the host's pinned copy,

@@ -421,11 +421,9 @@ class Members:
             self._begin_change()
             found = self._named(devices)
             gpus = {device: found[device] for device in found if device.startswith("cuda:")}
-            for device, sessions in (gpus if level == "weights" and devices is None and gpus else found).items():
+            for device in gpus if level == "weights" and devices is None and gpus else found:
                 left = None if end is None else max(0.0, end - time.monotonic())
                 if level == "weights":
-                    if all(session.closed for session in sessions):  # it sleeps already
-                        continue
                     self.core.sleep(device, keep == "pinned", auto_wake, left, self._timeline._core)
                 else:
                     self._drop_sessions(device, auto_wake, left)
