@@ -216,6 +216,28 @@ def control_flow() -> bytes:
     return bytes(model.SerializeToString())
 
 
+def nonzero() -> bytes:
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("NonZero", ["x"], ["y"])],
+        "nonzero",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n"])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, [1, "found"])],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    return bytes(model.SerializeToString())
+
+
+def test_captures_end_after_refusals_in_a_row() -> None:
+    """NonZero waits for the number of its results, which no capture allows."""
+    needs_graphs()
+    with ortmulti.load(nonzero(), "cuda:0", cuda_graph=True, in_flight=2) as pool:
+        for length in range(1, 12):
+            for _ in range(4):
+                [y] = pool.run(None, {"x": np.ones(length, np.float32)}, trace=True)
+                np.testing.assert_array_equal(y, [range(length)])
+        assert captured(pool) == 8
+
+
 def test_models_that_no_graph_can_hold_are_refused() -> None:
     with pytest.raises(ortmulti.Error) as caught:
         ortmulti.load(control_flow(), "cuda:0", cuda_graph=True)

@@ -18,26 +18,13 @@ CapturedGraph* CapturedGraphs::find(const std::string& key) {
   return &*found;
 }
 
-void CapturedGraphs::learn(const std::string& key, const std::vector<Ort::Value>& outputs) {
-  if (learned_.size() == most_learned || refused_.count(key) != 0) {
-    return;
-  }
-  std::vector<Output>& learned = learned_[key];
-  learned.clear();
-  for (const Ort::Value& output : outputs) {
-    const auto info = output.GetTensorTypeAndShapeInfo();
-    learned.push_back({info.GetElementType(), info.GetShape()});
-  }
-}
-
 CapturedGraph CapturedGraphs::make(const std::string& key, const std::vector<RequestTensor>& inputs,
-                                   const Session::Lock& open) {
-  const std::vector<Output>& outputs = learned_.at(key);
+                                   const GraphShapes::Outputs& outputs, const Session::Lock& open) {
   std::size_t bytes = 0;
   for (const RequestTensor& input : inputs) {
     bytes += aligned(input.bytes);
   }
-  for (const Output& output : outputs) {
+  for (const GraphShapes::Output& output : outputs) {
     bytes += aligned(tensor_bytes(output.type, output.shape));
   }
   Session& session = *session_->session();
@@ -74,11 +61,6 @@ CapturedGraph* CapturedGraphs::keep(CapturedGraph graph) {
   }
   graphs_.push_front(std::move(graph));
   return &graphs_.front();
-}
-
-void CapturedGraphs::refuse(const std::string& key) {
-  learned_.erase(key);
-  refused_.insert(key);
 }
 
 }  // namespace ortmulti

@@ -208,7 +208,7 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
     return;
   }
   // With its slot, until the outputs are out of the memory that a graph would overwrite.
-  graphs_->learn(key, outputs);
+  shared_->graph_shapes().learn(key, outputs);
   std::vector<Ort::Value> wanted;
   wanted.reserve(request.output_names.size());
   for (const char* name : request.output_names) {
@@ -221,23 +221,29 @@ CapturedGraph* GpuRunner::graph_for(Request& request, const Tensors& inputs, con
   if (CapturedGraph* graph = graphs_->find(key)) {
     return graph;
   }
-  if (!graphs_->can_be_made(key)) {
+  const std::optional<GraphShapes::Outputs> outputs = shared_->graph_shapes().find(key);
+  if (!outputs) {
     return nullptr;
   }
   CapturedGraph* captured = nullptr;
   try {
-    shared_->in_thread([&] { captured = capture(request, inputs, key); });
+    shared_->in_thread([&] { captured = capture(request, inputs, key, *outputs); });
   } catch (const std::exception& error) {
-    graphs_->refuse(key);
+    const bool last = shared_->graph_shapes().refuse(key);
     shared_->renew_thread();
+    const std::string what =
+        last ? " captures no more CUDA graphs, since inputs of " + std::to_string(GraphShapes::most_refusals) +
+                   " shapes in a row got none: mend the reason and load it again, or load it without cuda_graph. The "
+                   "last reason: "
+             : " runs without a CUDA graph for inputs of these shapes: ";
     onnxruntime_log().push({ORT_LOGGING_LEVEL_WARNING, "ortmulti", "", "",
-                            shared_->session()->model() + " on " + device_name() +
-                                " runs without a CUDA graph for inputs of these shapes: " + error.what()});
+                            shared_->session()->model() + " on " + device_name() + what + error.what()});
   }
   return captured;
 }
 
-CapturedGraph* GpuRunner::capture(Request& request, const Tensors& inputs, const std::string& key) {
+CapturedGraph* GpuRunner::capture(Request& request, const Tensors& inputs, const std::string& key,
+                                  const GraphShapes::Outputs& outputs) {
   Session& session = *shared_->session();
   CudaStartup& startup = CudaStartup::instance();
   const ScopedContext current(startup, device().index);
@@ -246,7 +252,7 @@ CapturedGraph* GpuRunner::capture(Request& request, const Tensors& inputs, const
   const ScopedSpan span(request.timeline.get(), "capture", device_name());
   std::optional<CaptureLock::Shared> use(std::in_place);
   shared_->wait_for_launched();
-  CapturedGraph graph = graphs_->make(key, inputs, open);
+  CapturedGraph graph = graphs_->make(key, inputs, outputs, open);
   // ONNX Runtime plans its memory in the first run of a shape, and has it from the second on.
   session.run(open, ordinary_, graph.binding, shapes_of(inputs));
   use.reset();
@@ -256,6 +262,7 @@ CapturedGraph* GpuRunner::capture(Request& request, const Tensors& inputs, const
   }
   graph.graph = std::make_unique<const CudaGraph>(startup, session.compute_stream(),
                                                   [&] { session.run(open, capturing_, graph.binding, 0); });
+  shared_->graph_shapes().captured();
   return graphs_->keep(std::move(graph));
 }
 

@@ -39,7 +39,8 @@ class GpuRunner : public SessionRunner {
   void run_ordinarily(Request& request, const Tensors& inputs, const std::string& key);
   /// The graph of these inputs, which may be captured now; null where they are to be run ordinarily.
   CapturedGraph* graph_for(Request& request, const Tensors& inputs, const std::string& key);
-  CapturedGraph* capture(Request& request, const Tensors& inputs, const std::string& key);
+  CapturedGraph* capture(Request& request, const Tensors& inputs, const std::string& key,
+                         const GraphShapes::Outputs& outputs);
   void run_graph(Request& request, const Tensors& inputs, CapturedGraph& graph);
 
   /// Binds the session's inputs: copies of those that the GPU reads and that lie elsewhere.

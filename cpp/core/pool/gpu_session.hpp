@@ -19,6 +19,7 @@
 #include "core/cuda/graph.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/ort/session.hpp"
+#include "core/pool/graph_shapes.hpp"
 #include "core/pool/launch_times.hpp"
 #include "core/pool/request.hpp"
 
@@ -78,6 +79,7 @@ class GpuSession {
   LaunchTimes::Launch launch(const CudaGraph& graph, CUstream stream, const void* shape);
   LaunchTimes& launch_times() noexcept { return launch_times_; }
   void wait_for_launched();
+  GraphShapes& graph_shapes() noexcept { return graph_shapes_; }
 
   /// By DeviceBlocks.
   std::shared_ptr<const CudaMemory> allocate(std::size_t bytes);
@@ -92,6 +94,7 @@ class GpuSession {
   Placement outputs_;
   std::mutex running_;
   LaunchTimes launch_times_;
+  GraphShapes graph_shapes_;
   std::shared_ptr<DeviceBlocks> blocks_;
   std::unique_ptr<CudaEvent> launched_;  // after the last launch
   std::mutex thread_mutex_;
