@@ -376,7 +376,8 @@ class Holder:
     def load(self, model: Any, devices: str) -> dict[str, float]:
         before = _memory()
         begin = time.perf_counter()
-        kept = ray.get(model._object) if isinstance(model, ortmulti.ray.BroadcastModel) else None  # has arrived
+        # Has arrived.
+        kept = ray.get(ray.get(model._object)[1]) if isinstance(model, ortmulti.ray.BroadcastModel) else None
         arrived = time.perf_counter()
         self.pool = ortmulti.ray.load_here(model, devices)
         x = features(np.arange(1, 2), int(self.pool.get_inputs()[0].shape[1]))

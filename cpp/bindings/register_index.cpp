@@ -3,6 +3,7 @@
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
 #include "core/onnx/index.hpp"
+#include "core/onnx/weight_list.hpp"
 
 namespace py = pybind11;
 
@@ -29,7 +30,10 @@ void register_index(py::module_& module) {
       .def_readonly("offset", &Initializer::offset)
       .def_readonly("length", &Initializer::length)
       .def_readonly("graph", &Initializer::graph)
-      .def_readonly("overridable", &Initializer::overridable);
+      .def_readonly("overridable", &Initializer::overridable)
+      .def_property_readonly("tensor_problem", [](const Initializer& initializer) {
+        return tensor_problem(initializer.name, initializer.data_type, initializer.shape, initializer.length);
+      });
   py::class_<ModelIndex>(module, "ModelIndex")
       .def_property_readonly("initializers", [](const ModelIndex& index) { return index.initializers; })
       .def_readonly("nodes", &ModelIndex::nodes)

@@ -1,3 +1,4 @@
+#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <array>
@@ -16,6 +17,7 @@
 #include "bindings/registrations.hpp"
 #include "bindings/signals.hpp"
 #include "bindings/text.hpp"
+#include "core/base/error.hpp"
 #include "core/base/hash.hpp"
 #include "core/base/stoppable_task.hpp"
 #include "core/onnx/optimized_model.hpp"
@@ -105,6 +107,25 @@ Result interruptible(std::function<Result(const std::atomic<bool>&)> work, const
   }
 }
 
+py::array read_listed(const FileTuple& listed, std::uint64_t offset, std::uint64_t size) {
+  const auto& [path, file_size, inode, mtime_ns] = listed;
+  const FileIdentity file{from_str(path), file_size, inode, mtime_ns};
+  if (offset > file.size || size > file.size - offset) {
+    throw Error(ErrorKind::weights, "'" + file.path + "' has " + std::to_string(file.size) + " bytes, and " +
+                                        std::to_string(size) + " from " + std::to_string(offset) +
+                                        " are needed; check the model's external data");
+  }
+  py::array_t<std::uint8_t> bytes(static_cast<py::ssize_t>(size));
+  std::uint8_t* const target = bytes.mutable_data();
+  {
+    const ReleaseGil nogil;
+    const std::unique_ptr<const InputFile> open = open_listed(file);
+    open->read(target, size, offset);
+    check_open(*open, file);
+  }
+  return bytes;
+}
+
 // An opener for Python's open(). It has no Python frame in which Ctrl-C could lose the descriptor.
 int open_nofollow(const py::object& path, int flags) {
   const std::string text = from_path(py::str(path));
@@ -175,6 +196,7 @@ void register_weights(py::module_& module) {
         return to_list(files);
       },
       py::arg("index"), py::arg("folder"), py::arg("model"));
+  module.def("read_listed", &read_listed, py::arg("file"), py::arg("offset"), py::arg("size"));
   module.def(
       "relocate_initializers",
       [](const py::bytes& model, const std::vector<RelocationTuple>& moved) {

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import mmap
 import os
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -46,6 +45,9 @@ __all__ = ["BroadcastModel", "Predictor", "broadcast", "deployment", "load_here"
 
 LOGGER = logging.getLogger("ortmulti")
 
+# Weights are read and put into the object store in parts of this size or of one larger weight.
+_PART_BYTES = 64 << 20
+
 
 @dataclass(frozen=True)
 class BroadcastModel:
@@ -66,7 +68,8 @@ def broadcast(model: str | os.PathLike[str]) -> BroadcastModel:
 
     Hosts get it from each other. Sessions take the weights from the object store's shared memory, without a copy on
     disk. The object lives as long as the calling process, which is connected to Ray, or starts it. It must fit into the
-    object store of each host; otherwise Ray writes it to disk.
+    object store of each host; otherwise Ray writes it to disk. Beside it, the calling process needs memory for 64 MiB
+    or for the largest weight.
 
     Args:
         model: Path of a model, with or without external data.
@@ -75,39 +78,56 @@ def broadcast(model: str | os.PathLike[str]) -> BroadcastModel:
         The model, for `load_here`, `Predictor`, `map_options` and `deployment`.
 
     Raises:
-        NoSuchFile, Fail, WeightsError: A file of the model is missing, is too short, or cannot be read.
-        InvalidArgument: External data is not of the main graph's initializers: ONNX Runtime takes no value for it.
+        NoSuchFile, Fail, WeightsError: A file of the model is missing, is too short, cannot be read, or was changed
+            meanwhile.
+        InvalidArgument: External data is not of the main graph's initializers: ONNX Runtime takes no value for it. Or
+            it does not have the bytes that the weight's type and shape need.
         InvalidProtobuf: The file is not an ONNX model.
     """
     path = checks.model(str(Path(checks.text("model", model)).absolute()))
     assert isinstance(path, str)
     folder = str(Path(path).parent)
     try:
-        graph = _core.put_weights_outside(path)[0] or Path(path).read_bytes()
+        graph, _, listed = _core.put_weights_outside(path)
+        graph = graph or _core.read_listed(listed.files[0], 0, listed.files[0][1]).tobytes()
         index = _core.index_model(graph)
     except InvalidProtobuf as error:
         raise InvalidProtobuf(f"{path!r}: {error}") from None
     found = zip(index.external_locations, _core.external_files(index, folder, path), strict=True)
-    files = {location: _map_file(file) for location, (file, *_) in found}
+    first = {file[0]: file for file in listed.files}  # a file that was replaced since then is an error
+    files = {location: first.get(file[0], file) for location, file in found}
     outside = [each for each in index.initializers if each.storage == "external"]
     given = {each.location for each in outside if not each.graph}
     elsewhere = {each.location for each in outside if each.graph} | (files.keys() - given)
     if elsewhere:
         raise InvalidArgument(
-            f"the model cannot be broadcast: data of {min(elsewhere).decode()!r} belongs to no initializer of the main "
-            "graph; use weights='files', or save the model with that data in its own file"
+            f"the model cannot be broadcast: data of {os.fsdecode(min(elsewhere))!r} belongs to no initializer of the "
+            "main graph; use weights='files', or save the model with that data in its own file"
         )
-    weights = {
-        each.name.decode(): (each.data_type, each.shape, files[each.location][each.offset : each.offset + each.length])
-        for each in outside
-    }
-    # Ray copies each array from the mapped file into its shared memory, so there is no copy on the heap.
-    return BroadcastModel(path, sum(data.nbytes for _, _, data in weights.values()), ray.put((graph, weights)))
-
-
-def _map_file(path: str) -> NDArray[np.uint8]:
-    with Path(path).open("rb") as file:
-        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    for each in outside:
+        name = each.name.decode(errors="backslashreplace")
+        if problem := each.tensor_problem or ("" if name.encode() == each.name else "its name is not UTF-8"):
+            raise InvalidArgument(
+                f"the model cannot be broadcast: its weight {name!r}: {problem}; use weights='files', or save the "
+                "model again"
+            )
+    # Files are read, not mapped: a mapped file that shrinks would end the process.
+    prefetch = _core.Prefetch([(file[0], 0, file[1]) for file in dict.fromkeys(files.values())])
+    parts: list[ray.ObjectRef] = []
+    part: dict[str, tuple[int, list[int], NDArray[np.uint8]]] = {}
+    size = stored = 0
+    for each in outside:
+        part[each.name.decode()] = (
+            each.data_type,
+            each.shape,
+            _core.read_listed(files[each.location], each.offset, each.length),
+        )
+        size += each.length
+        if size - stored >= _PART_BYTES or each is outside[-1]:
+            parts.append(ray.put(part))
+            part, stored = {}, size
+    del prefetch
+    return BroadcastModel(path, size, ray.put((graph, parts)))
 
 
 def load_here(
@@ -179,13 +199,14 @@ def _from_object_store(model: BroadcastModel, options: SessionOptions) -> Model:
     """Give the weights to the options, and return the graph; or the path if the object is lost."""
     try:
         graph: bytes
-        graph, weights = ray.get(model._object)
+        graph, parts = ray.get(model._object)
+        weights = {name: weight for part in ray.get(parts) for name, weight in part.items()}
     except (ray.exceptions.ObjectLostError, ray.exceptions.OwnerDiedError) as error:
         LOGGER.warning("the broadcast model is lost, its file %s is read instead: %s", model.path, error)
         return model.path
     startup.ensure_open()  # before values are made
     values = [
-        OrtValue(_core.OrtValue.over(data.ctypes.data, shape, data_type, "cpu", data))
+        OrtValue(_core.OrtValue.over_bytes(data, shape, data_type))  # the bytes come from another process
         for data_type, shape, data in weights.values()
     ]
     options.add_external_initializers(list(weights), values)

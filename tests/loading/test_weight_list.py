@@ -417,3 +417,35 @@ def test_weights_stay_in_a_model_whose_external_data_lies_in_the_folder_of_a_lin
     content, _, weights = _core.put_weights_outside(str(tmp_path / model.name))
     assert content == b""
     assert sorted(name for name, *_ in weights.weights) == ["weight0", "weight1"]
+
+
+def test_bytes_of_a_listed_file_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "w.bin"
+    path.write_bytes(bytes(range(8)))
+    listed = _core.identify_file(str(path))
+    assert _core.read_listed(listed, 2, 3).tolist() == [2, 3, 4]
+    assert _core.read_listed(listed, 8, 0).tolist() == []
+    for offset, size in ((7, 2), (9, 0), (1, 2**64 - 1)):
+        with pytest.raises(ortmulti.WeightsError, match=f"w.bin' has 8 bytes, and {size} from {offset} are needed"):
+            _core.read_listed(listed, offset, size)
+
+
+@pytest.mark.parametrize(
+    ("replace", "message"),
+    [
+        (lambda path: os.truncate(path, 4), "was changed or replaced"),
+        (lambda path: path.with_name("other").replace(path), "was changed or replaced"),
+        (lambda path: path.with_name("fifo").replace(path), "regular file"),
+        (lambda path: path.unlink(), "No such file"),
+    ],
+    ids=["shortened", "another file", "a FIFO", "none"],
+)
+def test_another_file_than_was_listed_is_not_read(replace: Any, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "w.bin"
+    path.write_bytes(bytes(8))
+    (tmp_path / "other").write_bytes(bytes(8))
+    os.mkfifo(tmp_path / "fifo")
+    listed = _core.identify_file(str(path))
+    replace(path)
+    with pytest.raises(ortmulti.WeightsError, match=message):
+        _core.read_listed(listed, 0, 8)

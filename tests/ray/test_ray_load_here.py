@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import onnx
 import pytest
 
 import ortmulti
+from ortmulti import _core
 from tests.ray.conftest import plain
 from tests.support import onnx_models
 
@@ -129,3 +131,66 @@ def test_external_data_that_cannot_be_given_is_refused(place: str, tmp_path: Pat
         (tmp_path / name).write_bytes(bytes(64))
     with pytest.raises(ortmulti.InvalidArgument, match=r"cannot be broadcast: .*a\.bin.* use weights='files'"):
         ortmulti.ray.broadcast(tmp_path / "model.onnx")
+
+
+def outside(folder: Path, elements: int, file_bytes: int) -> Path:
+    """ "y" is a weight in a file of this size, whose length the model declares as that of the file."""
+    tensor = onnx_models.external_tensor("w", "w.bin", elements)
+    tensor.external_data.add(key="length", value=str(file_bytes))
+    nodes = [onnx.helper.make_node("Identity", ["w"], ["y"])]
+    path = folder / "model.onnx"
+    onnx.save(onnx_models.model(nodes, [], [("y", onnx.TensorProto.FLOAT, [elements])], [tensor]), path)
+    (folder / "w.bin").write_bytes(bytes(file_bytes))
+    return path
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("file_bytes", [16, 48])
+def test_a_weight_that_is_not_as_long_as_its_shape_is_refused(file_bytes: int, tmp_path: Path) -> None:
+    """Sessions would read what lies behind it in the object store."""
+    message = f"cannot be broadcast: its weight 'w': it has {file_bytes} bytes where its type and shape need 32"
+    with pytest.raises(ortmulti.InvalidArgument, match=message):
+        ortmulti.ray.broadcast(outside(tmp_path, 8, file_bytes))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_short_weight_in_the_object_store_is_refused(tmp_path: Path) -> None:
+    path = outside(tmp_path, 8, 32)
+    parts = [ray.put({"w": (onnx.TensorProto.FLOAT, [8], np.zeros(16, np.uint8))})]
+    given = ortmulti.ray.BroadcastModel(str(path), 16, ray.put((path.read_bytes(), parts)))
+    with pytest.raises(ortmulti.InvalidArgument, match="of this shape needs 32 contiguous bytes, and the array has 16"):
+        ray.get(holder(num_cpus=1).load.remote(given, "cpu"))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_weight_of_no_bytes_is_broadcast(tmp_path: Path) -> None:
+    given, actor = ortmulti.ray.broadcast(outside(tmp_path, 0, 0)), holder(num_cpus=1)
+    ray.get(actor.load.remote(given, "cpu"))
+    assert given.size == 0
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_file_that_is_shortened_meanwhile_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, find = outside(tmp_path, 8, 32), _core.external_files
+
+    def find_and_shorten(*arguments: Any) -> Any:
+        found = find(*arguments)
+        os.truncate(tmp_path / "w.bin", 0)
+        return found
+
+    monkeypatch.setattr(_core, "external_files", find_and_shorten)
+    with pytest.raises(ortmulti.WeightsError, match=r"w\.bin' was changed or replaced"):
+        ortmulti.ray.broadcast(path)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_weights_are_broadcast_in_parts(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the calling process never has all of them in its memory."""
+    monkeypatch.setattr(ortmulti.ray, "_PART_BYTES", 1)
+    given = ortmulti.ray.broadcast(model)
+    _, parts = ray.get(given._object)
+    outside = [each for each in _core.index_model(model.read_bytes()).initializers if each.storage == "external"]
+    assert len(parts) == len(outside) > 1
+    x, actor = rows(model), holder(num_cpus=1)
+    ray.get(actor.load.remote(given, "cpu"))
+    np.testing.assert_array_equal(ray.get(actor.run.remote(x)), plain(model, x, 20))
