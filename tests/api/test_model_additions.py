@@ -252,15 +252,18 @@ def large_values(*, wide: bool) -> dict[str, np.ndarray[Any, Any]]:
     return {"large": LARGE, "small": LARGE[0]} | ({"wide": WIDE} if wide else {})
 
 
-def large_graph(location: str = "large.data", *, transposed: bool = False, wide: bool = False) -> bytes:
+def large_graph(
+    location: str = "large.data", other: str | None = None, *, transposed: bool = False, wide: bool = False
+) -> bytes:
     """ "y" = "x" times "large", or its transpose, plus "small", times "wide". These are external data of a file that is
-    nowhere.
+    nowhere, or "large" of one and the rest of the other.
     """
     initializers = []
     for name, array in large_values(wide=wide).items():
         tensor = onnx.TensorProto(name=name, dims=array.shape, data_type=onnx.TensorProto.FLOAT)
         tensor.data_location = onnx.TensorProto.EXTERNAL
-        for key, entry in {"location": location, "offset": "0", "length": str(array.nbytes)}.items():
+        file = location if other is None or name == "large" else other
+        for key, entry in {"location": file, "offset": "0", "length": str(array.nbytes)}.items():
             tensor.external_data.add(key=key, value=entry)
         initializers.append(tensor)
     nodes = [helper.make_node("MatMul", ["x", "turned" if transposed else "large"], ["product"])]
@@ -311,6 +314,9 @@ def test_large_values_are_used_in_place_and_freed() -> None:
         pytest.param(large_graph(transposed=True), False, id="read by an optimization"),
         pytest.param(large_graph("../large.data"), False, id="outside of the folder"),
         pytest.param(large_graph("/large.data"), False, id="at a path"),
+        pytest.param(large_graph("data", "data/small"), False, id="in a file"),
+        pytest.param(large_graph("large\0data"), False, id="with a NUL"),
+        pytest.param(large_graph("large" * 60), False, id="of a long name"),
     ],
 )
 def test_outputs_with_large_values_are_onnxruntimes(model: bytes | Path, in_place: bool, tmp_path: Path) -> None:

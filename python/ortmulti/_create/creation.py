@@ -18,6 +18,7 @@ from ortmulti._create.model_additions import replacing_weights
 from ortmulti._create.request import CheckedModel, CreationRequest, Progress, core_options, without_optimization
 from ortmulti._create.sharing import why_not_worth_it
 from ortmulti._runtime import prewarm, startup
+from ortmulti._runtime.regular_file import open_regular
 from ortmulti._runtime.threads import Task
 from ortmulti.devices import Device, parse_devices
 from ortmulti.errors import (
@@ -338,7 +339,8 @@ class Creation:
             return memoryview(model)
         if (path := Path(model)).stat().st_size >= 1 << 31:
             raise OSError(f"{model!r} is too large to be in memory")
-        return memoryview(path.read_bytes())
+        with open_regular(path) as file:
+            return memoryview(file.read())
 
     def _over_values(
         self,
@@ -351,13 +353,17 @@ class Creation:
         """Create sessions over values in the place of these files. Return why not; empty if they exist."""
         from ortmulti import cache
 
-        with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
-            for location in locations:
-                path = Path(folder, os.fsdecode(location)).resolve()
-                if not path.is_relative_to(Path(folder).resolve()):
-                    return f"external data is outside of the model's folder: {location!r}"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.touch()
+        with contextlib.ExitStack() as stack:
+            try:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ortmulti-"))
+                for location in locations:
+                    path = Path(folder, os.fsdecode(location)).resolve()
+                    if not path.is_relative_to(Path(folder).resolve()):
+                        return f"external data is outside of the model's folder: {location!r}"
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.touch()
+            except (OSError, ValueError) as error:  # such as "a" and "a/b", or a NUL
+                return f"there can be no files with the names of the external data: {error}"
             options.config_entries = {**options.config_entries, cache.DATA_FOLDER: folder}
             made_of = self.request.model if isinstance(self.request.model, str) else ""
             return self._try_to_create(
