@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import ortmulti
-from ortmulti._create import tuning
+from ortmulti._create import onnxruntime_weights, tuning
 from ortmulti.cache import key as cache_key
 from ortmulti.errors import NotOptimizable, WeightsError
 from tests.support import onnx_models
@@ -98,6 +98,15 @@ def test_a_model_that_shrinks_between_its_index_and_its_digest_is_an_error(
     path.write_bytes(model)
     with pytest.raises(WeightsError, match=r"model\.onnx' was changed or replaced while"):
         tuning.describe_model(str(path))
+
+
+def test_a_file_that_became_a_fifo_is_an_error_and_no_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    listed = cache_key.FileIdentity(str(tmp_path / "fifo"), 8, 1, 0)
+    with pytest.raises(WeightsError, match="not a regular file"):
+        cache_key.digest_without(listed, [])
+    with pytest.raises(WeightsError, match="not a regular file"):
+        onnxruntime_weights._map(*listed)
 
 
 def test_a_file_has_the_digest_of_its_bytes(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ortmulti import _core
 from ortmulti._create import onnxruntime_values
+from ortmulti._runtime.regular_file import open_regular
 from ortmulti.errors import WeightsError
 
 # TensorProto.DataType
@@ -117,7 +118,7 @@ def _check_same(path: str, found: os.stat_result, size: int, inode: int, mtime_n
 
 def _map(path: str, size: int, inode: int, mtime_ns: int) -> mmap.mmap:
     try:
-        with Path(path).open("rb", buffering=0) as file:
+        with open_regular(path) as file:
             found = os.fstat(file.fileno())
             mapping = mmap.mmap(file.fileno(), found.st_size, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self
 from ortmulti import _core
 from ortmulti._create.model_additions import replacing_weights
 from ortmulti._runtime import libraries as _libraries
+from ortmulti._runtime.regular_file import open_regular
 from ortmulti.devices import Device
 from ortmulti.errors import Fail, InvalidProtobuf, NoSuchFile, NotOptimizable, WeightsError
 from ortmulti.options import SessionOptions
@@ -147,7 +148,7 @@ def digest_without(model: FileIdentity | memoryview, skipped: Sequence[tuple[int
                 digest.update(model[start : min(start + _BLOCK, end)])
         return digest.hexdigest()
     try:
-        with Path(model.path).open("rb", buffering=0) as file:
+        with open_regular(model.path) as file:
             for begin, end in _gaps(skipped, model.size):
                 while begin < end and (block := os.pread(file.fileno(), min(end - begin, _BLOCK), begin)):
                     digest.update(block)
