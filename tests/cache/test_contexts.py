@@ -126,6 +126,12 @@ def test_what_is_compiled_depends_on_options_plugin_and_device(
     copy.write_bytes(openvino_library.read_bytes())
     ortmulti.register_execution_provider_library("tests", copy)
     keys.append(context_key(model, PROVIDERS, None, device))
+    (tmp_path / "libruntime.so.1").write_bytes(b"")  # of the plug-in, which opens it by itself
+    keys.append(context_key(model, PROVIDERS, None, device))
+    (tmp_path / "libruntime.so.1").write_bytes(b"other")
+    keys.append(context_key(model, PROVIDERS, None, device))
+    (tmp_path / "cache.json").write_bytes(b"")
+    assert keys[-1] == context_key(model, PROVIDERS, None, device)
     assert len({key.digest for key in keys}) == len(keys)
     facts = keys[0].facts["plugin"]
     assert facts["library"][0] == str(openvino_library)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ortmulti import _core, plugins
@@ -23,7 +25,7 @@ def context_key(
 
     Raises:
         NotOptimizable: The sessions' options are about compiled models themselves, or the device is one of OpenVINO's
-            meta-devices, which save nothing; or as `key_of`.
+            meta-devices, which save nothing. Or the plug-in's folder cannot be listed; or as `key_of`.
         Error: As `key_of`, and as `plugins.find`.
     """
     if options is not None and options._core.optimized_model_filepath:
@@ -68,8 +70,20 @@ def finish(staged: StagedEntry) -> Entry | None:
 def _facts(found: _core.OrtEpDevice) -> dict[str, Any]:
     """Return the facts about a plug-in's device on which a compiled model depends."""
     hardware = found.device
+    library = FileIdentity.of(found._library)
     return {
-        "library": list(FileIdentity.of(found._library)),
+        "library": list(library),
+        "beside": _libraries_in(Path(library.path).parent),
         "provider": [found.ep_name, sorted(found.ep_metadata.items())],
         "hardware": [int(hardware.type), hardware.vendor_id, hardware.device_id, sorted(hardware.metadata.items())],
     }
+
+
+def _libraries_in(folder: Path) -> list[list[Any]]:
+    """Return the names, sizes and times of the libraries in a plug-in's folder. It may open those of its runtime."""
+    try:
+        with os.scandir(folder) as found:
+            states = [(each.name, each.stat(follow_symlinks=False)) for each in found if ".so" in each.name]
+    except OSError as error:
+        raise NotOptimizable(f"the libraries beside the plug-in cannot be listed: {error}") from error
+    return sorted([name, state.st_size, state.st_mtime_ns] for name, state in states)
