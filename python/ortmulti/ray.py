@@ -340,6 +340,7 @@ def map_options(
         hosts: Most actors; default: hosts of the cluster now. More than these begin when hosts join.
         gpus, cpus: What Ray reserves for each actor. Default ``"all"``: the GPUs of a host of the cluster; on hosts
             without GPUs, or if ``devices`` are named, 0. Default CPUs: 1, or without GPUs all CPUs of a host but one.
+            If hosts have different numbers of CPUs, the smallest counts, and a warning says so.
         weights: ``"files"``, the default: each host reads the model's files. ``"broadcast"``: this process reads
             them now, as `broadcast` does.
         predictor: Other arguments of `Predictor`, and of `load_here`.
@@ -349,7 +350,7 @@ def map_options(
         ``fn_constructor_kwargs``.
 
     Raises:
-        InvalidArgument: Hosts of the cluster differ, or a value cannot be.
+        InvalidArgument: Hosts of the cluster have different numbers of GPUs, or a value cannot be.
         TypeError: Neither `Predictor` nor `load` has such an argument.
         NoSuchFile: There is no such model, with ``weights="broadcast"``.
     """
@@ -400,10 +401,10 @@ def _resources(
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if gpus == "all":
         named = load.get("devices", "all") != "all"
-        gpus = 0 if named else _same_on_hosts("gpus", "GPU", nodes)
+        gpus = 0 if named else _on_each_host("gpus", "GPU", nodes)
     checks.number("gpus", gpus)
     if cpus is None and gpus == 0:
-        cpus = max(1, _same_on_hosts("cpus", "CPU", nodes) - 1)  # one is left for the tasks that read
+        cpus = max(1, _on_each_host("cpus", "CPU", nodes) - 1)  # one is left for the tasks that read
     wanted = {"GPU": gpus, "CPU": 1 if cpus is None else checks.number("cpus", cpus)}
     hosts = sum(all(node.get(name, 0) >= count for name, count in wanted.items()) for node in nodes)
     if not hosts:
@@ -416,13 +417,17 @@ def _resources(
     return max(1, hosts), {"num_gpus": gpus} | ({} if cpus is None else {"num_cpus": cpus})
 
 
-def _same_on_hosts(argument: str, resource: str, nodes: Sequence[Mapping[str, float]]) -> int:
-    """Return how much of a resource each host has that has any; 0 if none has."""
+def _on_each_host(argument: str, resource: str, nodes: Sequence[Mapping[str, float]]) -> int:
+    """Return how much of a resource each host has that has any; 0 if none has. Of CPUs, it is the smallest number."""
     counts = Counter(int(node[resource]) for node in nodes if node.get(resource, 0) >= 1)
     if len(counts) > 1:
         found = ", ".join(f"{hosts} with {count}" for count, hosts in sorted(counts.items()))
-        raise InvalidArgument(f"hosts of the cluster have different numbers of {argument} ({found}): give {argument}=")
-    return next(iter(counts), 0)
+        differ = f"hosts of the cluster have different numbers of {argument} ({found})"
+        if resource == "GPU":
+            raise InvalidArgument(f"{differ}: give {argument}=")
+        # A head has fewer nearly always.
+        LOGGER.warning("%s: actors are sized for hosts with %d; give %s= to change it", differ, min(counts), argument)
+    return min(counts, default=0)
 
 
 class _Replica:

@@ -204,3 +204,20 @@ def test_hosts_that_differ_are_named(cluster: Any, model: Path) -> None:
         assert ortmulti.ray.map_options(model, gpus=4)["compute"].max_size == 3
     finally:
         cluster.remove_node(node)
+
+
+def test_of_hosts_with_different_cpus_the_least_counts(
+    cluster: Any, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The head nearly always has fewer."""
+    node = cluster.add_node(num_cpus=5)
+    try:
+        options = ortmulti.ray.map_options(model, devices="cpu")
+        assert (options["num_cpus"], options["compute"].max_size) == (1, 4)
+        assert "different numbers of cpus (3 with 2, 1 with 5): actors are sized for hosts with 2" in caplog.text
+        caplog.clear()
+        assert ortmulti.ray.map_options(model, devices="cpu", cpus=4)["num_cpus"] == 4
+        assert ortmulti.ray.deployment(model, devices="cpu", cpus=4).ray_actor_options["num_cpus"] == 4
+        assert not caplog.text
+    finally:
+        cluster.remove_node(node)
