@@ -13,7 +13,7 @@ import pytest
 
 import ortmulti
 from ortmulti._runtime.nvml import Nvml
-from tests.ray.conftest import running_cluster
+from tests.ray.conftest import get, running_cluster
 from tests.support.gpus import needs_gpus
 from tests.support.pools import HANG
 
@@ -59,11 +59,11 @@ def test_sessions_are_on_the_assigned_gpus(weights: str, gpus: int, large_model:
     before = used()
     given: Any = ortmulti.ray.broadcast(large_model) if weights == "broadcast" else large_model
     actors = [ray.remote(Holder).options(num_gpus=1).remote() for _ in range(gpus)]
-    loaded = ray.get([actor.load.remote(given) for actor in actors])
+    loaded = get([actor.load.remote(given) for actor in actors])
     assert [devices for devices, _ in loaded] == [["cuda:0"]] * gpus
     assert len({visible for _, visible in loaded}) == gpus
     for actor in actors:
-        np.testing.assert_array_equal(ray.get(actor.run.remote(x)), expected)
+        np.testing.assert_array_equal(get(actor.run.remote(x)), expected)
     assert sum(used()) - sum(before) >= gpus * large_model.with_suffix(".onnx.data").stat().st_size
     for actor in actors:
         ray.kill(actor)
@@ -75,4 +75,4 @@ def test_sessions_are_on_the_assigned_gpus(weights: str, gpus: int, large_model:
 @pytest.mark.usefixtures("host")
 def test_an_actor_without_gpus_is_refused_the_ones_of_others(large_model: Path) -> None:
     with pytest.raises(ortmulti.DeviceError, match="Ray has assigned no GPU to this actor, and the host has"):
-        ray.get(ray.remote(Holder).options(num_gpus=0).remote().load.remote(large_model))
+        get(ray.remote(Holder).options(num_gpus=0).remote().load.remote(large_model))

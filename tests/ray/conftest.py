@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from ortmulti.tools import models
+from tests.support.pools import HANG
 from tests.support.processes import child_environment
 
 
@@ -66,6 +68,13 @@ def plain(model: Path, x: np.ndarray, rows: int) -> np.ndarray:
     return np.concatenate([session.run(["y"], {"x": x[at : at + rows]})[0] for at in range(0, len(x), rows)])
 
 
+def get(waited_for: Any) -> Any:
+    """As `ray.get`, which waits for ever where an actor cannot start."""
+    import ray
+
+    return ray.get(waited_for, timeout=HANG)
+
+
 def children(pid: int) -> list[int]:
     """The processes that a process has started."""
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -76,7 +85,9 @@ def break_workers(pool: Any) -> None:
     import signal
     from contextlib import suppress
 
+    give_up = time.monotonic() + HANG
     while pool.stats().devices[0].state == "ready":
+        assert time.monotonic() < give_up
         for worker in pool._members.backend.pids:
             with suppress(ProcessLookupError):
                 os.kill(worker, signal.SIGKILL)

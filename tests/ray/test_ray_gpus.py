@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import ortmulti
-from tests.ray.conftest import running_cluster
+from tests.ray.conftest import get, running_cluster
 from tests.support import fake_driver
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
@@ -31,7 +31,7 @@ def test_gpus_are_named_as_cuda_numbers_them(noset: str, tmp_path: Path) -> None
         each = ray.remote(num_gpus=1, num_cpus=0)(assigned)
         some = ray.remote(num_gpus=2, num_cpus=0)(assigned)
         none = ray.remote(num_cpus=1)(assigned)
-        found = ray.get([each.remote(), some.remote(), none.remote()], timeout=30)
+        found = get([each.remote(), some.remote(), none.remote()])
     if noset == "1":
         assert sorted([*found[0], *found[1]]) == ["cuda:0", "cuda:1", "cuda:2"]
     else:

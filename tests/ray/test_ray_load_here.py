@@ -13,7 +13,7 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
-from tests.ray.conftest import plain
+from tests.ray.conftest import get, plain
 from tests.support import onnx_models
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
@@ -72,13 +72,13 @@ def test_what_is_no_model_cannot_be_broadcast(tmp_path: Path) -> None:
 def test_sessions_have_the_assigned_cpus(model: Path) -> None:
     """Without GPUs on the host, "all" is the CPU."""
     for cpus, threads in ((2, 2), (1, 1), (0, 1)):
-        assert ray.get(holder(num_cpus=cpus).load.remote(model)) == (["cpu"], threads)
+        assert get(holder(num_cpus=cpus).load.remote(model)) == (["cpu"], threads)
 
 
 @pytest.mark.usefixtures("cluster")
 def test_assigned_gpus_that_cuda_does_not_show_are_an_error(model: Path) -> None:
     with pytest.raises(ortmulti.DeviceError, match=r"assigned 1 GPUs to this actor \(ids \d\), and CUDA sees 0 GPUs"):
-        ray.get(holder(num_gpus=1).load.remote(model))
+        get(holder(num_gpus=1).load.remote(model))
 
 
 @pytest.mark.usefixtures("cluster")
@@ -93,8 +93,8 @@ def test_a_broadcast_model_needs_no_file(outside: bool, model: Path, tmp_path: P
         file.unlink()
     for _ in range(2):  # a host each
         actor = holder(num_gpus=4, num_cpus=1)
-        ray.get(actor.load.remote(given, "cpu"))
-        np.testing.assert_array_equal(ray.get(actor.run.remote(x)), expected)
+        get(actor.load.remote(given, "cpu"))
+        np.testing.assert_array_equal(get(actor.run.remote(x)), expected)
 
 
 @pytest.mark.usefixtures("cluster")
@@ -107,20 +107,20 @@ def test_a_lost_object_is_read_from_the_file(model: Path) -> None:
             return [ortmulti.ray.broadcast(path)]
 
     owner, actor = ray.remote(Owner).options(num_cpus=0).remote(), holder(num_cpus=1)
-    [given] = ray.get(owner.broadcast.remote(str(model)))
+    [given] = get(owner.broadcast.remote(str(model)))
     ray.kill(owner)
-    ray.get(actor.load.remote(given, "cpu"))
-    np.testing.assert_array_equal(ray.get(actor.run.remote(x)), plain(model, x, 20))
+    get(actor.load.remote(given, "cpu"))
+    np.testing.assert_array_equal(get(actor.run.remote(x)), plain(model, x, 20))
 
 
 @pytest.mark.usefixtures("cluster")
 def test_a_broadcast_model_is_not_replaced_by_a_mixture(model: Path, other_model: Path) -> None:
     """The other model has the same names: the weights in memory would be used for it."""
     x, actor = rows(model), holder(num_cpus=1)
-    ray.get(actor.load.remote(ortmulti.ray.broadcast(model), "cpu"))
+    get(actor.load.remote(ortmulti.ray.broadcast(model), "cpu"))
     with pytest.raises(ortmulti.InvalidArgument, match="would replace those of the new model by name"):
-        ray.get(actor.replace.remote(other_model))
-    np.testing.assert_array_equal(ray.get(actor.run.remote(x)), plain(model, x, 20))
+        get(actor.replace.remote(other_model))
+    np.testing.assert_array_equal(get(actor.run.remote(x)), plain(model, x, 20))
 
 
 @pytest.mark.usefixtures("cluster")
@@ -135,9 +135,9 @@ def test_external_data_that_cannot_be_given_is_refused(place: str, tmp_path: Pat
 
 def outside(folder: Path, elements: int, file_bytes: int) -> Path:
     """ "y" is a weight in a file of this size, whose length the model declares as that of the file."""
-    tensor = onnx_models.external_tensor("w", "w.bin", elements)
+    tensor = onnx_models.external_tensor("weight", "w.bin", elements)
     tensor.external_data.add(key="length", value=str(file_bytes))
-    nodes = [onnx.helper.make_node("Identity", ["w"], ["y"])]
+    nodes = [onnx.helper.make_node("Identity", ["weight"], ["y"])]
     path = folder / "model.onnx"
     onnx.save(onnx_models.model(nodes, [], [("y", onnx.TensorProto.FLOAT, [elements])], [tensor]), path)
     (folder / "w.bin").write_bytes(bytes(file_bytes))
@@ -148,24 +148,32 @@ def outside(folder: Path, elements: int, file_bytes: int) -> Path:
 @pytest.mark.parametrize("file_bytes", [16, 48])
 def test_a_weight_that_is_not_as_long_as_its_shape_is_refused(file_bytes: int, tmp_path: Path) -> None:
     """Sessions would read what lies behind it in the object store."""
-    message = f"cannot be broadcast: its weight 'w': it has {file_bytes} bytes where its type and shape need 32"
+    message = f"cannot be broadcast: its weight 'weight': it has {file_bytes} bytes where its type and shape need 32"
     with pytest.raises(ortmulti.InvalidArgument, match=message):
         ortmulti.ray.broadcast(outside(tmp_path, 8, file_bytes))
 
 
 @pytest.mark.usefixtures("cluster")
+def test_a_weight_with_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = outside(tmp_path, 8, 32)
+    path.write_bytes(path.read_bytes().replace(b"weight", b"w\xffight"))
+    with pytest.raises(ortmulti.InvalidArgument, match=r"its weight 'w\\\\xffight': its name is not UTF-8"):
+        ortmulti.ray.broadcast(path)
+
+
+@pytest.mark.usefixtures("cluster")
 def test_a_short_weight_in_the_object_store_is_refused(tmp_path: Path) -> None:
     path = outside(tmp_path, 8, 32)
-    parts = [ray.put({"w": (onnx.TensorProto.FLOAT, [8], np.zeros(16, np.uint8))})]
+    parts = [ray.put({"weight": (onnx.TensorProto.FLOAT, [8], np.zeros(16, np.uint8))})]
     given = ortmulti.ray.BroadcastModel(str(path), 16, ray.put((path.read_bytes(), parts)))
     with pytest.raises(ortmulti.InvalidArgument, match="of this shape needs 32 contiguous bytes, and the array has 16"):
-        ray.get(holder(num_cpus=1).load.remote(given, "cpu"))
+        get(holder(num_cpus=1).load.remote(given, "cpu"))
 
 
 @pytest.mark.usefixtures("cluster")
 def test_a_weight_of_no_bytes_is_broadcast(tmp_path: Path) -> None:
     given, actor = ortmulti.ray.broadcast(outside(tmp_path, 0, 0)), holder(num_cpus=1)
-    ray.get(actor.load.remote(given, "cpu"))
+    get(actor.load.remote(given, "cpu"))
     assert given.size == 0
 
 
@@ -188,9 +196,9 @@ def test_weights_are_broadcast_in_parts(model: Path, monkeypatch: pytest.MonkeyP
     """So that the calling process never has all of them in its memory."""
     monkeypatch.setattr(ortmulti.ray, "_PART_BYTES", 1)
     given = ortmulti.ray.broadcast(model)
-    _, parts = ray.get(given._object)
+    _, parts = get(given._object)
     outside = [each for each in _core.index_model(model.read_bytes()).initializers if each.storage == "external"]
     assert len(parts) == len(outside) > 1
     x, actor = rows(model), holder(num_cpus=1)
-    ray.get(actor.load.remote(given, "cpu"))
-    np.testing.assert_array_equal(ray.get(actor.run.remote(x)), plain(model, x, 20))
+    get(actor.load.remote(given, "cpu"))
+    np.testing.assert_array_equal(get(actor.run.remote(x)), plain(model, x, 20))

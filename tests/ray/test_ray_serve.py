@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,11 @@ import numpy as np
 import pytest
 
 import ortmulti
-from tests.ray.conftest import break_workers, plain, running_cluster
+from tests.ray.conftest import break_workers, get, plain, running_cluster
+from tests.support.pools import HANG
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray has its own
-
-HANG = 60.0  # seconds, after which an answer will not come
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +105,12 @@ def test_another_model_under_load_drops_and_mixes_nothing(model: Path, other_mod
     expected = [plain(each, x, 8) for each in (model, other_model)]
     answered = [0, 0]
 
+    async def infer() -> np.ndarray:
+        return (await asyncio.wait_for(handle.infer.remote({"x": x}), HANG))["y"]
+
     async def ask(until: asyncio.Event) -> None:
         while not until.is_set():
-            y = (await handle.infer.remote({"x": x}))["y"]
+            y = await infer()
             [which] = [index for index, each in enumerate(expected) if np.array_equal(y, each)]
             answered[which] += 1
 
@@ -117,8 +120,9 @@ def test_another_model_under_load_drops_and_mixes_nothing(model: Path, other_mod
         try:
             for version, wanted in enumerate((other_model, model, other_model), 1):
                 await asyncio.to_thread(client.deploy_apps, config(wanted, str(version)), True)
-                while not np.array_equal((await handle.infer.remote({"x": x}))["y"], expected[version % 2]):
-                    pass
+                give_up = time.monotonic() + HANG
+                while not np.array_equal(await infer(), expected[version % 2]):
+                    assert time.monotonic() < give_up
         finally:
             until.set()
             await asyncio.gather(*clients)
@@ -139,7 +143,7 @@ def test_a_wrong_user_config_is_an_error(user_config: Any, message: str, model: 
     replica = ortmulti.ray.deployment(model, devices="cpu", cpus=1).func_or_class
     actor = ray.remote(replica).options(num_cpus=1).remote()
     with pytest.raises(ortmulti.InvalidArgument, match=re.escape(message)):
-        ray.get(actor.reconfigure.remote(user_config), timeout=HANG)
+        get(actor.reconfigure.remote(user_config))
 
 
 @pytest.mark.usefixtures("served")
@@ -158,6 +162,7 @@ def test_a_replica_without_devices_is_replaced(asked: bool, model: Path) -> None
     if asked:
         with pytest.raises(ray.exceptions.RayError):
             handle.infer.remote({"x": x}).result(timeout_s=HANG)
+    give_up = time.monotonic() + HANG
     while before in replicas():
-        pass
+        assert time.monotonic() < give_up
     np.testing.assert_array_equal(handle.infer.remote({"x": x}).result(timeout_s=HANG)["y"], plain(model, x, 8))
