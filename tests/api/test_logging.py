@@ -97,7 +97,7 @@ def run_wrong(session_options: ortmulti.SessionOptions) -> None:
 def test_a_run_that_was_ended_on_purpose_is_no_error(log: Collector) -> None:
     with ortmulti.load(onnx_models.endless(), "cpu") as pool:
         with pytest.raises(ortmulti.DeadlineExceeded):
-            pool.run(None, {"x": np.zeros(1, np.float32), "count": np.array(2**62)}, timeout=0.05)
+            pool.run(None, {"x": np.zeros(1, np.float32), "count": np.array(onnx_models.LONG)}, timeout=0.05)
         ended = log.wait_for(lambda record: "terminate flag" in record.getMessage())
     assert "Loop" in ended.getMessage()
     ort_log.flush()

@@ -195,7 +195,7 @@ def test_a_run_that_is_terminated(session: ortmulti.InferenceSession, results: R
 def test_a_long_run_is_terminated_by_its_options(results: Results) -> None:
     session = onnx_models.cpu_session(onnx_models.endless())
     options = ortmulti.RunOptions()
-    session.run_async(None, {"count": np.array(2**40), "x": np.ones(3, np.float32)}, results, None, options)
+    session.run_async(None, {"count": np.array(onnx_models.LONG), "x": np.ones(3, np.float32)}, results, None, options)
     options.terminate = True
     del options  # the run keeps them
     outputs, _, error = results.next()

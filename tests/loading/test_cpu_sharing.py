@@ -204,7 +204,7 @@ def test_a_failed_run_stops_no_other() -> None:
 def test_a_run_that_is_ended_ends_no_others() -> None:
     with ortmulti.create_sessions(onnx_models.endless(), "cpu", 2, one_thread()) as (first, second):
         options = ortmulti.RunOptions()
-        feed = {"count": np.array(2**60), "x": np.zeros(1, np.float32)}
+        feed = {"count": np.array(onnx_models.LONG), "x": np.zeros(1, np.float32)}
         with ThreadPoolExecutor(1) as pool:
             endless = pool.submit(first.run, None, feed, options)
             [y] = second.run(None, {**feed, "count": np.array(3)})

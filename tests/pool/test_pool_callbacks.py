@@ -99,9 +99,8 @@ def test_what_a_callback_raises_harms_nobody(
     # By the delivering thread, since the request does not end before it has its callback.
     options = ortmulti.RunOptions()
     with ortmulti.load(onnx_models.endless(), "cpu", 2) as endless:
-        failing, next_one = (
-            endless.submit(None, {"x": np.zeros(1, np.float32), "count": np.array(2**62)}, options) for _ in range(2)
-        )
+        feed = {"x": np.zeros(1, np.float32), "count": np.array(onnx_models.LONG)}
+        failing, next_one = (endless.submit(None, feed, options) for _ in range(2))
         failing.add_done_callback(fail)
         next_one.add_done_callback(lambda _: told.set())
         options.terminate = True

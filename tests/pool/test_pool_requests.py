@@ -52,7 +52,7 @@ def endless(request: pytest.FixtureRequest) -> Iterator[ortmulti.Pool]:
 
 
 def endless_feed() -> dict[str, np.ndarray]:
-    return {"x": np.zeros(1, np.float32), "count": np.array(2**62)}
+    return {"x": np.zeros(1, np.float32), "count": np.array(onnx_models.LONG)}
 
 
 def busy(pool: ortmulti.Pool) -> ortmulti.PoolFuture:
@@ -122,7 +122,7 @@ def test_every_call_has_the_same_arguments() -> None:
 
 @on_every_backend
 def test_several_runs_take_a_device_and_deadlines(backend: BackendName) -> None:
-    feeds = [{**endless_feed(), "count": np.array(count)} for count in (3, 2**62)]
+    feeds = [{**endless_feed(), "count": np.array(count)} for count in (3, onnx_models.LONG)]
     with ortmulti.load(ENDLESS, "cpu", backend=backend) as pool:
         answers = pool.map(["y"], feeds, device="cpu", timeout=0.2)
         assert next(answers)[0].tolist() == [3]

@@ -325,7 +325,6 @@ def test_models_are_unloaded_and_removed_while_an_add_waits_for_room(files: list
     with ortmulti.ModelRepository("cpu", host_memory=SIZE + len(endless) // 2) as repository:
         repository.add("endless", endless, warmup=False)
         repository.add("idle", files[1])
-        run = repository.submit("endless", {"x": np.ones(1, np.float32), "count": np.array(2**62)})
         errors: list[BaseException] = []
 
         def add() -> None:
@@ -335,6 +334,9 @@ def test_models_are_unloaded_and_removed_while_an_add_waits_for_room(files: list
                 errors.append(error)
 
         thread = threading.Thread(target=add)
+        run = repository.submit("endless", {"x": np.ones(1, np.float32), "count": np.array(onnx_models.LONG)})
+        while not repository.stats().models["endless"].pool.devices[0].busy:  # its own wake is over
+            pass
         thread.start()
         while not repository.stats().devices[0].waking:
             pass
@@ -361,6 +363,8 @@ def test_ctrl_c_ends_an_add_that_waits_for_room() -> None:
         repository = ortmulti.ModelRepository("cpu", host_memory=len(matmul) + len(endless) // 2)
         repository.add("endless", endless, warmup=False)
         run = repository.submit("endless", {"x": np.ones(1, np.float32), "count": np.array(2**62)})
+        while not repository.stats().models["endless"].pool.devices[0].busy:  # its own wake is over
+            pass
 
         def interrupt():
             while not repository.stats().devices[0].waking:

@@ -12,6 +12,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 
+# So many loops of `endless` take about a minute: longer than any test that passes. A test that fails waits for them in
+# `close`, and is reported then.
+LONG = 50_000_000
+
 Shape = Sequence[int | str | None] | None
 Value = tuple[str, int, Shape]
 
@@ -200,7 +204,7 @@ def inflated() -> bytes:
 
 
 def endless() -> bytes:
-    """ "y" = "x" + 1, repeated "count" (int64 []) times: a run as long as one wants. "x" is float32 [n]."""
+    """ "y" = "x" + 1, repeated "count" (int64 []) times, such as LONG: a run that tests end. "x" is float32 [n]."""
     body = helper.make_graph(
         [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Add", ["value", "one"], ["next"])],
         "body",
