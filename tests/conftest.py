@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import signal
@@ -22,6 +23,38 @@ from ortmulti.tools import models
 # a test starts and interrupts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# pytest-timeout fails a test that hangs, by a signal. C code takes no signal, and no second one ends a fixture. So much
+# later the process ends and prints the stacks of its threads, also where one holds the GIL.
+PATIENCE = 60.0
+STDERR = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STDERR] = os.dup(2)  # which is captured during tests
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    marker = item.get_closest_marker("timeout")
+    given = item.config.getoption("timeout")
+    limit = marker.args[0] if marker else float(item.config.getini("timeout") if given is None else given)
+    if limit:
+        faulthandler.dump_traceback_later(limit + PATIENCE, exit=True, file=item.config.stash[STDERR])
+
+
+# For each phase, since pytest takes the limit back when one fails.
+pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
+
+
+def pytest_runtest_logfinish() -> None:
+    faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    # A thread that hangs keeps the interpreter.
+    faulthandler.dump_traceback_later(PATIENCE, exit=True, file=config.stash[STDERR])
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -98,6 +131,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name in FAMILIES:
             item.add_marker(item.path.parent.name)
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(3600))
     if not any(item.get_closest_marker("gpu") for item in items):
         return
     reason = _why_no_gpu()

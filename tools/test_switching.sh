@@ -34,7 +34,7 @@ status=0
 # The environment of the other tests has no PyTorch.
 if "$python" -c 'import torch' 2>/dev/null; then
   echo "== PyTorch's tensors"
-  "${pip[@]}" install 'pytest>=8.3' 'hypothesis>=6.100'
+  "${pip[@]}" install 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
   "$python" -m pytest -q -p no:cacheprovider -k torch tests/api/test_dlpack.py || status=1
 fi
 exit $status

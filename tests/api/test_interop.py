@@ -680,6 +680,7 @@ def test_onnxruntime_takes_weights_that_were_loaded_to_gpus(tmp_path: Path) -> N
 
 
 @pytest.mark.gpu
+@pytest.mark.gpu_memory
 @pytest.mark.parametrize("optimize", ["auto", "never"])
 def test_on_gpus_every_device_has_one_copy(tmp_path: Path, optimize: str) -> None:
     proto = onnx_models.matmul_proto(2048, 16)  # 256 MiB
@@ -722,6 +723,7 @@ def test_on_gpus_every_device_has_one_copy(tmp_path: Path, optimize: str) -> Non
 
 
 @pytest.mark.gpu
+@pytest.mark.gpu_memory
 def test_on_a_gpu_the_memory_is_freed_with_the_last_session(tmp_path: Path) -> None:
     path, _ = onnx_models.write_external(tmp_path, onnx_models.matmul_proto(2048, 16))
     code = """

@@ -152,6 +152,7 @@ def test_values_of_a_sessions_gpu_memory_go_on_without_it(torch: Any) -> None:
     np.testing.assert_array_equal(taken.cpu().numpy(), array)
 
 
+@pytest.mark.gpu_memory
 def test_a_values_memory_is_freed_with_the_last_tensor_over_it(torch: Any) -> None:
     size = 256 << 20
 

@@ -260,6 +260,7 @@ def test_bad_arguments() -> None:
             np.testing.assert_allclose(pool.run(None, feed(0))[0], expected(3, 1)[0], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.gpu_memory
 def test_memory_comes_back() -> None:
     needs_graphs()
 

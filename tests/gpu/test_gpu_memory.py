@@ -16,7 +16,7 @@ from tests.support import onnx_models
 from tests.support.gpus import VISIBLE, cuda_session, needs_gpus
 from tests.support.processes import check_child
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.gpu_memory]
 
 
 def test_a_memory_limit_below_the_model_is_out_of_memory(large_model: Path) -> None:

@@ -87,6 +87,7 @@ def test_a_busy_pool_may_be_closed() -> None:
         assert cancel or not any(future.cancelled() or future.exception() for future in futures)
 
 
+@pytest.mark.gpu_memory
 def test_pools_give_the_memory_back() -> None:
     model, x = onnx_models.matmul(), {"x": np.zeros((4, 64), np.float32)}
 

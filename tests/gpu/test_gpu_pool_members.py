@@ -122,6 +122,7 @@ def test_a_gpu_that_does_not_exist_is_an_error_in_any_case() -> None:
             ortmulti.load(MODEL, ["cuda:0", "cuda:99"], require=require)
 
 
+@pytest.mark.gpu_memory
 def test_a_gpu_without_memory_is_left_out_and_added_later(
     tmp_path: Path, torch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_gpu_without_memory_is_left_out_and_added_later(
         np.testing.assert_array_equal(pool.run(None, sample, device=0)[0], expected)
 
 
+@pytest.mark.gpu_memory
 def test_a_gpu_goes_and_its_memory_returns(tmp_path: Path) -> None:
     needs_gpus(2)
     path = models.make("matmul", tmp_path, megabytes=256)
@@ -175,6 +177,7 @@ def test_a_gpu_goes_and_its_memory_returns(tmp_path: Path) -> None:
             np.testing.assert_array_equal(pool.run(None, sample, device=1)[0], expected)
 
 
+@pytest.mark.gpu_memory
 def test_a_model_is_replaced_on_every_gpu_and_its_memory_returns(tmp_path: Path) -> None:
     path = models.make("matmul", tmp_path, megabytes=256)
     small, _ = onnx_models.write_external(tmp_path)
@@ -189,6 +192,7 @@ def test_a_model_is_replaced_on_every_gpu_and_its_memory_returns(tmp_path: Path)
         assert sorted(pool.ready) == sorted(devices())
 
 
+@pytest.mark.gpu_memory
 def test_two_models_that_do_not_fit_are_said(tmp_path: Path, torch: Any) -> None:
     path = models.make("matmul", tmp_path, megabytes=512)
     with ortmulti.load(path, 0, optimize="never", warmup=True) as pool:

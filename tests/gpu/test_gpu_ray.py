@@ -18,7 +18,7 @@ from tests.support.gpus import needs_gpus
 from tests.support.pools import HANG
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # Ray has its own warnings
+pytestmark = [pytest.mark.gpu, pytest.mark.gpu_memory, pytest.mark.filterwarnings("ignore")]  # Ray has its own warnings
 
 
 class Holder:

@@ -15,7 +15,7 @@ from ortmulti import _core
 from ortmulti.tools import models
 from tests.support.pools import in_threads
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.gpu_memory]
 
 MB = 1 << 20
 COUNT = 8

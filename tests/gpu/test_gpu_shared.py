@@ -96,6 +96,7 @@ def test_offline_takes_what_was_made_before(tmp_path: Path) -> None:
         assert not any(span.name == "optimize model" for span in pool.timeline.spans)
 
 
+@pytest.mark.gpu_memory
 def test_memory_comes_back(tmp_path: Path) -> None:
     model = models.make("matmul", tmp_path, megabytes=512)
     ortmulti.load(model, "all").close()
@@ -106,6 +107,7 @@ def test_memory_comes_back(tmp_path: Path) -> None:
     assert all(left > had - (64 << 20) for had, left in zip(before, after, strict=True)), (before, after)
 
 
+@pytest.mark.gpu_memory
 def test_four_sessions_hold_the_weights_once(tmp_path: Path) -> None:
     model = models.make("matmul", tmp_path, megabytes=512)
     ortmulti.load(model, 0).close()
@@ -118,6 +120,7 @@ def test_four_sessions_hold_the_weights_once(tmp_path: Path) -> None:
         assert pool.sessions[3].run(None, feeds)[0].size > 0
 
 
+@pytest.mark.gpu_memory
 def test_a_weights_file_that_is_too_short_is_one_error(tmp_path: Path) -> None:
     model, data = onnx_models.write_external(tmp_path, onnx_models.matmul_proto(size=256))
     ortmulti.load(model, 0).close()
@@ -128,6 +131,7 @@ def test_a_weights_file_that_is_too_short_is_one_error(tmp_path: Path) -> None:
     assert _core.cuda_memory(0)[0] > free - (64 << 20)
 
 
+@pytest.mark.gpu_memory
 def test_a_full_last_gpu_is_named_and_nothing_stays(tmp_path: Path) -> None:
     needs_gpus(2)
     model = models.make("matmul", tmp_path, megabytes=512)
@@ -158,6 +162,7 @@ def test_a_full_last_gpu_is_named_and_nothing_stays(tmp_path: Path) -> None:
     assert printed.splitlines() == ["True True", "True"]
 
 
+@pytest.mark.gpu_memory
 def test_an_interrupt_half_way_frees_everything(tmp_path: Path) -> None:
     model = models.make("matmul", tmp_path, megabytes=512)
     printed = check_child(

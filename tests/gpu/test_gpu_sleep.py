@@ -16,7 +16,7 @@ from ortmulti.tools.measure import sleep
 from tests.support.gpus import VISIBLE, needs_graphs
 from tests.support.processes import check_child, run_child
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.gpu_memory]
 
 MB = 1 << 20
 

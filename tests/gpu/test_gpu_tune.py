@@ -51,6 +51,7 @@ def test_an_algorithm_search_that_costs_more_than_it_gives_is_found(resnet: Path
     assert all(trial["outputs"] is not None for trial in result.document["trials"])
 
 
+@pytest.mark.gpu_memory
 def test_memory_of_the_gpu_is_what_counts(resnet: Path) -> None:
     result = ortmulti.tune(resnet, "memory", devices=0, only=["arena_extend_strategy", "gpu_mem_limit"], budget=300)
     assert result.document["defaults"] > 100e6  # the weights
