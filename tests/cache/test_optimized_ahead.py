@@ -87,6 +87,12 @@ def test_not_comparing_is_said(model: str) -> None:
     assert (made.compared, made.not_compared) == (None, "it was not asked for")
 
 
+def test_inputs_grow_for_a_model_with_a_smallest_size(tmp_path: Path) -> None:
+    model = tmp_path / "conv.onnx"
+    model.write_bytes(onnx_models.at_least(400))
+    assert ortmulti.optimize(model, "cpu").compared
+
+
 def test_inputs_may_be_given(model: str) -> None:
     assert ortmulti.optimize(model, "cpu", inputs={"x": np.ones((2, 32), np.float32)}).compared
     with pytest.raises(ortmulti.InvalidArgument, match="'x'"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -51,11 +53,53 @@ def test_a_warmup_that_fails_fails_the_load(warmup: Warmup, error: type[Exceptio
         ortmulti.load(MODEL, "cpu", warmup=warmup, backend=backend)
 
 
+@on_every_backend
+@pytest.mark.parametrize("warmup", [True, Warmup(), Warmup(dimensions={"n": 2})])
+def test_random_inputs_grow_for_models_with_a_smallest_size(
+    warmup: Any, backend: BackendName, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ortmulti.load(onnx_models.at_least(400), "cpu", 2, warmup=warmup, backend=backend) as pool:
+        [y] = pool.run(None, {"x": np.ones((1, 1, 401), np.float32)})
+        assert y.shape == (1, 1, 2)
+        pool.warmup()
+    assert not [record for record in caplog.records if record.name == "ortmulti"]
+
+
+@on_every_backend
+def test_a_load_goes_on_without_random_inputs_that_fit(backend: BackendName, caplog: pytest.LogCaptureFixture) -> None:
+    x = {"x": np.ones((1, 1, 1000), np.float32)}
+    with ortmulti.load(onnx_models.at_least(1000), "cpu", 3, warmup=True, backend=backend) as pool:
+        assert pool.run(None, x)[0].shape == (1, 1, 1)
+        [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert "loaded without a first run, since it takes no random inputs" in warning
+        assert "warmup=Warmup(samples=...)" in warning
+        with pytest.raises(ortmulti.Error, match="Invalid input shape"):
+            pool.warmup()
+        with pytest.raises(ortmulti.Error, match="Invalid input shape"):
+            ortmulti.load(onnx_models.at_least(1000), "cpu", warmup=Warmup(), backend=backend)
+        pool.warmup(Warmup(samples=x))
+
+
+@pytest.mark.parametrize("wait", ["first", "none"])
+@pytest.mark.parametrize("require", ["all", "any"])
+def test_a_load_in_the_background_goes_on_too(wait: Any, require: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with ortmulti.load(
+        onnx_models.at_least(1000), "cpu", 2, strategy="native", warmup=True, wait=wait, require=require
+    ) as pool:
+        pool.wait_ready()
+        assert pool.run(None, {"x": np.ones((1, 1, 1000), np.float32)})[0].shape == (1, 1, 1)
+        pool.sleep("session")
+        pool.wake()
+        pool.replace_model(onnx_models.at_least(400))
+        assert len(spans(pool)) > 2
+    assert caplog.text.count("without a first run") == 1
+
+
 def test_ctrl_c_while_its_thread_starts_waits_for_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, interrupted, ended = threading.Event(), threading.Event(), threading.Event()
 
     class Slow(Warmup):
-        def feeds(self, session: Any) -> list[Any]:
+        def feeds(self, session: Any) -> Iterator[list[Mapping[str, Any]]]:
             begun.set()
             interrupted.wait()
             time.sleep(0.2)

@@ -58,6 +58,17 @@ def model(
     )
 
 
+def at_least(size: int) -> bytes:
+    """y = a convolution of x [n, 1, samples], which has as many samples as this, or more."""
+    kernel = numpy_helper.from_array(np.ones((1, 1, size), np.float32), "kernel")
+    return model(
+        [helper.make_node("Conv", ["x", "kernel"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n", 1, "samples"])],
+        [("y", TensorProto.FLOAT, None)],
+        [kernel],
+    ).SerializeToString()
+
+
 def one_node(op: str, element_type: int = TensorProto.FLOAT, shape: Shape = None) -> bytes:
     """ "y" = op("x"), both of this type and shape."""
     value = (element_type, shape)

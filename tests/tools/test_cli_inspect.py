@@ -107,6 +107,15 @@ def test_run_makes_inputs_of_the_sizes_asked_for(model: Path) -> None:
     assert "random" in shown.stdout
 
 
+def test_run_makes_larger_inputs_for_a_model_with_a_smallest_size(tmp_path: Path) -> None:
+    path = tmp_path / "conv.onnx"
+    path.write_bytes(onnx_models.at_least(400))
+    assert facts("run", path, "--device", "cpu", "--repeat", "1")["inputs"][0]["shape"] == [1, 1, 512]
+    shown = invoke("run", path, "--device", "cpu", "--sequence", "399")
+    assert shown.returncode == 1
+    assert "Invalid input shape: {399}" in shown.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from ortmulti.errors import InvalidArgument, InvalidProtobuf, NoSuchFile
+from ortmulti._create.sample_inputs import first_fit, growing_inputs
+from ortmulti.errors import Fail, InvalidArgument, InvalidProtobuf, NoSuchFile, OutOfMemory
 from ortmulti.tools import models
 
 NUMPY_TYPES = {
@@ -117,3 +118,32 @@ def test_inputs_that_cannot_be_made_are_errors(tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("not a model")
     with pytest.raises(InvalidProtobuf, match="is not an ONNX model"):
         models.sample_inputs(tmp_path / "text.onnx")
+
+
+@pytest.mark.parametrize(
+    ("shape", "shapes"),
+    [
+        ([None, 3, None], [(2, 3, 16), (2, 3, 64), (2, 3, 512)]),
+        (["batch", 3, "height"], [(2, 3, 224)]),
+        ([None, None, None, None], [(2, 16, 16, 16), (2, 64, 64, 64)]),
+        (["n", "m"], [(2, 5)]),
+    ],
+)
+def test_open_dimensions_grow_while_there_are_any_and_memory_for_them(shape: list[Any], shapes: list[Any]) -> None:
+    declared = [Declared("x", "tensor(float)", shape)]
+    dimensions = {"m": 5} if "m" in shape else {}
+    assert [one["x"].shape for one in growing_inputs(declared, 2, dimensions=dimensions)] == shapes
+
+
+def test_the_first_inputs_that_fit_are_taken() -> None:
+    def run(inputs: int) -> str:
+        raise_for = {0: Fail("zero"), 1: OutOfMemory("one"), 2: InvalidArgument("two")}
+        if inputs in raise_for:
+            raise raise_for[inputs]
+        return f"ran {inputs}"
+
+    assert first_fit([0, 1, 2, 3, 4], run) == "ran 3"
+    with pytest.raises(Fail, match="zero"):
+        first_fit([0, 1, 2], run)
+    with pytest.raises(OutOfMemory, match="one"):
+        first_fit([1, 3], run)

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
-from typing import Any, Protocol
+from math import prod
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ortmulti.errors import InvalidArgument, InvalidProtobuf, LibraryError, NoSuchFile
+from ortmulti.errors import (
+    Fail,
+    InvalidArgument,
+    InvalidProtobuf,
+    LibraryError,
+    NoSuchFile,
+    NotImplemented,
+    OutOfMemory,
+    RuntimeException,
+)
 
 SEQUENCE = 16
+LARGER = (64, 512)
+"""Sizes for models that refuse `SEQUENCE`: images that are halved several times, windows of audio."""
+MISFITS = (InvalidArgument, Fail, RuntimeException, NotImplemented)
+"""What ONNX Runtime raises for inputs of a shape or value that the model does not take."""
 TOKENS = 100
 """Token ids stay below this by default: there is hardly a vocabulary that is smaller."""
 
 _IMAGE_SIDE = 224
+_MOST_ELEMENTS = 1 << 22
+"""Of an input with a larger size: four open dimensions of 512 would be 64 GiB."""
 _FLOATS: dict[str, type[np.generic]] = {
     "tensor(float16)": np.float16,
     "tensor(float)": np.float32,
@@ -33,6 +49,10 @@ _INTEGERS: dict[str, type[np.generic]] = {
     "tensor(uint32)": np.uint32,
     "tensor(uint64)": np.uint64,
 }
+
+
+_Inputs = TypeVar("_Inputs")
+_Result = TypeVar("_Result")
 
 
 def require_onnx() -> Any:
@@ -117,11 +137,55 @@ def sample_inputs(
     if tokens < 1:
         raise InvalidArgument(f"tokens must be at least 1, not {tokens}")
     result = {}
-    for declaration in declarations:
-        shape = tuple(_size(size, axis, given, batch, sequence) for axis, size in enumerate(declaration.shape or ()))
+    for declaration, shape in zip(declarations, _shapes(declarations, batch, sequence, given), strict=True):
         generator = np.random.Generator(np.random.SFC64([seed, zlib.crc32(declaration.name.encode())]))
         result[declaration.name] = _values(declaration, shape, generator, tokens)
     return result
+
+
+def growing_inputs(
+    declarations: Iterable[Declaration], batch: int = 1, *, dimensions: Mapping[str, int] | None = None
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield `sample_inputs` with the default size of dynamic dimensions, then with larger ones.
+
+    Some models accept their dynamic dimensions only from some size on. `first_fit` finds the inputs that a model takes.
+    """
+    declared, given = list(declarations), dict(dimensions or {})
+    yield sample_inputs(declared, batch, dimensions=given)
+    before = _shapes(declared, batch, SEQUENCE, given)
+    for size in LARGER:
+        shapes = _shapes(declared, batch, size, given)
+        if shapes == before or max(map(prod, shapes)) > _MOST_ELEMENTS:
+            return
+        yield sample_inputs(declared, batch, size, dimensions=given)
+
+
+def first_fit(tries: Iterable[_Inputs], run: Callable[[_Inputs], _Result]) -> _Result:
+    """Call `run` with one input after another, and return the result of the first that the model takes.
+
+    Raises:
+        Error: As `run` for the first inputs, if it takes none.
+    """
+    first: Exception | None = None
+    for inputs in tries:
+        try:
+            return run(inputs)
+        except MISFITS as error:
+            first = first or error
+        except OutOfMemory:
+            if first is None:
+                raise
+    assert first is not None
+    raise first
+
+
+def _shapes(
+    declarations: Iterable[Declaration], batch: int, sequence: int, given: Mapping[str, int]
+) -> list[tuple[int, ...]]:
+    return [
+        tuple(_size(size, axis, given, batch, sequence) for axis, size in enumerate(declaration.shape or ()))
+        for declaration in declarations
+    ]
 
 
 def _size(size: int | str | None, axis: int, given: Mapping[str, int], batch: int, sequence: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from ortmulti import _core
 from ortmulti._create import core_sessions
 from ortmulti._create.request import CheckedModel
-from ortmulti._create.sample_inputs import sample_inputs
+from ortmulti._create.sample_inputs import first_fit, growing_inputs
 from ortmulti._runtime.closing import Closing
 from ortmulti.cache.build import entry_options, not_loadable, signature
 from ortmulti.cache.entry import Entry
@@ -63,8 +63,8 @@ def compare(
             if ordinary.names != optimized.names:
                 raise NotOptimizable(f"the optimized model declares {optimized.names}, the model {ordinary.names}")
             try:
-                feeds = sample_inputs(ordinary.core.inputs()) if inputs is None else inputs
-                expected = ordinary.core.run(None, feeds)
+                tries = growing_inputs(ordinary.core.inputs()) if inputs is None else [inputs]
+                feeds, expected = first_fit(tries, lambda feeds: (feeds, ordinary.core.run(None, feeds)))
             except Error as error:
                 if inputs is not None:
                     raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,7 +90,7 @@ class Warmup:
 
     Attributes:
         samples: The inputs of one run, or of several runs: one for each shape. Default: random inputs that fit the
-            model's declaration.
+            model's declaration. If the model refuses them, dimensions that it leaves open are 64, then 512.
         dimensions: Sizes of the model's dynamic dimensions by name, for random inputs: one mapping, or several.
         runs: How often each is run; default 1, or 2 with CUDA graphs, which the second run captures. In the first run
             on a GPU, ONNX Runtime searches for the fastest algorithms.
@@ -112,14 +112,16 @@ class Warmup:
             if not all(isinstance(one, Mapping) for one in _several(value)):
                 raise InvalidType(f"{name} is a dict, or several, not {value!r}")
 
-    def feeds(self, session: Any) -> list[Mapping[str, Any]]:
-        """Return the inputs of each run, in order. The caller checks that the session takes them."""
+    def feeds(self, session: Any) -> Iterator[list[Mapping[str, Any]]]:
+        """Yield the inputs of each run, in order; then others in their place, in case that the model refuses these."""
         if self.samples is not None:
-            return _several(self.samples)
-        from ortmulti._create.sample_inputs import sample_inputs  # which `import ortmulti` shall not load
+            yield _several(self.samples)
+            return
+        from ortmulti._create.sample_inputs import growing_inputs  # which `import ortmulti` shall not load
 
         sizes = [{}] if self.dimensions is None else _several(self.dimensions)
-        return [sample_inputs(session.get_inputs(), dimensions=dimensions) for dimensions in sizes]
+        growing = [growing_inputs(session.get_inputs(), dimensions=dimensions) for dimensions in sizes]
+        yield from map(list, zip(*growing, strict=False))
 
     def runs_with(self, max_graphs: int) -> int:
         """Return how often each input is run. With CUDA graphs for this many shapes, the second run captures."""

@@ -66,8 +66,8 @@ class PoolMembers(Protocol):
     def before_submit(self) -> None:
         """Called before each submission. Raises Error if no thread can deliver the answer."""
 
-    def warm_up(self, warmup: Warmup) -> None:
-        """Run every session, all at the same time, beside the queue."""
+    def warm_up(self, warmup: Warmup | bool) -> None:
+        """Run every session, all at the same time, beside the queue. With True: warn if the inputs do not fit."""
 
     def stats(self) -> dict[str, Any]:
         """Return the parts of `PoolStats`: the core's statistics, and the model's version."""

@@ -99,7 +99,8 @@ def load(
         max_queue: How many requests may wait; default: any number. With 0, a request must begin at once. `Pool.submit`
             says what happens to requests without room. `Pool.run` is not limited.
         batching: How requests are joined into one run, for example ``Batching(max_size=8)``; default: one at a time.
-        warmup: What each session runs before it takes requests. True: `Warmup()`. Default: nothing.
+        warmup: What each session runs before it takes requests. True: random inputs, as `Warmup()` has; if the model
+            takes none of them, the load warns and goes on without. Default: nothing.
         wait: When to return. ``"all"``: when all sessions take requests. ``"first"``: when one does. ``"none"``: after
             the arguments are checked. Later sessions join the pool when they are ready. With ``"first"`` and the
             strategy ``"shared"``, the other GPUs start after the first one. So the first GPU is ready sooner, and the
@@ -212,7 +213,6 @@ def load(
         },
     )
     batch_size = 1 if batching is None else batching.max_size
-    warm = None if warmup is False else Warmup() if warmup is True else warmup
     if backend != "core":
         from ortmulti.pool.external import open_backend
 
@@ -229,11 +229,11 @@ def load(
             in_flight=3 if in_flight == "auto" else in_flight,
             version=version,
         )
-        return _warm(Pool(opened, batch_size), warm)
+        return _warm(Pool(opened, batch_size), warmup)
     request = _with_graphs(request, graphs)
     reporter = None if progress is None else _Reporter(progress, start, request)
     make_core = partial(_core.Pool, max_queue, batching_argument(batching))
-    members = Members(request, make_core, warm, 0 if in_flight == "auto" else in_flight, graphs, version)
+    members = Members(request, make_core, warmup, 0 if in_flight == "auto" else in_flight, graphs, version)
     pool = Pool(members, batch_size)
     if reporter is None:
         members.start(wait, require == "any")
@@ -242,13 +242,12 @@ def load(
     return pool
 
 
-def _warm(pool: Pool, warmup: Warmup | None) -> Pool:
-    if warmup is not None:
-        try:
-            pool.warmup(warmup)
-        except BaseException:
-            pool.close()
-            raise
+def _warm(pool: Pool, warmup: Warmup | bool) -> Pool:
+    try:
+        pool._members.warm_up(warmup)
+    except BaseException:
+        pool.close()
+        raise
     return pool
 
 

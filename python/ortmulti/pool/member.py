@@ -15,7 +15,7 @@ from ortmulti._runtime.threads import Task
 from ortmulti.devices import Device
 from ortmulti.errors import ClosedError
 from ortmulti.options import RunOptions
-from ortmulti.pool.configuration import Warmup
+from ortmulti.pool.first_runs import FirstRuns
 from ortmulti.session import InferenceSession
 from ortmulti.timeline import Timeline
 
@@ -31,8 +31,8 @@ class Member:
         session: The session; the owner of the member closes it.
         in_flight: Number of requests under way on a GPU; 0: the core chooses.
         max_graphs: Number of shapes with a CUDA graph; 0: no graphs.
-        feeds: The inputs of each run of the warm-up.
-        runs: How often each is run.
+        first_runs: What it runs before it takes requests.
+        poll: Called before these runs. Raises an error if the creation was cancelled.
         end: Ends these runs.
     """
 
@@ -40,14 +40,19 @@ class Member:
     session: InferenceSession
     in_flight: int
     max_graphs: int
-    feeds: list[Mapping[str, Any]] = dataclasses.field(default_factory=list)
-    runs: int = 0
-    end: RunOptions | None = None
+    first_runs: FirstRuns
+    poll: Callable[[], object]
+    end: RunOptions | None
 
     def join(self, core: _core.Pool, timeline: Timeline) -> None:
         """Warm the session up, and let it take the requests of a core's pool."""
         end = None if self.max_graphs else self.end  # with graphs no options of a run are taken
-        core.add(self.session._core, self.in_flight, self.max_graphs, self.feeds, self.runs, timeline._core, end)
+
+        def add(feeds: list[Mapping[str, Any]], runs: int) -> None:
+            self.poll()
+            core.add(self.session._core, self.in_flight, self.max_graphs, feeds, runs, timeline._core, end)
+
+        self.first_runs.run(self.session, add)
 
 
 class _Cancelled(Exception):  # noqa: N818  (no error, but the way out)
@@ -62,7 +67,7 @@ class MemberCreation(Creation):
         join: Called for each member, from any thread, when its session is ready. It warms the member up, lets it take
             requests and owns it, unless it raises.
         timeline: Receives the spans.
-        warmup: What each session runs before; None: nothing.
+        first_runs: What each session runs before.
         in_flight, max_graphs: As in `Member`.
         first: The GPU whose session comes first: the others' contexts wait until one member has joined. None: all
             contexts are made at once.
@@ -76,7 +81,7 @@ class MemberCreation(Creation):
         request: CreationRequest,
         join: Callable[[Member], None],
         timeline: Timeline,
-        warmup: Warmup | None,
+        first_runs: FirstRuns,
         in_flight: int = 1,
         max_graphs: int = 0,
         first: int | None = None,
@@ -98,11 +103,9 @@ class MemberCreation(Creation):
         self._join = join
         self._tell_devices = on_devices
         self._tell_failure = on_failure
-        self._warmup = warmup
+        self._first_runs = first_runs
         self._in_flight = in_flight
         self._max_graphs = max_graphs
-        self._feeds: list[Mapping[str, Any]] | None = None
-        self._feeds_lock = threading.Lock()
         self._joining: list[tuple[Task, InferenceSession]] = []
         self._end_runs: RunOptions | None = None
         self._cancelled = False
@@ -168,7 +171,7 @@ class MemberCreation(Creation):
             ready = InferenceSession._from_core(session, self.timeline, self.request.options)
             if self._cancelled:
                 ready.close()
-            elif self._warmup is None and ready.device == "cpu":
+            elif not self._first_runs.asked and ready.device == "cpu":
                 self._have_joined(index, ready)
             else:
                 if self._end_runs is None:
@@ -192,15 +195,8 @@ class MemberCreation(Creation):
             raise _Cancelled
 
     def _have_joined(self, index: int, session: InferenceSession) -> None:
-        member = Member(index, session, self._in_flight, self._max_graphs)
+        member = Member(index, session, self._in_flight, self._max_graphs, self._first_runs, self.poll, self._end_runs)
         try:
-            if self._warmup is not None:
-                with self._feeds_lock:
-                    if self._feeds is None:
-                        self._feeds = self._warmup.feeds(session)
-                runs = self._warmup.runs_with(self._max_graphs)
-                member = dataclasses.replace(member, feeds=self._feeds, runs=runs, end=self._end_runs)
-            self.poll()
             self._join(member)
             self.members[index] = member
         except _Cancelled:

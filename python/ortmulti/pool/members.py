@@ -24,6 +24,7 @@ from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkErro
 from ortmulti.options import RunOptions
 from ortmulti.pool.configuration import Warmup
 from ortmulti.pool.engine import Devices
+from ortmulti.pool.first_runs import FirstRuns
 from ortmulti.pool.interface import differences
 from ortmulti.pool.member import Member, MemberCreation
 from ortmulti.pool.sleep import ModelFiles, SessionSleep, wait_until_awake
@@ -44,7 +45,7 @@ class Members:
     Args:
         request: The arguments of `load`.
         make_core: Makes a core's pool, one for each model.
-        warmup: What every session runs before it takes requests.
+        warmup: As for `load`.
         in_flight: Number of requests that a session on a GPU has under way; 0: the core chooses.
         max_graphs: Number of shapes for which a session keeps CUDA graphs; 0: no graphs.
         version: The model's label in `stats`.
@@ -54,7 +55,7 @@ class Members:
         self,
         request: CreationRequest,
         make_core: Callable[[], _core.Pool],
-        warmup: Warmup | None,
+        warmup: Warmup | bool,
         in_flight: int = 1,
         max_graphs: int = 0,
         version: str = "",
@@ -64,6 +65,7 @@ class Members:
         self._request = request
         self._make_core = make_core
         self._warmup = warmup
+        self._first_runs = FirstRuns(warmup, _describe(request.model), max_graphs)
         self._process = os.getpid()
         self._changing = threading.Lock()  # one change of the members at a time; before the condition's lock
         self._lock = threading.RLock()
@@ -132,10 +134,11 @@ class Members:
         if not callbacks.start():
             raise ClosedError("the interpreter is ending: the pool takes no more requests")
 
-    def warm_up(self, warmup: Warmup) -> None:
-        """Same as `Pool.warmup`."""
-        feeds = warmup.feeds(self._sessions[0])
-        self.core.warm_up(feeds, warmup.runs_with(self._max_graphs), self._timeline._core)
+    def warm_up(self, warmup: Warmup | bool) -> None:
+        """Same as `PoolMembers.warm_up`."""
+        FirstRuns(warmup, self._model, self._max_graphs).run(
+            self._sessions[0], lambda feeds, runs: self.core.warm_up(feeds, runs, self._timeline._core)
+        )
 
     def closed(self) -> bool:
         """Same as `Pool.closed`."""
@@ -167,7 +170,7 @@ class Members:
             self._request,
             self._joins,
             self._timeline,
-            self._warmup,
+            self._first_runs,
             self._in_flight,
             self._max_graphs,
             first,
@@ -365,7 +368,7 @@ class Members:
             for device, count in counts.items():
                 self.core.expect(device, count)
             request = dataclasses.replace(self._request, devices=named)
-            loading = self._beside(request, self.core, self._timeline, self._warmup)
+            loading = self._beside(request, self.core, self._timeline, self._first_runs)
             try:
                 self._run(loading)
                 with self._lock:
@@ -456,7 +459,7 @@ class Members:
     def _make_again(
         self, core: _core.Pool, request: CreationRequest, timeline: Timeline, places: Sequence[int]
     ) -> Callable[[], None]:
-        loading = self._beside(request, core, timeline, self._warmup)
+        loading = self._beside(request, core, timeline, self._first_runs)
         try:
             with self._lock:
                 if self._cancelled:
@@ -527,14 +530,12 @@ class Members:
             if not devices:
                 raise DeviceError("the pool has no device left for the new model: add devices first")
             timeline, core, files = Timeline(), self._make_core(), ModelFiles(model)
-            if warmup is None:
-                warmup = self._warmup
-            elif isinstance(warmup, bool):
-                warmup = Warmup() if warmup else None
+            warmup = self._warmup if warmup is None else warmup
+            first_runs = FirstRuns(warmup, _describe(model), self._max_graphs)
             request = dataclasses.replace(self._request, model=model)
             one_each = dataclasses.replace(request, devices=devices, sessions_per_device=1)
             present = self._sessions[0] if same_interface else None
-            loading = self._beside(one_each, core, timeline, warmup, present)
+            loading = self._beside(one_each, core, timeline, first_runs, present)
             replaced = False
             try:
                 try:
@@ -560,7 +561,7 @@ class Members:
                     self._retiring = [*self._retiring, (old, old_sessions)]
                     self.core, self._timeline, self._model, self._request = core, timeline, description, request
                     self._members, self._sessions, self._version = loading.members, sessions, version
-                    self._files = files
+                    self._files, self._first_runs = files, first_runs
                     replaced = True
                     self._changes.notify()
                 self._retire()
@@ -586,7 +587,7 @@ class Members:
         request: CreationRequest,
         core: _core.Pool,
         timeline: Timeline,
-        warmup: Warmup | None,
+        first_runs: FirstRuns,
         present: InferenceSession | None = None,
     ) -> MemberCreation:
         """Return the creation of members that join a core's pool beside the present ones. ``present`` has the required
@@ -601,7 +602,7 @@ class Members:
                 )
             member.join(core, timeline)
 
-        return MemberCreation(request, join, timeline, warmup, self._in_flight, self._max_graphs)
+        return MemberCreation(request, join, timeline, first_runs, self._in_flight, self._max_graphs)
 
     def _run(self, loading: MemberCreation) -> None:
         with self._lock:

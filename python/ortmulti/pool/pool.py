@@ -387,7 +387,7 @@ class Pool(Membership, Closing):
             warmup: The inputs and the number of runs; default: `Warmup()`.
 
         Raises:
-            Error: As `InferenceSession.run`; see also `Warmup`.
+            Error: As `InferenceSession.run`; see also `Warmup`. If the model refuses random inputs: ``samples``.
         """
         checks.instance("warmup", warmup, Warmup, optional=True)
         self.wait_ready()

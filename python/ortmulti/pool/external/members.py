@@ -21,6 +21,7 @@ from ortmulti.errors import ClosedError, InvalidArgument
 from ortmulti.pool.configuration import Batching, Warmup
 from ortmulti.pool.engine import BackendName, Devices, batching_argument
 from ortmulti.pool.external.sessions import BackendSessions
+from ortmulti.pool.first_runs import FirstRuns
 from ortmulti.pool.sleep import SessionSleep, wait_until_awake
 from ortmulti.timeline import Timeline
 
@@ -151,14 +152,16 @@ class BackendMembers:
         if not callbacks.start():
             raise ClosedError("the interpreter is ending: the pool takes no more requests")
 
-    def warm_up(self, warmup: Warmup) -> None:
-        """Same as `Pool.warmup`. Ctrl-C ends the runs."""
-        feeds = warmup.feeds(self.backend.signature)
+    def warm_up(self, warmup: Warmup | bool) -> None:
+        """Same as `PoolMembers.warm_up`. Ctrl-C ends the runs."""
+        first_runs = FirstRuns(warmup, self.model)
         failures: list[BaseException] = []
 
         def run() -> None:
             try:
-                self.core.warm_up(feeds, warmup.runs or 1, self.timeline._core)
+                first_runs.run(
+                    self.backend.signature, lambda feeds, runs: self.core.warm_up(feeds, runs, self.timeline._core)
+                )
             except BaseException as error:
                 failures.append(error)
 

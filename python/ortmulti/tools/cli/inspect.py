@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from rich.table import Table
 
 import ortmulti
 from ortmulti import _core
-from ortmulti._create.sample_inputs import SEQUENCE, sample_inputs
+from ortmulti._create.sample_inputs import LARGER, SEQUENCE, first_fit, growing_inputs, sample_inputs
 from ortmulti._create.sharing import why_not_worth_it
 from ortmulti._runtime import checks
 from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, InvalidType
@@ -163,7 +163,13 @@ def run_command(
         typer.Option("--dim", metavar="NAME=SIZE", help="Size of a dynamic dimension; may be repeated."),
     ] = None,
     batch: Annotated[int, typer.Option(help="Size of the dynamic batch dimension of random inputs.")] = 1,
-    sequence: Annotated[int, typer.Option(help="Size of their other dynamic dimensions.")] = SEQUENCE,
+    sequence: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Size of their other dynamic dimensions. Default: {SEQUENCE}; if the model refuses it, "
+            f"{' or '.join(map(str, LARGER))}."
+        ),
+    ] = None,
     device: Annotated[
         str, typer.Option(help="cpu, cuda, cuda:N, openvino:CPU, or all: the first GPU, or else the CPU.")
     ] = "all",
@@ -187,18 +193,23 @@ def run_command(
         loading = time.perf_counter() - begin
         [session, *_] = pool.sessions
         given = _named(given, [one.name for one in session.get_inputs()])
-        feed = _feed(session.get_inputs(), given, batch, sequence, sizes)
-        seconds, outputs = [], []
-        for number in range(repeat + 1):
-            step(number, repeat + 1, "")
+        feeds = _feeds(session.get_inputs(), given, batch, sequence, sizes)
+
+        def run(feed: dict[str, Any]) -> tuple[dict[str, Any], list[Any], float]:
             begin = time.perf_counter()
             outputs = pool.run(None, feed)
-            seconds.append(time.perf_counter() - begin)
+            return feed, outputs, time.perf_counter() - begin
+
+        feed, outputs, first = first_fit(feeds, run)
+        timed = []
+        for number in range(repeat):
+            step(number, repeat, "")
+            _, outputs, seconds = run(feed)
+            timed.append(seconds)
         names = [one.name for one in session.get_outputs()]
     results = dict(zip(names, outputs, strict=True))
     if output is not None:
         write_arrays(output, _arrays(results))
-    first, *timed = seconds
     document = {
         "model": str(model),
         "device": str(named),
@@ -254,15 +265,22 @@ def _sizes(texts: Sequence[str]) -> dict[str, int]:
     return sizes
 
 
-def _feed(
-    declared: Sequence[Any], given: Mapping[str, Any], batch: int, sequence: int, sizes: Mapping[str, int]
-) -> dict[str, Any]:
-    """Return the inputs of a run in the model's order: the given ones, and random ones for the others."""
+def _feeds(
+    declared: Sequence[Any], given: Mapping[str, Any], batch: int, sequence: int | None, sizes: Mapping[str, int]
+) -> Iterator[dict[str, Any]]:
+    """Yield the inputs of a run in the model's order: the given ones, and random ones for the others. Without a size
+    in ``sequence``, larger ones follow.
+    """
     names = [one.name for one in declared]
     if unknown := sorted(given.keys() - set(names)):
         raise InvalidArgument(f"the model has no input {', '.join(unknown)}; it has {', '.join(names)}")
-    made = sample_inputs([one for one in declared if one.name not in given], batch, sequence, dimensions=sizes)
-    return {name: given[name] if name in given else made[name] for name in names}
+    others = [one for one in declared if one.name not in given]
+    if sequence is None:
+        tries = growing_inputs(others, batch, dimensions=sizes)
+    else:
+        tries = iter([sample_inputs(others, batch, sequence, dimensions=sizes)])
+    for made in tries:
+        yield {name: given[name] if name in given else made[name] for name in names}
 
 
 def _arrays(results: Mapping[str, Any]) -> dict[str, Any]:

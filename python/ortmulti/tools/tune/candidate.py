@@ -71,15 +71,13 @@ class Target(Closing):
         return read_arrays(path)
 
     def _make_feed(self) -> dict[str, Any]:
-        from ortmulti.tools.models import sample_inputs
-
         if self._session is not None:
-            return sample_inputs(self._session.get_inputs())
+            return _fitting(self._session)
         # A pool does not say what the model declares.
         plain = ortmulti.SessionOptions()
         plain.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_DISABLE_ALL
         with ortmulti.InferenceSession(self._spec["model"], plain, ["CPUExecutionProvider"]) as session:
-            return sample_inputs(session.get_inputs())
+            return _fitting(session)
 
     def _asker(self) -> Callable[[], Any]:
         feed, pool, session = self._feed, self._pool, self._session
@@ -165,6 +163,16 @@ def seconds_per_answer(answers: Sequence[int], begin: int, end: int) -> float:
     parts = min(_PARTS, len(answers) // _ANSWERS_OF_A_PART) or 1
     counts = np.histogram(np.asarray(answers, np.int64), parts, (begin, end))[0]
     return (end - begin) / 1e9 / parts / max(1.0, float(np.median(counts)))
+
+
+def _fitting(session: Any) -> dict[str, Any]:
+    from ortmulti._create.sample_inputs import first_fit, growing_inputs
+
+    def run(feed: dict[str, Any]) -> dict[str, Any]:
+        session.run(None, feed)
+        return feed
+
+    return first_fit(growing_inputs(session.get_inputs()), run)
 
 
 def _providers(device: str, options: Mapping[str, Any]) -> list[Any]:

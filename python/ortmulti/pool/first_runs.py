@@ -1,0 +1,71 @@
+"""The runs of a model's sessions before they take requests."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any
+
+from ortmulti.pool.configuration import Warmup
+
+__all__ = ["FirstRuns"]
+
+LOGGER = logging.getLogger("ortmulti")
+
+Run = Callable[[list[Mapping[str, Any]], int], object]
+
+
+class FirstRuns:
+    """The warm-up of a model's sessions. They may run at the same time, from any thread.
+
+    Args:
+        asked: ``warmup`` of `load`.
+        model: The model, for messages.
+        max_graphs: Number of shapes for which a session keeps CUDA graphs.
+    """
+
+    def __init__(self, asked: Warmup | bool, model: str, max_graphs: int = 0) -> None:
+        self.asked = asked is not False
+        self._optional = asked is True
+        self._warmup = asked if isinstance(asked, Warmup) else Warmup()
+        self._runs = self._warmup.runs_with(max_graphs)
+        self._model = model
+        self._lock = threading.Lock()
+        self._first = 0  # number of the inputs that fitted
+        self._none_fits = False
+
+    def run(self, session: Any, run: Run) -> None:
+        """Call ``run`` with the inputs and the number of runs, for random inputs also with larger ones.
+
+        If no random inputs fit, and nobody asked for more than a try: warn once, and call it without inputs.
+
+        Raises:
+            Error: As ``run``.
+        """
+        if not self.asked or self._none_fits:
+            run([], 0)
+            return
+        from ortmulti._create.sample_inputs import MISFITS, first_fit  # which `import ortmulti` shall not load
+
+        def attempt(numbered: tuple[int, list[Mapping[str, Any]]]) -> int:
+            number, feeds = numbered
+            run(feeds, self._runs)
+            return number
+
+        try:
+            self._first = first_fit(islice(enumerate(self._warmup.feeds(session)), self._first, None), attempt)
+        except MISFITS as error:
+            if not self._optional:
+                raise
+            run([], 0)  # raises an error that the inputs did not cause
+            with self._lock:
+                warned, self._none_fits = self._none_fits, True
+            if not warned:
+                LOGGER.warning(
+                    "%s was loaded without a first run, since it takes no random inputs: %s. Give "
+                    "warmup=Warmup(samples=...) with inputs of yours, or warmup=False",
+                    self._model,
+                    error,
+                )
