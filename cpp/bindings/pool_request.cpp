@@ -253,7 +253,6 @@ void PoolRequest::set_future(std::shared_ptr<Receiver> loop, py::object future) 
 
 void PoolRequest::answer_future() {
   static PyObject* const done = PyUnicode_InternFromString("done");
-  static PyObject* const cancel = PyUnicode_InternFromString("cancel");
   static PyObject* const set_result = PyUnicode_InternFromString("set_result");
   static PyObject* const set_exception = PyUnicode_InternFromString("set_exception");
   const py::object future = std::exchange(python_.future, py::object());
@@ -264,15 +263,13 @@ void PoolRequest::answer_future() {
   try {
     PyObject* method = set_result;
     py::object value;
-    if (outcome != Outcome::cancelled) {
-      try {
-        value = take_results();
-      } catch (...) {
-        method = set_exception;
-        value = to_python(std::current_exception());
-      }
-      task = take_awaiting(future);
+    try {
+      value = take_results();  // also of a closed pool's request: CancelledError would say that its task was cancelled
+    } catch (...) {
+      method = set_exception;
+      value = to_python(std::current_exception());
     }
+    task = take_awaiting(future);
     if (!task.callback) {  // else the future has no answer
       const auto is_done = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(future.ptr(), done));
       if (!is_done) {
@@ -282,9 +279,7 @@ void PoolRequest::answer_future() {
         return;
       }
     }
-    const auto called =
-        py::reinterpret_steal<py::object>(value ? PyObject_CallMethodOneArg(future.ptr(), method, value.ptr())
-                                                : PyObject_CallMethodNoArgs(future.ptr(), cancel));
+    const auto called = py::reinterpret_steal<py::object>(PyObject_CallMethodOneArg(future.ptr(), method, value.ptr()));
     if (!called) {
       PyErr_WriteUnraisable(future.ptr());
     }

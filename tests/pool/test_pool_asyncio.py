@@ -25,6 +25,10 @@ from tests.support.pools import HANG, check_row, row, rows
 ENDLESS = {"x": np.zeros(1, np.float32), "count": np.array(onnx_models.LONG)}
 
 
+def cannot_read(*_: Any) -> None:
+    raise NotImplementedError
+
+
 @pytest.fixture(name="pool")
 def fixture_pool(pool_of_rows: ortmulti.Pool) -> ortmulti.Pool:
     return pool_of_rows
@@ -240,14 +244,29 @@ def test_a_coroutine_that_is_closed_cancels_its_request() -> None:
         assert pool.stats().devices[0].cancelled + pool.stats().cancelled_waiting == 1
 
 
-def test_a_pool_that_is_closed_cancels_its_tasks() -> None:
+@pytest.mark.parametrize("readers", [True, False])
+@pytest.mark.usefixtures("nothing_is_logged")
+def test_a_pool_that_is_closed_is_an_error_and_cancels_no_task(readers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask_in_a_group() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(pool.run_async(None, ENDLESS))
+
     async def ask() -> None:
+        if not readers:
+            monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", cannot_read)
         tasks = [asyncio.create_task(pool.run_async(None, ENDLESS)) for _ in range(3)]
-        await asyncio.sleep(0.05)
+        while pool.stats().waiting < 2:
+            await asyncio.sleep(0)
+        group = asyncio.create_task(ask_in_a_group())
+        while pool.stats().waiting < 3:
+            await asyncio.sleep(0)
         tasks[0].cancel()
         await asyncio.to_thread(pool.close, cancel_pending=True)
+        with pytest.raises(ExceptionGroup) as errors:
+            await group
+        assert [type(error) for error in errors.value.exceptions] == [ortmulti.ClosedError]
         found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(each) for each in found] == [asyncio.CancelledError] * 3
+        assert [type(each) for each in found] == [asyncio.CancelledError, ortmulti.ClosedError, ortmulti.ClosedError]
 
     with ortmulti.load(onnx_models.endless(), "cpu") as pool:
         asyncio.run(ask())
@@ -299,11 +318,8 @@ def test_the_loop_keeps_no_context_of_a_task(pool: ortmulti.Pool) -> None:
 
 
 def test_a_loop_without_readers_gets_its_answers(pool: ortmulti.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cannot(*_: Any) -> None:
-        raise NotImplementedError
-
     async def ask() -> None:
-        monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", cannot)
+        monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", cannot_read)
         for number, outputs in enumerate(await asyncio.gather(*(pool.run_async(None, row(n)) for n in range(8)))):
             check_row(outputs, number)
 

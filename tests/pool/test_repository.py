@@ -403,3 +403,27 @@ def test_a_model_that_is_being_removed_cannot_be_loaded_and_its_name_is_free(
             removing.join()
         np.testing.assert_array_equal(repository.run("m", X)[0], expected[0])
         assert [status.state for status in repository.index()] == ["READY"]
+
+
+def test_run_async_asks_the_new_model_if_the_old_one_is_closed() -> None:
+    def feed(count: int) -> dict[str, np.ndarray]:
+        return {"x": np.zeros(1, np.float32), "count": np.array(count)}
+
+    async def ask() -> None:
+        running = repository.submit("m", feed(2**62))
+        waiting = asyncio.create_task(repository.run_async("m", feed(3)))
+        while old.stats().waiting < 1:
+            await asyncio.sleep(0)
+        loading = asyncio.create_task(asyncio.to_thread(repository.load, "m"))
+        while repository._loaded("m").pool is old:
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(asyncio.to_thread(old.close, cancel_pending=True))
+        await asyncio.wait([waiting])
+        running.cancel()
+        await asyncio.gather(loading, closing)
+        np.testing.assert_array_equal((await waiting)[0], [3])
+
+    with ortmulti.ModelRepository("cpu", host_memory="1GiB") as repository:
+        repository.add("m", onnx_models.endless(), warmup=False)
+        old = repository._loaded("m").pool
+        asyncio.run(ask())

@@ -57,6 +57,7 @@ class PoolFuture(Future[list[Any]]):
     _result: list[Any] | None = None
     _exception: BaseException | None = None
     _condition: Any = _Condition()
+    _of_task = False  # then a closed pool is an error: CancelledError would say that the task was cancelled
 
     # Not the base's, which makes objects that most futures never need.
     def __init__(self, pool: _core.Pool, wrap: Callable[[list[Any]], list[Any]] | None = None) -> None:
@@ -138,7 +139,7 @@ class PoolFuture(Future[list[Any]]):
     def _complete(self, results: list[Any] | None, exception: BaseException | None, cancelled: bool) -> None:
         """Take the answer of a followed request, and notify the waiting threads."""
         self._request = None
-        if cancelled:
+        if cancelled and not self._of_task:
             super().cancel()
         if not self.set_running_or_notify_cancel():
             return

@@ -227,6 +227,7 @@ class Pool(Membership, Closing):
 
         Raises:
             Error: As `run`.
+            ClosedError: The pool was closed with ``cancel_pending`` before the request began.
             QueueFull: The queue had no room, with ``when_full="reject"``.
         """
         if when_full != "block" and when_full != "reject":
@@ -259,6 +260,7 @@ class Pool(Membership, Closing):
                 break
         # A loop that watches no file descriptors.
         future = self._submit(output_names, input_feed, 0.0, limited, outputs == "device", options)
+        future._of_task = True
         wrapped: Awaitable[list[Any]] = loops.wrap_future(future)
         return await wrapped
 
@@ -405,8 +407,8 @@ class Pool(Membership, Closing):
         Devices that are still starting are given up. Requests that only they could answer raise `ClosedError`.
 
         Args:
-            cancel_pending: Cancel the waiting requests, and answer only those that run. The interpreter's exit closes
-                pools in this way.
+            cancel_pending: Answer only those that run. The futures of waiting requests are cancelled; `run` and
+                `run_async` raise `ClosedError`. The interpreter's exit closes pools in this way.
         """
         self._members.close(cancel_pending)
 
