@@ -185,9 +185,7 @@ class PythonPool {
   // Each of the session's runners that run at first runs the feeds before, all at the same time.
   void add(const PythonSession& session, int in_flight, std::size_t max_graphs, const py::list& feeds, int warm_up_runs,
            const std::shared_ptr<Timeline>& timeline, const py::object& run_options) {
-    for (const ValueInfo& input : session.session->inputs()) {
-      batching_.check_input(input.name, input.shape);
-    }
+    batching_.check_inputs(session.session->inputs());
     const Runners runners = [&] {
       const ReleaseGil nogil;
       auto made = make_runners(session.session, {in_flight, max_graphs});
@@ -229,8 +227,18 @@ class PythonPool {
     return reinterpret_cast<std::uintptr_t>(runners.ptr());  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)
   }
 
-  void check_input(const std::string& name, const std::vector<std::int64_t>& shape) const {
-    batching_.check_input(name, shape);
+  // Of sessions in Python: the inputs' names and shapes, with numbers, names and None.
+  void check_inputs(const std::vector<std::pair<std::string, std::vector<py::object>>>& inputs) const {
+    std::vector<ValueInfo> declared;
+    for (const auto& [name, shape] : inputs) {
+      ValueInfo& input = declared.emplace_back();
+      input.name = name;
+      for (const py::object& size : shape) {
+        input.shape.push_back(py::isinstance<py::int_>(size) ? size.cast<std::int64_t>() : -1);
+        input.dimension_names.push_back(py::isinstance<py::str>(size) ? size.cast<std::string>() : "");
+      }
+    }
+    batching_.check_inputs(declared);
   }
 
   void set_ready(std::uintptr_t session, bool ready) {
@@ -794,7 +802,7 @@ void register_pool(py::module_& module) {
            py::arg("timeline") = std::shared_ptr<Timeline>(), py::arg("run_options") = py::none())
       .def("add_runners", &PythonPool::add_runners, py::arg("device"), py::arg("runners"), py::arg("check"),
            py::arg("in_process"))
-      .def("check_input", &PythonPool::check_input, py::arg("name"), py::arg("shape"))
+      .def("check_inputs", &PythonPool::check_inputs, py::arg("inputs"))
       .def("set_ready", &PythonPool::set_ready, py::arg("session"), py::arg("ready"))
       .def("give_up", &PythonPool::give_up, py::arg("session"), py::arg("reason"))
       .def("expect", &PythonPool::expect, py::arg("device"), py::arg("sessions"))

@@ -206,6 +206,32 @@ def test_a_model_of_fixed_size_is_batched_only_if_every_run_has_that_size(backen
         assert pool.stats().devices[0].runs == 1
 
 
+@pytest.mark.parametrize(
+    ("shapes", "batching", "advice"),
+    [
+        ([["batch", "samples"], [2, "batch", 128], []], Batching(8), "export the model with a dynamic dimension"),
+        ([["batch", "samples"], [2, "batch", 128], []], Batching(2, sizes=[2]), "dynamic dimension"),
+        ([[4, 3], [2, 3]], Batching(4, sizes=[4]), "dynamic dimension"),
+        (
+            [["steps", "batch", 5], [2, "batch", 128]],
+            Batching(8),
+            r"Or join along dimension 1: Batching\(max_size=8, axis=1\)",
+        ),
+        ([["batch", 3], ["batch"]], Batching(8, axis=1), r"Or join along dimension 0: Batching\(max_size=8, axis=0\)"),
+    ],
+)
+@on_every_backend
+def test_batching_that_can_never_join_two_requests_is_refused(
+    shapes: list[onnx_models.Shape], batching: Batching, advice: str, backend: BackendName
+) -> None:
+    inputs = [(f"x{number}", TensorProto.FLOAT, shape) for number, shape in enumerate(shapes)]
+    outputs = [(f"y{number}", TensorProto.FLOAT, None) for number in range(len(shapes))]
+    nodes = [helper.make_node("Neg", [f"x{number}"], [f"y{number}"]) for number in range(len(shapes))]
+    model = onnx_models.model(nodes, inputs, outputs).SerializeToString()
+    with pytest.raises(ortmulti.InvalidArgument, match=advice + r"[^:]*$"):
+        ortmulti.load(model, "cpu", backend=backend, batching=batching)
+
+
 @on_every_backend
 def test_strings_run_alone(backend: BackendName) -> None:
     strings = onnx_models.identity(TensorProto.STRING)

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
+#include <set>
 #include <string>
 
 #include "core/base/error.hpp"
@@ -92,6 +94,28 @@ std::vector<std::size_t> sizes_of(const std::vector<std::shared_ptr<Request>>& r
   return sizes;
 }
 
+// A dimension that has the same name in all inputs, so that requests can be joined along it.
+std::optional<std::size_t> common_axis(const std::vector<ValueInfo>& inputs) {
+  std::optional<std::vector<std::string>> names;  // of dimensions that may be it; empty where it is not
+  for (const ValueInfo& input : inputs) {
+    if (input.shape.empty()) {
+      continue;
+    }
+    const auto& own = input.dimension_names;
+    names = names.value_or(own);
+    names->resize(std::min(names->size(), own.size()));
+    for (std::size_t i = 0; i < names->size(); ++i) {
+      (*names)[i] = (*names)[i] == own[i] ? own[i] : "";
+    }
+  }
+  for (std::size_t i = 0; names && i < names->size(); ++i) {
+    if (!(*names)[i].empty()) {
+      return i;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::size_t Batching::padded(std::size_t size) const noexcept {
@@ -99,19 +123,44 @@ std::size_t Batching::padded(std::size_t size) const noexcept {
   return next == sizes.end() ? size : *next;
 }
 
-void Batching::check_input(const std::string& name, const std::vector<std::int64_t>& shape) const {
-  if (!enabled() || axis >= shape.size() || shape[axis] < 0) {
+void Batching::check_inputs(const std::vector<ValueInfo>& inputs) const {
+  if (!enabled()) {
     return;
   }
-  const auto fixed = static_cast<std::size_t>(shape[axis]);
-  if (sizes != std::vector<std::size_t>{fixed}) {  // to which every batch is padded
-    const std::string size = std::to_string(fixed);
-    throw Error(ErrorKind::invalid_argument,
-                "batching joins requests along dimension " + std::to_string(axis) + ", but input '" + name +
-                    "' has the fixed size " + size +
-                    " there: export the model with a dynamic dimension, or load it without batching" +
-                    (fixed < 2 ? "" : ". Or pad every batch: Batching(max_size=" + size + ", sizes=[" + size + "])"));
+  constexpr std::int64_t none = -2;
+  const ValueInfo* unfit = nullptr;
+  std::set<std::int64_t> found;
+  for (const ValueInfo& input : inputs) {
+    if (input.shape.empty()) {
+      continue;  // a scalar, or nobody knows
+    }
+    const std::int64_t size = axis < input.shape.size() ? input.shape[axis] : none;
+    found.insert(size);
+    if (size != -1 && unfit == nullptr) {
+      unfit = &input;
+    }
   }
+  if (unfit == nullptr) {
+    return;
+  }
+  const std::int64_t size = axis < unfit->shape.size() ? unfit->shape[axis] : none;
+  const std::string text = std::to_string(size);
+  const bool pads = found.size() == 1 && size > 1;
+  if (pads && sizes == std::vector<std::size_t>{static_cast<std::size_t>(size)}) {
+    return;  // to which every batch is padded
+  }
+  std::string advice;
+  if (pads) {
+    advice = ". Or pad every batch: Batching(max_size=" + text + ", sizes=[" + text + "])";
+  } else if (const auto common = common_axis(inputs)) {
+    advice = ". Or join along dimension " + std::to_string(*common) +
+             ": Batching(max_size=" + std::to_string(max_size) + ", axis=" + std::to_string(*common) + ")";
+  }
+  throw Error(ErrorKind::invalid_argument,
+              "batching joins requests along dimension " + std::to_string(axis) + ", but input '" + unfit->name + "' " +
+                  (size == none ? "has no such dimension" : "has the fixed size " + text + " there") +
+                  (found.size() == 1 ? "" : ", unlike other inputs") +
+                  ": export the model with a dynamic dimension, or load it without batching" + advice);
 }
 
 void Grace::record_run(std::size_t size, std::chrono::nanoseconds time) noexcept {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/ort/value.hpp"
 #include "core/pool/request.hpp"
 
 namespace ortmulti {
@@ -23,9 +24,9 @@ struct Batching {
 
   bool enabled() const noexcept { return max_size > 1; }
 
-  /// Throws Error with ErrorKind::invalid_argument if no joint run of a model with this input can succeed: the model
-  /// fixes the dimension `axis`. `shape`: -1 where the model leaves a dimension open.
-  void check_input(const std::string& name, const std::vector<std::int64_t>& shape) const;
+  /// Throws Error with ErrorKind::invalid_argument if no joint run of a model with these inputs can succeed: an input
+  /// fixes the dimension `axis`, or has none. All may fix it to the only one of `sizes`.
+  void check_inputs(const std::vector<ValueInfo>& inputs) const;
 };
 
 /// How long a session that became free waits for the next requests of the clients that it has just answered. They come

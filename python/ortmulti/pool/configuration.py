@@ -20,8 +20,8 @@ class Batching:
     receives its part of the outputs. Requests with ``run_options``, or without inputs, run alone. If a joint run fails,
     its requests run again one by one, so that only the request with the fault fails.
 
-    The model must leave the size of ``axis`` open in each input, or fix it to the only one of ``sizes``; otherwise
-    `load` raises `InvalidArgument`. The model must treat the rows of a batch independently, and each output must have
+    The model must leave the size of ``axis`` open in each input, or fix it in all of them to the only one of ``sizes``;
+    otherwise `load` raises `InvalidArgument`. The model must treat the rows of a batch independently, and each output must have
     ``axis``. If an output lacks it, the pool runs such requests alone from then on; the logger ``ortmulti`` warns and
     `PoolStats` says so.
 

@@ -94,9 +94,7 @@ class BackendMembers:
         self._version = version
         self._changing = threading.Lock()  # one sleep at a time
         self.core = _core.Pool(max_queue, batching_argument(batching))
-        for declared in sessions.signature.inputs:
-            shape = [size if isinstance(size, int) else -1 for size in declared.shape]
-            self.core.check_input(declared.name, shape)
+        self.core.check_inputs([(declared.name, declared.shape) for declared in sessions.signature.inputs])
         self.backend = sessions
         self._end = _End(self.core, sessions)
         sessions.join(self.core)
