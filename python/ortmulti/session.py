@@ -16,7 +16,9 @@ from ortmulti._runtime import checks, first_start
 from ortmulti._runtime.closing import Closing
 from ortmulti.io_binding import ValueRuns
 from ortmulti.options import RunOptions, SessionOptions
+from ortmulti.ort_value_vector import OrtValueVector
 from ortmulti.timeline import Timeline
+from ortmulti.values import OrtValue
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -197,8 +199,8 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
     # Private in onnxruntime too, and read by programs.
 
     @property
-    def _sess(self) -> Self:
-        return self
+    def _sess(self) -> _CSession:
+        return _CSession(self)
 
     @property
     def _providers(self) -> list[str]:
@@ -252,6 +254,37 @@ def _names_and_feed(first: Any, second: Any) -> tuple[Any, Any]:
     """Return the two arguments of `InferenceSession.run` in onnxruntime's order."""
     swapped = isinstance(first, Mapping) and not isinstance(second, Mapping)
     return (second, first) if swapped else (first, second)
+
+
+class _CSession(InferenceSession):
+    """The same session, with the names and arguments of onnxruntime's C namespace."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self.__dict__ = session.__dict__
+
+    @property
+    def inputs_meta(self) -> list[NodeArg]:
+        return self.get_inputs()
+
+    @property
+    def outputs_meta(self) -> list[NodeArg]:
+        return self.get_outputs()
+
+    @property
+    def overridable_initializers(self) -> list[NodeArg]:
+        return self.get_overridable_initializers()
+
+    @property
+    def model_meta(self) -> ModelMetadata:
+        return self.get_modelmeta()
+
+    def run_with_ort_values(  # type: ignore[override]
+        self, feed: Mapping[str, OrtValue], output_names: Iterable[str], run_options: RunOptions | None = None
+    ) -> OrtValueVector:
+        values = OrtValueVector()
+        for value in super().run_with_ort_values(output_names, feed, run_options):
+            values.push_back(value)
+        return values
 
 
 class Sessions(Closing, Sequence[InferenceSession]):

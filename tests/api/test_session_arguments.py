@@ -186,6 +186,29 @@ def test_private_names_that_programs_read() -> None:
         assert binding.copy_outputs_to_cpu()[0].tolist() == expected
 
 
+def test_the_c_session_has_the_names_and_arguments_of_onnxruntimes() -> None:
+    found = []
+    for package in (onnxruntime, ortmulti):
+        session = package.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
+        inner = session._sess
+        x = package.OrtValue.ortvalue_from_numpy(np.ones((1, 64), np.float32))
+        values = inner.run_with_ort_values({"x": x._ortvalue}, ["y"], None)
+        with pytest.raises(TypeError):  # the session's order
+            inner.run_with_ort_values(["y"], {"x": x._ortvalue}, None)
+        found.append(
+            (
+                type(values).__name__,
+                [value.numpy().tolist() for value in values],
+                [(each.name, each.type, each.shape) for each in (*inner.inputs_meta, *inner.outputs_meta)],
+                list(inner.overridable_initializers),
+                inner.model_meta.producer_name,
+                inner.get_providers(),
+            )
+        )
+    assert found[0] == found[1]
+    assert isinstance(ortmulti.SessionIOBinding(inner), ortmulti.SessionIOBinding)
+
+
 @pytest.mark.parametrize("convert", [str, Path])
 def test_the_models_path_is_where_onnxruntime_has_it(convert: Any, path: Path) -> None:
     """Not in the interface, and yet optimum reads it."""

@@ -21,9 +21,9 @@ class Batching:
     its requests run again one by one, so that only the request with the fault fails.
 
     The model must leave the size of ``axis`` open in each input, or fix it in all of them to the only one of ``sizes``;
-    otherwise `load` raises `InvalidArgument`. The model must treat the rows of a batch independently, and each output must have
-    ``axis``. If an output lacks it, the pool runs such requests alone from then on; the logger ``ortmulti`` warns and
-    `PoolStats` says so.
+    otherwise `load` raises `InvalidArgument`. The model must treat the rows of a batch independently, and each output
+    must have ``axis``. If an output lacks it, the pool runs such requests alone from then on; the logger ``ortmulti``
+    warns and `PoolStats` says so.
 
     Attributes:
         max_size: The largest size of a joint run along ``axis``, such as its rows; 2 or more. A larger request runs
