@@ -10,6 +10,7 @@ import numpy as np
 from ortmulti import _core
 from ortmulti._create.foreign_options import to_run_options
 from ortmulti._runtime import checks
+from ortmulti._runtime.closing import stays_here
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
 from ortmulti.ort_device import OrtDevice, OrtDeviceVendorId, core_device, device_name
@@ -27,6 +28,8 @@ class SessionIOBinding:
 
     Raises (every method): As `IOBinding`.
     """
+
+    __reduce__ = stays_here("make another one there")
 
     def __init__(self, arg0: ValueRuns) -> None:
         core = getattr(arg0, "_core", None)
@@ -119,6 +122,8 @@ class IOBinding:
         ClosedError: The session is closed.
         ForkError: The binding was created before this process was forked.
     """
+
+    __reduce__ = stays_here("make another one there")
 
     def __init__(self, session: ValueRuns) -> None:
         self._iobinding = SessionIOBinding(session)

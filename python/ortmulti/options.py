@@ -12,6 +12,7 @@ from ortmulti._create import config_entries
 from ortmulti._create.model_additions import ModelAdditions
 from ortmulti._runtime import checks as _checks
 from ortmulti._runtime import startup
+from ortmulti._runtime.closing import stays_here
 from ortmulti.errors import InvalidArgument, InvalidType
 
 if TYPE_CHECKING:
@@ -340,6 +341,7 @@ class RunOptions(_core.RunOptions):
     """
 
     __slots__ = ()
+    __reduce__ = stays_here("make another one there")
 
     def __init__(self) -> None:
         startup.ensure_open()

@@ -7,6 +7,7 @@ from typing import Any
 
 from ortmulti import _core
 from ortmulti._runtime import checks, startup
+from ortmulti._runtime.closing import stays_here
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.ort_device import core_device
 from ortmulti.values import OrtValue, dimensions, element_type_number, find_value
@@ -25,6 +26,7 @@ class OrtValueVector:
     """
 
     __slots__ = ("_values",)
+    __reduce__ = stays_here("send their arrays, numpy()")
 
     def __init__(self) -> None:
         self._values: list[OrtValue] = []

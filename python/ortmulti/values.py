@@ -12,6 +12,7 @@ import numpy as np
 from ortmulti import _core, errors
 from ortmulti._create import onnxruntime_values
 from ortmulti._runtime import checks, startup
+from ortmulti._runtime.closing import stays_here
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.ort_device import device_name
 
@@ -67,6 +68,7 @@ class OrtValue:
     """
 
     __slots__ = ("__weakref__", "_core", "_kept")
+    __reduce__ = stays_here("send its array, numpy()")
 
     def __init__(self, ortvalue: _core.OrtValue | OrtValue, numpy_obj: object = None, session: object = None) -> None:
         if isinstance(ortvalue, OrtValue):  # an item of an OrtValueVector, or what `_ortvalue` is
@@ -87,6 +89,9 @@ class OrtValue:
 
     def _get_c_value(self) -> Self:
         return self
+
+    def __copy__(self) -> Self:
+        return type(self)(self)
 
     @classmethod
     def ortvalue_from_numpy(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import pickle
 from collections.abc import Callable
@@ -150,6 +151,27 @@ def test_a_typo_in_a_configuration_key_is_logged(caplog: pytest.LogCaptureFixtur
 
 def test_what_belongs_to_its_process_cannot_be_pickled() -> None:
     with ortmulti.load(MODEL, "cpu") as pool:
-        for one in (pool, pool.sessions[0], pool.sessions):
-            with pytest.raises(TypeError, match="load the model in each process"):
-                pickle.dumps(one)
+        session = pool.sessions[0]
+        x = ortmulti.OrtValue.ortvalue_from_numpy(np.zeros((1, 64), np.float32))
+        values = ortmulti.OrtValueVector()
+        values.push_back(x)
+        future = pool.submit({"x": x})
+        assert copy.copy(x).data_ptr() == x.data_ptr()
+        for one, instead in (
+            (pool, "load the model in each process"),
+            (session, "load the model in each process"),
+            (pool.sessions, "load the model in each process"),
+            (future, "send its result"),
+            (x, "send its array, numpy()"),
+            (values, "send their arrays, numpy()"),
+            (session.io_binding(), "make another one there"),
+            (ortmulti.SessionIOBinding(session), "make another one there"),
+            (ortmulti.RunOptions(), "make another one there"),
+        ):
+            for cannot in (pickle.dumps, copy.deepcopy):
+                with pytest.raises(TypeError) as error:
+                    cannot(one)
+                assert str(error.value) == (
+                    f"{type(one).__name__} objects cannot be copied or pickled, since they belong to their process: "
+                    f"{instead}"
+                )

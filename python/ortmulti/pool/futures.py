@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from ortmulti._runtime.closing import stays_here
 from ortmulti.errors import ForkError
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class PoolFuture(Future[list[Any]]):
     callbacks, so they must be short. A callback that is added after the answer is called at once. In a forked child
     `result` and `exception` raise `ForkError` if there was no answer before the fork.
     """
+
+    __reduce__ = stays_here("send its result")
 
     _state = "PENDING"
     _result: list[Any] | None = None
