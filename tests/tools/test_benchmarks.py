@@ -21,6 +21,7 @@ from benchmarks import (
     import_time,
     plugin_creation,
     pool_overhead,
+    repository_memory,
     run_overhead,
     service,
     torch_compare,
@@ -28,7 +29,7 @@ from benchmarks import (
 )
 from ortmulti import Timeline
 from ortmulti.tools import models
-from tests.support import fake_driver, plugins
+from tests.support import fake_driver, onnx_models, plugins
 from tests.support.processes import check_child
 
 
@@ -41,6 +42,19 @@ def test_run_overhead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     for result in report["models"].values():
         assert 0 < result["ratio"] <= result["upper_bound"]
     assert "upper 95% bound" in capsys.readouterr().out
+
+
+def test_repository_memory(tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / f"{number}.onnx").write_bytes(onnx_models.matmul())
+    path = tmp_path / "memory.json"
+    budget = str(3 * len(onnx_models.matmul()) // 2)
+    arguments = ["--budget", budget, "--evictions", "2", "--batch", "1", "--repeat", "1", "--json", str(path)]
+    assert repository_memory.main([str(tmp_path), *arguments]) == 0
+    report = json.loads(path.read_text())
+    assert set(report["measured"]) == set(repository_memory.SETTINGS)
+    for [result] in report["measured"].values():
+        assert result["counted_mb"] < result["idle_mb"] <= result["peak_mb"]
 
 
 def test_the_upper_bound_is_that_of_the_median() -> None:
