@@ -20,6 +20,7 @@
 #   GPU_WORKERS=3     the same for GPU tests that measure no memory
 #   TIDY_FILES="..."  the sources that clang-tidy checks; by default all
 #   SELECT="tools"    the markers of the Python tests that test-python runs, as pytest's -m
+#   TESTS=tests/pool  their folders or files; by default all
 #   RELEASES="newest 1.21.1 1.23.2"  the releases of onnxruntime that `make wheel` tries the wheel with
 #   PYTHON_READY=1    no virtual environment and no network: PYTHON has the packages that tools/requirements.py prints
 #                     (headers: ONNXRUNTIME_INCLUDE_DIR, ORTMULTI_GOOGLETEST_DIR from the environment, where not found)
@@ -146,10 +147,10 @@ test: test-python test-cpp
 PYTEST := -m pytest --dist loadfile --max-worker-restart 1
 test-python: packages library
 	@echo "== Python tests: $(SELECT)"
-	@$(PY) $(PYTEST) -n $(WORKERS) --maxprocesses 16 -m "($(SELECT))$(if $(HAS_NVIDIA), and not gpu)"
+	@$(PY) $(PYTEST) -n $(WORKERS) --maxprocesses 16 -m "($(SELECT))$(if $(HAS_NVIDIA), and not gpu)" $(TESTS)
 ifneq ($(HAS_NVIDIA),)
-	@$(PY) $(PYTEST) -n $(GPU_WORKERS) -m "($(SELECT)) and gpu and not gpu_memory" || (($$? == 5))
-	@$(PY) $(PYTEST) -n 0 -m "($(SELECT)) and gpu_memory" || (($$? == 5))
+	@$(PY) $(PYTEST) -n $(GPU_WORKERS) -m "($(SELECT)) and gpu and not gpu_memory" $(TESTS) || (($$? == 5))
+	@$(PY) $(PYTEST) -n 0 -m "($(SELECT)) and gpu_memory" $(TESTS) || (($$? == 5))
 endif
 
 test-tools:
@@ -165,7 +166,7 @@ test-locks: $(if $(PYTHON_READY),,$(VENV)/.packages)
 	@echo "== Locks and the GIL"
 	@PYTHONPATH="$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
 	  PYTEST_ADDOPTS="$$PYTEST_ADDOPTS --capture=sys" \
-	  $(MAKE) test-python WORKERS=0 SELECT="not slow" PYTHON_READY=1 BUILD=build/debug CMAKE_OPTIONS=-DCMAKE_BUILD_TYPE=Debug \
+	  $(MAKE) test-python WORKERS=0 SELECT="not slow" PYTHON_READY=1 BUILD=build/debug CMAKE_OPTIONS="-DCMAKE_BUILD_TYPE=Debug -DORTMULTI_UNITY=ON" \
 	  PYTHON="$$($(PY) -c 'import sys; print(sys.executable if "$(PYTHON_READY)" else sys._base_executable)')"
 
 test-all: test test-tools
