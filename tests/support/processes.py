@@ -96,11 +96,12 @@ def nothing_leaks() -> Iterator[None]:
         return threads() - threads_before, Counter(files()) - files_before
 
     yield
-    gc.collect()  # an exception's traceback may still hold what the body used
-    # A thread that nobody joins may still be at its end, and one of a library's own may just have a file open.
+    # An exception's traceback may still hold what the body used; a thread that nobody joins may do so until its end. A
+    # library's own thread may just have a file open.
     deadline = time.monotonic() + 30
+    gc.collect()
     while any(left()) and time.monotonic() < deadline:
-        os.sched_yield()
+        gc.collect()
     threads_left, files_left = left()
     assert not threads_left, [Path(f"/proc/self/task/{thread}/comm").read_text() for thread in threads_left]
     assert not files_left
@@ -129,6 +130,6 @@ def check_held(before: Counter[str], folder: Path) -> None:
     gc.collect()
     end = time.monotonic() + 10
     while held(folder) - before and time.monotonic() < end:
-        os.sched_yield()  # a thread may be at its end
+        gc.collect()  # a thread may be at its end, and have held something until then
     more = held(folder) - before
     assert not more, (more, [thread.name for thread in threading.enumerate()], files())
