@@ -43,7 +43,7 @@ def test_a_test_that_hangs_is_ended_with_stacks(tmp_path: Path) -> None:
     ]
     run = subprocess.run(
         [*pytest, "--timeout", "0.5", "-v", "--rootdir", tmp_path, tmp_path],
-        cwd=tmp_path,
+        cwd=ROOT,
         env=child_environment({"PYTEST_ADDOPTS": None}),
         capture_output=True,
         text=True,
