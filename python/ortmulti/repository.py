@@ -451,8 +451,7 @@ class ModelRepository(Closing):
             pool = load(entry.model, devices, **options)
             seconds = time.monotonic() - start
             loaded = _Loaded(pool, [])
-            if warmup:
-                self._warm(name, pool, warmup)
+            pool._members.warm_up(warmup)
             for device in devices:
                 taken = max(size, self._grown(device, before[device]) or 0)
                 keep = device != "cpu" and self._pinned_bytes + taken <= self._host_budget
@@ -488,22 +487,6 @@ class ModelRepository(Closing):
                 "when it is made"
             )
         return chosen
-
-    def _warm(self, name: str, pool: Pool, warmup: Any) -> None:
-        from ortmulti.pool.configuration import Warmup
-
-        given = warmup if isinstance(warmup, Warmup) else Warmup()
-        try:
-            pool.warmup(given)
-        except Error as error:
-            if given is warmup:
-                raise
-            LOGGER.warning(
-                "%r was loaded without a first run, since random inputs do not fit: %s. Give add a Warmup with "
-                "samples, or warmup=False",
-                name,
-                error,
-            )
 
     def _measure(self, pool: Pool, device: str, resident: _core.Resident, taken: int, keep: bool) -> int:
         """Put the model to sleep, and note what it gives back and what it keeps.

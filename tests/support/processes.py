@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import subprocess
@@ -90,12 +91,14 @@ def files(process: int | str = "self") -> list[str]:
 @contextmanager
 def nothing_leaks() -> Iterator[None]:
     """Asserts that the body leaves no thread and no file descriptor behind."""
+    faulthandler.cancel_dump_traceback_later()  # the thread of the test's limit, another one in each phase of a test
     threads_before, files_before = threads(), Counter(files())
 
     def left() -> tuple[set[str], Counter[str]]:
         return threads() - threads_before, Counter(files()) - files_before
 
     yield
+    faulthandler.cancel_dump_traceback_later()
     # An exception's traceback may still hold what the body used; a thread that nobody joins may do so until its end. A
     # library's own thread may just have a file open.
     deadline = time.monotonic() + 30

@@ -46,7 +46,8 @@ Pool::~Pool() { close(true); }
 void Pool::check_process() const {
   if (generation_ != fork_generation()) {
     throw Error(ErrorKind::forked,
-                "the pool was made before this process was forked, and its threads stayed with the parent. Make it "
+                "the pool or repository was made before this process was forked, and its threads stayed with the "
+                "parent. Make it "
                 "after the fork, or start workers with multiprocessing's 'spawn'");
   }
 }

@@ -342,7 +342,7 @@ class Members:
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:  # a lock may be held for ever there
-            raise ForkError("the pool was made before this process was forked; make it after the fork")
+            raise ForkError("the pool or repository was made before this process was forked; make it after the fork")
 
     # Changes.
 
