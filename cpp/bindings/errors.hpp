@@ -11,7 +11,7 @@ namespace ortmulti::bindings {
 /// The exception of ortmulti.errors for an error of the core. Needs the GIL.
 pybind11::object to_python(const Error& error);
 
-/// Of any exception: what is none of the core's is the exception that pybind11 would raise.
+/// Of any exception: what is none of the core's is the exception that pybind11 would raise. Raises none itself.
 pybind11::object to_python(const std::exception_ptr& exception);
 
 /// The other way: an exception of Python's as one that needs no GIL, under the kind of its class in ortmulti.errors or

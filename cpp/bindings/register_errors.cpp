@@ -85,7 +85,11 @@ py::object to_python(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
   } catch (const Error& error) {
-    return to_python(error);
+    try {
+      return to_python(error);
+    } catch (py::error_already_set& failure) {  // such as Ctrl-C, which the caller gets instead
+      return failure.value();
+    }
   } catch (py::error_already_set& error) {
     return error.value();
   } catch (const std::bad_alloc&) {

@@ -7,8 +7,11 @@ import contextlib
 import gc
 import itertools
 import random
+import signal
+import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import psutil
@@ -38,6 +41,28 @@ def test_a_kernel_that_fails_fails_its_request_alone(pool: ortmulti.Pool) -> Non
                 future.result(HANG)
     [device] = pool.stats().devices
     assert (device.done, device.failed, device.broken) == (250, 150, "")
+
+
+@pytest.mark.usefixtures("silent")
+def test_ctrl_c_while_an_error_is_made_is_raised_instead() -> None:
+    def interrupt(frame: Any, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == "_of_runtime":
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    def check(call: Callable[[], object]) -> None:
+        sys.setprofile(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            call()
+
+    with ortmulti.load(rows(), "cpu") as pool:
+        future = pool.submit(None, row(100))
+        check(future.result)
+        with pytest.raises((KeyboardInterrupt, ortmulti.Error)):
+            future.result(HANG)
+        check(lambda: pool.run(None, row(100)))
+    check(lambda: pool.run(None, row(1)))
+    check(lambda: pool.submit(None, row(1)))
 
 
 @pytest.mark.usefixtures("silent")
