@@ -153,13 +153,14 @@ def test_a_full_last_gpu_is_named_and_nothing_stays(tmp_path: Path) -> None:
             ortmulti.load(model, "all")
         except ortmulti.OutOfMemory as error:
             print(f"cuda:{last}" in str(error), "free of" in str(error))
-        print(_core.cuda_memory(0)[0] > before - (64 << 20))
+        while _core.cuda_memory(0)[0] < before - (64 << 20):
+            pass  # the thread of the session that was still being created frees it
         """,
         model,
         environment={**VISIBLE, "ORTMULTI_CACHE": str(tmp_path / "cache")},
         timeout=120,
     )
-    assert printed.splitlines() == ["True True", "True"]
+    assert printed.splitlines() == ["True True"]
 
 
 @pytest.mark.gpu_memory

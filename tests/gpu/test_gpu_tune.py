@@ -32,7 +32,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_cuda_graph_is_found_for_many_small_kernels(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "tiny.json"
     result = ortmulti.tune(tiny, devices=0, only=["cuda_graph", "enable_mem_pattern"], budget=120, out=out)
-    assert result.tuning.settings == {"cuda_graph": True}
+    assert result.tuning.settings["cuda_graph"] is True  # memory patterns may gain a percent beside it, or not
     assert result.tuning.gain["low"] > 1.1
     assert result.tuning.devices == ("cuda:0",)
     feed = models.sample_inputs(tiny)
