@@ -53,8 +53,9 @@ def pytest_runtest_logfinish() -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    # A thread that hangs keeps the interpreter.
-    faulthandler.dump_traceback_later(PATIENCE, exit=True, file=config.stash[STDERR])
+    # A thread that hangs keeps the interpreter. A worker of pytest-xdist waits for the others.
+    if not hasattr(config, "workerinput"):
+        faulthandler.dump_traceback_later(PATIENCE, exit=True, file=config.stash[STDERR])
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

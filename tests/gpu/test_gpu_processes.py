@@ -172,7 +172,7 @@ def test_the_log_of_cuda_sessions_goes_to_logging() -> None:
         import ortmulti
         options = ortmulti.SessionOptions()
         options.log_severity_level = 1
-        ortmulti.create_sessions(bytes.fromhex(sys.argv[1]), "all", 2, options).close()
+        ortmulti.create_sessions(bytes.fromhex(sys.argv[1]), "all", 2, options, optimize="never").close()
         """,
         onnx_models.matmul(8).hex(),
         environment=VISIBLE,

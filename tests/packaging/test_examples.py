@@ -104,6 +104,7 @@ def test_several_models(model: Path, other_model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.gpu_memory
 def test_sleep(model: Path, other_model: Path, tmp_path: Path) -> None:
     lines = run("sleep.py", model, other_model, folder=tmp_path, environment=VISIBLE).splitlines()
     freed = re.fullmatch(r"asleep: weights, freed: (\d+) MiB", lines[0])

@@ -337,6 +337,7 @@ def test_load_that_shared_nothing_is_an_error_that_says_why() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.gpu_memory
 def test_weight_loading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, path = models.make("matmul", tmp_path, megabytes=64), tmp_path / "loading.json"
     limits = ["--least-share=0", "--most-behind=inf", "--most-memory=inf", "--most-seconds=inf"]

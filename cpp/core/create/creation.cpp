@@ -155,15 +155,20 @@ void Creation::start_threads() {
 }
 
 void Creation::preload(const Device& device) {
-  const auto self = shared_from_this();
+  // A preload may last for longer than the sessions, whose weights it would keep.
+  const std::weak_ptr<Creation> creation = weak_from_this();
   Preload::Load load;
   load.timeline = timeline_;
-  load.wanted = [self] {
+  load.wanted = [creation] {
+    const auto self = creation.lock();
+    if (!self) {
+      return false;
+    }
     const std::lock_guard lock(self->mutex_);
     return !self->stopped_;
   };
-  load.before_freeing = [self, place = device.index] {
-    if (self->loader_) {
+  load.before_freeing = [creation, place = device.index] {
+    if (const auto self = creation.lock(); self && self->loader_) {
       static_cast<void>(self->loader_->wait_until_filled(self->loader_->index_of(place)));
     }
   };
