@@ -165,7 +165,7 @@ test-cpp: build build/test-models
 test-locks: $(if $(PYTHON_READY),,$(VENV)/.packages)
 	@echo "== Locks and the GIL"
 	@PYTHONPATH="$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
-	  PYTEST_ADDOPTS="$$PYTEST_ADDOPTS --capture=sys" \
+	  PYTEST_ADDOPTS="$${PYTEST_ADDOPTS:-} --capture=sys" \
 	  $(MAKE) test-python WORKERS=0 SELECT="not slow" PYTHON_READY=1 BUILD=build/debug CMAKE_OPTIONS="-DCMAKE_BUILD_TYPE=Debug -DORTMULTI_UNITY=ON" \
 	  PYTHON="$$($(PY) -c 'import sys; print(sys.executable if "$(PYTHON_READY)" else sys._base_executable)')"
 

@@ -135,7 +135,7 @@ class Counted : public Request {
 
 class Stress : public RealSessions, public testing::WithParamInterface<unsigned> {
  protected:
-  std::shared_ptr<Counted> make_request(Random& random) {
+  std::shared_ptr<Counted> make_request(Random& random) const {
     auto request = std::make_shared<Counted>();
     request->value = static_cast<float>(below(random, 1000));
     request->output_names = {"y"};

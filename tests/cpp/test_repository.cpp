@@ -229,9 +229,9 @@ TEST_F(RepositoryTest, RunsThatOverlapDoNotKeepOthersFromWaking) {
   submit(busy);
   busy.runner->wait_for_runs(1);
   std::this_thread::sleep_for(std::chrono::milliseconds(650));  // no synchronization: how far the runs overlap
-  std::vector<std::shared_ptr<ortmulti::Request>> others;
-  for (int i = 0; i < 30; ++i) {
-    others.push_back(submit(busy));
+  std::vector<std::shared_ptr<ortmulti::Request>> others(30);
+  for (auto& request : others) {
+    request = submit(busy);
   }
   const auto waiting = submit(waits);
   std::vector<std::shared_ptr<ortmulti::Request>> answered;

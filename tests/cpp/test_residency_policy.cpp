@@ -180,7 +180,7 @@ TEST_F(Residency, RunsHoldUpAWakeForThreeTimesTheLongestAndASecondForEachTry) {
       each.observe(busy, {0, 2, 5, longest}, now);
       const auto decision = each.decide(wanted, now);
       if (decision.kind == Kind::wait) {
-        now = decision.until.value();
+        now = decision.until.value_or(1e9);
         continue;
       }
       ASSERT_EQ(models(decision), std::vector{busy});

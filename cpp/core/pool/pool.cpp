@@ -206,6 +206,7 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
   }
   std::vector<std::shared_ptr<void>> freed;  // without the lock
   lock.lock();
+  freed.reserve(workers_.size() + groups_.size());
   for (const auto& worker : workers_) {
     freed.push_back(std::move(worker->runner));
   }
