@@ -87,7 +87,7 @@ std::shared_ptr<Repository::Room> room(Repository& repository, const std::string
   std::future<void> waited;
   {
     const ReleaseGil nogil;
-    room = repository.room(name, parsed, bytes);
+    room = freed_without_gil(repository.room(name, parsed, bytes));
     waited = std::async(std::launch::async, [room] { room->wait(); });
   }
   try {
@@ -103,7 +103,7 @@ std::shared_ptr<Repository::Room> room(Repository& repository, const std::string
   }
   const ReleaseGil nogil;
   waited.get();
-  return freed_without_gil(std::move(room));
+  return room;
 }
 
 std::optional<std::int64_t> unaccounted(Repository& repository, const std::string& device, double timeout) {
