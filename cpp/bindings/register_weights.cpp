@@ -127,12 +127,13 @@ py::array read_listed(const FileTuple& listed, std::uint64_t offset, std::uint64
 }
 
 // An opener for Python's open(). It has no Python frame in which Ctrl-C could lose the descriptor.
-int open_nofollow(const py::object& path, int flags) {
+template <int (*open)(const std::string&, int) noexcept>
+int open_for_python(const py::object& path, int flags) {
   const std::string text = from_path(py::str(path));
   int descriptor = -1;
   {
     const ReleaseGil nogil;
-    descriptor = ortmulti::open_nofollow(text, flags);
+    descriptor = open(text, flags);
   }
   if (descriptor < 0) {
     PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
@@ -262,7 +263,8 @@ void register_weights(py::module_& module) {
       },
       py::arg("saved"), py::arg("original"), py::arg("data_folder"), py::arg("folder"),
       py::arg("unshared") = py::tuple(), py::arg("poll") = py::none());
-  module.def("open_nofollow", &open_nofollow, py::arg("path"), py::arg("flags"));
+  module.def("open_nonblocking", &open_for_python<open_nonblocking>, py::arg("path"), py::arg("flags"));
+  module.def("open_nofollow", &open_for_python<open_nofollow>, py::arg("path"), py::arg("flags"));
   module.def(
       "file_checksum",
       [](const py::str& path, const py::object& poll) {

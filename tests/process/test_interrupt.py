@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 
 import ortmulti
+from ortmulti._runtime.regular_file import open_regular
 from ortmulti._runtime.threads import Task
 from ortmulti.tools import models
 from tests.support import onnx_models
-from tests.support.processes import ROOT, check_child, child_environment, run_child
+from tests.support.processes import ROOT, check_child, child_environment, nothing_leaks, run_child
 
 # `create_interrupted` sends its process SIGINT as soon as the creation has started its threads.
 COMMON = """
@@ -247,11 +248,34 @@ def test_ctrl_c_at_many_moments(backend: str, tmp_path: Path) -> None:
     interrupt_at_random(backend, int(ATTEMPTS * SHARES[backend]), tmp_path)
 
 
+def interrupted_at_each_place(call: Callable[[], object]) -> Iterator[tuple[KeyboardInterrupt, int]]:
+    """Interrupt the call wherever Python looks for signals: as a function begins, and after one of C."""
+    for number in itertools.count(1):
+        left = [None] * number
+
+        def interrupt(_: FrameType, event: str, __: Any, left: list[None] = left) -> None:
+            if event in ("call", "c_return") and left:
+                left.pop()
+                if not left:
+                    raise KeyboardInterrupt
+
+        caught: BaseException | None = None
+        sys.setprofile(interrupt)
+        try:
+            call()
+        except BaseException as error:
+            caught = error
+        finally:
+            left.clear()
+            sys.setprofile(None)
+        if not isinstance(caught, KeyboardInterrupt):
+            return
+        yield caught, number
+
+
 @pytest.mark.parametrize("call", ["wait_ready", "add_devices"])
 def test_a_lock_is_free_while_an_interrupt_is_handled(call: str) -> None:
-    """Wherever Python looks for signals: as a function begins, and after one of C. The exception keeps its frames
-    alive, and what these have taken.
-    """
+    """The exception keeps its frames alive, and what these have taken."""
     with ortmulti.load(onnx_models.matmul(), "cpu") as pool:
         members: Any = pool._members
         calls: dict[str, Callable[[], object]] = {
@@ -265,28 +289,19 @@ def test_a_lock_is_free_while_an_interrupt_is_handled(call: str) -> None:
                 if taken[-1]:
                     lock.release()
 
-        for number in itertools.count(1):
-            left = [None] * number
-
-            def interrupt(_: FrameType, event: str, __: Any, left: list[None] = left) -> None:
-                if event in ("call", "c_return") and left:
-                    left.pop()
-                    if not left:
-                        raise KeyboardInterrupt
-
-            caught: BaseException | None = None
-            sys.setprofile(interrupt)
-            try:
-                calls[call]()
-            except (KeyboardInterrupt, ortmulti.InvalidArgument) as error:  # there is no second session on the CPU
-                caught = error
-            finally:
-                sys.setprofile(None)
-            if not isinstance(caught, KeyboardInterrupt):
-                break
+        for caught, number in interrupted_at_each_place(calls[call]):
             taken: list[bool] = []
             thread = threading.Thread(target=free, args=(taken,))
             thread.start()
             thread.join()
             assert taken == [True, True], "".join(traceback.format_exception(caught))
         assert number > 10
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_leaves_no_file_open(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_models.matmul())
+    with nothing_leaks():
+        places = sum(1 for _ in interrupted_at_each_place(lambda: open_regular(path).close()))
+    assert places > 3

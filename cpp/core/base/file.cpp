@@ -62,7 +62,7 @@ int resolve_once(const std::string& path, std::string& real, struct stat& status
 }
 
 int open_regular(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  const int descriptor = open_nonblocking(path, O_RDONLY);
   if (descriptor < 0) {
     throw cannot_open(path, errno);
   }
@@ -235,10 +235,12 @@ void OutputFile::fail(int code) const {
   throw Error(ErrorKind::fail, "cannot write '" + path_ + "': " + std::generic_category().message(code));
 }
 
-int open_nofollow(const std::string& path, int flags) noexcept {
+int open_nonblocking(const std::string& path, int flags) noexcept {
   constexpr int private_mode = 0600;
-  return open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, private_mode);
+  return open(path.c_str(), flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, private_mode);
 }
+
+int open_nofollow(const std::string& path, int flags) noexcept { return open_nonblocking(path, flags | O_NOFOLLOW); }
 
 std::string folder_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');

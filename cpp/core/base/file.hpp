@@ -109,7 +109,10 @@ class OutputFile {
   bool kept_ = false;
 };
 
-/// Opens a path that is no symbolic link, as open(2) does: a descriptor for the caller to close, or -1 with errno set.
+/// open(2) that waits for no FIFO: a descriptor for the caller to close, or -1 with errno set.
+int open_nonblocking(const std::string& path, int flags) noexcept;
+
+/// The same of a path that is no symbolic link.
 int open_nofollow(const std::string& path, int flags) noexcept;
 
 /// The folder of the file that a path names; "." for a mere name.

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ortmulti import _core
+
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a file to read it; a FIFO or a device is refused instead of waited for.
@@ -16,15 +18,11 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     Raises:
         OSError: The file cannot be opened, or is no regular file.
     """
-    file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115
+    file = open(path, "rb", opener=_core.open_nonblocking)  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
     return file
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # without it, opening a FIFO waits for a writer
 
 
 def read_json(path: str | os.PathLike[str], max_bytes: int) -> Any:
