@@ -55,6 +55,19 @@ class PoolSleep : public PoolWithFakes {
   bool sleep(const Device& device = one, bool auto_wake = true) {
     return pool->sleep(device, made(auto_wake), in(seconds(60)));
   }
+  // Returns when the device gives its memory back, which takes until `end`.
+  std::future<bool> fall_asleep_until(std::promise<void>& end) {
+    auto begun = std::make_shared<std::promise<void>>();
+    const auto slow = made();
+    slow->sleep = [begun, &end](Pool::Clock::time_point) {
+      begun->set_value();
+      end.get_future().wait();
+      return true;
+    };
+    auto falling = std::async(std::launch::async, [this, slow] { return pool->sleep(one, slow, in(seconds(60))); });
+    begun->get_future().wait();
+    return falling;
+  }
   DeviceStats stats_of(const Device& device) const {
     for (const DeviceStats& each : pool->stats().devices) {
       if (each.device == device) {
@@ -230,16 +243,8 @@ TEST_F(PoolSleep, ClosingAndRemovingWaitForMemoryThatIsBeingGivenBack) {
   wake_up.set_value();
   add(one);
   add(other);
-  std::promise<void> begun;
   std::promise<void> end;
-  const auto slow = made();
-  slow->sleep = [&](Pool::Clock::time_point) {
-    begun.set_value();
-    end.get_future().wait();
-    return true;
-  };
-  auto falling = std::async(std::launch::async, [&] { return pool->sleep(one, slow, in(seconds(60))); });
-  begun.get_future().wait();
+  auto falling = fall_asleep_until(end);
   EXPECT_FALSE(pool->remove(one, in(milliseconds(1))));
   EXPECT_FALSE(pool->close(false, milliseconds(1)));
   EXPECT_EQ(stats_of(one).asleep, "weights");
@@ -287,19 +292,11 @@ TEST_F(PoolSleep, ClosingMayBeGivenUpDuringAWakeThatNobodyWaitsFor) {
 TEST_F(PoolSleep, WhoWaitsForAWakeHasItAwakeThoughASleepCameBetween) {
   add(one);
   ASSERT_TRUE(sleep());
-  std::promise<void> begun;
-  std::promise<void> end;
   wake_up.set_value();
   pool->wake(one);
   ASSERT_TRUE(pool->wait_until_awake(one, in(seconds(60))));
-  const auto slow = made();
-  slow->sleep = [&](Pool::Clock::time_point) {
-    begun.set_value();
-    end.get_future().wait();
-    return true;
-  };
-  auto falling = std::async(std::launch::async, [&] { return pool->sleep(one, slow, in(seconds(60))); });
-  begun.get_future().wait();
+  std::promise<void> end;
+  auto falling = fall_asleep_until(end);
   pool->wake(one);
   end.set_value();
   EXPECT_TRUE(pool->wait_until_awake(one, in(seconds(60))));

@@ -52,6 +52,12 @@ void Pool::check_process() const {
   }
 }
 
+void Pool::check_open() const {
+  if (closing_) {
+    throw Error(ErrorKind::closed, "the pool is closed: load the model again, or use the pool inside its 'with' block");
+  }
+}
+
 void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optional<std::size_t> at_first) {
   check_process();
   std::vector<std::unique_ptr<Worker>> added;
@@ -59,9 +65,7 @@ void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optiona
   if (give_back_runners(runners)) {
     return;
   }
-  if (closing_) {
-    throw Error(ErrorKind::closed, "the pool is closed: load the model again, or use the pool inside its 'with' block");
-  }
+  check_open();
   added.reserve(runners.size());
   workers_.reserve(workers_.size() + runners.size());
   try {

@@ -81,6 +81,9 @@ struct PoolActivity {
   std::size_t waiting = 0;   ///< Those that any device may take are among them where no device takes them.
   double run_seconds = 0;    ///< Mean of a run.
   bool asked_awake = false;  ///< Whether Pool::wake() asked for the wake that is under way.
+
+  /// Whether anybody wants the device awake.
+  bool wants_wake() const noexcept { return asked_awake || waiting > 0; }
 };
 
 struct PoolStats {
@@ -211,7 +214,9 @@ class Pool {
   struct Worker;
 
   void check_process() const;
-  /// Throws Error unless a session will take the request. As the others below, with the mutex held.
+  /// Throws Error after close(). This and every function below needs mutex_ held.
+  void check_open() const;
+  /// Throws Error unless a session will take the request.
   void check_accepted(const Request& request) const;
   static bool usable(const Group& group);
   Group& group_of(const Device& device);

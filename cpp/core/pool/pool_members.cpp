@@ -95,9 +95,7 @@ void Pool::check_accepted(const Request& request) const {
   if (failure_) {
     std::rethrow_exception(failure_);
   }
-  if (closing_) {
-    throw Error(ErrorKind::closed, "the pool is closed: load the model again, or use the pool inside its 'with' block");
-  }
+  check_open();
   std::string problems;
   bool known = false;
   for (const auto& group : groups_) {
@@ -126,9 +124,7 @@ void Pool::check_accepted(const Request& request) const {
 void Pool::expect(const Device& device, std::size_t sessions) {
   check_process();
   const Lock lock(mutex_);
-  if (closing_) {
-    throw Error(ErrorKind::closed, "the pool is closed: load the model again, or use the pool inside its 'with' block");
-  }
+  check_open();
   Group& group = group_of(device);
   group.expected += sessions;
   group.provisional = false;

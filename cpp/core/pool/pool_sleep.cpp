@@ -75,9 +75,7 @@ bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleep
 }
 
 void Pool::check_may_sleep(const Group& group) const {
-  if (closing_) {
-    throw Error(ErrorKind::closed, "the pool is closed: load the model again, or use the pool inside its 'with' block");
-  }
+  check_open();
   if (!usable(group) || group.workers.empty() || group.expected > 0) {
     throw Error(ErrorKind::device, to_string(group.device) + " cannot sleep: " +
                                        (group.removed           ? "it was removed from the pool"

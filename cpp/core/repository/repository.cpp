@@ -187,7 +187,7 @@ void Repository::observe(Managed& on, Lock& lock) {
     if (pool) {
       const PoolActivity found = pool->activity(resident->device);
       activity = {found.arrived, found.busy, found.waiting, found.run_seconds};
-      wanted = found.asked_awake || found.waiting > 0;
+      wanted = found.wants_wake();
     }
     // A pool that is closing answers what it has accepted.
     if (!resident->loading_ && (!pool || (pool->closed() && activity.busy + activity.waiting == 0))) {
@@ -211,8 +211,7 @@ void Repository::check_wanted(const Handle& resident, Lock& lock) {
   lock.unlock();
   bool wanted = true;
   if (const auto pool = resident->pool.lock()) {
-    const PoolActivity found = pool->activity(resident->device);
-    wanted = found.asked_awake || found.waiting > 0;
+    wanted = pool->activity(resident->device).wants_wake();
   }
   lock.lock();
   if (!wanted) {
