@@ -72,6 +72,31 @@ COMMON = """
 """
 
 
+def test_interrupted_creations_keep_no_stacks_of_threads() -> None:
+    printed = check_child(
+        COMMON
+        + """
+    def mapped():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+    def small_one(progress):
+        ortmulti.InferenceSession(small, providers=["CPUExecutionProvider"])
+
+    create_interrupted(small_one)
+    before = mapped()
+    for _ in range(60):
+        create_interrupted(small_one)
+    print("more than 20 stacks are mapped:", mapped() - before > 20 * 8 << 20)
+    """,
+        "",
+        onnx_models.matmul(8).hex(),
+    )
+    lines = printed.splitlines()
+    assert lines[-1] == "more than 20 stacks are mapped: False"
+    assert len(lines) > 40
+
+
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose session takes some tenths of a second."""

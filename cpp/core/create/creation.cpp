@@ -20,12 +20,7 @@
 namespace ortmulti {
 namespace {
 
-struct Cancelled {
-  std::mutex mutex;
-  std::vector<std::thread> threads;
-};
-
-Cancelled& cancelled_threads() { return process_singleton<Cancelled>(); }
+LeftThreads& cancelled_threads() { return process_singleton<LeftThreads>(); }
 
 }  // namespace
 
@@ -138,12 +133,12 @@ void Creation::start_threads() {
   if (loader_) {
     CudaStartup::instance().begin_contexts(loader_->devices());
     for (std::size_t i = 0; i < loader_->devices().size(); ++i) {
-      threads_.emplace_back([self, i] { self->loader_->bring_up(i); });
+      threads_.push_back(LeftThreads::start([self, i] { self->loader_->bring_up(i); }));
     }
   }
   for (std::size_t i = 0; i < size(); ++i) {
     if (!follows(i)) {
-      threads_.emplace_back([self, i] { self->create(i); });
+      threads_.push_back(LeftThreads::start([self, i] { self->create(i); }));
     }
   }
   for (std::size_t i = 0; request_.preload && i < size(); ++i) {
@@ -460,17 +455,15 @@ std::vector<Creation::Failure> Creation::failures() {
 }
 
 void Creation::leave_threads() {
-  Cancelled& cancelled = cancelled_threads();
-  const std::lock_guard lock(cancelled.mutex);
-  for (std::thread& thread : threads_) {
-    cancelled.threads.push_back(std::move(thread));
+  for (LeftThreads::Thread& thread : threads_) {
+    cancelled_threads().leave(std::move(thread));
   }
   threads_.clear();
 }
 
 void Creation::join() {
-  for (std::thread& thread : threads_) {
-    thread.join();
+  for (LeftThreads::Thread& each : threads_) {
+    each.thread.join();
   }
   threads_.clear();
 }
@@ -491,16 +484,6 @@ std::vector<std::shared_ptr<Session>> Creation::take() {
   return std::move(sessions_);
 }
 
-void join_cancelled_creations() {
-  Cancelled& cancelled = cancelled_threads();
-  std::vector<std::thread> threads;
-  {
-    const std::lock_guard lock(cancelled.mutex);
-    threads.swap(cancelled.threads);
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
-}
+void join_cancelled_creations() { cancelled_threads().join(); }
 
 }  // namespace ortmulti

@@ -11,9 +11,9 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "core/base/left_threads.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/onnx/index.hpp"
 #include "core/onnx/weight_list.hpp"
@@ -158,7 +158,7 @@ class Creation : public std::enable_shared_from_this<Creation> {
   std::size_t made_ = 0;
   std::vector<std::shared_ptr<Session>> sessions_;
   std::exception_ptr error_;  // the first
-  std::vector<std::thread> threads_;
+  std::vector<LeftThreads::Thread> threads_;
 };
 
 /// Waits for the threads of cancelled creations. Called before the process ends.

@@ -4,16 +4,15 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
+#include "core/base/left_threads.hpp"
 #include "core/create/creation.hpp"
 #include "core/cuda/capture_lock.hpp"
 #include "core/cuda/graph.hpp"
@@ -91,27 +90,14 @@ class Running {
     int device_;
   };
 
-  // Where no thread can be started, whoever needs what it would load loads it.
+  // Without a thread the first run loads the kernels itself.
   void begin(std::function<void()> work) {
     const std::lock_guard lock(mutex_);
-    for (auto thread = threads_.begin(); thread != threads_.end();) {
-      if (thread->second->load()) {
-        thread->first.join();
-        thread = threads_.erase(thread);
-      } else {
-        ++thread;
-      }
-    }
     if (ended_) {
       return;
     }
-    const auto over = std::make_shared<std::atomic<bool>>(false);
     try {
-      threads_.emplace_back(std::thread([work = std::move(work), over] {
-                              work();
-                              over->store(true);
-                            }),
-                            over);
+      threads_.leave(LeftThreads::start(std::move(work)));
     } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
     }
   }
@@ -124,24 +110,18 @@ class Running {
     done_.wait(lock, [&] { return working_[device] == 0; });
   }
   void end() {
-    std::list<Thread> threads;
     {
       const std::lock_guard lock(mutex_);
       ended_ = true;
-      threads.swap(threads_);
     }
-    for (auto& [thread, over] : threads) {
-      thread.join();
-    }
+    threads_.join();
   }
 
  private:
-  using Thread = std::pair<std::thread, std::shared_ptr<std::atomic<bool>>>;
-
   std::mutex mutex_;
   std::condition_variable done_;
   std::map<int, int> working_;
-  std::list<Thread> threads_;
+  LeftThreads threads_;
   bool ended_ = false;
 };
 
