@@ -229,7 +229,7 @@ class Round:
             counted(pool)  # none waits
         if wait([future for future, _ in self.futures], HANG).not_done:
             self.problems.append("a request has not ended")
-        for future, calls in self.futures:
+        for _, calls in self.futures:
             calls.get(timeout=HANG)
             if not calls.empty():
                 self.problems.append("a request ended twice")
