@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti.pool import PoolFuture
 from tests.support import onnx_models
 from tests.support.pools import HANG, check_row, outcomes, row, rows
 from tests.support.processes import check_child
@@ -71,14 +70,17 @@ def test_callbacks_may_ask_again_and_again(pool: ortmulti.Pool) -> None:
     assert answers == [10 * (i % 8) for i in range(300)]
 
 
-def test_outputs_that_cannot_be_given_fail_the_request(pool: ortmulti.Pool) -> None:
+@pytest.mark.parametrize("followed", [False, True])
+def test_outputs_that_cannot_be_given_fail_the_request(pool: ortmulti.Pool, followed: bool) -> None:
     def fail(outputs: list[object]) -> list[object]:
         raise ortmulti.InvalidType(f"not {outputs!r}")
 
-    future = PoolFuture(pool._members.core, fail)
-    future._complete(["these"], None, False)
-    with pytest.raises(ortmulti.InvalidType, match=r"not \['these'\]"):
-        future.result(0)
+    future = pool.submit(None, row(0))
+    future._wrap = fail
+    if followed:
+        future.add_done_callback(lambda _: None)
+    with pytest.raises(ortmulti.InvalidType, match=r"not \[array"):
+        future.result(HANG)
 
 
 @pytest.mark.usefixtures("silent")

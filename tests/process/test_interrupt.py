@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -11,11 +10,13 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ortmulti
@@ -23,6 +24,8 @@ from ortmulti._runtime.regular_file import open_regular
 from ortmulti._runtime.threads import Task
 from ortmulti.tools import models
 from tests.support import onnx_models
+from tests.support.interrupts import interrupted_at_each_place
+from tests.support.pools import HANG
 from tests.support.processes import ROOT, check_child, child_environment, nothing_leaks, run_child
 
 # `create_interrupted` sends its process SIGINT as soon as the creation has started its threads.
@@ -62,7 +65,10 @@ COMMON = """
             create(lambda *call: ready.append(call))
         except KeyboardInterrupt:
             print("interrupted,", len(ready), "ready")
-        watcher.join()
+            return True
+        finally:
+            watcher.join()
+        return False
 
     def several(progress):
         ortmulti.create_sessions(large, "cpu", 3, serialize="all", progress=progress)
@@ -85,16 +91,15 @@ def test_interrupted_creations_keep_no_stacks_of_threads() -> None:
 
     create_interrupted(small_one)
     before = mapped()
-    for _ in range(60):
-        create_interrupted(small_one)
+    interrupted = 0
+    while interrupted < 40:
+        interrupted += create_interrupted(small_one)
     print("more than 20 stacks are mapped:", mapped() - before > 20 * 8 << 20)
     """,
         "",
         onnx_models.matmul(8).hex(),
     )
-    lines = printed.splitlines()
-    assert lines[-1] == "more than 20 stacks are mapped: False"
-    assert len(lines) > 40
+    assert printed.splitlines()[-1] == "more than 20 stacks are mapped: False"
 
 
 @pytest.fixture(scope="module")
@@ -273,31 +278,6 @@ def test_ctrl_c_at_many_moments(backend: str, tmp_path: Path) -> None:
     interrupt_at_random(backend, int(ATTEMPTS * SHARES[backend]), tmp_path)
 
 
-def interrupted_at_each_place(call: Callable[[], object]) -> Iterator[KeyboardInterrupt]:
-    """Interrupt the call wherever Python looks for signals: as a function begins, and after one of C."""
-    for number in itertools.count(1):
-        left = [None] * number
-
-        def interrupt(_: FrameType, event: str, __: Any, left: list[None] = left) -> None:
-            if event in ("call", "c_return") and left:
-                left.pop()
-                if not left:
-                    raise KeyboardInterrupt
-
-        caught: BaseException | None = None
-        sys.setprofile(interrupt)
-        try:
-            call()
-        except BaseException as error:
-            caught = error
-        finally:
-            left.clear()
-            sys.setprofile(None)
-        if not isinstance(caught, KeyboardInterrupt):
-            return
-        yield caught
-
-
 @pytest.mark.parametrize("call", ["wait_ready", "add_devices"])
 def test_a_lock_is_free_while_an_interrupt_is_handled(call: str) -> None:
     """The exception keeps its frames alive, and what these have taken."""
@@ -332,3 +312,29 @@ def test_an_interrupt_leaves_no_file_open(tmp_path: Path) -> None:
     with nothing_leaks():
         places = sum(1 for _ in interrupted_at_each_place(lambda: open_regular(path).close()))
     assert places > 3
+
+
+FUTURES: dict[str, Callable[[ortmulti.PoolFuture], object]] = {
+    "add_done_callback": lambda future: future.add_done_callback(lambda _: None),
+    "cancel": lambda future: future.cancel(),
+    "done": lambda future: future.done(),
+    "exception": lambda future: future.exception(HANG),
+    "result": lambda future: future.result(HANG),
+    "running": lambda future: future.running(),
+}
+
+
+@pytest.mark.parametrize("call", FUTURES)
+def test_an_interrupted_call_of_a_future_loses_no_answer_and_keeps_no_lock(call: str) -> None:
+    x = {"x": np.ones((1, 64), np.float32)}
+    with ortmulti.load(onnx_models.matmul(), "cpu") as pool:
+        [expected] = pool.run(x)
+        futures = [pool.submit(x)]
+        for _ in interrupted_at_each_place(lambda: FUTURES[call](futures[-1])):
+            called: SimpleQueue[ortmulti.PoolFuture] = SimpleQueue()
+            threading.Thread(target=futures[-1].add_done_callback, args=(called.put,), daemon=True).start()
+            assert called.get(timeout=HANG) is futures[-1], f"interrupted at place {len(futures)}"
+            if not futures[-1].cancelled():
+                np.testing.assert_array_equal(futures[-1].result(HANG)[0], expected)
+            futures.append(pool.submit(x))
+        assert len(futures) > 3

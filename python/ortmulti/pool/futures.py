@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -18,11 +19,19 @@ __all__ = ["PoolFuture"]
 
 _PENDING, _FINISHED = ("PENDING", "RUNNING"), "FINISHED"
 
+_logger = logging.getLogger("concurrent.futures")
 _forks = 0  # that led to this process
 _lock = threading.RLock()  # under which a future gets its condition, or its answer without one
 
 
-class _Condition:
+class _Condition(threading.Condition):
+    """Its `with` takes the lock in C. The base does so in a Python function, in which Ctrl-C leaves the lock taken."""
+
+    __enter__ = property(lambda self: self._lock.__enter__)
+    __exit__ = property(lambda self: self._lock.__exit__)
+
+
+class _LazyCondition:
     """Makes the condition of a future when it is first used.
 
     Most callers only wait for the result. The core does that without the GIL and without a Python object. A caller that
@@ -33,17 +42,16 @@ class _Condition:
     def __get__(self, future: PoolFuture | None, owner: type[PoolFuture]) -> Any:
         if future is None:
             return self
-        with _lock:
-            request = future._request
-            condition = future.__dict__.get("_condition")
-            if condition is not None:
-                return condition
-            future.__dict__.update(_waiters=[], _done_callbacks=[])
-            condition = future.__dict__["_condition"] = threading.Condition()
-        followed = request is None or future._made_after != _forks or request.follow(future, PoolFuture._complete)
-        if request is not None and not followed:
-            future._complete(*request.take())
-        return condition
+        while True:
+            with _lock:
+                request = future._request
+                condition = future.__dict__.get("_condition")
+                if condition is not None:
+                    return condition
+                # The condition comes last: after Ctrl-C between the two the request is followed again, without effect.
+                if request is None or future._made_after != _forks or request.follow(future, PoolFuture._complete):
+                    return future._make_condition()
+            future._settle(request)
 
 
 class PoolFuture(Future[list[Any]]):
@@ -59,7 +67,8 @@ class PoolFuture(Future[list[Any]]):
     _state = "PENDING"
     _result: list[Any] | None = None
     _exception: BaseException | None = None
-    _condition: Any = _Condition()
+    _condition: Any = _LazyCondition()
+    _done_callbacks: list[Callable[[PoolFuture], object]]
     _of_task = False  # then a closed pool is an error: CancelledError would say that the task was cancelled
 
     # Not the base's, which makes objects that most futures never need.
@@ -135,22 +144,48 @@ class PoolFuture(Future[list[Any]]):
         results, exception = self._convert(results, exception)
         with _lock:
             if self._request is not None and "_condition" not in self.__dict__:
+                # At once, and the request last: Ctrl-C may come at each call.
+                state = "CANCELLED_AND_NOTIFIED" if cancelled else _FINISHED
+                self.__dict__.update(_result=results, _exception=exception, _state=state)
                 self._request = None
-                self._result, self._exception = results, exception
-                self._state = "CANCELLED_AND_NOTIFIED" if cancelled else _FINISHED
 
     def _complete(self, results: list[Any] | None, exception: BaseException | None, cancelled: bool) -> None:
-        """Take the answer of a followed request, and notify the waiting threads."""
-        self._request = None
+        """Take the answer of a followed request, notify the waiting threads, and call the callbacks. Called by the
+        thread that delivers, which Ctrl-C does not interrupt.
+        """
+        with _lock:
+            if self._request is None:
+                return  # it was settled just before it was followed
+            self._request = None
+            if "_condition" not in self.__dict__:
+                self._make_condition()
         if cancelled and not self._of_task:
             super().cancel()
         if not self.set_running_or_notify_cancel():
+            self._invoke_callbacks()  # those that Ctrl-C kept `cancel` from calling
             return
         results, exception = self._convert(results, exception)
         if exception is None:
             self.set_result(results)  # type: ignore[arg-type]
         else:
             self.set_exception(exception)
+
+    def _make_condition(self) -> _Condition:
+        condition = _Condition()
+        self.__dict__.update(_waiters=[], _done_callbacks=[], _condition=condition)
+        return condition
+
+    def _invoke_callbacks(self) -> None:
+        """Call each callback once, however often this is called."""
+        while True:
+            with self._condition:
+                if not self._done_callbacks:
+                    return
+                callback = self._done_callbacks.pop(0)
+            try:
+                callback(self)
+            except Exception:
+                _logger.exception("exception calling callback for %r", self)
 
     def _convert(
         self, results: list[Any] | None, exception: BaseException | None
