@@ -127,15 +127,17 @@ def test_every_type_goes_through_a_gpu_session(element_type: int) -> None:
 
 
 def test_outputs_outlive_the_session() -> None:
+    # Not the output that is an input: onnxruntime-gpu 1.31.1 may give an earlier run's, also without ortmulti.
+    names = ["initializer", "folded", "y"]
     session = cuda_session(onnx_models.constant_outputs())
     x = np.arange(5, dtype=np.float32)
-    results = session.run(None, {"x": x})
+    results = session.run(names, {"x": x})
     expected = [result.copy() for result in results]
     session.close()
-    again = cuda_session(onnx_models.constant_outputs()).run(None, {"x": np.full(5, 9, np.float32)})
+    again = cuda_session(onnx_models.constant_outputs()).run(names, {"x": np.full(5, 9, np.float32)})
     for actual, wanted in zip(results, expected, strict=True):
         np.testing.assert_array_equal(actual, wanted)
-    assert again[2].tolist() == [9] * 5
+    assert again[2].tolist() == [-9] * 5
 
 
 def test_threads_that_share_a_session_get_their_own_results() -> None:

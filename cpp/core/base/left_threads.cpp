@@ -1,23 +1,25 @@
 #include "core/base/left_threads.hpp"
 
+#include <chrono>
 #include <utility>
 
 namespace ortmulti {
 
 LeftThreads::Thread LeftThreads::start(std::function<void()> work) {
-  const auto ended = std::make_shared<std::atomic<bool>>(false);
-  std::thread thread([work = std::move(work), ended]() mutable {
+  std::promise<void> exit;
+  std::future<void> exited = exit.get_future();
+  std::thread thread([work = std::move(work), exit = std::move(exit)]() mutable {
     work();
     work = nullptr;
-    ended->store(true);
+    exit.set_value_at_thread_exit();
   });
-  return {std::move(thread), ended};
+  return {std::move(thread), std::move(exited)};
 }
 
 void LeftThreads::leave(Thread thread) {
   const std::lock_guard lock(mutex_);
   for (auto left = threads_.begin(); left != threads_.end();) {
-    if (left->ended->load()) {
+    if (left->exited.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
       left->thread.join();
       left = threads_.erase(left);
     } else {
