@@ -127,13 +127,13 @@ py::array read_listed(const FileTuple& listed, std::uint64_t offset, std::uint64
 }
 
 // An opener for Python's open(). It has no Python frame in which Ctrl-C could lose the descriptor.
-template <int (*open)(const std::string&, int) noexcept>
+template <int (*Open)(const std::string&, int) noexcept>
 int open_for_python(const py::object& path, int flags) {
   const std::string text = from_path(py::str(path));
   int descriptor = -1;
   {
     const ReleaseGil nogil;
-    descriptor = open(text, flags);
+    descriptor = Open(text, flags);
   }
   if (descriptor < 0) {
     PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());

@@ -29,20 +29,16 @@ TEST(LeftThreads, ThoseThatExitedGoWhenTheNextComes) {
 
 // As ONNX Runtime's CUDA provider has them, whose destructors wait for the GPU.
 TEST(LeftThreads, NobodyWaitsForTheDestructorsOfAThreadsObjects) {
-  struct Waits {
-    std::future<void> end;
-    ~Waits() {
-      if (end.valid()) {
-        end.wait();
-      }
-    }
+  struct Wait {
+    void operator()(std::future<void>* end) const { end->wait(); }
   };
-  static thread_local Waits waits;
+  static thread_local std::unique_ptr<std::future<void>, Wait> waits;
   LeftThreads threads;
   std::promise<void> end;
+  std::future<void> ended = end.get_future();
   std::promise<void> done;
   threads.leave(LeftThreads::start([&] {
-    waits.end = end.get_future();
+    waits.reset(&ended);
     done.set_value();
   }));
   done.get_future().wait();

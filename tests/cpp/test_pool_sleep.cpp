@@ -57,7 +57,7 @@ class PoolSleep : public PoolWithFakes {
   }
   // Returns when the device gives its memory back, which takes until `end`.
   std::future<bool> fall_asleep_until(std::promise<void>& end) {
-    auto begun = std::make_shared<std::promise<void>>();
+    const auto begun = std::make_shared<std::promise<void>>();
     const auto slow = made();
     slow->sleep = [begun, &end](Pool::Clock::time_point) {
       begun->set_value();
