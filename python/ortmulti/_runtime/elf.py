@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import platform
+import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-
-from ortmulti._runtime.regular_file import open_regular
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
@@ -72,14 +71,18 @@ def read_shared_library(path: Path) -> SharedLibrary:
         ElfError: the file cannot be opened or read, or is no 64-bit little-endian ELF shared library.
     """
     try:
-        file = open_regular(path)
+        # O_NONBLOCK: a FIFO in the library's place must not hang the caller.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
         raise ElfError(f"cannot be opened: {getattr(error, 'strerror', None) or error}") from error
-    with file:
-        try:
-            return _read(file.fileno())
-        except OSError as error:
-            raise ElfError(f"cannot be read: {error.strerror}") from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ElfError("is not a regular file")
+        return _read(descriptor)
+    except OSError as error:
+        raise ElfError(f"cannot be read: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
 
 
 def _pread(descriptor: int, size: int, offset: int, what: str) -> bytes:
