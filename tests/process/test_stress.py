@@ -281,6 +281,7 @@ def test_everything_at_once(devices: str) -> None:
     environment = {"ORTMULTI_STRESS_SEED": str(SEED), "OPENBLAS_NUM_THREADS": "1"}
     environment |= VISIBLE if devices == "all" else {}
     child = run_child(code, devices, environment=environment, timeout=2 * SECONDS + 500)
+    print(child.stdout)
     assert child.returncode == 0, child.stdout + child.stderr
 
 
