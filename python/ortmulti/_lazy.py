@@ -44,6 +44,6 @@ def attach(package: str, file: str) -> tuple[Callable[[str], object], Callable[[
 
 
 def _did_you_mean(name: str, names: list[str]) -> str:
-    from ortmulti._runtime.checks import did_you_mean  # after an error only
+    from ortmulti.checks import did_you_mean  # after an error only
 
     return did_you_mean(name, names)

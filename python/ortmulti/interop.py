@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ortmulti import _core, errors
+from ortmulti import _core, checks, errors
 from ortmulti import providers as _providers
 from ortmulti._create import core_sessions, onnxruntime_values
 from ortmulti._create.onnxruntime_sessions import create_session, open_package, session_specs
@@ -23,7 +23,7 @@ from ortmulti._create.onnxruntime_weights import (
     check_unchanged,
 )
 from ortmulti._create.request import Model, Optimize, core_options
-from ortmulti._runtime import checks, startup
+from ortmulti._runtime import startup
 from ortmulti.devices import Device
 from ortmulti.errors import Error, LibraryError, NotOptimizable
 from ortmulti.options import GraphOptimizationLevel, SessionOptions

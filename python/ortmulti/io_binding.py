@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ortmulti import _core
+from ortmulti import _core, checks
 from ortmulti._create.foreign_options import to_run_options
-from ortmulti._runtime import checks
 from ortmulti._runtime.closing import stays_here
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.options import RunOptions

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TypeAlias
 
-from ortmulti._runtime import checks as _checks
+from ortmulti import checks as _checks
 
 __all__ = ["LoadProgress", "LoaderOptions", "OnLoadProgress"]
 

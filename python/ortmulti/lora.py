@@ -11,9 +11,9 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from ortmulti import _core
+from ortmulti import _core, checks
 from ortmulti._create import adapter_file
-from ortmulti._runtime import checks, startup
+from ortmulti._runtime import startup
 from ortmulti._runtime.regular_file import open_regular
 from ortmulti.errors import Fail, InvalidArgument, InvalidType, NoSuchFile, RuntimeException
 from ortmulti.values import OrtValue, core_value

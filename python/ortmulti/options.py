@@ -8,9 +8,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Never, SupportsInt
 
 from ortmulti import _core, errors
+from ortmulti import checks as _checks
 from ortmulti._create import config_entries
 from ortmulti._create.model_additions import ModelAdditions
-from ortmulti._runtime import checks as _checks
 from ortmulti._runtime import startup
 from ortmulti._runtime.closing import stays_here
 from ortmulti.errors import InvalidArgument, InvalidType

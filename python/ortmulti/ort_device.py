@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-from ortmulti import errors
-from ortmulti._runtime import checks, libraries
+from ortmulti import checks, errors
+from ortmulti._runtime import libraries
 from ortmulti._runtime import startup as _startup
 from ortmulti.errors import DeviceError, InvalidArgument, InvalidType, LibraryError
 

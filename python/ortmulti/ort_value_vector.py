@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ortmulti import _core
-from ortmulti._runtime import checks, startup
+from ortmulti import _core, checks
+from ortmulti._runtime import startup
 from ortmulti._runtime.closing import stays_here
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.ort_device import core_device

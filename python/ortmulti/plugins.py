@@ -11,9 +11,9 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from ortmulti import _core
+from ortmulti import _core, checks
 from ortmulti._core import OrtEpDevice
-from ortmulti._runtime import checks, startup
+from ortmulti._runtime import startup
 from ortmulti._runtime.child_process import ChildProcess, tail
 from ortmulti._runtime.elf import ElfError, read_shared_library
 from ortmulti._runtime.libraries import PLUGIN_PREFIX, plugin_packages

@@ -16,8 +16,7 @@ from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
 
-from ortmulti import errors
-from ortmulti._runtime import checks
+from ortmulti import checks, errors
 from ortmulti._runtime.libraries import OLDEST, release_of
 from ortmulti.errors import InvalidArgument, InvalidType
 

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ortmulti import _core, provider_options
-from ortmulti._runtime import checks, libraries, startup
+from ortmulti import _core, checks, provider_options
+from ortmulti._runtime import libraries, startup
 from ortmulti.devices import Device, check_devices_exist
 from ortmulti.errors import DeviceError, InvalidArgument, InvalidType, LibraryError
 from ortmulti.provider_options import CPU, CUDA

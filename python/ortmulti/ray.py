@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ortmulti import _core
+from ortmulti import _core, checks
 from ortmulti._create.foreign_options import to_session_options
-from ortmulti._runtime import checks, startup
+from ortmulti._runtime import startup
 from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import DeviceError, Error, InvalidArgument, InvalidProtobuf, InvalidType, LibraryError
 from ortmulti.options import SessionOptions

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ortmulti import _core
-from ortmulti._runtime import checks, machine
+from ortmulti import _core, checks
+from ortmulti._runtime import machine
 from ortmulti._runtime.closing import Closing
 from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import ClosedError, Error, InvalidArgument, InvalidType, NotFound, NotImplemented, OutOfMemory

@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from ortmulti import _core
+from ortmulti import _core, checks
 from ortmulti import providers as _providers
 from ortmulti._core import ModelMetadata, NodeArg
 from ortmulti._create import core_sessions, session_arguments
 from ortmulti._create.foreign_options import to_run_options, to_session_options
 from ortmulti._create.session_calls import SessionCalls
-from ortmulti._runtime import checks, first_start
+from ortmulti._runtime import first_start
 from ortmulti._runtime.closing import Closing
 from ortmulti.io_binding import ValueRuns
 from ortmulti.options import RunOptions, SessionOptions

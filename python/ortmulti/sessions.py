@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal
 
-from ortmulti._runtime import checks, first_start
+from ortmulti import checks
+from ortmulti._runtime import first_start
 from ortmulti.errors import InvalidType
 
 # Other modules are imported by `create_sessions`, while the driver starts.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ortmulti import _core
-from ortmulti._runtime import checks as _checks
+from ortmulti import checks as _checks
 from ortmulti.errors import InvalidArgument
 
 __all__ = ["ThreadCounts", "Threads", "thread_counts"]

@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from ortmulti import _core, errors
+from ortmulti import _core, checks, errors
 from ortmulti._create import onnxruntime_values
-from ortmulti._runtime import checks, startup
+from ortmulti._runtime import startup
 from ortmulti._runtime.closing import stays_here
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.ort_device import device_name

@@ -13,10 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import ortmulti
-from ortmulti import _core
+from ortmulti import _core, checks
 from ortmulti._create import config_entries
 from ortmulti._create.config_entries import check_options, check_run_entry, check_session_entry
-from ortmulti._runtime import checks
 from ortmulti._runtime.libraries import release_of
 from tests.support import onnx_models
 

@@ -6,9 +6,8 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from ortmulti import _core
+from ortmulti import _core, checks
 from ortmulti._create import config_entries
-from ortmulti._runtime import checks
 from ortmulti._runtime.libraries import OLDEST, release_of
 from ortmulti.errors import InvalidArgument
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, SupportsInt
 
-from ortmulti import _core
-from ortmulti._runtime import checks, startup
+from ortmulti import _core, checks
+from ortmulti._runtime import startup
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.values import OrtValue, core_value
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ortmulti import _core, errors
+from ortmulti import _core, checks, errors
 from ortmulti import providers as _providers
 from ortmulti._create.model_additions import replacing_weights
 from ortmulti._create.onnxruntime_errors import error_of, translate
 from ortmulti._create.request import Model
 from ortmulti._create.session_observer import observer
-from ortmulti._runtime import checks
 from ortmulti._runtime.onnxruntime_package import import_onnxruntime
 from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import DeviceError, InvalidArgument

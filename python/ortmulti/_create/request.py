@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ortmulti import _core
-from ortmulti._runtime import checks
+from ortmulti import _core, checks
 from ortmulti.devices import Device, name_devices
 from ortmulti.errors import InvalidArgument, InvalidType
 

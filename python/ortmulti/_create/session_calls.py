@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ortmulti import _core
+from ortmulti import _core, checks
 from ortmulti import providers as _providers
 from ortmulti._create.foreign_options import to_run_options
-from ortmulti._runtime import callbacks, checks
+from ortmulti._runtime import callbacks
 from ortmulti.errors import ClosedError, Fail, InvalidArgument, InvalidType
 from ortmulti.options import RunOptions
 from ortmulti.threads import ThreadCounts

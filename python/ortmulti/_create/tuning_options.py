@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from ortmulti import checks
 from ortmulti._create import config_entries
-from ortmulti._runtime import checks
 from ortmulti._runtime.libraries import release_of
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.options import ExecutionMode, GraphOptimizationLevel

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import SupportsInt
 
-from ortmulti import _core, errors
-from ortmulti._runtime import checks, log
+from ortmulti import _core, checks, errors
+from ortmulti._runtime import log
 from ortmulti.arena import ArenaConfig
 from ortmulti.arena import to_core as arenas_to_core
 from ortmulti.errors import InvalidArgument, InvalidType

@@ -8,8 +8,8 @@ from _thread import allocate_lock
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ortmulti import _core
-from ortmulti._runtime import checks, first_start
+from ortmulti import _core, checks
+from ortmulti._runtime import first_start
 from ortmulti.errors import Error, LibraryError
 
 # Other modules are imported while the driver starts.

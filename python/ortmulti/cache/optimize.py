@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ortmulti import checks
 from ortmulti import providers as _providers
 from ortmulti._create import core_sessions
 from ortmulti._create.foreign_options import to_session_options
 from ortmulti._create.request import core_options
-from ortmulti._runtime import checks, startup
+from ortmulti._runtime import startup
 from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import Error, InvalidArgument, NotOptimizable
 from ortmulti.options import SessionOptions

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ortmulti._runtime import checks
+from ortmulti import checks
 from ortmulti.errors import InvalidArgument, InvalidType
 
 __all__ = ["Batching", "CudaGraph", "Warmup"]

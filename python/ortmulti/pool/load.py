@@ -6,8 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
-from ortmulti import _core
-from ortmulti._runtime import checks, first_start
+from ortmulti import _core, checks
+from ortmulti._runtime import first_start
 from ortmulti.errors import InvalidArgument, InvalidType
 
 # Other modules are imported by `load`, while the driver starts.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ortmulti._runtime import checks
+from ortmulti import checks
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.pool.futures import PoolFuture
 

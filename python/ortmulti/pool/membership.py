@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal
 
+from ortmulti import checks
 from ortmulti._create.request import Model
-from ortmulti._runtime import checks
 from ortmulti.devices import Device
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.pool.configuration import Warmup

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from ortmulti import checks
 from ortmulti._create.foreign_options import to_run_options
-from ortmulti._runtime import checks
 from ortmulti._runtime.closing import Closing
 from ortmulti.devices import Device, name_devices
 from ortmulti.errors import ClosedError, InvalidArgument, InvalidType

@@ -14,10 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 
 import ortmulti
-from ortmulti import _core
+from ortmulti import _core, checks
 from ortmulti._create.sample_inputs import LARGER, SEQUENCE, first_fit, growing_inputs, sample_inputs
 from ortmulti._create.sharing import why_not_worth_it
-from ortmulti._runtime import checks
 from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, InvalidType
 from ortmulti.tools.files import read_arrays, write_arrays
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ortmulti import _core
+from ortmulti import _core, checks
 from ortmulti._create.tuning import Tuning, describe_machine, describe_model
 from ortmulti._create.tuning_options import of_sessions
-from ortmulti._runtime import checks
 from ortmulti.devices import Device, name_devices, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.tools.files import read_arrays, write_arrays
