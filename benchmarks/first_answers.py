@@ -35,7 +35,7 @@ import numpy as np
 
 import ortmulti
 from ortmulti._runtime import machine
-from ortmulti.cache import wait_for_entries
+from ortmulti.optimized import wait_for_entries
 from ortmulti.tools import models
 from ortmulti.tools.measure import fresh_process, page_cache
 from ortmulti.tools.measure.devices import parse_devices

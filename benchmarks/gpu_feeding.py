@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 import ortmulti
-from ortmulti._create.onnxruntime_sessions import create_session, open_package, session_specs
 from ortmulti.errors import Error
+from ortmulti.interface.onnxruntime_sessions import create_session, open_package, session_specs
 from ortmulti.tools import models
 from ortmulti.tools.measure import page_cache, results
 from ortmulti.tools.measure.devices import parse_devices

@@ -33,8 +33,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
-from ortmulti._create.tuning_options import describe
 from ortmulti._runtime import machine
+from ortmulti.loading.tuning_options import describe
 from ortmulti.tools import models
 from ortmulti.tools.measure.rounds import Interval, alternating, measure_rounds, ratios
 from ortmulti.tools.tune.measurements import Bench, Job

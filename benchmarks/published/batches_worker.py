@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 import ortmulti
-from ortmulti._create.onnxruntime_sessions import create_session, open_package
 from ortmulti.errors import InvalidArgument
+from ortmulti.interface.onnxruntime_sessions import create_session, open_package
 from ortmulti.tools import models
 from ortmulti.tools.create.measure_strategy import digest
 from ortmulti.tools.serve.clients import ClosedLoop, closed_loop

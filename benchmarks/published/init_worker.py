@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ortmulti._create.onnxruntime_sessions import create_session, open_package
+from ortmulti.interface.onnxruntime_sessions import create_session, open_package
 from ortmulti.tools.create.measure_strategy import digest
 from ortmulti.tools.files import read_arrays
 from ortmulti.tools.strategies import SessionSettings, open_strategy

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.published.releases import Case
-from ortmulti._create.config_entries import first_release
 from ortmulti._runtime import machine
 from ortmulti._runtime.libraries import release_of
+from ortmulti.options.config_entries import first_release
 from ortmulti.tools import models
 from ortmulti.tools.files import write_arrays
 

@@ -57,7 +57,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _onnxruntime(spec: dict[str, Any]) -> Any:
-    from ortmulti._create.onnxruntime_sessions import create_session, open_package
+    from ortmulti.interface.onnxruntime_sessions import create_session, open_package
     from ortmulti.tools.strategies import SessionSettings
 
     settings = SessionSettings(spec["intra_op_num_threads"], config_entries=spec["config_entries"])

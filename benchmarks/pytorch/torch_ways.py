@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pytorch.plan import Contender, Setting, Way
-from ortmulti._create.sample_inputs import require_onnx
+from ortmulti.create.sample_inputs import require_onnx
 from ortmulti.tools.models.resnet50 import EXPANSION, STAGES
 from ortmulti.tools.strategies.base import Array
 

@@ -10,10 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ortmulti import _core, checks, errors
-from ortmulti import providers as _providers
-from ortmulti._create import core_sessions, onnxruntime_values
-from ortmulti._create.onnxruntime_sessions import create_session, open_package, session_specs
-from ortmulti._create.onnxruntime_weights import (
+from ortmulti._runtime import startup
+from ortmulti.create import core_sessions
+from ortmulti.create.request import Model, Optimize, core_options
+from ortmulti.devices import providers as _providers
+from ortmulti.devices.device import Device
+from ortmulti.errors import Error, LibraryError, NotOptimizable
+from ortmulti.interface.onnxruntime_sessions import create_session, open_package, session_specs
+from ortmulti.interface.onnxruntime_weights import (
     SMALL_TYPES,
     GpuWeights,
     MappedWeights,
@@ -22,16 +26,13 @@ from ortmulti._create.onnxruntime_weights import (
     Weights,
     check_unchanged,
 )
-from ortmulti._create.request import Model, Optimize, core_options
-from ortmulti._runtime import startup
-from ortmulti.devices import Device
-from ortmulti.errors import Error, LibraryError, NotOptimizable
-from ortmulti.options import GraphOptimizationLevel, SessionOptions
+from ortmulti.options.session_options import GraphOptimizationLevel, SessionOptions
+from ortmulti.values import onnxruntime_values
 
 if TYPE_CHECKING:
     import onnxruntime
 
-    from ortmulti import cache
+    from ortmulti import optimized
 
 __all__ = ["onnxruntime_sessions"]
 
@@ -176,9 +177,9 @@ def _find_source(
         if isinstance(model, bytes):
             raise NotShared("the model is in memory and is not optimized")
         return Source(model, _core.shareable_weights(model))
-    from ortmulti import cache
+    from ortmulti import optimized
 
-    wanted = cache.CacheRequest(model, providers, options, devices)
+    wanted = optimized.CacheRequest(model, providers, options, devices)
     try:
         return wanted.find_or_build(
             _take,
@@ -189,7 +190,7 @@ def _find_source(
         raise NotShared(str(problem)) from problem
 
 
-def _take(entry: cache.Entry) -> Source:
+def _take(entry: optimized.Entry) -> Source:
     with contextlib.ExitStack() as stack:
         stack.enter_context(entry)
         entry.verify()
@@ -197,7 +198,7 @@ def _take(entry: cache.Entry) -> Source:
     return Source(entry.model_path, entry.weights, _Owner(entry))
 
 
-def _make_source(wanted: cache.CacheRequest, draft: cache.StagedEntry) -> Source:
+def _make_source(wanted: optimized.CacheRequest, draft: optimized.StagedEntry) -> Source:
     with contextlib.ExitStack() as stack:
         stack.enter_context(draft)
         entry = wanted.build(draft, lambda entry: (entry, _refused(wanted, entry)))
@@ -208,20 +209,20 @@ def _make_source(wanted: cache.CacheRequest, draft: cache.StagedEntry) -> Source
         return Source(published.model_path, published.weights, owner)
 
 
-def _refused(wanted: cache.CacheRequest, entry: cache.Entry) -> list[str]:
+def _refused(wanted: optimized.CacheRequest, entry: optimized.Entry) -> list[str]:
     """Return the weights that ONNX Runtime does not take, for example because it plans them on the CPU."""
-    from ortmulti import cache
+    from ortmulti import optimized
 
     try:
         # Without their values, since it never runs.
         [session], _ = core_sessions.create(
             entry.model_path,
             [wanted.providers],
-            cache.entry_options(core_options(wanted.options)),
+            optimized.entry_options(core_options(wanted.options)),
             weights=_core.SharedWeights(entry.weights, fill=False),
         )
     except Error as error:
-        raise cache.not_loadable(error) from error
+        raise optimized.not_loadable(error) from error
     try:
         return list(session.weight_use()[1])
     finally:

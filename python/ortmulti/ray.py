@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ortmulti import _core, checks
-from ortmulti._create.foreign_options import to_session_options
 from ortmulti._runtime import startup
-from ortmulti.devices import Device, name_devices, parse_devices
+from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import DeviceError, Error, InvalidArgument, InvalidProtobuf, InvalidType, LibraryError
-from ortmulti.options import SessionOptions
+from ortmulti.options.foreign_options import to_session_options
+from ortmulti.options.session_options import SessionOptions
 from ortmulti.pool.configuration import Batching
 from ortmulti.pool.load import load
-from ortmulti.values import OrtValue
+from ortmulti.values.ort_value import OrtValue
 
 try:
     import ray
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from ray import serve
 
-    from ortmulti._create.request import Model
+    from ortmulti.create.request import Model
     from ortmulti.pool.pool import Pool
 
 __all__ = ["BroadcastModel", "Predictor", "broadcast", "deployment", "load_here", "map_options"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from ortmulti import _core, checks
 from ortmulti._runtime import machine
 from ortmulti._runtime.closing import Closing
-from ortmulti.devices import Device, name_devices, parse_devices
+from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import ClosedError, Error, InvalidArgument, InvalidType, NotFound, NotImplemented, OutOfMemory
 
 if TYPE_CHECKING:
@@ -586,7 +586,7 @@ def _bytes(name: str, value: object, total: int) -> int:
 
 def _size(model: Any) -> int:
     """Return the bytes of a model's files, about those of its weights."""
-    from ortmulti.cache import key
+    from ortmulti.optimized import key
 
     if not isinstance(model, str):
         return memoryview(model).nbytes

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import ortmulti
-from ortmulti._create import adapter_file
+from ortmulti.interface import adapter_file
 
 DTYPES = [np.dtype(kind) for kind in "bBhHiIlLefd"]
 arrays = st.sampled_from(DTYPES).flatmap(

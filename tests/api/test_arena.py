@@ -10,7 +10,7 @@ import pytest
 
 import ortmulti
 from ortmulti import ArenaConfig
-from ortmulti.arena import to_core
+from ortmulti.options.arena import to_core
 from tests.support import onnx_models
 from tests.support.processes import check_child
 
@@ -158,7 +158,7 @@ def test_contradictions_are_refused() -> None:
     cuda = [("CUDAExecutionProvider", {"device_id": "1", "gpu_mem_limit": "5"})]
     options = om.SessionOptions()
     options.add_session_config_entry("session.use_env_allocators", "1")
-    from ortmulti._create.config_entries import check_providers
+    from ortmulti.options.config_entries import check_providers
     print(error_of(check_providers, options._core, cuda))
     """
     )

@@ -20,7 +20,7 @@ from onnx.backend.test import BackendTest
 import ortmulti
 import ortmulti.backend
 from ortmulti.backend import OnnxRuntimeBackend, OnnxRuntimeBackendRep
-from ortmulti.providers import CPU, CUDA
+from ortmulti.devices.providers import CPU, CUDA
 from tests.support import onnx_models
 from tests.support.processes import check_child
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import ortmulti
 from ortmulti import _core, checks
-from ortmulti._create import config_entries
-from ortmulti._create.config_entries import check_options, check_run_entry, check_session_entry
 from ortmulti._runtime.libraries import release_of
+from ortmulti.options import config_entries
+from ortmulti.options.config_entries import check_options, check_run_entry, check_session_entry
 from tests.support import onnx_models
 
 AFFINITIES = "session.intra_op_thread_affinities"

@@ -12,8 +12,8 @@ import onnxruntime
 import pytest
 
 import ortmulti
-from ortmulti.cache.key import key_of
 from ortmulti.interop import onnxruntime_sessions
+from ortmulti.optimized.key import key_of
 from tests.support import custom_ops, onnx_models
 from tests.support.cached_models import CPU
 from tests.support.processes import check_child

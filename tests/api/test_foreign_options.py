@@ -12,9 +12,9 @@ import onnxruntime
 import pytest
 
 import ortmulti
-from ortmulti._create import config_entries
-from ortmulti._create.foreign_options import to_run_options, to_session_options
 from ortmulti._runtime import libraries
+from ortmulti.options import config_entries
+from ortmulti.options.foreign_options import to_run_options, to_session_options
 from tests.support import onnx_models
 from tests.support.processes import check_child
 

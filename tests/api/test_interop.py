@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 from ortmulti import _core, interop
-from ortmulti._create import onnxruntime_sessions as _onnxruntime_sessions
-from ortmulti._create import onnxruntime_weights
-from ortmulti._create.request import Optimize
+from ortmulti.create.request import Optimize
+from ortmulti.interface import onnxruntime_sessions as _onnxruntime_sessions
+from ortmulti.interface import onnxruntime_weights
 from ortmulti.interop import onnxruntime_sessions
 from tests.support import fake_driver, gpus, onnx_models
 from tests.support.processes import check_child, run_child
@@ -649,7 +649,7 @@ def test_onnxruntime_takes_weights_that_were_loaded_to_gpus(tmp_path: Path) -> N
         import onnxruntime
         import ortmulti
         from ortmulti import _core
-        from ortmulti._create import onnxruntime_values
+        from ortmulti.values import onnxruntime_values
 
         files, weights = eval(sys.argv[1])
         content = open(files[0][0], "rb").read()

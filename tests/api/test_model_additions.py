@@ -17,12 +17,12 @@ import pytest
 from onnx import helper, numpy_helper
 
 import ortmulti
-from ortmulti._create.creation import Creation
-from ortmulti._create.request import CreationRequest
 from ortmulti._runtime import log
 from ortmulti._runtime.libraries import release_of
-from ortmulti.cache.key import key_of
+from ortmulti.create.request import CreationRequest
 from ortmulti.interop import onnxruntime_sessions
+from ortmulti.loading.creation import Creation
+from ortmulti.optimized.key import key_of
 from tests.support import onnx_models
 from tests.support.cached_models import CPU
 from tests.support.processes import check_child

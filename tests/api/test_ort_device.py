@@ -8,7 +8,7 @@ import pytest
 
 import ortmulti
 from ortmulti import OrtDevice, OrtDeviceVendorId
-from ortmulti.ort_device import NativeDevice
+from ortmulti.values.ort_device import NativeDevice
 from tests.support.signatures import of_class
 
 onnxruntime = pytest.importorskip("onnxruntime")

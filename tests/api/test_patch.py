@@ -16,7 +16,8 @@ from onnxruntime.capi import onnxruntime_inference_collection as collection
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 import ortmulti
-from ortmulti import interop, patch
+from ortmulti import interop
+from ortmulti.interface import patch
 from tests.support import a_library, onnx_models, plugins
 from tests.support.processes import check_child
 

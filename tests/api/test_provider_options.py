@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import ortmulti
 from ortmulti import _core
 from ortmulti._runtime import startup
+from ortmulti.devices.provider_options import CPU, CUDA, OPTIONS, Option, check
 from ortmulti.interop import onnxruntime_sessions
-from ortmulti.provider_options import CPU, CUDA, OPTIONS, Option, check
 from tests.support import onnx_models
 
 NEWEST = "99.0.0"

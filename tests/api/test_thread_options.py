@@ -11,7 +11,7 @@ import pytest
 
 import ortmulti
 from ortmulti import ThreadCounts, Threads
-from ortmulti._create.onnxruntime_sessions import check_additions
+from ortmulti.interface.onnxruntime_sessions import check_additions
 from tests.support import onnx_models, processes
 from tests.support.processes import check_child
 

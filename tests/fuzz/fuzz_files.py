@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 import ortmulti
-from ortmulti._create import adapter_file
 from ortmulti.errors import InvalidArgument, NoSuchFile
+from ortmulti.interface import adapter_file
 from ortmulti.tools.cli import output
 from ortmulti.tools.diagnose.report import load_document
 from ortmulti.tools.diagnose.report.html import write_html

@@ -22,10 +22,10 @@ from random import Random
 from typing import Any
 
 import ortmulti
-from ortmulti.cache.entries import Cache
-from ortmulti.cache.entry import MANIFEST, Damaged, Entry, _digest, open_entry
-from ortmulti.cache.key import CacheKey, key_of
-from tests.cache import test_optimized_build as helpers
+from ortmulti.optimized.entries import Cache
+from ortmulti.optimized.entry import MANIFEST, Damaged, Entry, _digest, open_entry
+from ortmulti.optimized.key import CacheKey, key_of
+from tests.optimized import test_optimized_build as helpers
 
 HANG = 60  # seconds of one case
 

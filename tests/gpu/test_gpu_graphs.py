@@ -13,7 +13,7 @@ import pytest
 
 import ortmulti
 from ortmulti import CudaGraph, Warmup, _core
-from ortmulti._create.sample_inputs import sample_inputs
+from ortmulti.create.sample_inputs import sample_inputs
 from tests.support import onnx_models
 from tests.support.gpus import needs_gpus, needs_graphs
 

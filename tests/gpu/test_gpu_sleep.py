@@ -11,7 +11,7 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
-from ortmulti.cache import Cache
+from ortmulti.optimized import Cache
 from ortmulti.tools.measure import sleep
 from tests.support.gpus import VISIBLE, needs_graphs
 from tests.support.processes import check_child, run_child
@@ -157,7 +157,7 @@ def test_a_process_killed_while_it_wakes_leaves_nothing(large_model: Path, tmp_p
     import os, signal, sys
     import numpy as np
     import ortmulti
-    from ortmulti.cache import wait_for_entries
+    from ortmulti.optimized import wait_for_entries
 
     pool = ortmulti.load(sys.argv[1], 0)
     wait_for_entries()

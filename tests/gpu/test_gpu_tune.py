@@ -11,7 +11,7 @@ import pytest
 
 import ortmulti
 from ortmulti import TuningWarning
-from ortmulti._create.tuning import describe_machine
+from ortmulti.loading.tuning import describe_machine
 from ortmulti.tools import models
 from ortmulti.tools.tune import outputs
 from ortmulti.tools.tune.candidate import Target

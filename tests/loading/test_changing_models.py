@@ -12,9 +12,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import ortmulti
-from ortmulti._create import onnxruntime_weights, tuning
-from ortmulti.cache import key as cache_key
 from ortmulti.errors import NotOptimizable, WeightsError
+from ortmulti.interface import onnxruntime_weights
+from ortmulti.loading import tuning
+from ortmulti.optimized import key as cache_key
 from tests.support import onnx_models
 from tests.support.processes import run_child
 

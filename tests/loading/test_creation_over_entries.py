@@ -14,13 +14,13 @@ import pytest
 
 import ortmulti
 from ortmulti import Timeline, _core
-from ortmulti._create.creation import Creation
-from ortmulti._create.request import CreationRequest
 from ortmulti._runtime import startup
-from ortmulti.cache import Cache, Entry, StagedEntry
-from ortmulti.cache.entry import Damaged
-from ortmulti.devices import Device
-from tests.cache.test_optimized_build import CPU
+from ortmulti.create.request import CreationRequest
+from ortmulti.devices.device import Device
+from ortmulti.loading.creation import Creation
+from ortmulti.optimized import Cache, Entry, StagedEntry
+from ortmulti.optimized.entry import Damaged
+from tests.optimized.test_optimized_build import CPU
 from tests.pool.test_pool_readiness import break_session
 from tests.support import onnx_models
 

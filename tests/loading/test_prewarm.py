@@ -10,7 +10,7 @@ import pytest
 
 import ortmulti
 from ortmulti import Device, _core
-from ortmulti._runtime import prewarm
+from ortmulti.loading import prewarm
 from tests.support import fake_driver, onnx_models
 from tests.support import gpus as _gpus
 from tests.support.processes import check_child, nothing_leaks
@@ -202,7 +202,7 @@ STARTED = """
     begun, begin = [], _core.prewarm
 
     def prewarm(gpus):
-        begun.append((gpus, "ortmulti.devices" in sys.modules, _core.is_library_open()))
+        begun.append((gpus, "ortmulti.devices.device" in sys.modules, _core.is_library_open()))
         begin(gpus)
 
     _core.prewarm = prewarm

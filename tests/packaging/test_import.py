@@ -78,11 +78,13 @@ def test_load_is_there_without_what_it_uses() -> None:
 
 def test_a_session_needs_no_other_package_and_nothing_of_pools_or_adapters() -> None:
     loaded = imported("import ortmulti; ortmulti.InferenceSession")
-    assert "ortmulti.session" in loaded
+    assert "ortmulti.interface.session" in loaded
     assert {name.partition(".")[0] for name in loaded}.isdisjoint(OTHERS)
     assert loaded.isdisjoint({"asyncio", "json", "difflib", "secrets", "inspect"})
     assert not {
-        name for name in loaded if name.startswith(("ortmulti.pool", "ortmulti.lora", "ortmulti._create.adapter"))
+        name
+        for name in loaded
+        if name.startswith(("ortmulti.pool", "ortmulti.interface.lora", "ortmulti.interface.adapter"))
     }
 
 
@@ -119,7 +121,7 @@ def test_modules_are_attributes_without_being_imported() -> None:
         """
         import ortmulti
         assert ortmulti.errors.Error is ortmulti.Error
-        assert ortmulti.provider_options.__name__ == "ortmulti.provider_options"
+        assert ortmulti.options.__name__ == "ortmulti.options"
         from ortmulti import timeline
         assert timeline.__name__ == "ortmulti.timeline"
         """

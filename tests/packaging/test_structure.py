@@ -99,18 +99,18 @@ def in_tools(module: str) -> bool:
 def test_imports_are_found_wherever_they_are() -> None:
     source = """
     import ortmulti.errors
-    from . import devices
-    from .pool import load
+    from . import io_binding
+    from ..pool import load
     if TYPE_CHECKING:
         from ortmulti import SessionOptions
     def function():
         from ortmulti.tools.cli import main
     """
-    assert imports("ortmulti.session", textwrap.dedent(source), package=False) == {
+    assert imports("ortmulti.interface.session", textwrap.dedent(source), package=False) == {
         "ortmulti.errors",
-        "ortmulti.devices",
+        "ortmulti.interface.io_binding",
         "ortmulti.pool.load",
-        "ortmulti.options",
+        "ortmulti.options.session_options",
         "ortmulti.tools.cli",
     }
     assert imports("ortmulti.pool", "from .load import load; from .. import errors", package=True) == {
@@ -145,6 +145,35 @@ def test_the_library_names_no_module_of_the_tools() -> None:
         if isinstance(node, ast.Constant) and node.value in FILES and in_tools(node.value)
     ]
     assert not wrong
+
+
+# From bottom to top. `backend` and the tools come last and may import all.
+PYTHON_ROOMS = (
+    *("errors", "checks", "timeline", "_runtime", "devices", "values", "options", "create", "optimized", "loading"),
+    *("interface", "interop", "pool", "repository", "ray"),
+)
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+@pytest.mark.parametrize("room", PYTHON_ROOMS)
+def test_a_python_room_imports_only_earlier_rooms(room: str) -> None:
+    earlier = {*PYTHON_ROOMS[: PYTHON_ROOMS.index(room) + 1], "_core", "_lazy", ""}
+    graph = {name: targets for name, targets in import_graph().items() if room_of(name) == room}
+    assert graph
+    wrong = [
+        f"{name} imports {target}"
+        for name, targets in graph.items()
+        for target in targets
+        if room_of(target) not in earlier
+    ]
+    assert not wrong
+
+
+def test_every_part_of_the_package_is_a_room() -> None:
+    assert {room_of(name) for name in FILES} == {*PYTHON_ROOMS, "_lazy", "backend", "tools", ""}
 
 
 def test_modules_do_not_import_each_other_in_a_cycle() -> None:

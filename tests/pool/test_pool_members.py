@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti import Batching, LoadProgress, Timeline, Warmup, _core
-from ortmulti._create.creation import Creation
+from ortmulti.loading.creation import Creation
 from ortmulti.pool.member import Member
 from tests.pool.test_pool_requests import ENDLESS, busy
 from tests.support import onnx_models

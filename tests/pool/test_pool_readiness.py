@@ -17,8 +17,8 @@ import pytest
 
 import ortmulti
 from ortmulti import LoadProgress, Warmup
-from ortmulti._create import core_sessions
-from ortmulti._create.creation import Creation
+from ortmulti.create import core_sessions
+from ortmulti.loading.creation import Creation
 from ortmulti.pool.member import Member
 from tests.support import fake_driver, onnx_models
 from tests.support.processes import check_child, nothing_leaks, run_child
@@ -492,7 +492,7 @@ def test_ctrl_c_ends_the_wait(what: str) -> None:
         import numpy as np
         import ortmulti
         from tests.support import onnx_models
-        from ortmulti._create.creation import Creation
+        from ortmulti.loading.creation import Creation
 
         def later(creation):
             if what == "load":

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti._create.onnxruntime_sessions import session_specs
+from ortmulti.interface.onnxruntime_sessions import session_specs
 from ortmulti.pool.external.members import BackendMembers
 from ortmulti.pool.external.processes import ProcessSession, ProcessSessions
 from ortmulti.pool.external.spawned import SpawnedSession

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import ortmulti
 from ortmulti import _core
 from ortmulti._runtime.libraries import OVERRIDE, find_onnxruntime
-from ortmulti.plugins import _registrations
+from ortmulti.devices.plugins import _registrations
 from ortmulti.tools.cli.devices import collect, devices_command, show
 from tests.support import plugins
 from tests.support.plugins import plugin_package

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from ortmulti._create.sample_inputs import first_fit, growing_inputs
+from ortmulti.create.sample_inputs import first_fit, growing_inputs
 from ortmulti.errors import Fail, InvalidArgument, InvalidProtobuf, NoSuchFile, OutOfMemory
 from ortmulti.tools import models
 

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 import ortmulti
-from ortmulti._create.onnxruntime_sessions import create_session
 from ortmulti.errors import DeviceError, Error, InvalidArgument
+from ortmulti.interface.onnxruntime_sessions import create_session
 from ortmulti.tools import models, strategies
 from ortmulti.tools.strategies import SessionSettings
 from ortmulti.tools.strategies.base import Array

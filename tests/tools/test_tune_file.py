@@ -18,11 +18,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 from ortmulti import GraphOptimizationLevel, SessionOptions, Tuning, TuningWarning
-from ortmulti._create.tuning import LOAD_DEFAULTS, apply, describe_machine, describe_model, differences
-from ortmulti._create.tuning_options import OPTIONS, affinities, known_to, numa_nodes
+from ortmulti.devices.provider_options import CUDA
+from ortmulti.devices.provider_options import OPTIONS as PROVIDER_OPTIONS
 from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
-from ortmulti.provider_options import CUDA
-from ortmulti.provider_options import OPTIONS as PROVIDER_OPTIONS
+from ortmulti.loading.tuning import LOAD_DEFAULTS, apply, describe_machine, describe_model, differences
+from ortmulti.loading.tuning_options import OPTIONS, affinities, known_to, numa_nodes
 from tests.support import onnx_models
 from tests.support.processes import check_child
 
@@ -241,7 +241,7 @@ def test_a_tuning_for_gpus_is_not_used_on_the_cpu() -> None:
 
 
 def test_options_of_newer_releases_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ortmulti.providers.loaded_release", lambda: "1.23.2")
+    monkeypatch.setattr("ortmulti.devices.providers.loaded_release", lambda: "1.23.2")
     newer = tuning(settings={"spin_duration_us": 50, "intra_op_num_threads": 1})
     with (
         pytest.warns(TuningWarning, match=r"is used without spin_duration_us: needs onnxruntime 1\.26, not 1\.23\.2"),

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ortmulti._create.tuning_options import check, known_to
+from ortmulti.loading.tuning_options import check, known_to
 from ortmulti.tools.tune import outputs
 from ortmulti.tools.tune.candidate import seconds_per_answer
 from ortmulti.tools.tune.space import OBJECTIVES, Host, advice, space, thread_counts

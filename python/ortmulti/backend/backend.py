@@ -13,10 +13,10 @@ from onnx.checker import check_model
 from ortmulti._runtime import startup
 from ortmulti.backend import _options
 from ortmulti.backend.backend_rep import OnnxRuntimeBackendRep
+from ortmulti.devices.providers import CPU, CUDA
 from ortmulti.errors import RuntimeException
-from ortmulti.options import SessionOptions
-from ortmulti.providers import CPU, CUDA
-from ortmulti.session import InferenceSession
+from ortmulti.interface.session import InferenceSession
+from ortmulti.options.session_options import SessionOptions
 
 __all__ = [
     "OnnxRuntimeBackend",

@@ -8,8 +8,8 @@ from onnx.backend.base import BackendRep
 
 from ortmulti.backend import _options
 from ortmulti.errors import InvalidArgument, RuntimeException
-from ortmulti.options import RunOptions
-from ortmulti.session import InferenceSession
+from ortmulti.interface.session import InferenceSession
+from ortmulti.options.session_options import RunOptions
 
 __all__ = ["OnnxRuntimeBackendRep"]
 

@@ -117,7 +117,7 @@ class Warmup:
         if self.samples is not None:
             yield _several(self.samples)
             return
-        from ortmulti._create.sample_inputs import growing_inputs  # which `import ortmulti` shall not load
+        from ortmulti.create.sample_inputs import growing_inputs  # which `import ortmulti` shall not load
 
         sizes = [{}] if self.dimensions is None else _several(self.dimensions)
         growing = [growing_inputs(session.get_inputs(), dimensions=dimensions) for dimensions in sizes]

@@ -9,9 +9,9 @@ from ortmulti.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from ortmulti import _core
-    from ortmulti._create.request import CheckedModel
-    from ortmulti.devices import Device
-    from ortmulti.options import RunOptions
+    from ortmulti.create.request import CheckedModel
+    from ortmulti.devices.device import Device
+    from ortmulti.options.session_options import RunOptions
     from ortmulti.pool.configuration import Batching, Warmup
     from ortmulti.timeline import Timeline
 

@@ -47,7 +47,7 @@ class FirstRuns:
         if not self.asked or self._none_fits:
             run([], 0)
             return
-        from ortmulti._create.sample_inputs import MISFITS, first_fit  # which `import ortmulti` shall not load
+        from ortmulti.create.sample_inputs import MISFITS, first_fit  # which `import ortmulti` shall not load
 
         def attempt(numbered: tuple[int, list[Mapping[str, Any]]]) -> int:
             number, feeds = numbered

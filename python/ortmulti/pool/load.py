@@ -14,11 +14,11 @@ from ortmulti.errors import InvalidArgument, InvalidType
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ortmulti._create.request import CreationRequest
-    from ortmulti._create.tuning import Tuning
-    from ortmulti.devices import Device
-    from ortmulti.loader import LoaderOptions, LoadProgress, OnLoadProgress
-    from ortmulti.options import SessionOptions
+    from ortmulti.create.loader import LoaderOptions, LoadProgress, OnLoadProgress
+    from ortmulti.create.request import CreationRequest
+    from ortmulti.devices.device import Device
+    from ortmulti.loading.tuning import Tuning
+    from ortmulti.options.session_options import SessionOptions
     from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
     from ortmulti.pool.pool import Pool
 
@@ -44,8 +44,8 @@ class _Reporter:
         self._report("")
 
     def _report(self, device: str) -> None:
-        from ortmulti.devices import parse_devices
-        from ortmulti.loader import LoadProgress
+        from ortmulti.create.loader import LoadProgress
+        from ortmulti.devices.device import parse_devices
 
         if self._sessions is None:
             named = self._request.named
@@ -154,7 +154,7 @@ def load(
     plain = plain and wait != "first"  # with which contexts begin later
     if plain and first_start.are_valid(sessions_per_device, optimize, serialize):
         first_start.begin_driver(devices)
-    from ortmulti._create.request import CreationRequest
+    from ortmulti.create.request import CreationRequest
 
     request = CreationRequest(
         checked,
@@ -173,7 +173,8 @@ def load(
             "devices='openvino:CPU', for example"
         )
     if plain:
-        from ortmulti._runtime import prewarm, startup
+        from ortmulti._runtime import startup
+        from ortmulti.loading import prewarm
 
         prewarm.begin_driver(request.named)
         startup.begin_opening()
@@ -188,7 +189,7 @@ def load(
 
     checks.instance("batching", batching, Batching, optional=True, example="ortmulti.Batching(max_size=8)")
     if tuning is not None:
-        from ortmulti._create.tuning import use_for_request
+        from ortmulti.loading.tuning import use_for_request
 
         arguments = {"sessions_per_device": sessions_per_device, "in_flight": in_flight, "cuda_graph": cuda_graph}
         request, tuned = use_for_request(tuning, request, arguments)
@@ -260,7 +261,7 @@ def _with_graphs(request: CreationRequest, graphs: int) -> CreationRequest:
         return request
     import dataclasses
 
-    from ortmulti.devices import parse_devices
+    from ortmulti.devices.device import parse_devices
 
     asked = parse_devices("all") if request.named is None else request.named
     if any(device.kind != "cuda" for device in asked):

@@ -9,14 +9,14 @@ from functools import partial
 from typing import Any
 
 from ortmulti import _core
-from ortmulti._create.creation import Creation
-from ortmulti._create.request import CreationRequest, Progress
 from ortmulti._runtime.threads import Task
-from ortmulti.devices import Device
+from ortmulti.create.request import CreationRequest, Progress
+from ortmulti.devices.device import Device
 from ortmulti.errors import ClosedError
-from ortmulti.options import RunOptions
+from ortmulti.interface.session import InferenceSession
+from ortmulti.loading.creation import Creation
+from ortmulti.options.session_options import RunOptions
 from ortmulti.pool.first_runs import FirstRuns
-from ortmulti.session import InferenceSession
 from ortmulti.timeline import Timeline
 
 __all__ = ["Member", "MemberCreation"]

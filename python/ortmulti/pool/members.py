@@ -15,20 +15,21 @@ from functools import partial
 from typing import Any
 
 from ortmulti import _core
-from ortmulti._create.model_additions import replacing_weights
-from ortmulti._create.request import CheckedModel, CreationRequest, Progress, core_options
-from ortmulti._runtime import callbacks, prewarm, startup
+from ortmulti._runtime import callbacks, startup
 from ortmulti._runtime.threads import Changes, Task
-from ortmulti.devices import name_devices, parse_devices
+from ortmulti.create.request import CheckedModel, CreationRequest, Progress, core_options
+from ortmulti.devices.device import name_devices, parse_devices
 from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkError, InvalidArgument, OutOfMemory
-from ortmulti.options import RunOptions
+from ortmulti.interface.session import InferenceSession, Sessions
+from ortmulti.loading import prewarm
+from ortmulti.options.model_additions import replacing_weights
+from ortmulti.options.session_options import RunOptions
 from ortmulti.pool.configuration import Warmup
 from ortmulti.pool.engine import Devices
 from ortmulti.pool.first_runs import FirstRuns
 from ortmulti.pool.interface import differences
 from ortmulti.pool.member import Member, MemberCreation
 from ortmulti.pool.sleep import ModelFiles, SessionSleep, wait_until_awake
-from ortmulti.session import InferenceSession, Sessions
 from ortmulti.timeline import Timeline
 
 __all__ = ["Members"]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal
 
 from ortmulti import checks
-from ortmulti._create.request import Model
-from ortmulti.devices import Device
+from ortmulti.create.request import Model
+from ortmulti.devices.device import Device
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.pool.configuration import Warmup
 from ortmulti.pool.engine import PoolMembers

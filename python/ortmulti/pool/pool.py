@@ -9,20 +9,20 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ortmulti import checks
-from ortmulti._create.foreign_options import to_run_options
 from ortmulti._runtime.closing import Closing
-from ortmulti.devices import Device, name_devices
+from ortmulti.devices.device import Device, name_devices
 from ortmulti.errors import ClosedError, InvalidArgument, InvalidType
-from ortmulti.options import RunOptions
+from ortmulti.interface.session import Sessions
+from ortmulti.options.foreign_options import to_run_options
+from ortmulti.options.session_options import RunOptions
 from ortmulti.pool import many
 from ortmulti.pool.configuration import Batching, Warmup
 from ortmulti.pool.engine import PoolMembers
 from ortmulti.pool.futures import PoolFuture
 from ortmulti.pool.membership import Membership
 from ortmulti.pool.stats import PoolStats
-from ortmulti.session import Sessions
 from ortmulti.timeline import Timeline
-from ortmulti.values import OrtValue
+from ortmulti.values.ort_value import OrtValue
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,8 +15,8 @@ from ortmulti._runtime.threads import Task
 from ortmulti.errors import DeadlineExceeded, NoSuchFile, NotOptimizable, WeightsError
 
 if TYPE_CHECKING:
-    from ortmulti._create.request import CheckedModel
-    from ortmulti.cache.key import FileIdentity
+    from ortmulti.create.request import CheckedModel
+    from ortmulti.optimized.key import FileIdentity
 
 __all__ = ["ModelFiles", "SessionSleep", "wait_until_awake"]
 
@@ -44,7 +44,7 @@ class ModelFiles:
         Raises:
             WeightsError: The model's own file was changed or deleted since it was loaded.
         """
-        from ortmulti.cache import key
+        from ortmulti.optimized import key
 
         files: Sequence[FileIdentity] = []
         try:

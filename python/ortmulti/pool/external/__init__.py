@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from ortmulti.devices import Device
-from ortmulti.loader import LoadProgress, OnLoadProgress
-from ortmulti.options import SessionOptions
+from ortmulti.create.loader import LoadProgress, OnLoadProgress
+from ortmulti.devices.device import Device
+from ortmulti.options.session_options import SessionOptions
 
 if TYPE_CHECKING:
-    from ortmulti._create.request import Model
+    from ortmulti.create.request import Model
     from ortmulti.pool.configuration import Batching
     from ortmulti.pool.external.members import BackendMembers
 
@@ -40,8 +40,8 @@ def open_backend(
     Raises:
         As `load`; LibraryError also if the onnxruntime package cannot be imported.
     """
-    from ortmulti._create.foreign_options import to_session_options
-    from ortmulti._create.onnxruntime_sessions import session_specs
+    from ortmulti.interface.onnxruntime_sessions import session_specs
+    from ortmulti.options.foreign_options import to_session_options
     from ortmulti.pool.external.members import BackendMembers
     from ortmulti.pool.external.sessions import BackendSessions
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ortmulti import _core, errors
 from ortmulti._runtime import callbacks, startup
 from ortmulti._runtime.threads import Task
-from ortmulti.devices import name_devices
+from ortmulti.devices.device import name_devices
 from ortmulti.errors import ClosedError, InvalidArgument
 from ortmulti.pool.configuration import Batching, Warmup
 from ortmulti.pool.engine import BackendName, Devices, batching_argument
@@ -26,7 +26,7 @@ from ortmulti.pool.sleep import SessionSleep, wait_until_awake
 from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:
-    from ortmulti.options import RunOptions
+    from ortmulti.options.session_options import RunOptions
 
 __all__ = ["BackendMembers"]
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ortmulti import _core, errors
-from ortmulti._create.onnxruntime_sessions import SessionSpec
 from ortmulti._runtime.threads import Task
 from ortmulti.errors import DeviceError, Error
+from ortmulti.interface.onnxruntime_sessions import SessionSpec
 from ortmulti.pool.external.sessions import BackendSessions, Notify, Reports
 from ortmulti.pool.external.signature import Signature
 from ortmulti.pool.external.spawned import SpawnedSession

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortmulti import _core
-from ortmulti._create.onnxruntime_sessions import SessionSpec
+from ortmulti.interface.onnxruntime_sessions import SessionSpec
 from ortmulti.pool.external.signature import Signature
 from ortmulti.pool.sleep import ModelFiles
 from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:
-    from ortmulti.cache.key import FileIdentity
+    from ortmulti.optimized.key import FileIdentity
 
 __all__ = ["BackendSessions", "Notify", "Reports"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ortmulti.errors import InvalidArgument, InvalidType
-from ortmulti.values import OrtValue
+from ortmulti.values.ort_value import OrtValue
 
 __all__ = ["Declared", "Metadata", "Signature"]
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ortmulti._create.onnxruntime_errors import error_of
-from ortmulti._create.onnxruntime_sessions import SessionSpec
 from ortmulti._runtime.child_process import ChildProcess
 from ortmulti.errors import DeviceError, Error, Fail
+from ortmulti.interface.onnxruntime_errors import error_of
+from ortmulti.interface.onnxruntime_sessions import SessionSpec
 from ortmulti.pool.external.ipc import Channel
 from ortmulti.pool.external.shm import Segment, place_all, space_for, take
 from ortmulti.pool.external.signature import Signature

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from ortmulti import _core
-from ortmulti._create.onnxruntime_errors import error_of, translate
-from ortmulti._create.onnxruntime_sessions import SessionSpec, create_session, open_package
 from ortmulti._runtime.threads import Task
 from ortmulti.errors import ClosedError
+from ortmulti.interface.onnxruntime_errors import error_of, translate
+from ortmulti.interface.onnxruntime_sessions import SessionSpec, create_session, open_package
 from ortmulti.pool.external.sessions import BackendSessions, Notify, Reports
 from ortmulti.pool.external.signature import Signature
 

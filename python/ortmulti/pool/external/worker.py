@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ortmulti._create.onnxruntime_errors import translate, why_broken
-from ortmulti._create.onnxruntime_sessions import SessionSpec, create_session, open_package
-from ortmulti._create.session_observer import observer
+from ortmulti.interface.onnxruntime_errors import translate, why_broken
+from ortmulti.interface.onnxruntime_sessions import SessionSpec, create_session, open_package
+from ortmulti.interface.session_observer import observer
 from ortmulti.pool.external.ipc import Channel
 from ortmulti.pool.external.shm import Place, Segment, place_all, space_for, take
 from ortmulti.pool.external.signature import Signature

@@ -12,14 +12,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ortmulti import _core, plugins
+from ortmulti import _core
 from ortmulti._runtime import cuda_libraries as _cuda
 from ortmulti._runtime import libraries as _libraries
 from ortmulti._runtime import startup
 from ortmulti._runtime.machine import describe_cpu, describe_memory
 from ortmulti._runtime.nvml import Gpu, Nvml, pci_address
+from ortmulti.devices import plugins
+from ortmulti.devices.provider_options import CUDA
 from ortmulti.errors import DeviceError, Error, LibraryError
-from ortmulti.provider_options import CUDA
 
 from .output import print_json, stdout
 

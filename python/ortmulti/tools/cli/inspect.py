@@ -15,9 +15,9 @@ from rich.table import Table
 
 import ortmulti
 from ortmulti import _core, checks
-from ortmulti._create.sample_inputs import LARGER, SEQUENCE, first_fit, growing_inputs, sample_inputs
-from ortmulti._create.sharing import why_not_worth_it
+from ortmulti.create.sample_inputs import LARGER, SEQUENCE, first_fit, growing_inputs, sample_inputs
 from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, InvalidType
+from ortmulti.loading.sharing import why_not_worth_it
 from ortmulti.tools.files import read_arrays, write_arrays
 
 from .output import print_json, size_text, stderr, stdout, steps, working

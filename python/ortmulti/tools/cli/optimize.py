@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import ortmulti
-from ortmulti.cache import Cache
-from ortmulti.cache.entries import Stored
+from ortmulti.optimized import Cache
+from ortmulti.optimized.entries import Stored
 
 from .output import print_json, size_text, stdout, working
 

@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import ortmulti
-from ortmulti._create.tuning_options import describe
 from ortmulti.errors import InvalidArgument
+from ortmulti.loading.tuning_options import describe
 from ortmulti.tools.tune.tuner import BUDGET, TuneResult, check_writable
 
 from .output import print_json, stderr, stdout

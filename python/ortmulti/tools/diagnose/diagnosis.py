@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti import _core
-from ortmulti.devices import Device, name_devices
+from ortmulti.devices.device import Device, name_devices
 from ortmulti.errors import DeviceError, Error, InvalidArgument, LibraryError
 from ortmulti.tools import strategies
 from ortmulti.tools.diagnose import environment

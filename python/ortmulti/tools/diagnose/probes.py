@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortmulti import _core
-from ortmulti.devices import check_devices_exist, name_devices, parse_devices
+from ortmulti.devices.device import check_devices_exist, name_devices, parse_devices
 from ortmulti.errors import DeviceError
 
 if TYPE_CHECKING:

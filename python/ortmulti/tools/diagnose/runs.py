@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ortmulti.devices import name_devices
+from ortmulti.devices.device import name_devices
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile
 from ortmulti.tools.measure import fresh_process
 from ortmulti.tools.strategies import SessionSettings, check_name, names

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortmulti import devices, errors
+from ortmulti import errors
+from ortmulti.devices import device as devices
 from ortmulti.errors import InvalidArgument
 
 

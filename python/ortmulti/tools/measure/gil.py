@@ -133,7 +133,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 def _creator(library: str, model: Path, device: str, settings: SessionSettings) -> tuple[Callable[[], Any], str]:
     """Return the creation to measure, and the release of ONNX Runtime under it."""
     if library == "onnxruntime":
-        from ortmulti._create.onnxruntime_sessions import create_session, open_package
+        from ortmulti.interface.onnxruntime_sessions import create_session, open_package
 
         spec = settings.spec(model, device)
         onnxruntime = open_package([spec.device])

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ortmulti import _core
-from ortmulti.cache.key import FileIdentity, index_model
 from ortmulti.errors import Error, InvalidProtobuf, WeightsError
+from ortmulti.optimized.key import FileIdentity, index_model
 
 _CHUNK_BYTES = 16 << 20
 _READINGS = 5

@@ -24,11 +24,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from ortmulti import ModelRepository, _core
-from ortmulti._create.onnxruntime_sessions import create_session, open_package
-from ortmulti._create.sample_inputs import sample_inputs
 from ortmulti._runtime.closing import Closing
-from ortmulti.cache import comparison, wait_for_entries
+from ortmulti.create.sample_inputs import sample_inputs
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile, OutOfMemory
+from ortmulti.interface.onnxruntime_sessions import create_session, open_package
+from ortmulti.optimized import comparison, wait_for_entries
 from ortmulti.repository import _bytes, _size
 from ortmulti.tools.serve.cases import NANOSECONDS, arrival_times
 from ortmulti.tools.serve.clients import Arrival, ClosedLoop, ask_at, quantile

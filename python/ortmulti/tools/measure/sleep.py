@@ -20,10 +20,10 @@ from typing import Any
 
 import ortmulti
 from ortmulti import _core
-from ortmulti._create.onnxruntime_sessions import create_session, open_package
-from ortmulti._create.sample_inputs import sample_inputs
-from ortmulti.cache import comparison, wait_for_entries
+from ortmulti.create.sample_inputs import sample_inputs
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile
+from ortmulti.interface.onnxruntime_sessions import create_session, open_package
+from ortmulti.optimized import comparison, wait_for_entries
 from ortmulti.tools.strategies import SessionSettings
 
 from . import fresh_process, page_cache, results

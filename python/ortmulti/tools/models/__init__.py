@@ -10,7 +10,7 @@ Writing and reading .onnx files needs the onnx package: ``pip install "ortmulti[
 
 from __future__ import annotations
 
-from ortmulti._create.sample_inputs import sample_inputs
+from ortmulti.create.sample_inputs import sample_inputs
 from ortmulti.tools.models._registry import MODELS, Description, Model, describe, find, make
 from ortmulti.tools.models._writer import WriteError
 

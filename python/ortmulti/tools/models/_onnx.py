@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortmulti._create.sample_inputs import require_onnx
+from ortmulti.create.sample_inputs import require_onnx
 from ortmulti.tools.models._graph import IR_VERSION, OPSET, Graph, Node, Normal, Value, Weight
 
 TILE = 1 << 22

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
 
-from ortmulti._create.sample_inputs import require_onnx
+from ortmulti.create.sample_inputs import require_onnx
 from ortmulti.errors import Error
 from ortmulti.tools.models._graph import Graph
 from ortmulti.tools.models._onnx import NormalSource, serialize

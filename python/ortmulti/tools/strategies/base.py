@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ortmulti._create.onnxruntime_errors import error_of, kind_of
-from ortmulti._create.onnxruntime_sessions import SessionSpec
-from ortmulti._create.session_observer import observer
 from ortmulti._runtime.closing import Closing
-from ortmulti.devices import Device
+from ortmulti.devices.device import Device
+from ortmulti.devices.providers import CPU, CUDA
 from ortmulti.errors import Error, InvalidArgument
-from ortmulti.providers import CPU, CUDA
+from ortmulti.interface.onnxruntime_errors import error_of, kind_of
+from ortmulti.interface.onnxruntime_sessions import SessionSpec
+from ortmulti.interface.session_observer import observer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ortmulti._create.session_observer import observer
+from ortmulti.interface.session_observer import observer
 
 from .base import Array, Creation, FirstRun, Strategy, run_session
 
@@ -79,7 +79,7 @@ class Native(Strategy):
         if self._sessions is not None:
             self._sessions.close()
             self._sessions = None
-            from ortmulti.cache import wait_for_entries
+            from ortmulti.optimized import wait_for_entries
 
             wait_for_entries()  # the next measurement may count on it
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
-from ortmulti._create.onnxruntime_sessions import create_session, open_package
+from ortmulti.interface.onnxruntime_sessions import create_session, open_package
 
 from .base import Array, Creation, FirstRun, Strategy, run_session
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, ClassVar
 
-from ortmulti._create.onnxruntime_sessions import SessionSpec
-from ortmulti._create.session_observer import SessionObserver, observe
 from ortmulti.errors import ClosedError, Error
+from ortmulti.interface.onnxruntime_sessions import SessionSpec
+from ortmulti.interface.session_observer import SessionObserver, observe
 from ortmulti.pool.external.spawned import SpawnedSession
 from ortmulti.timeline import Timeline
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 import ortmulti
-from ortmulti._create.tuning import apply
-from ortmulti._create.tuning_options import of_sessions
 from ortmulti._runtime.closing import Closing
 from ortmulti.errors import Error
+from ortmulti.loading.tuning import apply
+from ortmulti.loading.tuning_options import of_sessions
 from ortmulti.tools.files import read_arrays, write_arrays
 from ortmulti.tools.tune import outputs
 
@@ -166,7 +166,7 @@ def seconds_per_answer(answers: Sequence[int], begin: int, end: int) -> float:
 
 
 def _fitting(session: Any) -> dict[str, Any]:
-    from ortmulti._create.sample_inputs import first_fit, growing_inputs
+    from ortmulti.create.sample_inputs import first_fit, growing_inputs
 
     def run(feed: dict[str, Any]) -> dict[str, Any]:
         session.run(None, feed)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ortmulti._create.tuning_options import variables
 from ortmulti._runtime.closing import Closing
 from ortmulti._runtime.machine import available_memory
 from ortmulti.errors import Fail
+from ortmulti.loading.tuning_options import variables
 from ortmulti.tools.tune import outputs
 from ortmulti.tools.tune.process import CandidateProcess
 from ortmulti.tools.tune.space import DEFAULTS, Configuration, Objective, RejectedError, Through

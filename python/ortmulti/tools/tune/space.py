@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from ortmulti import _core
-from ortmulti._create.tuning_options import VARIABLE, Scalar, describe, known_to, near, numa_nodes
 from ortmulti._runtime.libraries import find_onnxruntime
 from ortmulti.errors import Error, InvalidArgument
+from ortmulti.loading.tuning_options import VARIABLE, Scalar, describe, known_to, near, numa_nodes
 
 
 @dataclass(frozen=True)

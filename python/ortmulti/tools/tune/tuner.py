@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ortmulti import _core, checks
-from ortmulti._create.tuning import Tuning, describe_machine, describe_model
-from ortmulti._create.tuning_options import of_sessions
-from ortmulti.devices import Device, name_devices, parse_devices
+from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.loading.tuning import Tuning, describe_machine, describe_model
+from ortmulti.loading.tuning_options import of_sessions
 from ortmulti.tools.files import read_arrays, write_arrays
 from ortmulti.tools.measure import results
 from ortmulti.tools.measure.devices import check_measurable

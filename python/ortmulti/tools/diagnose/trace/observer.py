@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortmulti._create.session_observer import SessionObserver
 from ortmulti.errors import DeviceError
+from ortmulti.interface.session_observer import SessionObserver
 from ortmulti.tools.diagnose.trace.events import EventWriter
 
 if TYPE_CHECKING:

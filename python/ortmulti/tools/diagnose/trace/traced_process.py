@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ortmulti._create.session_observer import SessionObserver, observe
+from ortmulti.interface.session_observer import SessionObserver, observe
 from ortmulti.tools.strategies import SessionSettings, open_strategy
 
 from .events import EventWriter

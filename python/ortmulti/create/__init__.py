@@ -1,0 +1,1 @@
+"""One call of the core that creates sessions."""

@@ -1,0 +1,91 @@
+"""Creates sessions by the core at the same time: checks before the call, and its results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from ortmulti import _core
+from ortmulti._runtime import log, startup
+from ortmulti.create.request import CheckedModel, Serialize, core_options
+from ortmulti.devices import providers as _providers
+from ortmulti.options import config_entries
+from ortmulti.options.session_options import SessionOptions
+from ortmulti.timeline import Timeline
+
+
+def create(
+    model: CheckedModel,
+    sessions: Sequence[Sequence[_providers.Provider]],
+    options: _core.SessionOptions,
+    listener: object = None,
+    *,
+    serialize: Serialize | None = None,
+    weights: _core.SharedWeights | None = None,
+    made_of: str = "",
+    save_optimized: str = "",
+    on_devices: Mapping[str, tuple[str, Mapping[str, str]]] | None = None,
+    one_session_each: bool = False,
+    preload: bool = False,
+    keep_going: bool = False,
+    timeline: Timeline | None = None,
+    hold: _core.ContextHold | None = None,
+) -> tuple[list[_core.Session], _core.Timeline]:
+    """Create a session for each list of providers by one call of the core.
+
+    Args:
+        listener: The core calls its methods, as far as it has them: ``ready(index, session)`` for each session (then no
+            session is returned), ``failed(index, error)``, ``progress(done, total, device)``, ``bytes_loaded(bytes,
+            total)``. It calls ``poll()`` in short intervals. Their exceptions end the creation.
+        serialize: Which creations wait for each other.
+        weights: Weights that the sessions share.
+        made_of: The file from which a model in memory was made, for messages.
+        save_optimized: Path for the first session's optimized model.
+        on_devices: For the sessions on these devices another model file, unless it is empty, and for the first of them
+            further config entries.
+        one_session_each: Whether the sessions on the CPU are handles of one ONNX Runtime session. So are those on each
+            device of a plug-in.
+        preload: Whether GPUs meanwhile load kernels for the model's first run.
+        keep_going: Whether the other sessions are created when one fails.
+        timeline: Receives the spans; default: a new one.
+        hold: Makes other GPUs wait for one; released if a session fails.
+    """
+    for session in sessions:
+        config_entries.check_providers(options, session)
+    startup.ensure_open()
+    try:
+        return _core.create_sessions(
+            _core.CreationRequest(
+                model=model,
+                sessions=sessions,
+                options=options,
+                serialize=serialize or "automatic",
+                weights=weights,
+                made_of=made_of,
+                save_optimized=save_optimized,
+                on_devices=on_devices or {},
+                one_session_each=one_session_each,
+                preload=preload,
+                keep_going=keep_going,
+                timeline=None if timeline is None else timeline._core,
+                hold=hold,
+            ),
+            listener,
+        )
+    finally:
+        log.flush()
+
+
+def create_native(
+    model: CheckedModel, providers: Sequence[_providers.Provider], options: SessionOptions | None
+) -> tuple[_core.Session, Timeline]:
+    """Create one session, which loads the model by itself."""
+    start = time.monotonic_ns()
+    converted = core_options(options)
+    startup.ensure_open()
+    _providers.check_usable(list(providers))
+    prepared = time.monotonic_ns()
+    [created], core_timeline = create(model, [providers], converted)
+    timeline = Timeline(core_timeline)
+    timeline.add("open libraries and check", start, prepared)
+    return created, timeline

@@ -1,0 +1,121 @@
+"""The arguments of a creation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from ortmulti import _core, checks
+from ortmulti.devices.device import Device, name_devices
+from ortmulti.errors import InvalidArgument, InvalidType
+
+# `load` makes a request before the driver starts, so imports that only some requests need come late.
+if TYPE_CHECKING:
+    from ortmulti.create.loader import LoaderOptions
+    from ortmulti.options.session_options import SessionOptions
+
+Model: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
+CheckedModel: TypeAlias = str | bytes | bytearray | memoryview
+Serialize: TypeAlias = Literal["none", "device", "all"]
+Strategy: TypeAlias = Literal["shared", "native"]
+Optimize: TypeAlias = Literal["auto", "never", "offline"]
+Progress: TypeAlias = Callable[[int, int, str], object]
+
+
+@dataclass(frozen=True)
+class CreationRequest:
+    """The common arguments of `create_sessions` and `load`, checked as far as possible without a device.
+
+    Attributes:
+        model: A path, or bytes, as `checks.model` returns it.
+        devices: As `parse_devices` takes them.
+        sessions_per_device: 1 or more; default 1.
+        options: Options of every session; onnxruntime's own are converted.
+        provider_options: Options of the CUDA provider, or of the devices' plug-in.
+        serialize: Which creations wait for each other.
+        strategy: "native": each session loads the model by itself.
+        optimize: Whether to optimize the model before.
+        loader: How weights are read.
+
+    Raises:
+        As `create_sessions`, for its arguments.
+    """
+
+    model: CheckedModel
+    devices: str | int | Device | Iterable[str | int | Device] = "all"
+    sessions_per_device: int = 1
+    options: SessionOptions | None = None
+    provider_options: Mapping[str, Any] | None = None
+    serialize: Serialize | None = None
+    strategy: Strategy = "shared"
+    optimize: Optimize = "auto"
+    loader: LoaderOptions | None = None
+
+    def __post_init__(self) -> None:
+        checks.integer("sessions_per_device", self.sessions_per_device, 1)
+        checks.choice("strategy", self.strategy, ("shared", "native"))
+        checks.choice("optimize", self.optimize, ("auto", "never", "offline"))
+        checks.choice("serialize", self.serialize, (None, "none", "device", "all"))
+        if self.loader is not None:
+            from ortmulti.create.loader import LoaderOptions
+
+            checks.instance("loader", self.loader, LoaderOptions)
+        named = name_devices(self.devices)
+        object.__setattr__(self, "devices", "all" if named is None else named)
+        if self.options is not None:
+            from ortmulti.options.foreign_options import to_session_options
+
+            object.__setattr__(self, "options", to_session_options(self.options))
+            added = core_options(self.options).providers
+            if added and named is not None and any(device.kind != "cpu" for device in named):
+                raise InvalidArgument(
+                    f"the session options have the provider {added[0]} (add_provider_for_devices), but devices names "
+                    f"{', '.join(map(str, named))}: use one of the two"
+                )
+        if self.provider_options is not None:
+            from ortmulti.devices import providers
+
+            providers.check_device_options(self.provider_options, named)
+            self.check_provider_options(named)
+
+    @property
+    def named(self) -> list[Device] | None:
+        """The devices, whether they exist or not; None: all."""
+        return name_devices(self.devices)
+
+    def check_provider_options(self, devices: list[Device] | None) -> None:
+        """Raise if the request has provider options, but no device can use them. ``devices`` is None if not known
+        yet.
+        """
+        if self.provider_options and devices is not None and all(device.kind == "cpu" for device in devices):
+            raise InvalidArgument("provider_options are for the CUDA provider, but no device is a GPU: leave them out")
+
+
+def core_options(options: SessionOptions | None) -> _core.SessionOptions:
+    """Return the core's part of checked session options.
+
+    Raises:
+        InvalidType: They are not session options.
+        InvalidArgument: ONNX Runtime does not have one of their config entries.
+    """
+    if options is None:
+        return _core.SessionOptions()
+    from ortmulti.devices import providers
+    from ortmulti.options import config_entries
+    from ortmulti.options.session_options import SessionOptions
+
+    if not isinstance(options, SessionOptions):
+        raise InvalidType(f"session options are an ortmulti.SessionOptions, not {type(options).__name__}")
+    config_entries.check_options(options._core, providers.loaded_release)
+    return options._core
+
+
+def without_optimization(options: _core.SessionOptions) -> _core.SessionOptions:
+    """Return a copy of the options that leaves the model's graph as it is."""
+    from ortmulti.options.session_options import GraphOptimizationLevel
+
+    result: _core.SessionOptions = options.copy()
+    result.graph_optimization_level = int(GraphOptimizationLevel.ORT_DISABLE_ALL)
+    return result

@@ -1,0 +1,1 @@
+"""Devices, execution providers with their options, and plug-ins."""

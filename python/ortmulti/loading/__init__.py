@@ -1,0 +1,1 @@
+"""How the sessions of one model are created."""

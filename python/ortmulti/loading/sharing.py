@@ -1,0 +1,37 @@
+"""Whether sessions on GPUs gain by shared weights and an optimized model, which is decided before anything is made."""
+
+from __future__ import annotations
+
+from ortmulti import _core
+from ortmulti.create.request import CheckedModel
+from ortmulti.errors import Error
+
+# Measured on H200 with ONNX Runtime 1.31: a session over an entry takes longer by so much for each node than one that
+# optimizes the model itself (20,000 nodes); ONNX Runtime reads a byte more slowly by so much than the readers.
+_SECONDS_PER_NODE = 20e-6
+_SECONDS_PER_BYTE = 0.3e-9
+_SECONDS_PER_HASHED_BYTE = 0.8e-9  # of a model in memory, at each load
+_NOTICEABLE = 0.05  # seconds
+
+
+def why_not_worth_it(model: CheckedModel, sessions_per_device: int) -> str:
+    """Why each session should load a model by itself; empty where sessions should share its weights.
+
+    Args:
+        model: A path, or bytes.
+        sessions_per_device: How many sessions would have each weight in common.
+    """
+    try:
+        index = (
+            _core.index_model_file(_core.identify_file(model)) if isinstance(model, str) else _core.index_model(model)
+        )
+    except Error:
+        return ""  # ONNX Runtime says what is wrong with the model
+    loss = index.nodes * _SECONDS_PER_NODE - index.weight_bytes * sessions_per_device * _SECONDS_PER_BYTE
+    if not isinstance(model, str) and sessions_per_device == 1:  # several have the weights once
+        size = memoryview(model).nbytes
+        if loss + size * _SECONDS_PER_HASHED_BYTE >= _NOTICEABLE:
+            return f"finding the entry of a model of {size / 1e6:.1f} MB in memory takes longer than sharing saves"
+    if loss < _NOTICEABLE:
+        return ""
+    return f"{index.weight_bytes / 1e6:.1f} MB of weights are too little to share for a graph of {index.nodes} nodes"

@@ -1,0 +1,31 @@
+"""Models that ONNX Runtime optimized once: made, kept in a cache, and found again."""
+
+from __future__ import annotations
+
+from ortmulti.optimized.build import CacheRequest, build, entry_options, not_loadable, signature
+from ortmulti.optimized.contexts import compiling, context_key, finish
+from ortmulti.optimized.entries import Cache, StagedEntry
+from ortmulti.optimized.entry import Damaged, Entry
+from ortmulti.optimized.key import DATA_FOLDER, CacheKey, compute_capability, key_of
+from ortmulti.optimized.later import keep, wait_for_entries
+
+__all__ = [
+    "DATA_FOLDER",
+    "Cache",
+    "CacheKey",
+    "CacheRequest",
+    "Damaged",
+    "Entry",
+    "StagedEntry",
+    "build",
+    "compiling",
+    "compute_capability",
+    "context_key",
+    "entry_options",
+    "finish",
+    "keep",
+    "key_of",
+    "not_loadable",
+    "signature",
+    "wait_for_entries",
+]

@@ -1,0 +1,331 @@
+"""The key of a cache entry: the model's content, and all facts on which its optimized form depends."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import platform
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from ortmulti import _core
+from ortmulti._runtime import libraries as _libraries
+from ortmulti._runtime.regular_file import open_regular
+from ortmulti.devices.device import Device
+from ortmulti.devices.providers import Provider
+from ortmulti.errors import Fail, InvalidProtobuf, NoSuchFile, NotOptimizable, WeightsError
+from ortmulti.options.model_additions import replacing_weights
+from ortmulti.options.session_options import SessionOptions
+
+_INLINE_WEIGHT = 1024
+"""Bytes from which on a tensor inside the model file counts as a weight and is not hashed with the graph."""
+_BLOCK = 1 << 20
+"""Bytes that are hashed at once."""
+
+
+class FileIdentity(NamedTuple):
+    """Identifies the state of a file without reading it."""
+
+    path: str
+    size: int
+    inode: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, path: str) -> Self:
+        """Return the file's identity now.
+
+        Raises:
+            NoSuchFile: There is no regular file.
+        """
+        return cls(*_core.identify_file(path))
+
+    def is_current(self) -> bool:
+        """Return whether the file is still there and the same."""
+        try:
+            return FileIdentity.of(self.path) == self
+        except NoSuchFile:
+            return False
+
+
+@dataclass(frozen=True)
+class ModelContent:
+    """The content of a model.
+
+    Attributes:
+        graph: Digest of the model's bytes, without large tensors inside a model file.
+        has_weights: Whether there are such tensors. Then the model file's identity belongs to the content.
+        model: The model file; None for a model in memory.
+        locations: The files of external data as the model names them.
+        data: The files themselves, in the same order.
+    """
+
+    graph: str
+    has_weights: bool
+    model: FileIdentity | None
+    locations: tuple[str, ...]
+    data: tuple[FileIdentity, ...]
+
+    @property
+    def sources(self) -> tuple[FileIdentity, ...]:
+        """All files of the model: its own, then those of external data."""
+        return (self.model, *self.data) if self.model else self.data
+
+
+def read_content(model: str | bytes | bytearray | memoryview, data_folder: str | None) -> ModelContent:
+    """Return the content of ``model``.
+
+    Args:
+        model: Path, or bytes.
+        data_folder: Where the external data of a model in memory lies.
+
+    Raises:
+        NotOptimizable: It is not an ONNX protobuf file, or it has external data outside of its folder or without a
+            folder.
+        NoSuchFile: A file is missing.
+    """
+    if isinstance(model, str):
+        identity = FileIdentity.of(model)
+        if identity.size == 0:
+            raise NotOptimizable(f"the model file '{model}' is empty")
+        graph, has_weights, index = _read_graph(identity)
+        folder: str | None = str(Path(model).parent)
+    else:
+        identity, folder = None, data_folder
+        with memoryview(model) as view:
+            # Without a file there is no identity that could stand for the tensors inside.
+            graph, has_weights, index = _read_graph(view)
+    locations = tuple(map(os.fsdecode, index.external_locations))
+    if locations and folder is None:
+        raise NotOptimizable("the model is in memory and has external data, and no folder is named for it")
+    try:
+        found = _core.external_files(index, folder or "", model if isinstance(model, str) else "")
+    except Fail as error:
+        raise NotOptimizable(str(error)) from error
+    data = tuple(FileIdentity(*file) for file in found)
+    return ModelContent(graph, has_weights, identity, locations, data)
+
+
+def _read_graph(model: FileIdentity | memoryview) -> tuple[str, bool, _core.ModelIndex]:
+    try:
+        index = index_model(model)
+        skipped = inline_weights(index.initializers) if isinstance(model, FileIdentity) else []
+        digest = digest_without(model, skipped)
+    except InvalidProtobuf as error:
+        raise NotOptimizable(f"the model is not an ONNX protobuf file: {error}") from error
+    except (Fail, WeightsError) as error:
+        raise NotOptimizable(f"the model cannot be read: {error}") from error
+    return digest, bool(skipped), index
+
+
+def index_model(model: FileIdentity | memoryview) -> _core.ModelIndex:
+    """Index a model file or a model in memory.
+
+    Raises:
+        InvalidProtobuf: It is no ONNX model.
+        WeightsError: The file is not the identified one, or changed meanwhile.
+    """
+    return _core.index_model_file(model) if isinstance(model, FileIdentity) else _core.index_model(model)
+
+
+def digest_without(model: FileIdentity | memoryview, skipped: Sequence[tuple[int, int]]) -> str:
+    """Digest a model's bytes outside of ``skipped``.
+
+    A file is never mapped: a mapping of a file that shrinks would end the process.
+
+    Raises:
+        WeightsError: The file cannot be read, is not the identified one, or changed meanwhile.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    if isinstance(model, memoryview):
+        for begin, end in _gaps(skipped, len(model)):
+            for start in range(begin, end, _BLOCK):  # Ctrl-C ends it between two blocks
+                digest.update(model[start : min(start + _BLOCK, end)])
+        return digest.hexdigest()
+    try:
+        with open_regular(model.path) as file:
+            for begin, end in _gaps(skipped, model.size):
+                while begin < end and (block := os.pread(file.fileno(), min(end - begin, _BLOCK), begin)):
+                    digest.update(block)
+                    begin += len(block)
+            found = os.fstat(file.fileno())
+    except OSError as error:
+        raise WeightsError(f"the model '{model.path}' cannot be read: {error.strerror}") from error
+    if (found.st_size, found.st_ino, found.st_mtime_ns) != model[1:]:
+        raise WeightsError(f"'{model.path}' was changed or replaced while it was read; try again")
+    return digest.hexdigest()
+
+
+def inline_weights(initializers: Sequence[_core.Initializer]) -> list[tuple[int, int]]:
+    """Return the places of the weights inside a model file."""
+    return sorted(
+        (tensor.offset, tensor.offset + tensor.length)
+        for tensor in initializers
+        if tensor.storage == "inline" and tensor.length >= _INLINE_WEIGHT
+    )
+
+
+def _gaps(skipped: Sequence[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of ``size`` bytes outside of ``skipped``.
+
+    The tensors' lengths lie in these parts, so equal parts of two models are at equal places.
+    """
+    begin = 0
+    for start, end in skipped:
+        yield begin, start
+        begin = end
+    yield begin, size
+
+
+FORMAT = 1
+"""Of the entries. Another number gives other keys, so that entries of another format are never found."""
+
+DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+
+# Options of providers that say where and with how much memory, not what is computed.
+_NO_MATTER = {
+    "arena_extend_strategy",
+    "device_id",
+    "gpu_mem_limit",
+    "has_user_compute_stream",
+    "user_compute_stream",
+}
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """The name of an optimized model, and the facts behind it.
+
+    Attributes:
+        digest: The name, from all facts.
+        facts: All facts on which the optimized model depends, for JSON.
+        sources: The model's files at the time of the key: its own, unless it is in bytes, and those with its data.
+        model: The model's path, for the list of the cache; empty for bytes.
+    """
+
+    digest: str
+    facts: dict[str, Any]
+    sources: tuple[FileIdentity, ...]
+    model: str
+
+    def changed_source(self) -> str | None:
+        """Return the first of the model's files that has changed; None if none has."""
+        return next((source.path for source in self.sources if not source.is_current()), None)
+
+
+def key_of(
+    model: str | bytes | bytearray | memoryview,
+    providers: Sequence[Provider],
+    options: SessionOptions | None = None,
+    *,
+    compute_capability: tuple[int, int] | None = None,
+    plugin: dict[str, Any] | None = None,
+) -> CacheKey:
+    """Return the key of a model's optimized form.
+
+    Args:
+        model: Path, or bytes.
+        providers: The session's providers, with their options.
+        options: The session's options.
+        compute_capability: The compute capability of the providers' GPU.
+        plugin: Facts about the device of a plug-in's provider that compiles the model.
+
+    Raises:
+        NotOptimizable: The model cannot be optimized and saved.
+        NoSuchFile: A file of the model is missing.
+    """
+    core = _core.SessionOptions() if options is None else options._core
+    data_folder = core.config_entries.get(DATA_FOLDER)
+    if data_folder is not None and isinstance(model, str):
+        # Releases differ in which of the two they use.
+        raise NotOptimizable(f"the model is a path, and {DATA_FOLDER} names another folder for its data")
+    if methods := replacing_weights(core):
+        raise NotOptimizable(f"the session options have weights of their own ({methods})")
+    libraries = [_custom_operators(library) for library in core.custom_op_libraries]
+    read = read_content(model, data_folder)
+    counted = read.sources if read.has_weights else read.data
+    facts: dict[str, Any] = {
+        "format": FORMAT,
+        "graph": read.graph,
+        "files": [list(read.locations), [list(identity) for identity in counted]],
+        "providers": [
+            [name, {key: value for key, value in sorted(given.items()) if key not in _NO_MATTER}]
+            for name, given in providers
+        ],
+        "options": _relevant(core) | ({"custom_op_libraries": libraries} if libraries else {}),
+        "onnxruntime": _onnxruntime(),
+        "cpu": _cpu(),
+        "compute_capability": list(compute_capability) if compute_capability else None,
+    }
+    if plugin is not None:
+        facts["plugin"] = plugin
+    digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
+    path = str(Path(model).absolute()) if isinstance(model, str) else ""
+    return CacheKey(digest, facts, read.sources, path)
+
+
+def compute_capability(devices: Iterable[Device]) -> tuple[int, int] | None:
+    """Return the compute capability of the GPUs among ``devices``, as `key_of` takes it; None without GPUs.
+
+    Raises:
+        NotOptimizable: The GPUs have different ones.
+    """
+    used = {device.index for device in devices if device.kind == "cuda"}
+    if not used:
+        return None
+    found = {gpu.compute_capability for gpu in _core.cuda_devices() if gpu.index in used}
+    if len(found) > 1:
+        raise NotOptimizable("the GPUs are of different compute capabilities")
+    return next(iter(found), None)
+
+
+def _relevant(options: _core.SessionOptions) -> dict[str, Any]:
+    """Return the options that may change the graph. Threads, memory, log and profile do not."""
+    return {
+        "graph_optimization_level": options.graph_optimization_level,
+        "execution_mode": options.execution_mode,
+        "use_deterministic_compute": options.use_deterministic_compute,
+        "config_entries": {key: value for key, value in options.config_entries.items() if key != DATA_FOLDER},
+        "free_dimensions_by_name": [list(pair) for pair in options.free_dimensions_by_name],
+        "free_dimensions_by_denotation": [list(pair) for pair in options.free_dimensions_by_denotation],
+    }
+
+
+def _custom_operators(library: tuple[str, int, int, int]) -> list[Any]:
+    path, *loaded = library
+    try:
+        identity = FileIdentity.of(path)
+    except NoSuchFile as error:
+        # The system's loader has found it by name, or the file no longer exists.
+        raise NotOptimizable(f"the library of custom operators cannot be identified: {error}") from error
+    if list(identity[1:]) != loaded:
+        raise NotOptimizable(f"the library of custom operators '{path}' was replaced after it was registered")
+    return list(identity)
+
+
+def _onnxruntime() -> list[Any]:
+    runtime = _libraries.find_onnxruntime()
+    if runtime.distribution and runtime.version:
+        return [runtime.distribution, runtime.version]
+    # A build of the user: its release alone does not identify it.
+    return [runtime.version, *FileIdentity.of(str(runtime.path))]
+
+
+@functools.cache
+def _cpu() -> list[str]:
+    """Return the processor's model and a digest of its instruction sets: ONNX Runtime lays weights out for them."""
+    try:
+        # The first processor's lines; the others' would take the kernel milliseconds to write.
+        with Path("/proc/cpuinfo").open("rb") as file:
+            text = file.read(16384).decode(errors="replace")
+    except OSError:
+        text = ""
+    found = dict(re.findall(r"(?m)^(model name|CPU part|flags|Features)\s*:\s*(.*)$", text.partition("\n\n")[0]))
+    flags = " ".join(sorted((found.get("flags") or found.get("Features") or "").split()))
+    name = found.get("model name") or found.get("CPU part") or ""
+    return [platform.machine(), name, hashlib.blake2b(flags.encode(), digest_size=8).hexdigest()]

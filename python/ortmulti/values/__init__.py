@@ -1,0 +1,1 @@
+"""Values of ONNX Runtime and where they lie."""

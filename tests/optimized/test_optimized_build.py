@@ -1,0 +1,519 @@
+"""Entries as ONNX Runtime and the core make them: what they consist of, and that they compute the same bits."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ortmulti
+from ortmulti import _core
+from ortmulti.optimized import Cache, Entry, build, key_of
+from ortmulti.optimized.build import LARGE
+from ortmulti.tools import models
+from ortmulti.tools.models import sample_inputs
+from tests.support import onnx_models
+from tests.support.processes import nothing_leaks
+
+CPU: list[Any] = [("CPUExecutionProvider", {})]
+Arrays = Sequence[np.ndarray]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _opened() -> None:
+    ortmulti.RunOptions()  # starts the thread that emits the log
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+def weight(name: str, *shape: int, seed: int = 0, dtype: type = np.float32) -> TensorProto:
+    values = np.random.default_rng([seed, *name.encode()]).standard_normal(shape) * (8 if dtype is np.int8 else 1)
+    return numpy_helper.from_array(values.astype(dtype), name)
+
+
+def with_if() -> onnx.ModelProto:
+    """Branches with initializers of equal names and different values."""
+
+    def branch(seed: int) -> onnx.GraphProto:
+        return helper.make_graph(
+            [helper.make_node("MatMul", ["x", "w"], ["z"]), helper.make_node("Add", ["z", f"b{seed}"], ["out"])],
+            f"branch{seed}",
+            [],
+            [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n", 32])],
+            [weight("w", 32, 32, seed=seed), weight(f"b{seed}", 512 // 16, seed=seed)],
+        )
+
+    return onnx_models.model(
+        [
+            helper.make_node("If", ["c"], ["y0"], then_branch=branch(1), else_branch=branch(2)),
+            helper.make_node("MatMul", ["y0", "outer"], ["y"]),
+        ],
+        [("c", TensorProto.BOOL, []), ("x", TensorProto.FLOAT, ["n", 32])],
+        [("y", TensorProto.FLOAT, ["n", 32])],
+        [weight("outer", 32, 32)],
+    )
+
+
+def with_tied_weights() -> onnx.ModelProto:
+    return onnx_models.model(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["a"]),
+            helper.make_node("Transpose", ["w"], ["wt"], perm=[1, 0]),
+            helper.make_node("MatMul", ["a", "wt"], ["b"]),
+            helper.make_node("Add", ["b", "tiny"], ["y"]),
+        ],
+        [("x", TensorProto.FLOAT, ["n", 32])],
+        [("y", TensorProto.FLOAT, ["n", 32])],
+        [weight("w", 32, 32), weight("tiny", 1)],
+    )
+
+
+def with_changed_constants() -> onnx.ModelProto:
+    """The transpose optimizer changes bytes, or shape, of initializers and leaves their names."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
+        helper.make_node("Add", ["t", "c"], ["u"]),
+        helper.make_node("Mul", ["u", "d"], ["v"]),
+        helper.make_node("Transpose", ["v"], ["y"], perm=[0, 2, 3, 1]),
+    ]
+    return onnx_models.model(
+        nodes,
+        [("x", TensorProto.FLOAT, ["n", 16, 16, 8])],
+        [("y", TensorProto.FLOAT, ["n", 16, 16, 8])],
+        [weight("c", 1, 8, 16, 16), weight("d", 16, 16)],
+    )
+
+
+def with_folded_weights() -> onnx.ModelProto:
+    """One weight becomes another, computed from the file's bytes; one goes into a normalization."""
+    return onnx_models.model(
+        [
+            helper.make_node("Mul", ["w", "w2"], ["folded"]),
+            helper.make_node("MatMul", ["x", "folded"], ["a"]),
+            helper.make_node("MatMul", ["a", "w"], ["y"]),
+        ],
+        [("x", TensorProto.FLOAT, ["n", 32])],
+        [("y", TensorProto.FLOAT, ["n", 32])],
+        [weight("w", 32, 32), weight("w2", 32, 32)],
+    )
+
+
+def with_new_weights(size: int) -> onnx.ModelProto:
+    """One weight becomes another of this many kilobytes."""
+    return onnx_models.model(
+        [helper.make_node("Neg", ["w"], ["folded"]), helper.make_node("MatMul", ["x", "folded"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n", 256])],
+        [("y", TensorProto.FLOAT, ["n", size])],
+        [weight("w", 256, size)],
+    )
+
+
+def with_quantized_weights() -> onnx.ModelProto:
+    return onnx_models.model(
+        [
+            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["w"]),
+            helper.make_node("MatMul", ["x", "w"], ["a"]),
+            helper.make_node("QuantizeLinear", ["a", "scale", "zero"], ["b"]),
+            helper.make_node("DequantizeLinear", ["b", "scale", "zero"], ["y"]),
+        ],
+        [("x", TensorProto.FLOAT, ["n", 64])],
+        [("y", TensorProto.FLOAT, ["n", 64])],
+        [
+            weight("q", 64, 64, dtype=np.int8),
+            numpy_helper.from_array(np.float32(0.05), "scale"),
+            numpy_helper.from_array(np.int8(0), "zero"),
+        ],
+    )
+
+
+def with_matmul_n_bits() -> onnx.ModelProto:
+    random = np.random.default_rng(0)
+    proto = onnx_models.model(
+        [
+            helper.make_node(
+                "MatMulNBits", ["x", "b", "scales"], ["y"], domain="com.microsoft", K=64, N=48, bits=4, block_size=32
+            )
+        ],
+        [("x", TensorProto.FLOAT, ["n", 64])],
+        [("y", TensorProto.FLOAT, ["n", 48])],
+        [
+            numpy_helper.from_array(random.integers(0, 255, (48, 2, 16), dtype=np.uint8), "b"),
+            numpy_helper.from_array(random.random(96, dtype=np.float32), "scales"),
+        ],
+    )
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return proto
+
+
+def with_overridable_weights() -> onnx.ModelProto:
+    return onnx_models.model(
+        [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("MatMul", ["a", "v"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n", 32]), ("w", TensorProto.FLOAT, [32, 32])],
+        [("y", TensorProto.FLOAT, ["n", 32])],
+        [weight("w", 32, 32), weight("v", 32, 32)],
+    )
+
+
+def with_a_function() -> onnx.ModelProto:
+    proto = onnx_models.model(
+        [
+            helper.make_node("Constant", [], ["w"], value=weight("value", 32, 32)),
+            helper.make_node("Twice", ["x", "w"], ["y"], domain="local"),
+        ],
+        [("x", TensorProto.FLOAT, ["n", 32])],
+        [("y", TensorProto.FLOAT, ["n", 32])],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    twice = [helper.make_node("MatMul", ["a", "b"], ["c"]), helper.make_node("MatMul", ["c", "b"], ["d"])]
+    proto.functions.append(helper.make_function("local", "Twice", ["a", "b"], ["d"], twice, opsets))
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    return proto
+
+
+def with_half_precision() -> onnx.ModelProto:
+    return onnx_models.model(
+        [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])],
+        [("x", TensorProto.FLOAT16, ["n", 64])],
+        [("y", TensorProto.FLOAT16, ["n", 64])],
+        [weight("w", 64, 64, dtype=np.float16)],
+    )
+
+
+def with_typed_data() -> onnx.ModelProto:
+    values = np.random.default_rng(0).standard_normal(1024)
+    return onnx_models.model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n", 32])],
+        [("y", TensorProto.FLOAT, ["n", 32])],
+        [helper.make_tensor("w", TensorProto.FLOAT, [32, 32], values.tolist())],
+    )
+
+
+def convolution() -> onnx.ModelProto:
+    return onnx.load_from_string(onnx_models.convolution(channels=16))
+
+
+PROTOS: dict[str, Callable[[], onnx.ModelProto]] = {
+    function.__name__: function
+    for function in (
+        onnx_models.matmul_proto,
+        convolution,
+        with_if,
+        with_tied_weights,
+        with_changed_constants,
+        with_folded_weights,
+        with_quantized_weights,
+        with_matmul_n_bits,
+        with_overridable_weights,
+        with_a_function,
+        with_half_precision,
+        with_typed_data,
+    )
+}
+
+
+def write(folder: Path, proto: onnx.ModelProto, how: str) -> str | bytes:
+    folder.mkdir(exist_ok=True)
+    if how == "bytes":
+        return proto.SerializeToString()
+    path = folder / "model.onnx"
+    # ONNX's own function puts sub-graphs' tensors outside, too, and shares nothing between equal ones.
+    onnx.save(proto, path, save_as_external_data=how == "external", location="model.data", size_threshold=0)
+    return str(path)
+
+
+def make(cache: Cache, model: str | bytes, options: ortmulti.SessionOptions | None = None) -> Entry:
+    made_of = key_of(model, CPU, options)
+    with cache.stage(made_of) as staged:
+        build(staged, model, CPU, options)
+        return staged.publish()
+
+
+def run_entry(entry: Entry, feeds: dict[str, Any]) -> Arrays:
+    """The entry in an onnxruntime session, given every shared weight from its file."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    kept = []
+    files = [file[0] for file in entry.weights.files]
+    for name, data_type, shape, file, offset, length in entry.weights.weights:
+        dtype = helper.tensor_dtype_to_np_dtype(data_type)
+        values = np.memmap(files[file], np.uint8, "r", offset, (length,)).view(dtype).reshape(shape)
+        kept.append(onnxruntime.OrtValue.ortvalue_from_numpy(np.array(values)))
+        options.add_initializer(name, kept[-1])
+    session = onnxruntime.InferenceSession(entry.model_path, options, providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)
+
+
+def run_ordinary(model: str | bytes, feeds: dict[str, Any], level: int = 99) -> Arrays:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel(level)
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, feeds)
+
+
+def same_bits(one: Arrays, other: Arrays) -> bool:
+    return [(a.dtype, a.shape, a.tobytes()) for a in one] == [(b.dtype, b.shape, b.tobytes()) for b in other]
+
+
+@pytest.mark.parametrize("how", ["external", "inline", "bytes"])
+@pytest.mark.parametrize("name", PROTOS)
+def test_an_entry_computes_the_same_bits(tmp_path: Path, cache: Cache, name: str, how: str) -> None:
+    model = write(tmp_path / "model", PROTOS[name](), how)
+    with nothing_leaks(), make(cache, model) as entry:
+        entry.verify()
+        feeds = sample_inputs(onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).get_inputs(), 3)
+        assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds))
+        if "c" in feeds:
+            feeds["c"] = np.array(~feeds["c"])
+            assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds))
+        files = {path.name for path in entry.folder.iterdir()}
+        assert files - {"weights.bin"} == {"manifest.json", "model.onnx", "shared"}
+        assert (entry.folder / "shared").stat().st_size == 0
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 99])
+@pytest.mark.parametrize("name", ["convolution", "with_changed_constants", "with_folded_weights", "with_tied_weights"])
+def test_at_every_level_of_optimization(tmp_path: Path, cache: Cache, name: str, level: int) -> None:
+    model = write(tmp_path / "model", PROTOS[name](), "external")
+    options = ortmulti.SessionOptions()
+    options.graph_optimization_level = level
+    with make(cache, model, options) as entry:
+        feeds = sample_inputs(str(model), 3)
+        assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds, level))
+
+
+def test_weights_that_were_left_as_they_were_are_not_stored_again(tmp_path: Path, cache: Cache) -> None:
+    for how in ("external", "inline"):
+        model = write(tmp_path / how, onnx_models.matmul_proto(128, 4), how)
+        with make(cache, model) as entry:
+            assert [file[0] for file in entry.weights.files] == [
+                str(tmp_path / how / ("model.data" if how == "external" else "model.onnx"))
+            ]
+            assert sorted(weight[0] for weight in entry.weights.weights) == [f"weight{n}" for n in range(4)]
+            assert entry.facts["own_bytes"] == 0
+            assert entry.bytes < 4000
+
+
+def test_only_new_weights_are_stored(tmp_path: Path, cache: Cache) -> None:
+    model = write(tmp_path / "model", with_folded_weights(), "external")
+    with make(cache, model) as entry:
+        assert entry.facts["own_bytes"] == 4096
+        places = {name: Path(entry.weights.files[file][0]).name for name, _, _, file, _, _ in entry.weights.weights}
+        assert places.pop("w") == "model.data"
+        assert list(places.values()) == ["weights.bin"]
+
+
+def test_refused_weights_stay_with_the_session(tmp_path: Path, cache: Cache) -> None:
+    model = write(tmp_path / "model", onnx_models.matmul_proto(), "external")
+    feeds = sample_inputs(str(model), 3)
+    with cache.stage(key_of(model, CPU)) as staged:
+        build(staged, model, CPU)
+        saved = staged.saved.stat()
+        entry = build(staged, model, CPU, refused=["weight1"])
+        assert staged.saved.stat().st_ino == saved.st_ino  # not optimized again
+        assert entry.refused == ("weight1",)
+        assert [weight[0] for weight in entry.weights.weights] == ["weight0"]
+        assert [name for name, _ in entry.weights.left_out] == ["weight1"]
+        with staged.publish() as published:
+            assert published.refused == ("weight1",)
+            assert same_bits(run_entry(published, feeds), run_ordinary(model, feeds))
+
+
+def test_free_dimensions_become_fixed(tmp_path: Path, cache: Cache) -> None:
+    model = write(tmp_path / "model", onnx_models.matmul_proto(), "external")
+    options = ortmulti.SessionOptions()
+    options.add_free_dimension_override_by_name("n", 3)
+    with make(cache, model, options) as entry:
+        assert entry.signature == [[["x", "tensor(float)", [3, 64]]], [["y", "tensor(float)", [3, 64]]]]
+        feeds = {"x": np.ones((3, 64), np.float32)}
+        assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds))
+    with make(cache, model) as entry:
+        assert entry.signature == [[["x", "tensor(float)", ["n", 64]]], [["y", "tensor(float)", ["n", 64]]]]
+
+
+def test_a_model_in_memory_with_data_in_a_named_folder(tmp_path: Path, cache: Cache) -> None:
+    path = write(tmp_path / "model", onnx_models.matmul_proto(), "external")
+    options = ortmulti.SessionOptions()
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(tmp_path / "model"))
+    feeds = sample_inputs(str(path), 3)
+    with make(cache, Path(path).read_bytes(), options) as entry:
+        assert Path(entry.weights.files[0][0]).name == "model.data"
+        assert same_bits(run_entry(entry, feeds), run_ordinary(path, feeds))
+
+
+def test_what_is_too_large_for_one_file_is_saved_as_two(tmp_path: Path, cache: Cache) -> None:
+    """The second way of saving, which models of more than 2 GB take, on one that does not need it."""
+    model = write(tmp_path / "model", with_folded_weights(), "external")
+    feeds = sample_inputs(str(model), 3)
+    options = ortmulti.SessionOptions()
+    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", LARGE)
+    options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
+    with cache.stage(key_of(model, CPU, options)) as staged:
+        build(staged, model, CPU, options)
+        build(staged, model, CPU, options, refused=["w"])
+        build(staged, model, CPU, options)
+        with staged.publish() as entry:
+            entry.verify()
+            assert {path.name for path in entry.folder.iterdir()} == {"manifest.json", "model.onnx", "shared", LARGE}
+            assert [Path(file[0]).parent for file in entry.weights.files] == [entry.folder]
+            assert entry.facts["own_bytes"] == (entry.folder / LARGE).stat().st_size >= 8192
+            assert (entry.folder / LARGE).stat().st_mode & 0o777 == 0o600
+            assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds))
+
+
+@pytest.mark.slow
+def test_more_than_two_gigabytes_of_new_weights(tmp_path: Path, cache: Cache) -> None:
+    """Each of nine weights becomes a new one of 256 MB."""
+    size, nodes, values = 8192, [], "x"
+    proto = onnx_models.model([], [("x", TensorProto.FLOAT, [1, size])], [("y", TensorProto.FLOAT, [1, size])])
+    with (tmp_path / "data").open("wb") as data:
+        values_of = np.random.default_rng(0).standard_normal((size, size), dtype=np.float32)
+        data.write(values_of.tobytes())
+    for layer in range(9):
+        tensor = TensorProto(name=f"w{layer}", data_type=TensorProto.FLOAT, dims=[size, size])
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value="data")
+        tensor.external_data.add(key="offset", value="0")
+        tensor.external_data.add(key="length", value=str(size * size * 4))
+        proto.graph.initializer.append(tensor)
+        proto.graph.initializer.append(numpy_helper.from_array(np.float32(1 + layer), f"f{layer}"))
+        nodes.append(helper.make_node("Mul", [f"w{layer}", f"f{layer}"], [f"m{layer}"]))
+        nodes.append(helper.make_node("MatMul", [values, f"m{layer}"], ["y" if layer == 8 else f"v{layer}"]))
+        values = f"v{layer}"
+    proto.graph.node.extend(nodes)
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    with make(cache, str(path)) as entry:
+        assert entry.bytes > 2 << 30
+        assert (entry.folder / LARGE).exists()
+        [session], _ = _core.create_sessions(
+            _core.CreationRequest(
+                model=entry.model_path,
+                sessions=[CPU],
+                options=_disabled(),
+                weights=_core.SharedWeights(entry.weights),
+            )
+        )
+        feeds = {"x": np.ones((1, size), np.float32)}
+        with onnx_models.cpu_session(path) as ordinary:
+            assert same_bits(session.run(None, feeds), ordinary.run(None, feeds))
+        session.close()
+
+
+def _disabled() -> _core.SessionOptions:
+    options = _core.SessionOptions()
+    options.graph_optimization_level = 0
+    return options
+
+
+def test_what_cannot_be_optimized_says_why(tmp_path: Path, cache: Cache) -> None:
+    def reason(model: str | bytes, options: ortmulti.SessionOptions | None = None) -> str:
+        with nothing_leaks(), pytest.raises(ortmulti.NotOptimizable) as raised:
+            make(cache, model, options)
+        assert list((cache.folder / "staging").iterdir()) == []
+        return str(raised.value)
+
+    unknown = onnx_models.model(
+        [helper.make_node("NoSuchOperator", ["x"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n"])],
+        [("y", TensorProto.FLOAT, ["n"])],
+    )
+    assert "NoSuchOperator" in reason(unknown.SerializeToString())
+    short = write(tmp_path / "short", onnx_models.matmul_proto(), "external")
+    os.truncate(tmp_path / "short" / "model.data", 100)
+    assert re.search("weight[01]", reason(short))
+
+
+def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path, cache: Cache) -> None:
+    model = str(write(tmp_path / "model", onnx_models.matmul_proto(), "external"))
+    with cache.stage(key_of(model, CPU)) as staged:
+        os.utime(tmp_path / "model" / "model.data", ns=(0, 0))
+        with pytest.raises(ortmulti.NotOptimizable, match=r"model\.data was changed"):
+            build(staged, model, CPU)
+    assert cache.entries() == []
+
+
+@pytest.mark.parametrize("size", [4, 4096])
+@pytest.mark.parametrize("place", [place for place in onnx_models.external_places() if not place.endswith("list")])
+def test_a_data_file_of_another_tensor_that_is_replaced_gives_another_entry(
+    tmp_path: Path, cache: Cache, place: str, size: int
+) -> None:
+    """Data of attributes and sparse initializers, which ONNX Runtime folds into the optimized model, or does not."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_models.external_places(size)[place].SerializeToString())
+    (tmp_path / "b.bin").write_bytes(np.arange(size).tobytes())
+    feeds = {"x": np.zeros(size, np.float32)}
+    for number in (1, 2):
+        (tmp_path / "a.bin").unlink(missing_ok=True)
+        (tmp_path / "a.bin").write_bytes(np.full(size, number, np.float32).tobytes())
+        assert cache.find(key_of(str(path), CPU)) is None
+        with make(cache, str(path)) as entry:
+            [found] = run_entry(entry, feeds)
+        assert same_bits([found], run_ordinary(str(path), feeds))
+        assert found[0] == number
+
+
+def test_an_attribute_in_a_file_that_stays_in_the_optimized_model_is_refused(tmp_path: Path, cache: Cache) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("ConstantOfShape", ["shape"], ["c"], value=onnx_models.external_tensor("t", "a.bin", 1)),
+        helper.make_node("Add", ["x", "c"], ["y"]),
+    ]
+    value = TensorProto.FLOAT, ["n"]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_models.model(nodes, [("x", *value)], [("y", *value)]).SerializeToString())
+    (tmp_path / "a.bin").write_bytes(np.float32(3).tobytes())
+    assert run_ordinary(str(path), {"x": np.zeros(1, np.float32)})[0] == 3
+    with pytest.raises(ortmulti.NotOptimizable, match=r"'a\.bin' holds tensors of attributes"):
+        make(cache, str(path))
+
+
+def test_nothing_is_logged_for_what_is_expected(tmp_path: Path, cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
+    """Weights in a layout for this processor: ONNX Runtime warns of that, here for nothing."""
+    model = write(tmp_path / "model", convolution(), "external")
+    with caplog.at_level(logging.DEBUG, "ortmulti"):
+        make(cache, model).close()
+    assert caplog.records == []
+    options = ortmulti.SessionOptions()
+    options.log_severity_level = 1
+    with caplog.at_level(logging.DEBUG, "ortmulti.onnxruntime"):
+        make(Cache(tmp_path / "other"), model, options).close()
+    assert any("hardware" in record.message for record in caplog.records)
+
+
+def test_options_of_the_caller_stay_as_they_are(tmp_path: Path, cache: Cache) -> None:
+    model = write(tmp_path / "model", onnx_models.matmul_proto(), "external")
+    options = ortmulti.SessionOptions()
+    options.intra_op_num_threads = 2
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    before = {name: getattr(options._core, name) for name in dir(options._core) if not name.startswith("_")}
+    make(cache, model, options).close()
+    copied = options._core.copy()
+    assert list(tmp_path.glob("profile*")) == []
+    for name, value in before.items():
+        if not callable(value):
+            assert (getattr(options._core, name), getattr(copied, name)) == (value, value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("resnet50", {}), ("phi3-mini", {"layers": 1}), ("matmul", {"megabytes": 64})]
+)
+def test_the_models_that_are_measured(tmp_path: Path, cache: Cache, name: str, arguments: dict[str, Any]) -> None:
+    model = str(models.make(name, tmp_path / "model", **arguments))
+    with make(cache, model) as entry:
+        feeds = sample_inputs(model)
+        assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds))
