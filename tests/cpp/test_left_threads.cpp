@@ -32,12 +32,12 @@ TEST(LeftThreads, NobodyWaitsForTheDestructorsOfAThreadsObjects) {
   struct Wait {
     void operator()(std::future<void>* end) const { end->wait(); }
   };
-  static thread_local std::unique_ptr<std::future<void>, Wait> waits;
   LeftThreads threads;
   std::promise<void> end;
   std::future<void> ended = end.get_future();
   std::promise<void> done;
   threads.leave(LeftThreads::start([&] {
+    thread_local std::unique_ptr<std::future<void>, Wait> waits;  // a declaration that the thread itself runs through
     waits.reset(&ended);
     done.set_value();
   }));

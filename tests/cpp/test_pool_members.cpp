@@ -393,6 +393,21 @@ TEST_F(PoolMembers, WhatALostSessionHadNotBegunComesFirstWhenItIsBack) {
   EXPECT_EQ(device.retried, 0U);
 }
 
+TEST_F(PoolMembers, WhatARemovedDeviceLostFails) {
+  const Device removed = Device::cuda(0);
+  const auto runner = add(removed);
+  add(Device::cuda(1));
+  runner->action = [&](Request&) { throw SessionLost("the process died", false); };
+  runner->hold();
+  const auto request = submit(removed);
+  runner->wait_for_runs(1);
+  EXPECT_FALSE(pool->remove(removed, Pool::Clock::now()));
+  runner->release();
+  answers.wait_for(1);
+  EXPECT_EQ(text_of(*request), "the process died");
+  EXPECT_TRUE(pool->close(false));
+}
+
 TEST_F(PoolMembers, WhatALostSessionHadBegunIsTriedOnceElsewhere) {
   const std::vector<std::shared_ptr<FakeRunner>> runners{add(Device::cpu()), add(Device::cpu()), add(Device::cpu())};
   for (const auto& runner : runners) {

@@ -379,6 +379,25 @@ TEST_F(PoolSuspension, ASuspensionEndsWhenTheOtherDevicesAreGone) {
   answers.wait_for(++asked);
 }
 
+TEST_F(PoolSuspension, ASuspensionEndsWhenTheOtherDevicesFallAsleep) {
+  add_unsteady();
+  const auto other = add(good);
+  suspend_bad();
+  other->hold();
+  const std::size_t before = other->runs().size();
+  submit();
+  other->wait_for_runs(before + 1);
+  const auto waiting = submit();
+  works = true;
+  const auto sleeper = std::make_shared<DeviceSleep>();
+  EXPECT_FALSE(pool->sleep(good, sleeper, Pool::Clock::now()));
+  EXPECT_EQ(answers.wait_for(++asked).back(), waiting);
+  EXPECT_EQ(waiting->ran_on, bad);
+  pool->stay_awake(good, sleeper);
+  other->release();
+  answers.wait_for(++asked);
+}
+
 TEST_F(PoolSuspension, WhatIsTriedElsewhereRunsAgainWhereItFailedIfNoOtherDeviceIsLeft) {
   const auto runner = add_unsteady();
   const auto other = add_busy();

@@ -62,12 +62,13 @@ COMMON = """
         ready = []
         watcher = watch_for_creation()
         try:
-            create(lambda *call: ready.append(call))
+            try:
+                create(lambda *call: ready.append(call))
+            finally:
+                watcher.join()  # the interrupt may come here, too
         except KeyboardInterrupt:
             print("interrupted,", len(ready), "ready")
             return True
-        finally:
-            watcher.join()
         return False
 
     def several(progress):

@@ -14,8 +14,9 @@ COMMON = """
     import errno, os, sys, threading
     import numpy as np
     import ortmulti
-    from ortmulti._runtime import callbacks, log, prewarm, startup
     from ortmulti import _core
+    from ortmulti._runtime import callbacks, log, startup
+    from ortmulti.loading import prewarm
     from tests.support.faults import failing
 
     model = bytes.fromhex(sys.argv[1])

@@ -290,7 +290,11 @@ void Pool::fail_all(Queue& queue, const std::exception_ptr& error, Requests& fin
 
 void Pool::fail_waiting(Group& group, const std::exception_ptr& error, Requests& finished) {
   fail_all(group.waiting, error, finished);
-  if (!any_usable() && !opening_) {
+  if (any_usable()) {
+    if (!anywhere_.empty()) {
+      wake_for(*anywhere_.front());  // all others may be asleep
+    }
+  } else if (!opening_) {
     fail_all(anywhere_, error, finished);
   }
   room_.notify_all();  // who waits for this device waits in vain

@@ -304,18 +304,20 @@ bool Pool::end_run(Worker& worker, Request& request, std::exception_ptr error, R
   if (error) {
     request.run_error_ = error;
   }
+  // A removed device takes back nothing.
+  const bool may_wait = usable(group) || (!request.device && any_usable());
   if (error && worker.lost && group.broken.empty() && !request.unwanted_ && !request.expired_) {
-    if (!worker.begun) {
+    if (!worker.begun && may_wait) {
       request.put_back_ = true;
       return false;
     }
-    if (!request.retried_ && any_ready(request)) {
+    if (worker.begun && !request.retried_ && any_ready(request)) {
       ++group.retried;
       request.retried_ = true;
       return false;
     }
   }
-  if (error && group.in_flight && lacks_memory(error) && !request.unwanted_ && !request.expired_ && !request.retried_ &&
+  if (error && may_wait && group.in_flight && lacks_memory(error) && !request.unwanted_ && !request.expired_ && !request.retried_ &&
       group.in_flight->give_way()) {
     ++group.retried;
     request.retried_ = true;

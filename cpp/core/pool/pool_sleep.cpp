@@ -33,6 +33,7 @@ bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleep
       for (Worker* worker : group.workers) {
         worker->wake.notify_one();  // it may wait for a batch to grow
       }
+      refresh();  // others may have waited for this one
     }
     if (!settled_.wait_until(lock, until, [&] { return group.busy == 0 || !falls(); })) {
       return false;
