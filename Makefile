@@ -1,7 +1,7 @@
 # make demo      the comparisons on this machine, creation and pools: tables, build/demo/*.json and *.png
 # make test      the core's tests, and the library's in parallel (those for GPUs run where there are GPUs)
-# make test-tools  the tests of the tools (tests/tools), of processes (tests/process), of the package (tests/packaging) and
-#                of the adapter to Ray (tests/ray); make test runs the essential ones of them
+# make test-tools  the tests of what measures and of the commands (tests/bench), of processes (tests/process), of the package
+#                (tests/packaging) and of the adapter to Ray (tests/ray); make test runs the essential ones of them
 # make test-all  all tests, the long ones too: ONNX Runtime's releases and headers, sanitizers, fuzzing, stress, the
 #                wheel, and libraries that use onnxruntime
 # make test-locks  the Python tests with a Debug build of the extension, which checks its locks against the GIL
@@ -19,7 +19,7 @@
 #   WORKERS=auto      processes of the library's Python tests: auto is one for each core; 0 runs them in one process
 #   GPU_WORKERS=3     the same for GPU tests that measure no memory
 #   TIDY_FILES="..."  the sources that clang-tidy checks; by default all
-#   SELECT="tools"    the markers of the Python tests that test-python runs, as pytest's -m
+#   SELECT="bench"    the markers of the Python tests that test-python runs, as pytest's -m
 #   TESTS=tests/pool  their folders or files; by default all
 #   RELEASES="newest 1.21.1 1.23.2"  the releases of onnxruntime that `make wheel` tries the wheel with
 #   PYTHON_READY=1    no virtual environment and no network: PYTHON has the packages that tools/requirements.py prints
@@ -128,7 +128,7 @@ build/test-models: tests/cpp/make_models.py
 # --- Demonstration and tests ------------------------------------------------------------------------------------------
 
 # `make test` takes at most 5 minutes on two cores. The other families start many processes, or measure.
-FAMILIES := tools or process or packaging or ray
+FAMILIES := bench or process or packaging or ray
 SELECT ?= not slow and (essential or not ($(FAMILIES)))
 WORKERS ?= auto
 GPU_WORKERS ?= $(if $(filter 0,$(WORKERS)),0,3)
@@ -136,9 +136,9 @@ GPU_WORKERS ?= $(if $(filter 0,$(WORKERS)),0,3)
 .PHONY: demo test test-python test-cpp test-tools test-locks test-all
 # Builds only what it runs: neither the tests nor GoogleTest.
 demo: library
-	@$(PY) -m ortmulti.tools.cli bench create --demo --out build/demo
+	@$(PY) -m ortmulti.cli bench create --demo --out build/demo
 	@echo "== A pool's backends"
-	@$(PY) -m ortmulti.tools.cli bench run --demo --out build/demo
+	@$(PY) -m ortmulti.cli bench run --demo --out build/demo
 
 test: test-python test-cpp
 

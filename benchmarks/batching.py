@@ -29,11 +29,11 @@ from typing import Any
 import ortmulti
 from ortmulti import Batching
 from ortmulti._runtime import machine
-from ortmulti.tools import models
-from ortmulti.tools.measure.devices import parse_devices
-from ortmulti.tools.serve import clients
-from ortmulti.tools.serve.cases import NANOSECONDS, arrival_times
-from ortmulti.tools.serve.clients import ClosedLoop, ask_at
+from ortmulti.bench import models
+from ortmulti.bench.measure.devices import parse_devices
+from ortmulti.bench.serve import clients
+from ortmulti.bench.serve.cases import NANOSECONDS, arrival_times
+from ortmulti.bench.serve.clients import ClosedLoop, ask_at
 
 TIMES = 4.0
 LEAST_SHARE = 0.95

@@ -25,7 +25,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 from ortmulti._runtime import machine
-from ortmulti.tools import models
+from ortmulti.bench import models
 
 TOLERANCE = 1e-3
 

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.published import of_results
-from ortmulti.tools import models, serve
-from ortmulti.tools.measure import results
-from ortmulti.tools.measure.devices import describe, device_sets, parse_counts, parse_devices
-from ortmulti.tools.serve import tables
+from ortmulti.bench import models, serve
+from ortmulti.bench.measure import results
+from ortmulti.bench.measure.devices import describe, device_sets, parse_counts, parse_devices
+from ortmulti.bench.serve import tables
 
 LEAST_SCALING = 0.90
 GRAPH = "core+graph"

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti._runtime import machine
-from ortmulti.tools import models
-from ortmulti.tools.files import write_arrays
-from ortmulti.tools.measure import fresh_process, page_cache
-from ortmulti.tools.measure.rounds import alternating, measure_rounds, of_case
-from ortmulti.tools.strategies import SessionSettings
+from ortmulti.bench import models
+from ortmulti.bench.files import write_arrays
+from ortmulti.bench.measure import fresh_process, page_cache
+from ortmulti.bench.measure.rounds import alternating, measure_rounds, of_case
+from ortmulti.bench.strategies import SessionSettings
 
 MOST_MEMORY = 1.1
 MOST_CREATION = 1.2
@@ -38,7 +38,7 @@ CASES = {ORDINARY: ("sequential", 1), ONE: ("shared", 1), EIGHT_SHARED: ("shared
 
 
 def measure(model: Path, repeat: int, threads: int, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Each case `repeat` times; what `ortmulti.tools.create.measure_strategy.measure` returns."""
+    """Each case `repeat` times; what `ortmulti.bench.create.measure_strategy.measure` returns."""
     feeds = folder / "feeds.npz"
     write_arrays(feeds, models.sample_inputs(model))
     files = [model, *page_cache.external_files(model)]
@@ -54,7 +54,7 @@ def measure(model: Path, repeat: int, threads: int, folder: Path) -> dict[str, l
             "settings": asdict(SessionSettings(intra_op_num_threads=threads)),
             "feeds": str(feeds),
         }
-        return fresh_process.run("ortmulti.tools.create.measure_strategy", spec, 600.0, environment)
+        return fresh_process.run("ortmulti.bench.create.measure_strategy", spec, 600.0, environment)
 
     # The first round loads the libraries from the disk, and does not count.
     rounds = measure_rounds([*CASES], create, repeat + 1, order=alternating)[1:]

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti._runtime import machine
-from ortmulti.tools import models
-from ortmulti.tools.measure.rounds import alternating, measure_rounds, of_case
+from ortmulti.bench import models
+from ortmulti.bench.measure.rounds import alternating, measure_rounds, of_case
 
 LIBRARIES = ("ortmulti", "onnxruntime")
 MEGABYTE = 10**6

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from ortmulti import _core
-from ortmulti.tools import models
-from ortmulti.tools.create import Plan, compare
-from ortmulti.tools.diagnose import diagnose
-from ortmulti.tools.measure import devices, results
-from ortmulti.tools.measure.rounds import Interval
+from ortmulti.bench import models
+from ortmulti.bench.create import Plan, compare
+from ortmulti.bench.diagnose import diagnose
+from ortmulti.bench.measure import devices, results
+from ortmulti.bench.measure.rounds import Interval
 
 _EQUAL = 0.03
 

@@ -52,7 +52,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 from ortmulti._runtime import machine
-from ortmulti.tools.measure.rounds import Interval, measure_rounds, of_case, ratios
+from ortmulti.bench.measure.rounds import Interval, measure_rounds, of_case, ratios
 
 CLIENTS, INPUTS = 64, 32
 BATCH, DELAY_MS = 64, 1.0

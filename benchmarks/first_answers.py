@@ -35,11 +35,11 @@ import numpy as np
 
 import ortmulti
 from ortmulti._runtime import machine
+from ortmulti.bench import models
+from ortmulti.bench.measure import fresh_process, page_cache
+from ortmulti.bench.measure.devices import parse_devices
+from ortmulti.bench.measure.rounds import alternating, measure_rounds
 from ortmulti.optimized import wait_for_entries
-from ortmulti.tools import models
-from ortmulti.tools.measure import fresh_process, page_cache
-from ortmulti.tools.measure.devices import parse_devices
-from ortmulti.tools.measure.rounds import alternating, measure_rounds
 
 MOST_SECONDS_BEHIND = 0.1
 TOLERANCE = 1e-2

@@ -17,9 +17,9 @@ from typing import Any
 
 from benchmarks.published import claims, releases, reports, script
 from benchmarks.published.verdicts import Verdict, figures, judge
-from ortmulti.tools import models
-from ortmulti.tools.measure import gil, page_cache
-from ortmulti.tools.measure.rounds import Interval
+from ortmulti.bench import models
+from ortmulti.bench.measure import gil, page_cache
+from ortmulti.bench.measure.rounds import Interval
 
 SIZES, QUICK_SIZES = (64, 256, 1024), (4, 16)
 HELD_SHARE, LONGER = 0.5, 2.0
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             cases.append(
                 releases.Case(
                     case_name(library, size),
-                    "ortmulti.tools.measure.gil",
+                    "ortmulti.bench.measure.gil",
                     spec,
                     files,
                     prepare=args.repeat > 1 and size == sizes[0],

@@ -29,14 +29,14 @@ from pathlib import Path
 from typing import Any
 
 import ortmulti
+from ortmulti.bench import models
+from ortmulti.bench.measure import page_cache, results
+from ortmulti.bench.measure.devices import parse_devices
+from ortmulti.bench.measure.rounds import alternating, failure, measure_rounds
+from ortmulti.bench.serve.cases import NANOSECONDS
+from ortmulti.bench.serve.clients import ClosedLoop, closed_loop
 from ortmulti.errors import Error
 from ortmulti.interface.onnxruntime_sessions import create_session, open_package, session_specs
-from ortmulti.tools import models
-from ortmulti.tools.measure import page_cache, results
-from ortmulti.tools.measure.devices import parse_devices
-from ortmulti.tools.measure.rounds import alternating, failure, measure_rounds
-from ortmulti.tools.serve.cases import NANOSECONDS
-from ortmulti.tools.serve.clients import ClosedLoop, closed_loop
 
 LEAST_SHARE = 0.95
 DEFAULTS = "defaults"

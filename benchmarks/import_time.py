@@ -24,7 +24,7 @@ from typing import Any
 
 from ortmulti import __version__
 from ortmulti._runtime import machine
-from ortmulti.tools.measure.rounds import alternating, measure_rounds, of_case
+from ortmulti.bench.measure.rounds import alternating, measure_rounds, of_case
 
 LIMIT = 15.0
 CASES = {"numpy": "import numpy", "numpy, ortmulti.load": "import numpy, ortmulti; ortmulti.load"}

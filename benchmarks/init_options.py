@@ -20,10 +20,10 @@ from typing import Any
 
 from benchmarks.published import claims, releases, reports, script
 from benchmarks.published.verdicts import Verdict, figures, judge, ratios
-from ortmulti.tools import models
-from ortmulti.tools.files import write_arrays
-from ortmulti.tools.measure import page_cache
-from ortmulti.tools.measure.rounds import Interval
+from ortmulti.bench import models
+from ortmulti.bench.files import write_arrays
+from ortmulti.bench.measure import page_cache
+from ortmulti.bench.measure.rounds import Interval
 
 RUNS = 10
 LAYERS, LAYERS_ON_CPU = 32, 3

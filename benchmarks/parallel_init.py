@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.published import creation, reports, script
-from ortmulti.tools import models
+from ortmulti.bench import models
 
 
 def make(args: script.Arguments) -> Path:

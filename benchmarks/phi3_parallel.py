@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.published import creation, reports, script
-from ortmulti.tools import models
+from ortmulti.bench import models
 
 LAYERS, LAYERS_ON_CPU, QUICK_MEGABYTES = 32, 3, 64
 

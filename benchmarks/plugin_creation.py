@@ -27,11 +27,11 @@ import onnxruntime
 
 import ortmulti
 from ortmulti._runtime import machine
-from ortmulti.tools import models
-from ortmulti.tools.files import read_arrays, write_arrays
-from ortmulti.tools.measure import fresh_process, page_cache
-from ortmulti.tools.measure.memory import process_memory
-from ortmulti.tools.measure.rounds import alternating, measure_rounds, of_case
+from ortmulti.bench import models
+from ortmulti.bench.files import read_arrays, write_arrays
+from ortmulti.bench.measure import fresh_process, page_cache
+from ortmulti.bench.measure.memory import process_memory
+from ortmulti.bench.measure.rounds import alternating, measure_rounds, of_case
 
 DEVICE, PROVIDER = "openvino:CPU", "OpenVINOExecutionProvider"
 F32 = {"load_config": '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'}

@@ -33,7 +33,7 @@ from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti._runtime import machine
-from ortmulti.tools.measure.rounds import alternating, measure_rounds, of_case
+from ortmulti.bench.measure.rounds import alternating, measure_rounds, of_case
 
 MOST_OVERHEAD_US = 15.0
 MOST_GROWTH_MB = 2.0

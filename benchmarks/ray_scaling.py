@@ -36,7 +36,7 @@ import ray
 
 import ortmulti
 from ortmulti._runtime import machine
-from ortmulti.tools import models
+from ortmulti.bench import models
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_OVERHEAD, MOST_COPIES, MOST_COPIES_BESIDE_GPUS, MOST_LOAD = 1.15, 2.2, 1.1, 1.2

@@ -22,8 +22,8 @@ from typing import Any
 
 import ortmulti
 from ortmulti._runtime import machine
+from ortmulti.bench.measure.rounds import alternating, measure_rounds, of_case
 from ortmulti.create.sample_inputs import first_fit, growing_inputs
-from ortmulti.tools.measure.rounds import alternating, measure_rounds, of_case
 
 SETTINGS = ("", "MALLOC_MMAP_THRESHOLD_=1048576", "MALLOC_TRIM_THRESHOLD_=131072", "MALLOC_ARENA_MAX=2")
 CLIENTS = 4

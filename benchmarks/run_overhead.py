@@ -28,7 +28,7 @@ from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti._runtime import machine
-from ortmulti.tools.measure.rounds import alternating, measure_rounds, of_case, ratios
+from ortmulti.bench.measure.rounds import alternating, measure_rounds, of_case, ratios
 
 LIMIT = 1.05
 Run = Callable[[None, dict[str, Any]], list[Any]]

@@ -35,7 +35,7 @@ import onnxruntime
 
 from benchmarks.feeding import compare, mlp, show
 from ortmulti._runtime import machine
-from ortmulti.tools.measure.rounds import measure_rounds, ratios
+from ortmulti.bench.measure.rounds import measure_rounds, ratios
 
 CLIENTS, BODIES = 64, 50
 LEAST_RATE, MOST_P99 = 0.9, 1.5

@@ -20,9 +20,9 @@ from typing import Any
 from benchmarks.published import claims, releases, reports, script
 from benchmarks.published.claims import Claim
 from benchmarks.published.verdicts import Verdict
-from ortmulti.tools import models
-from ortmulti.tools.create.tables import number
-from ortmulti.tools.measure import results
+from ortmulti.bench import models
+from ortmulti.bench.create.tables import number
+from ortmulti.bench.measure import results
 
 Document = Mapping[str, Any]
 

@@ -24,8 +24,8 @@ from typing import Any
 
 from benchmarks.published import batches_worker, claims, releases, reports, script
 from benchmarks.published.verdicts import Verdict, figures, judge, ratios
-from ortmulti.tools.measure.devices import describe
-from ortmulti.tools.measure.rounds import Interval
+from ortmulti.bench.measure.devices import describe
+from ortmulti.bench.measure.rounds import Interval
 
 BATCHES, QUICK_BATCHES = (1, 8, 32), (1, 2)
 SECONDS, QUICK_SECONDS = 1.0, 0.05

@@ -33,8 +33,8 @@ from benchmarks.published.thread_cases import (
 )
 from benchmarks.published.verdicts import Verdict, figures, judge, outcome_of, ratios
 from ortmulti._runtime import machine
-from ortmulti.tools import models
-from ortmulti.tools.measure.rounds import Interval
+from ortmulti.bench import models
+from ortmulti.bench.measure.rounds import Interval
 
 SECONDS, QUICK_SECONDS = 1.0, 0.02
 # By so much another setting may be faster in a round of measurements before the best one is not the best.

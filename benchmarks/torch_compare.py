@@ -24,8 +24,8 @@ from typing import Any
 from benchmarks import pytorch
 from benchmarks.published import of_results
 from benchmarks.pytorch.comparison import markdown
-from ortmulti.tools.measure import results
-from ortmulti.tools.measure.devices import parse_devices
+from ortmulti.bench.measure import results
+from ortmulti.bench.measure.devices import parse_devices
 
 MOST_RATIO = 1.03
 QUICK_ROUNDS = 2

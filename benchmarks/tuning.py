@@ -34,11 +34,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 from ortmulti._runtime import machine
+from ortmulti.bench import models
+from ortmulti.bench.measure.rounds import Interval, alternating, measure_rounds, ratios
+from ortmulti.bench.tune.measurements import Bench, Job
+from ortmulti.bench.tune.space import DEFAULTS, Choice, Configuration
 from ortmulti.loading.tuning_options import describe
-from ortmulti.tools import models
-from ortmulti.tools.measure.rounds import Interval, alternating, measure_rounds, ratios
-from ortmulti.tools.tune.measurements import Bench, Job
-from ortmulti.tools.tune.space import DEFAULTS, Choice, Configuration
 
 _SETTINGS = {
     "latency": ["graph_optimization_level", "threads", "spinning", "enable_mem_pattern", "enable_cpu_mem_arena"],

@@ -30,11 +30,11 @@ from typing import Any
 import ortmulti
 from ortmulti import _core
 from ortmulti._runtime import machine
-from ortmulti.tools import models, strategies
-from ortmulti.tools.measure import page_cache
-from ortmulti.tools.measure.devices import parse_devices
-from ortmulti.tools.measure.rounds import alternating, measure_rounds
-from ortmulti.tools.strategies import SessionSettings
+from ortmulti.bench import models, strategies
+from ortmulti.bench.measure import page_cache
+from ortmulti.bench.measure.devices import parse_devices
+from ortmulti.bench.measure.rounds import alternating, measure_rounds
+from ortmulti.bench.strategies import SessionSettings
 
 # Of the pinned buffer, of what it is copied to, and of what is copied for one figure.
 BUFFER_BYTES = 256 << 20

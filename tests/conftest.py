@@ -16,8 +16,8 @@ import pytest
 import ortmulti
 from ortmulti import Batching
 from ortmulti._runtime import libraries
+from ortmulti.bench import models
 from ortmulti.errors import LibraryError
-from ortmulti.tools import models
 
 # Whoever runs the tests in the background (`... &` in a script) starts them with SIGINT ignored, and every process that
 # a test starts and interrupts would inherit that.
@@ -123,7 +123,7 @@ def _why_no_gpu() -> str | None:
 
 
 # The folders whose tests have the folder's name as a marker.
-FAMILIES = {"tools", "process", "packaging", "ray"}
+FAMILIES = {"bench", "process", "packaging", "ray"}
 
 
 # Before pytest selects by markers.

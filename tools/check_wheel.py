@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 5_000_000
 """Bytes of a wheel."""
 
-PAGE = "ortmulti/tools/diagnose/report/html/"
+PAGE = "ortmulti/bench/diagnose/report/html/"
 PAGE_FILES = ("page.html", "page.css", "layout.js", "drawing.js", "timeline.js", "start.js")
 """What the page of a diagnosis is made of, beside its modules."""
 

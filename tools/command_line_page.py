@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from ortmulti.tools.cli.app import app
+from ortmulti.cli.app import app
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/reference/command-line.md"
 INTRODUCTION = """\

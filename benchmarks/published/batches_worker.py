@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 import ortmulti
+from ortmulti.bench import models
+from ortmulti.bench.create.measure_strategy import digest
+from ortmulti.bench.serve.clients import ClosedLoop, closed_loop
+from ortmulti.bench.strategies import SessionSettings
 from ortmulti.errors import InvalidArgument
 from ortmulti.interface.onnxruntime_sessions import create_session, open_package
-from ortmulti.tools import models
-from ortmulti.tools.create.measure_strategy import digest
-from ortmulti.tools.serve.clients import ClosedLoop, closed_loop
-from ortmulti.tools.strategies import SessionSettings
 
 PICKLING, SHARED_MEMORY, KEPT = "pickling", "shared_memory", "shared_memory, kept"
 PROCESSES, CORE = "processes", "core"

@@ -12,14 +12,14 @@ from typing import Any
 
 from benchmarks.published import claims, releases, reports, script
 from ortmulti import _core
+from ortmulti.bench import models, strategies
+from ortmulti.bench.create.summary import efficiencies
+from ortmulti.bench.files import write_arrays
+from ortmulti.bench.measure import page_cache, results
+from ortmulti.bench.measure.devices import describe
+from ortmulti.bench.measure.rounds import Interval
+from ortmulti.bench.strategies import SessionSettings
 from ortmulti.errors import Error, InvalidArgument
-from ortmulti.tools import models, strategies
-from ortmulti.tools.create.summary import efficiencies
-from ortmulti.tools.files import write_arrays
-from ortmulti.tools.measure import page_cache, results
-from ortmulti.tools.measure.devices import describe
-from ortmulti.tools.measure.rounds import Interval
-from ortmulti.tools.strategies import SessionSettings
 
 from .verdicts import Verdict, figures, judge, ratios
 
@@ -95,7 +95,7 @@ def experiment(name: str, table: reports.Table, model: Path, args: script.Argume
         cases = [
             releases.Case(
                 strategy,
-                "ortmulti.tools.create.measure_strategy",
+                "ortmulti.bench.create.measure_strategy",
                 {
                     "strategy": strategy,
                     "model": str(model),

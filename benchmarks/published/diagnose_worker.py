@@ -12,12 +12,12 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         spec: "model" (path), "devices" (one for each session), "quick", "repeat" and "budget" (see
-            `ortmulti.tools.diagnose.diagnose`; None is its default).
+            `ortmulti.bench.diagnose.diagnose`; None is its default).
 
     Returns:
         The document of kind "diagnose".
     """
-    diagnose = importlib.import_module("ortmulti.tools.diagnose").diagnose
+    diagnose = importlib.import_module("ortmulti.bench.diagnose").diagnose
     document: dict[str, Any] = diagnose(
         spec["model"],
         spec["devices"],

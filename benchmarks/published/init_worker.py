@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ortmulti.bench.create.measure_strategy import digest
+from ortmulti.bench.files import read_arrays
+from ortmulti.bench.strategies import SessionSettings, open_strategy
 from ortmulti.interface.onnxruntime_sessions import create_session, open_package
-from ortmulti.tools.create.measure_strategy import digest
-from ortmulti.tools.files import read_arrays
-from ortmulti.tools.strategies import SessionSettings, open_strategy
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     Returns:
         Seconds: "opening" (of the libraries; None for ortmulti, where it is part of the creation), "creation",
         "first_run", "both" (the latter two) and "run" (the median of the later ones). "outputs": the first run's
-        digest, see `ortmulti.tools.create.measure_strategy.digest`.
+        digest, see `ortmulti.bench.create.measure_strategy.digest`.
     """
     save = Path(spec["save"]) if spec.get("save") else None
     if save is not None and save.exists():

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.published import claims, reports
-from ortmulti.tools.measure import results
-from ortmulti.tools.measure.devices import describe
-from ortmulti.tools.measure.rounds import Interval
+from ortmulti.bench.measure import results
+from ortmulti.bench.measure.devices import describe
+from ortmulti.bench.measure.rounds import Interval
 
 from .verdicts import Measured, Outcome, Verdict, judge, lines_of, side_by_side
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti._runtime.libraries import find_onnxruntime, inspect_package, release_of
+from ortmulti.bench.measure import fresh_process, page_cache
+from ortmulti.bench.measure.rounds import RoundsInterrupted, failure, measure_rounds, rotated
 from ortmulti.errors import InvalidArgument, LibraryError
-from ortmulti.tools.measure import fresh_process, page_cache
-from ortmulti.tools.measure.rounds import RoundsInterrupted, failure, measure_rounds, rotated
 
 FOLDER = Path("build/releases")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.published import releases
+from ortmulti.bench.measure import page_cache, results
+from ortmulti.bench.measure.devices import parse_devices
 from ortmulti.errors import Error
-from ortmulti.tools.measure import page_cache, results
-from ortmulti.tools.measure.devices import parse_devices
 
 from .releases import Release
 from .reports import Table
@@ -132,7 +132,7 @@ class Report:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def document(self, arguments: Arguments) -> dict[str, Any]:
-        """The result, kind "experiment"; see `ortmulti.tools.measure.results`."""
+        """The result, kind "experiment"; see `ortmulti.bench.measure.results`."""
         document = results.document(
             "experiment",
             experiment=self.name,

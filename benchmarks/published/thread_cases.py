@@ -12,9 +12,9 @@ import numpy as np
 from benchmarks.published.releases import Case
 from ortmulti._runtime import machine
 from ortmulti._runtime.libraries import release_of
+from ortmulti.bench import models
+from ortmulti.bench.files import write_arrays
 from ortmulti.options.config_entries import first_release
-from ortmulti.tools import models
-from ortmulti.tools.files import write_arrays
 
 from .releases import Release
 

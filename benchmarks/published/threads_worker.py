@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ortmulti.tools.files import read_arrays
-from ortmulti.tools.serve import clients
-from ortmulti.tools.serve.clients import ClosedLoop
+from ortmulti.bench.files import read_arrays
+from ortmulti.bench.serve import clients
+from ortmulti.bench.serve.clients import ClosedLoop
 
 _TASKS = Path("/proc/self/task")
 
@@ -57,8 +57,8 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _onnxruntime(spec: dict[str, Any]) -> Any:
+    from ortmulti.bench.strategies import SessionSettings
     from ortmulti.interface.onnxruntime_sessions import create_session, open_package
-    from ortmulti.tools.strategies import SessionSettings
 
     settings = SessionSettings(spec["intra_op_num_threads"], config_entries=spec["config_entries"])
     session = settings.spec(spec["model"], "cpu")

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from benchmarks.published.claims import Claim
 from benchmarks.published.reports import Table
-from ortmulti.tools.create.tables import number, pipes
-from ortmulti.tools.measure import rounds
-from ortmulti.tools.measure.rounds import Interval
+from ortmulti.bench.create.tables import number, pipes
+from ortmulti.bench.measure import rounds
+from ortmulti.bench.measure.rounds import Interval
 
 Outcome = Literal["holds", "does not hold", "undecided", "not measured"]
 

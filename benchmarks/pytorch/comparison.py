@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.pytorch.plan import Setting, TorchPlan
+from ortmulti.bench.create.tables import interval_cell, pipes, plain_table, spread_cell, two_lines
+from ortmulti.bench.measure import fresh_process, results
+from ortmulti.bench.measure.rounds import Interval, Spread, ratios, round_numbers
+from ortmulti.bench.models import make as make_model
 from ortmulti.errors import LibraryError
-from ortmulti.tools.create.tables import interval_cell, pipes, plain_table, spread_cell, two_lines
-from ortmulti.tools.measure import fresh_process, results
-from ortmulti.tools.measure.rounds import Interval, Spread, ratios, round_numbers
-from ortmulti.tools.models import make as make_model
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,7 +43,7 @@ def bench(plan: TorchPlan, folder: Path, progress: Callable[[int, int, str], Non
         progress: called with the settings done, their number, and the one that comes next.
 
     Returns:
-        A result of kind "torch", see `ortmulti.tools.measure.results`; after Ctrl-C with what was measured by then, and
+        A result of kind "torch", see `ortmulti.bench.measure.results`; after Ctrl-C with what was measured by then, and
         "partial" is "interrupted".
 
     Raises:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pytorch.plan import Contender, Way
-from ortmulti.tools.measure.rounds import measure_rounds, of_case
-from ortmulti.tools.models.resnet50 import INPUT_SHAPE
-from ortmulti.tools.strategies.base import Array
+from ortmulti.bench.measure.rounds import measure_rounds, of_case
+from ortmulti.bench.models.resnet50 import INPUT_SHAPE
+from ortmulti.bench.strategies.base import Array
 
 from . import ort_ways, torch_ways
 from .plan import TOLERANCES, Setting

@@ -10,7 +10,7 @@ from typing import Any
 
 import ortmulti
 from benchmarks.pytorch.plan import Contender, Way
-from ortmulti.tools.strategies.base import Array
+from ortmulti.bench.strategies.base import Array
 
 from .plan import Setting
 

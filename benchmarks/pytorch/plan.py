@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from ortmulti.bench.strategies.base import Array
 from ortmulti.errors import InvalidArgument
-from ortmulti.tools.strategies.base import Array
 
 PRECISIONS = ("fp32", "tf32", "fp16")
 PLACES = ("host", "device")

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pytorch.plan import Contender, Setting, Way
+from ortmulti.bench.models.resnet50 import EXPANSION, STAGES
+from ortmulti.bench.strategies.base import Array
 from ortmulti.create.sample_inputs import require_onnx
-from ortmulti.tools.models.resnet50 import EXPANSION, STAGES
-from ortmulti.tools.strategies.base import Array
 
 
 def make_network(torch: Any, model: Path) -> Any:
@@ -21,7 +21,7 @@ def make_network(torch: Any, model: Path) -> Any:
 
     Args:
         torch: the module.
-        model: what `ortmulti.tools.models.make("resnet50", ...)` wrote.
+        model: what `ortmulti.bench.models.make("resnet50", ...)` wrote.
     """
     onnx = require_onnx()
     weights = {

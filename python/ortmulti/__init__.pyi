@@ -29,6 +29,10 @@ from ortmulti._runtime.module_functions import get_version_string as get_version
 from ortmulti._runtime.module_functions import preload_dlls as preload_dlls
 from ortmulti._runtime.module_functions import print_debug_info as print_debug_info
 from ortmulti._runtime.startup import get_available_providers as get_available_providers
+from ortmulti.bench.diagnose.diagnosis import diagnose as diagnose
+from ortmulti.bench.tune.tuner import TuneResult as TuneResult
+from ortmulti.bench.tune.tuner import TuningInterrupted as TuningInterrupted
+from ortmulti.bench.tune.tuner import tune as tune
 from ortmulti.create.loader import LoaderOptions as LoaderOptions
 from ortmulti.create.loader import LoadProgress as LoadProgress
 from ortmulti.devices.device import Device as Device
@@ -113,10 +117,6 @@ from ortmulti.repository import RepositoryStats as RepositoryStats
 from ortmulti.repository import Residency as Residency
 from ortmulti.timeline import Span as Span
 from ortmulti.timeline import Timeline as Timeline
-from ortmulti.tools.diagnose.diagnosis import diagnose as diagnose
-from ortmulti.tools.tune.tuner import TuneResult as TuneResult
-from ortmulti.tools.tune.tuner import TuningInterrupted as TuningInterrupted
-from ortmulti.tools.tune.tuner import tune as tune
 from ortmulti.values.ort_device import OrtDevice as OrtDevice
 from ortmulti.values.ort_device import OrtDeviceVendorId as OrtDeviceVendorId
 from ortmulti.values.ort_value import OrtValue as OrtValue

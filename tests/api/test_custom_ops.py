@@ -131,7 +131,7 @@ def test_the_first_session_of_a_library_registers_it_alone(strategy: str, tmp_pa
             """
             import ctypes, sys
             from pathlib import Path
-            from ortmulti.tools.strategies import SessionSettings, load
+            from ortmulti.bench.strategies import SessionSettings, load
 
             settings = SessionSettings(intra_op_num_threads=1, custom_op_libraries=[sys.argv[1]])
             strategy = load(sys.argv[3])(Path(sys.argv[2]), ["cpu"] * 4, settings)

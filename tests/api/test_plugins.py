@@ -15,7 +15,7 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
-from ortmulti.tools.measure.devices import parse_devices
+from ortmulti.bench.measure.devices import parse_devices
 from tests.support import fake_driver, onnx_models, plugins
 from tests.support.processes import check_child, nothing_leaks, run_child
 

@@ -29,13 +29,13 @@ from typing import Any
 import numpy as np
 
 import ortmulti
+from ortmulti.bench.diagnose.report import load_document
+from ortmulti.bench.diagnose.report.html import write_html
+from ortmulti.bench.diagnose.report.terminal import print_diagnosis
+from ortmulti.bench.files import read_arrays, write_arrays
+from ortmulti.cli import output
 from ortmulti.errors import InvalidArgument, NoSuchFile
 from ortmulti.interface import adapter_file
-from ortmulti.tools.cli import output
-from ortmulti.tools.diagnose.report import load_document
-from ortmulti.tools.diagnose.report.html import write_html
-from ortmulti.tools.diagnose.report.terminal import print_diagnosis
-from ortmulti.tools.files import read_arrays, write_arrays
 from tests.support import diagnosis
 
 HANG = 60

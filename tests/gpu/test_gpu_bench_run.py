@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks import pytorch
-from ortmulti.tools import models, serve
-from ortmulti.tools.measure.devices import device_sets, parse_devices
+from ortmulti.bench import models, serve
+from ortmulti.bench.measure.devices import device_sets, parse_devices
 
 pytestmark = pytest.mark.gpu
 

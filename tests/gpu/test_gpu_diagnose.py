@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ortmulti import _core
-from ortmulti.tools import models
-from ortmulti.tools.diagnose import diagnose
-from ortmulti.tools.diagnose.report import check_document
+from ortmulti.bench import models
+from ortmulti.bench.diagnose import diagnose
+from ortmulti.bench.diagnose.report import check_document
 from tests.support import gpus
 
 pytestmark = pytest.mark.gpu

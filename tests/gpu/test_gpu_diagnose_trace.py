@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ortmulti.tools import models
-from ortmulti.tools.diagnose.trace import trace
-from ortmulti.tools.strategies import SessionSettings, names
+from ortmulti.bench import models
+from ortmulti.bench.diagnose.trace import trace
+from ortmulti.bench.strategies import SessionSettings, names
 
 pytestmark = pytest.mark.gpu
 

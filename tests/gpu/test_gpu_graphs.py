@@ -176,7 +176,7 @@ def test_warm_up_captures() -> None:
 @pytest.mark.parametrize("name", ["tiny-kernels", "resnet50"])
 def test_graphs_of_the_generated_models(name: str, tmp_path: Path) -> None:
     needs_graphs()
-    from ortmulti.tools.models import make
+    from ortmulti.bench.models import make
 
     path = make(name, tmp_path)
     with ortmulti.InferenceSession(path, providers=["CUDAExecutionProvider"]) as session:

@@ -32,7 +32,7 @@ FILL = """
     import ctypes, sys
     import numpy as np
     import ortmulti
-    from ortmulti.tools import models
+    from ortmulti.bench import models
 
     large, small = sys.argv[1], bytes.fromhex(sys.argv[2])
     cuda = ctypes.CDLL("libcuda.so.1")

@@ -10,7 +10,7 @@ import pytest
 
 import ortmulti
 from ortmulti import Warmup, _core
-from ortmulti.tools import models
+from ortmulti.bench import models
 from tests.support import onnx_models
 from tests.support.gpus import VISIBLE, needs_gpus
 from tests.support.processes import check_child

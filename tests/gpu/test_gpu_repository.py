@@ -12,7 +12,7 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
-from ortmulti.tools import models
+from ortmulti.bench import models
 from tests.support.pools import in_threads
 
 pytestmark = [pytest.mark.gpu, pytest.mark.gpu_memory]

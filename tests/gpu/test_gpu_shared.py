@@ -14,7 +14,7 @@ import pytest
 import ortmulti
 from ortmulti import _core
 from ortmulti._runtime.libraries import release_of
-from ortmulti.tools import models
+from ortmulti.bench import models
 from tests.optimized.test_optimized_build import PROTOS, same_bits, write
 from tests.support import onnx_models
 from tests.support.gpus import CUDA, VISIBLE, needs_gpus

@@ -11,8 +11,8 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
+from ortmulti.bench.measure import sleep
 from ortmulti.optimized import Cache
-from ortmulti.tools.measure import sleep
 from tests.support.gpus import VISIBLE, needs_graphs
 from tests.support.processes import check_child, run_child
 

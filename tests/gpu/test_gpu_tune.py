@@ -11,10 +11,10 @@ import pytest
 
 import ortmulti
 from ortmulti import TuningWarning
+from ortmulti.bench import models
+from ortmulti.bench.tune import outputs
+from ortmulti.bench.tune.candidate import Target
 from ortmulti.loading.tuning import describe_machine
-from ortmulti.tools import models
-from ortmulti.tools.tune import outputs
-from ortmulti.tools.tune.candidate import Target
 
 pytestmark = pytest.mark.gpu
 

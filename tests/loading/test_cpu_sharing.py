@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 from ortmulti import _core
-from ortmulti.tools import models
+from ortmulti.bench import models
 from tests.support import onnx_models
 from tests.support.processes import check_child, nothing_leaks
 
@@ -63,7 +63,7 @@ MEASURE = """
     import hashlib, sys
     import numpy as np
     import ortmulti
-    from ortmulti.tools.measure.memory import process_memory
+    from ortmulti.bench.measure.memory import process_memory
 
     model, feeds, count = sys.argv[1], np.load(sys.argv[2]), int(sys.argv[3])
     options = ortmulti.SessionOptions()

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from ortmulti.bench import models
 from ortmulti.errors import InvalidArgument
-from ortmulti.tools import models
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -29,7 +29,7 @@ def python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_an_existing_model_is_reused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "ortmulti.tools.models")
+    caplog.set_level(logging.INFO, "ortmulti.bench.models")
     assert models.find("matmul", tmp_path, megabytes=3) is None
     path = models.make("matmul", tmp_path, megabytes=3)
     before = {file: file.stat() for file in tmp_path.iterdir()}
@@ -112,7 +112,7 @@ def test_an_interrupt_leaves_nothing(name: str, tmp_path: Path) -> None:
 def test_a_killed_process_leaves_no_model_and_the_next_one_cleans_up(tmp_path: Path) -> None:
     code = """
 import os, signal, sys
-from ortmulti.tools import models
+from ortmulti.bench import models
 models.make("matmul", sys.argv[1], megabytes=3, progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 """
     assert python(code, tmp_path).returncode == -signal.SIGKILL
@@ -142,7 +142,7 @@ def test_a_disk_that_fills_up_gives_one_error_and_leaves_nothing(tmp_path: Path)
     # A limit on the size of files stops a write in the middle, as a full disk does.
     code = """
 import resource, sys
-from ortmulti.tools import models
+from ortmulti.bench import models
 resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))
 try:
     models.make("matmul", sys.argv[1], megabytes=3)
@@ -198,7 +198,7 @@ def test_without_the_onnx_package_the_error_says_how_to_get_it(tmp_path: Path) -
 import sys
 sys.modules["onnx"] = None
 from ortmulti import errors
-from ortmulti.tools import models
+from ortmulti.bench import models
 print(models.describe("resnet50").weight_bytes)
 for call in (lambda: models.make("identity", sys.argv[1]), lambda: models.sample_inputs("model.onnx")):
     try:

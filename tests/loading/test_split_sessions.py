@@ -13,9 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortmulti import _core
-from ortmulti.tools import models
-from ortmulti.tools.models import phi3_mini
-from ortmulti.tools.models._writer import write
+from ortmulti.bench import models
+from ortmulti.bench.models import phi3_mini
+from ortmulti.bench.models._writer import write
 from tests.support import onnx_models
 
 SIZE = 64

@@ -227,7 +227,7 @@ print(json.dumps(dataclasses.asdict(ortmulti.optimize(sys.argv[1], "cpu"))))
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "100"}
-    command = [sys.executable, "-m", "ortmulti.tools.cli", "optimize", *map(str, arguments)]
+    command = [sys.executable, "-m", "ortmulti.cli", "optimize", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 

@@ -17,10 +17,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 from ortmulti import _core
+from ortmulti.bench import models
+from ortmulti.bench.models import sample_inputs
 from ortmulti.optimized import Cache, Entry, build, key_of
 from ortmulti.optimized.build import LARGE
-from ortmulti.tools import models
-from ortmulti.tools.models import sample_inputs
 from tests.support import onnx_models
 from tests.support.processes import nothing_leaks
 

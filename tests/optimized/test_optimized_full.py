@@ -19,7 +19,7 @@ CODE = """
 import json, sys
 from pathlib import Path
 from ortmulti.optimized import Cache, build, key_of
-from ortmulti.tools.models import sample_inputs
+from ortmulti.bench.models import sample_inputs
 from ortmulti.errors import NotOptimizable
 from tests.optimized import test_optimized_build as helpers
 

@@ -20,12 +20,12 @@ import ortmulti
 from ortmulti import _core
 from ortmulti._runtime import startup
 from ortmulti._runtime.threads import Task
+from ortmulti.bench.models import sample_inputs
 from ortmulti.create.request import CreationRequest
 from ortmulti.devices.device import Device
 from ortmulti.loading.creation import Creation
 from ortmulti.loading.sharing import why_not_worth_it
 from ortmulti.optimized import Cache, CacheRequest, Entry, StagedEntry, compute_capability, key_of
-from ortmulti.tools.models import sample_inputs
 from tests.optimized.test_optimized_build import CPU, PROTOS, run_ordinary, same_bits, write
 from tests.support import onnx_models
 from tests.support.cached_models import add_endless_file

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti.tools import models
+from ortmulti.bench import models
 from tests.support import onnx_models
 from tests.support.gpus import VISIBLE
 from tests.support.pools import HANG

@@ -92,8 +92,8 @@ def cycles(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def in_tools(module: str) -> bool:
-    return f"{module}.".startswith("ortmulti.tools.")
+def above_the_library(module: str) -> bool:
+    return f"{module}.".startswith(("ortmulti.bench.", "ortmulti.cli."))
 
 
 def test_imports_are_found_wherever_they_are() -> None:
@@ -104,14 +104,14 @@ def test_imports_are_found_wherever_they_are() -> None:
     if TYPE_CHECKING:
         from ortmulti import SessionOptions
     def function():
-        from ortmulti.tools.cli import main
+        from ortmulti.cli import main
     """
     assert imports("ortmulti.interface.session", textwrap.dedent(source), package=False) == {
         "ortmulti.errors",
         "ortmulti.interface.io_binding",
         "ortmulti.pool.load",
         "ortmulti.options.session_options",
-        "ortmulti.tools.cli",
+        "ortmulti.cli",
     }
     assert imports("ortmulti.pool", "from .load import load; from .. import errors", package=True) == {
         "ortmulti.errors",
@@ -123,34 +123,34 @@ def test_a_cycle_is_found() -> None:
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) in (["b", "c", "b"], ["c", "b", "c"])
 
 
-def test_the_library_imports_no_tools() -> None:
-    """Public names that live in the tools are lazy attributes: `__init__.pyi` lists them."""
+def test_the_library_imports_neither_bench_nor_cli() -> None:
+    """Public names that live in `bench` are lazy attributes: `__init__.pyi` lists them."""
     wrong = [
         f"{name} imports {target}"
         for name, targets in import_graph().items()
-        if not in_tools(name)
+        if not above_the_library(name)
         for target in targets
-        if in_tools(target)
+        if above_the_library(target)
     ]
     assert not wrong
 
 
-def test_the_library_names_no_module_of_the_tools() -> None:
+def test_the_library_names_no_module_of_bench_or_cli() -> None:
     """Neither for `import_module` nor for `python -m`."""
     wrong = [
         f"{name}:{node.lineno} names {node.value}"
         for name, file in FILES.items()
-        if not in_tools(name)
+        if not above_the_library(name)
         for node in ast.walk(ast.parse(file.read_text("utf-8")))
-        if isinstance(node, ast.Constant) and node.value in FILES and in_tools(node.value)
+        if isinstance(node, ast.Constant) and node.value in FILES and above_the_library(node.value)
     ]
     assert not wrong
 
 
-# From bottom to top. `backend` and the tools come last and may import all.
+# From bottom to top. `backend` comes last and may import all.
 PYTHON_ROOMS = (
     *("errors", "checks", "timeline", "_runtime", "devices", "values", "options", "create", "optimized", "loading"),
-    *("interface", "interop", "pool", "repository", "ray"),
+    *("interface", "interop", "pool", "repository", "ray", "bench", "cli"),
 )
 
 
@@ -173,7 +173,7 @@ def test_a_python_room_imports_only_earlier_rooms(room: str) -> None:
 
 
 def test_every_part_of_the_package_is_a_room() -> None:
-    assert {room_of(name) for name in FILES} == {*PYTHON_ROOMS, "_lazy", "backend", "tools", ""}
+    assert {room_of(name) for name in FILES} == {*PYTHON_ROOMS, "_lazy", "backend", ""}
 
 
 def test_modules_do_not_import_each_other_in_a_cycle() -> None:
@@ -193,5 +193,5 @@ def test_the_architectures_folders_are_those_of_the_layout() -> None:
     }
     assert said["cpp/core"] == set(CPP_ROOMS)
     packages = {str(file.parent.relative_to(PACKAGE)) for file in FILES.values() if file.name == "__init__.py"}
-    parts_of_tools = {name for name in packages if name.startswith("tools/")}
-    assert said["python/ortmulti"] == packages - {"."} - parts_of_tools
+    parts_of_bench = {name for name in packages if name.startswith("bench/")}
+    assert said["python/ortmulti"] == packages - {"."} - parts_of_bench

@@ -22,7 +22,7 @@ import pytest
 import ortmulti
 from ortmulti._runtime.regular_file import open_regular
 from ortmulti._runtime.threads import Task
-from ortmulti.tools import models
+from ortmulti.bench import models
 from tests.support import onnx_models
 from tests.support.interrupts import interrupted_at_each_place
 from tests.support.pools import HANG

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ortmulti.tools import models
+from ortmulti.bench import models
 from tests.support.pools import HANG
 from tests.support.processes import child_environment
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-COMMAND = (sys.executable, "-m", "ortmulti.tools.cli")
+COMMAND = (sys.executable, "-m", "ortmulti.cli")
 TERMINAL = {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "100"}
 
 
@@ -26,7 +26,7 @@ def invoke(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Comple
 
     Unlike typer's CliRunner this includes how the command ends on errors.
     """
-    from ortmulti.tools.cli import app
+    from ortmulti.cli import app
 
     command = ["ortmulti", *map(str, arguments)]
     stdout, stderr = io.StringIO(), io.StringIO()

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ortmulti.tools.diagnose.findings import conclude
-from ortmulti.tools.diagnose.runs import Bench, DiagnosisPlan
+from ortmulti.bench.diagnose.findings import conclude
+from ortmulti.bench.diagnose.runs import Bench, DiagnosisPlan
 from tests.support import onnx_models
 
 GPUS = ("cuda:0", "cuda:1")

@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from ortmulti.tools.measure import results
+from ortmulti.bench.measure import results
 
 WAYS = ("sequential", "threads", "processes", "native", "shared")
 MAIN_THREAD = 4000

@@ -6,9 +6,9 @@ import math
 import random
 from collections.abc import Callable, Sequence
 
-from ortmulti.tools.tune.racing import Effort
-from ortmulti.tools.tune.search import Outcome, Search
-from ortmulti.tools.tune.space import DEFAULTS, Configuration, RejectedError, Space, setting
+from ortmulti.bench.tune.racing import Effort
+from ortmulti.bench.tune.search import Outcome, Search
+from ortmulti.bench.tune.space import DEFAULTS, Configuration, RejectedError, Space, setting
 
 EFFORT = Effort((2, 4, 8), pairs=18, restarts=6, explore=16)
 

@@ -1,0 +1,76 @@
+"""One measurement of one strategy; runs in a process of its own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ortmulti.bench.files import read_arrays
+from ortmulti.bench.measure.memory import gpu_memory_growth, gpu_memory_used, process_memory
+from ortmulti.bench.strategies import SessionSettings, open_strategy
+from ortmulti.bench.strategies.base import Array
+
+_SESSIONS = "from ortmulti import SessionOptions, create_sessions"
+IMPORTS = {"native": _SESSIONS, "shared": _SESSIONS}
+"""What strategies import before their first call, by their names. It counts as creation, as does the import of
+onnxruntime for the others. The call itself imports the rest."""
+
+
+def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    """Create and run the sessions once.
+
+    Args:
+        spec: "strategy", "model" (path), "devices", "settings" (the fields of `SessionSettings`), "feeds" (path of an
+            .npz file with the inputs) and "import_seconds" (the time to import ortmulti and `IMPORTS`). If there is
+            "before": "contexts" makes the CUDA contexts beforehand, and a path creates sessions of that model.
+
+    Returns:
+        Seconds: "starting", "creation" (wall), "sessions" (each session's creation), "first_run" (wall).
+        "details": the strategy's details of its creation. Bytes: "peak_rss", "pss", "gpu_memory" (by device);
+        "processes" counts them. "outputs": for each session a digest of its outputs, see `digest`.
+    """
+    feeds = read_arrays(spec["feeds"])
+    used_before = gpu_memory_used()
+    settings = SessionSettings(**spec["settings"])
+    before = spec.get("before", "nothing")
+    imports = spec["strategy"] in IMPORTS and before == "nothing"  # else they were there before
+    with open_strategy(spec["strategy"], spec["model"], spec["devices"], settings) as strategy:
+        starting = strategy.start()
+        if before == "contexts":
+            strategy.make_contexts()
+        elif before != "nothing":
+            model, strategy.model = strategy.model, Path(before)
+            strategy.create()
+            strategy.model = model
+        creation = strategy.create()
+        first_run = strategy.first_run(feeds)
+        memory = process_memory()
+        used_after = gpu_memory_used()
+        return {
+            "starting": starting,
+            # The other strategies do not need ortmulti.
+            "creation": creation.wall + (spec["import_seconds"] if imports else 0.0),
+            "sessions": creation.sessions,
+            "details": creation.details,
+            "first_run": first_run.wall,
+            "peak_rss": memory.peak_rss,
+            "pss": memory.pss,
+            "processes": memory.processes,
+            "gpu_memory": gpu_memory_growth(used_before, used_after, spec["devices"]),
+            "outputs": [digest(outputs) for outputs in first_run.outputs],
+        }
+
+
+def digest(outputs: Sequence[Array]) -> str:
+    """SHA-256 over the outputs in order: type, shape and bytes of each. Equal digests mean bit-for-bit equality."""
+    total = hashlib.sha256()
+    for output in outputs:
+        total.update(f"{output.dtype.str}{output.shape};".encode())
+        # An array of Python strings has no bytes of its own; its texts stand for them.
+        payload = repr(output.tolist()).encode() if output.dtype.hasobject else np.ascontiguousarray(output).tobytes()
+        total.update(payload)
+    return total.hexdigest()

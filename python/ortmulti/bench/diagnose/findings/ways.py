@@ -1,0 +1,168 @@
+"""Findings about the way in which sessions are created."""
+
+from __future__ import annotations
+
+import json
+
+from ortmulti.bench.diagnose.measured import Measured, devices_text, median, seconds_text, start_of_workers
+from ortmulti.bench.diagnose.serialization import gil_share, serialization, speedup
+
+from .finding import Finding, Recipe, Start
+
+# From here on a session's creation keeps other threads from creating theirs.
+_HOLDS = 0.3
+# Below this share of the best way's time another one is clearly better.
+_BETTER = 0.8
+
+
+def strategy(measured: Measured, best: str) -> Finding | None:
+    """Another way is faster, because of the GIL or another bottleneck of the usual way."""
+    usual = measured.usual
+    if usual is None or usual == best:
+        return None
+    before, after = measured.creation(usual), measured.creation(best)
+    if not before or not after:
+        return None
+    held = gil_share(measured, "threads") if measured.sessions > 1 and best not in ("threads", "sequential") else None
+    gil = held is not None and held >= _HOLDS and usual in ("sequential", "threads")
+    return Finding(
+        id="gil" if gil else "strategy",
+        title=_gil_title(measured, best, held or 0.0) if gil else _title(measured, usual, best),
+        cause="wait for the GIL" if gil else "strategy",
+        seconds=before - after,
+        share=max(before - after, 0.0) / before,
+        evidence=tuple(_evidence(measured, usual, best)),
+        change=f"create the sessions with {best}",
+        command=_command(measured, best),
+        recipe=Recipe(
+            Start(usual, measured.devices),
+            Start(best, measured.devices),
+            f"{usual} against {best}, {measured.sessions} sessions on {devices_text(measured.devices)}",
+        ),
+    )
+
+
+def _gil_title(measured: Measured, best: str, held: float) -> str:
+    threads, with_best = speedup(measured, "threads"), speedup(measured, best)
+    holds = f"{measured.release} holds the GIL for {held:.0%} of creation"
+    subject = f"threads are {threads:.2f}x as fast as sequential: {holds}" if threads is not None else holds
+    if with_best is None:
+        return f"{subject}; strategy {best} does not need it"
+    return f"{subject}; with strategy {best} {with_best:.1f}x (measured)"
+
+
+def _title(measured: Measured, usual: str, best: str) -> str:
+    before, after = measured.creation(usual) or 0.0, measured.creation(best) or 1.0
+    ratio = before / after
+    factor = f"{ratio:.1f}x" if ratio >= 1.95 else f"{ratio:.2f}x"
+    where = devices_text(measured.devices)
+    return (
+        f"{usual} takes {seconds_text(before)} to create the sessions on {where}; strategy {best} is {factor} as fast "
+        "(measured)"
+    )
+
+
+def _evidence(measured: Measured, usual: str, best: str) -> list[str]:
+    found = []
+    for way in measured.ways:
+        interval = measured.creation_interval(way)
+        if interval is not None:
+            spread = f" ({seconds_text(interval.lowest)} to {seconds_text(interval.highest)})"
+            factor = speedup(measured, way)
+            text = f"{way}: {seconds_text(interval.median)}{spread if interval.lowest < interval.highest else ''}"
+            found.append(text + (f", {factor:.2f}x as fast as sequential" if factor and way != "sequential" else ""))
+    for one in serialization(measured):
+        if one["way"] in (usual, best, "threads"):
+            found += [f"{one['way']}, {part['what']}: {part['evidence']}" for part in one["on"]]
+    return found
+
+
+def _command(measured: Measured, best: str) -> str:
+    model = json.dumps(measured.model)
+    devices = json.dumps(list(measured.devices))
+    if best == "shared":
+        return f"ortmulti.load({model}, {devices})"
+    if best == "native":
+        return f"ortmulti.create_sessions({model}, {devices}, strategy='native')"
+    backends = {"threads": "threads", "processes": "processes"}
+    if best in backends:
+        return f"ortmulti.load({model}, {devices}, backend='{backends[best]}')"
+    return f"[onnxruntime.InferenceSession({model}) for each of {devices}]"
+
+
+def processes(measured: Measured, best: str) -> Finding | None:
+    """The start of worker processes costs time. It matters if they are used, or would otherwise be the best way."""
+    creation, least = measured.creation("processes"), measured.creation(best)
+    if creation is None or least is None:
+        return None
+    starting = _seconds_of_start(measured)
+    used = measured.usual == "processes"
+    left = max(creation - starting, 0.0)
+    saved = starting if used else least - left
+    if starting <= 0 or saved <= 0 or (not used and left > _BETTER * least):
+        return None
+    base = measured.creation(measured.usual or best) or creation
+    return Finding(
+        id="processes",
+        title=f"processes spend {seconds_text(starting)} of {seconds_text(creation)} on starting "
+        f"{measured.sessions} interpreters",
+        cause="processes",
+        seconds=saved,
+        share=min(saved / base, 1.0),
+        evidence=(
+            f"without their start processes would take {seconds_text(left)}, {best} takes {seconds_text(least)}",
+        ),
+        change="keep worker processes and give them the next model, or use a way without them"
+        if used
+        else "start worker processes before there is a model to load",
+        command=_command(measured, best) if used and best != "processes" else None,
+        recipe=_without_start(measured, best, used),
+    )
+
+
+def _without_start(measured: Measured, best: str, used: bool) -> Recipe | None:
+    if not used:
+        return Recipe(
+            Start(best, measured.devices),
+            Start("processes", measured.devices),
+            f"{best} against processes that have been started before",
+            until="created by workers",
+        )
+    if best == "processes":
+        return None
+    return Recipe(Start("processes", measured.devices), Start(best, measured.devices), f"processes against {best}")
+
+
+def _seconds_of_start(measured: Measured) -> float:
+    """Return the part of the cause "processes" that comes before sessions are created."""
+    return median(map(start_of_workers, measured.unwatched("processes") or measured.traces("processes"))) or 0.0
+
+
+def cores(measured: Measured, best: str) -> Finding | None:
+    """More sessions on the CPU than cores: each has less than one."""
+    on_cpu = sum(device == "cpu" for device in measured.devices)
+    available = measured.document["environment"].get("cores")
+    if not available or on_cpu <= available:
+        return None
+    alone, together = measured.watched_creation("native", 1), measured.watched_creation("native")
+    shared = measured.watched_creation("shared")
+    saved = together - shared if together and shared and measured.usual == "native" else 0.0
+    evidence = [f"this process may use {available} cores"]
+    if alone and together:
+        evidence.append(f"native creates one session in {seconds_text(alone)} and {on_cpu} in {seconds_text(together)}")
+    return Finding(
+        id="cores",
+        title=f"{on_cpu} sessions on the CPU share {available} cores",
+        cause="cores",
+        seconds=max(saved, 0.0),
+        share=min(max(saved, 0.0) / together, 1.0) if together else 0.0,
+        evidence=tuple(evidence),
+        change="use no more sessions on the CPU than cores; ortmulti's are handles to one, which many threads may run",
+        command=_command(measured, "shared"),
+        recipe=Recipe(Start("native", measured.devices), Start("shared", measured.devices), "native against shared")
+        if saved > 0 and best == "shared"
+        else None,
+    )
+
+
+RULES = (strategy, processes, cores)

@@ -1,0 +1,246 @@
+"""Experiments of a diagnosis, each in a process of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortmulti import _core
+from ortmulti.devices.device import check_devices_exist, name_devices, parse_devices
+from ortmulti.errors import DeviceError
+
+if TYPE_CHECKING:
+    from ortmulti import SessionOptions
+
+
+def _create(spec: dict[str, Any], change: Callable[[SessionOptions], object]) -> None:
+    """Create a session, and close it.
+
+    Args:
+        spec: "model" (path), "device" and "settings" (the fields of `SessionSettings`).
+        change: called with the session's options.
+    """
+    import ortmulti
+    from ortmulti.bench.strategies import SessionSettings
+
+    settings = SessionSettings(**spec["settings"])
+    options = ortmulti.SessionOptions()
+    options.intra_op_num_threads = settings.intra_op_num_threads
+    for key, value in settings.config_entries.items():
+        options.add_session_config_entry(key, value)
+    for library in settings.custom_op_libraries:
+        options.register_custom_ops_library(library)
+    change(options)
+    on_cuda = spec["device"] != "cpu"
+    ortmulti.create_sessions(
+        spec["model"],
+        [spec["device"]],
+        options=options,
+        provider_options=dict(settings.provider_options) if on_cuda else None,
+        strategy="native",
+    ).close()
+
+
+def devices(spec: dict[str, Any]) -> dict[str, Any]:
+    """Find the devices.
+
+    Args:
+        spec: "devices": names, or None for all.
+
+    Returns:
+        "devices": names, one for each session. "visible": how many GPUs this process sees, None where no session is on
+        one. "gpus": for each GPU among the devices its "device", "uuid" and "pci_bus_id".
+    """
+    if spec["devices"] is None:
+        names = tuple(str(device) for device in parse_devices("all"))
+    else:
+        named = name_devices(spec["devices"]) or []
+        check_devices_exist(named)
+        names = tuple(map(str, named))
+    used = {int(name.removeprefix("cuda:")) for name in names if name.startswith("cuda:")}
+    gpus = [device for device in _core.cuda_devices() if device.index in used] if used else []
+    return {
+        "devices": list(names),
+        "visible": _core.cuda_device_count() if used else None,
+        "gpus": [{"device": f"cuda:{gpu.index}", "uuid": gpu.uuid, "pci_bus_id": gpu.pci_bus_id} for gpu in gpus],
+    }
+
+
+def contexts(spec: dict[str, Any]) -> dict[str, Any]:
+    """Start the driver, and then makes all contexts by a thread each.
+
+    Args:
+        spec: "devices": the GPUs, "cuda:<index>".
+
+    Returns:
+        Seconds: "cuInit"; "at_once", from the first context's begin to the last one's end; "contexts", each one's own.
+
+    Raises:
+        DeviceError: the driver cannot be opened, or refuses.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise DeviceError(f"the CUDA driver cannot be opened: {error}") from error
+    begin = time.perf_counter()
+    _check_driver(driver.cuInit(0), "cuInit")
+    ready = time.perf_counter()
+    indices = [int(device.removeprefix("cuda:")) for device in spec["devices"]]
+    spans: dict[int, tuple[float, float]] = {}
+    failed: list[DeviceError] = []
+    gate = threading.Barrier(len(indices))
+    threads = [threading.Thread(target=_make_context, args=(driver, index, gate, spans, failed)) for index in indices]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return {
+        "cuInit": ready - begin,
+        "at_once": max(end for _, end in spans.values()) - min(start for start, _ in spans.values()),
+        "contexts": [end - start for start, end in (spans[index] for index in indices)],
+    }
+
+
+def _make_context(
+    driver: Any, index: int, gate: threading.Barrier, spans: dict[int, tuple[float, float]], failed: list[DeviceError]
+) -> None:
+    handle, context = ctypes.c_int(), ctypes.c_void_p()
+    gate.wait()
+    begin = time.perf_counter()
+    try:
+        _check_driver(driver.cuDeviceGet(ctypes.byref(handle), index), f"cuDeviceGet of cuda:{index}")
+        retain: Callable[..., int] = driver.cuDevicePrimaryCtxRetain
+        _check_driver(retain(ctypes.byref(context), handle), f"the context of cuda:{index}")
+    except DeviceError as error:
+        failed.append(error)
+    spans[index] = (begin, time.perf_counter())
+
+
+def _check_driver(code: int, what: str) -> None:
+    if code:
+        raise DeviceError(f"the CUDA driver refused: {what} failed with error {code}")
+
+
+LEVELS = ("none", "basic", "extended", "all")
+_LEVEL_NAMES = {
+    "none": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+_LEVEL_ROUNDS = 5
+
+
+def levels(spec: dict[str, Any]) -> dict[str, Any]:
+    """Create sessions at each level.
+
+    Args:
+        spec: "model" (path), "device", "settings" (the fields of `SessionSettings`), and "seconds", after which no
+            further round begins.
+
+    Returns:
+        For each of `LEVELS` the seconds of its creations.
+    """
+    from ortmulti import GraphOptimizationLevel
+
+    def create(level: str) -> float:
+        def change(options: SessionOptions) -> None:
+            options.graph_optimization_level = getattr(GraphOptimizationLevel, _LEVEL_NAMES[level])
+
+        begin = time.perf_counter()
+        _create(spec, change)
+        return time.perf_counter() - begin
+
+    create("none")
+    taken: dict[str, list[float]] = {level: [] for level in LEVELS}
+    deadline = time.monotonic() + spec["seconds"]
+    for number in range(_LEVEL_ROUNDS):
+        if number and time.monotonic() >= deadline:
+            break
+        for level in LEVELS if number % 2 == 0 else LEVELS[::-1]:
+            taken[level].append(create(level))
+    return taken
+
+
+_COPIED_BYTES = 64 << 20
+_COPIES = 4
+
+
+def bandwidth(spec: dict[str, Any]) -> dict[str, Any]:
+    """Copy beside each other; NumPy releases the GIL meanwhile.
+
+    Args:
+        spec: "threads": N.
+
+    Returns:
+        Bytes copied in a second: "one" by one thread, "all" by N at once.
+    """
+    sources = [np.ones(_COPIED_BYTES // 8) for _ in range(spec["threads"])]
+    targets = [np.empty_like(source) for source in sources]
+    for source, target in zip(sources, targets, strict=True):
+        np.copyto(target, source)  # the pages are there from now on
+    return {"one": _copy_rate(sources[:1], targets[:1]), "all": _copy_rate(sources, targets)}
+
+
+def _copy_rate(sources: list[Any], targets: list[Any]) -> float:
+    def copy(source: Any, target: Any) -> None:
+        for _ in range(_COPIES):
+            np.copyto(target, source)
+
+    threads = [threading.Thread(target=copy, args=pair) for pair in zip(sources, targets, strict=True)]
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return len(sources) * _COPIES * _COPIED_BYTES / (time.perf_counter() - begin)
+
+
+# protobuf's messages end at 2 GiB; tensors from this size on go into a file beside the model.
+_EXTERNAL_BYTES = 1 << 10
+
+
+def optimized(spec: dict[str, Any]) -> dict[str, Any]:
+    """Save the optimized model.
+
+    Args:
+        spec: "model" and "target" (paths), "device" and "settings" (the fields of `SessionSettings`).
+
+    Returns:
+        "bytes": its size on the disk.
+    """
+
+    target = Path(spec["target"])
+
+    def change(options: SessionOptions) -> None:
+        options.optimized_model_filepath = str(target)
+        name = f"{target.stem}.data"
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", name)
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_min_size_in_bytes", str(_EXTERNAL_BYTES)
+        )
+
+    _create(spec, change)
+    return {"bytes": sum(file.stat().st_size for file in target.parent.iterdir())}
+
+
+PROBES: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "devices": devices,
+    "contexts": contexts,
+    "levels": levels,
+    "bandwidth": bandwidth,
+    "optimized": optimized,
+}
+
+
+def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    """Run the probe that the spec names, with the spec as its argument."""
+    return PROBES[spec["probe"]](spec)

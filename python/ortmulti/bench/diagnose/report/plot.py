@@ -1,0 +1,144 @@
+"""A diagnosis as a drawing: each way's trace, and one run's timeline. Loads matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortmulti._runtime.regular_file import write_atomically
+from ortmulti.bench.create.plots import caption, clean, new_figure
+from ortmulti.bench.diagnose.causes import ordered, style, title
+from ortmulti.bench.diagnose.report import check_document
+from ortmulti.bench.files import printable
+from ortmulti.errors import InvalidArgument
+
+from . import view
+from .view import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Json = Mapping[str, Any]
+Row = tuple[str, int]
+
+_LONGEST_NAME = 44
+_HATCH = "////"
+
+
+def save_plot(document: Json, path: Path) -> None:
+    """Draw each way's time by cause as a stacked bar, and below it the timeline of the slowest trace.
+
+    Args:
+        document: the diagnosis; see `ortmulti.bench.diagnose.report.load_document`.
+        path: the image to write; its suffix chooses the format (.png, .svg, .pdf).
+
+    Raises:
+        LibraryError: matplotlib is not installed (the extra ``ortmulti[plot]``).
+        InvalidArgument: matplotlib does not write such files, nothing was measured, or a field of the document is
+            missing or not of its type.
+        OSError: the file cannot be written.
+    """
+    check_document(document)
+    found, run = view.traces(document), view.default_run(document)
+    if not found and run is None:
+        raise InvalidArgument("the diagnosis has no measurement: there is nothing to plot")
+    lanes = _lanes(run["spans"], run["devices"]) if run else {}
+    heights = [0.34 * len(found) + 0.9] if found else []
+    heights += [0.24 * sum(len(row) for row in lanes.values()) + 0.12 * len(lanes) + 0.9] if run else []
+    causes = ordered({*view.causes_of(found), *(span["cause"] for span in (run["spans"] if run else ()))})
+    figure = new_figure(11, sum(heights) + 0.25 * (len(causes) + 3) // 4 + 0.7, path)
+    drawn = iter(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
+    if found:
+        _draw_traces(next(drawn), found, _plain(view.models_text(document)))
+    if run:
+        _draw_timeline(next(drawn), lanes, f"timeline: {_plain(view.run_text(run), 100)}")
+    from matplotlib.patches import Patch
+
+    handles = [Patch(label=_plain(title(cause)), **_look(cause)) for cause in causes]
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=8)
+    how = "partial diagnosis" if document.get("partial") else "diagnosis"
+    figure.supxlabel(_plain(caption(document, how), 200), fontsize=8, color="#555555")
+    write_atomically(path, lambda file: figure.savefig(file, dpi=150))
+
+
+def _draw_traces(axes: Axes, found: Sequence[Trace], model: str) -> None:
+    longest = max(trace.wall for trace in found)
+    for place, trace in enumerate(found):
+        left = 0.0
+        for cause in view.causes_of([trace]):
+            length = trace.run["causes"][cause]
+            axes.barh(place, length, 0.72, left, linewidth=0.4, **_look(cause))
+            left += length
+        axes.annotate(
+            view.seconds(trace.wall), (left, place), (5, 0), textcoords="offset points", va="center", fontsize=9
+        )
+    names = [_plain(f"{trace.name}, {view.devices_text(trace.devices)}") for trace in found]
+    axes.set_yticks(range(len(found)), names)
+    axes.set_ylim(len(found) - 0.4, -0.6)
+    axes.set_xlim(0, longest * 1.1)
+    _finish(axes, f"{model}: from the start of the process to the last first answer, by cause")
+
+
+def _draw_timeline(axes: Axes, rows: Mapping[Row, Sequence[Sequence[Json]]], name: str) -> None:
+    top, ticks, labels = 0.0, [], []
+    for (device, thread), lanes in rows.items():
+        for number, lane in enumerate(lanes):
+            for cause in ordered({span["cause"] for span in lane}):
+                ranges = [(span["start"], span["end"] - span["start"]) for span in lane if span["cause"] == cause]
+                look = _look(cause)
+                # An edge of another colour would be all that is seen of a short span.
+                edge = look["edgecolor"] if "hatch" in look else look["facecolor"]
+                axes.broken_barh(ranges, (top + number + 0.08, 0.84), linewidth=0.3, **{**look, "edgecolor": edge})
+        ticks.append(top + len(lanes) / 2)
+        labels.append(f"{_plain(device or 'process')}, thread {thread}")
+        top += len(lanes) + 0.5
+    axes.set_yticks(ticks, labels, fontsize=8)
+    axes.set_ylim(top, -0.4)
+    axes.set_xlim(left=0)
+    _finish(axes, name)
+
+
+def _finish(axes: Axes, name: str) -> None:
+    clean(axes)
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x", color="#e6e6e6", zorder=0)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("seconds", fontsize=9)
+    axes.set_title(name, fontsize=10, loc="left")
+
+
+def _look(cause: str) -> dict[str, Any]:
+    drawn = style(cause)
+    if drawn.hatched:
+        return {"facecolor": drawn.colour, "edgecolor": "#555555", "hatch": _HATCH}
+    return {"facecolor": drawn.colour, "edgecolor": "white"}
+
+
+def _lanes(spans: Sequence[Json], devices: Sequence[str]) -> dict[Row, list[list[Json]]]:
+    """Return the spans of each device and thread; a span that is part of another is in the lane below it.
+
+    Work for a session without a device is shown with the session's device.
+    """
+    rows: dict[Row, list[list[Json]]] = {}
+    for span in sorted(spans, key=lambda span: (span["start"], -span["end"])):
+        session = span.get("session")
+        of_session = devices[session] if session is not None and 0 <= session < len(devices) else ""
+        lanes = rows.setdefault((span["device"] or of_session, span["thread"]), [])
+        lane = next((lane for lane in lanes if lane[-1]["end"] <= span["start"]), None)
+        if lane is None:
+            lanes.append([span])
+        else:
+            lane.append(span)
+    return dict(sorted(rows.items(), key=lambda row: (_device_order(row[0][0]), row[1][0][0]["start"])))
+
+
+def _device_order(device: str) -> tuple[int, str, int]:
+    kind, _, number = device.partition(":")
+    return (0 if not device else 1 if device == "cpu" else 2, kind, int(number) if number.isdecimal() else 0)
+
+
+def _plain(text: str, longest: int = _LONGEST_NAME) -> str:
+    """Return a name as matplotlib is to write it: not too long, nothing that fonts do not have, and no formula."""
+    text = printable(text)
+    return (text if len(text) <= longest else f"{text[: longest - 1]}…").replace("$", r"\$")

@@ -1,0 +1,259 @@
+"""Makes an element of a diagnosis's "runs" from the records of a process: each instant has exactly one cause."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ortmulti.bench.diagnose.causes import CAUSES, UNEXPLAINED
+from ortmulti.bench.diagnose.trace.events import Events, RawSpan
+from ortmulti.bench.diagnose.trace.phases import Mark, Run, core_spans, read_log, read_profile, unfinished_spans
+from ortmulti.bench.diagnose.trace.sampler import ThreadSamples
+from ortmulti.bench.diagnose.trace.sessions import add_sleeps, divide_creations, divide_runs
+from ortmulti.bench.diagnose.trace.waits import find_waits
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of one thread's time in which one span is the innermost."""
+
+    start: int
+    end: int
+    span: RawSpan
+
+
+def flatten(spans: Iterable[RawSpan]) -> list[Segment]:
+    """Return one thread's spans without overlaps: at each moment the one that began last, and of these the shortest."""
+    ordered = sorted(
+        (span for span in spans if span.end is not None and span.end > span.start),
+        key=lambda span: (span.start, -(span.end or 0)),
+    )
+    times = sorted({time for span in ordered for time in (span.start, span.end or 0)})
+    segments: list[Segment] = []
+    inside: list[tuple[int, int, RawSpan]] = []  # a heap: the one that began last is first
+    index = 0
+    for start, end in itertools.pairwise(times):
+        while index < len(ordered) and ordered[index].start <= start:
+            span = ordered[index]
+            heapq.heappush(inside, (-span.start, -index, span))
+            index += 1
+        while inside and (inside[0][2].end or 0) <= start:
+            heapq.heappop(inside)
+        if not inside:
+            continue
+        span = inside[0][2]
+        if segments and segments[-1].span is span and segments[-1].end == start:
+            segments[-1] = Segment(segments[-1].start, end, span)
+        else:
+            segments.append(Segment(start, end, span))
+    return segments
+
+
+class _Lane:
+    """One thread's segments, to look up its work at a time."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.segments = segments
+        self._starts = [segment.start for segment in segments]
+
+    def at(self, time: int) -> RawSpan | None:
+        index = bisect_right(self._starts, time) - 1
+        if index < 0 or self.segments[index].end <= time:
+            return None
+        return self.segments[index].span
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of the run, and the thread of the session that finishes it last."""
+
+    start: int
+    end: int
+    thread: int
+    device: str
+
+
+def attribute(lanes: dict[int, list[Segment]], windows: Sequence[Window], main_thread: int) -> dict[str, int]:
+    """Return nanoseconds of each cause. They add up to the windows' length.
+
+    At each instant the cause is the work of the window's thread. If this thread waits for other threads, the cause is
+    their work, for its device if any. If it does nothing, the cause is the work of the main thread, or else of any
+    thread.
+
+    Args:
+        lanes: each thread's segments.
+        windows: the parts of the run, in their order.
+        main_thread: the first process's.
+    """
+    asked = {thread: _Lane(segments) for thread, segments in lanes.items()}
+    times = sorted({time for segments in lanes.values() for part in segments for time in (part.start, part.end)})
+    sums: dict[str, int] = {}
+    for window in windows:
+        cuts = [window.start, *(time for time in times if window.start < time < window.end), window.end]
+        for start, end in itertools.pairwise(cuts):
+            cause = _cause(asked, window, main_thread, start)
+            sums[cause] = sums.get(cause, 0) + end - start
+    return sums
+
+
+def _cause(lanes: dict[int, _Lane], window: Window, main_thread: int, time: int) -> str:
+    for thread in (window.thread, main_thread):
+        span = lanes[thread].at(time) if thread in lanes else None
+        if span is None:
+            continue
+        if span.waits_for:
+            others = [other for other in _active(lanes, time) if other.cause in span.waits_for]
+            found = _choose(others, window.device)
+            if found is not None:
+                return found
+        if span.cause is not None:
+            return span.cause
+    return _choose(_active(lanes, time), window.device) or UNEXPLAINED
+
+
+def _active(lanes: dict[int, _Lane], time: int) -> list[RawSpan]:
+    spans = (lane.at(time) for lane in lanes.values())
+    return [span for span in spans if span is not None and not span.waits_for]
+
+
+def _choose(spans: Sequence[RawSpan], device: str) -> str | None:
+    """Return the cause of one of the spans, of the device if there is one."""
+    own = [span for span in spans if span.device == device and span.cause is not None]
+    return next((span.cause for span in [*own, *spans] if span.cause is not None), None)
+
+
+_SHORTEST_SPAN_NS = 50_000
+"""Shorter ones count in the sums and are not listed."""
+
+
+@dataclass
+class Recording:
+    """The records of a process that has ended; times in nanoseconds of `time.monotonic_ns`'s clock.
+
+    Attributes:
+        started: when its parent started it.
+        ended: when its end was noticed.
+        pid: its number.
+        events: its own events.
+        log: the file with its standard output and error.
+        realtime_offset: nanoseconds by which the system's clock is ahead.
+        threads: the samples of its threads.
+    """
+
+    started: int
+    ended: int
+    pid: int
+    events: Events
+    log: Path
+    realtime_offset: int
+    threads: dict[int, ThreadSamples] = field(default_factory=dict)
+
+
+def fill(run: dict[str, Any], recording: Recording) -> None:
+    """Add to a run what follows from its recording: "wall", "ready", "first_answers", "spans", "causes", "explained",
+    "onnxruntime" (the package's release, None without it).
+
+    A run that failed is traced up to its last event.
+    """
+    events = recording.events
+    answered, ready = events.one("answered").get("time"), events.one("ready").get("time")
+    end = answered or _last_sign(recording)
+    spans = [span for span in _spans(run, recording, end) if (span.end or 0) > span.start]
+    by_thread: dict[int, list[RawSpan]] = {}
+    for span in spans:
+        by_thread.setdefault(span.thread, []).append(span)
+    lanes = {thread: flatten(own) for thread, own in by_thread.items()}
+    sums = attribute(lanes, _windows(spans, recording, ready, end), recording.pid)
+    wall = end - recording.started
+
+    def since_start(time: int) -> float:
+        return (time - recording.started) / 1e9
+
+    answers = {span.session: since_start(span.end or 0) for span in spans if span.name == "first run"}
+    run["wall"] = wall / 1e9
+    if ready is not None:
+        run["ready"] = since_start(ready)
+    run["first_answers"] = [answers[number] for number in range(len(run["devices"])) if number in answers]
+    run["spans"] = [
+        _listed(segment, recording, since_start)
+        for segment in sorted(
+            (segment for segments in lanes.values() for segment in segments), key=lambda segment: segment.start
+        )
+        if segment.span.cause is not None and segment.start < end and segment.end - segment.start >= _SHORTEST_SPAN_NS
+    ]
+    run["causes"] = {cause: sums[cause] / 1e9 for cause in CAUSES if sums.get(cause)}
+    run["explained"] = 1 - sums.get(UNEXPLAINED, 0) / wall if wall else 0.0
+    run["onnxruntime"] = events.one("onnxruntime").get("release")
+
+
+def _last_sign(recording: Recording) -> int:
+    """Return when a process failed: by its own event, or its end."""
+    failed: int = recording.events.one("failed").get("time", recording.ended)
+    return failed
+
+
+def _spans(run: Mapping[str, Any], recording: Recording, end: int) -> list[RawSpan]:
+    events = recording.events
+    told = list(events.spans)
+    for span in told:
+        if span.end is None:
+            span.end = max(span.start, end)
+    began = min((span.start for span in told if span.pid == recording.pid), default=end)
+    told.insert(0, RawSpan("interpreter", "interpreter", recording.started, began, recording.pid, recording.pid))
+    if run["way"] in ("native", "shared"):
+        found: dict[int, list[Mark]] = {}
+        for mark in sorted(events.others.get("mark", ()), key=lambda mark: mark["time"]):
+            found.setdefault(mark["thread"], []).append(Mark(mark["time"], mark["text"]))
+        if "core" in events.others:
+            told += core_spans(events.others["core"], run["devices"])
+        else:  # the timeline was lost with the creation
+            told += unfinished_spans(found, run["devices"], recording.pid, end)
+    else:
+        found = read_log(recording.log, recording.realtime_offset)
+    profiles: dict[int, list[Run]] = {
+        profile["session"]: read_profile(Path(profile["path"])) for profile in events.others.get("profile", ())
+    }
+    waits = find_waits(told, recording.threads) if run["way"] == "threads" else []
+    divided = divide_runs(divide_creations(told, found, run["way"]), profiles)
+    return add_sleeps([*divided, *waits], recording.threads)
+
+
+def _windows(spans: Sequence[RawSpan], recording: Recording, ready: int | None, end: int) -> list[Window]:
+    """Return the creation, along the session that is ready last, and the first run, along the one that answers last."""
+    windows = []
+    start = recording.started
+    for name, until in (("create session", ready or end), ("first run", end)):
+        if until <= start:
+            continue
+        last = max(
+            (span for span in spans if span.name == name and span.start < until),
+            key=lambda span: span.end or 0,
+            default=None,
+        )
+        thread, device = (recording.pid, "") if last is None else (last.thread, last.device)
+        windows.append(Window(start, until, thread, device))
+        start = until
+    return windows
+
+
+def _listed(segment: Segment, recording: Recording, since_start: Any) -> dict[str, Any]:
+    span = segment.span
+    samples = recording.threads.get(span.thread)
+    cpu = span.cpu
+    if cpu is None or (segment.start, segment.end) != (span.start, span.end):
+        cpu = None if samples is None else samples.on_cpu(segment.start, segment.end)
+    return {
+        "cause": span.cause,
+        "name": span.name,
+        "start": since_start(segment.start),
+        "end": since_start(segment.end),
+        "thread": span.thread,
+        "session": span.session,
+        "device": span.device,
+        "cpu": cpu,
+    }

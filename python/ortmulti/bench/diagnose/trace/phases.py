@@ -1,0 +1,380 @@
+"""Phases of a creation and of a first run.
+
+They come from ONNX Runtime's log, from its profile, and from the timeline of ortmulti's own core.
+"""
+
+from __future__ import annotations
+
+import calendar
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ortmulti.bench.diagnose.trace.events import RawSpan
+
+CREATION = "create session"
+"""The span of ONNX Runtime's own work for a session, which its log divides further."""
+
+# name -> cause; for a wait also the causes for which it waits.
+_CAUSES: Mapping[str, tuple[str | None, tuple[str, ...]]] = {
+    "cuInit": ("cuInit", ()),
+    "context": ("context", ()),
+    "open CUDA libraries": ("libraries", ()),
+    "open the CUDA provider": ("libraries", ()),
+    "open libraries": ("libraries", ()),
+    "open libraries and check": ("libraries", ()),
+    "wait for driver and check": ("libraries", ("cuInit", "context", "libraries")),
+    "wait for CUDA libraries": ("libraries", ("libraries", "cuInit", "context")),
+    "wait for context": ("wait for another session", ("context", "cuInit", "libraries")),
+    "wait for weights": ("wait for another session", ("copy weights", "stage weights", "context", "cuInit")),
+    "wait for turn": ("wait for another session", ()),
+    "index model": ("read model", ()),
+    "prepare session": ("set up", ()),
+    "hand on handles": ("set up", ()),
+    "allocate weights": ("stage weights", ()),
+    "load weights": ("stage weights", ()),
+    CREATION: (None, ()),
+}
+
+
+def core_spans(events: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> list[RawSpan]:
+    """Return the timeline's spans, with the sessions' numbers.
+
+    Args:
+        events: the spans as the process wrote them.
+        devices: the devices of all sessions. If a device has more sessions than spans, the last ones are handles.
+    """
+    left: dict[str, list[int]] = {}
+    for number, device in enumerate(devices):
+        left.setdefault(device, []).append(number)
+    created: dict[str, int] = {}
+    for event in events:
+        if event["name"] == CREATION:
+            created[event["device"]] = created.get(event["device"], 0) + 1
+    spans = []
+    for event in sorted(events, key=lambda event: (event["start"], -event["end"])):
+        name, device = event["name"], event["device"]
+        if event["start"] == event["end"]:  # a remark, not a stretch of time
+            continue
+        session = None
+        cause, targets = _cause(name)
+        if name == CREATION:
+            # A device's last creations are those of its sessions; one before them made an optimized model.
+            if created[device] <= len(left.get(device, ())):
+                session = left[device].pop(0)
+            created[device] -= 1
+        spans.append(
+            RawSpan(
+                cause,
+                name,
+                event["start"],
+                event["end"],
+                event["pid"],
+                event["thread"],
+                session,
+                device,
+                waits_for=targets,
+            )
+        )
+    return spans
+
+
+def unfinished_spans(marks: Mapping[int, Sequence[Mark]], devices: Sequence[str], pid: int, end: int) -> list[RawSpan]:
+    """Return the creations of a process that ended without a timeline, from ONNX Runtime's log alone.
+
+    Args:
+        marks: the marks of each thread.
+        devices: the devices of all sessions, assumed to begin in this order.
+        pid: the process.
+        end: the end of the creations.
+    """
+    begun = sorted((found[0].time, thread) for thread, found in marks.items())
+    return [
+        RawSpan(None, CREATION, start, max(start, end), pid, thread, number, device)
+        for number, ((start, thread), device) in enumerate(zip(begun, devices, strict=False))
+    ]
+
+
+def _cause(name: str) -> tuple[str | None, tuple[str, ...]]:
+    if name in _CAUSES:
+        return _CAUSES[name]
+    if name.startswith("copy weights"):
+        return "copy weights", ()
+    if name.startswith("preload cu") or name == "free what was preloaded with":
+        return "handles", ()
+    if name.startswith("preload "):
+        return "load kernels", ()
+    if "optimized model" in name:
+        return "optimized model", ()
+    return "set up", ()
+
+
+# "2026-11-22 00:04:11.215485586 [I:onnxruntime:session-0, graph.cc:15 Apply] text", in UTC or local time.
+_LINE = re.compile(
+    r"(?P<second>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\.(?P<fraction>\d{9}) "
+    r"\[I:onnxruntime:session-(?P<session>\d+), [^\]]*\] (?P<text>.*)"
+)
+_TRANSFORMER = re.compile(r"GraphTransformer (\w+) modified: (\d)")
+
+_QUARTER_HOUR_NS = 900 * 10**9
+
+# Which transformer belongs to which level is known by where it runs; these alone run after level 2 and beside it.
+_LAYOUT = {"NchwcTransformer", "NhwcTransformer", "ConvAddActivationFusion"}
+_REQUIRED = {
+    "RemoveDuplicateCastTransformer",
+    "CastFloat16Transformer",
+    "FuseFp16InitializerToFp32NodeTransformer",
+    "MemcpyTransformer",
+}
+_FIRST_TRANSFORMER = "EnsureUniqueDQForNodeUnit"
+_FIRST_OF_LEVEL_2 = "Level2_RuleBasedTransformer"
+# The message of the clean-up after a transformer, which belongs to the transformer.
+_CLEANING = ("Removing initializer", "Removing NodeArg")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A line of ONNX Runtime's log.
+
+    Attributes:
+        time: nanoseconds of `time.monotonic_ns`'s clock.
+        text: the message, or its beginning.
+    """
+
+    time: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a creation: its cause and name, its begin and end on the marks' clock."""
+
+    cause: str
+    name: str
+    start: int
+    end: int
+
+
+def read_log(path: Path, realtime_offset: int) -> dict[int, list[Mark]]:
+    """Return the marks of each session from onnxruntime's standard error.
+
+    Args:
+        path: the file.
+        realtime_offset: nanoseconds by which the system's clock is ahead of `time.monotonic_ns`.
+
+    Returns:
+        Session number, from its logid -> marks in their order.
+    """
+    found: dict[int, list[Mark]] = {}
+    zone: int | None = None
+    with path.open(errors="replace") as file:
+        for line in file:
+            match = _LINE.search(line)
+            if match is None:
+                continue
+            second = calendar.timegm(time.strptime(match["second"], "%Y-%m-%d %H:%M:%S"))
+            moment = second * 10**9 + int(match["fraction"]) - realtime_offset
+            if zone is None:  # the log is as new as this process; what differs by more is the time zone
+                zone = round((moment - time.monotonic_ns()) / _QUARTER_HOUR_NS) * _QUARTER_HOUR_NS
+            found.setdefault(int(match["session"]), []).append(Mark(moment - zone, match["text"][:120]))
+    for marks in found.values():
+        marks.sort(key=lambda mark: mark.time)
+    return found
+
+
+def phases(marks: Sequence[Mark], start: int, end: int, before: str = "set up") -> list[Phase]:
+    """Return the phases of one creation, without gaps from `start` to `end`.
+
+    Args:
+        marks: the session's marks in their order; marks outside of the creation are ignored.
+        start: when the creation began.
+        end: when it ended, or was given up.
+        before: the cause of the time before the first mark.
+    """
+    found: list[Phase] = []
+    inside = [mark for mark in marks if start <= mark.time <= end]
+    previous, left = start, (before, "set up")
+    for mark, ended, following in _tell(inside):
+        if mark.time > previous:
+            cause, name = ended or left
+            if found and (found[-1].cause, found[-1].name) == (cause, name):
+                found[-1] = Phase(cause, name, found[-1].start, mark.time)
+            else:
+                found.append(Phase(cause, name, previous, mark.time))
+            previous = mark.time
+        left = following
+    if end > previous:
+        found.append(Phase(*left, previous, end))
+    return found
+
+
+_Told = tuple[str, str]
+
+
+def _tell(marks: Sequence[Mark]) -> Iterator[tuple[Mark, _Told | None, _Told]]:
+    """Yield each mark that ends a phase, with this phase's cause and name (None: as announced before), and the next
+    phase's as far as known.
+    """
+    level = "optimization level 1"
+    last: _Told = ("set up", "set up")
+    transforming = inlined = False
+    for mark in marks:
+        text = mark.text
+        transformer = _TRANSFORMER.match(text)
+        if transformer is not None:
+            name = transformer[1]
+            if name == _FIRST_TRANSFORMER and not transforming:
+                # Since 1.31 the weights in the model's file become tensors just before.
+                ended: _Told = ("read weights", "weights to tensors") if inlined else last
+                transforming = True
+                last = (level, "optimize")
+            else:
+                if name == _FIRST_OF_LEVEL_2:
+                    level = "optimization level 2"
+                cause = level
+                if name in _LAYOUT or (name.startswith("TransposeOptimizer_") and level != "optimization level 2"):
+                    cause = "optimization level 3"
+                elif name in _REQUIRED:
+                    cause = "other optimization"
+                ended = last = (cause, "optimize" if cause != "other optimization" else name)
+                transforming = True
+            # What a change entails is done after its line, and belongs to it; else what comes next says what it was.
+            yield mark, ended, ("planning", "plan")
+        elif text.startswith(_CLEANING) and transforming:
+            yield mark, last, ("planning", "plan")
+        elif text.startswith("Running graph optimizations in loop"):
+            ended = ("planning", "partition") if level == "optimization level 1" else last
+            level = "optimization level 2"
+            yield mark, ended, (level, "optimize")
+        elif text.startswith(("Dynamic block base", "Creating and using per session threadpools")):
+            yield mark, None, ("read model", "read the model")
+        elif text.startswith("Session Options"):
+            yield mark, None, ("set up", "thread pools")
+        elif text.startswith("Initializing session"):
+            yield mark, None, ("set up", "providers")
+        elif text.startswith("This model does not have any local functions") or "AOT" in text:
+            inlined = True
+            yield mark, None, ("read weights", "weights to tensors")
+        elif "DeviceBasedPartition" in text:
+            yield mark, ("planning", "plan"), ("planning", "plan")
+        elif text.startswith("Saving initialized tensors"):
+            yield mark, ("planning", "plan"), ("read weights", "read weights")
+        elif text.startswith("Done saving initialized tensors"):
+            yield mark, None, ("prepacking", "make kernels")
+        elif text.startswith("Session successfully initialized"):
+            yield mark, None, ("set up", "finish")
+
+
+_SUFFIX = "_kernel_time"
+_LEAST_NS = 20_000
+
+# Operators whose first run on a GPU searches algorithms, or makes cuBLAS's handle and workspace.
+_SEARCHING = {"Conv", "FusedConv", "ConvTranspose", "NhwcConv"}
+_MULTIPLYING = {"MatMul", "Gemm", "FusedMatMul", "FusedGemm", "Attention", "MultiHeadAttention", "GroupQueryAttention"}
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node in one run: nanoseconds since the profile began."""
+
+    name: str
+    operator: str
+    start: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run in a profile: nanoseconds since the profile began, and the nodes in their order."""
+
+    start: int
+    end: int
+    nodes: Sequence[Node]
+
+
+def read_profile(path: Path) -> list[Run]:
+    """Return the runs in a profile, in their order; empty where it cannot be read."""
+    try:
+        entries: list[dict[str, Any]] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return []
+    whole = [entry for entry in entries if entry.get("ph") == "X" and "ts" in entry]
+    runs = sorted((entry for entry in whole if entry["name"] == "model_run"), key=lambda entry: entry["ts"])
+    nodes = sorted(
+        (entry for entry in whole if entry.get("cat") == "Node" and entry["name"].endswith(_SUFFIX)),
+        key=lambda entry: (entry["ts"], -entry["dur"]),
+    )
+    found = []
+    for run in runs:
+        start, end = run["ts"], run["ts"] + run["dur"]
+        inside, reached = [], start
+        for node in nodes:
+            # Nodes of sub-graphs lie inside the node that has them.
+            if start <= node["ts"] < end and node["ts"] >= reached:
+                reached = node["ts"] + node["dur"]
+                operator = node.get("args", {}).get("op_name", "?")
+                inside.append(Node(node["name"].removesuffix(_SUFFIX), operator, node["ts"] * 1000, node["dur"] * 1000))
+        found.append(Run(start * 1000, end * 1000, inside))
+    return found
+
+
+def split_first_run(span: RawSpan, second: int, runs: Sequence[Run]) -> list[RawSpan]:
+    """Return the spans inside of a first run that only it has.
+
+    Args:
+        span: the first run.
+        second: nanoseconds of the second run of the same inputs.
+        runs: the session's runs in its profile; empty without one.
+    """
+    assert span.end is not None
+    on_gpu = span.device.startswith("cuda:")
+    excess = span.end - span.start - second
+    if len(runs) < 2:
+        if excess < _LEAST_NS:
+            return []
+        cause = "load kernels" if on_gpu else "first use"
+        return [replace(span, cause=cause, name="first use", end=span.start + excess, cpu=None)]
+    # The profile's clock is laid on ours where the run ends: what the call has besides comes mostly before it.
+    offset = span.end - runs[0].end
+    usual: Mapping[str, int] = {node.name: node.length for node in runs[1].nodes}
+    found = []
+    multiplied = False
+    before = _lead(runs[0]) - _lead(runs[1])
+    if before >= _LEAST_NS:
+        found.append(
+            _piece(span, "handles" if on_gpu else "first use", "before the nodes", offset + runs[0].start, before)
+        )
+    for node in runs[0].nodes:
+        more = node.length - usual.get(node.name, 0)
+        cause = "first use"
+        if on_gpu:
+            cause = "load kernels"
+            if node.operator in _SEARCHING:
+                cause = "algorithm search"
+            elif node.operator in _MULTIPLYING and not multiplied:
+                cause, multiplied = "handles", True
+        if more >= _LEAST_NS:
+            found.append(_piece(span, cause, f"first {node.operator}", offset + node.start, more))
+    # A node may be slow in either run by chance; the runs as a whole say how much there is to explain.
+    kept = []
+    for piece in sorted(found, key=lambda piece: piece.start - (piece.end or 0)):
+        length = min((piece.end or 0) - piece.start, excess)
+        if length > 0:
+            excess -= length
+            kept.append(replace(piece, end=piece.start + length))
+    return kept
+
+
+def _lead(run: Run) -> int:
+    return run.nodes[0].start - run.start if run.nodes else 0
+
+
+def _piece(span: RawSpan, cause: str, name: str, start: int, length: int) -> RawSpan:
+    assert span.end is not None
+    return replace(
+        span, cause=cause, name=name, start=max(span.start, start), end=min(span.end, start + length), cpu=None
+    )

@@ -1,0 +1,92 @@
+"""The traced process: makes the sessions and runs them by a strategy, and writes events."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ortmulti.bench.strategies import SessionSettings, open_strategy
+from ortmulti.interface.session_observer import SessionObserver, observe
+
+from .events import EventWriter
+
+OWN_WAYS = ("native", "shared")
+"""The strategies that need ortmulti itself."""
+
+
+def make_observer(path: str, devices: Sequence[str], profiles: str, number: int) -> SessionObserver:
+    """Return the observer of a worker process, made there."""
+    begin = time.monotonic_ns()
+    from .observer import Observer
+
+    events = EventWriter(path)
+    observer = Observer(events, devices, profiles, number)
+    events.past("measurement", "watch", begin, time.monotonic_ns(), session=number)
+    return observer
+
+
+def main(spec: dict[str, Any], steps: Sequence[tuple[int, int]]) -> None:
+    """The process's main function.
+
+    Args:
+        spec: "way", "model", "devices", "settings" (fields of `SessionSettings`), "feeds" (an .npz file), "events" (a
+            path), "profiles" (a prefix of paths), "instrumented", "stop_after" ("contexts" or None).
+        steps: the time and the thread's CPU time in ns: at the process's first line, and after the imports of numpy,
+            ortmulti and this module.
+    """
+    events = EventWriter(spec["events"])
+    # A program with onnxruntime's sessions would not need ortmulti.
+    own = "imports" if spec["way"] in OWN_WAYS else "measurement"
+    names = (("imports", "import numpy"), (own, "import ortmulti"), ("measurement", "import the measurement"))
+    for (cause, name), (start, start_cpu), (end, end_cpu) in zip(names, steps, steps[1:], strict=False):
+        events.past(cause, name, start, end, cpu=(end_cpu - start_cpu) / 1e9)
+    try:
+        _measure(spec, events, steps[-1][0])
+    except Exception as error:
+        events.write("failed", time=time.monotonic_ns(), text=str(error) or type(error).__name__)
+
+
+def _measure(spec: dict[str, Any], events: EventWriter, begin: int) -> None:
+    if spec["stop_after"] == "contexts":
+        _start_driver(spec["devices"], events)
+        events.write("answered", time=time.monotonic_ns())
+        return
+    from ortmulti.bench.files import read_arrays
+
+    way, devices = spec["way"], spec["devices"]
+    observer = None
+    strategy = open_strategy(way, spec["model"], devices, SessionSettings(**spec["settings"]))
+    if spec["instrumented"]:
+        from .observer import Observer
+
+        observer = Observer(events, devices, spec["profiles"])
+        observe(observer)
+        if way == "processes":
+            strategy.make_observer = functools.partial(  # type: ignore[attr-defined]
+                make_observer, spec["events"], devices, spec["profiles"]
+            )
+    feeds = read_arrays(spec["feeds"])
+    events.past("measurement", "prepare", begin, time.monotonic_ns())
+    with strategy:
+        with events.span("processes" if way == "processes" else "imports", "start"):
+            strategy.start()
+        with events.span("processes" if way == "processes" else None, "create"):
+            strategy.create()
+        events.write("ready", time=time.monotonic_ns())
+        with events.span("processes" if way == "processes" else None, "run"):
+            strategy.first_run(feeds)
+        events.write("answered", time=time.monotonic_ns())
+        if observer is not None:
+            strategy.first_run(feeds)
+            observer.finish()
+
+
+def _start_driver(devices: Sequence[str], events: EventWriter) -> None:
+    from ortmulti.bench.diagnose.trace.observer import Driver
+
+    driver = Driver(lambda cause, name, device: events.span(cause, name, None, device), hold_gil=False)
+    for device in devices:
+        if device.startswith("cuda:"):
+            driver.start(int(device.removeprefix("cuda:")))

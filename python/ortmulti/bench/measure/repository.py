@@ -1,0 +1,740 @@
+"""Measures a model repository: many models behind a budget of memory, beside all of them awake and beside onnxruntime.
+
+Every experiment has a process of its own, and the same arrivals. A simulation over the repository's own policy predicts
+the latencies from the times of a run and of a wake.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import random
+import statistics
+import tempfile
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ortmulti import ModelRepository, _core
+from ortmulti._runtime.closing import Closing
+from ortmulti.bench.serve.cases import NANOSECONDS, arrival_times
+from ortmulti.bench.serve.clients import Arrival, ClosedLoop, ask_at, quantile
+from ortmulti.bench.strategies import SessionSettings
+from ortmulti.create.sample_inputs import sample_inputs
+from ortmulti.errors import Error, InvalidArgument, NoSuchFile, OutOfMemory
+from ortmulti.interface.onnxruntime_sessions import create_session, open_package
+from ortmulti.optimized import comparison, wait_for_entries
+from ortmulti.repository import _bytes, _size
+
+from . import fresh_process, page_cache, results
+from .rounds import RoundsInterrupted, Spread, failure, measure_rounds
+from .simulated_repository import SimulatedModel, Simulation
+
+EXPERIMENTS = ("awake", "repository", "onnxruntime")
+
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+GROUPS = ("all", "awake", "asleep", "after bursts", "between bursts")
+"""Requests: all; those that found their model awake, and the others; of the busy models those in the window after a
+burst, and the others."""
+
+CLIENTS = 8
+BURST = 20
+BURST_EVERY = 1.0
+BURST_WINDOW = 0.25
+
+_RUNS = 5
+_THREADS = 16
+_SAMPLE_SECONDS = 0.002
+_ROWS_OF_PLOT = 1000
+
+
+def read_trace(path: Path, names: Sequence[str]) -> list[tuple[float, int]]:
+    """Read arrivals from a CSV file with the columns "seconds" and "model".
+
+    Args:
+        path: the file.
+        names: the models' names. The file has those, or numbers from 1 on.
+
+    Raises:
+        InvalidArgument: a column is missing, a line has no time or an unknown model, or the file has no arrivals.
+        NoSuchFile: the file does not exist.
+    """
+    if not path.is_file():
+        raise NoSuchFile(f"unknown trace '{path}': it is zipf, or a CSV file with the columns seconds and model")
+    numbers = {
+        **{str(number): number - 1 for number in range(1, len(names) + 1)},
+        **{n: i for i, n in enumerate(names)},
+    }
+    arrivals = []
+    with path.open(newline="") as file:
+        rows = csv.DictReader(file)
+        if not {"seconds", "model"} <= set(rows.fieldnames or ()):
+            raise InvalidArgument(f"{path} has the columns {rows.fieldnames}, expected seconds and model: add a header")
+        for row in rows:
+            where = f"{path}, line {rows.line_num}"
+            if row["model"] not in numbers:
+                raise InvalidArgument(f"{where}: unknown model {row['model']!r}, expected one of {', '.join(names)}")
+            try:
+                seconds = float(row["seconds"])
+            except (TypeError, ValueError):
+                seconds = -1.0
+            if not 0 <= seconds < float("inf"):
+                raise InvalidArgument(f"{where}: {row['seconds']!r} is not a time: give seconds from the start")
+            arrivals.append((seconds, numbers[row["model"]]))
+    if not arrivals:
+        raise InvalidArgument(f"{path} has no arrivals: add lines such as 0.5,{names[0]}")
+    return sorted(arrivals)
+
+
+def _shares(spec: Mapping[str, Any]) -> list[float]:
+    """Return each model's share of the requests, without bursts."""
+    count = len(spec["models"])
+    if spec["arrivals"] is not None:
+        of_model = Counter(model for _, model in spec["arrivals"])
+        return [of_model[number] / len(spec["arrivals"]) for number in range(count)]
+    weights = [1 / (number + 1) ** spec["zipf"] for number in range(count)]
+    if spec["burst"] and spec["plan"]:
+        weights[spec["plan"]["fitting"] :] = [0.0] * (count - spec["plan"]["fitting"])
+    return [weight / sum(weights) for weight in weights]
+
+
+def _arrivals(spec: Mapping[str, Any]) -> tuple[list[tuple[float, int]], list[int]]:
+    """Return the arrivals of the open loop, and for each the number of its burst, or -1."""
+    if spec["arrivals"] is not None:
+        found = [(seconds, model) for seconds, model in spec["arrivals"]]
+    else:
+        length = spec["warm_seconds"] + spec["seconds"]
+        times = arrival_times(spec["plan"]["rate"], length, "poisson", spec["seed"]) / NANOSECONDS
+        shares = _shares(spec)
+        models = random.Random(spec["seed"]).choices(range(len(shares)), shares, k=len(times))
+        found = list(zip(times.tolist(), models, strict=True))
+    marked = [(seconds, model, -1) for seconds, model in found]
+    if spec["burst"]:
+        fitting = spec["plan"]["fitting"]
+        cold = range(fitting, len(spec["models"]))
+        end = max((seconds for seconds, _ in found), default=0.0)
+        moments = np.arange(spec["warm_seconds"] + BURST_EVERY / 2, end, BURST_EVERY).tolist()
+        for number, moment in enumerate(moments):
+            marked += [(moment, cold[number % len(cold)], number)] * BURST
+        marked.sort(key=lambda one: one[0])
+    return [(seconds, model) for seconds, model, _ in marked], [burst for *_, burst in marked]
+
+
+# --- One experiment, in a process of its own --------------------------------------------------------------------------
+
+
+class _Server(Protocol):
+    """What answers the requests of an experiment. `states` has an "A" for each model that is awake."""
+
+    def close(self) -> None: ...
+    def run(self, model: int, feed: Any) -> list[Any]: ...
+    def submit(self, model: int, feed: Any) -> Any: ...
+    def let_sleep(self, model: int) -> None: ...
+    def states(self) -> str: ...
+    def used(self) -> int: ...
+    def counts(self) -> tuple[int, int]: ...
+
+
+class _Repository(Closing):
+    def __init__(self, spec: Mapping[str, Any], budget: Any) -> None:
+        self.names = [f"{number}" for number in range(len(spec["models"]))]
+        self.on_cpu = on_cpu = spec["device"] == "cpu"
+        memory: dict[str, Any] = {"host_memory" if on_cpu else "gpu_memory": budget}
+        self.repository = ModelRepository(spec["device"], **memory)
+        for name, path in zip(self.names, spec["models"], strict=True):
+            self.repository.add(name, path, **({} if on_cpu else {"in_flight": 1}))
+        wait_for_entries()
+
+    def close(self) -> None:
+        self.repository.close(cancel_pending=True)
+
+    def run(self, model: int, feed: Any) -> list[Any]:
+        return self.repository.run(self.names[model], feed)
+
+    def submit(self, model: int, feed: Any) -> Any:
+        return self.repository.submit(self.names[model], feed)
+
+    def let_sleep(self, model: int) -> None:
+        loaded = self.repository._entries[self.names[model]].loaded
+        if loaded is not None and self.on_cpu:  # on a GPU it sleeps since it was added
+            loaded.pool.sleep("session")
+
+    # `stats()` also has every pool's histograms, too much work for each request.
+    def states(self) -> str:
+        awake = {row["name"] for row in self.repository._core.residents() if row["state"] == "awake"}
+        return "".join("A" if name in awake else "-" for name in self.names)
+
+    def used(self) -> int:
+        return int(self.repository._core.devices()[0]["used"])
+
+    def counts(self) -> tuple[int, int]:
+        models = self.repository.stats().models.values()
+        return (
+            sum(device.wakes for model in models for device in model.pool.devices),
+            sum(device.evictions for model in models for device in model.devices),
+        )
+
+
+class _OnDemand(Closing):
+    """Sessions of onnxruntime on demand, within a budget of bytes of model files: an LRU, as users would write it."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        settings = SessionSettings.side_by_side([spec["device"]], _core.usable_cores())
+        self._specs = [settings.spec(path, spec["device"]) for path in spec["models"]]
+        self._package = open_package([self._specs[0].device])
+        self._sizes = spec["sizes"]
+        self._budget = spec["budget"]
+        self._sessions: OrderedDict[int, Any] = OrderedDict()  # None while it is created
+        self._users: Counter[int] = Counter()
+        self._changed = threading.Condition()
+        self._counts = [0, 0]
+        self._threads = ThreadPoolExecutor(_THREADS)
+
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        self._sessions.clear()
+
+    def submit(self, model: int, feed: Any) -> Future[list[Any]]:
+        return self._threads.submit(self.run, model, feed)
+
+    def run(self, model: int, feed: Any) -> list[Any]:
+        with self._changed:
+            session = self._take(model)
+            create = session is None
+        try:
+            if create:
+                session = create_session(self._package, self._specs[model])
+            answer: list[Any] = session.run(None, feed)
+        finally:
+            with self._changed:
+                self._users[model] -= 1
+                if create and session is None:
+                    del self._sessions[model]
+                elif create:
+                    self._sessions[model] = session
+                self._changed.notify_all()
+        return answer
+
+    def _take(self, model: int) -> Any:
+        """Return the model's session, or None after making room for it: the caller creates it. With the lock."""
+        while True:
+            if model not in self._sessions:
+                if self._make_room(self._sizes[model]):
+                    self._sessions[model] = None
+                    self._users[model] += 1
+                    self._counts[0] += 1
+                    return None
+            elif self._sessions[model] is not None:
+                self._sessions.move_to_end(model)
+                self._users[model] += 1
+                return self._sessions[model]
+            self._changed.wait()
+
+    def _make_room(self, size: int) -> bool:
+        for other in [one for one, session in self._sessions.items() if session is not None and not self._users[one]]:
+            if self.used() + size <= self._budget:
+                break
+            del self._sessions[other]
+            self._counts[1] += 1
+        return bool(self.used() + size <= self._budget)
+
+    def let_sleep(self, model: int) -> None:
+        with self._changed:
+            self._sessions.pop(model, None)
+
+    def states(self) -> str:
+        with self._changed:
+            return "".join("A" if self._sessions.get(number) else "-" for number in range(len(self._sizes)))
+
+    def used(self) -> int:
+        return sum(self._sizes[model] for model in list(self._sessions))
+
+    def counts(self) -> tuple[int, int]:
+        return self._counts[0], self._counts[1]
+
+
+def measure(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one experiment in a process of its own.
+
+    Args:
+        spec: "experiment" (of `EXPERIMENTS`), "models" (paths), "sizes" (bytes of their files), "device" and "budget"
+            (bytes). "arrivals" of a file; None: by "zipf" and "burst". "rate"; None: see `_make_plan`. "plan" of an
+            earlier experiment, or None. "seconds", "warm_seconds", "seed", "batch" and "sequence".
+
+    Returns:
+        "skipped", a reason. Or "plan", "models" (seconds and bytes of each), "capacity" of the closed loop, "budget"
+        and the highest "used". "requests", "failed", "errors", "different", "unanswered", and "latency" by group of
+        `GROUPS`. "wakes", "evictions" and "misses" (share). "bursts": each one's first answer, and a wake with a run,
+        in seconds. "points" and "states" for the plot.
+    """
+    spec = dict(spec)
+    feeds = [sample_inputs(path, spec["batch"], spec["sequence"], 0) for path in spec["models"]]
+    with ExitStack() as stack:
+        server: _Server
+        budget = spec["budget"]
+        if spec["experiment"] == "onnxruntime":
+            server = stack.enter_context(_OnDemand(spec))
+        elif spec["experiment"] == "repository":
+            server = stack.enter_context(_Repository(spec, budget))
+        else:
+            try:
+                server = stack.enter_context(_Repository(spec, 0.9))
+            except OutOfMemory as error:
+                return {"skipped": str(error)}
+            budget = server.repository.stats().devices[0].budget
+        models, expected = _warm(server, feeds)
+        if spec["experiment"] == "awake" and "-" in server.states():
+            return {"skipped": "the device has no room for all models"}
+        if isinstance(server, _Repository):
+            _add_sizes(server, models)
+        capacity = None
+        if spec["plan"] is None:
+            if spec["experiment"] == "awake":
+                capacity = _capacity(server, feeds, spec)
+            spec["plan"] = _make_plan(spec, models, capacity)
+        result = _open_loop(server, feeds, expected, spec, models)
+        return {**result, "plan": spec["plan"], "models": models, "capacity": capacity, "budget": budget}
+
+
+def _warm(server: _Server, feeds: Sequence[Any]) -> tuple[list[dict[str, float]], list[list[Any]]]:
+    """Wake and run each model, the most popular ones last. Return the seconds of its run and wake, and the answers."""
+    if isinstance(server, _OnDemand):
+        server.run(0, feeds[0])  # loads kernels, as a repository's models have done when they were added
+    models: list[dict[str, float]] = [{} for _ in feeds]
+    answers: list[list[Any]] = [[] for _ in feeds]
+    for model in reversed(range(len(feeds))):
+        server.let_sleep(model)
+        times = []
+        for number in range(1 + _RUNS):
+            begin = time.perf_counter()
+            answer = server.run(model, feeds[model])
+            times.append(time.perf_counter() - begin)
+            if number == 0:
+                answers[model] = answer
+        run = statistics.median(times[1:])
+        models[model] = {"run": run, "wake": max(0.0, times[0] - run)}
+    return models, answers
+
+
+def _add_sizes(server: _Repository, models: Sequence[dict[str, Any]]) -> None:
+    stats = server.repository.stats()
+    for name, model in zip(server.names, models, strict=True):
+        [resident] = stats.models[name].devices
+        model.update(weights=resident.weights, kept=resident.kept)
+    models[0]["other"] = stats.devices[0].used - stats.devices[0].models
+
+
+def _capacity(server: _Server, feeds: Sequence[Any], spec: Mapping[str, Any]) -> float:
+    """Return the answers a second of clients that each wait for their answer."""
+    shares = _shares(spec)
+    numbers = [random.Random(client) for client in range(CLIENTS)]
+
+    def client(random: random.Random) -> Callable[[], Any]:
+        def ask() -> list[Any]:
+            [model] = random.choices(range(len(shares)), shares)
+            return server.run(model, feeds[model])
+
+        return ask
+
+    with ClosedLoop([client(number) for number in numbers]) as loop:
+        loop.until_answered()
+        begin, end = loop.go_on(min(3.0, spec["seconds"]))
+    answered = sum(begin < done <= end for answers in loop.answers for _, done in answers)
+    return answered * NANOSECONDS / (end - begin)
+
+
+def _make_plan(spec: Mapping[str, Any], models: Sequence[Mapping[str, Any]], capacity: float | None) -> dict[str, Any]:
+    """Return how many models fit, and the rate.
+
+    The rate is 60% of the capacity, or less: 40% of the rate at which wakes would take all of the time, if each request
+    to a model that does not fit took one.
+    """
+    left = spec["budget"] - models[0]["other"] - sum(model["kept"] for model in models)
+    fitting = sum(total <= left for total in itertools.accumulate(model["weights"] for model in models))
+    if spec["burst"] and not 0 < fitting < len(models):
+        raise Error(
+            f"the budget holds {fitting} of {len(models)} models: a burst needs one that sleeps beside busy ones"
+        )
+    plan = {"fitting": fitting, "rate": spec["rate"], "capacity": capacity}
+    shares = _shares({**spec, "plan": plan})
+    if capacity is None:
+        capacity = 1 / sum(share * model["run"] for share, model in zip(shares, models, strict=True))
+    bytes_per_second = 1 / max(1e-15, _seconds_per_byte(models))
+    bytes_per_request = sum(shares[i] * models[i]["weights"] for i in range(fitting, len(models)))
+    copied = bytes_per_second / bytes_per_request if bytes_per_request else float("inf")
+    if spec["arrivals"] is not None:
+        plan["rate"] = len(spec["arrivals"]) / max(spec["arrivals"][-1][0], 1e-3)
+    elif plan["rate"] is None:
+        plan["rate"] = min(0.6 * capacity, 0.4 * copied)
+    return plan
+
+
+def _seconds_per_byte(models: Sequence[Mapping[str, Any]]) -> float:
+    """Return the median of the wakes: each model is measured once."""
+    return float(statistics.median(model["wake"] / max(1, model["weights"]) for model in models))
+
+
+class _Watch(Closing):
+    """Looks at an experiment's memory and at what is awake, all the time."""
+
+    def __init__(self, server: _Server) -> None:
+        self.used = 0
+        self.states: list[tuple[float, str]] = []
+        self._server = server
+        self._over = threading.Event()
+        self._start = time.perf_counter()
+        self._thread = threading.Thread(target=self._look, name="watch", daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        for number in itertools.count():
+            self.used = max(self.used, self._server.used())
+            if number % 10 == 0:
+                self.states.append((time.perf_counter() - self._start, self._server.states()))
+            if self._over.wait(_SAMPLE_SECONDS):
+                return
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def _open_loop(
+    server: _Server,
+    feeds: Sequence[Any],
+    expected: Sequence[list[Any]],
+    spec: Mapping[str, Any],
+    models: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    arrivals, bursts = _arrivals(spec)
+    if not any(seconds >= spec["warm_seconds"] for seconds, _ in arrivals):
+        raise Error("no request arrives: measure for longer, or at a higher rate")
+    awake: list[bool] = []
+    errors: list[str] = []
+    different: list[int] = []
+    compared = threading.Semaphore(0)
+
+    def submit(number: int) -> Future[Any]:
+        model = arrivals[number][1]
+        awake.append(server.states()[model] == "A")
+        answer: Future[Any] = Future()
+        answer.set_running_or_notify_cancel()
+
+        def done(future: Any) -> None:
+            # Its time is taken before the outputs are compared.
+            answer.set_result(None)
+            if future.cancelled():
+                return
+            if (error := future.exception()) is not None:
+                errors.append(f"{type(error).__name__}: {error}")
+            elif not comparison.same_bits(future.result(), expected[model]):
+                different.append(model)
+            compared.release()
+
+        try:
+            server.submit(model, feeds[model]).add_done_callback(done)
+        except Error as error:
+            errors.append(str(error))
+            answer.set_result(None)
+            compared.release()
+        return answer
+
+    times = np.asarray([seconds * NANOSECONDS for seconds, _ in arrivals], np.int64)
+    before = server.counts()
+    with _Watch(server) as watch:
+        found, _start, now = ask_at(submit, times, patience=spec["warm_seconds"] + spec["seconds"])
+    after = server.counts()
+    answered = [one for one in found if one.done is not None]
+    for _ in answered:
+        compared.acquire()
+    seconds = [((now if one.done is None else one.done) - one.intended) / NANOSECONDS for one in found]
+    kept = [number for number, (moment, _) in enumerate(arrivals) if moment >= spec["warm_seconds"]]
+    step = max(1, len(watch.states) // _ROWS_OF_PLOT)
+    return {
+        "used": watch.used,
+        "requests": len(found),
+        "failed": len(errors),
+        "errors": list(dict.fromkeys(errors))[:5],
+        "different": len(different),
+        "unanswered": len(found) - len(answered),
+        **_figures(seconds, awake, arrivals, bursts, kept),
+        "wakes": after[0] - before[0],
+        "evictions": after[1] - before[1],
+        "bursts": _burst_answers(seconds, arrivals, bursts, models, found),
+        "points": {
+            "at": [round(moment, 4) for moment, _ in arrivals],
+            "seconds": [round(one, 6) for one in seconds],
+            "awake": "".join("A" if one else "-" for one in awake),
+        },
+        "states": [[round(moment, 3), states] for moment, states in watch.states[::step]],
+    }
+
+
+def _figures(
+    seconds: Sequence[float],
+    awake: Sequence[bool],
+    arrivals: Sequence[tuple[float, int]],
+    bursts: Sequence[int],
+    kept: Sequence[int],
+) -> dict[str, Any]:
+    """Return "latency" by group, and "misses", of the requests `kept`."""
+    begins = sorted({moment for (moment, _), burst in zip(arrivals, bursts, strict=True) if burst >= 0})
+    groups: dict[str, list[float]] = {group: [] for group in GROUPS}
+    for number in kept:
+        groups["all"].append(seconds[number])
+        groups["awake" if awake[number] else "asleep"].append(seconds[number])
+        if begins and bursts[number] < 0:
+            after = any(0 <= arrivals[number][0] - begin < BURST_WINDOW for begin in begins)
+            groups["after bursts" if after else "between bursts"].append(seconds[number])
+    return {
+        "latency": {group: latencies(found) for group, found in groups.items() if found},
+        "misses": sum(not awake[number] for number in kept) / len(kept),
+    }
+
+
+def latencies(seconds: Sequence[float]) -> dict[str, float]:
+    """Return "count" and `QUANTILES` of seconds."""
+    ordered = sorted(seconds)
+    return {"count": len(ordered), **{name: quantile(ordered, share) for name, share in QUANTILES.items()}}
+
+
+def _burst_answers(
+    seconds: Sequence[float],
+    arrivals: Sequence[tuple[float, int]],
+    bursts: Sequence[int],
+    models: Sequence[Mapping[str, Any]],
+    found: Sequence[Arrival],
+) -> list[dict[str, Any]]:
+    """Return the time until each burst's first answer, and the wake and the run of its model."""
+    of_burst: dict[int, list[int]] = {}
+    for number, burst in enumerate(bursts):
+        if burst >= 0 and found[number].done is not None:
+            of_burst.setdefault(burst, []).append(number)
+    return [
+        {
+            "first": min(seconds[number] for number in numbers),
+            "wake_and_run": models[arrivals[numbers[0]][1]]["wake"] + models[arrivals[numbers[0]][1]]["run"],
+        }
+        for numbers in of_burst.values()
+    ]
+
+
+# --- All experiments --------------------------------------------------------------------------------------------------
+
+
+def bench(
+    models: Sequence[Path],
+    device: str,
+    budget: str,
+    *,
+    trace: str = "zipf",
+    zipf: float = 1.0,
+    burst: bool = False,
+    rate: float | None = None,
+    seconds: float | None = None,
+    warm_seconds: float = 5.0,
+    repeat: int = 1,
+    batch: int = 1,
+    sequence: int = 16,
+    timeout: float = 1800.0,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> dict[str, Any]:
+    """Measure a repository of models behind a budget, all of them awake, and onnxruntime; and predict the first.
+
+    Args:
+        models: .onnx files with different names. Zipf's most popular one comes first.
+        device: "cpu" or "cuda:<index>".
+        budget: of the device's memory, such as "8GiB".
+        trace: "zipf", or the path of a CSV file, see `read_trace`.
+        zipf: the exponent.
+        burst: whether the models that fit get the load, and each second one of the others 20 requests at once.
+        rate: requests a second; None: see the result's "plan".
+        seconds: of the open loop after `warm_seconds`; None: 20, and of a file all.
+        warm_seconds: at the beginning, whose latencies do not count.
+        repeat: rounds of all experiments.
+        batch, sequence: see `sample_inputs`.
+        timeout: seconds that one process may take.
+        progress: called with the measurements done, their number, and the next one.
+
+    Returns:
+        A result of kind "repository", see `ortmulti.bench.measure.results`; "partial" is "interrupted" after Ctrl-C.
+
+    Raises:
+        InvalidArgument: names that are equal, a budget smaller than a model, or a wrong number or trace.
+        NoSuchFile: a model or the trace does not exist.
+    """
+    for name, value in (("repeat", repeat), ("batch", batch)):
+        if value < 1:
+            raise InvalidArgument(f"{name} is at least 1, not {value}")
+    for name, amount in (("rate", rate), ("seconds", seconds), ("zipf", zipf)):
+        if amount is not None and not 0 < amount < float("inf"):
+            raise InvalidArgument(f"{name} is more than 0, not {amount:g}")
+    if not 0 <= warm_seconds < float("inf"):
+        raise InvalidArgument(f"warm seconds are 0 or more, not {warm_seconds:g}")
+    for model in models:
+        if not model.is_file():
+            raise NoSuchFile(f"model {model} does not exist")
+    names = [model.stem for model in models]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise InvalidArgument(f"two models have the name {twice[0]!r}: rename a file")
+    limit = _bytes("budget", budget, 1 << 62)
+    sizes = [_size(str(model)) for model in models]
+    for name, size in zip(names, sizes, strict=True):
+        if size > limit:
+            raise InvalidArgument(f"the budget is {limit} bytes, and {name} alone has {size}: raise the budget")
+    arrivals = None
+    if trace != "zipf":
+        if rate is not None:
+            raise InvalidArgument("a trace's file has its own rate: leave out --rate")
+        arrivals = read_trace(Path(trace), names)
+        whole = arrivals[-1][0]
+        warm_seconds = min(warm_seconds, whole / 4)
+        seconds = seconds if seconds is not None else whole - warm_seconds
+        arrivals = [one for one in arrivals if one[0] <= warm_seconds + seconds]
+    shared: dict[str, Any] = {
+        "device": device, "budget": limit, "zipf": zipf, "burst": burst, "rate": rate,
+        "seconds": seconds if seconds is not None else 20.0, "warm_seconds": warm_seconds,
+        "batch": batch, "sequence": sequence,
+    }  # fmt: skip
+    spec: dict[str, Any] = {
+        **shared,
+        "models": [str(model) for model in models],
+        "sizes": sizes,
+        "arrivals": arrivals,
+        "plan": None,
+    }
+    measurements: list[dict[str, Any]] = []
+    tell = progress or (lambda _done, _total, _text: None)
+    with tempfile.TemporaryDirectory(prefix="ortmulti-") as cache:
+
+        def once(experiment: str, number: int) -> dict[str, Any]:
+            asked = {**spec, "experiment": experiment, "seed": number}
+            if experiment == "onnxruntime" and spec["plan"] is None:
+                return {"error": "no rate: the other experiments failed", "stderr": ""}
+            result = fresh_process.run("ortmulti.bench.measure.repository", asked, timeout, {"ORTMULTI_CACHE": cache})
+            spec["plan"] = result.get("plan", spec["plan"])
+            return result
+
+        partial: str | None = None
+        try:
+            rounds = measure_rounds(
+                EXPERIMENTS, once, repeat, order=lambda cases, _: cases, failed=failure,
+                progress=lambda done, total, case: tell(done, total, case or ""),
+            )  # fmt: skip
+        except RoundsInterrupted as interrupt:
+            rounds, partial = interrupt.rounds, "interrupted"
+    for number, found in enumerate(rounds):
+        if "latency" in found.get("repository", {}):
+            found["simulated"] = _predict({**spec, "seed": number}, found)
+        measurements += [{"experiment": name, "round": number, **one} for name, one in found.items()]
+    return results.document(
+        "repository",
+        settings={**shared, "trace": Path(trace).name, "repeat": repeat, "timeout": timeout, **(spec["plan"] or {})},
+        models=[results.model_facts(model, page_cache.external_files(model)) for model in models],
+        measurements=measurements,
+        rows=[_row(name, measurements) for name in (*EXPERIMENTS, "simulated")],
+        partial=partial,
+    )
+
+
+def _predict(spec: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the simulation says of the experiment "repository": "latency" by group, "misses", "wakes", "used"."""
+    try:
+        return _simulate(spec, found)
+    except Error as error:
+        return failure(error)
+
+
+def _simulate(spec: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    squeezed = found["repository"]["models"]
+    # A wake that makes room takes longer by a sleep than one of an experiment without others.
+    alone = found.get("awake", {}).get("models", squeezed)
+    per_byte = _seconds_per_byte(
+        [{**model, "weights": mine["weights"]} for model, mine in zip(alone, squeezed, strict=True)]
+    )
+    sleep = statistics.median(max(0.0, mine["wake"] - one["wake"]) for mine, one in zip(squeezed, alone, strict=True))
+    run = sum(share * model["run"] for share, model in zip(_shares(spec), alone, strict=True))
+    capacity = spec["plan"]["capacity"]
+    # Clients keep more than one run under way. What overlaps does not occupy the device.
+    overlap = min(1.0, 1 / (capacity * run)) if capacity else 1.0
+    models = [
+        SimulatedModel(
+            mine["weights"], mine["kept"], one["run"], one["run"] * overlap, mine["weights"] * per_byte, sleep,
+            sleeps=spec["device"] != "cpu",
+        )
+        for mine, one in zip(squeezed, alone, strict=True)
+    ]  # fmt: skip
+    arrivals, bursts = _arrivals(spec)
+    # As the measuring process: each model once, the most popular ones last.
+    gap = 2 * max(model.wake + model.run for model in models)
+    first = [(-(number + 1) * gap, number) for number in reversed(range(len(models)))]
+    simulation = Simulation(models, spec["budget"] - squeezed[0]["other"])
+    simulation.run(first)
+    before = (simulation.wakes, simulation.evictions)
+    simulation.run(arrivals)
+    seconds = [one for one in simulation.latencies[len(first) :] if one is not None]
+    kept = [number for number, (moment, _) in enumerate(arrivals) if moment >= spec["warm_seconds"]]
+    return {
+        "requests": len(arrivals),
+        **_figures(seconds, simulation.found_awake[len(first) :], arrivals, bursts, kept),
+        "wakes": simulation.wakes - before[0],
+        "evictions": simulation.evictions - before[1],
+        "used": simulation.used + squeezed[0]["other"],
+        "budget": spec["budget"],
+    }
+
+
+def _row(experiment: str, measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a row over all rounds; figures as spreads. Of several rounds, counts are sums and "used" the highest."""
+    mine = [one for one in measurements if one["experiment"] == experiment]
+    good = [one for one in mine if "latency" in one]
+
+    def spread(values: Sequence[float]) -> dict[str, float] | None:
+        found = Spread.of(values)
+        return asdict(found) if found is not None else None
+
+    def of_group(group: str) -> dict[str, Any] | None:
+        found = [one["latency"][group] for one in good if group in one["latency"]]
+        return {name: spread([one[name] for one in found]) for name in QUANTILES} if found else None
+
+    bursts = [one for measurement in good for one in measurement.get("bursts", ())]
+    return {
+        "experiment": experiment,
+        "measured": len(good),
+        "skipped": next((one["skipped"] for one in mine if "skipped" in one), None),
+        "errors": [one["error"] for one in mine if "error" in one],
+        "latency": {group: of_group(group) for group in GROUPS},
+        **{name: spread([one[name] for one in good]) for name in ("misses", "wakes", "evictions")},
+        **{name: sum(one.get(name, 0) for one in good) for name in ("requests", "failed", "different", "unanswered")},
+        "budget": max((one["budget"] for one in good), default=None),
+        "used": max((one["used"] for one in good), default=None),
+        "burst_first": spread([one["first"] for one in bursts]),
+        "burst_over": spread([one["first"] - one["wake_and_run"] for one in bursts]),
+    }
+
+
+def failures(document: Mapping[str, Any]) -> list[str]:
+    """Return the errors, the differing and missing answers, and a budget that was exceeded, one text for each."""
+    found = []
+    for one in document["measurements"]:
+        name = one["experiment"]
+        if "error" in one:
+            found.append(f"{name}: {one['error']}")
+        if one.get("different"):
+            found.append(f"{name}: {one['different']} answers differ from the first ones")
+        if one.get("failed"):
+            found.append(f"{name}: {one['failed']} requests failed, such as with {one['errors'][0]}")
+        # Where onnxruntime is overloaded, requests remain, which is a result.
+        if one.get("unanswered") and name != "onnxruntime":
+            found.append(f"{name}: {one['unanswered']} requests got no answer in time")
+        if one.get("used", 0) > one.get("budget", float("inf")):
+            found.append(f"{name}: {one['used']} bytes were in use, more than the budget of {one['budget']}")
+    return found

@@ -1,0 +1,227 @@
+"""Clients of a pool: closed and open loops, and the latencies of their requests."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortmulti._runtime.closing import Closing
+from ortmulti.bench.serve.cases import NANOSECONDS
+
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the smallest of the ascending values that at least the part `share` of them does not exceed."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def summarize(seconds: Iterable[float]) -> dict[str, float] | None:
+    """ "count", "mean", "max" and `QUANTILES` of latencies in seconds; None if there are none."""
+    ordered = sorted(seconds)
+    if not ordered:
+        return None
+    shares = {name: quantile(ordered, share) for name, share in QUANTILES.items()}
+    return {"count": len(ordered), "mean": math.fsum(ordered) / len(ordered), "max": ordered[-1], **shares}
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One request of an open loop, in nanoseconds of one clock.
+
+    Attributes:
+        intended: its planned time.
+        sent: when it was.
+        done: when it was answered; None if it was not, until `closed_loop` or `open_loop` is called.
+    """
+
+    intended: int
+    sent: int
+    done: int | None
+
+
+def closed_loop(answers: Iterable[tuple[int, int]], begin: int, end: int) -> dict[str, Any]:
+    """Summarize a closed loop within a time window. The window's ends may lie within requests.
+
+    Args:
+        answers: (asked, answered) of each request, in nanoseconds.
+        begin, end: the window; requests that were answered within it count.
+
+    Returns:
+        "requests", "throughput" (answers a second) and "latency" (`summarize`).
+    """
+    counted = [(done - asked) / NANOSECONDS for asked, done in answers if begin < done <= end]
+    return {
+        "requests": len(counted),
+        "throughput": len(counted) * NANOSECONDS / (end - begin),
+        "latency": summarize(counted),
+    }
+
+
+def open_loop(arrivals: Iterable[Arrival], begin: int, end: int, now: int) -> dict[str, Any]:
+    """Summarize an open loop within a time window.
+
+    Latency begins at a request's planned time. So it includes waits behind slow requests and delays of the client. To
+    leave them out would be coordinated omission.
+
+    Args:
+        arrivals: all requests of the loop.
+        begin, end: the window, in nanoseconds. Requests planned within it are offered and have a latency; requests
+            answered within it are achieved.
+        now: the present time, for the latency of unanswered requests (a lower bound).
+
+    Returns:
+        "requests" and "offered" (a second), "throughput" (answers a second), "unanswered", "latency" (`summarize`),
+        and "lag" (`summarize`): how late requests were sent.
+    """
+    everything = list(arrivals)
+    offered = [one for one in everything if begin <= one.intended < end]
+    achieved = sum(1 for one in everything if one.done is not None and begin < one.done <= end)
+    return {
+        "requests": len(offered),
+        "offered": len(offered) * NANOSECONDS / (end - begin),
+        "throughput": achieved * NANOSECONDS / (end - begin),
+        "unanswered": sum(1 for one in offered if one.done is None),
+        "latency": summarize(((now if one.done is None else one.done) - one.intended) / NANOSECONDS for one in offered),
+        "lag": summarize((one.sent - one.intended) / NANOSECONDS for one in offered),
+    }
+
+
+# Between looks at whether every client has an answer, before anything is measured.
+_NAP_SECONDS = 0.05
+
+
+class ClosedLoop(Closing):
+    """Threads that send requests one after another until the loop is closed. A context manager.
+
+    Attributes:
+        answers: (asked, answered) of each request, in nanoseconds of `time.perf_counter_ns`, by client.
+        last: each client's last answer.
+    """
+
+    def __init__(self, asks: Sequence[Callable[[], Any]]) -> None:
+        """
+        Args:
+            asks: a function for each client, called again and again; it returns the answer.
+        """
+        self.answers: list[list[tuple[int, int]]] = [[] for _ in asks]
+        self.last: list[Any] = [None] * len(asks)
+        self._errors: list[BaseException] = []
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._ask, args=(number, ask), name=f"client {number}", daemon=True)
+            for number, ask in enumerate(asks)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self, number: int, ask: Callable[[], Any]) -> None:
+        record, clock, stopped = self.answers[number].append, time.perf_counter_ns, self._stop.is_set
+        try:
+            while not stopped():
+                begin = clock()
+                answer = ask()
+                record((begin, clock()))
+                self.last[number] = answer
+        except BaseException as error:
+            self._errors.append(error)
+            self._stop.set()
+
+    def go_on(self, seconds: float) -> tuple[int, int]:
+        """Let the clients send requests for so long.
+
+        Returns:
+            The begin and the end, in nanoseconds of `time.perf_counter_ns`.
+
+        Raises:
+            What a client's call raised.
+        """
+        begin = time.perf_counter_ns()
+        self._stop.wait(seconds)
+        end = time.perf_counter_ns()
+        self._raise()
+        return begin, end
+
+    def until_answered(self) -> None:
+        """Wait until each client has an answer. Raises the error of a client's call."""
+        while not all(self.answers) and not self._stop.wait(_NAP_SECONDS):
+            pass
+        self._raise()
+
+    def _raise(self) -> None:
+        if self._errors:
+            raise self._errors[0]
+
+    def close(self) -> None:
+        """End the clients after their present requests. A second call does nothing."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def ask_at(
+    submit: Callable[[int], Future[Any]], times: NDArray[np.int64], patience: float
+) -> tuple[list[Arrival], int, int]:
+    """Send requests at given times, independently of earlier answers.
+
+    Args:
+        submit: called with a request's number, from 0 on; returns at once.
+        times: planned time of each, in nanoseconds from the call's beginning, ascending.
+        patience: seconds to wait for answers after the last request; later requests are cancelled.
+
+    Returns:
+        The requests; when the call began, and when waiting ended, in nanoseconds of `time.perf_counter_ns`.
+
+    Raises:
+        What a request raised.
+    """
+    clock, sleep = time.perf_counter_ns, time.sleep
+    done: list[int | None] = [None] * len(times)
+    errors: list[BaseException] = []
+    pending: dict[int, Future[Any]] = {}
+    ended = threading.Semaphore(0)
+
+    def when_done(number: int) -> Callable[[Future[Any]], None]:
+        def call(future: Future[Any]) -> None:
+            moment = clock()
+            if not future.cancelled():
+                done[number] = moment
+                if (error := future.exception()) is not None:
+                    errors.append(error)
+            pending.pop(number, None)
+            ended.release()
+
+        return call
+
+    start = clock()
+    due = (times + start).tolist()
+    sent: list[int] = []
+    try:
+        for number, moment in enumerate(due):
+            while (left := moment - clock()) > 0:
+                sleep(left / NANOSECONDS)
+            sent.append(clock())
+            pending[number] = future = submit(number)
+            future.add_done_callback(when_done(number))
+            if errors:
+                break
+        deadline = clock() + int(patience * NANOSECONDS)
+        for _ in sent:
+            # Not `concurrent.futures.wait`, which may return before a future's callbacks were called.
+            if errors or not ended.acquire(timeout=max(0.0, (deadline - clock()) / NANOSECONDS)):
+                break
+        end = clock()
+    finally:
+        for future in list(pending.copy().values()):
+            future.cancel()
+    if errors:
+        raise errors[0]
+    return [Arrival(*one) for one in zip(due, sent, done, strict=True)], start, end

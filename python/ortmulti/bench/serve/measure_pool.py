@@ -1,0 +1,214 @@
+"""One measurement of a pool under load, in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ortmulti
+from ortmulti.bench.files import read_arrays
+from ortmulti.bench.measure.memory import gpu_memory_growth, gpu_memory_used, process_memory, process_tree
+from ortmulti.bench.serve.cases import NANOSECONDS, Load, Variant, arrival_times
+from ortmulti.bench.serve.clients import ClosedLoop, ask_at, closed_loop, open_loop
+from ortmulti.errors import Error
+
+
+class ProcessorTime:
+    """Processor time of this process and of its present descendants."""
+
+    def __init__(self) -> None:
+        self._children = [Path("/proc") / str(member) / "stat" for member in process_tree(os.getpid())[1:]]
+        self._tick = 1 / os.sysconf("SC_CLK_TCK")
+
+    def seconds(self) -> float:
+        """Return processor seconds until now, in user and kernel mode: exact for this process, in ticks of 10 ms for
+        the others.
+        """
+        total = time.process_time()
+        for stat in self._children:
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                # Behind the command's name, which may hold anything: user and system time are the 12th and 13th field.
+                fields = stat.read_text().rpartition(")")[2].split()
+                total += (int(fields[11]) + int(fields[12])) * self._tick
+        return total
+
+
+# Largest difference of two answers to the same inputs, as a part of the largest value: kernels may be chosen again.
+_TOLERANCE = 0.05
+
+
+class WrongAnswerError(Error):
+    """A pool gave two answers to the same inputs."""
+
+
+def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    """Load a pool, warm it up, put load on it, and return the figures.
+
+    Args:
+        spec: "model" (path), "devices", "variant" and "load" (the fields of `Variant` and `Load`, with a rate in
+            requests per second). "feeds" (an .npz file with one request's inputs), "inputs" and "outputs" ("host" or
+            "device"). "seconds", "warm_seconds", "seed" (of the arrivals), "intra_op_num_threads", "provider_options",
+            "config_entries".
+
+    Returns:
+        The result of `clients.closed_loop` or `clients.open_loop`. Seconds: "window", "load_seconds", "cpu_seconds" (in
+        the window, with children), "cpu_per_request". Bytes: "peak_rss", "pss", "gpu_memory" (by device). "processes".
+        "stats": the pool's by device, with the warm-up.
+
+    Raises:
+        WrongAnswerError: an answer differs from the same device's first answer.
+    """
+    feed = read_arrays(spec["feeds"])
+    used_before = gpu_memory_used()
+    begin = time.perf_counter()
+    with _load(spec) as pool:
+        asker = _Asker(pool, feed, spec["inputs"], spec["outputs"])
+        load_seconds = time.perf_counter() - begin
+        first = asker.first()
+        result = (_closed if spec["load"]["kind"] == "closed" else _open)(asker, spec)
+        for answer in result.pop("last"):
+            _compare(first, _arrays(answer))
+        memory = process_memory()
+        used_after = gpu_memory_used()
+        stats = pool.stats()
+    requests = result["throughput"] * result["window"]
+    return {
+        **result,
+        "cpu_per_request": result["cpu_seconds"] / requests if requests and result["cpu_seconds"] is not None else None,
+        "load_seconds": load_seconds,
+        "peak_rss": memory.peak_rss,
+        "pss": memory.pss,
+        "processes": memory.processes,
+        "gpu_memory": gpu_memory_growth(used_before, used_after, spec["devices"]),
+        "stats": {device.device: asdict(device) for device in stats.devices},
+    }
+
+
+def _load(spec: Mapping[str, Any]) -> ortmulti.Pool:
+    variant = Variant(**spec["variant"])
+    devices = list(dict.fromkeys(spec["devices"]))
+    options = ortmulti.SessionOptions()
+    if spec["intra_op_num_threads"] is not None:
+        options.intra_op_num_threads = spec["intra_op_num_threads"]
+    for key, value in spec["config_entries"].items():
+        options.add_session_config_entry(key, value)
+    return ortmulti.load(
+        spec["model"],
+        devices,
+        spec["devices"].count(devices[0]) * variant.sessions,
+        options,
+        spec["provider_options"] or None,
+        **variant.load_arguments(),
+    )
+
+
+class _Asker:
+    """Runs a pool on the same inputs again and again, on their device."""
+
+    def __init__(self, pool: ortmulti.Pool, feed: Mapping[str, Any], inputs: str, outputs: str) -> None:
+        self.pool = pool
+        self.devices = list(dict.fromkeys(pool.devices))
+        self.sessions = len(pool.devices)
+        self._on_device = inputs == "device"
+        # As for who does not use it: a pool that does not know the argument is not told its default.
+        self._more: dict[str, Any] = {"outputs": "device"} if outputs == "device" else {}
+        self._feeds = {device: _values(feed, device) if self._on_device else feed for device in self.devices}
+
+    def _where(self, number: int) -> tuple[Mapping[str, Any], dict[str, Any]]:
+        device = self.devices[number % len(self.devices)]
+        return self._feeds[device], {**self._more, "device": device} if self._on_device else self._more
+
+    def client(self, number: int) -> Callable[[], list[Any]]:
+        """Run one request of a client: inputs on a device run there, others on any device."""
+        run, (feed, more) = self.pool.run, self._where(number)
+        return lambda: run(None, feed, **more)
+
+    def submit(self, number: int) -> Future[list[Any]]:
+        feed, more = self._where(number)
+        return self.pool.submit(None, feed, **more)
+
+    def first(self) -> list[Any]:
+        """Return one device's first answer, after one request for each session."""
+        futures = [
+            self.pool.submit(None, self._feeds[device], device=device, **self._more)
+            for device in self.devices
+            for _ in range(self.sessions // len(self.devices))
+        ]
+        answers = [_arrays(future.result()) for future in futures]
+        for answer in answers:
+            _compare(answers[0], answer)
+        return answers[0]
+
+
+def _values(feed: Mapping[str, Any], device: str) -> dict[str, Any]:
+    kind, _, index = device.partition(":")
+    return {name: ortmulti.OrtValue.ortvalue_from_numpy(array, kind, int(index or 0)) for name, array in feed.items()}
+
+
+def _arrays(answer: Sequence[Any]) -> list[Any]:
+    return [value.numpy() if isinstance(value, ortmulti.OrtValue) else value for value in answer]
+
+
+def _compare(expected: Sequence[Any], answer: Sequence[Any]) -> None:
+    for number, (one, other) in enumerate(zip(expected, answer, strict=True)):
+        if not isinstance(one, np.ndarray) or one.dtype.kind != "f":
+            continue
+        if one.shape != other.shape:
+            raise WrongAnswerError(f"output {number} has the shape {other.shape}, the first answer's {one.shape}")
+        difference = np.abs(one.astype(np.float64) - other).max(initial=0.0)
+        largest = np.abs(one.astype(np.float64)).max(initial=0.0)
+        if not difference <= _TOLERANCE * largest:
+            raise WrongAnswerError(
+                f"output {number} differs by {difference:g} from the first answer, whose largest value is {largest:g}"
+            )
+
+
+def _closed(asker: _Asker, spec: Mapping[str, Any]) -> dict[str, Any]:
+    clients = Load(**spec["load"]).in_flight * asker.sessions
+    with ClosedLoop([asker.client(number) for number in range(clients)]) as loop:
+        loop.until_answered()
+        loop.go_on(spec["warm_seconds"])
+        processor = ProcessorTime()
+        before = processor.seconds()
+        begin, end = loop.go_on(spec["seconds"])
+        cpu_seconds = processor.seconds() - before
+    answers = [answer for client in loop.answers for answer in client]
+    result = closed_loop(answers, begin, end)
+    if not result["requests"]:
+        raise Error(f"no request was answered within {spec['seconds']:g} seconds; measure for longer")
+    return {**result, "cpu_seconds": cpu_seconds, "window": (end - begin) / NANOSECONDS, "last": loop.last}
+
+
+def _open(asker: _Asker, spec: Mapping[str, Any]) -> dict[str, Any]:
+    load, warm, seconds = Load(**spec["load"]), spec["warm_seconds"], spec["seconds"]
+    times = arrival_times(load.rate, warm + seconds, load.arrivals, spec["seed"])
+    if not (times >= warm * NANOSECONDS).any():
+        raise Error(f"no request arrives within {seconds:g} seconds at {load.rate:g} a second; measure for longer")
+    counted, processor = int(np.searchsorted(times, warm * NANOSECONDS)), ProcessorTime()
+    samples: list[tuple[int, float]] = []
+    last: list[Future[list[Any]]] = []
+
+    def submit(number: int) -> Future[list[Any]]:
+        # Processor time between the first and the last counted request, without a thread that watches for them.
+        if number in (counted, len(times) - 1):
+            samples.append((time.perf_counter_ns(), processor.seconds()))
+        last[:] = [asker.submit(number)]
+        return last[0]
+
+    arrivals, start, now = ask_at(submit, times, patience=warm + seconds)
+    begin = start + int(warm * NANOSECONDS)
+    (first, cpu_first), (final, cpu_final) = samples[0], samples[-1]
+    return {
+        **open_loop(arrivals, begin, begin + int(seconds * NANOSECONDS), now),
+        "cpu_seconds": (cpu_final - cpu_first) * seconds * NANOSECONDS / (final - first) if final > first else None,
+        "window": seconds,
+        "last": [] if last[0].cancelled() else [last[0].result()],
+    }

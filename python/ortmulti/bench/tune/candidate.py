@@ -1,0 +1,275 @@
+"""A candidate's process: makes the model ready, and measures a block of runs for each request."""
+
+from __future__ import annotations
+
+import json
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ortmulti
+from ortmulti._runtime.closing import Closing
+from ortmulti.bench.files import read_arrays, write_arrays
+from ortmulti.bench.tune import outputs
+from ortmulti.errors import Error
+from ortmulti.loading.tuning import apply
+from ortmulti.loading.tuning_options import of_sessions
+
+_WARM_UP_RUNS = 3
+"""The third run of a CUDA graph is one that was captured."""
+
+_UNCOUNTED_PART = 0.2
+"""Of a block: caches and threads have cooled down while others were measured."""
+
+_PARTS, _ANSWERS_OF_A_PART = 9, 20
+"""Into how many parts a time is divided, each with so many answers."""
+
+
+class Target(Closing):
+    """One model, ready to run.
+
+    Args:
+        spec: "model" (path), "devices", "options" (names and values), "through" ("pool" or "session"). "feeds": an .npz
+            file with the inputs; if it does not exist, random inputs are written there.
+    """
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self._spec = spec
+        options = dict(spec["options"])
+        self._bound = bool(options.get("io_binding"))
+        applied = apply(of_sessions(options))
+        if applied.left_out:
+            raise ortmulti.Fail("; ".join(applied.left_out))
+        self._device: str = spec["devices"][0]
+        self._pool: ortmulti.Pool | None = None
+        self._session: ortmulti.InferenceSession | None = None
+        if spec["through"] == "pool":
+            given = applied.provider_options or None
+            self._pool = ortmulti.load(
+                spec["model"], spec["devices"], options=applied.options, provider_options=given, **applied.load
+            )
+        else:
+            given_providers = _providers(self._device, applied.provider_options)
+            self._session = ortmulti.InferenceSession(spec["model"], applied.options, given_providers)
+        try:
+            self._feed = self._read_feed()
+            self._ask = self._asker()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_feed(self) -> dict[str, Any]:
+        path = Path(self._spec["feeds"])
+        if not path.exists():
+            write_arrays(path, self._make_feed())
+        return read_arrays(path)
+
+    def _make_feed(self) -> dict[str, Any]:
+        if self._session is not None:
+            return _fitting(self._session)
+        # A pool does not say what the model declares.
+        plain = ortmulti.SessionOptions()
+        plain.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_DISABLE_ALL
+        with ortmulti.InferenceSession(self._spec["model"], plain, ["CPUExecutionProvider"]) as session:
+            return _fitting(session)
+
+    def _asker(self) -> Callable[[], Any]:
+        feed, pool, session = self._feed, self._pool, self._session
+        if pool is not None:
+            if not self._bound:
+                return lambda: pool.run(None, feed)
+            placed = {name: _value(array, self._device) for name, array in feed.items()}
+            return lambda: pool.run(None, placed, device=self._device, outputs="device")
+        assert session is not None
+        if not self._bound:
+            return lambda: session.run(None, feed)
+        kind, _, index = self._device.partition(":")
+        binding = session.io_binding()
+        for name, array in feed.items():
+            binding.bind_ortvalue_input(name, _value(array, self._device))
+        for output in session.get_outputs():
+            binding.bind_output(output.name, kind, int(index or 0))
+
+        def run() -> Any:
+            session.run_with_iobinding(binding)
+            return binding.get_outputs()
+
+        return run
+
+    def run(self) -> Any:
+        """Run once and return the outputs."""
+        return self._ask()
+
+    def warm_up(self) -> Any:
+        """Run a few times and return the last outputs."""
+        for _ in range(_WARM_UP_RUNS - 1):
+            self._ask()
+        return self._ask()
+
+    def latency(self, seconds: float) -> float:
+        """Return the median seconds of single runs, after some that do not count."""
+        ask, clock = self._ask, time.perf_counter
+        begin = clock()
+        ask()
+        if clock() - begin < seconds:
+            while clock() - begin < seconds * _UNCOUNTED_PART:
+                ask()
+        times = []
+        end = clock() + seconds
+        while True:
+            before = clock()
+            ask()
+            after = clock()
+            times.append(after - before)
+            if after >= end:
+                return statistics.median(times)
+
+    # Imports are where they are used: they would be part of what a process takes to its first answer.
+    def throughput(self, seconds: float, clients: int) -> float:
+        """Return seconds per answer with so many clients; each sends a request after each answer."""
+        from ortmulti.bench.serve.clients import ClosedLoop
+
+        with ClosedLoop([self._ask] * clients) as loop:
+            loop.until_answered()
+            begin, end = loop.go_on(seconds)
+            # A few answers tell little of what is done in between.
+            while len(_answers(loop, begin, end)) < 2 * clients and end - begin < 20e9 * seconds:
+                _, end = loop.go_on(seconds)
+        return seconds_per_answer(_answers(loop, begin, end), begin, end)
+
+    def close(self) -> None:
+        """Free the sessions."""
+        for one in (self._pool, self._session):
+            if one is not None:
+                one.close()
+
+
+def _answers(loop: Any, begin: int, end: int) -> list[int]:
+    return [done for client in loop.answers for _, done in client if begin <= done < end]
+
+
+def seconds_per_answer(answers: Sequence[int], begin: int, end: int) -> float:
+    """Return seconds per answer, from the times of answers in nanoseconds between `begin` and `end`.
+
+    With enough answers it is the median over parts of that time, without moments in which the machine did other
+    work.
+    """
+    parts = min(_PARTS, len(answers) // _ANSWERS_OF_A_PART) or 1
+    counts = np.histogram(np.asarray(answers, np.int64), parts, (begin, end))[0]
+    return (end - begin) / 1e9 / parts / max(1.0, float(np.median(counts)))
+
+
+def _fitting(session: Any) -> dict[str, Any]:
+    from ortmulti.create.sample_inputs import first_fit, growing_inputs
+
+    def run(feed: dict[str, Any]) -> dict[str, Any]:
+        session.run(None, feed)
+        return feed
+
+    return first_fit(growing_inputs(session.get_inputs()), run)
+
+
+def _providers(device: str, options: Mapping[str, Any]) -> list[Any]:
+    if device == "cpu":
+        return ["CPUExecutionProvider"]
+    return [("CUDAExecutionProvider", {"device_id": device.partition(":")[2], **options})]
+
+
+def _value(array: Any, device: str) -> ortmulti.OrtValue:
+    kind, _, index = device.partition(":")
+    return ortmulti.OrtValue.ortvalue_from_numpy(array, kind, int(index or 0))
+
+
+def first_answer(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the model ready and run it once, in a process that has done nothing else.
+
+    Args:
+        spec: That of `Target`, with "outputs" (a path for them) and "spawned" (the process's start, in seconds of
+            `time.monotonic`).
+
+    Returns:
+        Seconds: "first_answer", since the process was started.
+    """
+    with Target(spec) as target:
+        answer = target.run()
+        answered = time.monotonic() - spec["spawned"]
+        outputs.save(answer, Path(spec["outputs"]))
+        return {"first_answer": answered}
+
+
+def memory(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the model ready and run it a few times.
+
+    Args:
+        spec: That of `Target`, with "outputs".
+
+    Returns:
+        Bytes: "pss", the growth of the process since it had imported the package. By device: "gpu_memory", the growth
+            of used memory, and "gpu_free".
+    """
+    from ortmulti import _core
+    from ortmulti.bench.measure.memory import gpu_memory_growth, gpu_memory_used, process_memory
+
+    pss = process_memory().pss
+    used = gpu_memory_used()
+    with Target(spec) as target:
+        outputs.save(target.warm_up(), Path(spec["outputs"]))
+        grown = process_memory().pss - pss
+        gpus = [device for device in spec["devices"] if device != "cpu"]
+        return {
+            "pss": grown,
+            "gpu_memory": gpu_memory_growth(used, gpu_memory_used(), spec["devices"]),
+            "gpu_free": {device: _core.cuda_memory(int(device.partition(":")[2]))[0] for device in gpus},
+        }
+
+
+def main() -> int:
+    """Read a spec and then requests, a line each, and write answers.
+
+    Both use the socket whose descriptor is the process's argument. The process ends with the input.
+
+    The spec is that of `Target`, with "measure", "block_seconds", "clients" and "outputs" (a path for the outputs of
+    the warm-up). For "creation" and "memory" there are no requests. For "latency" and "throughput" every request is
+    "block".
+    """
+    with (
+        socket.socket(fileno=int(sys.argv[1])) as channel,
+        channel.makefile("r") as requests,
+        channel.makefile("w") as replies,
+    ):
+
+        def reply(**content: Any) -> None:
+            replies.write(json.dumps(content) + "\n")
+            replies.flush()
+
+        spec = json.loads(requests.readline())
+        try:
+            if spec["measure"] in ("creation", "memory"):
+                reply(**(first_answer if spec["measure"] == "creation" else memory)(spec))
+                return 0
+            with Target(spec) as target:
+                outputs.save(target.warm_up(), Path(spec["outputs"]))
+                reply(ready=True)
+                for _ in requests:
+                    if spec["measure"] == "latency":
+                        cost = target.latency(spec["block_seconds"])
+                    else:
+                        cost = target.throughput(spec["block_seconds"], spec["clients"])
+                    reply(cost=cost)
+        except Error as error:
+            reply(error=str(error))
+            return 1
+        except Exception as error:
+            reply(error=f"{type(error).__name__}: {error}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,392 @@
+"""`tune`: finds the settings that suit a model on this machine."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ortmulti import _core, checks
+from ortmulti.bench.files import read_arrays, write_arrays
+from ortmulti.bench.measure import results
+from ortmulti.bench.measure.devices import check_measurable
+from ortmulti.bench.measure.rounds import Interval
+from ortmulti.bench.tune.measurements import Bench, Job
+from ortmulti.bench.tune.outputs import TF32_TOLERANCE, TOLERANCES
+from ortmulti.bench.tune.racing import Effort
+from ortmulti.bench.tune.search import Outcome, Search
+from ortmulti.bench.tune.space import (
+    DEFAULTS,
+    OBJECTIVES,
+    Choice,
+    Host,
+    Setting,
+    Space,
+    advice,
+    space,
+)
+from ortmulti.devices.device import Device, name_devices, parse_devices
+from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.loading.tuning import Tuning, describe_machine, describe_model
+from ortmulti.loading.tuning_options import of_sessions
+
+__all__ = ["TuneResult", "TuningInterrupted", "tune"]
+
+BUDGET = 120.0
+"""Seconds."""
+
+_EFFORT: Mapping[str, Effort] = {
+    "latency": Effort((2, 4, 8), pairs=18, restarts=6, explore=16),
+    "throughput": Effort((2, 4, 8), pairs=18, restarts=6, explore=16),
+    "creation": Effort((1, 3, 6), pairs=9, hopeless=1.02),
+    # The memory of a process hardly changes between measurements.
+    "memory": Effort((1, 2), pairs=6, hopeless=1.01),
+}
+_BLOCK_SECONDS: Mapping[str, float] = {"latency": 0.05, "throughput": 0.15}
+_ADVICE_PAIRS = 7
+
+_ADVICE = ("io_binding", "mimalloc")
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """The result of `tune`.
+
+    Attributes:
+        tuning: The settings, for a file or for `load`; none if nothing was better.
+        document: All measurements, as ``ortmulti tune --json`` prints them.
+    """
+
+    tuning: Tuning
+    document: dict[str, Any]
+
+
+class TuningInterrupted(KeyboardInterrupt):
+    """Ctrl-C, or another KeyboardInterrupt, ended the tuning.
+
+    Attributes:
+        result: The settings confirmed so far, marked as partial.
+    """
+
+    def __init__(self, result: TuneResult) -> None:
+        super().__init__("tuning was interrupted")
+        self.result = result
+
+
+def tune(
+    model: str | os.PathLike[str],
+    objective: Literal["latency", "throughput", "creation", "memory"] = "latency",
+    *,
+    inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    devices: str | int | Device | Iterable[str | int | Device] = "all",
+    through: Literal["pool", "session"] = "pool",
+    budget: float | None = BUDGET,
+    tolerance: float | None = None,
+    only: Sequence[str] | None = None,
+    skip: Collection[str] = (),
+    exhaustive: bool = False,
+    out: str | os.PathLike[str] | None = None,
+    clients: int | None = None,
+    block_seconds: float | None = None,
+    timeout: float | None = None,
+    minimum_gain: float = 0.01,
+    seed: int = 0,
+    progress: Callable[[str, str], None] | None = None,
+) -> TuneResult:
+    """Measure which settings make a model better than the defaults on this machine; docs/tune.md says how.
+
+    Every configuration is measured in its own process, in turns with the defaults. This process is not changed.
+
+    Args:
+        model: Path of a model.
+        objective: ``"latency"``: the median time of one request, on the first device. ``"throughput"``: answers per
+            second. ``"creation"``: from the start of a process to the first answer. ``"memory"``: bytes of main memory
+            (proportional set size), or of the GPUs' memory, for the loaded model.
+        inputs: The path of an .npz file, which is opened once and not unpickled, or arrays by the inputs' names.
+            Default: random ones that fit the model's declaration.
+        devices: As for `load`.
+        through: ``"pool"``: `load` and `Pool.run`; ``"session"``: `InferenceSession`, on one device.
+        budget: Seconds for everything except the first look at the model; None: no limit. Default 120.
+        tolerance: Largest difference of float outputs from those of the defaults, as a part of the output's largest
+            magnitude. Default: 1e-4 for float32 (5e-3 on GPUs), 1e-2 for float16, 1e-9 for float64.
+        only, skip: Names of settings to try alone, or to leave out; also ``"io_binding"`` and ``"mimalloc"``.
+        exhaustive: Try all combinations instead of searching.
+        out: The file for the tuning, checked before anything is measured. Default: none.
+        clients: Requests in flight, for ``"throughput"``; default: twice the cores, or 8 for each GPU.
+        block_seconds: Seconds of one measurement, for ``"latency"`` (default 0.05) and ``"throughput"`` (0.15).
+        timeout: Seconds in which a candidate must start, and in which it must answer. Default: ten times the time of
+            the defaults, at least 20.
+        minimum_gain: The smallest part of the cost that counts as a gain; default 0.01.
+        seed: Seed for the order of the measurements.
+        progress: Called with the stage and a text on its progress.
+
+    Raises:
+        InvalidArgument, InvalidType: Arguments are not valid or contradict each other, or ``out`` cannot be written.
+        NoSuchFile: The model or the file of inputs does not exist.
+        Fail: The model cannot be run with the defaults.
+        TuningInterrupted: Ctrl-C. It has the settings confirmed so far; if there are any, ``out`` is written, too.
+    """
+    path = checks.model(model)
+    if not isinstance(path, str):
+        raise InvalidType("tuning needs the path of a model: its candidates are processes")
+    _check(objective, through, budget, tolerance, block_seconds, timeout, minimum_gain, clients)
+    check_measurable(name_devices(devices))
+    found = [str(device) for device in parse_devices(devices)]
+    if len({name.partition(":")[0] for name in found}) > 1:
+        raise InvalidArgument("the CPU and GPUs are tuned apart: name one or the other")
+    if through == "session" and objective == "throughput":
+        raise InvalidArgument("throughput is that of a pool: through='session' is for the other objectives")
+    if objective == "latency" or through == "session":
+        found = found[:1]
+    found = list(dict.fromkeys(found))
+    kind = found[0].partition(":")[0]
+    advised = {one.name: one for one in advice(objective, Host.here(kind))}
+    skipped = [name for name in skip if name not in _ADVICE]
+    space(objective, through, Host.here(kind, 1)).select(only, skipped)  # wrong names are found before anything is run
+    extras = [] if only is not None or exhaustive else [one for name, one in advised.items() if name not in skip]
+    if out is not None:
+        check_writable(Path(out))
+    tell = progress or (lambda _stage, _text: None)
+    job = Job(
+        model=str(Path(path).absolute()),
+        devices=tuple(found),
+        objective=objective,
+        through=through,
+        clients=clients or (2 * max(2, _core.usable_cores()) if kind == "cpu" else 8 * len(found)),
+        block_seconds=block_seconds or _BLOCK_SECONDS.get(objective, 0.0),
+        tolerance=tolerance,
+        timeout=timeout,
+    )
+    with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
+        feeds = _feeds(inputs, Path(folder))
+        tell("the defaults", Path(path).name)
+        with Bench(job, Path(folder), feeds) as bench:
+            gpu_memory = max(bench.defaults["gpu_memory"].values(), default=None)
+            host = Host.here(kind, gpu_memory)
+            candidates = space(objective, through, host).select(only, skipped)
+            result = _Tuning(bench, candidates, extras, host, exhaustive).run(budget, minimum_gain, seed, tell)
+    if out is not None and (result.tuning.partial is None or result.tuning.settings):
+        result.tuning.write(out)
+    if result.tuning.partial == "interrupted":
+        raise TuningInterrupted(result)
+    return result
+
+
+class _Tuning:
+    """One tuning, from the first measurement to the result."""
+
+    def __init__(
+        self, bench: Bench, candidates: Space, extras: Sequence[Setting], host: Host, exhaustive: bool
+    ) -> None:
+        self._bench = bench
+        self._extras = [choice for one in extras for choice in one.choices]
+        self._space = candidates
+        self._host = host
+        self._exhaustive = exhaustive
+
+    def run(self, budget: float | None, minimum_gain: float, seed: int, tell: Callable[[str, str], None]) -> TuneResult:
+        begin = time.monotonic()
+        job = self._bench.job
+        effort = _EFFORT[job.objective]
+        search = Search(self._space, self._bench, time.monotonic, effort, budget, minimum_gain, seed, tell)
+        advised = {}
+        try:
+            outcome = search.run_grid(self._bench.most_alive - 1) if self._exhaustive else search.run()
+            advised = search.on_top(self._extras, _ADVICE_PAIRS)
+        except KeyboardInterrupt:
+            outcome = search.so_far("interrupted")
+        seconds = time.monotonic() - begin
+        return TuneResult(
+            _as_tuning(job, self._host, outcome),
+            result_document(self._bench, self._space, outcome, advised, seconds, budget, exhaustive=self._exhaustive),
+        )
+
+
+def _as_tuning(job: Job, host: Host, outcome: Outcome) -> Tuning:
+    best = outcome.best
+    configuration = DEFAULTS if best is None else best.configuration
+    gain = (
+        {} if best is None else {"ratio": 1 / best.ratio.median, "low": 1 / best.ratio.high, "high": 1 / best.ratio.low}
+    )
+    return Tuning(
+        settings=of_sessions(configuration.options),
+        objective=job.objective,
+        devices=job.devices,
+        model={"name": Path(job.model).name, **describe_model(job.model)},
+        machine=describe_machine(host.kind),
+        gain=gain,
+        partial=outcome.partial,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def check_writable(path: Path) -> None:
+    """Make sure that a file can be written.
+
+    Raises:
+        InvalidArgument: It cannot.
+    """
+    if path.is_dir():
+        raise InvalidArgument(f"'{path}' cannot be written: it is a folder")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+        if path.exists():
+            path.open("ab").close()
+    except OSError as error:
+        raise InvalidArgument(f"'{path}' cannot be written: {error.strerror}") from error
+
+
+def _check(
+    objective: object,
+    through: object,
+    budget: float | None,
+    tolerance: float | None,
+    block_seconds: float | None,
+    timeout: float | None,
+    minimum_gain: float,
+    clients: int | None,
+) -> None:
+    if objective not in OBJECTIVES:
+        raise InvalidArgument(f"the objective is {' or '.join(map(repr, OBJECTIVES))}, not {objective!r}")
+    if through not in ("pool", "session"):
+        raise InvalidArgument(f"through is 'pool' or 'session', not {through!r}")
+    for name, value in (("budget", budget), ("block_seconds", block_seconds), ("timeout", timeout)):
+        if value is not None and not 0 < value < float("inf"):
+            raise InvalidArgument(f"{name} is a number of seconds above 0, not {value!r}")
+    if tolerance is not None and not 0 <= tolerance < float("inf"):
+        raise InvalidArgument(f"tolerance is 0 or more, not {tolerance!r}")
+    if not 0 <= minimum_gain < 1:
+        raise InvalidArgument(f"minimum_gain is a part, from 0 to below 1, not {minimum_gain!r}")
+    if clients is not None and clients < 1:
+        raise InvalidArgument(f"clients is 1 or more, not {clients!r}")
+
+
+def _feeds(inputs: object, folder: Path) -> Path | None:
+    """Return a file with the inputs; None: random inputs are needed."""
+    if inputs is None:
+        return None
+    if isinstance(inputs, Mapping):
+        arrays = {str(name): array for name, array in inputs.items()}
+    elif isinstance(inputs, (str, os.PathLike)):
+        arrays = read_arrays(inputs)
+    else:
+        raise InvalidType(f"inputs is the path of an .npz file or a dict of arrays, not {inputs!r}")
+    # Candidates read this copy: the caller's file may change while they are measured.
+    path = folder / "given.npz"
+    write_arrays(path, arrays)
+    return path
+
+
+UNITS = {"latency": "s", "throughput": "s per answer", "creation": "s", "memory": "bytes"}
+"""Of costs, by objective."""
+
+
+def result_document(
+    bench: Bench,
+    space: Space,
+    outcome: Outcome,
+    advised: Mapping[Choice, Interval],
+    seconds: float,
+    budget: float | None,
+    exhaustive: bool,
+) -> dict[str, Any]:
+    """Return all measurements: a result of kind "tune", see `ortmulti.bench.measure.results`.
+
+    Ratios are costs divided by the defaults' cost, or by the named one: below 1 is better. "gain" is the inverse.
+    """
+    job, best = bench.job, outcome.best
+    return results.document(
+        "tune",
+        settings={
+            "objective": job.objective,
+            "through": job.through,
+            "devices": list(job.devices),
+            "clients": job.clients,
+            "block_seconds": job.block_seconds,
+            "budget": budget,
+            "exhaustive": exhaustive,
+            "tolerance": _tolerance(job.tolerance, job.on_gpu),
+            "candidates": {one.name: [dict(choice.items) for choice in one.choices] for one in space.settings},
+        },
+        models=[{"name": Path(job.model).stem, "path": job.model, "bytes": Path(job.model).stat().st_size}],
+        partial=outcome.partial,
+        seconds=seconds,
+        unit=UNITS[job.objective],
+        defaults=_median(bench.costs.get(DEFAULTS, [])),
+        best=None
+        if best is None
+        else {
+            "settings": best.configuration.options,
+            "cost": _median(bench.costs.get(best.configuration, [])),
+            "gain": _gain(best.ratio),
+            "outputs": _outputs(bench, best.configuration),
+            "parts": [{"settings": dict(choice.items), "gain": _ratio(part)} for choice, part in outcome.parts.items()],
+        },
+        confirmation=None
+        if outcome.confirmation is None
+        else {
+            "settings": outcome.confirmation.configuration.options,
+            "ratio": _ratio(outcome.confirmation.ratio),
+            "held_up": outcome.confirmation is best,
+        },
+        advice=[
+            {"settings": dict(choice.items), "gain": _gain(interval), "better": interval.high < 1}
+            for choice, interval in advised.items()
+        ],
+        trials=[
+            {
+                "settings": trial.configuration.options,
+                "ratio": _ratio(trial.interval),
+                "samples": len(trial.ratios),
+                "outputs": _outputs(bench, trial.configuration),
+            }
+            for trial in outcome.trials
+        ],
+        rejected=[
+            {"settings": configuration.options, "why": error.why, "text": str(error)}
+            for configuration, error in outcome.rejected.items()
+        ],
+        outputs_repeat={"compared": bench.repeats.allowed, "text": bench.repeats.text},
+    )
+
+
+def _tolerance(given: float | None, on_gpu: bool) -> dict[str, float]:
+    if given is not None:
+        return {"floats": given}
+    return {**TOLERANCES, **({"float32": TF32_TOLERANCE} if on_gpu else {})}
+
+
+def _median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _ratio(interval: Interval) -> dict[str, float]:
+    return {
+        "median": interval.median,
+        "low": interval.low,
+        "high": interval.high,
+        "confidence": interval.confidence,
+    }
+
+
+def _gain(interval: Interval) -> dict[str, float]:
+    """Return how many times as good: the inverse of a ratio of costs."""
+    return {
+        "median": 1 / interval.median,
+        "low": 1 / interval.high,
+        "high": 1 / interval.low,
+        "confidence": interval.confidence,
+    }
+
+
+def _outputs(bench: Bench, configuration: Any) -> float | None:
+    """Return the difference of its outputs from the defaults', as a part of the largest; None if unknown."""
+    difference = bench.differences.get(configuration)
+    return None if difference is None else difference.error

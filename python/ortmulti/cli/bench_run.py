@@ -1,0 +1,226 @@
+"""`ortmulti bench run`: throughput and latency of pools."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ortmulti.bench import models, serve
+from ortmulti.bench.measure import devices
+from ortmulti.bench.measure.devices import describe
+from ortmulti.bench.serve import plots, tables
+from ortmulti.cli.bench import (
+    DEVICES_HELP,
+    ConfigEntries,
+    Details,
+    JsonFile,
+    ProviderOptions,
+    Timeout,
+    check_plot,
+    end_with,
+    options_by_owner,
+    write_files,
+)
+from ortmulti.cli.output import bytes_written, show_tables, steps
+from ortmulti.errors import InvalidArgument, NoSuchFile
+
+from .models import DEMO_RUN_MODEL, DEMO_RUN_SECONDS, DEMO_RUN_WARM_SECONDS
+
+_File = Path | None
+
+
+def bench_run(
+    model: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Models: .onnx files, or generated ones such as tiny-kernels, resnet50, resnet50:precision=fp16, "
+            "phi3-mini:layers=4 (`ortmulti models list`).",
+            show_default=False,
+        ),
+    ] = None,
+    device_text: Annotated[str, typer.Option("--devices", help=DEVICES_HELP)] = "all",
+    counts: Annotated[
+        str | None,
+        typer.Option(help="Numbers of devices, such as 1,2,4 (default: 1, 2, 4, ... and all of them)."),
+    ] = None,
+    variants: Annotated[
+        str,
+        typer.Option(
+            help="The backends: core, threads, processes. Each may end with +graph, +sessions=N, +in_flight=N."
+        ),
+    ] = "core,threads,processes",
+    batch: Annotated[str, typer.Option(help="Batch sizes, such as 1,32.")] = "1",
+    sequence: Annotated[int, typer.Option(help="Size of the other dynamic dimensions.")] = 16,
+    inputs: Annotated[str, typer.Option(help="Where the inputs lie: host, or device (core only).")] = "host",
+    outputs: Annotated[str, typer.Option(help="Where the outputs stay: host, or device (core only).")] = "host",
+    in_flight: Annotated[int, typer.Option(help="Requests in flight for each session, in the closed loop.")] = 4,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            help="Also measure open loops at these rates: 200,400 (requests a second) or 0.5x,0.8x,0.95x (of the "
+            "closed loop's rate)."
+        ),
+    ] = None,
+    arrivals: Annotated[str, typer.Option(help="Open loops: poisson or constant.")] = "poisson",
+    seconds: Annotated[float, typer.Option(help="How long a measurement lasts.")] = 3.0,
+    warm_seconds: Annotated[float, typer.Option(help="How long each measurement warms up before.")] = 1.0,
+    repeat: Annotated[
+        int | None,
+        typer.Option(
+            help="Rounds. Each round measures every case in a new process (default: 5; with --demo 1).",
+        ),
+    ] = None,
+    ceiling: Annotated[
+        bool, typer.Option(help="Also measure each variant with a model that does nothing: the highest possible rate.")
+    ] = True,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads of each session (default: the pool's choice).")
+    ] = None,
+    provider_option: ProviderOptions = None,
+    config: ConfigEntries = None,
+    folder: Annotated[Path, typer.Option("--models", help="The folder for generated models.")] = Path("models"),
+    timeout: Timeout = 600.0,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Seconds for all rounds. A round begins only if it can end in time."),
+    ] = None,
+    json: JsonFile = None,
+    plot: Annotated[_File, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")] = None,
+    markdown: Annotated[_File, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None,
+    details: Details = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Compare the backends for half a minute with a generated model.")
+    ] = False,
+    output: Annotated[Path, typer.Option("--output", "--out", help="The folder for the files of --demo.")] = Path(
+        "demo"
+    ),
+) -> None:
+    """Compare the throughput and latency of pools with every backend, on one device and on several.
+
+    Each measurement is a new process. A closed loop keeps a fixed number of requests in flight. An open loop sends
+    requests at a given rate and counts latency from when a request was to arrive.
+    """
+    available = devices.parse_devices(device_text)
+    if demo:
+        model = [*(model or []), DEMO_RUN_MODEL]
+        folder, ceiling = output / "models", False
+        json, plot = json or output / "run.json", plot or output / "run.png"
+        markdown = markdown or output / "run.md"
+        seconds, warm_seconds = DEMO_RUN_SECONDS, DEMO_RUN_WARM_SECONDS
+        counts = counts or f"1,{len(available)}"
+        # So that N sessions on the CPU can do what one does N times.
+        threads = 1 if threads is None else threads
+    if not model:
+        raise typer.BadParameter("no model: name at least one, or give --demo")
+    plan_arguments: dict[str, Any] = {
+        "device_sets": devices.device_sets(available, _counts(counts, len(available))),
+        "variants": [serve.parse_variant(text) for text in variants.split(",")],
+        "loads": [serve.parse_rate(text, arrivals) for text in rate.split(",")] if rate is not None else [],
+        "closed": serve.closed(in_flight),
+        "batches": _sizes(batch),
+        "sequence": sequence,
+        "inputs": inputs,
+        "outputs": outputs,
+        "repeat": repeat if repeat is not None else 1 if demo else 5,
+        "seconds": seconds,
+        "warm_seconds": warm_seconds,
+        "ceiling": ceiling,
+        "intra_op_num_threads": threads,
+        "provider_options": _of_all(provider_option),
+        "config_entries": _of_all(config),
+        "timeout": timeout,
+        "budget": budget,
+    }
+    serve.RunPlan(models=[Path()], **plan_arguments)  # wrong arguments are found before models are made
+    check_plot(plot)
+    plan = serve.RunPlan(models=make_models(model, folder, bytes_written), **plan_arguments)
+    with steps() as step:
+        document = serve.bench(plan, lambda progress: step(progress.done, progress.total, _text(progress)))
+    make_tables = functools.partial(tables.run_tables, details=details)
+    show_tables(document, json, tables.headline(document), make_tables, tables.notes(details))
+    as_markdown = functools.partial(tables.markdown, details=details)
+    write_files(document, json, plot, markdown, table=as_markdown, save_plot=plots.save_run_plot)
+    end_with(serve.failures(document), document["partial"])
+
+
+def _counts(text: str | None, available: int) -> tuple[int, ...]:
+    return serve.doubling(available) if text is None else devices.parse_counts(text)
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        return [int(item) for item in text.split(",")]
+    except ValueError:
+        raise InvalidArgument(f"{text!r} is not a list of batch sizes, such as 1,32") from None
+
+
+def _of_all(texts: list[str] | None) -> dict[str, str]:
+    return options_by_owner(texts or [], owners=False).get("", {})
+
+
+def _text(progress: serve.RunProgress) -> str:
+    case = progress.case
+    if case is None:
+        return ""
+    where = f"{case.variant.name} on {describe(case.devices)}"
+    if not progress.counted:
+        return f"ceiling: {where}"
+    return f"{case.model.stem}, batch {case.batch}, {where}, {case.load.name}"
+
+
+def parse_model(text: str) -> tuple[str, dict[str, Any]]:
+    """Return a generated model's name and options: "resnet50", "phi3-mini:layers=2", "resnet50:precision=fp16".
+
+    Raises:
+        InvalidArgument: the model or the option does not exist.
+    """
+    name, _, rest = text.partition(":")
+    options: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise InvalidArgument(f"{text!r}: {part!r} is not of the form NAME=VALUE")
+        options[key] = int(value) if value.isdecimal() else value
+    try:
+        models.describe(name, **options)
+    except TypeError:
+        raise InvalidArgument(f"{text!r}: no model takes the option {', '.join(options)}") from None
+    return name, options
+
+
+def make_models(
+    texts: Sequence[str],
+    folder: Path,
+    progress: Callable[[str], AbstractContextManager[Callable[[int, int], None]]],
+) -> list[Path]:
+    """Return the models' paths, and make generated models that `folder` does not have.
+
+    Args:
+        texts: paths of .onnx files, and names of generated models as `parse_model` takes them.
+        folder: for the generated ones.
+        progress: called with a text; shows the written bytes of one model.
+
+    Raises:
+        InvalidArgument: a name that is neither a file nor a model.
+        NoSuchFile: an .onnx file that does not exist.
+    """
+    named: list[Path | tuple[str, dict[str, Any]]] = []
+    for text in texts:  # all of them before any is made
+        path = Path(text)
+        if path.suffix == ".onnx" and not path.is_file():
+            raise NoSuchFile(f"model {path} does not exist")
+        named.append(path if path.is_file() else parse_model(text))
+    paths = []
+    for one in named:
+        if isinstance(one, Path):
+            paths.append(one)
+            continue
+        name, options = one
+        with progress(f"making {name} in {folder}") as written:
+            paths.append(models.make(name, folder, **options, progress=written))
+    return list(dict.fromkeys(paths))

@@ -1,0 +1,160 @@
+"""`ortmulti diagnose`: where a model's start spends its time, and what would shorten it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ortmulti.bench import strategies
+from ortmulti.bench.files import read_arrays
+from ortmulti.bench.measure import devices as device_names
+from ortmulti.bench.measure import results
+from ortmulti.errors import InvalidArgument, NoSuchFile
+
+from .bench import (
+    INTERRUPTED,
+    ConfigEntries,
+    JsonFile,
+    ProviderOptions,
+    Timeout,
+    check_plot,
+    options_by_owner,
+)
+from .output import print_json, stderr, stdout, steps
+
+
+def diagnose_command(
+    model: Annotated[
+        Path,
+        typer.Argument(help="An .onnx file, or a result of --json to report again.", show_default=False),
+    ],
+    device_text: Annotated[
+        str,
+        typer.Option(
+            "--devices",
+            help="Devices, one for each session. all: every GPU, or else the CPU. Or a list: cpu, 0,1, cuda:0,cuda:1; "
+            "cpu*2 is two sessions on the CPU.",
+        ),
+    ] = "all",
+    ways: Annotated[
+        str,
+        typer.Option(
+            help="Ways to create sessions. sequential is plain onnxruntime in a loop. Findings are about the first way."
+        ),
+    ] = ",".join(strategies.names()),
+    repeat: Annotated[
+        int | None, typer.Option(help="How often each way is measured at most (default: 5; with --quick 1).")
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds after which no repetition begins (default: 50; with --quick 20). Each way is measured at "
+            "least once."
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure each way once, and leave out long experiments.")] = (
+        False
+    ),
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--input", metavar="FILE", help="An .npz file with an array for each input (default: random)."),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Size of the dynamic batch dimension of random inputs.")] = 1,
+    sequence: Annotated[int, typer.Option(help="Size of their other dynamic dimensions.")] = 16,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            help="CPU threads of each session (default: the cores divided by the number of sessions; 1 on GPUs)."
+        ),
+    ] = None,
+    custom_ops: Annotated[
+        list[Path] | None,
+        typer.Option("--custom-ops", metavar="FILE", help="A library of custom operators. Repeatable."),
+    ] = None,
+    provider_option: ProviderOptions = None,
+    config: ConfigEntries = None,
+    timeout: Timeout = 600.0,
+    json: JsonFile = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the report as one HTML page that works without a network."),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")] = None,
+) -> None:
+    """Find out where a model's start spends its time, and which change would help most.
+
+    Each way to create sessions is traced in new processes, on the first device and on all devices. Experiments show
+    what each way waits for. The change of the first finding is tried out. After Ctrl-C the results so far are reported.
+    """
+    check_plot(plot)
+    if model.suffix == ".json":
+        from ortmulti.bench.diagnose.report import load_document
+
+        _report(load_document(model), Path(), json, html, plot)
+        return
+    settings: dict[str, Any] = {
+        "provider_options": options_by_owner(provider_option or [], owners=False).get("", {}),
+        "config_entries": options_by_owner(config or [], owners=False).get("", {}),
+        "custom_op_libraries": [str(library.absolute()) for library in custom_ops or []],
+    }
+    if threads is not None:
+        if threads < 0:
+            raise InvalidArgument(f"the number of threads is {threads}, but must not be negative")
+        settings["intra_op_num_threads"] = threads
+    for library in custom_ops or []:
+        if not library.is_file():
+            raise NoSuchFile(f"library {library} does not exist")
+    from ortmulti.bench.diagnose import diagnose
+
+    with steps() as step:
+        document = diagnose(
+            model,
+            "all" if device_text.strip() == "all" else device_names.repeated(device_text),
+            ways=[way.strip() for way in ways.split(",")],
+            repeat=repeat,
+            budget=budget,
+            quick=quick,
+            batch=batch,
+            sequence=sequence,
+            inputs=None if inputs is None else read_arrays(inputs),
+            settings={name: value for name, value in settings.items() if value or name == "intra_op_num_threads"},
+            timeout=timeout,
+            progress=step,
+        )
+    _report(document, model, json, html, plot)
+    if document["partial"] == "interrupted":
+        raise typer.Exit(INTERRUPTED)
+    if document["partial"]:
+        raise typer.Exit(1)
+
+
+def _report(document: dict[str, Any], model: Path, json: Path | None, html: Path | None, plot: Path | None) -> None:
+    """Write the requested files first, since they last, and print the report."""
+    from ortmulti.bench.diagnose.diagnosis import publishable
+
+    written = []
+    if json is not None and str(json) != "-":
+        results.save(publishable(document, model), json)
+        written.append(("result", json))
+    if html is not None:
+        from ortmulti.bench.diagnose.report.html import write_html
+
+        write_html(document, html)
+        written.append(("page", html))
+    if plot is not None:
+        from ortmulti.bench.diagnose.report import view
+        from ortmulti.bench.diagnose.report.plot import save_plot
+
+        if view.traces(document) or view.default_run(document):
+            save_plot(document, plot)
+            written.append(("plot", plot))
+    if json is not None and str(json) == "-":
+        print_json(publishable(document, model))
+    else:
+        from ortmulti.bench.diagnose.report.terminal import print_diagnosis
+
+        print_diagnosis(document, stdout())
+    for what, path in written:
+        stderr().print(f"{what}: {path}", markup=False)

@@ -1,0 +1,326 @@
+"""`ortmulti inspect` and `ortmulti run`: the first questions about a model."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+import ortmulti
+from ortmulti import _core, checks
+from ortmulti.bench.files import read_arrays, write_arrays
+from ortmulti.create.sample_inputs import LARGER, SEQUENCE, first_fit, growing_inputs, sample_inputs
+from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, InvalidType
+from ortmulti.loading.sharing import why_not_worth_it
+
+from .output import print_json, size_text, stderr, stdout, steps, working
+
+_MOST_REASONS = 5
+_PERCENTILE = 99
+
+
+def inspect_command(
+    model: Annotated[Path, typer.Argument(help="An .onnx file.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Show a model's inputs, outputs, dynamic dimensions, weights and opset, and whether GPUs can share its weights.
+
+    Opens the model once on the CPU, without optimizing it.
+    """
+    with working(f"opening {model}"):
+        facts = describe_model(model)
+    if as_json:
+        print_json(facts)
+    else:
+        _show_model(facts)
+
+
+def describe_model(model: Path) -> dict[str, Any]:
+    """Collect the facts of ``ortmulti inspect``.
+
+    Returns:
+        A dictionary for `json.dumps`. "inputs" and "outputs" are empty if ONNX Runtime cannot open the model on the
+        CPU; "problem" then has the reason. Sizes are in bytes.
+    """
+    path = str(checks.model(model))
+    try:
+        index = _core.index_model_file(_core.identify_file(path))
+    except InvalidProtobuf:
+        ortmulti.InferenceSession(path, providers=["CPUExecutionProvider"]).close()  # its error says what to do
+        raise
+    shareable = _core.shareable_weights(path)
+    facts: dict[str, Any] = {
+        "model": path,
+        "bytes": model.stat().st_size,
+        "external_files": [location.decode(errors="replace") for location in index.external_locations],
+        "ir_version": index.ir_version,
+        "opsets": dict(sorted(index.opsets.items())),
+        "operators": sorted(index.operators),
+        "weights": {
+            "tensors": len(index.initializers),
+            "bytes": sum(one.length for one in index.initializers),
+            "shared_tensors": len(shareable.weights),
+            "shared_bytes": sum(length for *_, length in shareable.weights),
+            "not_shared": [{"name": name, "reason": reason} for name, reason in shareable.left_out],
+            "not_worth_sharing": why_not_worth_it(path, 1),
+        },
+        "inputs": [],
+        "outputs": [],
+        "problem": None,
+    }
+    options = ortmulti.SessionOptions()
+    options.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    try:
+        with ortmulti.InferenceSession(path, options, ["CPUExecutionProvider"]) as session:
+            facts["inputs"] = _declarations(session.get_inputs())
+            facts["outputs"] = _declarations(session.get_outputs())
+            facts["producer"] = session.get_modelmeta().producer_name
+    except Error as error:
+        facts["problem"] = str(error)
+    dimensions = [size for one in facts["inputs"] for size in one["shape"] if not isinstance(size, int)]
+    facts["dynamic_dimensions"] = list(dict.fromkeys(size or "(unnamed)" for size in dimensions))
+    return facts
+
+
+def _declarations(values: Iterable[Any]) -> list[dict[str, Any]]:
+    return [{"name": one.name, "type": one.type, "shape": list(one.shape)} for one in values]
+
+
+def _show_model(facts: Mapping[str, Any]) -> None:
+    console, weights = stdout(), facts["weights"]
+    opsets = ", ".join(f"{domain} {version}" for domain, version in facts["opsets"].items())
+    console.print(
+        f"[bold]{escape(facts['model'])}[/bold]: {size_text(weights['bytes'])} of weights in {weights['tensors']} "
+        f"tensors, opset {escape(opsets) or 'unknown'}, IR version {facts['ir_version']}",
+        soft_wrap=True,
+    )
+    if facts["problem"]:
+        stderr().print(f"ONNX Runtime cannot open it on the CPU: {escape(facts['problem'])}", style="yellow")
+    else:
+        table = Table("", "name", "type", "shape", box=None, pad_edge=False)
+        for what in ("inputs", "outputs"):
+            for number, one in enumerate(facts[what]):
+                name = what[:-1] if number == 0 else ""
+                table.add_row(name, escape(one["name"]), escape(one["type"]), escape(shape_text(one["shape"])))
+        console.print(table)
+        dynamic = ", ".join(facts["dynamic_dimensions"]) or "none"
+        console.print(f"Dynamic dimensions of the inputs: {escape(dynamic)}", soft_wrap=True)
+    console.print(f"Operators: {escape(', '.join(facts['operators'])) or 'none'}", soft_wrap=True)
+    if facts["external_files"]:
+        console.print(f"Data files beside it: {escape(', '.join(facts['external_files']))}", soft_wrap=True)
+    console.print(_sharing_text(weights), soft_wrap=True)
+    if weights["not_worth_sharing"]:
+        return
+    for one in weights["not_shared"][:_MOST_REASONS]:
+        console.print(f"  - {escape(one['name'])}: {escape(one['reason'])}", soft_wrap=True)
+    if (more := len(weights["not_shared"]) - _MOST_REASONS) > 0:
+        console.print(f"  and {more} more (--json)")
+
+
+def _sharing_text(weights: Mapping[str, Any]) -> str:
+    if not weights["tensors"]:
+        return "Sharing: the model has no weights."
+    if not weights["shared_tensors"]:
+        why = ":" if weights["not_shared"] else ", since each weight is smaller than 1 KiB."
+        return f"Sharing: sessions on a GPU cannot share the weights. Each one has its own copy{why}"
+    if weights["not_worth_sharing"]:
+        return f"Sharing: each session loads the model by itself: {weights['not_worth_sharing']}."
+    text = (
+        f"Sharing: sessions on a GPU share {size_text(weights['shared_bytes'])} of {size_text(weights['bytes'])} of "
+        "weights."
+    )
+    return text + (" Not shared:" if weights["not_shared"] else "")
+
+
+def shape_text(shape: Sequence[Any]) -> str:
+    """Return a shape as Python writes a tuple, with the names of dynamic dimensions: (batch, 64)."""
+    sizes = ["any" if size is None else str(size) for size in shape]
+    return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
+
+
+def run_command(
+    model: Annotated[Path, typer.Argument(help="An .onnx file.", show_default=False)],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            metavar="[NAME=]FILE",
+            help="An .npy file for the input NAME, or for the only input; or an .npz file with several. May be "
+            "repeated (default: random).",
+        ),
+    ] = None,
+    dimensions: Annotated[
+        list[str] | None,
+        typer.Option("--dim", metavar="NAME=SIZE", help="Size of a dynamic dimension; may be repeated."),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Size of the dynamic batch dimension of random inputs.")] = 1,
+    sequence: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Size of their other dynamic dimensions. Default: {SEQUENCE}; if the model refuses it, "
+            f"{' or '.join(map(str, LARGER))}."
+        ),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda, cuda:N, openvino:CPU, or all: the first GPU, or else the CPU.")
+    ] = "all",
+    repeat: Annotated[int, typer.Option(help="How many runs are timed, after a first one.")] = 20,
+    output: Annotated[
+        Path | None, typer.Option("--output", "--out", metavar="FILE", help="Write the outputs to an .npz file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Run a model with random or given inputs, and show its outputs and its latency."""
+    if repeat < 1:
+        raise InvalidArgument(f"--repeat is 1 or more, not {repeat}")
+    if output is not None and output.suffix != ".npz":
+        raise InvalidArgument(f"--output is an .npz file, not {str(output)!r}")
+    given, sizes = _given(inputs or []), _sizes(dimensions or [])
+    named = ortmulti.parse_devices(device)[0]
+    begin = time.perf_counter()
+    with working(f"loading {model}"):
+        pool = ortmulti.load(model, named)
+    with pool, steps() as step:
+        loading = time.perf_counter() - begin
+        [session, *_] = pool.sessions
+        given = _named(given, [one.name for one in session.get_inputs()])
+        feeds = _feeds(session.get_inputs(), given, batch, sequence, sizes)
+
+        def run(feed: dict[str, Any]) -> tuple[dict[str, Any], list[Any], float]:
+            begin = time.perf_counter()
+            outputs = pool.run(None, feed)
+            return feed, outputs, time.perf_counter() - begin
+
+        feed, outputs, first = first_fit(feeds, run)
+        timed = []
+        for number in range(repeat):
+            step(number, repeat, "")
+            _, outputs, seconds = run(feed)
+            timed.append(seconds)
+        names = [one.name for one in session.get_outputs()]
+    results = dict(zip(names, outputs, strict=True))
+    if output is not None:
+        write_arrays(output, _arrays(results))
+    document = {
+        "model": str(model),
+        "device": str(named),
+        "inputs": [_array_facts(name, array, name in given) for name, array in feed.items()],
+        "outputs": [_array_facts(name, value) for name, value in results.items()],
+        "seconds": {
+            "loading": loading,
+            "first_run": first,
+            "median": statistics.median(timed),
+            "p99": float(np.percentile(timed, _PERCENTILE)),
+            "runs": len(timed),
+        },
+    }
+    if as_json:
+        print_json(document)
+    else:
+        _show_run(document, results)
+    if output is not None:
+        stderr().print(f"outputs: {output}", markup=False)
+
+
+def _given(texts: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, file = text.partition("=")
+        if not equals:
+            name, file = "", text
+        if not Path(file).is_file():
+            raise InvalidArgument(f"the input file {file!r} does not exist")
+        if file.endswith(".npz"):
+            found.update(read_arrays(file))
+        elif file.endswith(".npy"):
+            found[name] = np.load(file, allow_pickle=False)
+        else:
+            raise InvalidArgument(f"--input is [NAME=]FILE.npy or FILE.npz, not {text!r}")
+    return found
+
+
+def _named(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return a file without a name is for the only input."""
+    if "" in given and len(names) != 1:
+        raise InvalidArgument(f"--input needs NAME=FILE.npy: the model has the inputs {', '.join(names)}")
+    return {name or names[0]: value for name, value in given.items()}
+
+
+def _sizes(texts: Sequence[str]) -> dict[str, int]:
+    sizes = {}
+    for text in texts:
+        name, _, size = text.partition("=")
+        if not name or not size.isdecimal():
+            raise InvalidArgument(f"--dim is NAME=SIZE, such as batch=8, not {text!r}")
+        sizes[name] = int(size)
+    return sizes
+
+
+def _feeds(
+    declared: Sequence[Any], given: Mapping[str, Any], batch: int, sequence: int | None, sizes: Mapping[str, int]
+) -> Iterator[dict[str, Any]]:
+    """Yield the inputs of a run in the model's order: the given ones, and random ones for the others. Without a size
+    in ``sequence``, larger ones follow.
+    """
+    names = [one.name for one in declared]
+    if unknown := sorted(given.keys() - set(names)):
+        raise InvalidArgument(f"the model has no input {', '.join(unknown)}; it has {', '.join(names)}")
+    others = [one for one in declared if one.name not in given]
+    if sequence is None:
+        tries = growing_inputs(others, batch, dimensions=sizes)
+    else:
+        tries = iter([sample_inputs(others, batch, sequence, dimensions=sizes)])
+    for made in tries:
+        yield {name: given[name] if name in given else made[name] for name in names}
+
+
+def _arrays(results: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in results.items():
+        if not isinstance(value, np.ndarray):
+            raise InvalidType(f"output {name!r} is a {type(value).__name__}, which an .npz file cannot hold")
+    return dict(results)
+
+
+def _array_facts(name: str, value: Any, given: bool | None = None) -> dict[str, Any]:
+    facts: dict[str, Any] = {"name": name, "type": type(value).__name__, "shape": None}
+    if isinstance(value, np.ndarray):
+        facts |= {"type": str(value.dtype), "shape": list(value.shape)}
+    return facts if given is None else facts | {"given": given}
+
+
+def _show_run(document: Mapping[str, Any], results: Mapping[str, Any]) -> None:
+    console, seconds = stdout(), document["seconds"]
+    console.print(
+        f"[bold]{escape(document['model'])}[/bold] on {document['device']}: a run takes "
+        f"{seconds['median'] * 1e3:.3g} ms (median of {seconds['runs']}; p99 {seconds['p99'] * 1e3:.3g} ms). Loading "
+        f"took {seconds['loading']:.3g} s, the first run {seconds['first_run'] * 1e3:.3g} ms.",
+        soft_wrap=True,
+    )
+    table = Table("", "name", "type", "shape", "values", box=None, pad_edge=False)
+    for number, one in enumerate(document["inputs"]):
+        table.add_row("" if number else "input", *_texts(one), "given" if one["given"] else "random")
+    for number, one in enumerate(document["outputs"]):
+        table.add_row("" if number else "output", *_texts(one), escape(_values_text(results[one["name"]])))
+    console.print(table)
+
+
+def _texts(facts: Mapping[str, Any]) -> tuple[str, str, str]:
+    shape = "" if facts["shape"] is None else shape_text(facts["shape"])
+    return escape(facts["name"]), escape(facts["type"]), shape
+
+
+def _values_text(value: Any) -> str:
+    text = (
+        np.array2string(value.ravel(), threshold=4, edgeitems=2, precision=4)
+        if hasattr(value, "ravel")
+        else repr(value)
+    )
+    return " ".join(text.split())[:60]

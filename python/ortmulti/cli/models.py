@@ -1,0 +1,123 @@
+"""`ortmulti models`: models with random weights, for measuring; and the models of `ortmulti bench --demo`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ortmulti import _core
+from ortmulti._runtime.machine import available_memory
+from ortmulti.bench import models
+from ortmulti.cli.output import bytes_written, print_json, stdout
+
+app = typer.Typer(help="Make models of known shape and size, with seeded random weights.", no_args_is_help=True)
+
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_models(json: _Json = False) -> None:
+    """List the models that can be generated."""
+    if json:
+        listed = [
+            {"name": model.name, "summary": model.summary, "options": dict(model.options)}
+            for model in models.MODELS.values()
+        ]
+        print_json(listed)
+        return
+    table = Table("name", "what", "options and defaults", box=None, pad_edge=False)
+    for model in models.MODELS.values():
+        options = ", ".join(f"--{key} {value}" for key, value in model.options.items())
+        table.add_row(model.name, model.summary, options)
+    stdout().print(table)
+
+
+@app.command("make")
+def make_model(
+    name: Annotated[str, typer.Argument(help="A name from `ortmulti models list`.")],
+    output: Annotated[Path, typer.Option("--output", "--out", help="The folder for its files.")] = Path("models"),
+    layers: Annotated[int | None, typer.Option(help="Decoder layers, for phi3-mini.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp16 or fp32, for phi3-mini and resnet50.")] = None,
+    megabytes: Annotated[int | None, typer.Option(help="Size of the weights, for matmul.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same weights.")] = 0,
+    json: _Json = False,
+) -> None:
+    """Generate a model, unless the folder already has it, and print its path."""
+    options: dict[str, Any] = {"layers": layers, "precision": precision, "megabytes": megabytes, "seed": seed}
+    description = models.describe(name, **options)  # wrong arguments are found before anything is said or made
+    with bytes_written(f"making {name} in {output}") as progress:
+        path = models.make(name, output, **options, progress=progress)
+    if json:
+        facts = {"path": str(path), "options": dict(description.options), "weight_bytes": description.weight_bytes}
+        print_json({"name": name, **facts, "external_bytes": description.data_bytes})
+    else:
+        typer.echo(path)
+
+
+DEMO_REPEAT = 2
+
+# Large enough that the memory of sessions that share their weights differs from that of others.
+DEMO_RUN_MODEL = "matmul:megabytes=64"
+DEMO_RUN_SECONDS = 1.5
+DEMO_RUN_WARM_SECONDS = 0.3
+
+_ALL_LAYERS = 32
+# Without a GPU a larger decoder shows nothing else, and takes minutes.
+_CPU_LAYERS = 2
+# A CPU session turns fp16 weights into fp32 ones, and for a while has both, and what it read.
+_CPU_COPIES = 4
+_GPU_COPIES = 1.5
+
+
+def make_demo_models(folder: Path, device_sets: Sequence[tuple[str, ...]]) -> list[Path]:
+    """Make resnet50 and phi3-mini, unless `folder` already has them.
+
+    Args:
+        folder: for the models.
+        device_sets: the devices of sessions that must fit side by side.
+
+    Returns:
+        Their paths.
+    """
+    layers = choose_layers(folder, device_sets)
+    with bytes_written(f"making resnet50 in {folder}") as progress:
+        resnet50 = models.make("resnet50", folder, progress=progress)
+    with bytes_written(f"making phi3-mini, {layers} of {_ALL_LAYERS} layers, in {folder}") as progress:
+        return [resnet50, models.make("phi3-mini", folder, layers=layers, progress=progress)]
+
+
+def choose_layers(folder: Path, device_sets: Sequence[tuple[str, ...]]) -> int:
+    """Return the largest number of phi3-mini's layers, 1 to 32, whose sessions fit into half of the memory and disk.
+
+    That is the GPUs' memory, the main memory (page cache and sessions on the CPU), and the disk unless it has the model
+    already.
+    """
+    largest = max(device_sets, key=len)
+    on_cpu = largest.count("cpu")
+    used = {device for device in largest if device != "cpu"}
+    gpus = [gpu for gpu in _core.cuda_devices() if f"cuda:{gpu.index}" in used] if used else []
+    memory = available_memory()
+
+    def fits(layers: int) -> bool:
+        size = models.describe("phi3-mini", layers=layers).weight_bytes
+        per_gpu = max((largest.count(f"cuda:{gpu.index}") for gpu in gpus), default=0)
+        there = models.find("phi3-mini", folder, layers=layers) is not None
+        return (
+            all(size * _GPU_COPIES * per_gpu <= gpu.total_memory / 2 for gpu in gpus)
+            and size * (1 + _CPU_COPIES * on_cpu + len(largest) - on_cpu) <= memory / 2
+            and (there or size <= _free_disk(folder) / 2)
+        )
+
+    most = _CPU_LAYERS if on_cpu else _ALL_LAYERS
+    return next((layers for layers in range(most, 1, -1) if fits(layers)), 1)
+
+
+def _free_disk(folder: Path) -> int:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free

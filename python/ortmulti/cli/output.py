@@ -1,0 +1,145 @@
+"""Output of the commands: results to stdout, progress and errors to stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+from rich.segment import Segment
+
+from ortmulti.bench.files import printable_lines
+
+# In a pipe or a log, tables are as wide as they need.
+_FILE_WIDTH = 160
+
+
+class _Console(Console):
+    """A console that shows control characters in names of files and models instead of sending them to the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+
+def stdout() -> Console:
+    """Return the console for results."""
+    return _Console(width=None if sys.stdout.isatty() else _FILE_WIDTH, highlight=False, emoji=False)
+
+
+def stderr() -> Console:
+    """Return the console for progress and errors."""
+    return _Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+
+def print_log() -> None:
+    """Write the log and warnings to stderr, as Python does by default, with control characters shown."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter())
+    logging.basicConfig(handlers=[handler])
+    logging.captureWarnings(True)
+
+
+_UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes with a unit: "306 MB"."""
+    for unit, name in _UNITS:
+        if size >= unit:
+            return f"{size / unit:.3g} {name}"
+    return f"{size} B"
+
+
+def print_json(value: Any) -> None:
+    """Write `value` to stdout as JSON."""
+    print(json.dumps(value, indent=1))
+
+
+def show_tables(
+    document: Mapping[str, Any],
+    json: Path | None,
+    headline: str,
+    make_tables: Callable[[Mapping[str, Any], Console], Iterable[RenderableType]],
+    notes: str,
+) -> None:
+    """Print a result's headline, tables and notes, or the result as JSON if `json` is "-"."""
+    if json is not None and str(json) == "-":
+        print_json(document)
+        return
+    console = stdout()
+    console.print(headline, style="bold", markup=False, soft_wrap=True)
+    console.print()
+    for table in make_tables(document, console):
+        console.print(table)
+        console.print()
+    console.print(notes, markup=False)
+
+
+@contextlib.contextmanager
+def steps() -> Iterator[Callable[[int, int, str], None]]:
+    """Display the number of finished steps and the present step.
+
+    Yields:
+        A function to call with the finished steps, their number, and the next step. On a terminal it moves a bar;
+        elsewhere it writes a line for each step.
+    """
+    console = stderr()
+    if not console.is_terminal:
+
+        def write(done: int, total: int, text: str) -> None:
+            if text:
+                console.print(f"[{done + 1}/{total}] {text}", markup=False)
+
+        yield write
+        return
+    with Progress(
+        BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"), TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False), console=console, transient=True,
+    ) as progress:  # fmt: skip
+        task = progress.add_task("", total=1)
+        yield lambda done, total, text: progress.update(task, completed=done, total=total, description=text)
+
+
+@contextlib.contextmanager
+def working(text: str) -> Iterator[None]:
+    """Show on a terminal that a step takes more than a second; write nothing elsewhere."""
+    console = stderr()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(escape(text)):
+        yield
+
+
+@contextlib.contextmanager
+def bytes_written(text: str) -> Iterator[Callable[[int, int], None]]:
+    """Display the number of written bytes.
+
+    Args:
+        text: name of the written file.
+
+    Yields:
+        A function to call with the bytes written and to be written.
+    """
+    console = stderr()
+    if not console.is_terminal:
+        console.print(text, markup=False)
+        yield lambda _done, _total: None
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(text, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -1,0 +1,226 @@
+"""`ortmulti tune`: find settings that suit a model on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+import ortmulti
+from ortmulti.bench.tune.tuner import BUDGET, TuneResult, check_writable
+from ortmulti.errors import InvalidArgument
+from ortmulti.loading.tuning_options import describe
+
+from .output import print_json, stderr, stdout
+
+_INTERRUPTED = 130
+_MOST_TRIALS = 12
+
+
+def tune_command(
+    model: Annotated[Path, typer.Argument(help="An .onnx file.", show_default=False)],
+    inputs: Annotated[
+        Path | None, typer.Option("--input", help="An .npz file with the inputs (default: random).")
+    ] = None,
+    objective: Annotated[
+        str, typer.Option("--for", help="What to improve: latency, throughput, creation or memory.")
+    ] = "latency",
+    devices: Annotated[
+        str, typer.Option("--devices", "--device", help="all, cpu, or GPUs: 0, cuda:1, or a list such as 0,1.")
+    ] = "all",
+    through: Annotated[str, typer.Option(help="What runs the model: pool (ortmulti.load) or session.")] = "pool",
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            help=f"Seconds for the whole search (default: {BUDGET:g}; no limit with --exhaustive).", show_default=False
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest difference of float outputs from those of the defaults, as a share of the largest value. "
+            "Default: by type, such as 1e-4 for float32 on the CPU."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file for the tuning (default: MODEL.tuning.json beside the model).")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Try only this setting. Repeatable.")] = None,
+    skip: Annotated[list[str] | None, typer.Option(help="Leave this setting out. Repeatable.")] = None,
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="Try all combinations, without a limit unless --budget is given.")
+    ] = False,
+    clients: Annotated[int | None, typer.Option(help="Requests in flight, for throughput.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds after which a candidate that does not start or answer fails.")
+    ] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Write all measurements as JSON. - prints them instead."),
+    ] = None,
+) -> None:
+    """Find settings that make a model faster or smaller on this machine, and write them for `load(tuning=)`.
+
+    After Ctrl-C the exit status is 130. The confirmed settings so far are printed and written, marked as partial.
+    """
+    target = out or model.with_suffix(".tuning.json")
+    if json is not None and str(json) != "-":
+        check_writable(json)
+        if json.absolute() == target.absolute():
+            raise InvalidArgument("--out and --json name the same file")
+    interrupted = False
+    with _progress() as tell:
+        try:
+            result = ortmulti.tune(
+                model,
+                objective,  # type: ignore[arg-type]  # checked there
+                inputs=inputs,
+                devices=devices if devices == "all" else [name.strip() for name in devices.split(",")],
+                through=through,  # type: ignore[arg-type]
+                budget=budget if budget is not None or exhaustive else BUDGET,
+                tolerance=tolerance,
+                only=only or None,
+                skip=skip or (),
+                exhaustive=exhaustive,
+                out=target,
+                clients=clients,
+                timeout=timeout,
+                progress=tell,
+            )
+        except ortmulti.TuningInterrupted as error:
+            interrupted, result = True, error.result
+        except KeyboardInterrupt:
+            stderr().print("[yellow]interrupted before anything was measured[/yellow]")
+            raise typer.Exit(_INTERRUPTED) from None
+    show(result, target, json)
+    if interrupted:
+        raise typer.Exit(_INTERRUPTED)
+
+
+def show(result: TuneResult, target: Path, json: Path | None) -> None:
+    """Print the result, or all of it as JSON if requested."""
+    document = result.document
+    if json is not None:
+        from ortmulti.bench.measure import results
+
+        if str(json) == "-":
+            print_json(document)
+            return
+        results.save(document, json)
+    console = stdout()
+    for line in lines(document):
+        console.print(line, soft_wrap=True)
+    if document["trials"]:
+        console.print(_table(document))
+    written = result.tuning.partial is None or result.tuning.settings
+    empty = "" if result.tuning.settings else ", with no settings: the defaults are best"
+    console.print(
+        f"written to {escape(str(target))}{empty}: ortmulti.load(..., tuning={str(target)!r})"
+        if written
+        else f"nothing was confirmed, and {escape(str(target))} is not written",
+        soft_wrap=True,
+    )
+
+
+def lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the result as texts with rich's markup."""
+    best, objective = document["best"], document["settings"]["objective"]
+    if document["partial"] is not None:
+        yield f"[yellow]partial ({document['partial']}): the search has not ended[/yellow]"
+    again = document["confirmation"]
+    if best is None:
+        found = f"[bold]nothing better than the defaults[/bold] for {objective}"
+        if again is not None:
+            name = escape(describe(again["settings"]))
+            found += f": the best candidate, {name}, {_held_up(again)} of the defaults' cost"
+        yield found
+    else:
+        yield (
+            f"[bold]{escape(describe(best['settings']))}[/bold] wins: {objective} {_gain(best['gain'])} as good as the "
+            f"defaults: {cost(document, document['defaults'])} -> {cost(document, best['cost'])}"
+        )
+        if best["outputs"]:
+            yield f"its outputs differ from the defaults' by {best['outputs']:.2g} of the largest value"
+        for part in best["parts"]:
+            ratio = part["gain"]
+            yield f"  {escape(describe(part['settings']))}: without it {_times(ratio)} of the cost"
+    for one in document["advice"]:
+        if one["better"]:
+            yield (
+                f"also, outside of the file: {escape(_advice(one['settings']))}: {_gain(one['gain'])} as good on top"
+            )
+    for one in document["rejected"]:
+        yield f"[yellow]left out: {escape(describe(one['settings']))}: {one['why']}: {escape(one['text'])}[/yellow]"
+    if not document["outputs_repeat"]["compared"]:
+        yield (
+            "[yellow]outputs were not compared: those of the defaults change from run to run: "
+            f"{escape(document['outputs_repeat']['text'])}[/yellow]"
+        )
+
+
+def cost(document: Mapping[str, Any], value: float | None) -> str:
+    """Return a cost with its unit."""
+    if value is None:
+        return "not measured"
+    objective = document["settings"]["objective"]
+    if objective == "memory":
+        return f"{value / 1e6:.4g} MB"
+    if objective == "throughput":
+        return f"{1 / value:.4g}/s"
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} us"
+
+
+def _held_up(again: Mapping[str, Any]) -> str:
+    return f"{'held up' if again['held_up'] else 'did not hold up'} when measured again: {_times(again['ratio'])}"
+
+
+def _verdict(one: Mapping[str, Any], again: Mapping[str, Any] | None) -> str:
+    """Return whether the confirmation has held up the gain of a candidate's trial."""
+    if again is not None and one["settings"] == again["settings"]:
+        return _held_up(again)
+    return "no gain" if one["ratio"]["high"] >= 1 else "not measured again"
+
+
+def _gain(gain: Mapping[str, float]) -> str:
+    return f"{_times(gain)} times"
+
+
+def _times(gain: Mapping[str, float]) -> str:
+    return f"{gain['median']:.3f} ({gain['low']:.3f} to {gain['high']:.3f})"
+
+
+def _advice(settings: Mapping[str, Any]) -> str:
+    return describe(settings).replace("env:", "")
+
+
+def _table(document: Mapping[str, Any]) -> Table:
+    table = Table("tried", "cost, at first\n(defaults: 1)", "samples", "outputs\ndiffer by", "verdict", box=None,
+                  pad_edge=False)  # fmt: skip
+    again = document["confirmation"]
+    # The confirmed candidate comes first: of many candidates, the luckiest look best at their trial.
+    trials = sorted(
+        document["trials"],
+        key=lambda one: (again is None or one["settings"] != again["settings"], one["ratio"]["median"]),
+    )
+    for one in trials[:_MOST_TRIALS]:
+        outputs = one["outputs"]
+        table.add_row(escape(describe(one["settings"])), _times(one["ratio"]), str(one["samples"]),
+                      "" if outputs is None else f"{outputs:.2g}", _verdict(one, again))  # fmt: skip
+    if len(trials) > _MOST_TRIALS:
+        table.add_row(f"and {len(trials) - _MOST_TRIALS} more (--json)")
+    return table
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str, str], None]]:
+    console = stderr()
+    if not console.is_terminal:
+        yield lambda stage, text: console.print(f"{stage}: {text}", markup=False)
+        return
+    with console.status("") as status:
+        yield lambda stage, text: status.update(escape(f"{stage}: {text}"))

@@ -1,8 +1,0 @@
-"""``python -m ortmulti.tools.cli``: the same as the command `ortmulti`."""
-
-from __future__ import annotations
-
-from . import main
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,169 @@
+"""ResNet-50 beside PyTorch: the settings, the ratio, and a real comparison on the CPU where PyTorch is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from benchmarks import pytorch
+from benchmarks.pytorch import Setting, TorchPlan, torch_ways
+from benchmarks.pytorch.comparison import _row, markdown, torch_tables
+from ortmulti.bench import models
+from ortmulti.bench.measure import results
+from ortmulti.errors import InvalidArgument
+from tests.support.processes import run_child
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("resnet50")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"precisions": ("fp8",)}, "fp32, tf32, fp16, not fp8"),
+        ({"precisions": ()}, "no precisions"),
+        ({"batches": ()}, "no batches"),
+        ({"batches": (0,)}, "positive"),
+        ({"places": ("moon",)}, "host, device"),
+        ({"compile_modes": ("fast",)}, "max-autotune"),
+        ({"rounds": 0}, "positive"),
+        ({"block_seconds": 0.0}, "positive"),
+        ({"device": "cpu"}, "fp32 alone"),
+    ],
+)
+def test_impossible_plans_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        TorchPlan(**changes)
+
+
+def test_every_combination_is_a_setting() -> None:
+    settings = TorchPlan().settings()
+    assert len(set(settings)) == 3 * 2 * 2
+    assert settings[0] == Setting("fp32", 1, "host")
+    assert settings[-1].name == "fp16, batch 32, device"
+
+
+def way(side: str, name: str, seconds: Sequence[float], **more: Any) -> dict[str, Any]:
+    return {"side": side, "name": name, "seconds": list(seconds), "difference": 1e-6, "equal": True, **more}
+
+
+def measurement(*ways: dict[str, Any], errors: Sequence[str] = ()) -> dict[str, Any]:
+    setting = {"setting": "fp32, batch 1, host", "precision": "fp32", "batch": 1, "place": "host"}
+    return {**setting, "torch": None, "ways": list(ways), "errors": list(errors)}
+
+
+def test_ratio_is_of_the_fastest_of_each_side_in_the_same_round() -> None:
+    """The machine is slower in the second round; one round of the slower way is its best of all."""
+    row = _row(
+        measurement(
+            way("ortmulti", "pool", [2.0, 4.0, 2.0]),
+            way("ortmulti", "bound", [1.0, 9.0, 9.0]),
+            way("pytorch", "eager", [4.0, 8.0, 4.0]),
+            way("pytorch", "graph", [5.0, 9.0, 5.0]),
+        )
+    )
+    assert (row["ortmulti"]["name"], row["pytorch"]["name"]) == ("pool", "eager")
+    assert (row["ratio"]["lowest"], row["ratio"]["highest"]) == (0.5, 0.5)
+
+
+def document(*measurements: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "settings": {"device": "cuda:0"},
+        "left_out": [],
+        "measurements": list(measurements),
+        "rows": [_row(one) for one in measurements],
+    }
+
+
+def test_a_side_that_does_not_run_and_a_wrong_output_are_failures_and_one_way_of_several_is_not() -> None:
+    broken = {"side": "pytorch", "name": "compile", "error": "no compiler"}
+    assert pytorch.failures(document(measurement(way("ortmulti", "pool", [1]), way("pytorch", "a", [1]), broken))) == []
+    [nothing] = pytorch.failures(document(measurement(way("ortmulti", "pool", [1]), broken)))
+    assert "pytorch did not run: no compiler" in nothing
+    wrong = way("ortmulti", "pool", [1], equal=False, difference=0.5)
+    [different] = pytorch.failures(document(measurement(wrong, way("pytorch", "a", [1]))))
+    assert "ortmulti, pool differs by 0.5" in different
+    assert pytorch.failures(document(measurement(errors=["died"]))) == ["fp32, batch 1, host: died"]
+    [left] = pytorch.failures({**document(measurement(way("ortmulti", "a", [1]), way("pytorch", "a", [1]))),
+                               "left_out": ["fp16, batch 1, host"]})  # fmt: skip
+    assert left.startswith("fp16, batch 1, host: left out")
+
+
+def test_tables_have_every_setting_and_way() -> None:
+    broken = {"side": "pytorch", "name": "compile", "error": "no compiler"}
+    whole = document(measurement(way("ortmulti", "pool", [0.001]), way("pytorch", "eager", [0.002]), broken))
+    best, ways = torch_tables(whole)
+    assert (best.row_count, ways.row_count) == (1, 3)
+    text = markdown(whole)
+    assert "| fp32, batch 1, host | pool | eager | 1.00 | 2.00 | 0.50 |" in text
+    assert "compile | - (failed) |" in text
+    Console(width=100).print(best)
+
+
+def test_without_torch_the_error_comes_before_any_work(folder: Path) -> None:
+    code = """
+        import sys
+        sys.modules["torch"] = None
+        from pathlib import Path
+        from benchmarks.pytorch import TorchPlan, bench
+        from ortmulti.errors import LibraryError
+        try:
+            bench(TorchPlan(), Path(sys.argv[1]) / "models")
+        except LibraryError as error:
+            print(error)
+        print((Path(sys.argv[1]) / "models").exists())
+    """
+    shown = run_child(code, folder)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.splitlines() == [
+        "the comparison with PyTorch needs PyTorch, which is not installed: pip install torch",
+        "False",
+    ]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_network_computes_what_the_model_does(precision: str, folder: Path) -> None:
+    torch = pytest.importorskip("torch")
+    import onnxruntime
+
+    model = models.make("resnet50", folder, precision=precision)
+    images = models.sample_inputs(model, batch=2)["input"]
+    [expected] = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"]).run(
+        None, {"input": images}
+    )
+    with torch.inference_mode():
+        made = torch_ways.make_network(torch, model)
+        result = made(torch.from_numpy(images)).numpy()
+    assert result.dtype == images.dtype
+    assert not made.training
+    tolerance = 1e-4 if precision == "fp32" else 0.05
+    assert np.abs(result.astype(np.float64) - expected).max() < tolerance * np.abs(expected).max()
+
+
+@pytest.mark.slow
+def test_comparison_on_the_cpu(folder: Path) -> None:
+    pytest.importorskip("torch")
+    plan = TorchPlan("cpu", ("fp32",), (1, 2), ("host",), (), rounds=2, block_seconds=0.001, budget=0.0)
+    result = pytorch.bench(plan, folder)
+    assert result["left_out"] == ["fp32, batch 2, host"]
+    assert len(pytorch.failures(result)) == 1
+    assert (result["kind"], result["schema_version"]) == ("torch", results.SCHEMA_VERSION)
+    json.dumps(result)
+    for row in result["rows"]:
+        assert row["ratio"]["median"] > 0
+    for measured in result["measurements"]:
+        names = {one["name"] for one in measured["ways"] if "error" not in one}
+        assert {"eager", "eager, channels_last", "eager, no cudnn.benchmark"} <= names
+        assert names & {"pool", "bound"}
+        assert all(len(one["seconds"]) == 2 for one in measured["ways"] if "error" not in one)

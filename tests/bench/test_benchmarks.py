@@ -1,0 +1,371 @@
+"""The benchmarks run and report; what they measure is no matter here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ortmulti
+from benchmarks import (
+    batching,
+    contention,
+    cpu_sharing,
+    create_close_cycles,
+    feeding,
+    first_answers,
+    gpu_feeding,
+    import_time,
+    plugin_creation,
+    pool_overhead,
+    repository_memory,
+    run_overhead,
+    service,
+    torch_compare,
+    weight_loading,
+)
+from ortmulti import Timeline
+from ortmulti.bench import models
+from tests.support import fake_driver, onnx_models, plugins
+from tests.support.processes import check_child
+
+
+def test_run_overhead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "overhead.json"
+    assert run_overhead.main(["--pairs", "5", "--runs", "5", "--limit", "inf", "--json", str(path)]) == 0
+    assert run_overhead.main(["--pairs", "5", "--runs", "5", "--limit", "0"]) == 1
+    report = json.loads(path.read_text())
+    assert set(report["models"]) == set(run_overhead.CASES)
+    for result in report["models"].values():
+        assert 0 < result["ratio"] <= result["upper_bound"]
+    assert "upper 95% bound" in capsys.readouterr().out
+
+
+def test_repository_memory(tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / f"{number}.onnx").write_bytes(onnx_models.matmul())
+    path = tmp_path / "memory.json"
+    budget = str(3 * len(onnx_models.matmul()) // 2)
+    arguments = ["--budget", budget, "--evictions", "2", "--batch", "1", "--repeat", "1", "--json", str(path)]
+    assert repository_memory.main([str(tmp_path), *arguments]) == 0
+    report = json.loads(path.read_text())
+    assert set(report["measured"]) == set(repository_memory.SETTINGS)
+    for [result] in report["measured"].values():
+        assert result["counted_mb"] < result["idle_mb"] <= result["peak_mb"]
+
+
+def test_the_upper_bound_is_that_of_the_median() -> None:
+    """Of 100 values the 60th or 61st smallest: the binomial interval for the median."""
+    assert run_overhead.upper_bound(range(100)) == 60
+    assert run_overhead.upper_bound([1.0, 2.0, 3.0]) == 3.0
+
+
+@pytest.mark.parametrize("part", ["rates", "latencies", "map"])
+def test_feeding(part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "feeding.json"
+    arguments = ["--quick", "--rounds", "1", "--seconds", "0.05", "--only", part, "--json", str(path)]
+    assert feeding.main([*arguments, "--models", "MLP, 0.3 MB", "conv net"]) == 0
+    report = json.loads(path.read_text())
+    assert report[part]["wrong"] == 0
+    assert "wrong answers: 0" in capsys.readouterr().out
+
+
+def test_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for needed in ("fastapi", "uvicorn"):
+        pytest.importorskip(needed)
+    path = tmp_path / "service.json"
+    assert service.main(["--rounds", "1", "--seconds", "0.3", "--json", str(path)]) == 0
+    report = json.loads(path.read_text())
+    assert report["wrong"] == report["SIGTERM"]["lost"] == 0
+    assert report["SIGTERM"]["answered"] >= 200
+    assert "0 lost" in capsys.readouterr().out
+
+
+def test_pool_overhead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "pool.json"
+    arguments = ["--rounds", "2", "--runs", "5", "--requests", "400", "--threads", "3", "--most-growth", "inf"]
+    assert pool_overhead.main([*arguments, "--most-overhead", "inf", "--json", str(path)]) == 0
+    assert pool_overhead.main([*arguments, "--most-overhead=-inf"]) == 1
+    report = json.loads(path.read_text())
+    assert report["overhead"]["over_session_run_us"]["session.run"] == 0
+    assert (report["load"]["requests"], report["load"]["wrong"]) == (400, 0)
+    assert "0 wrong answers" in capsys.readouterr().out
+
+
+def test_wrong_answers_are_counted() -> None:
+    with ortmulti.load(pool_overhead.add(), "cpu") as pool:
+        load = pool_overhead.Load(pool, 8, 1)
+        load.check(1, pool.run(None, load.feed(1)))
+        load.check(2, pool.run(None, load.feed(1)))
+    assert load.wrong == 1
+
+
+@pytest.mark.parametrize("wait", ["none", "first"])
+def test_first_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str], wait: str) -> None:
+    model, path = models.make("identity", tmp_path), tmp_path / "first.json"
+    arguments = [str(model), "--devices", "cpu", "--repeat", "2", "--wait", wait, "--json", str(path)]
+    assert first_answers.main(arguments) == 0
+    report = json.loads(path.read_text())
+    assert (report["devices"], report["wait"]) == (["cpu"], wait)
+    for each in report["rounds"]:
+        for measured in each.values():
+            assert measured["returned"] > 0
+            assert 0 < measured["ready"]["cpu"] < measured["answers"]["cpu"]
+            assert 0 < measured["runs"]["cpu"] < measured["one"] < measured["answers"]["cpu"]
+            assert measured["contexts"] is None
+    assert report["summary"]["largest_difference"] == 0
+    assert "first answer after" in capsys.readouterr().out
+
+
+def test_first_answers_are_held_against_the_last_context_and_one_device() -> None:
+    def measured(answers: dict[str, float], contexts: float, one: float, output: float) -> dict[str, Any]:
+        outputs = {device: [1.0, output * number] for number, device in enumerate(answers)}
+        return {"answers": answers, "contexts": contexts, "one": one, "outputs": outputs}
+
+    rounds = [
+        {
+            "all": measured({"cuda:0": 2.0, "cuda:1": 4.5}, 3.0, 1.25, 0.5),
+            "one": measured({"cuda:0": 2.0}, 1.0, 1.0, 0.0),
+        }
+    ]
+    summary = first_answers.summarize(rounds)
+    assert (summary["first"], summary["last"], summary["contexts"]) == (2.0, 4.5, 3.0)
+    assert (summary["behind"], summary["behind_alone"], summary["ahead"]) == (0.25, 0.5, 1.0)
+    assert summary["largest_difference"] == 0.5
+
+
+@pytest.mark.gpu
+def test_first_answers_of_gpus(tmp_path: Path) -> None:
+    model, path = models.make("matmul", tmp_path, megabytes=64), tmp_path / "first.json"
+    first_answers.main([str(model), "--repeat", "1", "--most-behind=inf", "--json", str(path)])
+    [each] = json.loads(path.read_text())["rounds"]
+    assert each["all"]["contexts"] > 0
+    assert set(each["all"]["answers"]) == set(json.loads(path.read_text())["devices"])
+
+
+def test_batching(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "batching.json"
+    arguments = ["--device", "cpu", "--megabytes", "1", "--max-size", "3", "--rounds", "2", "--seconds", "0.1"]
+    assert batching.main([*arguments, "--least-share=0", "--most-p99=inf", "--json", str(path)]) == 0
+    assert batching.main([*arguments, "--least-share=0", "--most-p99=0"]) == 1
+    assert batching.main([*arguments, "--least-share=inf", "--most-p99=inf"]) == 1
+    report = json.loads(path.read_text())
+    assert len(report["rounds"]) == 2
+    for one in report["rounds"]:
+        assert one["limit_seconds"] == pytest.approx(0.005 + 2 * one["batch_seconds"])
+        assert one["offered"] > one["single"]
+        assert one["requests_a_run"] >= 1
+    assert "max_delay + 2 runs" in capsys.readouterr().out
+
+
+def test_a_batch_is_judged_within_its_round() -> None:
+    def one(throughput: float, p99: float, run: float) -> dict[str, Any]:
+        latency = {"p50": p99 / 2, "p99": p99}
+        return {"single": 10.0, "offered": 40.0, "throughput": throughput, "batch_seconds": run,
+                "limit_seconds": 2 * run, "requests_a_run": 4.0, "latency": latency}  # fmt: skip
+
+    summary = batching.summarize([one(40, 1, 1), one(20, 9, 9), one(30, 3, 1)])
+    assert (summary["share"], summary["p99_over_limit"]) == (0.75, 0.5)
+
+
+def test_contention(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "contention.json"
+    arguments = ["--devices", "cpu*2", "--variants", "core,core+sessions=2", "--repeat", "1", "--seconds", "0.1"]
+    assert contention.main([*arguments, "--models", str(tmp_path), "--json", str(path)]) == 0
+    document = json.loads(path.read_text())
+    assert [len(row["devices"]) for row in document["rows"]] == [1, 1, 2, 2]
+    assert {"machine", "releases", "settings"} <= document.keys()
+    assert document["command"][0] == "benchmarks/contention.py"
+    assert "| cpu x2 | core+sessions=2 |" in capsys.readouterr().out
+
+
+def test_contention_misses_what_does_not_scale_and_a_faster_backend() -> None:
+    def row(variant: str, devices: int, scaling: float | None, low: float | None) -> dict[str, Any]:
+        interval = {"median": low, "low": low} if low is not None else None
+        return {"variant": variant, "devices": ["cuda:0"] * devices, "measured": 1, "over_first": interval,
+                "scaling": None if scaling is None else {"median": scaling}}  # fmt: skip
+
+    rows = [row("core", 1, None, None), row("threads", 1, None, 1.5), row("core", 4, 0.5, None)]
+    good = {"measurements": [], "rows": [*rows, row("threads", 4, 0.5, 0.99), row("core+graph", 4, 0.91, 3.0)]}
+    assert contention.missed(good, 0.9) == []
+    bad = {"measurements": [], "rows": [*rows, row("threads", 4, 0.5, 1.01), row("core+graph", 4, 0.89, 3.0)]}
+    threads, graph = contention.missed(bad, 0.9)
+    assert "threads on cuda:0 x4 answers 1.010 times" in threads
+    assert "core+graph on cuda:0 x4 scales to 0.890" in graph
+
+
+def test_torch_compare_misses_what_is_slower() -> None:
+    def row(ratio: float) -> dict[str, Any]:
+        best = {"name": "a", "seconds": {}}
+        return {"setting": "fp32", "ortmulti": best, "pytorch": best, "ratio": {"median": ratio}}
+
+    measurement: dict[str, Any] = {"errors": [], "ways": []}
+    document = {"rows": [row(1.02), row(1.04)], "measurements": [measurement] * 2, "left_out": []}
+    [slower] = torch_compare.missed(document, 1.03)
+    assert "1.040 times" in slower
+    with pytest.raises(SystemExit) as shown:
+        torch_compare.main(["--help"])
+    assert shown.value.code == 0
+
+
+def test_import_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "import.json"
+    assert import_time.main(["--pairs", "2", "--limit", "inf", "--out", str(path)]) == 0
+    assert import_time.main(["--pairs", "1", "--limit=-inf"]) == 1
+    report = json.loads(path.read_text())
+    assert {name: len(times) for name, times in report["times_ms"].items()} == dict.fromkeys(import_time.CASES, 2)
+    assert "difference" in capsys.readouterr().out
+    with pytest.raises(RuntimeError, match="failed: 3"):
+        import_time.milliseconds("raise SystemExit(3)")
+
+
+def test_import_times_are_compared_in_pairs() -> None:
+    times = {
+        "numpy": [(100.0, 50.0), (200.0, 60.0), (90.0, 55.0)],
+        "both": [(130.0, 70.0), (210.0, 90.0), (110.0, 80.0)],
+    }
+    summary = import_time.summarize(times)
+    assert summary["ms"] == {"numpy": 100.0, "both": 130.0}
+    assert (summary["difference_ms"], summary["difference_processor_ms"]) == (20.0, 25.0)
+
+
+def test_create_close_cycles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cycles.json"
+    arguments = ["--cycles", "4", "--warm", "2", "--repeat", "1"]
+    assert create_close_cycles.main([*arguments, "--allowance", "inf", "--json", str(path)]) == 0
+    assert create_close_cycles.main([*arguments, "--allowance=-inf"]) == 1
+    report = json.loads(path.read_text())
+    for library in create_close_cycles.LIBRARIES:
+        [measured] = report["measured"][library]
+        assert measured["growth_mb"] == pytest.approx(measured["end_mb"] - measured["warm_mb"])
+        assert measured["end_mb"] > 10
+    assert "median growth" in capsys.readouterr().out
+
+
+def test_cpu_sharing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "sharing.json"
+    arguments = ["--megabytes", "1", "--repeat", "1"]
+    assert cpu_sharing.main([*arguments, "--most-memory=inf", "--most-creation=inf", "--json", str(path)]) == 0
+    assert cpu_sharing.main([*arguments, "--most-memory=inf", "--most-creation=0"]) == 1
+    report = json.loads(path.read_text())
+    assert set(report["measured"]) == set(cpu_sharing.CASES)
+    [eight] = report["measured"][cpu_sharing.EIGHT_SHARED]
+    assert len(eight["outputs"]) == 8
+    assert report["summary"]["identical"] is True
+    assert report["summary"]["pss"][cpu_sharing.EIGHT_SHARED] == eight["pss"]
+    assert "8 sessions take" in capsys.readouterr().out
+
+
+def test_plugin_creation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plugin.json"
+    model = models.make("matmul", tmp_path, megabytes=1)
+    arguments = [f"--library={plugins.openvino(tmp_path)}", f"--model={model}", "--repeat=1", "--most-creation=inf"]
+    assert plugin_creation.main([*arguments, "--json", str(path)]) == 0
+    assert plugin_creation.main([*arguments, "--most-difference=-1"]) == 1
+    report = json.loads(path.read_text())
+    assert len(report["measured"]) == len(plugin_creation.CASES)
+    assert report["difference_in_f32"] <= max(report["summary"]["difference"].values()) < 0.1
+    assert "in f32" in capsys.readouterr().out
+
+
+def test_the_difference_is_a_part_of_the_largest_value() -> None:
+    expected = [np.array([1.0, -4.0]), np.array([2.0])]
+    assert plugin_creation.difference([np.array([1.5, -4.0]), np.array([2.0])], expected) == 0.125
+
+
+def test_ratios_are_of_the_same_round() -> None:
+    def results(*figures: float) -> list[dict[str, Any]]:
+        return [{"pss": figure, "creation": figure, "outputs": ["a"], "details": {}} for figure in figures]
+
+    eight, one, ordinary = results(2, 30, 4), results(1, 10, 4), results(4, 60, 8)
+    names = (cpu_sharing.EIGHT_SHARED, cpu_sharing.ONE, cpu_sharing.ORDINARY)
+    summary = cpu_sharing.summarize(dict(zip(names, (eight, one, ordinary), strict=True)))
+    assert (summary["memory_of_one"], summary["creation_of_one"]) == (2.0, 2.0)
+    assert (summary["memory_of_ordinary"], summary["creation_of_ordinary"]) == (0.5, 0.5)
+
+
+def test_one_other_bit_in_one_of_eight_sessions_is_seen() -> None:
+    def result(*outputs: str) -> dict[str, Any]:
+        return {"pss": 10, "creation": 1.0, "outputs": outputs, "details": {}}
+
+    measured = {name: [result(*["a"] * count)] for name, (_, count) in cpu_sharing.CASES.items()}
+    assert cpu_sharing.summarize(measured)["identical"] is True
+    measured[cpu_sharing.EIGHT_SHARED] = [result(*["a"] * 7, "b")]
+    assert cpu_sharing.summarize(measured)["identical"] is False
+
+
+def test_weight_loading_needs_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        weight_loading.main([str(models.make("identity", tmp_path)), "--devices", "cpu"])
+    assert "this needs a GPU" in capsys.readouterr().err
+
+
+def test_ceiling_copies_from_one_pinned_buffer_and_frees_everything(tmp_path: Path) -> None:
+    driver = fake_driver.build(tmp_path)
+    code = """
+        from benchmarks import weight_loading
+        weight_loading.BUFFER_BYTES, weight_loading.TARGET_BYTES = 1000, 2000
+        copy = weight_loading.PinnedCopy(1)
+        assert copy.seconds(2500) > 0
+        copy.close()
+    """
+    check_child(code, environment=driver.environment)
+    assert driver.calls == [
+        "init 0", "context 1", "pin 1000 1", "allocate 2000", "stream 1",
+        "copy 1000 to 0", "copy 1000 to 1000", "copy 1000 to 0", "wait",
+        "end of stream", "free", "unpin",
+    ]  # fmt: skip
+
+
+def test_loading_seconds_are_of_the_first_device_and_of_the_last() -> None:
+    timeline = Timeline()
+    timeline.add("load weights", 1_000_000_000, 3_000_000_000, "cuda:0")
+    timeline.add("copy weights from cuda:0", 2_000_000_000, 3_250_000_000, "cuda:2")
+    timeline.add("copy weights from cuda:0", 2_000_000_000, 3_125_000_000, "cuda:1")
+    timeline.add("create session", 3_000_000_000, 9_000_000_000, "cuda:1")
+    assert weight_loading.loading_seconds(timeline) == {"load": 2.0, "behind": 0.25}
+
+
+def test_load_that_shared_nothing_is_an_error_that_says_why() -> None:
+    timeline = Timeline()
+    timeline.add("not shared: the model has no weights", 1, 1)
+    with pytest.raises(RuntimeError, match="the model has no weights"):
+        weight_loading.loading_seconds(timeline)
+
+
+@pytest.mark.gpu
+@pytest.mark.gpu_memory
+def test_weight_loading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, path = models.make("matmul", tmp_path, megabytes=64), tmp_path / "loading.json"
+    limits = ["--least-share=0", "--most-behind=inf", "--most-memory=inf", "--most-seconds=inf"]
+    weight_loading.main([str(model), "--repeat", "2", "--memory-repeat", "1", *limits, "--out", str(path)])
+    report = json.loads(path.read_text())
+    assert report["loading"]["bytes"] > 60_000_000
+    assert len(report["loading"]["pairs"]) == 2
+    for pair in report["loading"]["pairs"]:
+        assert 0 < pair["load"] <= pair["ready"]
+        assert pair["share"] == pytest.approx(pair["rate"] / pair["ceiling"])
+    assert [(one["strategy"], one["count"]) for one in report["memory"]["measured"]] == [
+        ("shared", 1), ("shared", 4), ("sequential", 1),
+    ]  # fmt: skip
+    assert all(one["bytes"] > 0 for one in report["memory"]["measured"])
+    assert "GB/s" in capsys.readouterr().out
+
+
+def test_gpu_feeding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "feeding.json"
+    grid = ["--in-flight", "1", "--sessions", "1,2", "--threads", "2"]
+    times = ["--clients", "2", "--seconds", "0.05", "--warm", "0.02", "--settle", "0.02"]
+    arguments = ["--model", "identity", "--device", "cpu", "--models", str(tmp_path), *grid, *times]
+    assert gpu_feeding.main([*arguments, "--least-share", "0", "--json", str(path)]) == 0
+    document = json.loads(path.read_text())
+    named = {row["case"] for row in document["rows"]}
+    assert named == {"onnxruntime, 2 threads", "defaults", "in_flight=1 sessions=1", "in_flight=1 sessions=2"}
+    assert document["rows"][0]["of_best"] == 1
+    assert all(one[load]["cores"] > 0 for one in document["measurements"] for load in ("one", "many"))
+    assert "| answers/s |" in capsys.readouterr().out
+    assert gpu_feeding.main(["--from", str(path), "--least-share", "2"]) == 1
+    assert "missed: the defaults answer" in capsys.readouterr().out

@@ -1,0 +1,333 @@
+"""The command line: in a process of its own as users run it; arguments and their errors in the test's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from onnx import TensorProto, helper
+from rich.table import Table
+
+import ortmulti
+from ortmulti.bench import models
+from ortmulti.bench.measure import results
+from ortmulti.cli import models as cli_models
+from ortmulti.cli import output
+from tests.support import onnx_models
+from tests.support.command import COMMAND, TERMINAL, invoke, run
+from tests.support.processes import run_child
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.make("matmul", tmp_path_factory.mktemp("models"), megabytes=1)
+
+
+@pytest.mark.parametrize(
+    ("command", "mentions"),
+    [
+        ((), ["bench", "models", "devices", "inspect", "run", "--debug", "--version"]),
+        (("bench",), ["create", "gil", "repository", "run", "sleep"]),
+        (
+            ("bench", "create"),
+            [
+                "--devices",
+                "--counts",
+                "--strategies",
+                "--repeat",
+                "--cold",
+                "--no-entry",
+                "--contexts-ready",
+                "--second-model",
+                "--config",
+                "--json",
+                "--plot",
+                "--demo",
+                "--output",
+            ],
+        ),
+        (("bench", "gil"), ["--onnxruntime", "--ortmulti", "--repeat", "--json"]),
+        (("bench", "repository"), ["--budget", "--trace", "--rate", "--burst", "--json", "--plot"]),
+        (("bench", "sleep"), ["--devices", "--kinds", "--graphs", "--repeat", "--random", "--json"]),
+        (("models",), ["make", "list"]),
+        (("models", "make"), ["--layers", "--output", "--json"]),
+        (("models", "list"), ["--json"]),
+        (("devices",), ["--json"]),
+        (("inspect",), ["--json"]),
+        (("run",), ["--input", "--dim", "--batch", "--device", "--repeat", "--output", "--json"]),
+        (("diagnose",), ["--devices", "--ways", "--quick", "--input", "--json", "--html", "--plot"]),
+        (("optimize",), ["--device", "--list", "--clear", "--compare", "--json"]),
+    ],
+)
+def test_help(command: tuple[str, ...], mentions: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TERMINAL, "COLUMNS", "300")
+    shown = invoke(*command, "--help")
+    assert shown.returncode == 0
+    # No line of a docstring ends before its sentence does.
+    text = shown.stdout.partition("╭")[0].split("Usage:")[1].splitlines()[1:]
+    assert [line for line in map(str.strip, text) if line and not line.endswith((".", ":"))] == []
+    assert [name for name in mentions if name not in shown.stdout] == []
+
+
+def test_version() -> None:
+    shown = run("--version")
+    assert (shown.returncode, shown.stdout) == (0, f"ortmulti {ortmulti.__version__}\n")
+
+
+def test_unknown_command_is_a_wrong_argument() -> None:
+    assert invoke("compose").returncode == 2
+
+
+def test_error_is_one_line_without_traceback() -> None:
+    shown = invoke("models", "make", "magic")
+    assert shown.returncode == 1
+    assert shown.stdout == ""
+    [line] = [line for line in shown.stderr.splitlines() if line.startswith("error:")]
+    assert "'magic'" in line
+    assert "Traceback" not in shown.stderr
+
+
+ESCAPES = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202e"
+"""A terminal's title, its colours, and a right-to-left override."""
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose tensor and file of weights have escapes in their names."""
+    weight = TensorProto(name=f"w{ESCAPES}", data_type=TensorProto.FLOAT, dims=[3], data_location=TensorProto.EXTERNAL)
+    weight.external_data.add(key="location", value=f"{ESCAPES}.bin")
+    x, y = ((name, TensorProto.FLOAT, [3]) for name in "xy")
+    node = helper.make_node("Add", ["x", weight.name], ["y"], name=f"node{ESCAPES}")
+    path = tmp_path_factory.mktemp("hostile") / "hostile.onnx"
+    path.write_bytes(onnx_models.model([node], [x], [y], [weight]).SerializeToString())
+    return path
+
+
+@pytest.mark.essential
+@pytest.mark.parametrize("options", [(), ("--debug",)])
+def test_names_in_files_do_not_control_the_terminal(hostile: Path, options: tuple[str, ...]) -> None:
+    """Neither in errors and tracebacks nor in the log and warnings."""
+    shown = run(*options, "optimize", hostile)
+    assert shown.returncode == 1
+    assert "\\u001b]0;owned" in shown.stderr
+    assert not [c for c in shown.stdout + shown.stderr if not c.isprintable() and c != "\n"]
+
+
+@pytest.mark.essential
+def test_consoles_show_control_characters() -> None:
+    table = Table("a", title=f"title{ESCAPES}")
+    table.add_row(f"cell{ESCAPES}")
+    for make in (output.stdout, output.stderr):
+        console = make()
+        with console.capture() as captured:
+            console.print(f"text{ESCAPES}", style="red")
+            console.print(f"a :cat: of [lists]{ESCAPES}", markup=False)
+            console.print(table)
+        assert not [c for c in captured.get() if not c.isprintable() and c != "\n"]
+        assert captured.get().count("\\u001b]0;owned") == 4
+        assert "a :cat: of [lists]" in captured.get()
+
+
+def test_log_and_warnings_show_control_characters() -> None:
+    code = """
+        import logging, sys, warnings
+        from ortmulti.cli import app
+        def command(): logging.getLogger("any").warning("log\\x1b[31m"); warnings.warn("warning\\x1b[31m")
+        app.app = command
+        app.run()
+    """
+    shown = run_child(code)
+    assert "log\\u001b[31m\n" in shown.stderr
+    assert "UserWarning: warning\\u001b[31m\n" in shown.stderr
+    assert "\x1b" not in shown.stderr
+
+
+def test_debug_shows_the_traceback() -> None:
+    shown = invoke("--debug", "models", "make", "magic")
+    assert shown.returncode == 1
+    assert "Traceback" in shown.stderr
+    assert "InvalidArgument" in shown.stderr
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_missing_package_is_one_line_that_names_the_extra(package: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from ortmulti.cli import main; main()"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert shown.returncode == 1
+    assert shown.stderr == f'ortmulti: the command line needs {package}: pip install "ortmulti[cli]"\n'
+
+
+def test_models_are_listed() -> None:
+    listed = json.loads(invoke("models", "list", "--json").stdout)
+    assert [model["name"] for model in listed] == list(models.MODELS)
+    assert all(name in invoke("models", "list").stdout for name in models.MODELS)
+
+
+def test_model_is_made_where_asked(tmp_path: Path) -> None:
+    made = invoke("models", "make", "matmul", "--megabytes", "1", "--output", "there", cwd=tmp_path)
+    assert made.returncode == 0
+    assert (tmp_path / made.stdout.strip()).is_file()
+    again = invoke("models", "make", "matmul", "--megabytes", "1", "--output", "there", "--json", cwd=tmp_path)
+    facts = json.loads(again.stdout)
+    assert facts["path"] == made.stdout.strip()
+    assert facts["options"] == {"megabytes": 1}
+
+
+def test_option_that_a_model_does_not_take_is_refused(tmp_path: Path) -> None:
+    refused = invoke("models", "make", "identity", "--layers", "3", "--output", tmp_path)
+    assert refused.returncode == 1
+    assert "layers" in refused.stderr
+
+
+def test_create_prints_the_table_and_writes_what_was_asked_for(model: Path, tmp_path: Path) -> None:
+    files = ("--json", "r/result.json", "--plot", "plot.png", "--markdown", "table.md")
+    shown = run("bench", "create", model, "--devices", "cpu*2", "--repeat", "1", *files, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    for name in ("sequential", "threads", "processes", "native", "shared"):
+        assert len(re.findall(rf"\b{name} +\d", shown.stdout)) == 2
+    assert f"[10/10] {model.stem}, shared on cpu x2" in shown.stderr
+    assert [line for line in shown.stderr.splitlines() if ": " in line and "[" not in line] == [
+        "result: r/result.json",
+        "table: table.md",
+        "plot: plot.png",
+    ]
+    document = results.load(tmp_path / "r/result.json")
+    assert document["command"][1:3] == ["bench", "create"]
+    assert [row["equal"] for row in document["rows"]] == [None, True, True, True, True] * 2
+    assert (tmp_path / "plot.png").read_bytes().startswith(PNG)
+    assert (tmp_path / "table.md").read_text().count("| native |") == 2
+
+
+@pytest.mark.essential
+def test_create_prints_json_alone(model: Path) -> None:
+    options = (
+        "--devices",
+        "cpu",
+        "--strategies",
+        "sequential,native",
+        "--repeat",
+        "2",
+        "--threads",
+        "1",
+        "--json",
+        "-",
+    )
+    document = json.loads(run("bench", "create", model, *options).stdout)
+    assert [row["strategy"] for row in document["rows"]] == ["sequential", "native"]
+    assert document["settings"]["intra_op_num_threads"] == [1]
+
+
+def test_options_are_for_all_strategies_or_for_one(model: Path) -> None:
+    options = ("--devices", "cpu", "--counts", "1", "--strategies", "sequential,shared", "--repeat", "1", "--json", "-")
+    configs = ("--config", "session.use_env_allocators=0", "--config", "shared:session.set_denormal_as_zero=1")
+    document = json.loads(run("bench", "create", model, *options, *configs, "--no-entry", "--second-model").stdout)
+    settings = document["settings"]
+    assert settings["config_entries"] == {"session.use_env_allocators": "0"}
+    assert settings["strategy_options"] == {
+        "shared": {"provider": {}, "config_entries": {"session.set_denormal_as_zero": "1"}}
+    }
+    assert (settings["entry"], settings["before"]) == (False, "model")
+    assert [row["measured"] for row in document["rows"]] == [1, 1]
+
+
+def test_counts_choose_the_numbers_of_sessions(model: Path) -> None:
+    options = ("--devices", "cpu", "--counts", "1,3", "--strategies", "sequential", "--repeat", "1", "--json", "-")
+    document = json.loads(run("bench", "create", model, *options).stdout)
+    assert [row["devices"] for row in document["rows"]] == [["cpu"], ["cpu"] * 3]
+
+
+def test_failed_measurement_ends_with_status_1_after_the_table(tmp_path: Path) -> None:
+    broken = models.make("matmul", tmp_path, megabytes=1)
+    data = broken.with_name(f"{broken.name}.data")
+    os.truncate(data, data.stat().st_size // 2)
+    options = ("--devices", "cpu", "--strategies", "sequential,native", "--repeat", "2", "--json", "r.json")
+    shown = run("bench", "create", broken, *options, cwd=tmp_path)
+    assert shown.returncode == 1
+    assert "2/2 failed" in shown.stdout
+    assert "failed: matmul-1-mb, native on cpu: " in shown.stderr
+    assert [row["measured"] for row in results.load(tmp_path / "r.json")["rows"]] == [0, 0]
+
+
+@pytest.mark.essential
+@pytest.mark.parametrize(
+    ("arguments", "status", "mentions"),
+    [
+        (("bench", "create"), 2, "--demo"),
+        (("bench", "create", "absent.onnx"), 1, "absent.onnx"),
+        (("bench", "create", "absent.onnx", "--devices", "99"), 1, "cuda:99"),
+        (("bench", "create", "absent.onnx", "--devices", "moon"), 1, "moon"),
+        (("bench", "create", "absent.onnx", "--strategies", "magic"), 1, "'magic'"),
+        (("bench", "create", "absent.onnx", "--repeat", "0"), 1, "at least once"),
+        (("bench", "create", "absent.onnx", "--provider-option", "x"), 1, "NAME=VALUE"),
+        (("bench", "create", "absent.onnx", "--config", "shared:=1"), 1, "NAME=VALUE"),
+        (("bench", "create", "absent.onnx", "--config", "magic:a=b"), 1, "'magic'"),
+        (("bench", "create", "absent.onnx", "--contexts-ready", "--second-model"), 2, "exclude"),
+        (("bench", "create", "absent.onnx", "--plot", "p.xyz"), 1, "matplotlib does not write .xyz"),
+        (("diagnose", "absent.onnx", "--plot", "p.xyz"), 1, "matplotlib does not write .xyz"),
+        (("bench", "gil", "absent.onnx"), 1, "absent.onnx"),
+        (("bench", "gil", "absent.onnx", "--device", "cpu*2"), 1, "one device"),
+    ],
+)
+def test_wrong_arguments_say_what_is_wrong(
+    arguments: tuple[str, ...], status: int, mentions: str, tmp_path: Path
+) -> None:
+    shown = invoke(*arguments, cwd=tmp_path)
+    assert shown.returncode == status
+    assert mentions in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def test_gil(model: Path, tmp_path: Path) -> None:
+    shown = run("bench", "gil", model, "--repeat", "1", "--no-onnxruntime", "--json", "g.json", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert re.search(r"ortmulti +\d+\.\d+\.\d+", shown.stdout)
+    document = results.load(tmp_path / "g.json")
+    assert document["kind"] == "gil"
+    assert [row["library"] for row in document["rows"]] == ["ortmulti"]
+
+
+def test_interrupt_ends_the_measuring_processes_and_keeps_the_results(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    command = [*COMMAND, "bench", "create", str(model), "--devices", "cpu", "--repeat", "100000", "--json", str(path)]
+    with psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        while "[3/" not in process.stderr.readline():
+            assert process.poll() is None
+        started = process.children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 130
+    assert "partial: interrupted" in rest
+    assert "Traceback" not in rest
+    document = results.load(path)
+    assert document["partial"] == "interrupted"
+    assert 1 <= len(document["measurements"]) < 100
+    _, alive = psutil.wait_procs(started, timeout=30)
+    assert alive == []
+
+
+def test_demo_takes_fewer_layers_where_memory_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = [("cpu",), ("cpu", "cpu")]
+    monkeypatch.setattr(cli_models, "available_memory", lambda: 1 << 40)
+    assert cli_models.choose_layers(tmp_path, sets) == 2
+    monkeypatch.setattr(cli_models, "available_memory", lambda: 1 << 30)
+    assert cli_models.choose_layers(tmp_path, sets) == 1
+
+
+@pytest.mark.slow
+def test_demo(tmp_path: Path) -> None:
+    shown = run("bench", "create", "--demo", "--repeat", "1", "--devices", "cpu*2", "--out", "here", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    document = results.load(tmp_path / "here/create.json")
+    assert [facts["name"].split("-")[0] for facts in document["models"]] == ["resnet50", "phi3"]
+    assert all(row["equal"] is not False for row in document["rows"])
+    assert (tmp_path / "here/create.png").read_bytes().startswith(PNG)
+    assert "here/create.md" in shown.stderr

@@ -1,0 +1,167 @@
+"""Cold is really cold: the kernel's own word for it, on real files."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ortmulti.bench import models
+from ortmulti.bench.measure import page_cache
+from ortmulti.errors import Error, InvalidProtobuf, NoSuchFile
+from tests.support import onnx_models
+
+SIZE = 8 << 20
+# The kernel may take pages at any moment.
+NEARLY_ALL = pytest.approx(1.0, abs=0.01)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """A folder on a disk: files in memory can never leave the page cache."""
+    system = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True).stdout
+    if system.strip() in ("tmpfs", "ramfs"):
+        pytest.skip("the temporary folder is in memory")
+    return tmp_path
+
+
+@pytest.fixture
+def file(disk: Path) -> Path:
+    path = disk / "weights"
+    path.write_bytes(np.random.default_rng(0).bytes(SIZE))
+    return path
+
+
+def test_dropped_file_is_not_resident_though_it_was_just_written(file: Path) -> None:
+    assert page_cache.resident_share([file]) == NEARLY_ALL
+    assert page_cache.drop([file]) == 0.0
+    assert page_cache.resident_share([file]) == 0.0
+    assert len(file.read_bytes()) == SIZE
+
+
+def test_sequential_reading_reads_every_page(file: Path) -> None:
+    page_cache.drop([file])
+    assert page_cache.read_sequentially([file]) > 0
+    assert page_cache.resident_share([file]) == NEARLY_ALL
+
+
+def test_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    with pytest.raises(Error, match=r"absent"):
+        page_cache.read_sequentially([tmp_path / "absent"])
+
+
+def test_warmed_file_is_wholly_resident(file: Path) -> None:
+    page_cache.drop([file])
+    assert page_cache.warm([file]) == 1.0
+    assert page_cache.resident_share([file]) == NEARLY_ALL
+
+
+def test_what_the_kernel_takes_while_a_file_is_warmed_is_read_again(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share, left = page_cache.resident_share, [3]
+
+    def with_one_page_less(files: Iterable[Path]) -> float:
+        if left[0]:
+            left[0] -= 1
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
+                os.posix_fadvise(stream.fileno(), 0, mmap.PAGESIZE, os.POSIX_FADV_DONTNEED)
+        return share(files)
+
+    page_cache.drop([file])
+    monkeypatch.setattr(page_cache, "resident_share", with_one_page_less)
+    assert page_cache.warm([file]) == 1.0
+
+
+def test_share_is_by_bytes_of_all_files(file: Path) -> None:
+    small = file.with_name("small")
+    small.write_bytes(bytes(SIZE // 8))
+    page_cache.drop([file, small])
+    page_cache.warm([small])
+    assert page_cache.resident_share([file, small]) == pytest.approx(1 / 9, abs=0.01)
+
+
+def test_file_without_bytes_is_no_trouble(disk: Path) -> None:
+    empty = disk / "empty"
+    empty.touch()
+    assert page_cache.resident_share([empty]) == 1.0
+    assert page_cache.warm([empty]) == 1.0
+
+
+def test_file_that_somebody_maps_is_refused(file: Path) -> None:
+    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
+        assert sum(mapping[:: mmap.PAGESIZE]) > 0  # touches every page, and so maps it
+        with pytest.raises(Error, match=r"100% of .*weights stayed in the page cache"):
+            page_cache.drop([file])
+
+
+def test_external_files_of_a_model(tmp_path: Path) -> None:
+    model = models.make("matmul", tmp_path, megabytes=1)
+    [data] = page_cache.external_files(model)
+    assert data.parent == tmp_path
+    assert data.stat().st_size > 900_000
+
+
+def test_model_of_one_file_has_no_external_ones(tmp_path: Path) -> None:
+    assert page_cache.external_files(models.make("identity", tmp_path)) == ()
+
+
+def external(name: str, location: str) -> onnx.TensorProto:
+    tensor = numpy_helper.from_array(np.ones(4, np.float32), name)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    return tensor
+
+
+def test_external_files_inside_sub_graphs_and_attributes_are_found(tmp_path: Path) -> None:
+    value = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
+    branches = {}
+    for branch, tensor in (("then_branch", external("w", "then.bin")), ("else_branch", external("v", "else.bin"))):
+        constant = helper.make_node("Constant", [], ["y"])
+        constant.attribute.append(helper.make_attribute("value", tensor))
+        branches[branch] = helper.make_graph([constant], branch, [], [value])
+    initializer = external("x", "top.bin")
+    condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+    graph = helper.make_graph(
+        [helper.make_node("If", ["c"], ["y"], **branches)], "g", [condition], [value], [initializer]
+    )
+    (tmp_path / "model.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+    names = ("then.bin", "else.bin", "top.bin")
+    for name in names:
+        (tmp_path / name).write_bytes(bytes(16))
+    assert set(page_cache.external_files(tmp_path / "model.onnx")) == {tmp_path / name for name in names}
+    (tmp_path / "else.bin").unlink()
+    with pytest.raises(NoSuchFile, match=r"external data in 'else\.bin'"):
+        page_cache.external_files(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("place", onnx_models.external_places())
+def test_external_files_of_every_tensor_are_found(place: str, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(onnx_models.external_places()[place].SerializeToString())
+    files = [tmp_path / name for name in ("a.bin", "b.bin")]
+    for file in files:
+        file.touch()
+    assert page_cache.external_files(model) == tuple(files if "sparse" in place else files[:1])
+
+
+def test_missing_model(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchFile, match=r"absent\.onnx"):
+        page_cache.external_files(tmp_path / "absent.onnx")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 100])
+def test_what_is_no_model(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "text.onnx"
+    file.write_bytes(content)
+    with pytest.raises(InvalidProtobuf, match=r"text\.onnx"):
+        page_cache.external_files(file)

@@ -1,0 +1,247 @@
+"""Diagnoses as a whole: the document, the command, what is partial, and arguments that are wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti.bench import models
+from ortmulti.bench.diagnose import diagnose
+from ortmulti.bench.diagnose.report import check_document
+from ortmulti.bench.measure import page_cache, results
+from ortmulti.errors import DeviceError, Error, InvalidArgument, InvalidProtobuf, NoSuchFile
+from tests.support import command, onnx_models
+
+SHORT = ("--devices", "cpu*2", "--quick", "--ways", "sequential,native", "--budget", "1")
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return command.run("diagnose", *arguments)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.make("matmul", tmp_path_factory.mktemp("models"), megabytes=1)
+
+
+def test_the_command_reports_and_writes_files(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    files = [tmp_path / name for name in ("diagnosis.json", "page.html", "plot.svg")]
+    done = run(model, *SHORT, "--json", files[0], "--html", files[1], "--plot", files[2])
+    assert done.returncode == 0, done.stderr
+    for text in ("Where the time goes", "sequential", "native", "Best way to create sessions here"):
+        assert text in done.stdout
+    document = results.load(files[0])
+    check_document(document)
+    assert (document["kind"], document["partial"]) == ("diagnose", None)
+    assert document["settings"]["devices"] == ["cpu", "cpu"]
+    assert [one["way"] for one in document["serialization"]] == ["sequential", "native"]
+    assert document["prediction"]["best"] in ("sequential", "native")
+    assert set(document["prediction"]["seconds"]) == {"sequential", "native"}
+    assert document["findings"]
+    experiments = {run["experiment"] for run in document["runs"]}
+    assert experiments >= {"plain", "trace", "gil"}
+    assert len({run["id"] for run in document["runs"]}) == len(document["runs"])
+    for file in files[1:]:
+        assert file.stat().st_size > 1000
+    assert str(model.parent) not in files[0].read_text()  # what is published names no folders
+    again = tmp_path / "again.html"
+    reported = run(files[0], "--html", again)
+    assert reported.returncode == 0, reported.stderr
+    folder = f"{model.parent}/"  # in the commands, which the user shall be able to run
+    assert "".join(reported.stdout.split()) == "".join(done.stdout.split()).replace(folder, "")
+    assert again.read_text() == files[1].read_text().replace(folder, "")
+
+
+def test_what_is_no_diagnosis_is_not_reported(tmp_path: Path) -> None:
+    file = tmp_path / "other.json"
+    file.write_text('{"kind": "create"}')
+    done = run(file)
+    assert done.returncode == 1
+    assert "other.json" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_inputs_from_a_file_and_json_to_the_terminal(model: Path, tmp_path: Path) -> None:
+    inputs = tmp_path / "inputs.npz"
+    np.savez(inputs, x=np.ones((3, 128), np.float32))
+    done = run(model, "--devices", "cpu", "--quick", "--ways", "native", "--input", inputs, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["serialization"] == []  # one session has nothing to wait for
+    assert document["prediction"]["best"] == "native"
+    [finding, *_] = document["findings"]
+    assert finding["id"] in ("nothing", "cold disk", "wait", "optimization")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (("--devices", "gpu7"), 1, "gpu7"),
+        (("--devices", "cpu*0"), 1, "number of sessions"),
+        (("--devices", "cuda:99"), 1, "cuda:99"),
+        (("--ways", "fastest"), 1, "sequential, threads, processes, native, shared"),
+        (("--ways", ""), 1, "unknown strategy"),
+        (("--faster",), 2, "--faster"),
+        (("--repeat", "0"), 1, "at least 1"),
+        (("--quick", "--repeat", "3"), 1, "repeat is 3"),
+        (("--budget", "-3"), 1, "budget"),
+        (("--input", "missing.npz"), 1, "missing.npz"),
+        (("--custom-ops", "missing.so"), 1, "missing.so"),
+        (("--threads", "-1"), 1, "must not be negative"),
+        (("--config", "novalue"), 1, "NAME=VALUE"),
+        (("--devices", "cpu", "--input", "{inputs}", "--batch", "2"), 1, "inputs were given"),
+    ],
+)
+def test_wrong_arguments(model: Path, tmp_path: Path, arguments: tuple[str, ...], status: int, says: str) -> None:
+    inputs = tmp_path / "inputs.npz"
+    np.savez(inputs, x=np.ones((1, 128), np.float32))
+    done = command.invoke("diagnose", model, *(argument.format(inputs=inputs) for argument in arguments))
+    assert done.returncode == status, done.stdout + done.stderr
+    assert says in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_what_is_no_model(tmp_path: Path) -> None:
+    text = tmp_path / "text.onnx"
+    text.write_text("not a model")
+    with pytest.raises(InvalidProtobuf):
+        diagnose(text, "cpu")
+    with pytest.raises(NoSuchFile):
+        diagnose(tmp_path / "missing.onnx", "cpu")
+    with pytest.raises(DeviceError, match="cuda:99"):
+        diagnose(_saved(tmp_path), "cuda:99")
+    with pytest.raises(InvalidArgument, match="settings"):
+        diagnose(_saved(tmp_path), "cpu", settings={"colour": "red"})
+
+
+def _saved(folder: Path, content: bytes | None = None) -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(content or onnx_models.matmul())
+    return path
+
+
+def test_a_model_that_cannot_run_is_named_with_the_reason(tmp_path: Path) -> None:
+    model = _saved(tmp_path, onnx_models.one_node("NoSuchOperator"))
+    with pytest.raises(Error, match=r"model\.onnx cannot be run here in any way: .*NoSuchOperator"):
+        diagnose(model, "cpu", ways=("sequential", "native"), quick=True)
+
+
+def test_what_vanishes_meanwhile_leaves_a_partial_document(tmp_path: Path) -> None:
+    """As a device would: from one measurement on all fail. Here it is the model that becomes another one."""
+    model = _saved(tmp_path)
+
+    def progress(_done: int, _total: int, text: str) -> None:
+        if text.startswith("plain, native"):
+            model.write_bytes(onnx_models.one_node("NoSuchOperator"))
+
+    document = diagnose(
+        model, ("cpu", "cpu"), ways=("sequential", "native"), quick=False, repeat=3, progress=progress, budget=1
+    )
+    check_document(document)
+    assert document["partial"] is not None
+    assert "NoSuchOperator" in document["partial"]
+    assert document["partial"].startswith("sequential") or document["partial"].startswith("native")
+    assert [run["way"] for run in document["runs"] if not run.get("error")] == ["sequential"]
+    assert document["prediction"]["best"] == "sequential"
+
+
+def test_ctrl_c_returns_what_there_is(model: Path) -> None:
+    """In Python, while a measurement runs: its process is gone, and the call returns."""
+    begun: list[float] = []
+
+    def progress(_done: int, _total: int, text: str) -> None:
+        if text.startswith("native on cpu x2"):
+            begun.append(time.monotonic())
+            # A signal that comes while `diagnose` waits for the measurement's process.
+            threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,)).start()
+
+    document = diagnose(model, ("cpu", "cpu"), ways=("sequential", "native"), progress=progress, budget=1)
+    assert begun
+    check_document(document)
+    assert document["partial"] == "interrupted"
+    assert {run["experiment"] for run in document["runs"]} <= {"plain", "trace"}
+    assert document["prediction"] is not None
+    assert all(finding["verified"] is None for finding in document["findings"])
+
+
+def test_ctrl_c_ends_the_command_with_what_there_is(model: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "partial.json"
+    files = ("--json", str(saved), "--html", str(tmp_path / "partial.html"))
+    process = subprocess.Popen(
+        [*command.COMMAND, "diagnose", str(model), *SHORT, *files],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **command.TERMINAL},
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "gil" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    printed, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    document = results.load(saved)
+    check_document(document)
+    assert document["partial"] == "interrupted"
+    assert {run["experiment"] for run in document["runs"]} == {"plain", "trace"}
+    assert document["prediction"] is not None
+    assert "partial" in printed.lower()
+    assert (tmp_path / "partial.html").stat().st_size > 1000
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)  # nothing of it is left
+
+
+def test_a_model_in_memory_is_never_cold() -> None:
+    """Nor is a diagnosis partial for that."""
+    if not Path("/dev/shm").is_dir():
+        pytest.skip("needs a file system in memory")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        copy = Path(folder) / "model.onnx"
+        copy.write_bytes(onnx_models.matmul())
+        document = diagnose(copy, "cpu", ways=("native",), quick=True, budget=1)
+    assert (document["partial"], [run for run in document["runs"] if run.get("error")]) == (None, [])
+    assert {run["cache"] for run in document["runs"]} == {"warm"}
+
+
+def test_the_public_name() -> None:
+    assert ortmulti.diagnose is diagnose
+
+
+def _of(document: dict[str, Any], experiment: str) -> list[dict[str, Any]]:
+    return [run for run in document["runs"] if run["experiment"] == experiment]
+
+
+def test_a_whole_diagnosis_has_every_experiment(model: Path) -> None:
+    document = diagnose(model, ("cpu", "cpu"), ways=("sequential", "shared"), repeat=2, budget=60)
+    check_document(document)
+    assert document["partial"] is None
+    assert len(_of(document, "plain")) == 4
+    assert {len(run["devices"]) for run in _of(document, "trace")} == {1, 2}
+    [levels] = _of(document, "levels")
+    assert all(len(levels["measured"][level]) >= 1 for level in ("none", "basic", "extended", "all"))
+    [memory] = _of(document, "memory")
+    assert memory["measured"]["one"] > 1e8
+    for part in (part for one in document["serialization"] for part in one["on"]):
+        assert 0 <= part["share"] <= 1
+    assert {run["library"] for run in _of(document, "gil")} == {"onnxruntime", "ortmulti"}
+    try:
+        page_cache.drop([model])
+    except Error:
+        return  # the tests' files are in memory
+    assert {run["cache"] for run in _of(document, "disk")} == {"cold", "warm"}
+    assert {run["cache"] for run in _of(document, "trace")} == {"cold", "warm"}

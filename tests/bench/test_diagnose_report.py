@@ -1,0 +1,360 @@
+"""Reports of a diagnosis: read again, printed, drawn, and what of the page can be seen without a browser."""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ortmulti.bench.diagnose import causes
+from ortmulti.bench.diagnose.causes import CAUSES
+from ortmulti.bench.diagnose.report import html, load_document, view
+from ortmulti.bench.diagnose.report.html import write_html
+from ortmulti.bench.diagnose.report.plot import save_plot
+from ortmulti.bench.diagnose.report.terminal import cells_of, print_diagnosis
+from ortmulti.bench.files import printable
+from ortmulti.errors import InvalidArgument, LibraryError, NoSuchFile
+from tests.support import diagnosis
+from tests.support.colours import VISIONS, distance
+
+MAKERS = (diagnosis.make_document, diagnosis.make_hostile, diagnosis.make_partial, diagnosis.make_empty)
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return diagnosis.make_document()
+
+
+# --- documents
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_saved_document_is_loaded_as_it_was(make: Callable[[], dict[str, Any]], tmp_path: Path) -> None:
+    document = make()
+    assert load_document(diagnosis.save(document, tmp_path)) == json.loads(json.dumps(document))
+
+
+def _set(document: dict[str, Any], path: tuple[str | int, ...], value: Any) -> None:
+    place: Any = document
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("kind",), "create", "is a result of kind 'create', not a diagnosis"),
+        (("schema_version",), 1, "has schema version 1; this release reads"),
+        (("runs",), None, "runs is missing"),
+        (("runs",), {}, "runs is dict, not a list"),
+        (("runs", 3, "way"), 7, "runs[3].way is 7, not text"),
+        (("runs", 3, "wall"), "fast", "runs[3].wall is 'fast', not a number"),
+        (("runs", 3, "wall"), float("nan"), "runs[3].wall is nan, not a number"),
+        (("runs", 3, "wall"), 1e308, "runs[3].wall is 1e+308, not a number up to 1e+15"),
+        (("runs", 3, "wall"), 10**400, "runs[3].wall is 1000"),
+        (("runs", 0, "spans", 2, "thread"), 1.5, "runs[0].spans[2].thread is 1.5, not a whole number"),
+        (("runs", 0, "spans", 2, "end"), -1.0, "runs[0].spans[2] ends before it starts"),
+        (("runs", 0, "causes", "context"), -0.1, "runs[0].causes['context'] is negative"),
+        (("runs", 0, "causes", "context"), True, "runs[0].causes['context'] is True, not a number"),
+        (("findings", 0, "evidence"), ["a", 1], "findings[0].evidence[1] is 1, not text"),
+        (("findings", 0, "title"), None, "findings[0].title is missing"),
+        (("findings", 0, "verified", "interval"), [1.0], "findings[0].verified.interval has not two ends"),
+        (("serialization", 1, "on", 0, "what"), None, "serialization[1].on[0].what is missing"),
+        (("prediction", "seconds"), [1], "prediction.seconds is list, not an object"),
+        (("settings", "new"), float("inf"), "Out of range float values"),
+        (("machine", "cpu"), "fast", "machine.cpu is 'fast', not an object"),
+        (("machine", "gpus"), [{}], "machine.gpus[0].name is missing"),
+        (("machine", "memory", "total"), "much", "machine.memory.total is 'much', not a number"),
+        (("models", 0, "bytes"), [], "models[0].bytes is list, not a number"),
+    ],
+)
+def test_what_is_wrong_with_a_document_is_named(
+    path: tuple[str | int, ...], value: Any, message: str, document: dict[str, Any], tmp_path: Path
+) -> None:
+    wrong = copy.deepcopy(document)
+    _set(wrong, path, value)
+    file = diagnosis.save(wrong, tmp_path)
+    with pytest.raises(InvalidArgument) as caught:
+        load_document(file)
+    assert message in str(caught.value)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_documents(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchFile):
+        load_document(tmp_path / "none.json")
+    for content in ("", "[]", "{", '"text"', "{}"):
+        (tmp_path / "wrong.json").write_text(content)
+        with pytest.raises(InvalidArgument, match=r"wrong\.json"):
+            load_document(tmp_path / "wrong.json")
+
+
+def test_a_wrong_document_leaves_the_page_that_was_there(document: dict[str, Any], tmp_path: Path) -> None:
+    write_html(document, tmp_path / "page.html")
+    before = (tmp_path / "page.html").read_bytes()
+    with pytest.raises(InvalidArgument, match=r"findings\[0\]"):
+        write_html({**document, "findings": [{}]}, tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+
+
+# --- what all of them show
+
+
+def test_the_first_sentence_compares_with_plain_onnxruntime(document: dict[str, Any]) -> None:
+    walls = {one.way: one.own for one in view.traces(document) if len(one.devices) == 8}
+    fastest = min(walls, key=lambda way: walls[way])
+    text = view.headline(document)
+    assert text.startswith("Today, with plain onnxruntime in a loop, the first answers on cuda:0-7 take ")
+    assert (
+        f"with {fastest} they take {view.seconds(walls[fastest])}, {walls['sequential'] / walls[fastest]:.2f}" in text
+    )
+    same = copy.deepcopy(document)
+    for run in same["runs"]:
+        run["wall"] = 2.0
+    assert "no way is clearly faster" in view.headline(same)
+    # A difference that the measurement itself makes is none of the way's.
+    for run in same["runs"]:
+        slow = run["way"] == "sequential" and run.get("causes")
+        run.update({"wall": 4.0, "causes": {**run["causes"], "measurement": 2.0}} if slow else {})
+    assert "no way is clearly faster" in view.headline(same)
+    same["runs"] = [run for run in same["runs"] if run["way"] != "sequential"]
+    assert "onnxruntime in a loop" not in view.headline(same)
+
+
+def test_the_median_run_stands_for_its_way(document: dict[str, Any]) -> None:
+    three = copy.deepcopy(document)
+    extra = copy.deepcopy(three["runs"][0])
+    extra["wall"] = 100.0
+    plain = {**extra, "instrumented": False}
+    other = {**extra, "experiment": "gil"}
+    three["runs"] += [extra, plain, other]
+    [trace] = [one for one in view.traces(three) if (one.way, len(one.devices)) == ("sequential", 1)]
+    walls = [run["wall"] for run in document["runs"] if (run["way"], len(run["devices"])) == ("sequential", 1)]
+    assert trace.walls == (*sorted(walls), 100.0)
+    assert trace.wall == sorted(walls)[1]
+    assert [(one.way, len(one.devices)) for one in view.traces(document)] == [
+        (way, count) for count in (1, 8) for way in diagnosis.WAYS
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0"), (0.0004, "0.4 ms"), (0.0324, "32.4 ms"), (0.0999, "100 ms"), (0.9994, "999 ms"), (0.9996, "1.00 s"),
+     (9.949, "9.95 s"), (9.996, "10 s"), (12.34, "12.3 s"), (123.4, "123 s")],
+)  # fmt: skip
+def test_durations(seconds: float, text: str) -> None:
+    assert view.seconds(seconds) == text
+
+
+def test_a_gain_is_confirmed_by_its_interval_alone() -> None:
+    verified = diagnosis.make_finding()["verified"]
+    assert view.verified_text(verified)[0]
+    unsure = view.verified_text({**verified, "interval": [0.99, 4.0]})
+    assert (unsure[0], unsure[1].split(":")[0]) == (False, "tried, no certain gain")
+    assert view.verified_text(None) == (False, "not verified by a run")
+
+
+def test_two_pairs_do_not_verify_a_gain() -> None:
+    verified = {**diagnosis.make_finding()["verified"], "confidence": 0.5, "pairs": 2}
+    gained, text = view.verified_text(verified)
+    assert not gained
+    assert text.startswith("not verified: faster in each of 2 pairs, but 6 pairs are needed: 7.60 s before, ")
+    assert view.verified_text({**verified, "confidence": 0.96, "pairs": 6})[0]
+    assert "no certain gain" in view.verified_text({**verified, "interval": [0.99, 4.0]})[1]
+
+
+# --- colours
+
+
+def test_every_cause_has_its_own_colour() -> None:
+    styles = [causes.style(cause) for cause in CAUSES]
+    assert len({one.colour for one in styles}) == len(CAUSES)
+    assert set(causes._STYLES) == set(CAUSES)
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+def test_colours_are_told_apart_by_everybody(vision: str) -> None:
+    """Neighbours in a bar well, all others at least when side by side."""
+    found = list(CAUSES)
+    for one, other in itertools.combinations(range(len(found)), 2):
+        first, second = causes.style(found[one]), causes.style(found[other])
+        if first.hatched != second.hatched:
+            continue
+        least = 0.09 if other - one == 1 else 0.025
+        apart = distance(first.colour, second.colour, vision)
+        assert apart >= least, (found[one], found[other], apart)
+
+
+def test_text_on_a_colour_can_be_read() -> None:
+    for cause in CAUSES:
+        drawn = causes.style(cause)
+        dark, light = sorted((causes.luminance(drawn.colour), causes.luminance(drawn.ink)))
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, cause
+
+
+def test_a_cause_of_a_later_release_is_shown() -> None:
+    assert causes.ordered(["unexplained", "teleport", "interpreter"]) == ["interpreter", "teleport", "unexplained"]
+    assert (causes.title("teleport"), causes.explanation("teleport")) == ("teleport", "")
+    assert causes.style("teleport") == causes.style("teleport")
+
+
+# --- the terminal
+
+
+def printed(document: dict[str, Any], width: int, **options: Any) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False, **options)
+    print_diagnosis(document, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+@pytest.mark.parametrize("make", MAKERS)
+def test_the_terminal_shows_all_of_it(make: Callable[[], dict[str, Any]], width: int) -> None:
+    document = make()
+    text = printed(document, width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    squeezed = "".join(text.split())
+    for finding in document["findings"]:
+        for part in (finding["title"], finding["change"], finding["command"] or "", *finding["evidence"]):
+            assert "".join(printable(part).split()) in squeezed
+    assert ("partial" in text) == bool(document["partial"])
+    assert not any(not c.isprintable() for c in text.replace("\n", ""))
+    for failure in view.failures(document):
+        assert "".join(failure.split()) in squeezed
+
+
+def test_bars_are_to_scale(document: dict[str, Any]) -> None:
+    text = printed(document, 100)
+    # Of two bars of a way the second one is that on 8 devices; 100 columns are for names, spaces and figures too.
+    bars = dict(re.findall(r"(?m)^(\w+) +([A-Z]+) [\d.]+ s$", text))
+    walls = {one.way: one.wall for one in view.traces(document) if len(one.devices) == 8}
+    longest = max(walls.values())
+    for way, wall in walls.items():
+        assert len(bars[way]) == pytest.approx(78 * wall / longest, abs=1)
+    # Most of it is what most of the letters are.
+    assert f"\n{max(bars['threads'], key=bars['threads'].count)} Waiting for the GIL" in text
+
+
+def test_cells_add_up(document: dict[str, Any]) -> None:
+    for trace in view.traces(document):
+        for cells in (1, 7, 40, 333):
+            given = dict(cells_of(trace, cells))
+            assert sum(given.values()) == cells
+            for cause, length in trace.run["causes"].items():
+                assert abs(given.get(cause, 0) - cells * length / trace.wall) <= 1
+
+
+def test_colours_are_those_of_the_page(document: dict[str, Any]) -> None:
+    text = printed(document, 100, force_terminal=True, color_system="truecolor", no_color=False)
+    red, green, blue = (int(causes.style("read weights").colour[place : place + 2], 16) for place in (1, 3, 5))
+    assert f"\x1b[38;2;{red};{green};{blue}m█" in text
+
+
+# --- the plot
+
+
+@pytest.mark.parametrize(("suffix", "begin"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
+def test_the_suffix_decides_what_is_drawn(suffix: str, begin: bytes, tmp_path: Path) -> None:
+    save_plot(diagnosis.make_document((2,), repeat=1, pieces=False), tmp_path / f"plot{suffix}")
+    assert (tmp_path / f"plot{suffix}").read_bytes().startswith(begin)
+
+
+@pytest.mark.parametrize("make", [diagnosis.make_hostile, diagnosis.make_partial])
+def test_odd_documents_are_drawn(make: Callable[[], dict[str, Any]], tmp_path: Path) -> None:
+    save_plot(make(), tmp_path / "plot.svg")
+    assert (tmp_path / "plot.svg").stat().st_size > 10_000
+
+
+def test_what_cannot_be_drawn(tmp_path: Path, document: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match="nothing to plot"):
+        save_plot(diagnosis.make_empty(), tmp_path / "plot.png")
+    with pytest.raises(InvalidArgument, match=r"does not write \.txt"):
+        save_plot(document, tmp_path / "plot.txt")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_matplotlib_the_extra_is_named(
+    document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(LibraryError, match=r"ortmulti\[plot\]"):
+        save_plot(document, tmp_path / "plot.png")
+
+
+# --- the page
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.data: dict[str, str] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        tag, attributes = self.tags[-1] if self.tags else ("", {})
+        if tag == "script" and attributes.get("id"):
+            self.data[str(attributes["id"])] = self.data.get(str(attributes["id"]), "") + data
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_the_page_is_one_file(make: Callable[[], dict[str, Any]], tmp_path: Path) -> None:
+    document = make()
+    write_html(document, tmp_path / "page.html")
+    found = _Tags()
+    found.feed((tmp_path / "page.html").read_text("utf-8"))
+    assert json.loads(found.data["document"]) == json.loads(json.dumps(document))
+    addresses = [
+        str(attributes[name]) for _, attributes in found.tags for name in ("src", "href") if name in attributes
+    ]
+    assert all(address.startswith(("#", "data:")) for address in addresses)
+    assert not {"img", "iframe", "object", "embed", "form", "base", "b id=broken"} & {tag for tag, _ in found.tags}
+    assert not [
+        tag for tag, attributes in found.tags if any(name.startswith("on") or name == "style" for name in attributes)
+    ]
+    [policy] = [attributes["content"] for tag, attributes in found.tags if attributes.get("http-equiv")]
+    assert policy is not None
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+
+
+def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    document = diagnosis.make_partial()
+    document["models"][0]["name"] = "model\udcff.onnx"
+    document["runs"][0]["spans"][0]["name"] = "read \udcff"
+    write_html(document, tmp_path / "page.html")
+    assert "model\\udcff.onnx" in (tmp_path / "page.html").read_text("utf-8")
+    assert "model\\udcff.onnx" in printed(document, 80)
+
+
+def test_reports_load_nothing_before_they_are_made() -> None:
+    code = """
+import sys
+import ortmulti.bench.diagnose.report.terminal, ortmulti.bench.diagnose.report.html, ortmulti.bench.diagnose.report.plot
+print(sorted({name.partition(".")[0] for name in sys.modules} & {"rich", "matplotlib", "onnx", "onnxruntime"}))
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert shown.stdout == "[]\n"
+
+
+def test_the_page_s_files_are_found_beside_its_module() -> None:
+    folder = Path(html.__file__).parent
+    assert {file.suffix for file in folder.iterdir() if file.is_file()} == {".py", ".html", ".css", ".js"}

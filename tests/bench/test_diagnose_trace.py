@@ -1,0 +1,215 @@
+"""Every millisecond of a process has a cause, and a delay that was planted is found under the right one."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from ortmulti.bench import models
+from ortmulti.bench.diagnose.causes import CAUSES
+from ortmulti.bench.diagnose.trace import trace
+from ortmulti.bench.strategies import SessionSettings, names
+from ortmulti.errors import InvalidArgument, NoSuchFile
+from tests.support import custom_ops, onnx_models
+from tests.support.processes import ROOT
+
+ONE_THREAD = SessionSettings(intra_op_num_threads=1)
+DELAY = 0.8
+"""Seconds that a planted delay lasts at least; a loaded machine makes any delay longer."""
+SAMPLED = DELAY / 2
+"""What sampling has to find of it: a loaded machine also samples late."""
+X = {"x": np.ones(3, np.float32)}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With weights in a file of their own."""
+    return models.make("matmul", tmp_path_factory.mktemp("matmul"), megabytes=16)
+
+
+def _compile(source: str, library: Path) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    flags = ("-shared", "-fPIC", "-O1", "-Wall", "-Werror")
+    path = ROOT / "tests/support" / source
+    subprocess.run([compiler, *flags, "-o", str(library), str(path), "-ldl", "-lpthread"], check=True)
+    return library
+
+
+@pytest.fixture(scope="module")
+def slow_reader(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    library = _compile("slow_reader.c", tmp_path_factory.mktemp("reader") / "libslow_reader.so")
+    return {"LD_PRELOAD": str(library), "SLOW_READER_MS": str(int(DELAY * 1000))}
+
+
+@pytest.fixture(scope="module")
+def slow_driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Of cuInit and contexts with a delay each."""
+    folder = tmp_path_factory.mktemp("driver")
+    _compile("slow_driver.c", folder / "libcuda.so.1")
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")]))
+    return {"LD_LIBRARY_PATH": path, "INIT_MS": str(int(DELAY * 1000)), "CONTEXT_MS": "500"}
+
+
+def _check(run: dict[str, Any]) -> None:
+    """What holds of every run that was watched."""
+    assert sum(run["causes"].values()) == pytest.approx(run["wall"])
+    assert set(run["causes"]) <= set(CAUSES)
+    for span in run["spans"]:
+        assert span["cause"] in CAUSES
+        assert 0 <= span["start"] < span["end"] <= run["wall"] + 60
+        assert span["cpu"] is None or span["cpu"] >= 0
+    by_thread: dict[int, float] = {}
+    for span in run["spans"]:
+        assert span["start"] >= by_thread.get(span["thread"], 0) - 1e-9  # one cause at a time
+        by_thread[span["thread"]] = span["end"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("way", names())
+def test_every_way_is_traced(model: Path, way: str, count: int) -> None:
+    run = trace(model, way, ["cpu"] * count, settings=ONE_THREAD)
+    assert "error" not in run, run
+    _check(run)
+    assert run["explained"] == pytest.approx(1 - run["causes"].get("unexplained", 0) / run["wall"])
+    assert len(run["first_answers"]) == count
+    assert 0 < run["ready"] < max(run["first_answers"]) <= run["wall"]
+    assert {span["session"] for span in run["spans"]} >= set(range(1 if way == "shared" else count))
+    assert ("processes" in run["causes"]) == (way == "processes")
+
+
+def test_a_plain_run_is_not_watched(model: Path) -> None:
+    run = trace(model, "sequential", ["cpu"], settings=ONE_THREAD, instrumented=False)
+    assert "error" not in run
+    assert 0 < run["ready"] < run["wall"]
+    assert {span["session"] for span in run["spans"]} == {None}
+    assert run["onnxruntime"] is None  # nobody looked
+    assert run["first_answers"] == []
+
+
+def test_a_slow_start_of_the_interpreter(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import time\ntime.sleep({DELAY})\n")
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    run = trace(model, "sequential", ["cpu"], settings=ONE_THREAD, environment={"PYTHONPATH": path})
+    assert run["causes"]["interpreter"] >= DELAY
+
+
+@pytest.mark.parametrize("way", ["sequential", "shared"])
+@pytest.mark.parametrize(("ending", "cause"), [(".onnx", "read model"), (".data", "read weights")])
+def test_a_slow_reader(model: Path, slow_reader: dict[str, str], way: str, ending: str, cause: str) -> None:
+    environment = {**slow_reader, "SLOW_READER_FILE": ending}
+    run = trace(model, way, ["cpu"], settings=ONE_THREAD, environment=environment)
+    assert run["causes"][cause] >= SAMPLED
+
+
+def test_a_slow_driver_by_itself(model: Path, slow_driver: dict[str, str]) -> None:
+    devices = ["cuda:0", "cuda:1", "cuda:1"]
+    run = trace(model, "sequential", devices, environment=slow_driver, stop_after="contexts")
+    assert "error" not in run
+    _check(run)
+    assert run["causes"]["cuInit"] >= DELAY
+    assert run["causes"]["context"] >= 2 * 0.5
+    contexts = [span["device"] for span in run["spans"] if span["cause"] == "context"]
+    assert contexts == ["cuda:0", "cuda:1"]
+
+
+def test_what_came_before_a_failure_is_kept(model: Path, slow_driver: dict[str, str]) -> None:
+    """Without a CUDA provider, but with a driver: the failure comes after the context."""
+    run = trace(model, "sequential", ["cpu", "cuda:2"], settings=ONE_THREAD, environment=slow_driver)
+    if "error" not in run or "could not use the CUDA provider" not in run["error"]:
+        pytest.skip("onnxruntime-gpu reacts differently to a driver that is none")
+    _check(run)
+    assert run["error"].startswith("cuda:2: ")
+    assert "ready" not in run
+    assert run["first_answers"] == []
+    assert run["causes"]["cuInit"] >= DELAY
+    [context] = [span for span in run["spans"] if span["cause"] == "context"]
+    assert (context["device"], context["session"]) == ("cuda:2", 1)
+
+
+@pytest.mark.parametrize("way", ["sequential", "native"])
+@pytest.mark.parametrize(("where", "cause"), [("CREATION_MS", "wait"), ("FIRST_RUN_MS", "first use")])
+def test_a_custom_operator_that_sleeps(tmp_path: Path, way: str, where: str, cause: str) -> None:
+    library = custom_ops.build_library(tmp_path, **{where: int(DELAY * 1000)})
+    path = tmp_path / "scaled.onnx"
+    path.write_bytes(custom_ops.scaled())
+    settings = SessionSettings(intra_op_num_threads=1, custom_op_libraries=[str(library)])
+    run = trace(path, way, ["cpu"], settings=settings, feeds=X)
+    _check(run)
+    assert run["causes"][cause] >= SAMPLED
+    longest = max((span for span in run["spans"] if span["cause"] == cause), key=lambda s: s["end"] - s["start"])
+    assert longest["cpu"] < SAMPLED  # it slept
+
+
+def test_a_process_that_dies_leaves_what_it_did(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys, threading, time\n"
+        "def die():\n"
+        "    while 'onnxruntime' not in sys.modules:\n"
+        "        time.sleep(0.01)\n"
+        "    os.abort()\n"
+        "threading.Thread(target=die, daemon=True).start()\n"
+    )
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    run = trace(model, "sequential", ["cpu"], settings=ONE_THREAD, environment={"PYTHONPATH": path})
+    assert "signal 6" in run["error"]
+    _check(run)
+    assert run["causes"]["imports"] > 0
+    assert math.isfinite(run["wall"])
+
+
+@pytest.mark.parametrize("way", ["processes", "native"])
+def test_a_process_that_takes_too_long_leaves_what_it_did(model: Path, slow_reader: dict[str, str], way: str) -> None:
+    environment = {**slow_reader, "SLOW_READER_FILE": ".onnx", "SLOW_READER_MS": "60000"}
+    devices = ["cpu", "cpu"] if way == "processes" else ["cpu"]
+    run = trace(model, way, devices, settings=ONE_THREAD, environment=environment, timeout=10)
+    assert run["error"] == "took longer than 10 seconds and was ended"
+    _check(run)
+    assert run["wall"] > 0
+    assert run["causes"]["read model"] > 0
+    assert {span["session"] for span in run["spans"] if span["cause"] == "read model"} == set(range(len(devices)))
+
+
+def test_bad_input_is_refused(model: Path, tmp_path: Path) -> None:
+    hot: Any = "hot"
+    with pytest.raises(InvalidArgument, match="unknown strategy 'fast'"):
+        trace(model, "fast", ["cpu"])
+    with pytest.raises(InvalidArgument, match="'hot'"):
+        trace(model, "native", ["cpu"], cache=hot)
+    with pytest.raises(InvalidArgument, match="some device"):
+        trace(model, "native", [])
+    with pytest.raises(NoSuchFile, match=r"absent\.onnx"):
+        trace(tmp_path / "absent.onnx", "native", ["cpu"])
+    run = trace(model, "native", ["gpu7"])
+    assert "'gpu7' is not a device" in run["error"]
+
+
+def test_a_file_of_inputs_with_python_objects_is_refused(model: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "inputs.npz", x=np.array([{}], object))
+    with pytest.raises(InvalidArgument, match="Python objects are never loaded"):
+        trace(model, "native", ["cpu"], feeds=tmp_path / "inputs.npz")
+
+
+def test_inputs_come_from_a_file(tmp_path: Path) -> None:
+    """Strings, too."""
+    path = tmp_path / "strings.onnx"
+    node = helper.make_node("Identity", ["x"], ["y"])
+    path.write_bytes(
+        onnx_models.model(
+            [node], [("x", TensorProto.STRING, [2])], [("y", TensorProto.STRING, [2])]
+        ).SerializeToString()
+    )
+    np.savez(tmp_path / "inputs.npz", x=np.array(["a", "b"]))
+    for feeds in (tmp_path / "inputs.npz", {"x": np.array(["a", "b"], object)}):
+        run = trace(path, "native", ["cpu"], settings=ONE_THREAD, feeds=feeds)
+        assert "error" not in run
+        assert len(run["first_answers"]) == 1

@@ -1,0 +1,402 @@
+"""The parts of which a trace of time is made, each on recordings that are written here."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ortmulti.bench.diagnose.trace import events, waits
+from ortmulti.bench.diagnose.trace.assemble import Window, attribute, flatten
+from ortmulti.bench.diagnose.trace.events import RawSpan
+from ortmulti.bench.diagnose.trace.phases import (
+    Mark,
+    Node,
+    Phase,
+    Run,
+    core_spans,
+    phases,
+    read_log,
+    read_profile,
+    split_first_run,
+)
+from ortmulti.bench.diagnose.trace.sampler import Sample, Sampler, ThreadSamples
+
+MS = 1_000_000
+
+
+def span(cause: str | None, start: int, end: int, thread: int = 1, name: str = "", **fields: Any) -> RawSpan:
+    """A span, in milliseconds."""
+    return RawSpan(cause, name or str(cause), start * MS, end * MS, 1, thread, **fields)
+
+
+def transformed(name: str, modified: int = 0) -> str:
+    return f"GraphTransformer {name} modified: {modified} with status: OK"
+
+
+# What onnxruntime 1.31 says, with a millisecond count for each line.
+CREATION = [
+    (1, "Session Options {  execution_mode:0"),
+    (2, "Creating and using per session threadpools since use_per_session_threads_ is true"),
+    (5, "Dynamic block base set to 0"),
+    (100, "Initializing session."),
+    (101, "Adding default CPU execution provider."),
+    (110, "This model does not have any local functions defined. AOT Inlining is not performed"),
+    (150, transformed("EnsureUniqueDQForNodeUnit")),
+    (200, transformed("Level1_RuleBasedTransformer", 1)),
+    (210, "Removing initializer 'a'. It is no longer used by any node."),
+    (220, transformed("ConstantFolding", 1)),
+    (225, "Removing NodeArg 'b'. It is no longer used by any node."),
+    (235, "Running graph optimizations in loop 1 time/s (Graph Optimizations Loop Level : 1)"),
+    (240, transformed("Level2_RuleBasedTransformer")),
+    (260, transformed("MatMulAddFusion", 1)),
+    (290, transformed("NchwcTransformer", 1)),
+    (295, "Removing initializer 'c'. It is no longer used by any node."),
+    (300, transformed("GemmActivationFusion")),
+    (350, transformed("CastFloat16Transformer")),
+    (360, transformed("MemcpyTransformer")),
+    (370, "Use DeviceBasedPartition as default"),
+    (380, "Saving initialized tensors."),
+    (400, "Done saving initialized tensors"),
+    (450, "Session successfully initialized."),
+]
+
+
+def test_phases_lie_between_the_marks() -> None:
+    found = phases([Mark(when * MS, text) for when, text in CREATION], 0, 460 * MS)
+    assert [(part.cause, part.start // MS, part.end // MS) for part in found] == [
+        ("set up", 0, 1),
+        ("set up", 1, 2),
+        ("read model", 2, 100),
+        ("set up", 100, 110),
+        ("read weights", 110, 150),
+        ("optimization level 1", 150, 225),
+        ("planning", 225, 235),
+        ("optimization level 2", 235, 260),
+        ("optimization level 3", 260, 295),
+        ("optimization level 2", 295, 300),
+        ("other optimization", 300, 350),
+        ("other optimization", 350, 360),
+        ("planning", 360, 380),
+        ("read weights", 380, 400),
+        ("prepacking", 400, 450),
+        ("set up", 450, 460),
+    ]
+
+
+def test_a_creation_that_ends_early_has_the_phases_until_then() -> None:
+    said = [Mark(when * MS, text) for when, text in CREATION if when <= 100]
+    assert phases(said, 0, 105 * MS)[-1] == Phase("set up", "providers", 100 * MS, 105 * MS)
+    assert phases([], 0, 105 * MS, "libraries") == [Phase("libraries", "set up", 0, 105 * MS)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.sampled_from([text for _, text in CREATION])), max_size=30))
+def test_phases_have_no_gaps(said: list[tuple[int, str]]) -> None:
+    found = phases([Mark(when * MS, text) for when, text in sorted(said)], 10 * MS, 400 * MS)
+    assert (found[0].start, found[-1].end) == (10 * MS, 400 * MS)
+    assert all(one.end == other.start for one, other in itertools.pairwise(found))
+
+
+@pytest.mark.parametrize("hours", [0, 2, -5.75])
+def test_the_log_is_read_in_any_time_zone(tmp_path: Path, hours: float) -> None:
+    offset = time.time_ns() - time.monotonic_ns()
+    moment = time.monotonic_ns() - 3 * 10**9
+    shown = moment + offset + int(hours * 3600) * 10**9
+    second = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(shown // 10**9))
+    stamp = f"{second}.{shown % 10**9:09}"
+    log = tmp_path / "log"
+    log.write_text(
+        "something else\n"
+        f"{stamp} [I:onnxruntime:session-12, inference_session.cc:7 operator()] Initializing session.\n"
+        f"{stamp} [I:onnxruntime:Default, env.cc:7 f] Saving initialized tensors.\n"
+        f"\x1b[0;93m{stamp} [W:onnxruntime:session-12, x.cc:7 f] careful\x1b[m\n"
+    )
+    assert read_log(log, offset) == {12: [Mark(moment, "Initializing session.")]}
+
+
+def test_events_of_an_unfinished_process(tmp_path: Path) -> None:
+    file = tmp_path / "events"
+    writer = events.EventWriter(str(file))
+    with writer.span("imports", "outer"), writer.span("libraries", "inner", 3, "cuda:1"):
+        found = events.read(file)
+    assert [(one.cause, one.name, one.end) for one in found.spans] == [
+        ("imports", "outer", None),
+        ("libraries", "inner", None),
+    ]
+    assert (found.spans[1].session, found.spans[1].device) == (3, "cuda:1")
+    with file.open("a") as half:
+        half.write('{"kind": "ready", "ti')
+    done = events.read(file)
+    assert all(one.end is not None and one.cpu is not None and one.cpu >= 0 for one in done.spans)
+    assert done.one("ready") == {}
+    assert events.read(tmp_path / "absent").spans == []
+
+
+def test_the_innermost_span_counts() -> None:
+    outer, inner, within = span(None, 0, 100), span("run", 20, 60), span("handles", 30, 40)
+    found = [(one.start // MS, one.end // MS, one.span) for one in flatten([within, outer, inner])]
+    assert found == [(0, 20, outer), (20, 30, inner), (30, 40, within), (40, 60, inner), (60, 100, outer)]
+
+
+def test_waits_are_given_to_what_is_waited_for() -> None:
+    spans = [
+        span("wait for another session", 0, 100, thread=2, device="cuda:1", waits_for=("context", "cuInit")),
+        span("cuInit", 0, 40, thread=3),
+        span("context", 40, 50, thread=3, device="cuda:0"),
+        span("context", 50, 70, thread=4, device="cuda:1"),
+        span("optimization level 1", 40, 200, thread=5, device="cuda:0"),
+    ]
+    lanes = {thread: flatten(one for one in spans if one.thread == thread) for thread in (2, 3, 4, 5)}
+    sums = attribute(lanes, [Window(0, 100 * MS, 2, "cuda:1")], main_thread=1)
+    assert sums == {"cuInit": 40 * MS, "context": 30 * MS, "wait for another session": 30 * MS}
+
+
+def test_what_nobody_does_is_unexplained() -> None:
+    spans = [span("imports", 0, 40), span(None, 40, 100), span("run", 60, 80, thread=2)]
+    lanes = {thread: flatten(one for one in spans if one.thread == thread) for thread in (1, 2)}
+    assert attribute(lanes, [Window(0, 100 * MS, 1, "")], 1) == {
+        "imports": 40 * MS,
+        "unexplained": 40 * MS,
+        "run": 20 * MS,
+    }
+
+
+_SPANS = st.lists(
+    st.builds(
+        lambda cause, start, length, thread: span(cause, start, start + length, thread),
+        st.sampled_from([None, "run", "context", "imports"]),
+        st.integers(0, 100),
+        st.integers(0, 50),
+        st.integers(1, 3),
+    ),
+    max_size=20,
+)
+
+
+@given(_SPANS, st.integers(1, 3), st.integers(0, 120))
+def test_every_instant_has_one_cause(spans: list[RawSpan], thread: int, middle: int) -> None:
+    lanes = {number: flatten(one for one in spans if one.thread == number) for number in (1, 2, 3)}
+    for segments in lanes.values():
+        assert all(one.start < one.end <= other.start for one, other in itertools.pairwise(segments))
+    windows = [Window(0, middle * MS, thread, ""), Window(middle * MS, 160 * MS, 1, "")]
+    assert sum(attribute(lanes, windows, 1).values()) == 160 * MS
+
+
+def first_run(device: str, runs: list[Run], second: int) -> dict[tuple[str, str], int]:
+    """Milliseconds of what only the first run has, by cause and name."""
+    found: dict[tuple[str, str], int] = {}
+    for part in split_first_run(span("run", 1000, 1100, device=device), second * MS, runs):
+        assert part.end is not None
+        key = str(part.cause), part.name
+        found[key] = found.get(key, 0) + (part.end - part.start) // MS
+    return found
+
+
+RUNS = [
+    Run(
+        0,
+        100 * MS,
+        [
+            Node("conv", "Conv", 10 * MS, 40 * MS),
+            Node("gemm", "Gemm", 50 * MS, 20 * MS),
+            Node("gemm2", "Gemm", 70 * MS, 10 * MS),
+            Node("relu", "Relu", 80 * MS, 20 * MS),
+        ],
+    ),
+    Run(
+        500 * MS,
+        516 * MS,
+        [
+            Node("conv", "Conv", 500 * MS, 10 * MS),
+            Node("gemm", "Gemm", 510 * MS, 2 * MS),
+            Node("gemm2", "Gemm", 512 * MS, 2 * MS),
+            Node("relu", "Relu", 514 * MS, 2 * MS),
+        ],
+    ),
+]
+
+
+def test_a_first_run_is_divided_by_operators() -> None:
+    assert first_run("cuda:0", RUNS, second=16) == {
+        ("handles", "before the nodes"): 10,
+        ("algorithm search", "first Conv"): 30,
+        ("handles", "first Gemm"): 18,
+        ("load kernels", "first Gemm"): 8,
+        ("load kernels", "first Relu"): 18,
+    }
+    on_cpu = first_run("cpu", RUNS, second=16)
+    assert {cause for cause, _ in on_cpu} == {"first use"}
+    assert sum(on_cpu.values()) == 84
+
+
+def test_no_more_of_a_first_run_is_its_own_than_it_took_longer() -> None:
+    assert first_run("cuda:0", RUNS, second=60) == {
+        ("algorithm search", "first Conv"): 30,
+        ("handles", "first Gemm"): 10,
+    }
+    assert first_run("cuda:0", RUNS, second=120) == {}
+    assert first_run("cpu", [], second=60) == {("first use", "first use"): 40}
+
+
+def test_a_profile_is_read_without_nodes_of_sub_graphs(tmp_path: Path) -> None:
+    def entry(cat: str, name: str, start: int, length: int, **arguments: str) -> dict[str, Any]:
+        return {"cat": cat, "name": name, "ph": "X", "ts": start, "dur": length, "args": arguments}
+
+    file = tmp_path / "profile.json"
+    file.write_text(
+        json.dumps(
+            [
+                entry("Session", "session_initialization", 0, 50),
+                entry("Node", "loop_kernel_time", 110, 50, op_name="Loop"),
+                entry("Node", "inner_kernel_time", 120, 10, op_name="Add"),
+                entry("Session", "model_run", 100, 100),
+                entry("Session", "model_run", 300, 20),
+            ]
+        )
+    )
+    assert read_profile(file) == [
+        Run(100_000, 200_000, [Node("loop", "Loop", 110_000, 50_000)]),
+        Run(300_000, 320_000, []),
+    ]
+    file.write_text("[")
+    assert read_profile(file) == []
+
+
+def sampled(*stretches: tuple[int, float, int | None], timed: bool = False) -> ThreadSamples:
+    """A thread for milliseconds at a share of a CPU each, in a system call where it sleeps; every 5 ms a sample."""
+    samples = [Sample(0, 0, 0, 0, False, None)]
+    for length, share, call in stretches:
+        for _ in range(length // 5):
+            last = samples[-1]
+            faults = last.faults + (call == -1)
+            on_cpu = last.on_cpu + int(5 * MS * share)
+            samples.append(Sample(last.time + 5 * MS, on_cpu, 0, faults, call is not None, call, timed))
+    return ThreadSamples(1, samples)
+
+
+FILE, LOCK, DRIVER, SLEEP = 17, 202, 16, 230
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers of system calls above, on every machine."""
+    for name, value in (("_FILES", {FILE}), ("_LOCK", LOCK), ("_DRIVER", DRIVER)):
+        monkeypatch.setattr(waits, name, value)
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize(
+    ("call", "beside", "cause"),
+    [
+        (SLEEP, False, "wait"),
+        (-1, False, "read weights"),
+        (FILE, False, "read weights"),
+        (LOCK, False, "wait"),
+        (LOCK, True, "wait for another session"),
+    ],
+)
+def test_a_sleep_is_found_with_its_reason(call: int, beside: bool, cause: str) -> None:
+    threads = {1: sampled((50, 1, None), (100, 0, call), (50, 1, None))}
+    [found] = waits.split_off_cpu(span("prepacking", 20, 190), threads, beside)
+    assert (found.cause, found.start // MS, (found.end or 0) // MS) == (cause, 50, 150)
+    assert waits.split_off_cpu(span("read model", 20, 190), threads, beside) == []  # it has a reason to sleep
+    assert waits.split_off_cpu(span("prepacking", 20, 55), threads, beside) == []  # too short to be told
+    driving = {1: sampled((50, 1, None), (100, 0, DRIVER))}
+    assert waits.split_off_cpu(span("prepacking", 20, 150), driving, beside) == []
+
+
+@pytest.mark.usefixtures("calls")
+def test_waits_for_the_gil_lie_between_calls_and_at_their_ends() -> None:
+    spans = [
+        span("libraries", 0, 10, name="import onnxruntime"),
+        span(None, 10, 200, thread=2, name="create session", session=0),
+        span("read model", 10, 60, thread=2, name="construct", session=0),
+        span("set up", 60, 200, thread=2, name="initialize", session=0),
+        span(None, 40, 300, thread=3, name="create session", session=1),
+        span("read model", 40, 190, thread=3, name="construct", session=1),
+        span("set up", 205, 300, thread=3, name="initialize", session=1),
+    ]
+    waiting = ((80, 1, None), (120, 0.1, LOCK), (100, 1, None))
+    threads = {2: sampled((200, 1, None)), 3: sampled(*waiting, timed=True)}
+    found = {(one.session, one.start // MS, (one.end or 0) // MS) for one in waits.find_waits(spans, threads)}
+    # From the import to its first call, from where it has read the model, and until its second call.
+    assert found == {(1, 10, 40), (1, 80, 190), (1, 190, 205)}
+    threads[3] = sampled(*waiting)
+    assert len(waits.find_waits(spans, threads)) == 2  # who waits for the GIL asks for it again and again
+    threads[3] = sampled((80, 1, None), (120, 0.1, DRIVER), (100, 1, None))
+    assert len(waits.find_waits(spans, threads)) == 2  # the driver has no GIL
+
+
+def test_a_lock_and_the_gil_are_told_apart() -> None:
+    program = """
+import ctypes, threading, time
+held = threading.Lock()
+held.acquire()
+lock = threading.Thread(target=held.acquire, daemon=True)
+lock.start()
+def wants_the_gil():
+    end = time.monotonic() + 60
+    while time.monotonic() < end: pass
+thread = threading.Thread(target=wants_the_gil, daemon=True)
+thread.start()
+print(lock.native_id, thread.native_id, flush=True)
+while True: ctypes.PyDLL(None).usleep(100_000)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lock, thread = (int(number) for number in process.stdout.readline().split())
+        sampler = Sampler(process.pid)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if all(len(sleeping(sampler, one)) >= 20 for one in (lock, thread)):
+                break
+        sampler.stop()
+        process.kill()
+    assert waits.sleeps_for_the_gil(sleeping(sampler, thread))
+    assert not waits.sleeps_for_the_gil(sleeping(sampler, lock))
+
+
+def sleeping(sampler: Sampler, thread: int) -> list[Sample]:
+    """The samples that tell in which system call a thread sleeps."""
+    found = sampler.threads.get(thread)
+    return [] if found is None else [sample for sample in list(found.samples) if sample.call is not None]
+
+
+def test_spans_of_the_core_have_their_sessions() -> None:
+    def told(name: str, start: int, end: int, device: str, thread: int) -> dict[str, Any]:
+        return {"name": name, "start": start, "end": end, "device": device, "thread": thread, "pid": 1}
+
+    found = core_spans(
+        [
+            told("create session", 0, 5, "cuda:0", 9),  # made the optimized model
+            told("create session", 10, 20, "cuda:0", 2),
+            told("create session", 10, 30, "cuda:1", 3),
+            told("copy weights from cuda:0", 6, 8, "cuda:1", 4),
+            told("not shared: no reason", 7, 7, "", 4),
+            told("wait for weights", 11, 12, "cuda:1", 3),
+            told("publish optimized model", 5, 6, "", 9),
+            told("preload cuBLAS", 12, 13, "cuda:1", 5),
+            told("preload kernels", 13, 14, "cuda:1", 5),
+            told("free what was preloaded with", 14, 15, "cuda:1", 5),
+        ],
+        ["cuda:1", "cuda:0"],
+    )
+    assert [(one.name, one.cause, one.session) for one in found] == [
+        ("create session", None, None),
+        ("publish optimized model", "optimized model", None),
+        ("copy weights from cuda:0", "copy weights", None),
+        ("create session", None, 0),
+        ("create session", None, 1),
+        ("wait for weights", "wait for another session", None),
+        ("preload cuBLAS", "handles", None),
+        ("preload kernels", "load kernels", None),
+        ("free what was preloaded with", "handles", None),
+    ]

@@ -1,0 +1,204 @@
+"""Files of inputs: good ones, and those that are none."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ortmulti.bench.files import read_arrays, write_arrays
+from ortmulti.errors import InvalidArgument, NoSuchFile
+
+
+def test_arrays_come_back_by_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "inputs.npz"
+    np.savez(path, x=np.ones((2, 3), np.float16), y=np.array(["a", "b"]))
+    arrays = read_arrays(path)
+    assert list(arrays) == ["x", "y"]
+    np.testing.assert_array_equal(arrays["x"], np.ones((2, 3), np.float16))
+    assert arrays["x"].dtype == np.float16
+    assert arrays["y"].tolist() == ["a", "b"]
+
+
+def _npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def _header(text: str, size: int = 120) -> bytes:
+    """The first part of an .npy file, with this dictionary."""
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", size) + text.encode().ljust(size - 1) + b"\n"
+
+
+def _shaped(shape: str, kind: str = "<f8") -> bytes:
+    return _header(f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}")
+
+
+def _archive(content: bytes, method: int = zipfile.ZIP_DEFLATED, name: str = "x.npy") -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        archive.writestr(name, content)
+    return file.getvalue()
+
+
+def _patched(content: bytes, local: int, central: int, value: int) -> bytes:
+    """An archive with another value in both of its headers."""
+    patched = bytearray(content)
+    struct.pack_into("<H", patched, local, value)
+    struct.pack_into("<H", patched, patched.find(b"PK\x01\x02") + central, value)
+    return bytes(patched)
+
+
+def _overwritten(content: bytes, place: int) -> bytes:
+    return content[:place] + b"\xff" * 10 + content[place + 10 :]
+
+
+ARRAY = _npy(np.arange(1000.0))
+
+
+def _truncated(path: Path) -> None:
+    np.savez(path, x=np.zeros(1000))
+    path.write_bytes(path.read_bytes()[:500])
+
+
+def _damaged(path: Path) -> None:
+    np.savez(path, x=np.zeros(1000))
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1  # within the array
+    path.write_bytes(content)
+
+
+def _one_array(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: path.write_text("no archive"),
+        lambda path: path.write_bytes(b""),
+        _truncated,
+        _damaged,
+        _one_array,
+    ],
+    ids=["text", "empty", "truncated", "damaged", "one array"],
+)
+def test_what_is_no_archive_of_arrays_is_refused(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "inputs.npz"
+    write(path)
+    with pytest.raises(InvalidArgument, match=r"inputs\.npz' is no \.npz file with an array for each input: \w"):
+        read_arrays(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (_archive(_npy(np.array([{}], object))), "Python objects are never loaded"),
+        (_archive(b"hello world"), "the magic string is not correct"),
+        (_archive(b"hello", name="readme.txt"), "array 'readme.txt': "),
+        (_archive(b""), "EOF"),
+        (_archive(ARRAY, zipfile.ZIP_LZMA), "compression method 14"),
+        (_archive(ARRAY, zipfile.ZIP_BZIP2), "compression method 12"),
+        (_patched(_archive(ARRAY), 8, 10, 99), "compression method 99"),
+        (_patched(_archive(ARRAY), 6, 8, 1), "encrypted"),
+        (_overwritten(_archive(ARRAY), 60), "Error -3 while decompressing"),
+        (_archive(_header("(" * 9000, 9100)), "array 'x': "),
+        (_archive(_header("-" * 9000 + "1", 9100)), "array 'x': "),
+        (_archive(_header("{")), "array 'x': "),
+        (_archive(_shaped("(3,)", "zzz")), "array 'x': "),
+        (_archive(_shaped("(-3,)")), "array 'x': "),
+        (_archive(_shaped("(10**12,)")), "array 'x': "),
+        (_archive(_shaped("(1000000000000,)")), "does not fit into 130 bytes"),
+        (_archive(_shaped("(4611686018427387904, 4)")), "does not fit into 130 bytes"),
+        (_archive(_shaped("(1000000000000,)", "|V0")), "does not fit into 130 bytes"),
+        (_archive(b"\x93NUMPY\x03\x00" + bytes(100)), r"version \(3, 0\) of NumPy's format"),
+        (_archive(b"\x93NUMPY\x09\x00" + bytes(100)), r"version \(9, 0\) of NumPy's format"),
+    ],
+)
+def test_damaged_arrays_are_refused(content: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "inputs.npz"
+    path.write_bytes(content)
+    with pytest.raises(
+        InvalidArgument, match=r"inputs\.npz' is no \.npz file with an array for each input: .*" + reason
+    ):
+        read_arrays(path)
+
+
+def test_two_arrays_of_a_name_are_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "inputs.npz", "w") as archive:
+        archive.writestr("x.npy", ARRAY)
+        archive.writestr("x", ARRAY)
+    with pytest.raises(InvalidArgument, match="two arrays of the name 'x'"):
+        read_arrays(tmp_path / "inputs.npz")
+
+
+def test_arrays_that_need_more_memory_than_there_is_are_refused(tmp_path: Path) -> None:
+    """A small file that would expand to 4 TiB: its members share their data."""
+    content = bytearray(_archive(_shaped("(10,)", "|u1") + bytes(10)))
+    place = content.find(b"PK\x01\x02")
+    struct.pack_into("<I", content, place + 24, 2**32 - 2)  # the size in the central directory
+    entry, end = content[place : content.find(b"PK\x05\x06")], content[content.find(b"PK\x05\x06") :]
+    struct.pack_into("<HHI", end, 8, 1024, 1024, 1024 * len(entry))
+    path = tmp_path / "inputs.npz"
+    path.write_bytes(content[:place] + entry * 1024 + end)
+    with pytest.raises(
+        InvalidArgument, match=rf"its arrays need {1024 * (2**32 - 2)} bytes of memory, and \d+ are free"
+    ):
+        read_arrays(path)
+
+
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchFile, match=r"missing\.npz' cannot be read: No such file"):
+        read_arrays(tmp_path / "missing.npz")
+    with pytest.raises(NoSuchFile, match="cannot be read: Is a directory"):
+        read_arrays(tmp_path)
+    with pytest.raises(InvalidArgument, match="embedded null byte"):
+        read_arrays(tmp_path / "a\0b")
+
+
+def test_a_fifo_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "inputs.npz")
+    with pytest.raises(NoSuchFile, match="cannot be read: not a regular file"):
+        read_arrays(tmp_path / "inputs.npz")
+
+
+def test_arrays_are_written_for_reading(tmp_path: Path) -> None:
+    """Under any name, and strings without Python objects in the file."""
+    arrays: dict[str, Any] = {
+        "file": np.arange(6, dtype=np.int16).reshape(2, 3),
+        "allow_pickle": np.asfortranarray(np.ones((2, 3))),
+        "x.npy": np.array(2.5, np.float16),
+        "a/b": np.zeros((0, 4)),
+        "str": np.array([["a", "bc"], ["", "\u00e4"]], object),
+        "bytes": np.array([b"a", b"bc"]),
+        "mixed": np.array(["\u00e4", "\u00e4".encode()], object),
+        "none": np.array([], object),
+    }
+    write_arrays(tmp_path / "arrays.npz", arrays)
+    with np.load(tmp_path / "arrays.npz") as archive:  # without pickle
+        assert len(archive.files) == len(arrays)
+    found = read_arrays(tmp_path / "arrays.npz")
+    assert list(found) == list(arrays)
+    for name in ("file", "allow_pickle", "x.npy", "a/b"):
+        assert found[name].dtype == arrays[name].dtype
+        np.testing.assert_array_equal(found[name], arrays[name])
+    assert found["str"].tolist() == arrays["str"].tolist()
+    assert found["bytes"].tolist() == ["a", "bc"]
+    assert found["mixed"].tolist() == ["\u00e4", "\u00e4"]
+    assert found["none"].shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("value", "what"), [([None], "type NoneType"), (["a\0"], "NUL at the end"), ([b"\xff"], "UTF-8")]
+)
+def test_objects_that_no_file_keeps_are_refused(value: list[Any], what: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=f"input 'x' has .*{what}"):
+        write_arrays(tmp_path / "arrays.npz", {"x": np.array(value, object)})

@@ -1,0 +1,268 @@
+"""The generated models: what they compute, and their bytes."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import numpy_helper
+
+from ortmulti.bench import models
+from ortmulti.bench.models import phi3_mini
+from ortmulti.bench.models._graph import ALIGNMENT, Graph
+from ortmulti.bench.models._writer import write
+
+TINY = phi3_mini.Dimensions(hidden=64, intermediate=96, heads=4, vocabulary=128, positions=32)
+SMALL = ("identity", {}), ("tiny-kernels", {}), ("matmul", {"megabytes": 3})
+
+
+def session(model: Path | bytes, optimized: Path | None = None) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    if optimized:
+        options.optimized_model_filepath = str(optimized)
+    source = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def run(model: Path, seed: int = 0, **sizes: int) -> np.ndarray:
+    result = session(model).run(None, models.sample_inputs(model, seed=seed, **sizes))[0]
+    assert isinstance(result, np.ndarray)
+    return result
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def tiny_decoder(directory: Path, precision: str = "fp32", layers: int = 2) -> Path:
+    return write(phi3_mini.build(layers, precision, TINY), directory, "decoder", {}, seed=0)
+
+
+@pytest.fixture(scope="module")
+def resnet50(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.make("resnet50", tmp_path_factory.mktemp("resnet50"))
+
+
+def test_resnet50_has_the_published_number_of_parameters(resnet50: Path) -> None:
+    onnx.checker.check_model(str(resnet50), full_check=True)
+    tensors = onnx.load(resnet50).graph.initializer
+    statistics = sum(math.prod(tensor.dims) for tensor in tensors if "running_" in tensor.name)
+    assert sum(math.prod(tensor.dims) for tensor in tensors) - statistics == 25_557_032
+    assert statistics == 53_120
+    assert sorted(path.name for path in resnet50.parent.iterdir()) == ["resnet50.json", "resnet50.onnx"]
+
+
+def test_resnet50_computes_finite_outputs_that_vary_with_the_image(resnet50: Path) -> None:
+    outputs = run(resnet50, batch=3)
+    assert outputs.shape == (3, 1000)
+    assert outputs.dtype == np.float32
+    assert np.isfinite(outputs).all()
+    assert np.abs(outputs[0] - outputs[1]).max() > 0.1
+    assert np.abs(outputs[1] - outputs[2]).max() > 0.1
+
+
+def test_resnet50_in_fp16_is_the_same_model_rounded(resnet50: Path, tmp_path: Path) -> None:
+    half = models.make("resnet50", tmp_path, precision="fp16")
+    assert half.name == "resnet50-fp16.onnx"
+    onnx.checker.check_model(str(half), full_check=True)
+    inputs = models.sample_inputs(resnet50, batch=2)
+    expected = session(resnet50).run(None, inputs)[0]
+    [result] = session(half).run(None, {"input": inputs["input"].astype(np.float16)})
+    assert result.dtype == np.float16
+    assert np.abs(result - expected).max() < 0.05 * np.abs(expected).max()
+
+
+def test_phi3_mini_has_the_published_size() -> None:
+    description = models.describe("phi3-mini")
+    learned = {name: shape for name, shape in description.weights.items() if name.endswith(".weight")}
+    assert sum(math.prod(shape) for shape in learned.values()) == 3_821_079_552
+    assert learned["model.layers.31.mlp.gate_up_proj.weight"] == (3072, 16384)
+    assert 7.642e9 < description.weight_bytes <= description.data_bytes + 1000 < 7.644e9
+    fewer = models.describe("phi3-mini", layers=31)
+    assert description.weight_bytes - fewer.weight_bytes == 2 * (113_246_208 + 2 * 3072)
+
+
+def test_every_dimension_of_the_decoder_is_known_or_named(tmp_path: Path) -> None:
+    path = tiny_decoder(tmp_path)
+
+    inferred = onnx.shape_inference.infer_shapes(onnx.load(path, load_external_data=False), strict_mode=True)
+
+    dimensions = {
+        value.name: [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+        for value in inferred.graph.value_info
+    }
+    assert any(name.endswith("softmax/output") for name in dimensions)
+    assert {name: shape for name, shape in dimensions.items() if not all(shape) and "mask." not in name} == {}
+
+
+def test_phi3_mini_with_one_layer_computes_finite_logits(tmp_path: Path) -> None:
+    path = models.make("phi3-mini", tmp_path, layers=1)
+    onnx.checker.check_model(str(path))
+    assert path.name == "phi3-mini-1-layers.onnx"
+    data = path.with_suffix(".onnx.data")
+    assert data.stat().st_size == models.describe("phi3-mini", layers=1).data_bytes
+    logits = run(path, batch=1, sequence=4)
+    shutil.rmtree(tmp_path)  # 0.6 GB, which pytest would keep.
+    assert logits.shape == (1, 4, 32064)
+    assert logits.dtype == np.float16
+    assert np.isfinite(logits).all()
+    assert 0.5 < logits.astype(np.float64).std() < 2
+
+
+def test_decoder_computes_what_its_formulas_say(tmp_path: Path) -> None:
+    path = tiny_decoder(tmp_path)
+    onnx.checker.check_model(str(path), full_check=True)
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
+    inputs = models.sample_inputs(path, batch=2, sequence=9)
+    logits = session(path).run(None, inputs)[0]
+    np.testing.assert_allclose(logits, reference_decoder(weights, inputs["input_ids"], layers=2), atol=1e-4)
+
+
+def reference_decoder(weights: dict[str, Any], ids: np.ndarray, layers: int) -> np.ndarray:
+    """The decoder in float64, written from its description and not from the graph."""
+    batch, length = ids.shape
+    size = TINY.head_size
+
+    def norm(value: np.ndarray, name: str) -> np.ndarray:
+        return value / np.sqrt((value**2).mean(-1, keepdims=True) + 1e-5) * weights[f"{name}.weight"]
+
+    def rotate(value: np.ndarray) -> np.ndarray:
+        rates = 1e4 ** (-np.arange(size // 2) * 2 / size)
+        turned = (value[..., : size // 2] + 1j * value[..., size // 2 :]) * np.exp(
+            1j * np.arange(length)[:, None] * rates
+        )
+        return np.concatenate([turned.real, turned.imag], axis=-1)
+
+    hidden = weights["model.embed_tokens.weight"][ids].astype(np.float64)
+    for layer in range(layers):
+        name = f"model.layers.{layer}"
+        qkv = norm(hidden, f"{name}.input_layernorm") @ weights[f"{name}.self_attn.qkv_proj.weight"]
+        query, key, value = qkv.reshape(batch, length, 3, TINY.heads, size).transpose(2, 0, 3, 1, 4)
+        scores = rotate(query) @ rotate(key).swapaxes(-1, -2) / np.sqrt(size)
+        scores[..., np.triu(np.ones((length, length), bool), 1)] = -np.inf
+        attention = np.exp(scores - scores.max(-1, keepdims=True))
+        attention /= attention.sum(-1, keepdims=True)
+        mixed = (attention @ value).swapaxes(1, 2).reshape(batch, length, TINY.hidden)
+        hidden = hidden + mixed @ weights[f"{name}.self_attn.o_proj.weight"]
+        both = norm(hidden, f"{name}.post_attention_layernorm") @ weights[f"{name}.mlp.gate_up_proj.weight"]
+        gate, up = np.split(both, 2, axis=-1)
+        hidden = hidden + (gate / (1 + np.exp(-gate)) * up) @ weights[f"{name}.mlp.down_proj.weight"]
+    return norm(hidden, "model.norm") @ weights["lm_head.weight"]
+
+
+def test_decoder_in_fp16_agrees_with_fp32(tmp_path: Path) -> None:
+    wide = run(tiny_decoder(tmp_path / "fp32"), batch=2, sequence=9)
+    narrow = run(tiny_decoder(tmp_path / "fp16", "fp16"), batch=2, sequence=9)
+    assert narrow.dtype == np.float16
+    np.testing.assert_allclose(narrow, wide, atol=0.05)
+
+
+def test_decoder_outputs_depend_on_every_weight(tmp_path: Path) -> None:
+    path = tiny_decoder(tmp_path, "fp16")
+    model = onnx.load(path)
+    inputs = models.sample_inputs(path, batch=2, sequence=5)
+    expected = session(path).run(None, inputs)[0]
+    learned = [tensor for tensor in model.graph.initializer if tensor.name.endswith(".weight")]
+    assert len(learned) == 2 * 6 + 3
+    for tensor in learned:
+        original = tensor.raw_data
+        tensor.raw_data = (numpy_helper.to_array(tensor) * np.float16(1.25)).tobytes()
+        changed = session(model.SerializeToString()).run(None, inputs)[0]
+        tensor.raw_data = original
+        assert np.abs(changed - expected).max() > 0.01, tensor.name
+
+
+def test_tiny_kernels_stay_four_hundred_after_optimization(tmp_path: Path) -> None:
+    path = models.make("tiny-kernels", tmp_path)
+    onnx.checker.check_model(str(path), full_check=True)
+    optimized = tmp_path / "optimized.onnx"
+    session(path, optimized)
+    operators = [node.op_type for node in onnx.load(optimized).graph.node]
+    assert operators == ["MatMul", "Tanh", "Mul", "Add"] * 100
+    first, second = run(path, seed=0), run(path, seed=1)
+    assert first.shape == (1, 64)
+    assert 0.1 < first.std() < 1
+    assert np.abs(first - second).max() > 0.1
+
+
+def test_identity_returns_its_input(tmp_path: Path) -> None:
+    path = models.make("identity", tmp_path)
+    onnx.checker.check_model(str(path), full_check=True)
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(session(path).run(None, {"x": values})[0], values)
+
+
+def test_matmul_computes_with_every_layer(tmp_path: Path) -> None:
+    path = models.make("matmul", tmp_path, megabytes=3)
+    onnx.checker.check_model(str(path), full_check=True)
+    inputs = models.sample_inputs(path, batch=2)
+    expected = inputs["x"].astype(np.float64)
+    for tensor in onnx.load(path).graph.initializer:
+        expected = np.maximum(expected @ numpy_helper.to_array(tensor), 0)
+    output = session(path).run(None, inputs)[0]
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
+    assert output.std() > 0.1
+
+
+@given(st.integers(1, 4000))
+def test_matmul_has_the_size_that_was_asked_for(megabytes: int) -> None:
+    description = models.describe("matmul", megabytes=megabytes)
+    assert 0 <= megabytes * 10**6 - description.weight_bytes < 4 * 4096
+    shapes = list(description.weights.values())
+    assert [rows for rows, _ in shapes[1:]] == [columns for _, columns in shapes[:-1]]
+
+
+@given(st.lists(st.integers(1, 5000), max_size=8), st.sampled_from(["inline", "external"]))
+def test_external_weights_are_aligned_and_do_not_overlap(sizes: list[int], placement: Any) -> None:
+    graph = Graph("any", placement)
+    for index, size in enumerate(sizes):
+        graph.weight(f"w{index}", (size,), np.float32, std=1.0)
+    layout, total = graph.external_layout()
+    assert [weight for weight, _ in layout] == [weight for weight in graph.weights if graph.is_external(weight)]
+    assert placement == "external" or not layout
+    assert all(offset % ALIGNMENT == 0 for _, offset in layout)
+    ends = [0] + [offset + weight.nbytes for weight, offset in layout]
+    assert all(offset >= end for (_, offset), end in zip(layout, ends, strict=False))
+    assert total == ends[-1]
+
+
+# The bytes
+
+
+@pytest.mark.parametrize(("name", "options"), SMALL)
+def test_a_seed_gives_the_same_bytes_again(name: str, options: dict[str, int], tmp_path: Path) -> None:
+    for directory in ("a", "b"):
+        models.make(name, tmp_path / directory, seed=7, **options)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert f"{models.describe(name, seed=7, **options).stem}.onnx" in contents(tmp_path / "a")
+
+
+@pytest.mark.parametrize(("name", "options"), SMALL[1:])
+def test_another_seed_gives_other_outputs(name: str, options: dict[str, int], tmp_path: Path) -> None:
+    outputs = [run(models.make(name, tmp_path, seed=seed, **options)) for seed in (0, 1)]
+    assert np.abs(outputs[0] - outputs[1]).max() > 0.01
+
+
+def test_tensors_differ_from_each_other_and_have_their_scale(tmp_path: Path) -> None:
+    tensors = onnx.load(models.make("matmul", tmp_path, megabytes=40)).graph.initializer
+    arrays = [numpy_helper.to_array(tensor) for tensor in tensors]
+    assert len({array.tobytes() for array in arrays}) == len(arrays) > 4
+    assert len({row.tobytes() for array in arrays for row in array}) == sum(map(len, arrays))
+    for array in arrays:
+        assert array.std() == pytest.approx(math.sqrt(2 / len(array)), rel=0.01)
+
+
+def test_weights_do_not_depend_on_the_number_of_layers(tmp_path: Path) -> None:
+    loaded = [onnx.load(tiny_decoder(tmp_path / str(layers), layers=layers)) for layers in (1, 3)]
+    few, many = ({tensor.name: tensor.raw_data for tensor in model.graph.initializer} for model in loaded)
+    assert few.items() < many.items()

@@ -1,0 +1,149 @@
+"""Inputs that are made from what a model declares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+
+from ortmulti.bench import models
+from ortmulti.create.sample_inputs import first_fit, growing_inputs
+from ortmulti.errors import Fail, InvalidArgument, InvalidProtobuf, NoSuchFile, OutOfMemory
+
+NUMPY_TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(bool)": np.bool_,
+    "tensor(string)": np.object_,
+    **{f"tensor({kind}{bits})": np.dtype(f"{kind}{bits}").type for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
+}
+
+
+class Declared:
+    def __init__(self, name: str, type: str, shape: Any) -> None:
+        self.name = name
+        self.type = type
+        self.shape = shape
+
+
+@settings(max_examples=200)
+@given(
+    name=st.sampled_from(["x", "input_ids", "attention_mask", "position_ids", "token_type_ids"]),
+    type=st.sampled_from(sorted(NUMPY_TYPES)),
+    shape=st.lists(
+        st.one_of(st.integers(0, 5), st.none(), st.sampled_from(["batch", "N", "seq", "past_len"])), max_size=4
+    ),
+    batch=st.integers(0, 4),
+    sequence=st.integers(0, 9),
+    seed=st.integers(0, 3),
+)
+def test_inputs_have_the_declared_type_and_shape(
+    name: str, type: str, shape: list[Any], batch: int, sequence: int, seed: int
+) -> None:
+    declared = [Declared(name, type, shape)]
+    value = models.sample_inputs(declared, batch, sequence, seed, tokens=50)[name]
+    assert value.dtype == NUMPY_TYPES[type]
+    assert value.flags.c_contiguous
+    sizes = {"batch": batch, "past_len": 0, "seq": sequence}
+    assert value.shape == tuple(
+        size if isinstance(size, int) else sizes.get(size, sequence if axis else batch)
+        for axis, size in enumerate(shape)
+    )
+    if np.issubdtype(value.dtype, np.integer) and value.dtype != np.uint8:
+        assert ((value >= 0) & (value < 50)).all()
+    np.testing.assert_array_equal(value, models.sample_inputs(declared, batch, sequence, seed, tokens=50)[name])
+
+
+def test_inputs_of_a_language_model_fit_each_other() -> None:
+    declared = [
+        Declared("input_ids", "tensor(int64)", ["batch", "sequence_length"]),
+        Declared("attention_mask", "tensor(int64)", ["batch", "past_sequence_length + sequence_length"]),
+        Declared("position_ids", "tensor(int64)", ["batch", "sequence_length"]),
+        Declared("past.0.key", "tensor(float16)", ["batch", 32, "past_sequence_length", 96]),
+        Declared("pixels", "tensor(float)", ["n", 3, "height", "width"]),
+    ]
+    inputs = models.sample_inputs(declared, batch=2, sequence=5)
+    assert len(np.unique(inputs["input_ids"])) > 5
+    np.testing.assert_array_equal(inputs["attention_mask"], np.ones((2, 5)))
+    np.testing.assert_array_equal(inputs["position_ids"], [[0, 1, 2, 3, 4]] * 2)
+    assert inputs["past.0.key"].shape == (2, 32, 0, 96)
+    assert inputs["pixels"].shape == (2, 3, 224, 224)
+    wider = models.sample_inputs(declared, batch=2, sequence=5, dimensions={"height": 8, "n": 7})
+    assert wider["pixels"].shape == (7, 3, 8, 224)
+
+
+def test_inputs_from_a_file_equal_those_from_its_session(tmp_path: Path) -> None:
+    # The old way: the initializer "w" is declared as an input, too.
+    values = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", ["n", None]), ("w", [3]))
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        "old",
+        values,
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.ones(3, np.float32), "w")],
+    )
+    path = tmp_path / "old.onnx"
+    onnx.save(helper.make_model(graph, ir_version=3, opset_imports=[helper.make_opsetid("", 13)]), path)
+    from_file = models.sample_inputs(path, batch=4, sequence=3)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    from_session = models.sample_inputs(session.get_inputs(), batch=4, sequence=3)
+    assert from_file.keys() == from_session.keys() == {"x"}
+    assert from_file["x"].shape == (4, 3)
+    np.testing.assert_array_equal(from_file["x"], from_session["x"])
+
+
+def test_inputs_that_cannot_be_made_are_errors(tmp_path: Path) -> None:
+    declared = [Declared("x", "tensor(float)", ["n"])]
+    with pytest.raises(InvalidArgument, match="no dynamic dimension called rows; its dimensions: n"):
+        models.sample_inputs(declared, dimensions={"rows": 2})
+    with pytest.raises(InvalidArgument, match="size of batch must be at least 0, not -1"):
+        models.sample_inputs(declared, batch=-1)
+    with pytest.raises(InvalidArgument, match="tokens must be at least 1"):
+        models.sample_inputs(declared, tokens=0)
+    with pytest.raises(InvalidArgument, match=r"input 'list' of type seq\(tensor\(float\)\); pass your own"):
+        models.sample_inputs([Declared("list", "seq(tensor(float))", [])])
+    with pytest.raises(NoSuchFile, match="there is no model"):
+        models.sample_inputs(tmp_path / "absent.onnx")
+    (tmp_path / "text.onnx").write_text("not a model")
+    with pytest.raises(InvalidProtobuf, match="is not an ONNX model"):
+        models.sample_inputs(tmp_path / "text.onnx")
+
+
+@pytest.mark.parametrize(
+    ("shape", "shapes"),
+    [
+        ([None, 3, None], [(2, 3, 16), (2, 3, 64), (2, 3, 512)]),
+        (["batch", 3, "height"], [(2, 3, 224)]),
+        ([None, None, None, None], [(2, 16, 16, 16), (2, 64, 64, 64)]),
+        (["n", "m"], [(2, 5)]),
+    ],
+)
+def test_open_dimensions_grow_while_there_are_any_and_memory_for_them(shape: list[Any], shapes: list[Any]) -> None:
+    declared = [Declared("x", "tensor(float)", shape)]
+    dimensions = {"m": 5} if "m" in shape else {}
+    assert [one["x"].shape for one in growing_inputs(declared, 2, dimensions=dimensions)] == shapes
+
+
+def test_the_first_inputs_that_fit_are_taken() -> None:
+    def run(inputs: int) -> str:
+        raise_for = {0: Fail("zero"), 1: OutOfMemory("one"), 2: InvalidArgument("two")}
+        if inputs in raise_for:
+            raise raise_for[inputs]
+        return f"ran {inputs}"
+
+    assert first_fit([0, 1, 2, 3, 4], run) == "ran 3"
+    with pytest.raises(Fail, match="zero"):
+        first_fit([0, 1, 2], run)
+    with pytest.raises(OutOfMemory, match="one"):
+        first_fit([1, 3], run)

@@ -1,0 +1,268 @@
+"""Every strategy over real sessions and real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import psutil
+import pytest
+
+import ortmulti
+from ortmulti.bench import models, strategies
+from ortmulti.bench.strategies import SessionSettings
+from ortmulti.bench.strategies.base import Array
+from ortmulti.bench.strategies.core import describe, session_seconds
+from ortmulti.bench.strategies.processes import Processes
+from ortmulti.errors import DeviceError, Error, InvalidArgument
+from ortmulti.interface.onnxruntime_sessions import create_session
+from tests.support.processes import check_child
+
+TWO = ("cpu", "cpu")
+ONE_THREAD = SessionSettings(intra_op_num_threads=1)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.make("matmul", tmp_path_factory.mktemp("models"), megabytes=2)
+
+
+@pytest.fixture(scope="module")
+def feeds(model: Path) -> Mapping[str, Array]:
+    return models.sample_inputs(model)
+
+
+def test_names_are_those_of_the_strategies() -> None:
+    assert strategies.names() == ("sequential", "threads", "processes", "native", "shared")
+    assert all(strategies.load(name).name == name for name in strategies.names())
+
+
+def test_unknown_strategy_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InvalidArgument, match=r"'magic'.*sequential, threads, processes, native, shared"):
+        strategies.load("magic")
+
+
+@pytest.mark.parametrize("devices", [(), ("gpu",), ("cuda",), ("cpu", "cuda:-1")])
+def test_what_is_no_device_is_refused(devices: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidArgument, match="device"):
+        strategies.open_strategy("sequential", "model.onnx", devices)
+
+
+@pytest.mark.parametrize("name", strategies.names())
+def test_every_session_gives_the_models_outputs(name: str, model: Path, feeds: Mapping[str, Array]) -> None:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    expected = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, dict(feeds))
+    with strategies.open_strategy(name, model, TWO, ONE_THREAD) as strategy:
+        assert strategy.start() >= 0
+        creation = strategy.create()
+        first_run = strategy.first_run(feeds)
+    assert len(creation.sessions) == 2
+    assert all(0 < seconds <= creation.wall for seconds in creation.sessions)
+    assert first_run.wall > 0
+    assert len(first_run.outputs) == 2
+    for outputs in first_run.outputs:
+        assert len(outputs) == len(expected)
+        for output, wanted in zip(outputs, expected, strict=True):
+            assert output.dtype == wanted.dtype
+            np.testing.assert_array_equal(output, wanted)
+
+
+@pytest.mark.parametrize("name", strategies.names())
+def test_libraries_are_opened_by_creation_and_not_before(name: str, model: Path) -> None:
+    """In a process of its own, since this one has opened all of them; so do the workers of `processes`."""
+    code = """
+        import os, sys
+        from pathlib import Path
+        from ortmulti.bench import strategies
+        from ortmulti.bench.measure.memory import process_tree
+
+        def opened():
+            maps = [Path(f"/proc/{pid}/maps").read_text() for pid in process_tree(os.getpid())]
+            return ["libonnxruntime.so" in text or "onnxruntime_pybind11_state" in text for text in maps]
+
+        if __name__ == "__main__":
+            with strategies.open_strategy(sys.argv[1], sys.argv[2], ("cpu", "cpu")) as strategy:
+                strategy.start()
+                strategy.make_contexts()
+                before = opened()
+                strategy.create()
+                print(sum(before), sum(opened()))
+    """
+    opened = "0 2\n" if name == "processes" else "0 1\n"
+    assert check_child(code, name, model) == opened
+
+
+def test_time_for_opening_the_libraries_is_within_the_creation(model: Path) -> None:
+    code = """
+        import sys
+        from ortmulti.bench import strategies
+        if __name__ == "__main__":
+            for name in ("sequential", "threads", "processes"):
+                with strategies.open_strategy(name, sys.argv[1], ("cpu",)) as strategy:
+                    strategy.start()
+                    creation = strategy.create()
+                    print(creation.details["opening"], creation.sessions[0], creation.wall)
+    """
+    for line in check_child(code, model).splitlines():
+        opening, session, wall = map(float, line.split())
+        assert opening > 0
+        assert opening + session <= wall
+
+
+@pytest.mark.parametrize("name", strategies.names())
+def test_second_creation_is_of_the_model_that_was_set(name: str, model: Path, tmp_path: Path) -> None:
+    other = models.make("identity", tmp_path)
+    with strategies.open_strategy(name, other, TWO, ONE_THREAD) as strategy:
+        strategy.start()
+        strategy.create()
+        strategy.model = model
+        assert len(strategy.create().sessions) == 2
+        [first, second] = strategy.first_run(models.sample_inputs(model)).outputs
+    np.testing.assert_array_equal(first[0], second[0])
+
+
+@pytest.mark.parametrize("name", strategies.names())
+def test_missing_model_is_an_error_that_names_it(name: str, tmp_path: Path) -> None:
+    with strategies.open_strategy(name, tmp_path / "absent.onnx", TWO) as strategy:
+        strategy.start()
+        with pytest.raises(Error, match=r"absent\.onnx"):
+            strategy.create()
+
+
+@pytest.mark.parametrize("name", strategies.names())
+def test_one_of_two_devices_missing_is_an_error_that_names_it(name: str, model: Path) -> None:
+    with strategies.open_strategy(name, model, ("cpu", "cuda:99")) as strategy:
+        strategy.start()
+        with pytest.raises(Error, match="cuda:99"):
+            strategy.create()
+
+
+@pytest.mark.parametrize("name", strategies.names())
+def test_wrong_input_is_an_error_of_the_first_run(name: str, model: Path, feeds: Mapping[str, Array]) -> None:
+    wrong = {f"{key}-not": value for key, value in feeds.items()}
+    with strategies.open_strategy(name, model, TWO) as strategy:
+        strategy.start()
+        strategy.create()
+        with pytest.raises(Error, match=r"cpu.*: the first run failed"):
+            strategy.first_run(wrong)
+
+
+SECOND = 1_000_000_000
+
+
+def timeline(*spans: tuple[str, float, float, str]) -> ortmulti.Timeline:
+    made = ortmulti.Timeline()
+    for name, begin, end, device in spans:
+        made.add(name, int(begin * SECOND), int(end * SECOND), device)
+    return made
+
+
+def test_sessions_seconds_are_those_of_each_devices_last_spans() -> None:
+    spans = timeline(
+        ("create session", 0, 9, "cuda:0"),  # of making the optimized model
+        ("create session", 10, 11, "cuda:1"),
+        ("create session", 10, 12, "cuda:0"),
+        ("create session", 10, 14, "cuda:0"),
+        ("create session", 10, 15, "cpu"),
+    ).spans
+    assert session_seconds(spans, ("cuda:0", "cuda:1", "cuda:0")) == (2.0, 1.0, 4.0)
+    assert session_seconds(spans, ("cpu", "cuda:1", "cpu")) == (5.0, 1.0, 5.0)  # two handles of one session
+
+
+def test_timeline_in_short() -> None:
+    made = timeline(
+        ("context", 0, 1, "cuda:0"),  # of before
+        ("context", 2, 3, "cuda:0"),
+        ("context", 3, 4.5, "cuda:1"),
+        ("create session", 4, 5, "cuda:0"),
+        ("create session", 4.5, 6, "cuda:0"),
+        ("not shared: it has no weights", 6, 6, ""),
+    )
+    details = describe(made, 2 * SECOND, 7 * SECOND)
+    assert details["after_contexts"] == pytest.approx(2.5)
+    assert details["not_shared"] == ["it has no weights"]
+    assert details["spans"]["create session cuda:0"] == {"count": 2, "begin": 2.0, "end": 4.0, "seconds": 2.5}
+    assert describe(made, 5 * SECOND, 7 * SECOND)["after_contexts"] is None
+
+
+def test_sessions_side_by_side_share_the_cores() -> None:
+    assert SessionSettings.side_by_side(("cpu",), cores=8).intra_op_num_threads == 8
+    assert SessionSettings.side_by_side(("cpu",) * 3, cores=8).intra_op_num_threads == 2
+    assert SessionSettings.side_by_side(("cpu",) * 3, cores=2).intra_op_num_threads == 1
+    assert SessionSettings.side_by_side(("cuda:0", "cuda:1"), cores=64).intra_op_num_threads == 1
+
+
+def test_settings_reach_the_session(model: Path) -> None:
+    settings = SessionSettings(intra_op_num_threads=3, config_entries={"session.use_env_allocators": "1"})
+    options = create_session(onnxruntime, settings.spec(model, "cpu")).get_session_options()
+    assert options.intra_op_num_threads == 3
+    assert options.get_session_config_entry("session.use_env_allocators") == "1"
+
+
+def test_workers_live_until_the_strategy_is_closed(model: Path, feeds: Mapping[str, Array]) -> None:
+    strategy = Processes(model, TWO, ONE_THREAD)
+    strategy.start()
+    workers = [psutil.Process(pid) for pid in strategy.pids]
+    strategy.create()
+    first = strategy.first_run(feeds)
+    second = strategy.first_run(feeds)
+    assert len(workers) == 2
+    assert [worker.pid for worker in workers] == list(strategy.pids)
+    np.testing.assert_array_equal(first.outputs[1][0], second.outputs[1][0])
+    strategy.close()
+    assert not any(worker.is_running() for worker in workers)
+    strategy.close()
+
+
+@pytest.mark.parametrize("doing", ["while its session was created", "during the first run"])
+def test_killed_worker_is_named_and_the_others_end(doing: str, model: Path, feeds: Mapping[str, Array]) -> None:
+    strategy = Processes(model, TWO, ONE_THREAD)
+    strategy.start()
+    workers = [psutil.Process(pid) for pid in strategy.pids]
+    if doing == "during the first run":
+        strategy.create()
+    os.kill(strategy.pids[1], signal.SIGKILL)
+    with pytest.raises(DeviceError, match=rf"cpu \(worker 2 of 2\).*signal 9 \(SIGKILL\) {doing}"):
+        _ = strategy.create() if doing == "while its session was created" else strategy.first_run(feeds)
+    strategy.close()
+    assert not any(worker.is_running() for worker in workers)
+
+
+def test_stopped_worker_does_not_keep_close_waiting_forever(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortmulti.bench.strategies.processes._PATIENCE_SECONDS", 0.1)
+    strategy = Processes(model, ("cpu",), ONE_THREAD)
+    strategy.start()
+    [worker] = [psutil.Process(pid) for pid in strategy.pids]
+    os.kill(worker.pid, signal.SIGSTOP)
+    strategy.close()
+    assert not worker.is_running()
+
+
+def test_workers_end_with_their_parent(model: Path) -> None:
+    """The end of the pipe ends a worker even where nobody closed the strategy."""
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from ortmulti.bench.strategies.processes import Processes\n"
+        "from ortmulti.bench.strategies import SessionSettings\n"
+        "if __name__ == '__main__':\n"
+        "    strategy = Processes(Path(sys.argv[1]), ('cpu', 'cpu'), SessionSettings())\n"
+        "    strategy.start()\n"
+        "    print(*strategy.pids, flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, str(model)]
+    parent = psutil.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    workers = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+    assert len(workers) == 2
+    with parent:
+        parent.kill()
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    assert alive == []

@@ -1,0 +1,312 @@
+"""The file that tuning writes, and what loading does with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ortmulti
+from ortmulti import GraphOptimizationLevel, SessionOptions, Tuning, TuningWarning
+from ortmulti.devices.provider_options import CUDA
+from ortmulti.devices.provider_options import OPTIONS as PROVIDER_OPTIONS
+from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
+from ortmulti.loading.tuning import LOAD_DEFAULTS, apply, describe_machine, describe_model, differences
+from ortmulti.loading.tuning_options import OPTIONS, affinities, known_to, numa_nodes
+from tests.support import onnx_models
+from tests.support.processes import check_child
+
+CPU = ["CPUExecutionProvider"]
+
+SETTINGS: dict[str, bool | int | str] = {
+    "graph_optimization_level": "basic",
+    "intra_op_num_threads": 1,
+    "allow_spinning": False,
+    "sessions_per_device": 3,
+    "enable_mem_pattern": False,
+}
+
+
+def weighted(width: int = 300, value: float = 1.0) -> bytes:
+    """ "y" = "x" @ a weight of this width and value."""
+    weight = numpy_helper.from_array(np.full((4, width), value, np.float32), "w")
+    return onnx_models.model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n", 4])],
+        [("y", TensorProto.FLOAT, ["n", width])],
+        [weight],
+    ).SerializeToString()
+
+
+def tuning(model: bytes | None = None, **changes: Any) -> Tuning:
+    one = Tuning(
+        settings=SETTINGS,
+        objective="latency",
+        devices=("cpu",),
+        model={"name": "model.onnx", **describe_model(weighted() if model is None else model)},
+        machine=describe_machine("cpu"),
+        gain={"ratio": 1.5, "low": 1.4, "high": 1.6},
+        created="2026-01-01T00:00:00+00:00",
+    )
+    return dataclasses.replace(one, **changes)
+
+
+@contextmanager
+def no_warning() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.tuning.json"
+    one = tuning(partial="interrupted")
+    one.write(path)
+    assert Tuning.read(path) == one
+    assert json.loads(path.read_text())["settings"] == SETTINGS
+    assert Tuning.read(str(path)).kind == "cpu"
+
+
+def _changed(**changes: Any) -> str:
+    return json.dumps({**tuning().as_json(), **changes})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is not a tuning file: "),
+        ("[" * 100_000, "is not a tuning file: it is nested too deeply"),
+        (" " * (2**20 + 1), "is not a tuning file: it has more than 1048576 bytes"),
+        ("[1]", "it is not a tuning file"),
+        ('{"kind": "create"}', "it is not a tuning file"),
+        (_changed(version=7), "its version is 7, and this release reads 1"),
+        (_changed(extra=1), "there is no field 'extra'"),
+        (_changed(settings={"intra_threads": 1}), "no setting 'intra_threads'.*intra_op_num_threads"),
+        (_changed(settings={"intra_op_num_threads": "1"}), "intra_op_num_threads is of type int, not '1'"),
+        (_changed(settings={"intra_op_num_threads": True}), "is of type int, not True"),
+        (_changed(settings={"intra_op_num_threads": -1}), "is 0 or more, not -1"),
+        (_changed(settings={"graph_optimization_level": "most"}), "'disabled' or 'basic'"),
+        (_changed(settings={"thread_affinity": "node:x"}), "'cores' or 'node:N'"),
+        (_changed(settings={"env:LD_PRELOAD": "x"}), "no setting 'env:LD_PRELOAD'"),
+        (_changed(settings=[1]), "settings cannot be"),
+        (_changed(devices=[]), "devices cannot be"),
+        (_changed(model=None), "model cannot be None"),
+        (json.dumps({key: value for key, value in tuning().as_json().items() if key != "gain"}), "'?gain'? is missing"),
+    ],
+)
+def test_a_damaged_file_is_one_clear_error(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "a.tuning.json"
+    path.write_text(content)
+    with pytest.raises(InvalidArgument, match=f"a.tuning.json'.*{message}"):
+        Tuning.read(path)
+    with pytest.raises(InvalidArgument, match=message):
+        ortmulti.load(weighted(), "cpu", tuning=path)
+
+
+def test_a_missing_file_and_something_else_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchFile, match="cannot be read"):
+        ortmulti.load(weighted(), "cpu", tuning=tmp_path / "none.json")
+    with pytest.raises(InvalidType, match=r"path of a file or an ortmulti\.Tuning"):
+        ortmulti.InferenceSession(weighted(), tuning=7)
+
+
+def test_every_way_of_loading_uses_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    tuning().write(path)
+    x = np.ones((2, 4), np.float32)
+    with no_warning():
+        with ortmulti.load(weighted(), "cpu", tuning=path) as pool:
+            assert len(pool.devices) == 3
+            np.testing.assert_array_equal(pool.run(None, {"x": x})[0], np.full((2, 300), 4, np.float32))
+        with ortmulti.create_sessions(weighted(), "cpu", tuning=tuning()) as [session]:
+            assert session.get_session_options().intra_op_num_threads == 1
+        with ortmulti.InferenceSession(weighted(), providers=["CPUExecutionProvider"], tuning=path) as session:
+            options = session.get_session_options()
+    assert options.graph_optimization_level == GraphOptimizationLevel.ORT_ENABLE_BASIC
+    assert not options.enable_mem_pattern
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert options.get_session_config_entry("session.inter_op.allow_spinning") == "0"
+
+
+def test_other_backends_take_the_options_of_sessions() -> None:
+    with ortmulti.load(weighted(), "cpu", backend="threads", tuning=tuning()) as pool:
+        assert len(pool.devices) == 1
+        assert pool.run(None, {"x": np.ones((1, 4), np.float32)})[0].shape == (1, 300)
+
+
+def test_what_the_caller_gives_himself_wins() -> None:
+    given = SessionOptions()
+    given.intra_op_num_threads = 2
+    given.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    applied = apply(
+        {**SETTINGS, "use_tf32": False, "prefer_nhwc": True, "in_flight": 6},
+        given,
+        {"use_tf32": True},
+        {"sessions_per_device": 2, "in_flight": "auto", "cuda_graph": False},
+    )
+    options = applied.options
+    assert options.intra_op_num_threads == 2
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
+    assert options.get_session_config_entry("session.inter_op.allow_spinning") == "0"
+    assert not options.enable_mem_pattern
+    assert applied.provider_options == {"use_tf32": True, "prefer_nhwc": True}
+    assert applied.load == {"sessions_per_device": 2, "in_flight": 6, "cuda_graph": False}
+    # What is for one kind of threads or arenas contradicts the other.
+    given.add_session_config_entry("session.use_env_allocators", "1")
+    given.threads = ortmulti.Threads()
+    kept = apply({"enable_cpu_mem_arena": False, "thread_affinity": "cores", "global_thread_pools": True}, given)
+    assert kept.options.enable_cpu_mem_arena
+    assert kept.options.use_per_session_threads
+    assert "session.intra_op_thread_affinities" not in kept.options._core.config_entries
+    # The caller's object stays as it was.
+    assert given.enable_mem_pattern
+    with pytest.raises(InvalidArgument):
+        given.get_session_config_entry("session.inter_op.allow_spinning")
+
+
+def test_every_option_goes_somewhere() -> None:
+    def value(name: str) -> Any:
+        option = OPTIONS[name]
+        return {bool: True, int: 2, str: (option.words or ("cores",))[0]}[option.kind]
+
+    names = [name for name, option in OPTIONS.items() if option.where not in ("caller", "environment")]
+    applied = apply({name: value(name) for name in names})
+    entries = applied.options._core.config_entries
+    for name in names:
+        option = OPTIONS[name]
+        if option.where == "config":
+            assert set(option.keys) <= set(entries)
+        elif option.where == "provider":
+            assert name in applied.provider_options
+            assert name in PROVIDER_OPTIONS[CUDA]
+        elif option.where == "load":
+            assert applied.load[name] != LOAD_DEFAULTS[name]
+
+
+def test_another_model_is_an_error_and_other_weights_are_not() -> None:
+    with pytest.raises(
+        InvalidArgument, match=r"is for another model, model\.onnx: this one's weights have other names"
+    ):
+        ortmulti.load(weighted(width=301), "cpu", tuning=tuning())
+    # Large weights are not looked at: a model that was trained further is the same.
+    with no_warning():
+        ortmulti.load(weighted(value=2.0), "cpu", tuning=tuning()).close()
+    renamed = onnx.load_from_string(weighted())
+    renamed.graph.node[0].name = "other"
+    with pytest.warns(TuningWarning, match="another graph or other small weights"):
+        ortmulti.load(renamed.SerializeToString(), "cpu", tuning=tuning()).close()
+
+
+def test_a_model_is_the_same_as_a_file_and_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(weighted())
+    assert describe_model(str(path)) == describe_model(weighted()) == describe_model(memoryview(weighted()))
+    assert describe_model(b"\xff nothing") == {"shapes": None, "graph": None}
+
+
+def test_elsewhere_is_a_warning() -> None:
+    machine = {**describe_machine("cpu"), "cores": 96, "onnxruntime": "1.22.0"}
+    with pytest.warns(TuningWarning, match=r"measured elsewhere.*cores 96, here \d+; onnxruntime 1\.22\.0, here 1\."):
+        ortmulti.load(weighted(), "cpu", tuning=tuning(machine=machine)).close()
+    assert differences({"gpus": ["A"], "driver": "1"}, {"gpus": ["A", "B"], "driver": None}) == [
+        "GPU A, here A and B",
+        "driver 1, here unknown",
+    ]
+
+
+@pytest.mark.parametrize("load", [ortmulti.load, ortmulti.create_sessions, ortmulti.InferenceSession])
+def test_the_warning_points_at_the_caller(load: Any) -> None:
+    with pytest.warns(TuningWarning) as caught:
+        load(weighted(), tuning=tuning(machine={"cores": 96})).close()
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_a_tuning_for_gpus_is_not_used_on_the_cpu() -> None:
+    for_gpus = tuning(devices=("cuda:0",), settings={"intra_op_num_threads": 1, "use_tf32": False})
+    with (
+        pytest.warns(TuningWarning, match="is for GPUs and not used: these sessions are on the CPU"),
+        ortmulti.InferenceSession(weighted(), providers=["CPUExecutionProvider"], tuning=for_gpus) as session,
+    ):
+        assert session.get_session_options().intra_op_num_threads == 0
+
+
+def test_options_of_newer_releases_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortmulti.devices.providers.loaded_release", lambda: "1.23.2")
+    newer = tuning(settings={"spin_duration_us": 50, "intra_op_num_threads": 1})
+    with (
+        pytest.warns(TuningWarning, match=r"is used without spin_duration_us: needs onnxruntime 1\.26, not 1\.23\.2"),
+        ortmulti.InferenceSession(weighted(), providers=CPU, tuning=newer) as session,
+    ):
+        options = session.get_session_options()
+    assert options.intra_op_num_threads == 1
+    with pytest.raises(InvalidArgument):
+        options.get_session_config_entry("session.intra_op.spin_duration_us")
+
+
+def test_which_release_has_which_option() -> None:
+    assert not known_to("1.25.0", "spin_backoff_max", 8)
+    assert known_to("1.26.0", "spin_backoff_max", 8)
+    assert known_to("", "spin_backoff_max", 8)
+    assert known_to("1.21.0", "allow_spinning", False)
+    assert not known_to("1.30.0", "external_data_loader_reading_threads", 8)
+    assert not known_to("1.22.1", "graph_optimization_level", "layout")
+    assert known_to("1.22.1", "graph_optimization_level", "basic")
+
+
+def test_global_thread_pools_are_made_with_the_environment() -> None:
+    printed = check_child(
+        """
+        import sys, warnings
+        import numpy as np, ortmulti
+        from tests.bench.test_tune_file import tuning, weighted
+
+        x = {"x": np.ones((1, 4), np.float32)}
+        one = tuning(settings={"global_thread_pools": True, "intra_op_num_threads": 2, "thread_affinity": "cores"})
+        for _ in range(2):
+            with ortmulti.InferenceSession(weighted(), tuning=one) as session:
+                session.run(None, x)
+                print(session.get_session_options().use_per_session_threads)
+        other = tuning(settings={"global_thread_pools": True, "intra_op_num_threads": 1})
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with ortmulti.InferenceSession(weighted(), tuning=other) as session:
+                print(session.get_session_options().use_per_session_threads)
+        print("without global_thread_pools: ONNX Runtime's environment is there already" in str(caught[-1].message))
+        """
+    )
+    assert printed.split() == ["False", "False", "True", "True"]
+
+
+def test_affinities() -> None:
+    usable = sorted(os.sched_getaffinity(0))
+    assert affinities("cores", 1) == ""
+    assert affinities("cores", 2) == str(usable[1 % len(usable)] + 1)
+    assert affinities("node:1", 3, {0: (0,), 1: (2, 5)}) == "3,6;3,6"
+    with pytest.raises(InvalidArgument, match="no NUMA node 7"):
+        affinities("node:7", 2, {0: (0,)})
+
+
+def test_numa_nodes(tmp_path: Path) -> None:
+    first = min(os.sched_getaffinity(0))
+    for node, cpus in ((0, f"{first}-{first}"), (1, "4000-4003"), (10, f"{first},5000")):
+        (tmp_path / f"node{node}").mkdir()
+        (tmp_path / f"node{node}" / "cpulist").write_text(cpus + "\n")
+    assert numa_nodes(tmp_path) == {0: (first,), 10: (first,)}
+
+
+def test_affinity_is_taken_by_onnxruntime() -> None:
+    bound = tuning(settings={"thread_affinity": "cores", "intra_op_num_threads": 2})
+    with ortmulti.InferenceSession(weighted(), providers=CPU, tuning=bound) as session:
+        session.run(None, {"x": np.ones((1, 4), np.float32)})
+        key = "session.intra_op_thread_affinities"
+        assert session.get_session_options().get_session_config_entry(key) == affinities("cores", 2)
