@@ -147,7 +147,7 @@ def test_the_library_names_no_module_of_bench_or_cli() -> None:
     assert not wrong
 
 
-# From bottom to top. `backend` comes last and may import all.
+# From bottom to top.
 PYTHON_ROOMS = (
     *("errors", "checks", "timeline", "_runtime", "devices", "values", "options", "create", "optimized", "loading"),
     *("interface", "interop", "pool", "repository", "ray", "bench", "cli"),
@@ -173,7 +173,7 @@ def test_a_python_room_imports_only_earlier_rooms(room: str) -> None:
 
 
 def test_every_part_of_the_package_is_a_room() -> None:
-    assert {room_of(name) for name in FILES} == {*PYTHON_ROOMS, "_lazy", "backend", ""}
+    assert {room_of(name) for name in FILES} == {*PYTHON_ROOMS, "_lazy", ""}
 
 
 def test_modules_do_not_import_each_other_in_a_cycle() -> None:

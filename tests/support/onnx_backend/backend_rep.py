@@ -6,10 +6,10 @@ from typing import Any
 
 from onnx.backend.base import BackendRep
 
-from ortmulti.backend import _options
 from ortmulti.errors import InvalidArgument, RuntimeException
 from ortmulti.interface.session import InferenceSession
 from ortmulti.options.session_options import RunOptions
+from tests.support.onnx_backend import _options
 
 __all__ = ["OnnxRuntimeBackendRep"]
 

@@ -11,12 +11,12 @@ from onnx.backend.base import Backend
 from onnx.checker import check_model
 
 from ortmulti._runtime import startup
-from ortmulti.backend import _options
-from ortmulti.backend.backend_rep import OnnxRuntimeBackendRep
 from ortmulti.devices.providers import CPU, CUDA
 from ortmulti.errors import RuntimeException
 from ortmulti.interface.session import InferenceSession
 from ortmulti.options.session_options import SessionOptions
+from tests.support.onnx_backend import _options
+from tests.support.onnx_backend.backend_rep import OnnxRuntimeBackendRep
 
 __all__ = [
     "OnnxRuntimeBackend",
