@@ -294,7 +294,7 @@ class PythonPool {
       }
       // It has given its sessions back, and sleeps already; or it wakes, and then has others.
       auto later = std::make_shared<DeviceSleep>();
-      later->level = "weights";
+      later->level = SleepLevel::weights;
       const auto made = std::make_shared<std::shared_ptr<DeviceSleep>>();
       later->sleep = [make, made](Request::Clock::time_point until) {
         *made = *made ? *made : make();
@@ -312,7 +312,7 @@ class PythonPool {
                       std::optional<double> timeout) {
     const auto maker = std::make_shared<PythonCall>(make);
     const auto sleeper = std::make_shared<DeviceSleep>();
-    sleeper->level = "session";
+    sleeper->level = SleepLevel::session;
     const auto called = std::make_shared<std::atomic<bool>>(false);
     sleeper->sleep = [called](Request::Clock::time_point /*until*/) { return *called = true; };
     sleeper->wake = [maker] { maker->wait(); };
@@ -624,7 +624,9 @@ bool wait_for_arrival(const PoolRequest& request, std::optional<double> timeout)
   return arrival->arrived();
 }
 
-py::dict to_dict(const LatencyHistogram& histogram) {
+py::object to_value(std::uint64_t count) { return py::int_(count); }
+
+py::object to_value(const LatencyHistogram& histogram) {
   py::dict result;
   const auto seconds = [](std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; };
   result["count"] = histogram.count();
@@ -640,7 +642,7 @@ py::dict to_dict(const LatencyHistogram& histogram) {
   return result;
 }
 
-py::dict to_dict(const SizeHistogram& histogram) {
+py::object to_value(const SizeHistogram& histogram) {
   py::dict result;
   result["count"] = histogram.count();
   result["sum"] = histogram.sum();
@@ -648,27 +650,11 @@ py::dict to_dict(const SizeHistogram& histogram) {
   return result;
 }
 
-const char* name_of(DeviceState state) {
-  switch (state) {
-    case DeviceState::starting:
-      return "starting";
-    case DeviceState::ready:
-      return "ready";
-    case DeviceState::failed:
-      return "failed";
-    case DeviceState::broken:
-      return "broken";
-    case DeviceState::removed:
-      return "removed";
-  }
-  return "";
-}
-
 // (device, state, why it failed or broke) of each.
 py::list to_states(const PoolStats& stats) {
   py::list states;
   for (const DeviceStats& device : stats.devices) {
-    states.append(py::make_tuple(to_string(device.device), name_of(device.state), device.broken));
+    states.append(py::make_tuple(to_string(device.device), to_string(device.state), device.broken));
   }
   return states;
 }
@@ -678,28 +664,16 @@ py::dict to_dict(const PoolStats& stats) {
   for (const DeviceStats& device : stats.devices) {
     py::dict entry;
     entry["device"] = to_string(device.device);
-    entry["state"] = name_of(device.state);
+    entry["state"] = to_string(device.state);
     entry["sessions"] = device.sessions;
     entry["busy"] = device.busy;
     entry["waiting"] = device.waiting;
-    entry["done"] = device.done;
-    entry["failed"] = device.failed;
-    entry["cancelled"] = device.cancelled;
-    entry["retried"] = device.retried;
-    entry["runs"] = device.runs;
     entry["broken"] = device.broken;
     entry["suspended"] = device.suspended;
-    entry["asleep"] = device.asleep;
-    entry["sleeps"] = device.sleeps;
-    entry["wakes"] = device.wakes;
-    entry["wake"] = to_dict(device.wake);
+    entry["asleep"] = device.level == SleepLevel::awake ? "" : to_string(device.level);
     entry["in_flight"] = device.in_flight;
     entry["why_in_flight"] = device.why_in_flight;
-    entry["queue"] = to_dict(device.queue);
-    entry["copy"] = to_dict(device.copy);
-    entry["run"] = to_dict(device.run);
-    entry["total"] = to_dict(device.total);
-    entry["batch_size"] = to_dict(device.batch_size);
+    DeviceStats::for_each_count([&](const char* name, auto count) { entry[name] = to_value(device.*count); });
     devices.append(std::move(entry));
   }
   py::dict result;

@@ -23,14 +23,9 @@ namespace py = pybind11;
 namespace ortmulti::bindings {
 namespace {
 
-using Level = ResidencyPolicy::Level;
 using Decision = ResidencyPolicy::Decision;
 
-constexpr const char* level_names[] = {"session", "weights", "awake"};  // NOLINT(*-avoid-c-arrays)
-
-const char* name_of(Level level) { return level_names[static_cast<std::size_t>(level)]; }
-
-const char* state_of(const ResidencyPolicy::Model& model, ResidencyPolicy::State state) {
+std::string state_of(const ResidencyPolicy::Model& model, ResidencyPolicy::State state) {
   switch (state) {
     case ResidencyPolicy::State::waking:
       return "waking";
@@ -39,11 +34,7 @@ const char* state_of(const ResidencyPolicy::Model& model, ResidencyPolicy::State
     case ResidencyPolicy::State::resting:
       break;
   }
-  return name_of(model.level);
-}
-
-Level to_level(const std::string& name) {
-  return name == "session" ? Level::session : name == "weights" ? Level::weights : Level::awake;
+  return to_string(model.level);
 }
 
 // What this process has taken of a GPU's memory since then, and what others took: the driver does not tell them apart.
@@ -167,7 +158,7 @@ py::tuple to_tuple(const Decision& decision) {
   }
   py::list evictions;
   for (const auto& eviction : decision.evictions) {
-    evictions.append(py::make_tuple(eviction.model, name_of(eviction.to)));
+    evictions.append(py::make_tuple(eviction.model, to_string(eviction.to)));
   }
   return py::make_tuple(kind, evictions, decision.until);
 }
@@ -185,12 +176,12 @@ void register_repository(py::module_& module) {
              model.create = create;
              model.sleeps = sleeps;
              model.pinned = pinned;
-             model.level = to_level(level);
+             model.level = parse_sleep_level(level);
              return model;
            }),
            py::arg("weights"), py::arg("kept"), py::arg("wake"), py::arg("create"), py::arg("sleeps") = true,
            py::arg("pinned") = false, py::arg("level") = "awake");
-  // Of one thread.
+  // Not thread-safe; for simulations and tests.
   py::class_<ResidencyPolicy>(module, "ResidencyPolicy")
       .def(py::init<std::uint64_t>(), py::arg("budget"))
       .def("add", &ResidencyPolicy::add, py::arg("model"), py::arg("name"), py::arg("now"))
@@ -206,13 +197,13 @@ void register_repository(py::module_& module) {
       .def(
           "falls",
           [](ResidencyPolicy& self, ResidencyPolicy::Id id, const std::string& level) {
-            self.falls({id, to_level(level)});
+            self.falls({id, parse_sleep_level(level)});
           },
           py::arg("id"), py::arg("level"))
       .def(
           "fell",
           [](ResidencyPolicy& self, ResidencyPolicy::Id id, const std::string& level) {
-            self.fell(id, to_level(level));
+            self.fell(id, parse_sleep_level(level));
           },
           py::arg("id"), py::arg("level"))
       .def("woke", &ResidencyPolicy::woke, py::arg("id"), py::arg("now"), py::arg("seconds"))

@@ -38,7 +38,7 @@ class PoolSleep : public PoolWithFakes {
   // What a device does, which fails while `fails` says so, and waits while `may_wake` is not set.
   std::shared_ptr<DeviceSleep> made(bool auto_wake = true) {
     auto sleep = std::make_shared<DeviceSleep>();
-    sleep->level = "weights";
+    sleep->level = SleepLevel::weights;
     sleep->auto_wake = auto_wake;
     sleep->sleep = [this](Pool::Clock::time_point) {
       ++slept;
@@ -88,7 +88,7 @@ class PoolSleep : public PoolWithFakes {
 TEST_F(PoolSleep, ARequestWakesTheDeviceAndIsAnswered) {
   const auto runner = add(one);
   ASSERT_TRUE(sleep());
-  EXPECT_EQ(stats_of(one).asleep, "weights");
+  EXPECT_EQ(stats_of(one).level, SleepLevel::weights);
   EXPECT_TRUE(sleep()) << "it sleeps already";
   EXPECT_EQ(slept, 1);
   submit();
@@ -99,7 +99,7 @@ TEST_F(PoolSleep, ARequestWakesTheDeviceAndIsAnswered) {
     EXPECT_EQ(request->outcome, Outcome::done);
   }
   EXPECT_EQ(woken, 1);
-  EXPECT_EQ(stats_of(one).asleep, "");
+  EXPECT_EQ(stats_of(one).level, SleepLevel::awake);
   EXPECT_EQ(stats_of(one).sleeps, 1);
   EXPECT_EQ(stats_of(one).wakes, 1);
   EXPECT_EQ(stats_of(one).wake.count(), 1);
@@ -114,7 +114,7 @@ TEST_F(PoolSleep, ADeviceThatIsAwakeTakesWhatNamesNoDevice) {
   submit();
   submit();  // which waits
   awake->wait_for_runs(1);
-  EXPECT_EQ(stats_of(one).asleep, "weights");
+  EXPECT_EQ(stats_of(one).level, SleepLevel::weights);
   submit(one);
   answers.wait_for(2);  // the one that waited too, since a device came
   EXPECT_EQ(woken, 1);
@@ -188,8 +188,8 @@ TEST_F(PoolSleep, ARequestForAnyDeviceWakesThoseThatMayWakeByThemselves) {
   ASSERT_TRUE(sleep(other));
   submit();
   answers.wait_for(1);
-  EXPECT_EQ(stats_of(one).asleep, "weights");
-  EXPECT_EQ(stats_of(other).asleep, "");
+  EXPECT_EQ(stats_of(one).level, SleepLevel::weights);
+  EXPECT_EQ(stats_of(other).level, SleepLevel::awake);
 }
 
 TEST_F(PoolSleep, AFailedWakeFailsWhatWaitsAndTheNextRequestTriesAgain) {
@@ -248,11 +248,11 @@ TEST_F(PoolSleep, ClosingAndRemovingWaitForMemoryThatIsBeingGivenBack) {
   auto falling = fall_asleep_until(end);
   EXPECT_FALSE(pool->remove(one, in(milliseconds(1))));
   EXPECT_FALSE(pool->close(false, milliseconds(1)));
-  EXPECT_EQ(stats_of(one).asleep, "weights");
+  EXPECT_EQ(stats_of(one).level, SleepLevel::weights);
   end.set_value();
   EXPECT_TRUE(falling.get());
   EXPECT_TRUE(pool->close(false));
-  EXPECT_EQ(stats_of(one).asleep, "");
+  EXPECT_EQ(stats_of(one).level, SleepLevel::awake);
 }
 
 TEST_F(PoolSleep, ClosingAndRemovingEndASleepThatWaitsForRuns) {
@@ -385,7 +385,7 @@ class PoolSleepWithoutSessions : public PoolSleep {
  protected:
   std::shared_ptr<DeviceSleep> made() {
     auto sleep = PoolSleep::made();
-    sleep->level = "session";
+    sleep->level = SleepLevel::session;
     sleep->wake = [this, wake = sleep->wake] {
       for (int i = 0; i < sessions; ++i) {
         made_again.push_back(std::make_shared<FakeRunner>(one));
@@ -412,7 +412,7 @@ TEST_F(PoolSleepWithoutSessions, RunnersAreFreedAndOthersTakeTheirPlaces) {
     return true;
   };
   ASSERT_TRUE(pool->sleep(one, sleeper, in(seconds(60))));
-  EXPECT_EQ(stats_of(one).asleep, "session");
+  EXPECT_EQ(stats_of(one).level, SleepLevel::session);
   submit();
   submit(one);
   answers.wait_for(2);
@@ -448,9 +448,9 @@ TEST_F(PoolSleepWithoutSessions, ADeviceWithoutItsWeightsGivesItsSessionsBackToo
   ASSERT_TRUE(PoolSleep::sleep());
   ASSERT_TRUE(sleep());
   EXPECT_TRUE(before.expired());
-  EXPECT_EQ(stats_of(one).asleep, "session");
+  EXPECT_EQ(stats_of(one).level, SleepLevel::session);
   ASSERT_TRUE(PoolSleep::sleep()) << "it sleeps already";
-  EXPECT_EQ(stats_of(one).asleep, "session");
+  EXPECT_EQ(stats_of(one).level, SleepLevel::session);
   EXPECT_EQ(slept, 2);
   submit();
   EXPECT_EQ(answers.wait_for(1).back()->outcome, Outcome::done);
@@ -465,7 +465,7 @@ TEST_F(PoolSleepWithoutSessions, ASleepThatFailsAfterTheRunnersWereFreedIsASleep
   EXPECT_TRUE(
       throws(ErrorKind::fail, {"not now"}, [&] { static_cast<void>(pool->sleep(one, failing, in(seconds(60)))); }));
   EXPECT_TRUE(before.expired());
-  EXPECT_EQ(stats_of(one).asleep, "session");
+  EXPECT_EQ(stats_of(one).level, SleepLevel::session);
   submit();
   EXPECT_EQ(answers.wait_for(1).back()->outcome, Outcome::done);
 }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,7 +25,6 @@ namespace ortmulti::tests {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Level = ResidencyPolicy::Level;
 using Outcome = ortmulti::Request::Outcome;
 
 // NOLINTBEGIN(bugprone-throwing-static-initialization,cert-err58-cpp): an empty name takes no memory
@@ -57,7 +57,7 @@ class RepositoryTest : public RealSessions {
 
   static std::shared_ptr<DeviceSleep> sleeper(Model& model) {
     auto sleep = std::make_shared<DeviceSleep>();
-    sleep->level = "weights";
+    sleep->level = SleepLevel::weights;
     sleep->sleep = [&model](Clock::time_point) {
       if (model.refuses > 0) {
         --model.refuses;
@@ -114,7 +114,7 @@ class RepositoryTest : public RealSessions {
     }
     return {};
   }
-  bool awake(const std::string& name) const { return stats_of(name).model.level == Level::awake; }
+  bool awake(const std::string& name) const { return stats_of(name).model.level == SleepLevel::awake; }
   void wait_for_wakes(std::size_t count) const {
     while (repository->devices().front().waking < count) {
       std::this_thread::yield();
@@ -366,11 +366,11 @@ TEST_F(RepositoryTest, StatisticsAddUpTheModelsOfOneName) {
   resident.pool = a.pool;
   ResidencyPolicy::Model size;
   size.weights = 30;
-  size.level = Level::weights;
+  size.level = SleepLevel::weights;
   repository->add(resident, size, nullptr);
   ASSERT_EQ(repository->residents().size(), 1);
   EXPECT_EQ(stats_of("a").model.weights, 90);
-  EXPECT_EQ(stats_of("a").model.level, Level::weights) << "that of the later one";
+  EXPECT_EQ(stats_of("a").model.level, SleepLevel::weights) << "that of the later one";
 }
 
 TEST_F(RepositoryTest, MemoryIsMeasuredWhileNoModelIsOnItsWay) {
@@ -412,19 +412,19 @@ class Placement : public PoolWithFakes {
  protected:
   std::shared_ptr<DeviceSleep> crowded(std::int64_t bytes) {
     auto sleep = std::make_shared<DeviceSleep>();
-    sleep->level = "weights";
+    sleep->level = SleepLevel::weights;
     sleep->sleep = [](Clock::time_point) { return true; };
     sleep->wake = [] {};
     sleep->crowd = std::make_shared<std::atomic<std::int64_t>>(bytes);
     return sleep;
   }
-  std::string asleep(const Device& device) const {
+  SleepLevel level(const Device& device) const {
     for (const auto& each : pool->stats().devices) {
       if (each.device == device) {
-        return each.asleep;
+        return each.level;
       }
     }
-    return "unknown";
+    throw std::out_of_range(to_string(device));
   }
 };
 
@@ -435,7 +435,7 @@ TEST_F(Placement, ARequestWakesTheDeviceWithMostRoom) {
   ASSERT_TRUE(pool->sleep(other, crowded(-20), soon()));
   submit();
   EXPECT_EQ(answers.wait_for(1).front()->ran_on, other);
-  EXPECT_EQ(asleep(one), "weights");
+  EXPECT_EQ(level(one), SleepLevel::weights);
 }
 
 TEST_F(Placement, AnotherDeviceWakesWhileMoreRequestsWaitThanAWakeWouldAnswer) {
@@ -451,11 +451,11 @@ TEST_F(Placement, AnotherDeviceWakesWhileMoreRequestsWaitThanAWakeWouldAnswer) {
   first->hold();
   submit();
   first->wait_for_runs(2);
-  while (asleep(other) == "weights") {  // sooner or later there are enough
+  while (level(other) == SleepLevel::weights) {  // sooner or later there are enough
     submit();
   }
   second->wait_for_runs(2);
-  EXPECT_EQ(asleep(other), "");
+  EXPECT_EQ(level(other), SleepLevel::awake);
   first->release();
 }
 
@@ -539,7 +539,7 @@ class ManyModels : public Loading {
       resident.pool = pools[i];
       resident.sleeper = [store = stores[i], copy = i % 2 == 0 ? HostCopy::if_possible : HostCopy::none] {
         auto sleep = std::make_shared<DeviceSleep>();
-        sleep->level = "weights";
+        sleep->level = SleepLevel::weights;
         sleep->sleep = [store, copy](Clock::time_point until) { return store->sleep(copy, until); };
         sleep->wake = [store] { store->wake(nullptr); };
         return sleep;
@@ -547,7 +547,7 @@ class ManyModels : public Loading {
       ResidencyPolicy::Model model;
       model.weights = bytes(i);
       model.closes = false;
-      model.level = Level::weights;
+      model.level = SleepLevel::weights;
       const auto handle = repository->add(resident, model, nullptr);
       ASSERT_TRUE(pools[i]->sleep(one, repository->gate(handle, resident.sleeper()), Clock::now()));
     }

@@ -15,11 +15,10 @@ namespace {
 
 using Policy = ResidencyPolicy;
 using Kind = Policy::Decision::Kind;
-using Level = Policy::Level;
 
 class Residency : public testing::Test {
  protected:
-  Policy::Id add(std::uint64_t weights, Level level = Level::awake, std::uint64_t kept = 0) {
+  Policy::Id add(std::uint64_t weights, SleepLevel level = SleepLevel::awake, std::uint64_t kept = 0) {
     Policy::Model model;
     model.weights = weights;
     model.kept = kept;
@@ -44,14 +43,14 @@ class Residency : public testing::Test {
 
 TEST_F(Residency, AModelThatFitsWakesAndHasItsMemoryFromThenOn) {
   add(40);
-  const auto second = add(40, Level::weights, 5);
-  const auto third = add(20, Level::weights);
+  const auto second = add(40, SleepLevel::weights, 5);
+  const auto third = add(20, SleepLevel::weights);
   EXPECT_EQ(policy.used(), 45);
   EXPECT_EQ(policy.decide(second, 1).kind, Kind::wake);
   EXPECT_EQ(policy.used(), 85);
   EXPECT_EQ(policy.decide(third, 1).kind, Kind::evict) << "the second has been promised its memory";
   policy.woke(second, 2, 0.02);
-  EXPECT_EQ(policy.model(second).level, Level::awake);
+  EXPECT_EQ(policy.model(second).level, SleepLevel::awake);
   EXPECT_GT(policy.model(second).wake, 0.01);
 }
 
@@ -59,7 +58,7 @@ TEST_F(Residency, TimesMayBeNegative) {
   Policy::Model model;
   model.weights = 60;
   const auto first = policy.add(model, "'m'", -100);
-  model.level = Level::weights;
+  model.level = SleepLevel::weights;
   const auto wanted = policy.add(model, "'m'", -100);
   EXPECT_EQ(models(policy.decide(wanted, -99)), std::vector{first});
 }
@@ -67,19 +66,19 @@ TEST_F(Residency, TimesMayBeNegative) {
 TEST_F(Residency, TheOneWithFewestRequestsSleeps) {
   const auto busy = add(50);
   const auto rare = add(50);
-  const auto wanted = add(50, Level::weights);
+  const auto wanted = add(50, SleepLevel::weights);
   arrive(busy, 500, 10);
   arrive(rare, 5, 10);
   const auto decision = policy.decide(wanted, 10);
   EXPECT_EQ(decision.kind, Kind::evict);
   EXPECT_EQ(models(decision), std::vector{rare});
-  EXPECT_EQ(decision.evictions.front().to, Level::weights);
+  EXPECT_EQ(decision.evictions.front().to, SleepLevel::weights);
 }
 
 TEST_F(Residency, OldRequestsAreForgotten) {
   const auto once = add(50);
   const auto now = add(50);
-  const auto wanted = add(50, Level::weights);
+  const auto wanted = add(50, SleepLevel::weights);
   arrive(once, 1000, 10);
   arrive(now, 0, 10);
   arrive(once, 1000, 300);
@@ -90,15 +89,15 @@ TEST_F(Residency, OldRequestsAreForgotten) {
 TEST_F(Residency, NoMoreSleepThanMust) {
   const auto small = add(10);
   const auto large = add(90);
-  const auto wanted = add(80, Level::weights);
+  const auto wanted = add(80, SleepLevel::weights);
   arrive(large, 10, 10);  // the small one is the cheapest, and is not needed beside the large one
   arrive(small, 0, 10);
   EXPECT_EQ(models(policy.decide(wanted, 10)), std::vector{large});
 }
 
 TEST_F(Residency, AModelWithRequestsThatWaitStaysAwakeForAsLongAsItsWakeTook) {
-  const auto queued = add(100, Level::weights);
-  const auto wanted = add(50, Level::weights);
+  const auto queued = add(100, SleepLevel::weights);
+  const auto wanted = add(50, SleepLevel::weights);
   ASSERT_EQ(policy.decide(queued, 1).kind, Kind::wake);
   policy.woke(queued, 2, 0.01);
   policy.observe(queued, {10, 1, 9, 0.004}, 2.005);
@@ -111,8 +110,8 @@ TEST_F(Residency, AModelWithRequestsThatWaitStaysAwakeForAsLongAsItsWakeTook) {
 
 TEST_F(Residency, ASessionThatNobodyUsesIsClosedBeforeABusyModelSleeps) {
   const auto busy = add(60);
-  const auto asleep = add(60, Level::weights, 40);
-  const auto wanted = add(25, Level::weights);
+  const auto asleep = add(60, SleepLevel::weights, 40);
+  const auto wanted = add(25, SleepLevel::weights);
   arrive(busy, 500, 10);
   arrive(asleep, 1, 10);
   EXPECT_EQ(models(policy.decide(wanted, 20)), std::vector{busy}) << "it was used a moment ago";
@@ -120,16 +119,16 @@ TEST_F(Residency, ASessionThatNobodyUsesIsClosedBeforeABusyModelSleeps) {
   arrive(asleep, 1, 1000);
   const auto decision = policy.decide(wanted, 1000);
   ASSERT_EQ(models(decision), std::vector{asleep});
-  EXPECT_EQ(decision.evictions.front().to, Level::session);
+  EXPECT_EQ(decision.evictions.front().to, SleepLevel::session);
   policy.falls(decision.evictions.front());
   EXPECT_EQ(policy.decide(wanted, 1000).kind, Kind::wait) << "what falls asleep suffices";
-  policy.fell(asleep, Level::session);
+  policy.fell(asleep, SleepLevel::session);
   EXPECT_EQ(policy.decide(wanted, 1000).kind, Kind::wake);
 }
 
 TEST_F(Residency, SessionsAreClosedWhereNothingElseMakesRoom) {
-  const auto asleep = add(40, Level::weights, 50);
-  const auto wanted = add(80, Level::weights);
+  const auto asleep = add(40, SleepLevel::weights, 50);
+  const auto wanted = add(80, SleepLevel::weights);
   arrive(asleep, 1, 10);
   EXPECT_EQ(models(policy.decide(wanted, 10)), std::vector{asleep});
 }
@@ -137,9 +136,9 @@ TEST_F(Residency, SessionsAreClosedWhereNothingElseMakesRoom) {
 TEST_F(Residency, WhatIsPinnedOrWaitsToWakeCannotMakeRoom) {
   const auto pinned = add(60);
   policy.pin(pinned, true);
-  const auto in_line = add(50, Level::weights, 20);
+  const auto in_line = add(50, SleepLevel::weights, 20);
   policy.observe(in_line, {1, 0, 1, 0}, 1);
-  const auto wanted = add(50, Level::weights);
+  const auto wanted = add(50, SleepLevel::weights);
   EXPECT_EQ(policy.decide(wanted, 1).kind, Kind::impossible);
   policy.observe(in_line, {1, 0, 0, 0}, 2);
   EXPECT_EQ(policy.decide(wanted, 2).kind, Kind::impossible) << "its 20 do not suffice";
@@ -149,7 +148,7 @@ TEST_F(Residency, WhatIsPinnedOrWaitsToWakeCannotMakeRoom) {
 
 TEST_F(Residency, ASleepThatWasGivenUpIsNotTriedAgainAtOnceAndThenWithMorePatience) {
   const auto first = add(100);
-  const auto wanted = add(50, Level::weights);
+  const auto wanted = add(50, SleepLevel::weights);
   const auto decision = policy.decide(wanted, 1);
   policy.falls(decision.evictions.at(0));
   EXPECT_EQ(policy.patience(first), 1);
@@ -159,8 +158,8 @@ TEST_F(Residency, ASleepThatWasGivenUpIsNotTriedAgainAtOnceAndThenWithMorePatien
   EXPECT_EQ(again.until, 3);
   EXPECT_EQ(policy.used(), 100);
   EXPECT_EQ(policy.patience(first), 2);
-  policy.falls({first, Level::weights});
-  policy.fell(first, Level::weights);
+  policy.falls({first, SleepLevel::weights});
+  policy.fell(first, SleepLevel::weights);
   EXPECT_EQ(policy.patience(first), 1);
 }
 
@@ -171,7 +170,7 @@ TEST_F(Residency, RunsHoldUpAWakeForThreeTimesTheLongestAndASecondForEachTry) {
     Policy::Model model;
     model.weights = 60;
     const auto busy = each.add(model, "'busy'", 0);
-    model.level = Level::weights;
+    model.level = SleepLevel::weights;
     const auto wanted = each.add(model, "'wanted'", 0);
     double now = 0;
     int tries = 0;
@@ -189,7 +188,7 @@ TEST_F(Residency, RunsHoldUpAWakeForThreeTimesTheLongestAndASecondForEachTry) {
       asleep = longest <= each.patience(busy);  // a run has just begun
       now += std::min(longest, each.patience(busy));
       if (asleep) {
-        each.fell(busy, Level::weights);
+        each.fell(busy, SleepLevel::weights);
       } else {
         each.stayed(busy, now);
       }
@@ -206,7 +205,7 @@ TEST_F(Residency, WhatIsLoadedOrFailedToSleepIsWaitedForUnlessItFailsAgainAndAga
   load.sleeps = load.closes = false;
   load.loading = true;
   const auto room = policy.add(load, "'room'", 0);
-  const auto wanted = add(40, Level::weights);
+  const auto wanted = add(40, SleepLevel::weights);
   policy.refused(failing, 1);
   const auto decision = policy.decide(wanted, 1);
   EXPECT_EQ(decision.kind, Kind::wait);
@@ -219,21 +218,21 @@ TEST_F(Residency, WhatIsLoadedOrFailedToSleepIsWaitedForUnlessItFailsAgainAndAga
   policy.pin(second, true);
   EXPECT_EQ(policy.decide(wanted, 4).kind, Kind::impossible);
   EXPECT_EQ(policy.decide(wanted, 13).kind, Kind::evict) << "it is asked again some time";
-  policy.fell(failing, Level::weights);
+  policy.fell(failing, SleepLevel::weights);
   policy.refused(failing, 20);
   EXPECT_EQ(policy.decide(wanted, 20).kind, Kind::wake);
 }
 
 TEST_F(Residency, AWakeThatTakesNothingFromTheFirstInLineMayPass) {
   const auto busy = add(60);
-  const auto first = add(60, Level::weights);
-  const auto small = add(40, Level::weights);
-  const auto larger = add(41, Level::weights);
+  const auto first = add(60, SleepLevel::weights);
+  const auto small = add(40, SleepLevel::weights);
+  const auto larger = add(41, SleepLevel::weights);
   EXPECT_FALSE(policy.may_pass(small, first)) << "nothing will make room for the first one";
   policy.falls(policy.decide(first, 1).evictions.front());
   EXPECT_TRUE(policy.may_pass(small, first));
   EXPECT_FALSE(policy.may_pass(larger, first));
-  policy.fell(busy, Level::weights);
+  policy.fell(busy, SleepLevel::weights);
   EXPECT_TRUE(policy.may_pass(small, first)) << "there is room for both";
   policy.grant(small);
   EXPECT_FALSE(policy.may_pass(larger, first));
@@ -241,7 +240,7 @@ TEST_F(Residency, AWakeThatTakesNothingFromTheFirstInLineMayPass) {
 
 TEST_F(Residency, MemoryOfNobodyCountsAndOthersSleepForIt) {
   add(50);
-  const auto wanted = add(40, Level::weights);
+  const auto wanted = add(40, SleepLevel::weights);
   policy.set_other(30);
   EXPECT_EQ(policy.used(), 80);
   EXPECT_EQ(policy.decide(wanted, 1).kind, Kind::evict);

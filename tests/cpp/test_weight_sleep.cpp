@@ -317,7 +317,7 @@ TEST_F(SleepingWeights, AnswerEveryRequestOnceInRandomSchedules) {
       const Device device = store->device();
       const HostCopy copy = random() % 2 == 0 ? HostCopy::pinned : HostCopy::none;
       const auto sleep = std::make_shared<DeviceSleep>();
-      sleep->level = "weights";
+      sleep->level = SleepLevel::weights;
       sleep->sleep = [&store, copy](Clock::time_point until) { return store->sleep(copy, until); };
       sleep->wake = [&store] { store->wake(nullptr); };
       if (random() % 4 != 0) {

@@ -6,7 +6,8 @@
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
-#include "core/pool/pool_parts.hpp"
+#include "core/pool/device_group.hpp"
+#include "core/pool/pool.hpp"
 
 namespace ortmulti {
 namespace {
@@ -70,8 +71,8 @@ void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optiona
   workers_.reserve(workers_.size() + runners.size());
   try {
     for (const auto& runner : runners) {
-      Group& group = group_of(runner->device());
-      if (group.removed) {
+      DeviceGroup& group = group_of(runner->device());
+      if (group.removed()) {
         throw Error(ErrorKind::device, to_string(group.device) + " was removed from the pool");
       }
       group.workers.reserve(group.workers.size() + runners.size());
@@ -83,7 +84,7 @@ void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optiona
     }
   } catch (...) {
     for (const auto& worker : added) {
-      worker->stopping = true;
+      worker->does = Worker::Does::ends;
     }
     lock.unlock();
     for (const auto& worker : added) {
@@ -99,18 +100,9 @@ void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optiona
   }
   for (auto& each : added) {
     Worker& worker = *each;
-    Group& group = *worker.group;
-    group.provisional = false;
-    const bool another = std::any_of(group.workers.begin(), group.workers.end(),
-                                     [&worker](const Worker* other) { return other->session == worker.session; });
-    group.expected -= std::min<std::size_t>(group.expected, another ? 0 : 1);
-    group.workers.push_back(&worker);
     workers_.push_back(std::move(each));
-    if (at_first && !another) {
-      group.in_flight.emplace(*at_first + (group.in_flight ? group.in_flight->limit() : 0));
-    }
-    worker.busy = true;
-    ++group.busy;
+    worker.group->add(worker, at_first);
+    worker.group->occupy(worker, Worker::Does::runs);
     hand_over(worker);
   }
 }
@@ -122,7 +114,7 @@ std::vector<std::shared_ptr<Runner>> Pool::runners() const {
   runners.reserve(workers_.size());
   for (const auto& group : groups_) {
     const std::size_t most = group->in_flight ? group->in_flight->limit() : group->workers.size();
-    const bool runs = !closing_ && usable(*group) && group->rest == Group::Rest::awake;
+    const bool runs = !closing_ && group->usable() && group->rest() == DeviceGroup::Rest::awake;
     for (std::size_t i = 0; runs && i < std::min(most, group->workers.size()); ++i) {
       runners.push_back(group->workers[i]->runner);
     }
@@ -176,7 +168,7 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
     }
     give_up_starting(finished);
     for (const auto& group : groups_) {
-      group->asked_awake = false;
+      group->ask_awake(false);
       given_up.push_back(stop_falling(*group));
     }
     settled_.notify_all();  // another thread may close it too, and wait for what was cancelled
@@ -198,7 +190,7 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
   timer_stops_ = true;
   timers_changed_.notify_all();
   for (const auto& worker : workers_) {
-    worker->stopping = true;
+    worker->does = Worker::Does::ends;
     worker->wake.notify_one();
   }
   lock.unlock();
@@ -215,8 +207,7 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
     freed.push_back(std::move(worker->runner));
   }
   for (const auto& group : groups_) {
-    freed.push_back(std::move(group->sleeper));
-    group->rest = Group::Rest::awake;
+    freed.push_back(group->end_sleep());
   }
   lock.unlock();
   freed.clear();

@@ -20,59 +20,17 @@
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/device.hpp"
 #include "core/pool/batch.hpp"
-#include "core/pool/latency.hpp"
+#include "core/pool/device_stats.hpp"
 #include "core/pool/request.hpp"
 #include "core/pool/runner.hpp"
+#include "core/pool/sleep.hpp"
 
 namespace ortmulti {
 
-/// What has become of a device: its first session is on its way; it takes requests; no session of it came; it broke
-/// later; it was removed.
-enum class DeviceState { starting, ready, failed, broken, removed };
-
-/// What became of the requests that ran, or were to run, on one device.
-struct DeviceStats {
-  Device device;
-  DeviceState state = DeviceState::ready;
-  std::size_t sessions = 0;
-  std::size_t busy = 0;     ///< Sessions that run something now.
-  std::size_t waiting = 0;  ///< Requests for this device alone.
-  std::uint64_t done = 0;
-  std::uint64_t failed = 0;
-  std::uint64_t cancelled = 0;
-  std::uint64_t retried = 0;  ///< Given to another device, after a run failed here or this one broke.
-  std::uint64_t runs = 0;     ///< Of the model; fewer than requests where these are batched.
-  std::string broken;         ///< Why it failed or was taken out; empty where it did not and was not.
-  std::size_t in_flight = 0;  ///< Requests that may be under way at the same time.
-  std::string why_in_flight;  ///< What was measured to choose that; empty where it was given, or nothing was measured.
-  std::string suspended;      ///< Why it gets no requests but for probes, and those for it alone; empty: it gets them.
-  LatencyHistogram queue;     ///< From submitted to started, and until the session was free.
-  LatencyHistogram copy;      ///< Copying inputs to the device and outputs from it.
-  LatencyHistogram run;       ///< The rest of the time from started to ended.
-  LatencyHistogram total;     ///< Total latency: from submitted to ended.
-  SizeHistogram batch_size;   ///< Requests of each run.
-  std::string asleep;         ///< What it gave back, as DeviceSleep::level; empty: nothing, it is awake.
-  std::uint64_t sleeps = 0;
-  std::uint64_t wakes = 0;
-  LatencyHistogram wake;  ///< How long its wakes took, from the request that asked for it.
-};
-
-/// What has a device sleep and wake. Each is called in one thread at a time, without a lock of the pool.
-struct DeviceSleep {
-  std::string level;  ///< What is given back: "weights", or "session": then the device's runners are freed before.
-  /// Gives it back; false where somebody outside the pool still uses it at that time. Throws, with nothing given back.
-  /// Where the runners were freed before, the device is asleep whatever it returns or throws.
-  std::function<bool(Request::Clock::time_point until)> sleep;
-  /// Has it again. Throws, and then it may be tried again; Unwanted where nobody waits for it any more. Where the
-  /// runners were freed, as many come by Pool::add().
-  std::function<void()> wake;
-  struct Unwanted : std::exception {};
-  bool frees_runners() const { return level == "session"; }
-  bool auto_wake = true;  ///< Whether a request wakes the device. Otherwise it is refused.
-  /// How scarce the device's memory is. Of several devices with a number, a request wakes the one with the least; and a
-  /// further one while more requests wait than would be answered during a wake.
-  std::shared_ptr<const std::atomic<std::int64_t>> crowd;
-};
+class DeviceGroup;
+struct RunEnd;
+struct Suspicion;
+struct Worker;
 
 /// What a device has done and has to do.
 struct PoolActivity {
@@ -94,6 +52,9 @@ struct PoolStats {
   std::uint64_t failed_waiting = 0;     ///< Never begun: the deadline passed, or no device was left.
   std::uint64_t unbatched = 0;          ///< Joint runs whose outputs could not be split; their requests ran alone.
   std::string why_unbatched;            ///< Why requests like the last of these are not batched any more.
+
+  /// Adds what another pool did and does.
+  void add(const PoolStats& more);
 };
 
 /// One queue in front of several sessions, each with a thread of its own. Every request that was accepted is answered,
@@ -207,80 +168,51 @@ class Pool {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  using Requests = std::vector<std::shared_ptr<Request>>;
-  using Queue = std::list<std::shared_ptr<Request>>;
   using Timers = std::multimap<Clock::time_point, std::weak_ptr<Request>>;
-  struct Group;
-  struct Worker;
 
   void check_process() const;
-  /// Throws Error after close(). This and every function below needs mutex_ held.
+  // This and every function below needs mutex_ held.
+  /// Throws Error after close().
   void check_open() const;
   /// Throws Error unless a session will take the request.
   void check_accepted(const Request& request) const;
-  static bool usable(const Group& group);
-  Group& group_of(const Device& device);
-  void fail_all(Queue& queue, const std::exception_ptr& error, Requests& finished);
-  void fail_waiting(Group& group, const std::exception_ptr& error, Requests& finished);
-  void cancel_all(Queue& queue, Requests& finished);
+  DeviceGroup& group_of(const Device& device);
+  void fail_all(RequestQueue& queue, const std::exception_ptr& error, Requests& finished);
+  void fail_waiting(DeviceGroup& group, const std::exception_ptr& error, Requests& finished);
+  void cancel_all(RequestQueue& queue, Requests& finished);
   /// What close() cannot have answered any more.
   void give_up_starting(Requests& finished);
-  static DeviceState state_of(const Group& group);
   /// Of a device that has to have a session.
-  Group& known_group(const Device& device);
+  DeviceGroup& known_group(const Device& device);
   /// Where only devices that sleep could take the request: wakes these.
   void wake_for(const Request& request);
   /// Whether what waits would take longer than to wake one more of the devices.
-  bool worth_another(const Group& group) const;
-  static void begin_wake(Group& group);
+  bool worth_another(const DeviceGroup& group) const;
+  static void begin_wake(DeviceGroup& group);
   /// For what waits, after the device has fallen asleep.
-  void wake_for_waiting(Group& group);
+  void wake_for_waiting(DeviceGroup& group);
   /// Throws Error unless the device may be put to sleep now.
-  void check_may_sleep(const Group& group) const;
+  void check_may_sleep(const DeviceGroup& group) const;
   /// Ends a sleep that has not given anything back; returns its sleeper, to be freed without the lock.
-  std::shared_ptr<DeviceSleep> stop_falling(Group& group);
-  /// The runners of its sessions, to be freed without the lock.
-  static std::vector<std::shared_ptr<Runner>> take_runners(Group& group);
+  std::shared_ptr<DeviceSleep> stop_falling(DeviceGroup& group);
   /// Puts them where those of a waking device were; returns whether there is one.
   bool give_back_runners(const std::vector<std::shared_ptr<Runner>>& runners);
-  /// In the thread of one of its workers.
-  void wake_up(Group& group, Lock& lock);
+  /// Wakes the worker's device, in its thread.
+  void wake_up(Worker& worker, Lock& lock);
   /// Without what it continues.
   PoolStats own_stats() const;
   Worker* idle_worker(const Request& request);
-  // Suspension: a device whose runs fail several times in a row, where the same requests succeed on other devices,
-  // gets no requests but for probes.
-  static bool dispatches(const Group& group);
-  bool others_dispatch(const Group& group) const;
-  /// Whether the group waits for verdicts: one failure more, if they go against it, would be in vain.
-  bool held_back(Group& group) const;
-  /// Whether the group may get the request, which does not name another device.
-  bool takes(Group& group, const Request& request) const;
-  bool probe_due(const Group& group, const Request& request) const;
-  /// Whether another device may get the request, after the one that has it broke.
-  static bool may_move(const Request& request);
-  /// Whether the request could be tried on another device, if one is there.
-  static bool may_try_elsewhere(const Request& request);
-  /// The same for those of a joint run whose answers are wanted.
+  /// Whether those of a joint run whose answers are wanted could be tried on another device.
   static bool movable(const Requests& batch);
-  /// After a failed run: null where the device is not to blame, or where no other one could tell.
-  std::shared_ptr<Suspicion> suspect(Worker& worker, const std::exception_ptr& error);
-  static void hold(Group& group, Request& request, const std::shared_ptr<Suspicion>& suspicion);
-  void decide(const Suspicion& suspicion);
-  void suspend(Group& group, const std::string& error);
-  /// After a run that succeeded.
-  void note_success(Worker& worker);
   /// Ends suspensions where no other device is left, and gives idle sessions what they may take now.
   void refresh();
-  void give_waiting(Group& group);
+  void give_waiting(DeviceGroup& group);
   bool full() const;
-  /// Whether the group has as many requests under way as it may, or `more` than those.
-  static bool occupied(const Group& group, std::size_t more = 0);
   /// After answers from the worker: has the number of requests under way be chosen. Releases the mutex meanwhile.
   void adapt(Worker& worker, std::size_t answers, Lock& lock);
   /// Whether a session had it before it waited.
   static bool comes_back(const Request& request);
-  Queue& queue_of(const Request& request);
+  RequestQueue& queue_of(const Request& request);
   static void assign(Worker& worker, const std::shared_ptr<Request>& request);
   /// Whether it may be part of a joint run.
   bool joins_others(const Request& request) const;
@@ -288,7 +220,7 @@ class Pool {
   bool may_grow(const Worker& worker) const;
   bool needs_padding(const Request& request) const;
   void give(Worker& worker, const std::shared_ptr<Request>& request);
-  void occupy(Worker& worker, const Request& request);
+  void note_probe(const Worker& worker, const Request& request);
   /// Into a forming batch, to an idle session or into the queue.
   void place(const std::shared_ptr<Request>& request);
   void enqueue(const std::shared_ptr<Request>& request);
@@ -296,11 +228,9 @@ class Pool {
   /// Out of its queue, or of a batch that has not begun; null where it runs or has ended.
   std::shared_ptr<Request> take_back(Request& request);
   /// The first waiting request that the group may take, out of its queue; null if there is none.
-  std::shared_ptr<Request> next_for(Group& group);
+  std::shared_ptr<Request> next_for(DeviceGroup& group);
   /// After a run: the worker gets the next request, or is idle.
   void hand_over(Worker& worker);
-  /// Whether something runs there, or memory is given back or had again.
-  static bool active(const Group& group);
   bool settled() const;
   bool any_usable() const;
   /// Whether a session that takes requests now could run it, idle or not.
@@ -308,19 +238,20 @@ class Pool {
 
   void work(Worker& worker);
   bool join_forming(const std::shared_ptr<Request>& request);
-  void gather(Worker& worker, Lock& lock);
-  void run_batch(Worker& worker, Lock& lock);
-  /// Runs with the mutex released; returns how it failed.
-  std::exception_ptr run_one(Worker& worker, Request& request, Lock& lock);
-  std::exception_ptr run_joint(Worker& worker, const Requests& batch, Lock& lock);
+  void gather(Worker& worker, bool at_once, Lock& lock);
+  /// `at_once`: it got its requests as its last run ended.
+  void run_batch(Worker& worker, bool at_once, Lock& lock);
+  /// Runs with the mutex released.
+  RunEnd run_one(Worker& worker, Request& request, Lock& lock);
+  RunEnd run_joint(Worker& worker, const Requests& batch, Lock& lock);
   /// Has requests with this key run alone from now on, and says so in the log.
   void stop_batching(const std::string& key, const std::exception_ptr& error);
   /// What became of a run; false where the request is to be tried elsewhere.
-  bool end_run(Worker& worker, Request& request, std::exception_ptr error, Requests& finished);
-  void conclude(Worker& worker, const std::shared_ptr<Request>& request, std::exception_ptr error, Requests& finished);
+  bool end_run(Worker& worker, Request& request, const RunEnd& end, Requests& finished);
+  void conclude(Worker& worker, const std::shared_ptr<Request>& request, const RunEnd& end, Requests& finished);
   static bool nobody_waits(const Requests& batch);
   void end_early(Request& request);
-  void take_out(Group& group, const std::string& reason, Requests& finished);
+  void take_out(DeviceGroup& group, const std::string& reason, Requests& finished);
   void finish(Request& request, Request::Outcome outcome, std::exception_ptr error = nullptr);
   static void announce(Requests& finished);
 
@@ -336,18 +267,14 @@ class Pool {
   mutable std::mutex mutex_;
   std::condition_variable room_;     // in the queue
   std::condition_variable settled_;  // nothing waits and nothing runs
-  std::vector<std::unique_ptr<Group>> groups_;
+  std::vector<std::unique_ptr<DeviceGroup>> groups_;
   std::vector<std::unique_ptr<Worker>> workers_;
-  Queue anywhere_;
+  RequestQueue anywhere_;
   std::size_t waiting_ = 0;  // in all queues
   std::uint64_t next_number_ = 0;
-  std::size_t next_group_ = 0;  // where the search for an idle session begins
-  std::uint64_t rejected_ = 0;
-  std::uint64_t cancelled_waiting_ = 0;
-  std::uint64_t failed_waiting_ = 0;
+  std::size_t next_group_ = 0;         // where the search for an idle session begins
   std::set<std::string> unbatchable_;  // keys of batches that could not be split
-  std::uint64_t unbatched_ = 0;
-  std::string why_unbatched_;
+  PoolStats counts_;                   // without those of devices
   bool closing_ = false;
   bool opening_ = false;
   std::exception_ptr failure_;    // of fail()

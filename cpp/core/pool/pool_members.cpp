@@ -3,7 +3,8 @@
 #include <set>
 #include <utility>
 
-#include "core/pool/pool_parts.hpp"
+#include "core/pool/device_group.hpp"
+#include "core/pool/pool.hpp"
 
 namespace ortmulti {
 namespace {
@@ -18,73 +19,50 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
-void add_to(PoolStats& total, const PoolStats& more) {
-  total.waiting += more.waiting;
-  total.rejected += more.rejected;
-  total.cancelled_waiting += more.cancelled_waiting;
-  total.failed_waiting += more.failed_waiting;
-  total.unbatched += more.unbatched;
-  if (total.why_unbatched.empty()) {
-    total.why_unbatched = more.why_unbatched;
+}  // namespace
+
+void PoolStats::add(const PoolStats& more) {
+  waiting += more.waiting;
+  rejected += more.rejected;
+  cancelled_waiting += more.cancelled_waiting;
+  failed_waiting += more.failed_waiting;
+  unbatched += more.unbatched;
+  if (why_unbatched.empty()) {
+    why_unbatched = more.why_unbatched;
   }
   for (const DeviceStats& device : more.devices) {
-    const auto found = std::find_if(total.devices.begin(), total.devices.end(),
+    const auto found = std::find_if(devices.begin(), devices.end(),
                                     [&device](const auto& other) { return other.device == device.device; });
-    if (found == total.devices.end()) {
-      total.devices.push_back(device);
-      total.devices.back().state = DeviceState::removed;
-      total.devices.back().sessions = 0;
+    if (found != devices.end()) {
+      found->add(device);
       continue;
     }
-    found->busy += device.busy;
-    found->waiting += device.waiting;
-    found->done += device.done;
-    found->failed += device.failed;
-    found->cancelled += device.cancelled;
-    found->retried += device.retried;
-    found->runs += device.runs;
-    found->queue.merge(device.queue);
-    found->copy.merge(device.copy);
-    found->run.merge(device.run);
-    found->total.merge(device.total);
-    found->batch_size.merge(device.batch_size);
-    found->sleeps += device.sleeps;
-    found->wakes += device.wakes;
-    found->wake.merge(device.wake);
+    devices.push_back(device);
+    devices.back().state = DeviceState::removed;
+    devices.back().sessions = 0;
   }
 }
-
-}  // namespace
 
 bool Pool::serves(const Device& device) const {
   check_process();
   const Lock lock(mutex_);
   return std::any_of(groups_.begin(), groups_.end(), [&device](const auto& group) {
-    return group->device == device && usable(*group) && group->suspended.empty();
+    return group->device == device && group->usable() && !group->suspended();
   });
 }
 
-bool Pool::usable(const Group& group) {
-  return group.broken.empty() && !group.removed && (!group.workers.empty() || group.expected > 0);
-}
-
-Pool::Group& Pool::group_of(const Device& device) {
+DeviceGroup& Pool::group_of(const Device& device) {
   const auto found =
       std::find_if(groups_.begin(), groups_.end(), [&device](const auto& group) { return group->device == device; });
   if (found != groups_.end()) {
     return **found;
   }
-  auto group = std::make_unique<Group>();
-  group->device = device;
-  group->provisional = true;
-  groups_.push_back(std::move(group));
-  return *groups_.back();
+  return *groups_.emplace_back(std::make_unique<DeviceGroup>(device, groups_));
 }
 
-Pool::Group& Pool::known_group(const Device& device) {
-  const auto found = std::find_if(groups_.begin(), groups_.end(), [&device](const auto& group) {
-    return !group->provisional && group->device == device;
-  });
+DeviceGroup& Pool::known_group(const Device& device) {
+  const auto found = std::find_if(groups_.begin(), groups_.end(),
+                                  [&device](const auto& group) { return group->known() && group->device == device; });
   if (found == groups_.end()) {
     throw Error(ErrorKind::invalid_argument, "the pool has no session on " + to_string(device));
   }
@@ -99,16 +77,15 @@ void Pool::check_accepted(const Request& request) const {
   std::string problems;
   bool known = false;
   for (const auto& group : groups_) {
-    if (!group->provisional && (!request.device || group->device == *request.device)) {
+    if (group->known() && (!request.device || group->device == *request.device)) {
       known = true;
-      const bool refuses = group->rest != Group::Rest::awake && group->sleeper && !group->sleeper->auto_wake;
-      if (usable(*group) && !refuses) {
+      if (group->usable() && group->wakes_by_itself()) {
         return;
       }
       problems += (problems.empty() ? "" : "; ") + to_string(group->device) + ": " +
-                  (group->removed          ? "it was removed"
-                   : group->broken.empty() ? "it is asleep, and wakes with Pool.wake"
-                                           : group->broken);
+                  (group->removed()          ? "it was removed"
+                   : group->broken().empty() ? "it is asleep, and wakes with Pool.wake"
+                                             : group->broken());
     }
   }
   if (opening_ && !(request.device && known)) {
@@ -125,13 +102,7 @@ void Pool::expect(const Device& device, std::size_t sessions) {
   check_process();
   const Lock lock(mutex_);
   check_open();
-  Group& group = group_of(device);
-  group.expected += sessions;
-  group.provisional = false;
-  group.removed = false;
-  group.never_came = false;
-  group.broken.clear();
-  group.suspended.clear();
+  group_of(device).expect(sessions);
 }
 
 void Pool::not_coming(const Device& device, std::size_t sessions, const std::exception_ptr& error) {
@@ -139,14 +110,10 @@ void Pool::not_coming(const Device& device, std::size_t sessions, const std::exc
   Requests finished;
   {
     const Lock lock(mutex_);
-    Group& group = group_of(device);
-    group.expected -= std::min(group.expected, sessions);
-    if (group.expected > 0 || !group.workers.empty() || group.removed || group.never_came) {
-      return;
+    DeviceGroup& group = group_of(device);
+    if (group.not_coming(sessions, text_of(error))) {
+      fail_waiting(group, error, finished);
     }
-    group.never_came = true;
-    group.broken = text_of(error);
-    fail_waiting(group, error, finished);
   }
   announce(finished);
 }
@@ -159,7 +126,7 @@ void Pool::set_opening(bool opening) {
     opening_ = opening && !closing_;
     if (!opening) {
       for (const auto& group : groups_) {
-        if (group->provisional) {
+        if (!group->known()) {
           fail_all(group->waiting,
                    make_error(ErrorKind::invalid_argument, "the pool has no session on " + to_string(group->device)),
                    finished);
@@ -180,9 +147,8 @@ void Pool::set_ready(const void* session, bool ready) {
   for (const auto& worker : workers_) {
     if (worker->runner && worker->session == session && worker->away == ready) {
       worker->away = !ready;
-      if (ready && !worker->busy) {
-        worker->busy = true;
-        ++worker->group->busy;
+      if (ready && worker->idle()) {
+        worker->group->occupy(*worker, Worker::Does::runs);
         hand_over(*worker);
       }
     }
@@ -194,7 +160,7 @@ void Pool::give_up(const void* session, const std::string& reason) {
   Requests finished;
   {
     const Lock lock(mutex_);
-    Group* group = nullptr;
+    DeviceGroup* group = nullptr;
     for (const auto& worker : workers_) {
       if (worker->runner && worker->session == session) {
         worker->away = true;
@@ -208,7 +174,7 @@ void Pool::give_up(const void* session, const std::string& reason) {
     const auto of_session = [session](const Worker* worker) { return worker->session == session; };
     if (!std::all_of(workers.begin(), workers.end(), of_session)) {
       workers.erase(std::remove_if(workers.begin(), workers.end(), of_session), workers.end());
-    } else if (group->broken.empty()) {
+    } else if (group->broken().empty()) {
       take_out(*group, reason, finished);
     }
   }
@@ -239,10 +205,8 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
   std::shared_ptr<DeviceSleep> sleeper;  // freed without the lock
   std::shared_ptr<DeviceSleep> given_up;
   Lock lock(mutex_);
-  Group& group = known_group(device);
-  group.removed = true;
-  group.expected = 0;
-  group.asked_awake = false;
+  DeviceGroup& group = known_group(device);
+  group.remove();
   given_up = stop_falling(group);
   fail_waiting(group, make_error(ErrorKind::device, to_string(device) + " was removed from the pool"), finished);
   for (Worker* worker : group.workers) {
@@ -252,22 +216,19 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
   lock.unlock();
   announce(finished);
   lock.lock();
-  if (!settled_.wait_until(lock, until, [&] { return !active(group) || closing_ || !group.removed; })) {
+  if (!settled_.wait_until(lock, until, [&] { return !group.active() || closing_ || !group.removed(); })) {
     return false;
   }
-  if (closing_ || !group.removed) {  // close() frees them; or the device is wanted again
+  if (closing_ || !group.removed()) {  // close() frees them; or the device is wanted again
     return true;
   }
-  group.workers.clear();
-  group.in_flight.reset();
-  sleeper.swap(group.sleeper);
-  group.rest = Group::Rest::awake;
+  sleeper = group.forget();
   const auto leaving = std::stable_partition(workers_.begin(), workers_.end(),
                                              [&group](const auto& worker) { return worker->group != &group; });
   std::move(leaving, workers_.end(), std::back_inserter(freed));
   workers_.erase(leaving, workers_.end());
   for (const auto& worker : freed) {
-    worker->stopping = true;
+    worker->does = Worker::Does::ends;
     worker->wake.notify_one();
   }
   lock.unlock();
@@ -277,10 +238,10 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
   return true;
 }
 
-void Pool::fail_all(Queue& queue, const std::exception_ptr& error, Requests& finished) {
+void Pool::fail_all(RequestQueue& queue, const std::exception_ptr& error, Requests& finished) {
   while (!queue.empty()) {
     finished.push_back(unqueue(*queue.front()));
-    ++failed_waiting_;
+    ++counts_.failed_waiting;
     finish(*finished.back(), Request::Outcome::failed, error);
   }
   if (closing_ && settled()) {
@@ -288,7 +249,7 @@ void Pool::fail_all(Queue& queue, const std::exception_ptr& error, Requests& fin
   }
 }
 
-void Pool::fail_waiting(Group& group, const std::exception_ptr& error, Requests& finished) {
+void Pool::fail_waiting(DeviceGroup& group, const std::exception_ptr& error, Requests& finished) {
   fail_all(group.waiting, error, finished);
   if (any_usable()) {
     if (!anywhere_.empty()) {
@@ -300,10 +261,10 @@ void Pool::fail_waiting(Group& group, const std::exception_ptr& error, Requests&
   room_.notify_all();  // who waits for this device waits in vain
 }
 
-void Pool::cancel_all(Queue& queue, Requests& finished) {
+void Pool::cancel_all(RequestQueue& queue, Requests& finished) {
   while (!queue.empty()) {
     finished.push_back(unqueue(*queue.front()));
-    ++cancelled_waiting_;
+    ++counts_.cancelled_waiting;
     finish(*finished.back(), Request::Outcome::cancelled,
            make_error(ErrorKind::closed, "the pool was closed before the request began"));
   }
@@ -312,15 +273,11 @@ void Pool::cancel_all(Queue& queue, Requests& finished) {
 void Pool::give_up_starting(Requests& finished) {
   const std::string reason = "the pool was closed before it had a session";
   for (const auto& group : groups_) {
-    group->expected = 0;
-    if (group->workers.empty() && !group->removed && group->broken.empty() && !group->provisional) {
-      group->never_came = true;
-      group->broken = reason;
-    }
+    group->none_is_coming(reason);
   }
   const std::exception_ptr error = make_error(ErrorKind::closed, reason);
   for (const auto& group : groups_) {
-    if (!usable(*group)) {
+    if (!group->usable()) {
       fail_waiting(*group, error, finished);
     }
   }
@@ -329,61 +286,13 @@ void Pool::give_up_starting(Requests& finished) {
   }
 }
 
-DeviceState Pool::state_of(const Group& group) {
-  if (group.removed) {
-    return DeviceState::removed;
-  }
-  if (!group.broken.empty()) {
-    return group.never_came ? DeviceState::failed : DeviceState::broken;
-  }
-  return group.workers.empty() ? DeviceState::starting : DeviceState::ready;
-}
-
 PoolStats Pool::own_stats() const {
-  PoolStats stats;
+  PoolStats stats = counts_;
   stats.waiting = anywhere_.size();
-  stats.rejected = rejected_;
-  stats.cancelled_waiting = cancelled_waiting_;
-  stats.failed_waiting = failed_waiting_;
-  stats.unbatched = unbatched_;
-  stats.why_unbatched = why_unbatched_;
   for (const auto& group : groups_) {
-    if (group->provisional) {
-      continue;
+    if (group->known()) {
+      stats.devices.push_back(group->stats());
     }
-    DeviceStats device;
-    device.device = group->device;
-    device.state = state_of(*group);
-    std::set<const void*> sessions;
-    for (const Worker* worker : group->workers) {
-      sessions.insert(worker->session);
-    }
-    device.sessions = sessions.size();
-    device.busy = group->busy;
-    device.waiting = group->waiting.size();
-    device.done = group->done;
-    device.failed = group->failed;
-    device.cancelled = group->cancelled;
-    device.retried = group->retried;
-    device.runs = group->runs;
-    device.broken = group->broken;
-    device.in_flight = group->workers.size();
-    if (const std::optional<InFlight>& chosen = group->in_flight) {
-      device.in_flight = chosen->limit();
-      device.why_in_flight = chosen->why();
-    }
-    device.suspended = usable(*group) ? group->suspended : "";
-    const bool awake = group->rest == Group::Rest::awake || group->rest == Group::Rest::falling_asleep;
-    device.asleep = awake ? "" : group->sleeper->level;
-    device.sleeps = group->sleeps;
-    device.wakes = group->wakes;
-    device.wake = group->wake;
-    device.queue = group->queue;
-    device.copy = group->copy;
-    device.run = group->run;
-    device.total = group->total;
-    device.batch_size = group->batch_size;
-    stats.devices.push_back(std::move(device));
   }
   return stats;
 }
@@ -395,12 +304,12 @@ PoolStats Pool::stats() {
   {
     const Lock lock(mutex_);
     stats = own_stats();
-    add_to(stats, done_before_);
+    stats.add(done_before_);
     before = before_;
   }
   if (before) {
     const Lock lock(before->mutex_);
-    add_to(stats, before->own_stats());
+    stats.add(before->own_stats());
   }
   return stats;
 }
@@ -415,14 +324,14 @@ void Pool::continue_from(const std::shared_ptr<Pool>& before) {
     const Lock lock(before->mutex_);
     if (before->before_) {
       const Lock lock_older(before->before_->mutex_);
-      add_to(before->done_before_, before->before_->own_stats());
+      before->done_before_.add(before->before_->own_stats());
     }
     older.swap(before->before_);
     earlier = before->done_before_;
   }
   const Lock lock(mutex_);
   before_ = before;
-  add_to(done_before_, earlier);
+  done_before_.add(earlier);
 }
 
 }  // namespace ortmulti

@@ -9,7 +9,8 @@
 #include <utility>
 
 #include "core/ort/library.hpp"
-#include "core/pool/pool_parts.hpp"
+#include "core/pool/device_group.hpp"
+#include "core/pool/pool.hpp"
 
 namespace ortmulti {
 
@@ -24,80 +25,56 @@ void set_asked(Request& request) {
 
 }  // namespace
 
-Pool::Worker* Pool::idle_worker(const Request& request) {
-  const auto idle = [](const Worker* worker) { return !worker->busy && !worker->away; };
-  Group* best = nullptr;
+Worker* Pool::idle_worker(const Request& request) {
+  Worker* best = nullptr;
   std::size_t best_index = 0;
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const std::size_t index = (next_group_ + i) % groups_.size();
-    Group& group = *groups_[index];
-    if (!usable(group) || occupied(group) || std::none_of(group.workers.begin(), group.workers.end(), idle) ||
-        (request.device && *request.device != group.device)) {
+    DeviceGroup& group = *groups_[index];
+    if (!group.usable() || group.occupied() || (request.device && *request.device != group.device)) {
       continue;
     }
-    if (probe_due(group, request)) {
-      best = &group;
+    Worker* const idle = group.idle_worker();
+    if (idle == nullptr) {
+      continue;
+    }
+    const bool probe = group.suspended() && group.probe_due(request, options_.now());
+    if (!probe && !group.takes(request)) {
+      continue;
+    }
+    if (probe || best == nullptr ||
+        group.busy() * best->group->workers.size() < best->group->busy() * group.workers.size()) {
+      best = idle;
       best_index = index;
-      break;
     }
-    if (!takes(group, request)) {
-      continue;
-    }
-    if (best == nullptr || group.busy * best->workers.size() < best->busy * group.workers.size()) {
-      best = &group;
-      best_index = index;
-    }
-  }
-  if (best == nullptr) {
-    return nullptr;
-  }
-  next_group_ = best_index + 1;
-  Worker* found = nullptr;
-  std::ptrdiff_t fewest = 0;
-  for (Worker* worker : best->workers) {
-    const auto runs = [worker](const Worker* other) { return other->busy && other->session == worker->session; };
-    if (!idle(worker)) {
-      continue;
-    }
-    // A session's runs may go one behind another, and beside those of another session.
-    const auto under_way = std::count_if(best->workers.begin(), best->workers.end(), runs);
-    if (found == nullptr || under_way < fewest) {
-      found = worker;
-      fewest = under_way;
-    }
-    if (fewest == 0) {
+    if (probe) {
       break;
     }
   }
-  return found;
+  if (best != nullptr) {
+    next_group_ = best_index + 1;
+  }
+  return best;
 }
 
 bool Pool::comes_back(const Request& request) { return request.retried_ || request.put_back_; }
 
-bool Pool::occupied(const Group& group, std::size_t more) {
-  return group.rest != Group::Rest::awake || (group.in_flight && group.busy >= group.in_flight->limit() + more);
-}
-
 bool Pool::full() const { return options_.max_waiting && waiting_ >= *options_.max_waiting; }
 
 bool Pool::any_usable() const {
-  return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) { return usable(*group); });
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) { return group->usable(); });
 }
 
 bool Pool::any_ready(const Request& request) const {
   return std::any_of(workers_.begin(), workers_.end(), [&request](const auto& worker) {
-    return !worker->away && usable(*worker->group) && worker->group->rest == Group::Rest::awake &&
+    return !worker->away && worker->group->usable() && worker->group->rest() == DeviceGroup::Rest::awake &&
            (!request.device || *request.device == worker->group->device);
   });
 }
 
-bool Pool::active(const Group& group) {
-  return group.busy != 0 || group.rest == Group::Rest::giving_back || group.rest == Group::Rest::waking;
-}
-
 bool Pool::settled() const {
   return waiting_ == 0 &&
-         std::none_of(groups_.begin(), groups_.end(), [](const auto& group) { return active(*group); });
+         std::none_of(groups_.begin(), groups_.end(), [](const auto& group) { return group->active(); });
 }
 
 void Pool::assign(Worker& worker, const std::shared_ptr<Request>& request) {
@@ -106,29 +83,23 @@ void Pool::assign(Worker& worker, const std::shared_ptr<Request>& request) {
   request->worker_ = &worker;
 }
 
-void Pool::occupy(Worker& worker, const Request& request) {
-  Group& group = *worker.group;
-  if (!worker.busy) {
-    worker.busy = true;
-    ++group.busy;
-  }
-  worker.probing = !group.suspended.empty();
+void Pool::note_probe(const Worker& worker, const Request& request) {
   if (worker.probing && !request.device) {
-    group.next_probe = options_.now() + group.pause;
+    worker.group->probes(options_.now());
   }
 }
 
 void Pool::give(Worker& worker, const std::shared_ptr<Request>& request) {
   assign(worker, request);
-  occupy(worker, *request);
   worker.batched = request->batch_size_;
-  worker.given = true;
   // From now on, not from when its thread wakes up: others would begin batches too. A probe is one request.
-  worker.forming = may_grow(worker) && worker.group->suspended.empty();
+  const bool forming = may_grow(worker) && !worker.group->suspended();
+  worker.group->occupy(worker, forming ? Worker::Does::forming : Worker::Does::given);
+  note_probe(worker, *request);
   worker.enough = options_.batching.max_size;
   const bool wakes_in_time =
       worker.wakes != Clock::time_point() && worker.wakes <= request->submitted + options_.batching.max_delay;
-  if (!worker.forming || !wakes_in_time) {
+  if (!forming || !wakes_in_time) {
     worker.wake.notify_one();
   }
 }
@@ -144,12 +115,12 @@ void Pool::place(const std::shared_ptr<Request>& request) {
   }
 }
 
-Pool::Queue& Pool::queue_of(const Request& request) {
+RequestQueue& Pool::queue_of(const Request& request) {
   return request.device ? group_of(*request.device).waiting : anywhere_;
 }
 
 void Pool::enqueue(const std::shared_ptr<Request>& request) {
-  Queue& queue = queue_of(*request);
+  RequestQueue& queue = queue_of(*request);
   // What comes back was asked for before the others.
   const bool again = comes_back(*request);
   const auto position =
@@ -177,7 +148,8 @@ std::shared_ptr<Request> Pool::take_back(Request& request) {
   if (request.place_ == Request::Place::waiting) {
     return unqueue(request);
   }
-  if (request.place_ == Request::Place::running && static_cast<Worker*>(request.worker_)->forming) {
+  if (request.place_ == Request::Place::running &&
+      static_cast<Worker*>(request.worker_)->does == Worker::Does::forming) {
     Worker& worker = *static_cast<Worker*>(request.worker_);
     const auto member = std::find_if(worker.batch.begin(), worker.batch.end(),
                                      [&request](const auto& other) { return other.get() == &request; });
@@ -190,13 +162,13 @@ std::shared_ptr<Request> Pool::take_back(Request& request) {
   return nullptr;
 }
 
-std::shared_ptr<Request> Pool::next_for(Group& group) {
+std::shared_ptr<Request> Pool::next_for(DeviceGroup& group) {
   if (anywhere_.empty() && group.waiting.empty()) {
     return nullptr;
   }
   Request* next = group.waiting.empty() ? nullptr : group.waiting.front().get();
   for (const auto& request : anywhere_) {
-    if (takes(group, *request) || probe_due(group, *request)) {
+    if (group.takes(*request) || (group.suspended() && group.probe_due(*request, options_.now()))) {
       next = next == nullptr || request->number_ < next->number_ ? request.get() : next;
       break;
     }
@@ -213,11 +185,11 @@ void Pool::stop_batching(const std::string& key, const std::exception_ptr& error
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& cannot) {
-    why_unbatched_ = cannot.what();
+    counts_.why_unbatched = cannot.what();
   }
-  if (unbatched_++ == 0) {
+  if (counts_.unbatched++ == 0) {
     onnxruntime_log().push({warning, "ortmulti", "", "",
-                            "requests that a pool joined are run one at a time from now on: " + why_unbatched_});
+                            "requests that a pool joined are run one at a time from now on: " + counts_.why_unbatched});
   }
   if (unbatchable_.size() == most) {
     unbatchable_.clear();
@@ -228,24 +200,53 @@ void Pool::stop_batching(const std::string& key, const std::exception_ptr& error
 void Pool::hand_over(Worker& worker) {
   if (!anywhere_.empty()) {
     for (const auto& group : groups_) {
-      if (!group->suspended.empty()) {
+      if (group->suspended()) {
         give_waiting(*group);
       }
     }
   }
-  if (usable(*worker.group) && !worker.away && !occupied(*worker.group, 1)) {  // the one is this worker
+  if (worker.group->usable() && !worker.away && !worker.group->occupied(1)) {  // the one is this worker
     if (const auto next = next_for(*worker.group)) {
       give(worker, next);
       return;
     }
   }
-  worker.busy = false;
-  --worker.group->busy;
+  worker.group->release(worker);
   if (options_.max_waiting) {
     room_.notify_all();  // who waits for room may run at once, if it is this device that they want
   }
-  if (worker.group->removed || worker.group->rest == Group::Rest::falling_asleep || (closing_ && settled())) {
+  if (worker.group->removed() || worker.group->rest() == DeviceGroup::Rest::falling_asleep || (closing_ && settled())) {
     settled_.notify_all();
+  }
+}
+
+void Pool::refresh() {
+  if (std::none_of(groups_.begin(), groups_.end(), [](const auto& group) { return group->dispatches(); })) {
+    for (const auto& group : groups_) {
+      group->end_suspension();
+    }
+  }
+  for (const auto& group : groups_) {
+    give_waiting(*group);
+  }
+}
+
+void Pool::give_waiting(DeviceGroup& group) {
+  if (!group.usable()) {
+    return;
+  }
+  for (Worker* worker : group.workers) {
+    if (!worker->idle()) {
+      continue;
+    }
+    if (group.occupied()) {
+      return;
+    }
+    const auto next = next_for(group);
+    if (!next) {
+      return;
+    }
+    give(*worker, next);
   }
 }
 
@@ -269,10 +270,10 @@ bool Pool::run_here(Request& request) {
       return false;
     }
   }
-  occupy(*worker, request);
-  std::exception_ptr error = run_one(*worker, request, lock);
+  worker->group->occupy(*worker, Worker::Does::runs);
+  note_probe(*worker, request);
   Requests finished;
-  const bool ended = end_run(*worker, request, std::move(error), finished);
+  const bool ended = end_run(*worker, request, run_one(*worker, request, lock), finished);
   adapt(*worker, request.outcome == Request::Outcome::done ? 1 : 0, lock);
   hand_over(*worker);
   lock.unlock();
@@ -324,14 +325,14 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
 
 void Pool::count_rejected() {
   const Lock lock(mutex_);
-  ++rejected_;
+  ++counts_.rejected;
 }
 
 bool Pool::cancel(const std::shared_ptr<Request>& request) {
   check_process();
   Lock lock(mutex_);
   if (const auto taken = take_back(*request)) {
-    ++cancelled_waiting_;
+    ++counts_.cancelled_waiting;
     finish(*taken, Request::Outcome::cancelled, make_error(ErrorKind::cancelled, "the request was cancelled"));
     if (closing_ && settled()) {
       settled_.notify_all();
@@ -355,7 +356,7 @@ std::exception_ptr Pool::deadline_error(const Request& request, const std::strin
   const std::string milliseconds =
       std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10));
   const auto wakes = std::find_if(groups_.begin(), groups_.end(), [&request](const auto& group) {
-    return group->rest == Group::Rest::waking && (!request.device || *request.device == group->device);
+    return group->rest() == DeviceGroup::Rest::waking && (!request.device || *request.device == group->device);
   });
   return make_error(ErrorKind::deadline,
                     what + milliseconds + " ms: " +
@@ -421,7 +422,7 @@ void Pool::keep_deadlines() {
       continue;
     }
     finished.push_back(std::move(taken));
-    ++failed_waiting_;
+    ++counts_.failed_waiting;
     finish(*request, Request::Outcome::failed,
            deadline_error(*request, "the request still waited for a session after "));
     if (closing_ && settled()) {

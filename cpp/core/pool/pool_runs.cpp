@@ -1,7 +1,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/pool/pool_parts.hpp"
+#include "core/pool/device_group.hpp"
+#include "core/pool/pool.hpp"
 
 namespace ortmulti {
 namespace {
@@ -25,27 +26,26 @@ bool lacks_memory(const std::exception_ptr& exception) {
 void Pool::work(Worker& worker) {
   const NoWaiting no_waiting;
   Lock lock(mutex_);
-  const auto woken = [&worker] { return worker.given || worker.stopping || worker.wakes_device; };
+  const auto called = [&worker] { return worker.called(); };
+  bool at_once = false;
   for (;;) {
     // The first request of the next batch need not wake it: the batch waits as long for others.
-    if (worker.wakes != Clock::time_point() && !worker.wake.wait_until(lock, worker.wakes, woken)) {
+    if (worker.wakes != Clock::time_point() && !worker.wake.wait_until(lock, worker.wakes, called)) {
       worker.wakes = {};
     }
-    worker.wake.wait(lock, woken);
+    worker.wake.wait(lock, called);
     worker.wakes = {};
-    if (worker.wakes_device) {
-      worker.wakes_device = false;
-      wake_up(*worker.group, lock);
-      continue;
-    }
-    if (!worker.given) {
+    if (worker.does == Worker::Does::ends) {
       return;
     }
-    worker.given = false;
-    run_batch(worker, lock);
+    if (worker.does == Worker::Does::wakes_device) {
+      wake_up(worker, lock);
+      continue;
+    }
+    run_batch(worker, at_once, lock);
     hand_over(worker);
-    worker.at_once = worker.given;
-    if (!worker.given && options_.batching.max_delay.count() > 0) {
+    at_once = worker.busy();
+    if (!at_once && options_.batching.max_delay.count() > 0) {
       worker.wakes = worker.freed + options_.batching.max_delay;
     }
   }
@@ -56,8 +56,8 @@ bool Pool::join_forming(const std::shared_ptr<Request>& request) {
     return false;
   }
   for (const auto& worker : workers_) {
-    if (worker->forming && !worker->away && !worker->batch.empty() && usable(*worker->group) &&
-        takes(*worker->group, *request) && worker->batch.front()->batch_key_ == request->batch_key_ &&
+    if (worker->does == Worker::Does::forming && !worker->away && !worker->batch.empty() && worker->group->usable() &&
+        worker->group->takes(*request) && worker->batch.front()->batch_key_ == request->batch_key_ &&
         worker->batched + request->batch_size_ <= options_.batching.max_size &&
         (!request->device || *request->device == worker->group->device)) {
       assign(*worker, request);
@@ -84,17 +84,17 @@ bool Pool::needs_padding(const Request& request) const {
   return options_.batching.padded(request.batch_size_) != request.batch_size_ && joins_others(request);
 }
 
-void Pool::gather(Worker& worker, Lock& lock) {
+void Pool::gather(Worker& worker, bool at_once, Lock& lock) {
   const std::size_t most = options_.batching.max_size;
   // No reference to the request: if it is taken back meanwhile, it would be freed here, under the lock.
   const std::string key = worker.batch.front()->batch_key_;
   const Clock::time_point until = worker.batch.front()->submitted + options_.batching.max_delay;
-  for (Queue* queue : {&worker.group->waiting, &anywhere_}) {
+  for (RequestQueue* queue : {&worker.group->waiting, &anywhere_}) {
     std::size_t looked_at = 0;  // requests of other shapes could be many
     for (auto next = queue->begin(); next != queue->end() && worker.batched < most && looked_at < 4 * most;
          ++looked_at) {
       Request& request = **next++;
-      if (request.batch_key_ == key && worker.batched + request.batch_size_ <= most && takes(*worker.group, request)) {
+      if (request.batch_key_ == key && worker.batched + request.batch_size_ <= most && worker.group->takes(request)) {
         worker.batched += request.batch_size_;
         assign(worker, unqueue(request));
       }
@@ -105,9 +105,9 @@ void Pool::gather(Worker& worker, Lock& lock) {
     return;
   }
   const auto complete = [&] {
-    return worker.batched >= worker.enough || worker.batch.empty() || closing_ || !usable(*worker.group);
+    return worker.batched >= worker.enough || worker.batch.empty() || closing_ || !worker.group->usable();
   };
-  const std::size_t waited = worker.at_once ? worker.batched : 0;
+  const std::size_t waited = at_once ? worker.batched : 0;
   if (worker.wake.wait_until(lock, until, complete)) {
     return;
   }
@@ -127,22 +127,22 @@ void Pool::gather(Worker& worker, Lock& lock) {
   worker.grace.record_wait(worker.batched - std::min(worker.batched, there), worker.enough - there);
 }
 
-void Pool::run_batch(Worker& worker, Lock& lock) {
-  if (worker.forming && !worker.batch.empty()) {
-    gather(worker, lock);
+void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
+  if (worker.does == Worker::Does::forming && !worker.batch.empty()) {
+    gather(worker, at_once, lock);
   }
-  worker.forming = false;
+  worker.does = Worker::Does::runs;
   Requests all = std::move(worker.batch);
   worker.batch.clear();
   Requests finished;
   Requests batch;
-  std::exception_ptr joint_error;
+  RunEnd joint;
   finished.reserve(all.size());
   batch.reserve(all.size());
   for (auto& request : all) {
     if (request->unwanted_ || request->expired_) {
       request->started = Clock::now();
-      conclude(worker, request, nullptr, finished);
+      conclude(worker, request, {}, finished);
     } else {
       batch.push_back(std::move(request));
     }
@@ -151,31 +151,30 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
   const std::size_t size = worker.batched;
   const Clock::time_point began = options_.now();
   if (batch.size() == 1 && !needs_padding(*batch.front())) {
-    std::exception_ptr error = run_one(worker, *batch.front(), lock);
-    conclude(worker, batch.front(), std::move(error), finished);
+    conclude(worker, batch.front(), run_one(worker, *batch.front(), lock), finished);
   } else if (!batch.empty()) {
-    joint_error = run_joint(worker, batch, lock);
-    const bool lost = worker.lost;
-    const auto suspicion = joint_error && !lost && movable(batch) ? suspect(worker, joint_error) : nullptr;
+    joint = run_joint(worker, batch, lock);
+    const auto suspicion =
+        joint.error && !joint.lost() && movable(batch) ? worker.group->suspect(worker, joint) : nullptr;
     for (const auto& request : batch) {
-      if (suspicion && may_try_elsewhere(*request)) {
-        hold(*worker.group, *request, suspicion);
+      if (suspicion && DeviceGroup::may_try_elsewhere(*request)) {
+        worker.group->hold(*request, suspicion);
         place(request);
         continue;
       }
-      if (joint_error && request->suspicion_) {
+      if (joint.error && request->suspicion_) {
         request->suspicion_->cleared = true;  // the same failed here
       }
-      std::exception_ptr error = joint_error;
-      if (error && !lost && !request->unwanted_ && !request->expired_ && worker.group->broken.empty()) {
+      if (joint.error && !joint.lost() && !request->unwanted_ && !request->expired_ && worker.group->broken().empty()) {
         worker.batch = {request};  // which of them made the batch fail is found by running each alone
-        error = run_one(worker, *request, lock);
+        conclude(worker, request, run_one(worker, *request, lock), finished);
+      } else {
+        conclude(worker, request, joint, finished);
       }
-      conclude(worker, request, std::move(error), finished);
     }
   }
   worker.batch.clear();
-  if (!joint_error && !batch.empty()) {
+  if (!joint.error && !batch.empty()) {
     worker.grace.record_run(size, options_.now() - began);
   }
   worker.freed = Clock::now();
@@ -185,14 +184,14 @@ void Pool::run_batch(Worker& worker, Lock& lock) {
   // What is finished is held by `finished` alone. Freed under the lock, it could not ask the pool for anything.
   all.clear();
   batch.clear();
-  joint_error = nullptr;
+  joint = {};
   announce(finished);
   lock.lock();
   adapt(worker, static_cast<std::size_t>(answered), lock);
 }
 
 void Pool::adapt(Worker& worker, std::size_t answers, Lock& lock) {
-  Group& group = *worker.group;
+  DeviceGroup& group = *worker.group;
   if (!group.in_flight) {
     return;
   }
@@ -208,67 +207,63 @@ void Pool::adapt(Worker& worker, std::size_t answers, Lock& lock) {
   }
 }
 
-std::exception_ptr Pool::run_one(Worker& worker, Request& request, Lock& lock) {
+RunEnd Pool::run_one(Worker& worker, Request& request, Lock& lock) {
   worker.in_run = &request;
-  ++worker.group->runs;
-  worker.group->batch_size.record(std::max<std::size_t>(1, worker.batch.size()));  // none in a caller's thread
-  worker.lost = false;
+  ++worker.group->counts.runs;
+  worker.group->counts.batch_size.record(std::max<std::size_t>(1, worker.batch.size()));  // none in a caller's thread
   if (request.endable && request.run_options == nullptr && worker.runner->uses_run_options()) {
     request.run_options = &request.own_run_options.emplace();  // under the lock: end_early() looks at them
   }
   lock.unlock();
-  std::exception_ptr error;
-  std::string why_broken;
+  RunEnd end;
   request.started = Clock::now();
   request.run_error_ = nullptr;
   try {
     worker.runner->run(request);
   } catch (const SessionLost& loss) {
-    error = std::current_exception();
-    worker.lost = true;
-    worker.begun = loss.begun();
+    end.error = std::current_exception();
+    end.lost_begun = loss.begun();
   } catch (...) {
-    error = std::current_exception();
+    end.error = std::current_exception();
     request.clear_outputs();
   }
   request.ended = Clock::now();
-  if (error) {
-    why_broken = worker.runner->why_broken();
+  if (end.error) {
+    end.why_broken = worker.runner->why_broken();
   }
   lock.lock();
   worker.in_run = nullptr;
-  worker.why_broken = std::move(why_broken);
-  if (worker.lost && !worker.begun) {
-    --worker.group->runs;
+  if (!end.lost_begun.value_or(true)) {
+    --worker.group->counts.runs;
   }
-  return error;
+  return end;
 }
 
-std::exception_ptr Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
+RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
   lock.unlock();
-  std::exception_ptr error;
+  RunEnd end;
   std::shared_ptr<Request> joint;
   const Clock::time_point started = Clock::now();
   try {
     joint = join(batch, options_.batching);
   } catch (...) {
-    error = std::current_exception();
+    end.error = std::current_exception();
   }
   lock.lock();
   const bool wanted = joint && !nobody_waits(batch);  // they may have been cancelled while they were joined
   if (wanted) {
-    error = run_one(worker, *joint, lock);
+    end = run_one(worker, *joint, lock);
   }
   lock.unlock();
   bool unbatched = false;
-  if (wanted && !error) {
+  if (wanted && !end.error) {
     try {
       split(*joint, batch, options_.batching.axis);
     } catch (const Error& cannot) {
-      error = std::current_exception();
+      end.error = std::current_exception();
       unbatched = cannot.kind() == ErrorKind::invalid_argument;
     } catch (...) {
-      error = std::current_exception();
+      end.error = std::current_exception();
     }
   }
   const Clock::time_point ended = Clock::now();
@@ -284,80 +279,86 @@ std::exception_ptr Pool::run_joint(Worker& worker, const Requests& batch, Lock& 
   joint.reset();  // much memory, which others need not wait for
   lock.lock();
   if (unbatched) {
-    stop_batching(batch.front()->batch_key_, error);
+    stop_batching(batch.front()->batch_key_, end.error);
   }
-  return error;
+  return end;
 }
 
-void Pool::conclude(Worker& worker, const std::shared_ptr<Request>& request, std::exception_ptr error,
-                    Requests& finished) {
-  if (end_run(worker, *request, std::move(error), finished)) {
+void Pool::conclude(Worker& worker, const std::shared_ptr<Request>& request, const RunEnd& end, Requests& finished) {
+  if (end_run(worker, *request, end, finished)) {
     finished.push_back(request);
   } else {
     place(request);
   }
 }
 
-bool Pool::end_run(Worker& worker, Request& request, std::exception_ptr error, Requests& finished) {
-  Group& group = *worker.group;
+bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests& finished) {
+  DeviceGroup& group = *worker.group;
+  const auto goes_elsewhere = [&] {
+    ++group.counts.retried;
+    request.retried_ = true;
+    return false;
+  };
+  const bool failed = end.error != nullptr;
   request.ran_on = group.device;
-  if (error) {
-    request.run_error_ = error;
+  if (failed) {
+    request.run_error_ = end.error;
   }
-  // A removed device takes back nothing.
-  const bool may_wait = usable(group) || (!request.device && any_usable());
-  if (error && worker.lost && group.broken.empty() && !request.unwanted_ && !request.expired_) {
-    if (!worker.begun && may_wait) {
+  const bool wanted = !request.unwanted_ && !request.expired_;
+  const bool may_wait = group.usable() || (!request.device && any_usable());  // a removed device takes back nothing
+  if (end.lost() && group.broken().empty() && wanted) {
+    if (!*end.lost_begun && may_wait) {
       request.put_back_ = true;
       return false;
     }
-    if (worker.begun && !request.retried_ && any_ready(request)) {
-      ++group.retried;
-      request.retried_ = true;
-      return false;
+    if (*end.lost_begun && !request.retried_ && any_ready(request)) {
+      return goes_elsewhere();
     }
   }
-  if (error && may_wait && group.in_flight && lacks_memory(error) && !request.unwanted_ && !request.expired_ && !request.retried_ &&
+  if (failed && group.in_flight && lacks_memory(end.error) && wanted && may_wait && !request.retried_ &&
       group.in_flight->give_way()) {
-    ++group.retried;
-    request.retried_ = true;
-    return false;
+    return goes_elsewhere();
   }
   if (request.timeline) {
     request.timeline->add("queue", to_ns(request.submitted), to_ns(request.started), to_string(group.device));
   }
-  if (error && group.broken.empty()) {
-    if (!worker.why_broken.empty()) {
-      take_out(group, worker.why_broken, finished);
-    } else if (const auto suspicion = may_try_elsewhere(request) ? suspect(worker, error) : nullptr) {
-      hold(group, request, suspicion);
+  if (failed && group.broken().empty()) {
+    if (!end.why_broken.empty()) {
+      take_out(group, end.why_broken, finished);
+    } else if (const auto suspicion = DeviceGroup::may_try_elsewhere(request) ? group.suspect(worker, end) : nullptr) {
+      group.hold(request, suspicion);
       return false;
     }
-  } else if (error && any_usable() && may_move(request)) {
-    // The device broke under another request's run.
-    ++group.retried;
-    request.retried_ = true;
-    return false;
+  } else if (failed && any_usable() && DeviceGroup::may_move(request)) {
+    return goes_elsewhere();  // the device broke under another request's run
   }
   if (request.unwanted_) {
-    ++group.cancelled;
+    ++group.counts.cancelled;
     finish(request, Request::Outcome::cancelled, make_error(ErrorKind::cancelled, "the request was cancelled"));
   } else if (request.expired_ && !request.has_outputs()) {
-    ++group.failed;
+    ++group.counts.failed;
     finish(request, Request::Outcome::failed, deadline_error(request, "the request was not answered within "));
-  } else if (error) {
-    ++group.failed;
-    finish(request, Request::Outcome::failed, std::move(error));
+  } else if (failed) {
+    ++group.counts.failed;
+    finish(request, Request::Outcome::failed, end.error);
   } else {
-    ++group.done;
-    note_success(worker);
+    ++group.counts.done;
+    if (group.note_success(worker)) {
+      give_waiting(group);
+    }
     finish(request, Request::Outcome::done);
   }
-  group.queue.record((request.started - request.submitted + request.waiting_for_session).count());
-  group.copy.record(request.copying.count());
-  group.run.record((request.ended - request.started - request.waiting_for_session - request.copying).count());
-  group.total.record((request.ended - request.submitted).count());
+  group.counts.queue.record((request.started - request.submitted + request.waiting_for_session).count());
+  group.counts.copy.record(request.copying.count());
+  group.counts.run.record((request.ended - request.started - request.waiting_for_session - request.copying).count());
+  group.counts.total.record((request.ended - request.submitted).count());
   return true;
+}
+
+bool Pool::movable(const Requests& batch) {
+  return std::all_of(batch.begin(), batch.end(), [](const auto& request) {
+    return DeviceGroup::may_try_elsewhere(*request) || request->unwanted_ || request->expired_;
+  });
 }
 
 bool Pool::nobody_waits(const Requests& batch) {
@@ -373,8 +374,8 @@ void Pool::end_early(Request& request) {
   }
 }
 
-void Pool::take_out(Group& group, const std::string& reason, Requests& finished) {
-  group.broken = reason;
+void Pool::take_out(DeviceGroup& group, const std::string& reason, Requests& finished) {
+  group.break_down(reason);
   fail_waiting(group, make_error(ErrorKind::device, to_string(group.device) + " was taken out of the pool: " + reason),
                finished);
   refresh();
@@ -397,7 +398,8 @@ void Pool::finish(Request& request, Request::Outcome outcome, std::exception_ptr
     if (suspicion.use_count() == 1) {
       const Suspicion decided = *suspicion;
       suspicion.reset();
-      decide(decided);
+      group_of(decided.device).decide(decided, options_.now());
+      refresh();
     }
   }
 }

@@ -114,6 +114,7 @@ class Request {
   std::atomic<bool> ending{false};           ///< The run shall end. Set before the runner is notified.
 
  private:
+  friend class DeviceGroup;
   friend class Pool;
 
   enum class Place { nowhere, waiting, running, finished };
@@ -132,5 +133,8 @@ class Request {
   std::list<std::shared_ptr<Request>>::iterator position_;  // while it waits
   std::optional<std::multimap<Clock::time_point, std::weak_ptr<Request>>::iterator> timer_;
 };
+
+using Requests = std::vector<std::shared_ptr<Request>>;
+using RequestQueue = std::list<std::shared_ptr<Request>>;
 
 }  // namespace ortmulti

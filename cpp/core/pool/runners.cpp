@@ -61,7 +61,7 @@ std::shared_ptr<DeviceSleep> weight_sleeper(const std::vector<std::shared_ptr<Se
     store = own;
   }
   auto sleeper = std::make_shared<DeviceSleep>();
-  sleeper->level = "weights";
+  sleeper->level = SleepLevel::weights;
   // A pool may sleep and wake for months.
   constexpr std::uint64_t most_in_timeline = 100;
   Timeline* const spans = store->sleeps() < most_in_timeline ? timeline.get() : nullptr;

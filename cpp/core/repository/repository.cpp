@@ -123,7 +123,7 @@ std::shared_ptr<Repository::Room> Repository::room(const std::string& name, cons
   model.weights = bytes;
   model.sleeps = model.closes = false;
   model.loading = true;
-  model.level = Level::session;
+  model.level = SleepLevel::session;
   Resident resident;
   resident.name = name;
   resident.device = device;
@@ -340,7 +340,7 @@ struct Repository::Victim {
   enum class State { runs, asleep, stays, refuses };
 
   Handle resident;
-  Level to;
+  SleepLevel to;
   State state;
   std::shared_ptr<DeviceSleep> sleeper;  // once its pool was asked
 };
@@ -393,7 +393,7 @@ bool Repository::fall_asleep(Managed& on, const Handle& waiting, const std::vect
   for (Victim* victim : victims) {  // so that none of them begins anything while another one is waited for
     const auto patience = victim->resident->gone_ ? Clock::duration{} : left_to(victim);
     lock.unlock();
-    fall_asleep(*victim, victim->to == Level::session ? begin + patience : begin);
+    fall_asleep(*victim, victim->to == SleepLevel::session ? begin + patience : begin);
     lock.lock();
   }
   while (!waiting->gone_ && waiting->wanted_ && std::any_of(victims.begin(), victims.end(), runs)) {
@@ -428,7 +428,7 @@ void Repository::fall_asleep(Victim& victim, Clock::time_point until) {
   const Resident& resident = *victim.resident;
   bool asleep = false;
   try {
-    if (victim.to == Level::session) {
+    if (victim.to == SleepLevel::session) {
       resident.close(std::chrono::duration<double>(until - Clock::now()).count());
       asleep = true;
     } else if (const auto pool = resident.pool.lock()) {
@@ -459,7 +459,7 @@ bool Repository::sleep(const Handle& resident, const DeviceSleep& sleeper, Clock
   Managed& on = managed(resident->device);
   // evict() takes note of its own.
   if (asleep && !resident->gone_ && on.policy.state(resident->id_) == ResidencyPolicy::State::resting) {
-    on.policy.fell(resident->id_, sleeper.frees_runners() ? Level::session : Level::weights);
+    on.policy.fell(resident->id_, sleeper.level);
     notify(on);
   }
   return asleep;

@@ -28,7 +28,6 @@ namespace ortmulti {
 class Repository : public std::enable_shared_from_this<Repository> {
  public:
   using Clock = Pool::Clock;
-  using Level = ResidencyPolicy::Level;
 
   /// A model on one device.
   struct Resident {

@@ -28,20 +28,20 @@ constexpr double asked_again_late = 10;
 
 }  // namespace
 
-std::uint64_t ResidencyPolicy::size(const Model& model, Level level) {
-  return (level == Level::session ? 0 : model.kept) + (level == Level::awake ? model.weights : 0);
+std::uint64_t ResidencyPolicy::size(const Model& model, SleepLevel level) {
+  return (level == SleepLevel::session ? 0 : model.kept) + (level == SleepLevel::awake ? model.weights : 0);
 }
 
-ResidencyPolicy::Level ResidencyPolicy::lowest(const Entry& entry, double now) {
+SleepLevel ResidencyPolicy::lowest(const Entry& entry, double now) {
   const Model& model = entry.model;
-  const bool in_line = model.level != Level::awake && entry.activity.waiting > 0;  // to be awake itself
+  const bool in_line = model.level != SleepLevel::awake && entry.activity.waiting > 0;  // to be awake itself
   if (model.loading) {
-    return Level::session;
+    return SleepLevel::session;
   }
   if (model.pinned || in_line || (entry.refusals >= most_refusals && now < entry.refuses_until)) {
     return model.level;
   }
-  return model.closes ? Level::session : model.sleeps ? Level::weights : model.level;
+  return model.closes ? SleepLevel::session : model.sleeps ? SleepLevel::weights : model.level;
 }
 
 std::uint64_t ResidencyPolicy::bytes(const Eviction& eviction) const {
@@ -50,11 +50,11 @@ std::uint64_t ResidencyPolicy::bytes(const Eviction& eviction) const {
 }
 
 std::uint64_t ResidencyPolicy::size(const Entry& entry) {
-  return size(entry.model, entry.state == State::waking ? Level::awake : entry.model.level);
+  return size(entry.model, entry.state == State::waking ? SleepLevel::awake : entry.model.level);
 }
 
 ResidencyPolicy::Id ResidencyPolicy::add(const Model& model, const std::string& name, double now) {
-  if (const std::uint64_t bytes = size(model, Level::awake); bytes > budget_) {
+  if (const std::uint64_t bytes = size(model, SleepLevel::awake); bytes > budget_) {
     throw Error(ErrorKind::out_of_memory, name + " takes " + megabytes(bytes) + ", and the budget is " +
                                               megabytes(budget_) + ": raise the budget, or use a smaller model");
   }
@@ -84,33 +84,33 @@ void ResidencyPolicy::observe(Id id, const Activity& activity, double now) {
   entry.activity = activity;
 }
 
-double ResidencyPolicy::cost(const Entry& entry, Level to, double now) {
+double ResidencyPolicy::cost(const Entry& entry, SleepLevel to, double now) {
   const Model& model = entry.model;
-  if (model.level == Level::weights) {
+  if (model.level == SleepLevel::weights) {
     // Little memory for a wake that takes much longer: only for models that nobody uses, or where nothing else helps.
     return now - entry.used > unused_after ? 0 : std::max(model.create, horizon);
   }
   const double likely = 1 - std::exp(-entry.rate * horizon);
-  return (to == Level::session ? model.create : model.wake) * likely +
+  return (to == SleepLevel::session ? model.create : model.wake) * likely +
          (entry.activity.busy > 0 ? entry.activity.run : 0);
 }
 
 void ResidencyPolicy::add_candidates(Id id, const Entry& entry, double now, std::vector<Candidate>& candidates,
                                      std::optional<double>& until) const {
   const Model& model = entry.model;
-  if (entry.state != State::resting || model.pinned || model.level == Level::session ||
+  if (entry.state != State::resting || model.pinned || model.level == SleepLevel::session ||
       (!model.sleeps && !model.closes)) {
     return;
   }
-  const auto add = [&](Level to) {
+  const auto add = [&](SleepLevel to) {
     const std::uint64_t bytes = size(model, model.level) - size(model, to);
     if (bytes > 0) {
       candidates.push_back({{id, to}, bytes, cost(entry, to, now)});
     }
   };
-  if (model.level == Level::weights) {
+  if (model.level == SleepLevel::weights) {
     if (model.closes && entry.activity.waiting == 0 && now >= std::max(entry.not_before, entry.refuses_until)) {
-      add(Level::session);
+      add(SleepLevel::session);
     }
     return;
   }
@@ -122,7 +122,7 @@ void ResidencyPolicy::add_candidates(Id id, const Entry& entry, double now, std:
     until = std::min(until.value_or(earliest), earliest);
     return;
   }
-  add(model.sleeps ? Level::weights : Level::session);
+  add(model.sleeps ? SleepLevel::weights : SleepLevel::session);
 }
 
 ResidencyPolicy::Decision ResidencyPolicy::decide(Id id, double now, std::uint64_t at_least) {
@@ -192,7 +192,7 @@ void ResidencyPolicy::falls(const Eviction& eviction) {
   entry.target = eviction.to;
 }
 
-void ResidencyPolicy::fell(Id id, Level level) {
+void ResidencyPolicy::fell(Id id, SleepLevel level) {
   Entry& entry = entries_.at(id);
   entry.state = State::resting;
   entry.model.level = std::min(entry.model.level, level);
@@ -215,10 +215,10 @@ void ResidencyPolicy::refused(Id id, double now) {
 
 void ResidencyPolicy::woke(Id id, double now, double seconds) {
   Entry& entry = entries_.at(id);
-  double& known = entry.model.level == Level::session ? entry.model.create : entry.model.wake;
+  double& known = entry.model.level == SleepLevel::session ? entry.model.create : entry.model.wake;
   known = known == 0 ? seconds : known + weight_of_newest_wake * (seconds - known);
   entry.state = State::resting;
-  entry.model.level = Level::awake;
+  entry.model.level = SleepLevel::awake;
   entry.woken = now;
 }
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/pool/sleep_level.hpp"
+
 namespace ortmulti {
 
 /// Decides which models of one device are awake within a budget of its memory. It has no clock, no thread and no lock:
@@ -15,8 +17,6 @@ class ResidencyPolicy {
  public:
   using Id = std::size_t;
 
-  /// How much of a model is in memory. A sleep goes to a lower level.
-  enum class Level { session, weights, awake };
   /// What it does now. A model in transition takes as much as at the higher of both levels.
   enum class State { resting, waking, falling };
 
@@ -29,7 +29,7 @@ class ResidencyPolicy {
     bool closes = true;         ///< Whether it can go to the level "session".
     bool pinned = false;        ///< It stays awake.
     bool loading = false;       ///< It cannot sleep yet, and others wait until it can.
-    Level level = Level::awake;
+    SleepLevel level = SleepLevel::awake;
   };
 
   /// What a model has done and has to do.
@@ -42,7 +42,7 @@ class ResidencyPolicy {
 
   struct Eviction {
     Id model;
-    Level to;
+    SleepLevel to;
   };
 
   /// What is to happen before a model may wake.
@@ -89,7 +89,7 @@ class ResidencyPolicy {
   /// What it gives back.
   std::uint64_t bytes(const Eviction& eviction) const;
   void falls(const Eviction& eviction);
-  void fell(Id id, Level level);
+  void fell(Id id, SleepLevel level);
   /// It ran for longer than its patience: it may begin other runs for a second.
   void stayed(Id id, double now);
   /// It failed to sleep, and is asked again after a pause. After the third time others do not wait for it.
@@ -111,7 +111,7 @@ class ResidencyPolicy {
   struct Entry {
     Model model;
     State state = State::resting;
-    Level target = Level::awake;  // of a transition
+    SleepLevel target = SleepLevel::awake;  // of a transition
     Activity activity;
     std::uint64_t arrived = 0;  // when it was observed
     double observed = 0;
@@ -129,14 +129,14 @@ class ResidencyPolicy {
     double cost;
   };
 
-  static std::uint64_t size(const Model& model, Level level);
+  static std::uint64_t size(const Model& model, SleepLevel level);
   static std::uint64_t size(const Entry& entry);
-  static std::uint64_t needed(const Entry& entry) { return size(entry.model, Level::awake) - size(entry); }
+  static std::uint64_t needed(const Entry& entry) { return size(entry.model, SleepLevel::awake) - size(entry); }
   /// What the sleeps under way will give back.
   std::uint64_t falling() const;
-  static Level lowest(const Entry& entry, double now);
+  static SleepLevel lowest(const Entry& entry, double now);
   /// Seconds that requests are expected to wait longer if it sleeps.
-  static double cost(const Entry& entry, Level to, double now);
+  static double cost(const Entry& entry, SleepLevel to, double now);
   void add_candidates(Id id, const Entry& entry, double now, std::vector<Candidate>& candidates,
                       std::optional<double>& until) const;
 

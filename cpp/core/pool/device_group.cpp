@@ -1,0 +1,335 @@
+#include "core/pool/device_group.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "core/ort/library.hpp"
+
+namespace ortmulti {
+namespace {
+
+constexpr std::size_t most_failures = 5;  // in a row
+constexpr std::chrono::milliseconds first_pause{100};
+constexpr std::chrono::seconds longest_pause{10};
+
+// The message of an error that may be the device's; none for errors that the request alone causes.
+std::optional<std::string> device_failure(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Error& error) {
+    switch (error.kind()) {
+      case ErrorKind::fail:
+      case ErrorKind::engine_error:
+      case ErrorKind::runtime_exception:
+      case ErrorKind::ep_fail:
+      case ErrorKind::device_reset:
+      case ErrorKind::device:
+      case ErrorKind::out_of_memory:
+        return error.what();
+      default:
+        return std::nullopt;
+    }
+  } catch (...) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+// --- Its sessions.
+
+DeviceState DeviceGroup::state() const {
+  if (removed_) {
+    return DeviceState::removed;
+  }
+  if (!broken_.empty()) {
+    return never_came_ ? DeviceState::failed : DeviceState::broken;
+  }
+  return workers.empty() ? DeviceState::starting : DeviceState::ready;
+}
+
+DeviceStats DeviceGroup::stats() const {
+  DeviceStats stats = counts;
+  stats.device = device;
+  stats.state = state();
+  std::set<const void*> sessions;
+  for (const Worker* worker : workers) {
+    sessions.insert(worker->session);
+  }
+  stats.sessions = sessions.size();
+  stats.busy = busy_;
+  stats.waiting = waiting.size();
+  stats.broken = broken_;
+  stats.suspended = usable() ? suspended_ : "";
+  stats.in_flight = in_flight ? in_flight->limit() : workers.size();
+  stats.why_in_flight = in_flight ? in_flight->why() : "";
+  const bool awake = rest_ == Rest::awake || rest_ == Rest::falling_asleep;
+  stats.level = awake ? SleepLevel::awake : sleeper_->level;
+  return stats;
+}
+
+void DeviceGroup::expect(std::size_t sessions) {
+  expected_ += sessions;
+  known_ = true;
+  removed_ = false;
+  never_came_ = false;
+  broken_.clear();
+  suspended_.clear();
+}
+
+bool DeviceGroup::not_coming(std::size_t sessions, const std::string& reason) {
+  expected_ -= std::min(expected_, sessions);
+  if (expected_ > 0 || !workers.empty() || removed_ || never_came_) {
+    return false;
+  }
+  never_came_ = true;
+  broken_ = reason;
+  return true;
+}
+
+void DeviceGroup::none_is_coming(const std::string& reason) {
+  expected_ = 0;
+  if (known_ && broken_.empty()) {
+    not_coming(0, reason);
+  }
+}
+
+void DeviceGroup::add(Worker& worker, const std::optional<std::size_t>& at_first) {
+  const bool another = std::any_of(workers.begin(), workers.end(),
+                                   [&worker](const Worker* other) { return other->session == worker.session; });
+  known_ = true;
+  expected_ -= std::min<std::size_t>(expected_, another ? 0 : 1);
+  workers.push_back(&worker);
+  if (at_first && !another) {
+    in_flight.emplace(*at_first + (in_flight ? in_flight->limit() : 0));
+  }
+}
+
+void DeviceGroup::remove() {
+  removed_ = true;
+  expected_ = 0;
+  asked_awake_ = false;
+}
+
+std::shared_ptr<DeviceSleep> DeviceGroup::forget() {
+  workers.clear();
+  in_flight.reset();
+  return end_sleep();
+}
+
+std::vector<std::shared_ptr<Runner>> DeviceGroup::take_runners() {
+  std::vector<std::shared_ptr<Runner>> runners;
+  runners.reserve(workers.size());
+  for (Worker* worker : workers) {
+    runners.push_back(std::move(worker->runner));
+  }
+  return runners;
+}
+
+void DeviceGroup::give_back_runners(const std::vector<std::shared_ptr<Runner>>& runners) {
+  std::vector<Worker*> places;
+  std::copy_if(workers.begin(), workers.end(), std::back_inserter(places),
+               [](const Worker* worker) { return worker->runner == nullptr; });
+  if (places.size() < runners.size()) {
+    throw Error(ErrorKind::fail, to_string(device) + " woke with more sessions than it had");
+  }
+  for (std::size_t i = 0; i < runners.size(); ++i) {
+    places[i]->runner = runners[i];
+    places[i]->session = runners[i]->session();
+    places[i]->away = false;
+  }
+}
+
+// --- Its runs.
+
+void DeviceGroup::occupy(Worker& worker, Worker::Does does) {
+  busy_ += worker.busy() ? 0 : 1;
+  worker.does = does;
+  worker.probing = suspended();
+}
+
+void DeviceGroup::release(Worker& worker) {
+  busy_ -= worker.busy() ? 1 : 0;
+  worker.does = Worker::Does::nothing;
+}
+
+bool DeviceGroup::occupied(std::size_t more) const {
+  return rest_ != Rest::awake || (in_flight && busy_ >= in_flight->limit() + more);
+}
+
+Worker* DeviceGroup::idle_worker() const {
+  Worker* found = nullptr;
+  std::ptrdiff_t fewest = 0;
+  for (Worker* worker : workers) {
+    if (!worker->idle()) {
+      continue;
+    }
+    // A session's runs may go one behind another, and beside those of another session.
+    const auto under_way = std::count_if(workers.begin(), workers.end(), [worker](const Worker* other) {
+      return other->busy() && other->session == worker->session;
+    });
+    if (found == nullptr || under_way < fewest) {
+      found = worker;
+      fewest = under_way;
+    }
+    if (fewest == 0) {
+      break;
+    }
+  }
+  return found;
+}
+
+bool DeviceGroup::active() const noexcept { return busy_ != 0 || rest_ == Rest::giving_back || rest_ == Rest::waking; }
+
+// --- Suspension.
+
+bool DeviceGroup::may_move(const Request& request) {
+  return !request.device && !request.retried_ && !request.unwanted_ && !request.expired_;
+}
+
+bool DeviceGroup::may_try_elsewhere(const Request& request) {
+  const bool callers_options = request.run_options != nullptr && !request.own_run_options;
+  return may_move(request) && !callers_options;
+}
+
+bool DeviceGroup::dispatches() const noexcept {
+  return usable() && !workers.empty() && !suspended() && rest_ == Rest::awake;
+}
+
+bool DeviceGroup::others_dispatch() const {
+  return std::any_of(all_.begin(), all_.end(),
+                     [this](const auto& other) { return other.get() != this && other->dispatches(); });
+}
+
+bool DeviceGroup::held_back() {
+  suspicions_.erase(
+      std::remove_if(suspicions_.begin(), suspicions_.end(), [](const auto& one) { return one.expired(); }),
+      suspicions_.end());
+  return failures_ + suspicions_.size() >= most_failures && others_dispatch();
+}
+
+bool DeviceGroup::takes(const Request& request) {
+  if (request.device) {
+    return true;
+  }
+  if (suspended()) {
+    return false;
+  }
+  if (request.suspicion_ && request.suspicion_->device == device) {
+    return !others_dispatch();
+  }
+  return request.retried_ || !held_back();
+}
+
+bool DeviceGroup::probe_due(const Request& request, Clock::time_point now) const {
+  return suspended() && busy_ == 0 && may_try_elsewhere(request) && now >= next_probe_;
+}
+
+std::shared_ptr<Suspicion> DeviceGroup::suspect(const Worker& worker, const RunEnd& end) {
+  if (!broken_.empty() || !end.why_broken.empty() || !others_dispatch()) {
+    return nullptr;
+  }
+  std::optional<std::string> text = device_failure(end.error);
+  if (!text) {
+    return nullptr;
+  }
+  auto suspicion = std::make_shared<Suspicion>(Suspicion{device, worker.probing, false, std::move(*text)});
+  suspicions_.push_back(suspicion);
+  return suspicion;
+}
+
+void DeviceGroup::hold(Request& request, const std::shared_ptr<Suspicion>& suspicion) {
+  ++counts.retried;
+  request.retried_ = true;
+  request.suspicion_ = suspicion;
+}
+
+void DeviceGroup::decide(const Suspicion& suspicion, Clock::time_point now) {
+  if (suspicion.cleared || !usable()) {
+    return;
+  }
+  if (suspended()) {
+    if (suspicion.probe) {
+      pause_ = std::min<Clock::duration>(2 * pause_, longest_pause);
+      next_probe_ = now + pause_;
+    }
+    return;
+  }
+  if (++failures_ < most_failures || !others_dispatch()) {
+    return;
+  }
+  constexpr int warning = 2;
+  suspended_ = std::to_string(failures_) +
+               " runs in a row failed here and succeeded on other devices; the last error: " + suspicion.error;
+  failures_ = 0;
+  pause_ = first_pause;
+  next_probe_ = now + first_pause;
+  onnxruntime_log().push(
+      {warning, "ortmulti", "", "", to_string(device) + " gets no requests until one succeeds there: " + suspended_});
+}
+
+bool DeviceGroup::note_success(const Worker& worker) {
+  failures_ = 0;
+  if (!worker.probing || !suspended()) {
+    return false;
+  }
+  constexpr int info = 1;
+  suspended_.clear();
+  onnxruntime_log().push({info, "ortmulti", "", "", to_string(device) + " gets requests again"});
+  return true;
+}
+
+// --- Sleep.
+
+bool DeviceGroup::falls_with(const std::shared_ptr<DeviceSleep>& sleeper) const noexcept {
+  return rest_ == Rest::falling_asleep && sleeper_ == sleeper;
+}
+
+void DeviceGroup::fall_asleep(const std::shared_ptr<DeviceSleep>& sleeper) {
+  rest_ = Rest::falling_asleep;
+  sleeper_ = sleeper;
+}
+
+std::shared_ptr<DeviceSleep> DeviceGroup::give_back(const std::shared_ptr<DeviceSleep>& sleeper) {
+  rest_ = Rest::giving_back;
+  return std::exchange(sleeper_, sleeper);
+}
+
+void DeviceGroup::fell_asleep(bool deeper) {
+  rest_ = Rest::asleep;
+  counts.sleeps += deeper ? 0 : 1;
+}
+
+std::shared_ptr<DeviceSleep> DeviceGroup::stay_awake() { return rest_ == Rest::falling_asleep ? end_sleep() : nullptr; }
+
+Worker* DeviceGroup::begin_wake() {
+  if (workers.empty()) {
+    return nullptr;
+  }
+  rest_ = Rest::waking;
+  wake_error_ = nullptr;
+  woken_ = Clock::now();
+  workers.front()->does = Worker::Does::wakes_device;
+  return workers.front();
+}
+
+std::shared_ptr<DeviceSleep> DeviceGroup::woke() {
+  ++counts.wakes;
+  counts.wake.record((Clock::now() - woken_).count());
+  asked_awake_ = false;
+  return end_sleep();
+}
+
+void DeviceGroup::did_not_wake(const std::exception_ptr& error) {
+  rest_ = Rest::asleep;
+  asked_awake_ = false;
+  wake_error_ = error;
+}
+
+std::shared_ptr<DeviceSleep> DeviceGroup::end_sleep() {
+  rest_ = Rest::awake;
+  return std::move(sleeper_);
+}
+
+}  // namespace ortmulti

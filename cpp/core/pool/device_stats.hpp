@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "core/base/device.hpp"
+#include "core/pool/latency.hpp"
+#include "core/pool/sleep_level.hpp"
+
+namespace ortmulti {
+
+/// What has become of a device: its first session is on its way; it takes requests; no session of it came; it broke
+/// later; it was removed.
+enum class DeviceState { starting, ready, failed, broken, removed };
+
+std::string to_string(DeviceState state);
+
+/// What became of the requests that ran, or were to run, on one device.
+struct DeviceStats {
+  Device device;
+
+  // As it is now.
+  DeviceState state = DeviceState::ready;
+  std::size_t sessions = 0;
+  std::size_t busy = 0;       ///< Sessions that run something.
+  std::size_t waiting = 0;    ///< Requests for this device alone.
+  std::string broken;         ///< Why it failed or was taken out; empty where it did not and was not.
+  std::string suspended;      ///< Reason for the suspension; empty: none.
+  std::size_t in_flight = 0;  ///< Requests that may be under way at the same time.
+  std::string why_in_flight;  ///< What was measured to choose that; empty where it was given, or nothing was measured.
+  SleepLevel level = SleepLevel::awake;
+
+  // Counted. for_each_count() has them all.
+  std::uint64_t done = 0;
+  std::uint64_t failed = 0;
+  std::uint64_t cancelled = 0;
+  std::uint64_t retried = 0;  ///< Given to another device, after a run failed here or this one broke.
+  std::uint64_t runs = 0;     ///< Of the model; fewer than requests where these are batched.
+  std::uint64_t sleeps = 0;
+  std::uint64_t wakes = 0;
+  LatencyHistogram wake;     ///< How long its wakes took, from the request that asked for it.
+  LatencyHistogram queue;    ///< From submitted to started, and until the session was free.
+  LatencyHistogram copy;     ///< Copying inputs to the device and outputs from it.
+  LatencyHistogram run;      ///< The rest of the time from started to ended.
+  LatencyHistogram total;    ///< Total latency: from submitted to ended.
+  SizeHistogram batch_size;  ///< Requests of each run.
+
+  /// Calls `each` with the name and the member of every count: so counts are added up, and go to Python.
+  template <typename Each>
+  static void for_each_count(const Each& each) {
+    each("done", &DeviceStats::done);
+    each("failed", &DeviceStats::failed);
+    each("cancelled", &DeviceStats::cancelled);
+    each("retried", &DeviceStats::retried);
+    each("runs", &DeviceStats::runs);
+    each("sleeps", &DeviceStats::sleeps);
+    each("wakes", &DeviceStats::wakes);
+    each("wake", &DeviceStats::wake);
+    each("queue", &DeviceStats::queue);
+    each("copy", &DeviceStats::copy);
+    each("run", &DeviceStats::run);
+    each("total", &DeviceStats::total);
+    each("batch_size", &DeviceStats::batch_size);
+  }
+
+  /// Adds what the device did and does in another pool.
+  void add(const DeviceStats& more);
+};
+
+}  // namespace ortmulti
