@@ -84,7 +84,7 @@ def text(name: str, value: object) -> str:
     return value
 
 
-def member(enum: type[_Member], name: str, value: object) -> _Member:
+def member(name: str, value: object, enum: type[_Member]) -> _Member:
     """Accept a member of an enumeration, or its number."""
     # onnxruntime's own enumerations have the same numbers and convert with int().
     found = integer(name, value, minimum=0)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Never, SupportsInt
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, SupportsInt, TypeVar, overload
 
 from ortmulti import _core, errors
 from ortmulti import checks as _checks
@@ -53,28 +53,69 @@ _MAX_VALUE = 8192
 _MIN_SIZE = -(2**31)
 
 
+_Value = TypeVar("_Value")
+_Given = TypeVar("_Given")
+
+
+class _Setting(Generic[_Value, _Given]):
+    """An attribute of options: ``_Value`` when it is read, ``_Given`` when it is set.
+
+    Args:
+        check: A function of `ortmulti.checks`, called with the attribute's name, the value and ``rules``.
+        only: The only value that can be set, where ONNX Runtime's C API has no call. Default None: the core keeps it.
+    """
+
+    def __init__(self, check: Callable[..., _Value], *rules: Any, only: _Value | None = None) -> None:
+        self._check, self._rules, self.only = check, rules, only
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, options: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, options: Any, owner: type | None = None) -> _Value: ...
+    def __get__(self, options: Any, owner: type | None = None) -> Self | _Value:
+        if options is None:
+            return self
+        if self.only is not None:
+            return self.only
+        # The check makes the core's number a member of its enumeration.
+        return self._check(self._name, getattr(options._core, self._name), *self._rules)
+
+    def __set__(self, options: Any, given: _Given) -> None:
+        value = self._check(self._name, given, *self._rules)
+        if self.only is None:
+            setattr(options._core, self._name, value)
+        elif value is not self.only:
+            only, call = getattr(self.only, "name", self.only), "unset" if self.only is True else "set"
+            raise errors.NotImplemented(
+                f"{self._name} can only be {only}: ONNX Runtime's C API has no call to {call} it"
+            )
+
+
 class SessionOptions(ModelAdditions):
     """Options for creating sessions, with onnxruntime's names and defaults.
 
     Attributes:
-        intra_op_num_threads: Threads within a node. Default 0: CPU sessions that are created together share the
+        intra_op_num_threads (int): Threads within a node. Default 0: CPU sessions that are created together share the
             usable cores (affinity and control group respected). Sessions on a GPU get 1.
-        inter_op_num_threads: Threads across nodes with ``ORT_PARALLEL``; default 0, as above.
-        graph_optimization_level: A `GraphOptimizationLevel`; default ``ORT_ENABLE_ALL``.
-        execution_mode: An `ExecutionMode`; default ``ORT_SEQUENTIAL``.
-        execution_order: An `ExecutionOrder`; only ``DEFAULT`` can be set.
-        log_severity_level: 0 verbose to 4 fatal; default -1: warnings and worse (2).
-        log_verbosity_level: Detail of verbose messages; default 0.
-        logid: Name of the session in log records; default empty.
-        enable_cpu_mem_arena: Keep freed CPU memory for the next run; default True.
-        enable_mem_pattern: Plan memory once for inputs of the same shapes; default True.
-        enable_mem_reuse: Only True can be set: ONNX Runtime's C API has no call for it.
-        enable_profiling: Write a profile, from creation to `InferenceSession.end_profiling`; default False.
-        profile_file_prefix: First part of the profile's file name; default ``"onnxruntime_profile_"``.
-        optimized_model_filepath: Where to write the optimized model; default empty: nowhere.
-        use_deterministic_compute: Prefer kernels that give the same bits each time; default False.
-        use_per_session_threads: Whether each session has its own threads; default True. With False, sessions use the
-            global thread pools of `configure` or `set_global_thread_pool_sizes`.
+        inter_op_num_threads (int): Threads across nodes with ``ORT_PARALLEL``; default 0, as above.
+        graph_optimization_level (GraphOptimizationLevel): How much the graph is optimized; default ``ORT_ENABLE_ALL``.
+        execution_mode (ExecutionMode): Whether independent nodes may run at the same time; default ``ORT_SEQUENTIAL``.
+        execution_order (ExecutionOrder): The order of the nodes; only ``DEFAULT`` can be set.
+        log_severity_level (int): 0 verbose to 4 fatal; default -1: warnings and worse (2).
+        log_verbosity_level (int): Detail of verbose messages; default 0.
+        logid (str): Name of the session in log records; default empty.
+        enable_cpu_mem_arena (bool): Keep freed CPU memory for the next run; default True.
+        enable_mem_pattern (bool): Plan memory once for inputs of the same shapes; default True.
+        enable_mem_reuse (bool): Only True can be set: ONNX Runtime's C API has no call for it.
+        enable_profiling (bool): Write a profile, from creation to `InferenceSession.end_profiling`; default False.
+        profile_file_prefix (str): First part of the profile's file name; default ``"onnxruntime_profile_"``.
+        optimized_model_filepath (str): Where to write the optimized model; default empty: nowhere.
+        use_deterministic_compute (bool): Prefer kernels that give the same bits each time; default False.
+        use_per_session_threads (bool): Whether each session has its own threads; default True. With False, sessions use
+            the global thread pools of `configure` or `set_global_thread_pool_sizes`.
         threads: How ortmulti makes the threads of the session's own pools; default None: ONNX Runtime makes them. A
             session on a GPU has such threads only if ``intra_op_num_threads`` is set.
 
@@ -96,139 +137,22 @@ class SessionOptions(ModelAdditions):
         # A copy would share the state, and a pickle cannot hold values and libraries.
         raise TypeError("SessionOptions cannot be copied or pickled: make new ones")
 
-    @property
-    def intra_op_num_threads(self) -> int:
-        return self._core.intra_op_num_threads
-
-    @intra_op_num_threads.setter
-    def intra_op_num_threads(self, value: SupportsInt) -> None:
-        self._core.intra_op_num_threads = _checks.integer("intra_op_num_threads", value, minimum=0)
-
-    @property
-    def inter_op_num_threads(self) -> int:
-        return self._core.inter_op_num_threads
-
-    @inter_op_num_threads.setter
-    def inter_op_num_threads(self, value: SupportsInt) -> None:
-        self._core.inter_op_num_threads = _checks.integer("inter_op_num_threads", value, minimum=0)
-
-    @property
-    def graph_optimization_level(self) -> GraphOptimizationLevel:
-        return GraphOptimizationLevel(self._core.graph_optimization_level)
-
-    @graph_optimization_level.setter
-    def graph_optimization_level(self, value: SupportsInt) -> None:
-        self._core.graph_optimization_level = _checks.member(GraphOptimizationLevel, "graph_optimization_level", value)
-
-    @property
-    def execution_mode(self) -> ExecutionMode:
-        return ExecutionMode(self._core.execution_mode)
-
-    @execution_mode.setter
-    def execution_mode(self, value: SupportsInt) -> None:
-        self._core.execution_mode = _checks.member(ExecutionMode, "execution_mode", value)
-
-    @property
-    def execution_order(self) -> ExecutionOrder:
-        return ExecutionOrder.DEFAULT
-
-    @execution_order.setter
-    def execution_order(self, value: SupportsInt) -> None:
-        if _checks.member(ExecutionOrder, "execution_order", value) is not ExecutionOrder.DEFAULT:
-            raise errors.NotImplemented(
-                "execution_order can only be DEFAULT: ONNX Runtime's C API has no call to set it"
-            )
-
-    @property
-    def log_severity_level(self) -> int:
-        return self._core.log_severity_level
-
-    @log_severity_level.setter
-    def log_severity_level(self, value: SupportsInt) -> None:
-        self._core.log_severity_level = _checks.integer("log_severity_level", value, -1, 4)
-
-    @property
-    def log_verbosity_level(self) -> int:
-        return self._core.log_verbosity_level
-
-    @log_verbosity_level.setter
-    def log_verbosity_level(self, value: SupportsInt) -> None:
-        self._core.log_verbosity_level = _checks.integer("log_verbosity_level", value, minimum=0)
-
-    @property
-    def logid(self) -> str:
-        return self._core.logid
-
-    @logid.setter
-    def logid(self, value: str) -> None:
-        self._core.logid = _checks.text("logid", value)
-
-    @property
-    def enable_cpu_mem_arena(self) -> bool:
-        return self._core.enable_cpu_mem_arena
-
-    @enable_cpu_mem_arena.setter
-    def enable_cpu_mem_arena(self, value: bool) -> None:
-        self._core.enable_cpu_mem_arena = _checks.boolean("enable_cpu_mem_arena", value)
-
-    @property
-    def enable_mem_pattern(self) -> bool:
-        return self._core.enable_mem_pattern
-
-    @enable_mem_pattern.setter
-    def enable_mem_pattern(self, value: bool) -> None:
-        self._core.enable_mem_pattern = _checks.boolean("enable_mem_pattern", value)
-
-    @property
-    def enable_mem_reuse(self) -> bool:
-        return True
-
-    @enable_mem_reuse.setter
-    def enable_mem_reuse(self, value: bool) -> None:
-        if not _checks.boolean("enable_mem_reuse", value):
-            raise errors.NotImplemented(
-                "enable_mem_reuse can only be True: ONNX Runtime's C API has no call to unset it"
-            )
-
-    @property
-    def enable_profiling(self) -> bool:
-        return self._core.enable_profiling
-
-    @enable_profiling.setter
-    def enable_profiling(self, value: bool) -> None:
-        self._core.enable_profiling = _checks.boolean("enable_profiling", value)
-
-    @property
-    def profile_file_prefix(self) -> str:
-        return self._core.profile_file_prefix
-
-    @profile_file_prefix.setter
-    def profile_file_prefix(self, value: str) -> None:
-        self._core.profile_file_prefix = _checks.text("profile_file_prefix", value)
-
-    @property
-    def optimized_model_filepath(self) -> str:
-        return self._core.optimized_model_filepath
-
-    @optimized_model_filepath.setter
-    def optimized_model_filepath(self, value: str | os.PathLike[str]) -> None:
-        self._core.optimized_model_filepath = _checks.text("optimized_model_filepath", value)
-
-    @property
-    def use_deterministic_compute(self) -> bool:
-        return self._core.use_deterministic_compute
-
-    @use_deterministic_compute.setter
-    def use_deterministic_compute(self, value: bool) -> None:
-        self._core.use_deterministic_compute = _checks.boolean("use_deterministic_compute", value)
-
-    @property
-    def use_per_session_threads(self) -> bool:
-        return self._core.use_per_session_threads
-
-    @use_per_session_threads.setter
-    def use_per_session_threads(self, value: bool) -> None:
-        self._core.use_per_session_threads = _checks.boolean("use_per_session_threads", value)
+    intra_op_num_threads = _Setting[int, SupportsInt](_checks.integer, 0)
+    inter_op_num_threads = _Setting[int, SupportsInt](_checks.integer, 0)
+    graph_optimization_level = _Setting[GraphOptimizationLevel, SupportsInt](_checks.member, GraphOptimizationLevel)
+    execution_mode = _Setting[ExecutionMode, SupportsInt](_checks.member, ExecutionMode)
+    execution_order = _Setting[ExecutionOrder, SupportsInt](_checks.member, ExecutionOrder, only=ExecutionOrder.DEFAULT)
+    log_severity_level = _Setting[int, SupportsInt](_checks.integer, -1, 4)
+    log_verbosity_level = _Setting[int, SupportsInt](_checks.integer, 0)
+    logid = _Setting[str, str](_checks.text)
+    enable_cpu_mem_arena = _Setting[bool, bool](_checks.boolean)
+    enable_mem_pattern = _Setting[bool, bool](_checks.boolean)
+    enable_mem_reuse = _Setting[bool, bool](_checks.boolean, only=True)
+    enable_profiling = _Setting[bool, bool](_checks.boolean)
+    profile_file_prefix = _Setting[str, str](_checks.text)
+    optimized_model_filepath = _Setting[str, str | os.PathLike[str]](_checks.text)
+    use_deterministic_compute = _Setting[bool, bool](_checks.boolean)
+    use_per_session_threads = _Setting[bool, bool](_checks.boolean)
 
     @property
     def threads(self) -> Threads | None:
@@ -334,7 +258,7 @@ class RunOptions(_core.RunOptions):
         log_verbosity_level: Detail of verbose messages; default 0.
         logid: Name of the run in log records; default empty.
         terminate: Set to True, from any thread, to end the runs that use this object with an error; default False.
-        only_execute_path_to_fetches: Only False can be set: ONNX Runtime's C API has no call for it.
+        only_execute_path_to_fetches (bool): Only False can be set: ONNX Runtime's C API has no call for it.
 
     Raises:
         LibraryError: No ONNX Runtime is installed.
@@ -342,6 +266,8 @@ class RunOptions(_core.RunOptions):
 
     __slots__ = ()
     __reduce__ = stays_here("make another one there")
+
+    only_execute_path_to_fetches = _Setting[bool, bool](_checks.boolean, only=False)
 
     def __init__(self) -> None:
         startup.ensure_open()
@@ -359,14 +285,3 @@ class RunOptions(_core.RunOptions):
         key, value = _checks.text("the key of a config entry", key), _checks.text("the value of a config entry", value)
         config_entries.check_run_entry(key, value)
         super().add_run_config_entry(key, value)
-
-    @property
-    def only_execute_path_to_fetches(self) -> bool:
-        return False
-
-    @only_execute_path_to_fetches.setter
-    def only_execute_path_to_fetches(self, value: bool) -> None:
-        if _checks.boolean("only_execute_path_to_fetches", value):
-            raise errors.NotImplemented(
-                "only_execute_path_to_fetches can only be False: ONNX Runtime's C API has no call to set it"
-            )
