@@ -19,22 +19,9 @@ from ortmulti.errors import DeviceError, InvalidArgument
 from ortmulti.interface.onnxruntime_errors import error_of, translate
 from ortmulti.interface.session_observer import observer
 from ortmulti.options.model_additions import replacing_weights
-from ortmulti.options.session_options import SessionOptions
+from ortmulti.options.session_options import SETTINGS, SessionOptions
 
 __all__ = ["SessionSpec", "check_additions", "create_session", "open_package", "session_class", "session_specs"]
-
-_NAMES = (
-    "inter_op_num_threads",
-    "log_verbosity_level",
-    "enable_cpu_mem_arena",
-    "enable_mem_pattern",
-    "enable_profiling",
-    "use_deterministic_compute",
-    "use_per_session_threads",
-    "logid",
-    "optimized_model_filepath",
-    "profile_file_prefix",
-)
 
 
 @dataclass(frozen=True)
@@ -128,19 +115,10 @@ def check_additions(options: _core.SessionOptions) -> None:
 def _attributes(core: _core.SessionOptions, device: Device, on_cpu: int) -> dict[str, Any]:
     """Return the attributes of onnxruntime's options for one of ``on_cpu`` sessions on the CPU, or for one on a GPU."""
     defaults = _core.SessionOptions()
-    values = {name: getattr(core, name) for name in _NAMES if getattr(core, name) != getattr(defaults, name)}
+    changed = {name: getattr(core, name) for name in SETTINGS if getattr(core, name) != getattr(defaults, name)}
     # As the sessions of create_sessions: those on the CPU share the cores, the others need none.
-    threads = core.intra_op_num_threads
-    if threads == 0:
-        threads = max(1, _core.usable_cores() // on_cpu) if device.kind == "cpu" else 1
-    if core.log_severity_level >= 0:
-        values["log_severity_level"] = core.log_severity_level
-    return {
-        **values,
-        "graph_optimization_level": core.graph_optimization_level,
-        "execution_mode": core.execution_mode,
-        "intra_op_num_threads": threads,
-    }
+    shared = max(1, _core.usable_cores() // on_cpu) if device.kind == "cpu" else 1
+    return {**changed, "intra_op_num_threads": core.intra_op_num_threads or shared}
 
 
 def open_package(devices: Iterable[Device]) -> Any:

@@ -46,24 +46,6 @@ _FUNCTIONS = (
     "set_seed",
     "unregister_execution_provider_library",
 )
-# Rebound in every loaded module of onnxruntime that has them: code outside catches them by names of several modules.
-_EXCEPTIONS = (
-    "DeviceReset",
-    "EPFail",
-    "EngineError",
-    "Fail",
-    "InvalidArgument",
-    "InvalidGraph",
-    "InvalidProtobuf",
-    "ModelLoadCanceled",
-    "ModelLoaded",
-    "ModelRequiresCompilation",
-    "NoModel",
-    "NoSuchFile",
-    "NotFound",
-    "NotImplemented",
-    "RuntimeException",
-)
 _PUBLIC = (*_CLASSES, *_FUNCTIONS)
 _TABLE = {
     "onnxruntime": _PUBLIC,
@@ -175,8 +157,9 @@ def _begin(modules: dict[str, Any]) -> None:
                     REPLACED[name] = getattr(module, name)
                 _bind(module, name, getattr(ortmulti, name))
         loaded = [module for name, module in list(sys.modules.items()) if name.startswith("onnxruntime.")]
-        for name in _EXCEPTIONS:
-            theirs = getattr(modules[_STATE], name, None)  # None: a later release's
+        # In every module that has them: code outside catches them by names of several modules.
+        for name in errors.__all__:
+            theirs = getattr(modules[_STATE], name, None)  # None: only ours, or a later release's
             for module in loaded if theirs is not None else ():
                 if getattr(module, "__dict__", {}).get(name) is theirs:
                     _bind(module, name, getattr(errors, name))

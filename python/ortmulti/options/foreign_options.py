@@ -17,26 +17,6 @@ __all__ = ["to_run_options", "to_session_options"]
 # Where onnxruntime defines them, whatever `patch_onnxruntime` has put under the package's own names.
 _MODULE = "onnxruntime.capi.onnxruntime_pybind11_state"
 
-_SESSION = (
-    "enable_cpu_mem_arena",
-    "enable_mem_pattern",
-    "enable_mem_reuse",
-    "enable_profiling",
-    "execution_mode",
-    "execution_order",
-    "graph_optimization_level",
-    "inter_op_num_threads",
-    "intra_op_num_threads",
-    "log_severity_level",
-    "log_verbosity_level",
-    "logid",
-    "optimized_model_filepath",
-    "profile_file_prefix",
-    "use_deterministic_compute",
-    "use_per_session_threads",
-)
-_RUN = ("log_severity_level", "log_verbosity_level", "logid", "only_execute_path_to_fetches", "terminate")
-
 
 def to_session_options(options: object) -> SessionOptions | None:
     """Session options as ortmulti's: these, or new ones with all that can be read of onnxruntime's.
@@ -60,7 +40,7 @@ def to_session_options(options: object) -> SessionOptions | None:
             "in providers"
         )
     taken = SessionOptions()
-    _copy(options, taken, _SESSION)
+    _copy(options, taken)
     for key, value in _entries(options, "get_session_config_entry", config_entries.SESSION).items():
         taken.add_session_config_entry(key, value)
     return taken
@@ -82,7 +62,7 @@ def to_run_options(options: object) -> RunOptions | None:
     if theirs is None or not isinstance(options, theirs):
         raise InvalidType(f"run_options must be an ortmulti.RunOptions, not {type(options).__name__}")
     taken = RunOptions()
-    _copy(options, taken, _RUN)
+    _copy(options, taken)
     for key, value in _entries(options, "get_run_config_entry", config_entries.RUN).items():
         taken.add_run_config_entry(key, value)
     return taken
@@ -94,7 +74,7 @@ def _class(name: str) -> type | None:
     return found if isinstance(found, type) else None
 
 
-def _copy(source: Any, target: Any, names: Collection[str]) -> None:
+def _copy(source: Any, target: Any) -> None:
     """Set what differs from a new object's. Attributes of later releases have no counterpart, and count as well."""
     default = type(source)()
     for name in dir(type(source)):
@@ -103,7 +83,7 @@ def _copy(source: Any, target: Any, names: Collection[str]) -> None:
         value = getattr(source, name)
         if value == getattr(default, name):
             continue
-        if name not in names:
+        if not hasattr(target, name):
             raise errors.NotImplemented(
                 f"onnxruntime's {type(source).__name__} have {name}={value!r}: ortmulti has no such option"
             )

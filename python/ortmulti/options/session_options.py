@@ -248,6 +248,10 @@ class SessionOptions(ModelAdditions):
         self._core.free_dimensions_by_denotation = [*self._core.free_dimensions_by_denotation, entry]
 
 
+SETTINGS = tuple(name for name, one in vars(SessionOptions).items() if isinstance(one, _Setting) and one.only is None)
+"""The options that are attributes of the core's too, all numbers, flags and texts."""
+
+
 class RunOptions(_core.RunOptions):
     """Options of one run, with onnxruntime's names and defaults.
 

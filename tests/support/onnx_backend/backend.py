@@ -14,7 +14,7 @@ from ortmulti._runtime import startup
 from ortmulti.devices.providers import CPU, CUDA
 from ortmulti.errors import RuntimeException
 from ortmulti.interface.session import InferenceSession
-from ortmulti.options.session_options import SessionOptions
+from ortmulti.options.session_options import SETTINGS, SessionOptions
 from tests.support.onnx_backend import _options
 from tests.support.onnx_backend.backend_rep import OnnxRuntimeBackendRep
 
@@ -30,23 +30,11 @@ __all__ = [
 ]
 
 # Without those that write files.
-_SESSION_OPTIONS = frozenset(
-    {
-        "enable_cpu_mem_arena",
-        "enable_mem_pattern",
-        "enable_mem_reuse",
-        "execution_mode",
-        "execution_order",
-        "graph_optimization_level",
-        "inter_op_num_threads",
-        "intra_op_num_threads",
-        "log_severity_level",
-        "log_verbosity_level",
-        "logid",
-        "use_deterministic_compute",
-        "use_per_session_threads",
-    }
-)
+_SESSION_OPTIONS = frozenset({*SETTINGS, "enable_mem_reuse", "execution_order"}) - {
+    "enable_profiling",
+    "optimized_model_filepath",
+    "profile_file_prefix",
+}
 
 _RELEASED_ONLY = "session.allow_released_opsets_only"
 
