@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,106 +183,98 @@ def _memory(device: str) -> dict[str, int]:
     return {"memory_used": total - free, "memory_total": total}
 
 
+_Samples = Iterable[tuple[dict[str, str], Any]]
+
+
+def _version(pool: PoolStats) -> _Samples | None:
+    return [({"version": pool.version}, 1)] if pool.version else None
+
+
+def _ended(pool: PoolStats) -> _Samples:
+    for device in pool.devices:
+        for outcome in ("done", "failed", "cancelled"):
+            yield {"device": device.device, "outcome": outcome}, getattr(device, outcome)
+
+
+def _states(pool: PoolStats) -> _Samples:
+    return [({"device": device.device, "state": device.state}, 1) for device in pool.devices]
+
+
+def _working(pool: PoolStats) -> _Samples:
+    return [({"device": device.device}, 0 if device.broken else device.sessions) for device in pool.devices]
+
+
+def _waiting(pool: PoolStats) -> _Samples:
+    return [({}, pool.waiting), *_each(pool.devices, "waiting")]
+
+
+def _never_run(pool: PoolStats) -> _Samples:
+    yield {"outcome": "cancelled"}, pool.cancelled_waiting
+    yield {"outcome": "failed"}, pool.failed_waiting
+    yield {"outcome": "rejected"}, pool.rejected
+
+
+def _each(devices: Iterable[DeviceStats], attribute: str) -> _Samples:
+    for device in devices:
+        if (value := getattr(device, attribute)) is not None:
+            yield {"device": device.device}, int(bool(value)) if isinstance(value, str) else value
+
+
+# Name, kind, help and samples of each metric. A str names an attribute of each device: None has no sample, a text counts
+# as 1 unless it is empty. Other samples come from a function of the pool; if it returns None, the metric is left out.
+_METRICS: tuple[tuple[str, str, str, str | Callable[[PoolStats], _Samples | None]], ...] = (
+    ("model_info", "gauge", "1 for the version of the model.", _version),
+    ("requests_total", "counter", "Requests that ended, by device and outcome.", _ended),
+    ("requests_never_run_total", "counter", "Requests that ended before a session had them.", _never_run),
+    ("runs_total", "counter", "Runs of the model.", "runs"),
+    ("runs_unbatched_total", "counter", "Joint runs whose outputs could not be split.", lambda p: [({}, p.unbatched)]),
+    ("requests_retried_total", "counter", "Requests given to another device after a failure.", "retried"),
+    ("worker_restarts_total", "counter", "Workers' processes that were started again.", "restarts"),
+    ("waiting", "gauge", "Requests that wait; without device: for any.", _waiting),
+    ("running", "gauge", "Requests that are under way.", "busy"),
+    ("sessions", "gauge", "Sessions.", _working),
+    ("device_state", "gauge", "1 for the state that a device is in.", _states),
+    ("device_suspended", "gauge", "1 while a device gets only probes, since its runs failed.", "suspended"),
+    ("device_asleep", "gauge", "1 while a device has given memory back.", "asleep"),
+    ("sleeps_total", "counter", "How often a device fell asleep.", "sleeps"),
+    ("memory_used_bytes", "gauge", "Of a GPU, by all processes.", "memory_used"),
+    ("memory_total_bytes", "gauge", "Of a GPU.", "memory_total"),
+    ("queue_seconds", "histogram", "From a request's start until the session is there for it.", "queue"),
+    ("copy_seconds", "histogram", "Copying inputs to the GPU and outputs from it.", "copy"),
+    ("run_seconds", "histogram", "Of a run.", "run"),
+    ("total_seconds", "histogram", "From a request's start to its end.", "total"),
+    ("wake_seconds", "histogram", "Of a device that slept, from the request that woke it.", "wake"),
+    ("batch_size", "histogram", "Requests of each run.", "batch_size"),
+)
+
+
 def prometheus(rows: Iterable[tuple[PoolStats, dict[str, str]]]) -> str:
     """Format the statistics of several pools, each with its labels. All lines of a metric stand together."""
     metrics: dict[str, list[str]] = {}
-    for stats, labels in rows:
-        samples: list[str] = []
-        for line in _lines(stats, labels):
-            if line.startswith("# HELP"):
-                samples = metrics.setdefault(line, [])
-            elif not line.startswith("# TYPE") or line not in samples:
-                samples.append(line)
-    return "".join(f"{line}\n" for help_line, samples in metrics.items() for line in (help_line, *samples))
+    for pool, labels in rows:
+        for name, kind, text, source in _METRICS:
+            samples = source(pool) if callable(source) else _each(pool.devices, source)
+            if samples is None:
+                continue
+            lines = metrics.setdefault(name, [f"# HELP ortmulti_{name} {text}", f"# TYPE ortmulti_{name} {kind}"])
+            for more, value in samples:
+                lines.extend(_lines(name, value, {**labels, **more}))
+    return "".join(f"{line}\n" for lines in metrics.values() for line in lines)
+
+
+def _lines(name: str, value: float | Histogram, labels: dict[str, str]) -> Iterator[str]:
+    if not isinstance(value, Histogram):
+        yield sample(name, value, labels)
+    elif value.buckets:
+        for bound, count in (*value.buckets, (math.inf, value.count)):
+            yield sample(f"{name}_bucket", count, {**labels, "le": "+Inf" if bound == math.inf else f"{bound:g}"})
+        yield sample(f"{name}_sum", value.sum, labels)
+        yield sample(f"{name}_count", value.count, labels)
 
 
 def sample(name: str, value: float, labels: dict[str, str]) -> str:
     """Format one line."""
     return f"ortmulti_{name}{_braces(labels)} {value!r}"
-
-
-def _lines(stats: PoolStats, labels: dict[str, str]) -> Iterator[str]:
-    def metric(name: str, kind: str, text: str) -> Iterator[str]:
-        yield f"# HELP ortmulti_{name} {text}"
-        yield f"# TYPE ortmulti_{name} {kind}"
-
-    def sample_of(name: str, value: float, **more: str) -> str:
-        return sample(name, value, {**labels, **more})
-
-    def histogram(name: str, values: Histogram, device: str) -> Iterator[str]:
-        if values.buckets:
-            for bound, count in (*values.buckets, (math.inf, values.count)):
-                yield sample_of(
-                    f"{name}_bucket", count, device=device, le="+Inf" if bound == math.inf else f"{bound:g}"
-                )
-            yield sample_of(f"{name}_sum", values.sum, device=device)
-            yield sample_of(f"{name}_count", values.count, device=device)
-
-    if stats.version:
-        yield from metric("model_info", "gauge", "1 for the version of the model.")
-        yield sample_of("model_info", 1, version=stats.version)
-    yield from metric("requests_total", "counter", "Requests that ended, by device and outcome.")
-    for device in stats.devices:
-        for outcome in ("done", "failed", "cancelled"):
-            yield sample_of("requests_total", getattr(device, outcome), device=device.device, outcome=outcome)
-    yield from metric("requests_never_run_total", "counter", "Requests that ended before a session had them.")
-    for outcome, count in (
-        ("cancelled", stats.cancelled_waiting),
-        ("failed", stats.failed_waiting),
-        ("rejected", stats.rejected),
-    ):
-        yield sample_of("requests_never_run_total", count, outcome=outcome)
-    yield from metric("runs_total", "counter", "Runs of the model.")
-    for device in stats.devices:
-        yield sample_of("runs_total", device.runs, device=device.device)
-    yield from metric("runs_unbatched_total", "counter", "Joint runs whose outputs could not be split.")
-    yield sample_of("runs_unbatched_total", stats.unbatched)
-    yield from metric("requests_retried_total", "counter", "Requests given to another device after a failure.")
-    for device in stats.devices:
-        yield sample_of("requests_retried_total", device.retried, device=device.device)
-    yield from metric("worker_restarts_total", "counter", "Workers' processes that were started again.")
-    for device in stats.devices:
-        yield sample_of("worker_restarts_total", device.restarts, device=device.device)
-    yield from metric("waiting", "gauge", "Requests that wait; without device: for any.")
-    yield sample_of("waiting", stats.waiting)
-    for device in stats.devices:
-        yield sample_of("waiting", device.waiting, device=device.device)
-    yield from metric("running", "gauge", "Requests that are under way.")
-    for device in stats.devices:
-        yield sample_of("running", device.busy, device=device.device)
-    yield from metric("sessions", "gauge", "Sessions.")
-    for device in stats.devices:
-        yield sample_of("sessions", 0 if device.broken else device.sessions, device=device.device)
-    yield from metric("device_state", "gauge", "1 for the state that a device is in.")
-    for device in stats.devices:
-        yield sample_of("device_state", 1, device=device.device, state=device.state)
-    yield from metric("device_suspended", "gauge", "1 while a device gets only probes, since its runs failed.")
-    for device in stats.devices:
-        yield sample_of("device_suspended", int(bool(device.suspended)), device=device.device)
-    yield from metric("device_asleep", "gauge", "1 while a device has given memory back.")
-    for device in stats.devices:
-        yield sample_of("device_asleep", int(bool(device.asleep)), device=device.device)
-    yield from metric("sleeps_total", "counter", "How often a device fell asleep.")
-    for device in stats.devices:
-        yield sample_of("sleeps_total", device.sleeps, device=device.device)
-    for name, text in (("memory_used", "Of a GPU, by all processes."), ("memory_total", "Of a GPU.")):
-        yield from metric(f"{name}_bytes", "gauge", text)
-        for device in stats.devices:
-            if (value := getattr(device, name)) is not None:
-                yield sample_of(f"{name}_bytes", value, device=device.device)
-    for name, text in (
-        ("queue", "From a request's start until the session is there for it."),
-        ("copy", "Copying inputs to the GPU and outputs from it."),
-        ("run", "Of a run."),
-        ("total", "From a request's start to its end."),
-        ("wake", "Of a device that slept, from the request that woke it."),
-    ):
-        yield from metric(f"{name}_seconds", "histogram", text)
-        for device in stats.devices:
-            yield from histogram(f"{name}_seconds", getattr(device, name), device.device)
-    yield from metric("batch_size", "histogram", "Requests of each run.")
-    for device in stats.devices:
-        yield from histogram("batch_size", device.batch_size, device.device)
 
 
 def _braces(labels: dict[str, str]) -> str:
