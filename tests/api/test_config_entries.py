@@ -114,11 +114,6 @@ def test_anything_is_taken_or_refused(key: str, value: str) -> None:
             check(key, value)
 
 
-def test_every_key_that_is_checked_is_one_of_theirs() -> None:
-    checked = config_entries._FLAGS | config_entries._INTEGERS.keys() | config_entries._WORDS.keys()
-    assert checked <= KNOWN
-
-
 # --- Releases ---------------------------------------------------------------------------------------------------------
 
 

@@ -220,8 +220,8 @@ def _each(devices: Iterable[DeviceStats], attribute: str) -> _Samples:
             yield {"device": device.device}, int(bool(value)) if isinstance(value, str) else value
 
 
-# Name, kind, help and samples of each metric. A str names an attribute of each device: None has no sample, a text counts
-# as 1 unless it is empty. Other samples come from a function of the pool; if it returns None, the metric is left out.
+# Name, kind, help and samples of each metric. A str names an attribute of each device: None has no sample, a text is 1
+# unless it is empty. Other samples come from a function of the pool; if it returns None, the metric is left out.
 _METRICS: tuple[tuple[str, str, str, str | Callable[[PoolStats], _Samples | None]], ...] = (
     ("model_info", "gauge", "1 for the version of the model.", _version),
     ("requests_total", "counter", "Requests that ended, by device and outcome.", _ended),
