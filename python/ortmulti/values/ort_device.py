@@ -58,8 +58,9 @@ class NativeDevice:
     """The OrtDevice of onnxruntime's C namespace, which `OrtDevice` wraps.
 
     Args:
-        device_type: The kind of device: `cpu`, `gpu`, ...
-        mem_type: The kind of its memory: `default_memory`.
+        device_type: The kind of device, as `cpu`, `gpu`, `dml` (a GPU by DirectML), `fpga` and `npu` return it. `cuda`
+            and `webgpu` are the same as `gpu`, `cann` is the same as `npu`.
+        mem_type: The kind of its memory, as `default_memory` returns it.
         *rest: The vendor's PCI id, and the device's number. Default: NVIDIA's for a GPU where the installed onnxruntime
             is one for CUDA, else 0.
     """
@@ -80,50 +81,12 @@ class NativeDevice:
             _within("device_id", rest[-1], -(2**15), 2**15),
         )
 
-    @staticmethod
-    def cpu() -> int:
-        """Return the CPU, as a kind of device."""
-        return _CPU
-
-    @staticmethod
-    def gpu() -> int:
-        """Return a GPU of any vendor, as a kind of device."""
-        return _GPU
-
-    @staticmethod
-    def cuda() -> int:
-        """Return the same as `gpu`."""
-        return _GPU
-
-    @staticmethod
-    def webgpu() -> int:
-        """Return the same as `gpu`."""
-        return _GPU
-
-    @staticmethod
-    def dml() -> int:
-        """Return a GPU by DirectML, as a kind of device."""
-        return _DML
-
-    @staticmethod
-    def fpga() -> int:
-        """Return an FPGA, as a kind of device."""
-        return _FPGA
-
-    @staticmethod
-    def cann() -> int:
-        """Return the same as `npu`."""
-        return _NPU
-
-    @staticmethod
-    def npu() -> int:
-        """Return a neural processor, as a kind of device."""
-        return _NPU
-
-    @staticmethod
-    def default_memory() -> int:
-        """Return the kind of memory that a device has by default."""
-        return _DEFAULT_MEMORY
+    cpu = staticmethod(lambda: _CPU)
+    gpu = cuda = webgpu = staticmethod(lambda: _GPU)
+    dml = staticmethod(lambda: _DML)
+    fpga = staticmethod(lambda: _FPGA)
+    npu = cann = staticmethod(lambda: _NPU)
+    default_memory = staticmethod(lambda: _DEFAULT_MEMORY)
 
     def device_type(self) -> int:
         """Return the kind of device."""
