@@ -19,7 +19,63 @@ from ortmulti.values.ort_value_vector import OrtValueVector, address
 __all__ = ["IOBinding", "SessionIOBinding"]
 
 
-class SessionIOBinding:
+class _Binding:
+    """The methods that both classes of bindings have."""
+
+    _core: _core.IoBinding
+    __reduce__ = stays_here("make another one there")
+
+    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
+        """Bind an input to a value, this package's or onnxruntime's.
+
+        If the session runs on another device, the value is copied there now.
+
+        Raises:
+            NotImplemented: onnxruntime cannot hand over its value by DLPack, for example strings.
+        """
+        self._core.bind_input(checks.text("name", name), core_value("bind_ortvalue_input", ortvalue))
+
+    def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
+        """Bind an output to a value, this package's or onnxruntime's, into whose memory runs write.
+
+        The value must not be over a read-only array. Raises NotImplemented as `bind_ortvalue_input`.
+        """
+        self._core.bind_output(checks.text("name", name), core_value("bind_ortvalue_output", ortvalue))
+
+    def synchronize_inputs(self) -> None:
+        """Wait until the inputs were copied to the session's device."""
+        self._core.synchronize_inputs()
+
+    def synchronize_outputs(self) -> None:
+        """Wait until the outputs are there: after a run with ``disable_synchronize_execution_providers``."""
+        self._core.synchronize_outputs()
+
+    def _outputs(self) -> list[OrtValue]:
+        return [OrtValue(value) for value in self._core.outputs()]
+
+    def copy_outputs_to_cpu(self) -> list[np.ndarray[Any, Any]]:
+        """Copy the last run's outputs into arrays, in the order in which they were bound.
+
+        Raises:
+            InvalidType: An output is empty, because nothing has run yet.
+        """
+        outputs = self._outputs()
+        for output in outputs:
+            if not output.has_value():
+                raise InvalidType("an output has no value: there was no run since it was bound")
+        # The next run may write to the memory of what is on the CPU; of what is not, there is a copy already.
+        return [np.array(output.numpy(), copy=output.device_name() == "cpu" or None) for output in outputs]
+
+    def clear_binding_inputs(self) -> None:
+        """Remove all inputs from the binding."""
+        self._core.clear_inputs()
+
+    def clear_binding_outputs(self) -> None:
+        """Remove all outputs from the binding."""
+        self._core.clear_outputs()
+
+
+class SessionIOBinding(_Binding):
     """The binding of onnxruntime's C namespace, with devices of type `OrtDevice`. An `IOBinding` has one.
 
     Args:
@@ -27,8 +83,6 @@ class SessionIOBinding:
 
     Raises (every method): As `IOBinding`.
     """
-
-    __reduce__ = stays_here("make another one there")
 
     def __init__(self, arg0: ValueRuns) -> None:
         core = getattr(arg0, "_core", None)
@@ -50,10 +104,6 @@ class SessionIOBinding:
         else:
             raise InvalidType("bind_input takes an array, or a device, an element type, a shape and an address")
 
-    def bind_ortvalue_input(self, name: str, value: OrtValue) -> None:
-        """Bind an input to a value, this package's or onnxruntime's."""
-        self._core.bind_input(checks.text("name", name), core_value("bind_ortvalue_input", value))
-
     def bind_output(self, name: str, device: OrtDevice, *memory: Any) -> None:
         """Bind an output to a device, where runs allocate it; or, with three more arguments, to memory at an address.
 
@@ -70,43 +120,14 @@ class SessionIOBinding:
         else:
             raise InvalidType("bind_output takes a device, or a device, an element type, a shape and an address")
 
-    def bind_ortvalue_output(self, name: str, value: OrtValue) -> None:
-        """Bind an output to a value, this package's or onnxruntime's, into whose memory runs write."""
-        self._core.bind_output(checks.text("name", name), core_value("bind_ortvalue_output", value))
-
-    def synchronize_inputs(self) -> None:
-        """Wait until the inputs were copied to the session's device."""
-        self._core.synchronize_inputs()
-
-    def synchronize_outputs(self) -> None:
-        """Wait until the outputs are there: after a run with ``disable_synchronize_execution_providers``."""
-        self._core.synchronize_outputs()
-
     def get_outputs(self) -> OrtValueVector:
         """Return the outputs of the last run; see `IOBinding.get_outputs`."""
         vector = OrtValueVector()
-        vector._replace(OrtValue(value) for value in self._core.outputs())
+        vector._replace(self._outputs())
         return vector
 
-    def copy_outputs_to_cpu(self) -> list[np.ndarray[Any, Any]]:
-        """Copy the last run's outputs into arrays; see `IOBinding.copy_outputs_to_cpu`."""
-        outputs = list(self.get_outputs())
-        for output in outputs:
-            if not output.has_value():
-                raise InvalidType("an output has no value: there was no run since it was bound")
-        # The next run may write to the memory of what is on the CPU; of what is not, there is a copy already.
-        return [np.array(output.numpy(), copy=output.device_name() == "cpu" or None) for output in outputs]
 
-    def clear_binding_inputs(self) -> None:
-        """Remove all inputs from the binding."""
-        self._core.clear_inputs()
-
-    def clear_binding_outputs(self) -> None:
-        """Remove all outputs from the binding."""
-        self._core.clear_outputs()
-
-
-class IOBinding:
+class IOBinding(_Binding):
     """The inputs and outputs of a session's runs, under onnxruntime's interface; see `InferenceSession.io_binding`.
 
     It keeps the session and the bound values alive, except memory given by its address. Several threads may use it;
@@ -121,8 +142,6 @@ class IOBinding:
         ClosedError: The session is closed.
         ForkError: The binding was created before this process was forked.
     """
-
-    __reduce__ = stays_here("make another one there")
 
     def __init__(self, session: ValueRuns) -> None:
         self._iobinding = SessionIOBinding(session)
@@ -152,16 +171,6 @@ class IOBinding:
         device = device_name(device_type, device_id)
         self._core.bind_input(checks.text("name", name), _over(device, element_type, shape, buffer_ptr))
 
-    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Bind an input to a value, this package's or onnxruntime's.
-
-        If the session runs on another device, the value is copied there now.
-
-        Raises:
-            NotImplemented: onnxruntime cannot hand over its value by DLPack, for example strings.
-        """
-        self._iobinding.bind_ortvalue_input(name, ortvalue)
-
     def bind_output(
         self,
         name: str,
@@ -186,47 +195,16 @@ class IOBinding:
             raise InvalidArgument("buffer_ptr needs element_type and shape: give all three")
         self._core.bind_output(checks.text("name", name), _over(device, element_type, shape, buffer_ptr))
 
-    def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Bind an output to a value, this package's or onnxruntime's, into whose memory runs write.
-
-        The value must not be over a read-only array. Raises NotImplemented as `bind_ortvalue_input`.
-        """
-        self._iobinding.bind_ortvalue_output(name, ortvalue)
-
-    def synchronize_inputs(self) -> None:
-        """Wait until the inputs were copied to the session's device."""
-        self._iobinding.synchronize_inputs()
-
-    def synchronize_outputs(self) -> None:
-        """Wait until the outputs are there: after a run with ``disable_synchronize_execution_providers``."""
-        self._iobinding.synchronize_outputs()
-
     def get_outputs(self) -> list[OrtValue]:
         """Return the outputs of the last run in the order of binding, each on the device to which it is bound.
 
         Before the first run, outputs without memory are empty.
         """
-        return list(self._iobinding.get_outputs())
+        return self._outputs()
 
     def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
         """Return the outputs as `get_outputs`, in an `OrtValueVector`, which keeps them alive."""
         return self._iobinding.get_outputs()
-
-    def copy_outputs_to_cpu(self) -> list[np.ndarray[Any, Any]]:
-        """Copy the last run's outputs into arrays, in the order in which they were bound.
-
-        Raises:
-            InvalidType: An output is empty, because nothing has run yet.
-        """
-        return self._iobinding.copy_outputs_to_cpu()
-
-    def clear_binding_inputs(self) -> None:
-        """Remove all inputs from the binding."""
-        self._iobinding.clear_binding_inputs()
-
-    def clear_binding_outputs(self) -> None:
-        """Remove all outputs from the binding."""
-        self._iobinding.clear_binding_outputs()
 
 
 def _over(device: str, element_type: object, shape: object, buffer_ptr: object) -> _core.OrtValue:
