@@ -118,8 +118,7 @@ def patch_onnxruntime() -> Patch:
     These stay onnxruntime's:
 
     - names that a module has already taken, by ``from onnxruntime import InferenceSession``, as a default argument or
-    as
-      a base class. Patch before importing such a module. Modules imported under the patch keep ortmulti's names.
+      as a base class. Patch before importing such a module. Modules imported under the patch keep ortmulti's names.
     - sessions, options and values that exist already. They are no instances of ortmulti's classes.
     - names that ortmulti does not have: ``SparseTensor``, ``ModelCompiler``, ``create_and_register_allocator`` and the
       others that docs/differences.md lists. They take onnxruntime's own options, devices and values, raise TypeError

@@ -38,10 +38,9 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
     Args:
         path_or_bytes: Path of a model, with its external data in the same folder; or its bytes. A model in bytes may
             have external data if ``session.model_external_initializers_file_folder_path`` names the folder.
-        sess_options: Options; default: those of a new `SessionOptions`. Later changes to it have no effect.
-            Objects
-            of onnxruntime's `SessionOptions` are copied, except what they do not reveal: initializers, libraries of
-            custom operators and free dimensions (docs/differences.md).
+        sess_options: Options; default: those of a new `SessionOptions`. Later changes to it have no effect. Objects of
+            onnxruntime's `SessionOptions` are copied, except what they do not reveal: initializers, libraries of custom
+            operators and free dimensions (docs/differences.md).
         providers: Execution providers, the preferred one first: names, or (name, options). Default: CUDA on the first
             GPU if the installed ONNX Runtime and the machine have it, else the CPU. With providers of
             `SessionOptions.add_provider_for_devices`: these; a warning says that ``providers`` replace them. Nodes that
@@ -203,17 +202,9 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
     def _sess(self) -> _CSession:
         return _CSession(self)
 
-    @property
-    def _providers(self) -> list[str]:
-        return self.get_providers()
-
-    @property
-    def _provider_options(self) -> dict[str, dict[str, str]]:
-        return self.get_provider_options()
-
-    @property
-    def _sess_options(self) -> SessionOptions:
-        return self.get_session_options()
+    _providers = property(get_providers)
+    _provider_options = property(get_provider_options)
+    _sess_options = property(get_session_options)
 
     def get_profiling_start_time_ns(self) -> int:
         """Return when profiling began, in nanoseconds of ONNX Runtime's clock; 0 without profiling."""
@@ -263,21 +254,10 @@ class _CSession(InferenceSession):
     def __init__(self, session: InferenceSession) -> None:
         self.__dict__ = session.__dict__
 
-    @property
-    def inputs_meta(self) -> list[NodeArg]:
-        return self.get_inputs()
-
-    @property
-    def outputs_meta(self) -> list[NodeArg]:
-        return self.get_outputs()
-
-    @property
-    def overridable_initializers(self) -> list[NodeArg]:
-        return self.get_overridable_initializers()
-
-    @property
-    def model_meta(self) -> ModelMetadata:
-        return self.get_modelmeta()
+    inputs_meta = property(InferenceSession.get_inputs)
+    outputs_meta = property(InferenceSession.get_outputs)
+    overridable_initializers = property(InferenceSession.get_overridable_initializers)
+    model_meta = property(InferenceSession.get_modelmeta)
 
     def run_with_ort_values(  # type: ignore[override]
         self, feed: Mapping[str, OrtValue], output_names: Iterable[str], run_options: RunOptions | None = None
