@@ -21,17 +21,6 @@ from tests.support.bindings import A, B, bound, make
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
-@pytest.fixture(scope="module")
-def session() -> ortmulti.InferenceSession:
-    """sum, product, first of a and b."""
-    return ortmulti.InferenceSession(onnx_models.add_mul(3), providers=["CPUExecutionProvider"])
-
-
-@pytest.fixture(scope="module")
-def theirs() -> Any:
-    return onnxruntime.InferenceSession(onnx_models.add_mul(3), providers=["CPUExecutionProvider"])
-
-
 @given(st.permutations(["sum", "product", "first"]), st.integers(1, 3), st.integers(0, 5), st.booleans())
 def test_bound_runs_give_onnxruntimes_results(
     session: ortmulti.InferenceSession, theirs: Any, names: list[str], count: int, rows: int, by_address: bool

@@ -15,12 +15,6 @@ from tests.support.bindings import A, B, bound, make
 from tests.support.processes import check_child
 
 
-@pytest.fixture(scope="module")
-def session() -> ortmulti.InferenceSession:
-    """sum, product, first of a and b."""
-    return ortmulti.InferenceSession(onnx_models.add_mul(3), providers=["CPUExecutionProvider"])
-
-
 def test_outputs_before_a_run_are_empty(session: ortmulti.InferenceSession) -> None:
     binding = bound(session)
     [output] = binding.get_outputs()

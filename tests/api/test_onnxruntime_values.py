@@ -31,12 +31,6 @@ def native(array: np.ndarray) -> Any:
     return theirs(array)._ortvalue
 
 
-@pytest.fixture(scope="module")
-def session() -> ortmulti.InferenceSession:
-    """sum, product, first of a and b."""
-    return ortmulti.InferenceSession(onnx_models.add_mul(3), providers=["CPUExecutionProvider"])
-
-
 BOTH = pytest.mark.parametrize("value", [theirs, native])
 
 

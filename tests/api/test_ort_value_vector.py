@@ -38,17 +38,6 @@ def their_vector(*arrays: np.ndarray) -> Any:
     return made
 
 
-@pytest.fixture(scope="module")
-def session() -> ortmulti.InferenceSession:
-    """sum, product, first of a and b."""
-    return ortmulti.InferenceSession(onnx_models.add_mul(3), providers=["CPUExecutionProvider"])
-
-
-@pytest.fixture(scope="module")
-def theirs() -> Any:
-    return onnxruntime.InferenceSession(onnx_models.add_mul(3), providers=["CPUExecutionProvider"])
-
-
 # --- The vector -------------------------------------------------------------------------------------------------------
 
 

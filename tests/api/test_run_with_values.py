@@ -18,17 +18,6 @@ from tests.support.bindings import A, B, make
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
-@pytest.fixture(scope="module")
-def session() -> ortmulti.InferenceSession:
-    """sum, product, first of a and b."""
-    return ortmulti.InferenceSession(onnx_models.add_mul(3), providers=["CPUExecutionProvider"])
-
-
-@pytest.fixture(scope="module")
-def theirs() -> Any:
-    return onnxruntime.InferenceSession(onnx_models.add_mul(3), providers=["CPUExecutionProvider"])
-
-
 @pytest.mark.parametrize("order", [["product", "sum"], None, []])
 def test_runs_with_values_give_onnxruntimes_results(
     session: ortmulti.InferenceSession, theirs: Any, order: list[str] | None

@@ -24,17 +24,6 @@ CPU = OrtDevice.make("cpu", 0)
 THEIR_CPU = state.OrtDevice(0, 0, 0)
 
 
-@pytest.fixture(scope="module")
-def session() -> ortmulti.InferenceSession:
-    """sum, product, first of a and b."""
-    return ortmulti.InferenceSession(onnx_models.add_mul(3), providers=["CPUExecutionProvider"])
-
-
-@pytest.fixture(scope="module")
-def theirs() -> Any:
-    return onnxruntime.InferenceSession(onnx_models.add_mul(3), providers=["CPUExecutionProvider"])
-
-
 # --- The binding of the C namespace -----------------------------------------------------------------------------------
 
 

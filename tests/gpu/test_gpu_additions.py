@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import ortmulti
-from tests.api.test_model_additions import (
+from tests.support import custom_ops
+from tests.support.additions import (
     ADDED,
     LARGE_X,
     MODEL,
@@ -21,7 +22,6 @@ from tests.api.test_model_additions import (
     with_initializer,
     with_large,
 )
-from tests.support import custom_ops
 from tests.support.gpus import CUDA, needs_gpus
 
 __all__ = ["external"]  # a fixture

@@ -1,4 +1,4 @@
-"""Bound runs of `_models.add_mul(3)`, whose outputs sum, product and first are of the inputs a and b."""
+"""Bound runs of `onnx_models.add_mul(3)`, whose outputs sum, product and first are of the inputs a and b."""
 
 from __future__ import annotations
 
