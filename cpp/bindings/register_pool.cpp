@@ -203,9 +203,6 @@ class PythonPool {
     pool_->add(runners.all, runners.at_first);
     std::shared_ptr<Session> none;
     std::atomic_compare_exchange_strong(&session_, &none, freed_without_gil(session.session));
-    if (session.session->device().is_cuda()) {
-      has_gpus_.store(true);
-    }
   }
 
   // Adds runners in Python, of one session, and returns the number by which that is known. `check` gives the names and
@@ -338,12 +335,7 @@ class PythonPool {
     };
     resident.close = [call = std::make_shared<PythonCall>(close)](double timeout) { (*call)(timeout); };
     const ReleaseGil nogil;
-    auto entered = repository->add(std::move(resident), model, room);
-    in_repository_.store(true);
-    const std::lock_guard lock(residence_mutex_);
-    repository_ = repository;
-    residents_.push_back(entered);
-    return entered;
+    return repository->add(std::move(resident), model, room);
   }
 
   void wake(const std::string& device) {
@@ -375,10 +367,9 @@ class PythonPool {
     bool submitted = false;
     {
       const ReleaseGil nogil;
-      prefer_device_of_inputs(*request);
       const bool may_wait =
           this_thread() != getpid() || (in_main_thread_.load() && last_run_ns_.load() < longest_uninterrupted_ns);
-      if (!may_wait || in_repository_.load() || !pool_->run_here(*request)) {
+      if (!may_wait || !pool_->run_here(*request)) {
         request->endable = true;
         request->await_arrival();
         pool_->submit(request, std::nullopt);
@@ -498,19 +489,9 @@ class PythonPool {
   }
 
  private:
-  void put_to_sleep(const Device& device, std::shared_ptr<DeviceSleep> sleeper, bool auto_wake,
+  void put_to_sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper, bool auto_wake,
                     std::optional<double> timeout) {
     sleeper->auto_wake = auto_wake;
-    {
-      const ReleaseGil nogil;
-      const std::lock_guard lock(residence_mutex_);
-      for (const Repository::Handle& resident : residents_) {
-        if (resident->device == device) {
-          sleeper = repository_->gate(resident, sleeper);
-          break;
-        }
-      }
-    }
     const auto give_up = after(timeout.value_or(std::numeric_limits<double>::max()));
     bool asleep = false;
     try {
@@ -556,7 +537,6 @@ class PythonPool {
   // Whether there was room.
   bool submit_now(const std::shared_ptr<PoolRequest>& request, bool limited) {
     const ReleaseGil nogil;
-    prefer_device_of_inputs(*request);
     return pool_->submit(request, limited ? std::optional(Request::Clock::now()) : std::nullopt);
   }
 
@@ -564,15 +544,6 @@ class PythonPool {
     pool_->count_rejected();
     throw Error(ErrorKind::queue_full, "the pool's queue is full: " + requests_wait(pool_->stats().waiting) +
                                            ": send fewer at once, wait with when_full='block', or raise max_queue");
-  }
-
-  // Where the inputs lie they need not be copied. Without the GIL.
-  void prefer_device_of_inputs(PoolRequest& request) const {
-    if (has_gpus_.load() && !request.device) {
-      if (const auto there = device_of_inputs(request); there && pool_->serves(*there)) {
-        request.device = there;
-      }
-    }
   }
 
   void wait_for(const std::shared_ptr<PoolRequest>& request) {
@@ -592,13 +563,8 @@ class PythonPool {
   Batching batching_;
   py::object check_;
   std::atomic<bool> in_main_thread_{true};  // whether runs may be done there
-  std::atomic<bool> has_gpus_{false};       // or had
   std::shared_ptr<Session> session_;        // one of the first, for its inputs and outputs; read and set atomically
   std::atomic<std::int64_t> last_run_ns_{std::numeric_limits<std::int64_t>::max()};
-  std::atomic<bool> in_repository_{false};  // memory is scarce: no handles for callers' threads
-  std::mutex residence_mutex_;              // no other lock but the repository's is taken under it
-  std::shared_ptr<Repository> repository_;
-  std::vector<Repository::Handle> residents_;
 };
 
 // (bound, count) pairs.

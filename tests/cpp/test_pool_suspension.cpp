@@ -172,8 +172,6 @@ TEST_F(PoolSuspension, StatisticsAndTheLogSayWhy) {
   EXPECT_EQ(stats.state, DeviceState::ready);
   EXPECT_EQ(stats.retried, 5U);
   EXPECT_EQ(stats.failed, 0U);
-  EXPECT_FALSE(pool->serves(bad));
-  EXPECT_TRUE(pool->serves(good));
   const auto log = onnxruntime_log().take(milliseconds(0), dropped);
   ASSERT_EQ(log.size(), 1U);
   EXPECT_EQ(log.front().severity, 2);

@@ -90,7 +90,7 @@ class RepositoryTest : public RealSessions {
     size.weights = bytes;
     size.closes = false;
     model.resident = repository->add(resident, size, nullptr);
-    EXPECT_TRUE(model.pool->sleep(one, repository->gate(model.resident, sleeper(model)), soon()));
+    EXPECT_TRUE(model.pool->sleep(one, sleeper(model), soon()));
     return model;
   }
   std::shared_ptr<ortmulti::Request> submit(Model& model) {
@@ -549,7 +549,7 @@ class ManyModels : public Loading {
       model.closes = false;
       model.level = SleepLevel::weights;
       const auto handle = repository->add(resident, model, nullptr);
-      ASSERT_TRUE(pools[i]->sleep(one, repository->gate(handle, resident.sleeper()), Clock::now()));
+      ASSERT_TRUE(pools[i]->sleep(one, resident.sleeper(), Clock::now()));
     }
   }
   void end() {

@@ -282,22 +282,24 @@ bool DeviceGroup::note_success(const Worker& worker) {
 
 // --- Sleep.
 
-bool DeviceGroup::falls_with(const std::shared_ptr<DeviceSleep>& sleeper) const noexcept {
-  return rest_ == Rest::falling_asleep && sleeper_ == sleeper;
+bool DeviceGroup::falls_with(const std::shared_ptr<DeviceSleep>& asked) const noexcept {
+  return rest_ == Rest::falling_asleep && asked_ == asked;
 }
 
-void DeviceGroup::fall_asleep(const std::shared_ptr<DeviceSleep>& sleeper) {
+void DeviceGroup::fall_asleep(const std::shared_ptr<DeviceSleep>& asked, std::shared_ptr<DeviceSleep> sleeper) {
   rest_ = Rest::falling_asleep;
-  sleeper_ = sleeper;
+  asked_ = asked;
+  sleeper_ = std::move(sleeper);
 }
 
-std::shared_ptr<DeviceSleep> DeviceGroup::give_back(const std::shared_ptr<DeviceSleep>& sleeper) {
-  rest_ = Rest::giving_back;
-  return std::exchange(sleeper_, sleeper);
+std::shared_ptr<DeviceSleep> DeviceGroup::give_more_back(std::shared_ptr<DeviceSleep> sleeper) {
+  give_back();
+  return std::exchange(sleeper_, std::move(sleeper));
 }
 
 void DeviceGroup::fell_asleep(bool deeper) {
   rest_ = Rest::asleep;
+  asked_.reset();
   counts.sleeps += deeper ? 0 : 1;
 }
 
@@ -329,6 +331,7 @@ void DeviceGroup::did_not_wake(const std::exception_ptr& error) {
 
 std::shared_ptr<DeviceSleep> DeviceGroup::end_sleep() {
   rest_ = Rest::awake;
+  asked_.reset();  // `sleeper_` holds it, too
   return std::move(sleeper_);
 }
 

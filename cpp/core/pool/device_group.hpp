@@ -92,6 +92,7 @@ class DeviceGroup {
   std::vector<Worker*> workers;
   std::optional<InFlight> in_flight;  ///< Requests under way at the same time; none: one for each worker.
   std::thread::id caller;             ///< Of a GPU: the one thread whose own runs are done by itself.
+  SleepGate gate;                     ///< Null: none.
   DeviceStats counts;                 ///< Its counts; the rest is in stats().
 
   // Its sessions.
@@ -164,8 +165,8 @@ class DeviceGroup {
   bool asleep() const noexcept { return rest_ == Rest::asleep; }
   /// Whether it is awake or asleep, and not between.
   bool rests() const noexcept { return rest_ == Rest::awake || rest_ == Rest::asleep; }
-  /// Whether it falls asleep with this one.
-  bool falls_with(const std::shared_ptr<DeviceSleep>& sleeper) const noexcept;
+  /// Whether it falls asleep since it was asked to with this one.
+  bool falls_with(const std::shared_ptr<DeviceSleep>& asked) const noexcept;
   /// What it sleeps with, while it is not awake.
   const std::shared_ptr<DeviceSleep>& sleeper() const noexcept { return sleeper_; }
   /// Whether it wakes for a request. Otherwise it refuses it.
@@ -173,10 +174,12 @@ class DeviceGroup {
   bool asked_awake() const noexcept { return asked_awake_; }
   const std::exception_ptr& wake_error() const noexcept { return wake_error_; }
 
-  void fall_asleep(const std::shared_ptr<DeviceSleep>& sleeper);
-  /// Its runs have ended, or it is asleep already: gives back with this one. Returns the one from before, to be freed
-  /// without the lock.
-  std::shared_ptr<DeviceSleep> give_back(const std::shared_ptr<DeviceSleep>& sleeper);
+  /// `asked`: what it was asked to sleep with; `sleeper`: the same behind its gate.
+  void fall_asleep(const std::shared_ptr<DeviceSleep>& asked, std::shared_ptr<DeviceSleep> sleeper);
+  /// Its runs have ended.
+  void give_back() { rest_ = Rest::giving_back; }
+  /// It is asleep, and gives more back with this one. Returns the one from before, to be freed without the lock.
+  std::shared_ptr<DeviceSleep> give_more_back(std::shared_ptr<DeviceSleep> sleeper);
   /// It gave everything back; `deeper`: it was asleep before.
   void fell_asleep(bool deeper);
   /// It could not, and may be asked again.
@@ -214,6 +217,7 @@ class DeviceGroup {
   Clock::time_point next_probe_;
 
   Rest rest_ = Rest::awake;
+  std::shared_ptr<DeviceSleep> asked_;  // while it falls asleep
   std::shared_ptr<DeviceSleep> sleeper_;
   std::exception_ptr wake_error_;  // of the last wake, if it failed
   Clock::time_point woken_;        // when a wake was asked for

@@ -102,6 +102,7 @@ void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optiona
     Worker& worker = *each;
     workers_.push_back(std::move(each));
     worker.group->add(worker, at_first);
+    has_gpus_ = has_gpus_ || worker.group->device.is_cuda();
     worker.group->occupy(worker, Worker::Does::runs);
     hand_over(worker);
   }

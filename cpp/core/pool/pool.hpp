@@ -98,11 +98,13 @@ class Pool {
   /// Takes a device out: it gets nothing more, what waits for it alone fails, what runs there is answered, and then its
   /// threads and runners are freed. Waits until then, but no longer than `until`: false where it is to be called again.
   bool remove(const Device& device, Clock::time_point until);
-  /// Puts a device to sleep: it gets nothing more, what runs there is answered, and then `sleeper` gives back what it
-  /// has. Requests wait, and wake it: those for this device, and the others where none is awake. A device that sleeps
-  /// may give back its sessions, too. A wake, or another sleep, ends before. Waits no longer than `until`: false where
-  /// it is to be called again with the same sleeper, or stay_awake(). Throws Error, with the device as it was.
-  bool sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper, Clock::time_point until);
+  /// Puts a device to sleep: it gets nothing more, what runs there is answered, and then what was `asked` gives back
+  /// what it has. Requests wait, and wake it: those for this device, and the others where none is awake. A device that
+  /// sleeps may give back its sessions, too. A wake, or another sleep, ends before. Waits no longer than `until`: false
+  /// where it is to be called again with the same one, or stay_awake(). Throws Error, with the device as it was.
+  bool sleep(const Device& device, const std::shared_ptr<DeviceSleep>& asked, Clock::time_point until);
+  /// What the device sleeps with from now on. In the threads of callers nothing runs there any more: memory is scarce.
+  void set_gate(const Device& device, SleepGate gate);
   /// Takes back a sleep() that returned false.
   void stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper);
   /// Begins to wake the device, in a thread of the pool, if it is asleep.
@@ -113,6 +115,8 @@ class Pool {
   PoolActivity activity(const Device& device) const;
   /// Counts what another pool did, and still does, as this one's. Whatever that one continues is closed.
   void continue_from(const std::shared_ptr<Pool>& before);
+
+  // Where a request names no device, and its inputs lie on one, it goes there: they need not be copied.
 
   /// Runs the request in this thread if a session is idle, and returns whether it did: the answer, or error, is in the
   /// request, and `finished` is not called. False where all are busy, where there is a deadline or batching, where a
@@ -132,9 +136,6 @@ class Pool {
   bool cancel(const std::shared_ptr<Request>& request);
 
   PoolStats stats();
-
-  /// Whether the device takes requests and is not suspended.
-  bool serves(const Device& device) const;
 
   /// The runners of devices that take requests, as many as run at the same time, to be warmed up; none after close().
   std::vector<std::shared_ptr<Runner>> runners() const;
@@ -171,6 +172,7 @@ class Pool {
   using Timers = std::multimap<Clock::time_point, std::weak_ptr<Request>>;
 
   void check_process() const;
+  void prefer_device_of_inputs(Request& request) const;
   // This and every function below needs mutex_ held.
   /// Throws Error after close().
   void check_open() const;
@@ -280,6 +282,8 @@ class Pool {
   std::exception_ptr failure_;    // of fail()
   std::shared_ptr<Pool> before_;  // whose work is counted here
   PoolStats done_before_;         // what pools before that one did
+
+  std::atomic<bool> has_gpus_{false};  // or had
 
   Timers timers_;
   std::condition_variable timers_changed_;

@@ -43,14 +43,6 @@ void PoolStats::add(const PoolStats& more) {
   }
 }
 
-bool Pool::serves(const Device& device) const {
-  check_process();
-  const Lock lock(mutex_);
-  return std::any_of(groups_.begin(), groups_.end(), [&device](const auto& group) {
-    return group->device == device && group->usable() && !group->suspended();
-  });
-}
-
 DeviceGroup& Pool::group_of(const Device& device) {
   const auto found =
       std::find_if(groups_.begin(), groups_.end(), [&device](const auto& group) { return group->device == device; });

@@ -10,6 +10,7 @@
 
 #include "core/ort/library.hpp"
 #include "core/pool/device_group.hpp"
+#include "core/pool/gpu_session.hpp"
 #include "core/pool/pool.hpp"
 
 namespace ortmulti {
@@ -250,16 +251,30 @@ void Pool::give_waiting(DeviceGroup& group) {
   }
 }
 
+void Pool::prefer_device_of_inputs(Request& request) const {
+  if (!has_gpus_ || request.device) {
+    return;
+  }
+  const std::optional<Device> there = device_of_inputs(request);
+  const Lock lock(mutex_);
+  if (there && std::any_of(groups_.begin(), groups_.end(), [&there](const auto& group) {
+        return group->device == *there && group->usable() && !group->suspended();
+      })) {
+    request.device = there;
+  }
+}
+
 bool Pool::run_here(Request& request) {
   check_process();
   if (options_.batching.enabled() || request.deadline) {
     return false;
   }
   set_asked(request);
+  prefer_device_of_inputs(request);
   Lock lock(mutex_);
   check_accepted(request);
   Worker* worker = idle_worker(request);
-  if (worker == nullptr) {
+  if (worker == nullptr || worker->group->gate) {
     return false;
   }
   if (worker->group->device.is_cuda()) {
@@ -284,6 +299,7 @@ bool Pool::run_here(Request& request) {
 bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<Clock::time_point>& wait_until) {
   check_process();
   set_asked(*request);
+  prefer_device_of_inputs(*request);
   if (options_.batching.enabled() && (request->run_options == nullptr || request->own_run_options)) {
     auto traits = batch_traits(*request, options_.batching.axis);
     request->batch_size_ = traits.size;

@@ -9,37 +9,48 @@
 
 namespace ortmulti {
 
-bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper, Clock::time_point until) {
+bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& asked, Clock::time_point until) {
   check_process();
   std::vector<std::shared_ptr<Runner>> runners;  // freed without the lock, as what the device slept with before
   std::shared_ptr<DeviceSleep> before;
   Lock lock(mutex_);
   DeviceGroup& group = known_group(device);
-  if (!settled_.wait_until(lock, until, [&] { return group.rests() || group.falls_with(sleeper) || closing_; })) {
+  std::shared_ptr<DeviceSleep> sleeper = asked;
+  if (const SleepGate gate = group.gate) {
+    lock.unlock();  // it takes locks of its own
+    sleeper = gate(asked);
+    lock.lock();
+  }
+  if (!settled_.wait_until(lock, until, [&] { return group.rests() || group.falls_with(asked) || closing_; })) {
     return false;
   }
   check_may_sleep(group);
   const bool deeper = group.asleep();
-  if (deeper && (!sleeper->frees_runners() || group.sleeper()->frees_runners())) {
+  if (deeper && (!asked->frees_runners() || group.sleeper()->frees_runners())) {
     return true;
   }
   if (!deeper) {
-    if (!group.falls_with(sleeper)) {
-      group.fall_asleep(sleeper);
+    if (!group.falls_with(asked)) {
+      group.fall_asleep(asked, sleeper);
       for (Worker* worker : group.workers) {
         worker->wake.notify_one();  // it may wait for a batch to grow
       }
       refresh();  // others may have waited for this one
     }
-    if (!settled_.wait_until(lock, until, [&] { return group.busy() == 0 || !group.falls_with(sleeper); })) {
+    if (!settled_.wait_until(lock, until, [&] { return group.busy() == 0 || !group.falls_with(asked); })) {
       return false;
     }
-    if (!group.falls_with(sleeper)) {  // the pool was closed meanwhile, or the device removed
+    if (!group.falls_with(asked)) {  // the pool was closed meanwhile, or the device removed
       check_may_sleep(group);
       throw Error(ErrorKind::device, to_string(device) + " was removed from the pool while it fell asleep");
     }
   }
-  before = group.give_back(sleeper);
+  if (deeper) {
+    before = group.give_more_back(sleeper);
+  } else {
+    group.give_back();
+    sleeper = group.sleeper();
+  }
   if (sleeper->frees_runners()) {
     runners = group.take_runners();
   }
@@ -97,6 +108,11 @@ void Pool::stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& 
   if (group.falls_with(sleeper)) {
     stop_falling(group);  // the caller has the sleeper, too
   }
+}
+
+void Pool::set_gate(const Device& device, SleepGate gate) {
+  const Lock lock(mutex_);
+  known_group(device).gate = std::move(gate);
 }
 
 void Pool::wake(const Device& device) {

@@ -28,4 +28,7 @@ struct DeviceSleep {
   std::shared_ptr<const std::atomic<std::int64_t>> crowd;
 };
 
+/// What a device is to sleep with instead of what it was asked to: so a repository has its wakes wait for memory.
+using SleepGate = std::function<std::shared_ptr<DeviceSleep>(const std::shared_ptr<DeviceSleep>& asked)>;
+
 }  // namespace ortmulti

@@ -138,12 +138,20 @@ std::shared_ptr<Repository::Room> Repository::room(const std::string& name, cons
 
 Repository::Handle Repository::add(Resident resident, const ResidencyPolicy::Model& model,
                                    const std::shared_ptr<Room>& room) {
-  const Lock lock(mutex_);
-  Managed& on = managed(resident.device);
-  if (room) {
-    leave(on, room->handle_);
+  const auto pool = resident.pool.lock();
+  const Handle handle = [&] {
+    const Lock lock(mutex_);
+    Managed& on = managed(resident.device);
+    if (room) {
+      leave(on, room->handle_);
+    }
+    return enter(on, std::move(resident), model);
+  }();
+  if (pool) {
+    pool->set_gate(handle->device,
+                   [self = shared_from_this(), handle](const auto& asked) { return self->gate(handle, asked); });
   }
-  return enter(on, std::move(resident), model);
+  return handle;
 }
 
 void Repository::remove(const Handle& resident) {
@@ -433,7 +441,7 @@ void Repository::fall_asleep(Victim& victim, Clock::time_point until) {
       asleep = true;
     } else if (const auto pool = resident.pool.lock()) {
       if (!victim.sleeper) {
-        victim.sleeper = gate(victim.resident, resident.sleeper());
+        victim.sleeper = resident.sleeper();
       }
       asleep = pool->sleep(resident.device, victim.sleeper, until);
     }

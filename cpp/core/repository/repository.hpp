@@ -93,15 +93,13 @@ class Repository : public std::enable_shared_from_this<Repository> {
   std::shared_ptr<Room> room(const std::string& name, const Device& device, std::uint64_t bytes);
 
   /// Takes over a model, and the room that it was loaded into. Its pool's sleeps and wakes on the device go through
-  /// gate() from now on. It may exceed the budget: a room of 0 bytes ends that.
+  /// Pool::set_gate() from now on: its wakes wait for room. It may exceed the budget: a room of 0 bytes ends that.
   Handle add(Resident resident, const ResidencyPolicy::Model& model, const std::shared_ptr<Room>& room);
   /// Forgets it. A wake of it that waits for room fails.
   void remove(const Handle& resident);
   void pin(const Handle& resident, bool pinned);
   /// Its size, measured again.
   void resize(const Handle& resident, std::uint64_t weights, std::uint64_t kept);
-  /// What the pool is to sleep with instead: its wakes wait for room, and the repository knows of both.
-  std::shared_ptr<DeviceSleep> gate(const Handle& resident, const std::shared_ptr<DeviceSleep>& sleeper);
 
   /// Bytes in use that are not counted as a model's, of any process, while no model is on its way to or from sleep.
   /// None where that does not come about before `until`, or cannot be measured.
@@ -112,6 +110,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
   std::vector<DeviceUse> devices() const;
 
  private:
+  std::shared_ptr<DeviceSleep> gate(const Handle& resident, const std::shared_ptr<DeviceSleep>& sleeper);
   /// Those that wait, in order of arrival.
   using Line = std::deque<const Resident*>;
   struct Managed {
