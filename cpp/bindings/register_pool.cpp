@@ -1,581 +1,32 @@
 #include <pybind11/stl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <cstdint>
-#include <future>
+#include <cstddef>
+#include <exception>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bindings/answers.hpp"
+#include "bindings/call.hpp"
 #include "bindings/errors.hpp"
-#include "bindings/gil.hpp"
 #include "bindings/pool_request.hpp"
-#include "bindings/python_runner.hpp"
-#include "bindings/python_session.hpp"
+#include "bindings/pool_stats.hpp"
+#include "bindings/python_pool.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/signals.hpp"
-#include "core/base/error.hpp"
 #include "core/base/timeline.hpp"
-#include "core/ort/async.hpp"
-#include "core/pool/gpu_session.hpp"
-#include "core/pool/pool.hpp"
+#include "core/pool/batch.hpp"
 #include "core/pool/runners.hpp"
-#include "core/repository/repository.hpp"
 
 namespace py = pybind11;
 
 namespace ortmulti::bindings {
 namespace {
-
-// A run that takes longer is not done in the main thread, which alone can see Ctrl-C; another thread's handing over
-// takes a thousandth of that.
-constexpr std::int64_t longest_uninterrupted_ns = 20'000'000;
-
-std::chrono::nanoseconds to_duration(double seconds) {
-  constexpr double most = 1e8;  // three years: what is longer would not fit into the clock's numbers
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(std::min(seconds, most)));
-}
-
-Request::Clock::time_point after(double seconds) { return Request::Clock::now() + to_duration(seconds); }
-
-std::string requests_wait(std::uint64_t count) {
-  return std::to_string(count) + (count == 1 ? " request waits" : " requests wait");
-}
-
-// (max_size, max_delay in seconds, axis, sizes)
-using BatchingArgument = std::tuple<std::size_t, double, std::size_t, std::vector<std::size_t>>;
-
-// The last argument of run and submit, a tuple: run_options, device, timeout, outputs_on_device, timeline; all, or
-// without the last two, or none.
-struct CallOptions {
-  CallOptions() = default;
-  explicit CallOptions(PyObject* options) {
-    if (PyTuple_Check(options) == 0) {
-      throw py::type_error("the options are a tuple");
-    }
-    const Py_ssize_t count = PyTuple_GET_SIZE(options);
-    if (count != 0 && count != 3 && count != 5) {
-      throw py::type_error("a wrong number of options: " + std::to_string(count));
-    }
-    const auto at = [&](Py_ssize_t index) { return py::handle(PyTuple_GET_ITEM(options, index)); };
-    if (count > 0) {
-      run_options = py::reinterpret_borrow<py::object>(at(0));
-      device = at(1).cast<std::string>();
-      timeout = at(2).cast<std::optional<double>>();
-    }
-    if (count > 3) {
-      outputs_on_device = at(3).cast<bool>();
-      timeline = at(4).is_none() ? nullptr : at(4).cast<std::shared_ptr<Timeline>>();
-    }
-  }
-
-  py::object run_options = py::none();
-  std::string device;
-  std::optional<double> timeout;
-  bool outputs_on_device = false;
-  std::shared_ptr<Timeline> timeline;
-};
-
-// Has every runner run each feed so often, as requests that `make` makes.
-template <typename Make>
-void run_feeds(const std::vector<std::shared_ptr<Runner>>& runners, const py::list& feeds, int runs,
-               const std::shared_ptr<Timeline>& timeline, const Make& make) {
-  if (feeds.empty()) {
-    return;
-  }
-  std::vector<WarmUp> all;
-  for (const auto& runner : runners) {
-    auto& requests = all.emplace_back(WarmUp{runner, {}}).requests;
-    for (const py::handle feed : feeds) {
-      requests.push_back(make(py::reinterpret_borrow<py::object>(feed)));
-    }
-  }
-  const ReleaseGil nogil;
-  warm_up(all, runs, timeline.get());
-}
-
-// A request that an event loop waits for, to be cancelled: a capsule, since it is made for each.
-using AsyncRequest = std::weak_ptr<PoolRequest>;
-
-py::object to_capsule(const std::shared_ptr<PoolRequest>& request) {
-  auto held = std::make_unique<AsyncRequest>(request);
-  const PyCapsule_Destructor destroy = [](PyObject* capsule) {
-    delete static_cast<AsyncRequest*>(PyCapsule_GetPointer(capsule, nullptr));  // NOLINT(*-owning-memory)
-  };
-  auto capsule = py::reinterpret_steal<py::object>(PyCapsule_New(held.get(), nullptr, destroy));
-  if (!capsule) {
-    throw py::error_already_set();
-  }
-  static_cast<void>(held.release());  // NOLINT(bugprone-unused-return-value): the capsule's now
-  return capsule;
-}
-
-// A Python function that is called by threads of the core, without the GIL, and freed in any thread.
-class PythonCall {
- public:
-  explicit PythonCall(py::object call) : call_(new py::object(std::move(call))) {}
-  ~PythonCall() {  // NOLINT(bugprone-exception-escape): out of memory ends the process
-    if (PyGILState_Check() == 0) {
-      completions().push([call = std::shared_ptr<py::object>(std::move(call_))] {});  // the thread may hold a lock
-    }
-  }
-  PythonCall(const PythonCall&) = delete;
-  PythonCall& operator=(const PythonCall&) = delete;
-
-  template <typename... Arguments>
-  void operator()(Arguments&&... arguments) const {
-    const py::gil_scoped_acquire gil;
-    try {
-      (*call_)(std::forward<Arguments>(arguments)...);
-    } catch (const py::error_already_set& failure) {
-      throw from_python(failure.value());
-    }
-  }
-
-  // The same for a function that calls its argument when it is done, with None, or with an exception. Waits until then.
-  void wait() const {
-    const auto done = std::make_shared<std::promise<void>>();
-    {
-      const py::gil_scoped_acquire gil;
-      (*this)(py::cpp_function([done](const py::object& exception) {
-        if (exception.is_none()) {
-          done->set_value();
-        } else {
-          done->set_exception(std::make_exception_ptr(from_python(exception)));
-        }
-      }));
-    }
-    done->get_future().get();
-  }
-
- private:
-  std::unique_ptr<py::object> call_;
-};
-
-class PythonPool {
- public:
-  PythonPool(std::optional<std::size_t> max_waiting, const std::optional<BatchingArgument>& batching) {
-    if (batching) {
-      const auto& [max_size, max_delay, axis, sizes] = *batching;
-      batching_ = {max_size, to_duration(max_delay), axis, sizes};
-    }
-    Pool::Options options;
-    options.max_waiting = max_waiting;
-    options.batching = batching_;
-    pool_ = Pool::make(options);
-  }
-  ~PythonPool() {
-    const ReleaseGil nogil;  // closing waits for what runs, and the session may be the last reference
-    pool_->close(true);
-    pool_.reset();
-    session_.reset();
-  }
-  PythonPool(const PythonPool&) = delete;
-  PythonPool& operator=(const PythonPool&) = delete;
-
-  // Each of the session's runners that run at first runs the feeds before, all at the same time.
-  void add(const PythonSession& session, int in_flight, std::size_t max_graphs, const py::list& feeds, int warm_up_runs,
-           const std::shared_ptr<Timeline>& timeline, const py::object& run_options) {
-    batching_.check_inputs(session.session->inputs());
-    const Runners runners = [&] {
-      const ReleaseGil nogil;
-      auto made = make_runners(session.session, {in_flight, max_graphs});
-      for (auto& runner : made.all) {
-        runner = freed_without_gil(std::move(runner));
-      }
-      return made;
-    }();
-    const auto first = runners.all.begin();
-    const auto size = static_cast<std::ptrdiff_t>(runners.at_first.value_or(runners.all.size()));
-    run_feeds({first, first + size}, feeds, warm_up_runs, timeline, [&](const py::object& feed) {
-      return std::make_shared<PoolRequest>(session.session, py::none(), feed, run_options, "");
-    });
-    const ReleaseGil nogil;
-    pool_->add(runners.all, runners.at_first);
-    std::shared_ptr<Session> none;
-    std::atomic_compare_exchange_strong(&session_, &none, freed_without_gil(session.session));
-  }
-
-  // Adds runners in Python, of one session, and returns the number by which that is known. `check` gives the names and
-  // values that they get. `in_process`: they use the device in this process, and in any thread.
-  std::uintptr_t add_runners(const std::string& device, const py::list& runners, const py::object& check,
-                             bool in_process) {
-    const Device parsed = parse_device(device);
-    std::vector<std::shared_ptr<Runner>> made;
-    for (const py::handle runner : runners) {
-      made.push_back(
-          std::make_shared<PythonRunner>(py::reinterpret_borrow<py::object>(runner), parsed, runners, in_process));
-    }
-    if (!check_) {
-      check_ = check;
-    }
-    in_main_thread_.store(in_process);
-    const ReleaseGil nogil;
-    pool_->add(made);
-    return reinterpret_cast<std::uintptr_t>(runners.ptr());  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)
-  }
-
-  // Of sessions in Python: the inputs' names and shapes, with numbers, names and None.
-  void check_inputs(const std::vector<std::pair<std::string, std::vector<py::object>>>& inputs) const {
-    std::vector<ValueInfo> declared;
-    for (const auto& [name, shape] : inputs) {
-      ValueInfo& input = declared.emplace_back();
-      input.name = name;
-      for (const py::object& size : shape) {
-        input.shape.push_back(py::isinstance<py::int_>(size) ? size.cast<std::int64_t>() : -1);
-        input.dimension_names.push_back(py::isinstance<py::str>(size) ? size.cast<std::string>() : "");
-      }
-    }
-    batching_.check_inputs(declared);
-  }
-
-  void set_ready(std::uintptr_t session, bool ready) {
-    const ReleaseGil nogil;
-    pool_->set_ready(to_session(session), ready);
-  }
-
-  void give_up(std::uintptr_t session, const std::string& reason) {
-    const ReleaseGil nogil;
-    pool_->give_up(to_session(session), reason);
-  }
-
-  void expect(const std::string& device, std::size_t sessions) {
-    const Device parsed = parse_device(device);
-    const ReleaseGil nogil;
-    pool_->expect(parsed, sessions);
-  }
-
-  void not_coming(const std::string& device, std::size_t sessions, const py::object& exception) {
-    const Device parsed = parse_device(device);
-    const auto error = std::make_exception_ptr(from_python(exception));
-    const ReleaseGil nogil;
-    pool_->not_coming(parsed, sessions, error);
-  }
-
-  void set_opening(bool opening) {
-    const ReleaseGil nogil;
-    pool_->set_opening(opening);
-  }
-
-  void fail(const py::object& exception) {
-    const auto error = std::make_exception_ptr(from_python(exception));
-    const ReleaseGil nogil;
-    pool_->fail(error);
-  }
-
-  void remove(const std::string& device) {
-    const Device parsed = parse_device(device);
-    wait_until([&] { return pool_->remove(parsed, Request::Clock::now() + signal_interval); });
-  }
-
-  // Puts a device to sleep. `timeout`: for the runs under way, in seconds.
-  void sleep(const std::string& device, bool pinned, bool auto_wake, std::optional<double> timeout,
-             const std::shared_ptr<Timeline>& timeline) {
-    const Device parsed = parse_device(device);
-    const auto make = [pool = pool_.get(), parsed, pinned, timeline] {
-      return weight_sleeper(pool->sessions(parsed), pinned ? HostCopy::pinned : HostCopy::none, timeline);
-    };
-    const auto sleeper = [&] {
-      const ReleaseGil nogil;
-      if (!pool_->sessions(parsed).empty()) {
-        return make();
-      }
-      // It has given its sessions back, and sleeps already; or it wakes, and then has others.
-      auto later = std::make_shared<DeviceSleep>();
-      later->level = SleepLevel::weights;
-      const auto made = std::make_shared<std::shared_ptr<DeviceSleep>>();
-      later->sleep = [make, made](Request::Clock::time_point until) {
-        *made = *made ? *made : make();
-        return (*made)->sleep(until);
-      };
-      later->wake = [made] { (*made)->wake(); };
-      return later;
-    }();
-    put_to_sleep(parsed, sleeper, auto_wake, timeout);
-  }
-
-  // The same, with the runners of the sessions. `make` begins to add others, and calls its argument when they are
-  // there, with None, or with an exception. Returns whether it is to be called: not where the device has no runners.
-  bool sleep_sessions(const std::string& device, const py::object& make, bool auto_wake,
-                      std::optional<double> timeout) {
-    const auto maker = std::make_shared<PythonCall>(make);
-    const auto sleeper = std::make_shared<DeviceSleep>();
-    sleeper->level = SleepLevel::session;
-    const auto called = std::make_shared<std::atomic<bool>>(false);
-    sleeper->sleep = [called](Request::Clock::time_point /*until*/) { return *called = true; };
-    sleeper->wake = [maker] { maker->wait(); };
-    put_to_sleep(parse_device(device), sleeper, auto_wake, timeout);
-    return *called;
-  }
-
-  // Keeps a device within a repository's budget. Its later sleeps and wakes go through that. `sleeps`: it can sleep at
-  // the level "weights", `pinned` with a pinned copy if there may be one. `close`: puts it to sleep at the level
-  // "session".
-  Repository::Handle enter(const std::shared_ptr<Repository>& repository, const std::string& name,
-                           const std::string& device, const ResidencyPolicy::Model& model, bool pinned,
-                           const std::shared_ptr<Timeline>& timeline, const py::object& close,
-                           const std::shared_ptr<Repository::Room>& room) {
-    Repository::Resident resident;
-    resident.name = name;
-    resident.device = parse_device(device);
-    resident.pool = pool_;
-    const HostCopy copy = pinned ? HostCopy::if_possible : HostCopy::none;
-    resident.sleeper = [pool = resident.pool, on = resident.device, copy, timeline] {
-      const auto held = pool.lock();
-      return weight_sleeper(held ? held->sessions(on) : std::vector<std::shared_ptr<Session>>(), copy, timeline);
-    };
-    resident.close = [call = std::make_shared<PythonCall>(close)](double timeout) { (*call)(timeout); };
-    const ReleaseGil nogil;
-    return repository->add(std::move(resident), model, room);
-  }
-
-  void wake(const std::string& device) {
-    const Device parsed = parse_device(device);
-    const ReleaseGil nogil;
-    pool_->wake(parsed);
-  }
-
-  // False where it takes longer than `timeout` seconds.
-  bool wait_until_awake(const std::string& device, std::optional<double> timeout) {
-    const Device parsed = parse_device(device);
-    const auto give_up = after(timeout.value_or(std::numeric_limits<double>::max()));
-    bool awake = false;
-    wait_until([&] {
-      const auto now = Request::Clock::now();
-      awake = pool_->wait_until_awake(parsed, std::min(give_up, now + signal_interval));
-      return awake || now >= give_up;
-    });
-    return awake;
-  }
-
-  void continue_from(const PythonPool& before) {
-    const ReleaseGil nogil;
-    pool_->continue_from(before.pool_);
-  }
-
-  py::list run(const py::object& output_names, const py::object& input_feed, const CallOptions& options) {
-    const auto request = make_request(output_names, input_feed, options);
-    bool submitted = false;
-    {
-      const ReleaseGil nogil;
-      const bool may_wait =
-          this_thread() != getpid() || (in_main_thread_.load() && last_run_ns_.load() < longest_uninterrupted_ns);
-      if (!may_wait || !pool_->run_here(*request)) {
-        request->endable = true;
-        request->await_arrival();
-        pool_->submit(request, std::nullopt);
-        submitted = true;
-      }
-    }
-    if (submitted) {
-      wait_for(request);
-    }
-    last_run_ns_.store((request->ended - request->started).count());
-    return request->take_results();
-  }
-
-  // `wait`: for room in the queue, in seconds; none: as long as it takes.
-  std::shared_ptr<PoolRequest> submit(const py::object& output_names, const py::object& input_feed,
-                                      std::optional<double> wait, bool limited, const CallOptions& options) {
-    auto request = make_request(output_names, input_feed, options);
-    request->endable = true;
-    request->await_arrival();
-    if (submit_now(request, limited)) {
-      return request;
-    }
-    const auto give_up = after(wait.value_or(std::numeric_limits<double>::max()));
-    wait_until([&] {
-      const auto next = std::min(give_up, Request::Clock::now() + signal_interval);
-      if (pool_->submit(request, next)) {
-        return true;
-      }
-      if (next == give_up) {
-        refuse();
-      }
-      return false;
-    });
-    return request;
-  }
-
-  // A future of the running event loop, and the request that it gets the answer of. None if the loop does not watch
-  // yet. The loop is not held up: `limited` refuses what has no room.
-  py::object submit_async(const py::object& output_names, const py::object& input_feed, bool limited,
-                          const CallOptions& options) {
-    auto [loop, answers] = running_loop();
-    if (!answers) {
-      return py::none();
-    }
-    const auto request = make_request(output_names, input_feed, options);
-    request->endable = true;
-    const py::object future = new_future(loop);
-    request->set_future(std::move(answers), future);
-    if (!submit_now(request, limited)) {
-      const ReleaseGil nogil;
-      refuse();
-    }
-    return py::make_tuple(future, to_capsule(request));
-  }
-
-  void warm_up(const py::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline) {
-    const auto session = first_session();
-    if (!session && !check_) {
-      throw Error(ErrorKind::closed, "the pool has no session");
-    }
-    const auto runners = [&] {
-      const ReleaseGil nogil;
-      return pool_->runners();
-    }();
-    run_feeds(runners, feeds, runs, timeline, [&](const py::object& feed) {
-      auto request = make_request(py::none(), feed, {});
-      request->endable = static_cast<bool>(check_);
-      return request;
-    });
-  }
-
-  bool cancel(const std::shared_ptr<PoolRequest>& request) {
-    const bool cancelled = [&] {
-      const ReleaseGil nogil;
-      request->arrival()->abandon();
-      return pool_->cancel(request);
-    }();
-    end_runs();
-    return cancelled;
-  }
-
-  bool cancel_async(const AsyncRequest& request) {
-    auto held = request.lock();
-    if (!held) {
-      return false;
-    }
-    held->forget_future();
-    const bool cancelled = [&] {
-      const ReleaseGil nogil;
-      const bool was_there = pool_->cancel(held);
-      held.reset();
-      return was_there;
-    }();
-    end_runs();
-    return cancelled;
-  }
-
-  PoolStats stats() {
-    const ReleaseGil nogil;
-    return pool_->stats();
-  }
-
-  // Whether that is done; without a patience, in seconds, it is.
-  bool close(bool cancel_waiting, std::optional<double> patience) {
-    const auto give_up = after(patience.value_or(std::numeric_limits<double>::max()));
-    bool closed = false;
-    wait_until([&] {
-      closed = pool_->close(cancel_waiting, signal_interval);
-      return closed || Request::Clock::now() >= give_up;
-    });
-    return closed;
-  }
-
-  bool closed() const {
-    const ReleaseGil nogil;
-    return pool_->closed();
-  }
-
- private:
-  void put_to_sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper, bool auto_wake,
-                    std::optional<double> timeout) {
-    sleeper->auto_wake = auto_wake;
-    const auto give_up = after(timeout.value_or(std::numeric_limits<double>::max()));
-    bool asleep = false;
-    try {
-      wait_until([&] {
-        const auto now = Request::Clock::now();
-        asleep = pool_->sleep(device, sleeper, std::min(give_up, now + signal_interval));
-        return asleep || now >= give_up;
-      });
-    } catch (...) {
-      const ReleaseGil nogil;
-      pool_->stay_awake(device, sleeper);
-      throw;
-    }
-    if (!asleep) {
-      const ReleaseGil nogil;
-      pool_->stay_awake(device, sleeper);
-      throw Error(ErrorKind::deadline, to_string(device) +
-                                           " did not fall asleep within the timeout: a wake, or runs of the pool or of "
-                                           "Pool.sessions, are still under way there");
-    }
-  }
-
-  static const void* to_session(std::uintptr_t session) {
-    return reinterpret_cast<const void*>(session);  // NOLINT
-  }
-
-  std::shared_ptr<Session> first_session() const { return std::atomic_load(&session_); }
-
-  std::shared_ptr<PoolRequest> make_request(const py::object& output_names, const py::object& input_feed,
-                                            const CallOptions& options) {
-    auto request =
-        check_ ? std::make_shared<PoolRequest>(check_, batching_.enabled(), output_names, input_feed, options.device)
-               : std::make_shared<PoolRequest>(first_session(), output_names, input_feed, options.run_options,
-                                               options.device);
-    if (options.timeout) {
-      request->deadline = after(*options.timeout);
-    }
-    request->outputs_on_device = options.outputs_on_device;
-    request->timeline = options.timeline;
-    return request;
-  }
-
-  // Whether there was room.
-  bool submit_now(const std::shared_ptr<PoolRequest>& request, bool limited) {
-    const ReleaseGil nogil;
-    return pool_->submit(request, limited ? std::optional(Request::Clock::now()) : std::nullopt);
-  }
-
-  [[noreturn]] void refuse() {
-    pool_->count_rejected();
-    throw Error(ErrorKind::queue_full, "the pool's queue is full: " + requests_wait(pool_->stats().waiting) +
-                                           ": send fewer at once, wait with when_full='block', or raise max_queue");
-  }
-
-  void wait_for(const std::shared_ptr<PoolRequest>& request) {
-    try {
-      wait_until([&] { return request->arrival()->wait(Request::Clock::now() + signal_interval); });
-    } catch (const py::error_already_set&) {
-      {
-        const ReleaseGil nogil;
-        pool_->cancel(request);
-      }
-      end_runs();
-      throw;
-    }
-  }
-
-  std::shared_ptr<Pool> pool_;
-  Batching batching_;
-  py::object check_;
-  std::atomic<bool> in_main_thread_{true};  // whether runs may be done there
-  std::shared_ptr<Session> session_;        // one of the first, for its inputs and outputs; read and set atomically
-  std::atomic<std::int64_t> last_run_ns_{std::numeric_limits<std::int64_t>::max()};
-};
-
-// (bound, count) pairs.
-template <typename Counts, typename Bound>
-py::tuple to_buckets(const Counts& counts, const Bound& bound) {
-  py::tuple buckets(counts.size());
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    buckets[i] = py::make_tuple(bound(i), counts[i]);
-  }
-  return buckets;
-}
 
 // Whether the request has arrived; a wait for one that was cancelled ends before that.
 bool wait_for_arrival(const PoolRequest& request, std::optional<double> timeout) {
@@ -588,69 +39,6 @@ bool wait_for_arrival(const PoolRequest& request, std::optional<double> timeout)
     });
   }
   return arrival->arrived();
-}
-
-py::object to_value(std::uint64_t count) { return py::int_(count); }
-
-py::object to_value(const LatencyHistogram& histogram) {
-  py::dict result;
-  const auto seconds = [](std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; };
-  result["count"] = histogram.count();
-  result["sum"] = seconds(histogram.sum_ns());
-  result["max"] = seconds(histogram.max_ns());
-  result["p50"] = seconds(histogram.quantile_ns(0.5));
-  result["p95"] = seconds(histogram.quantile_ns(0.95));
-  result["p99"] = seconds(histogram.quantile_ns(0.99));
-  result["p999"] = seconds(histogram.quantile_ns(0.999));
-  result["buckets"] = to_buckets(histogram.counts_up_to_bounds(), [](std::size_t i) {
-    return static_cast<double>(LatencyHistogram::bounds_ns[i]) / 1e9;
-  });
-  return result;
-}
-
-py::object to_value(const SizeHistogram& histogram) {
-  py::dict result;
-  result["count"] = histogram.count();
-  result["sum"] = histogram.sum();
-  result["buckets"] = to_buckets(histogram.counts_up_to_bounds(), [](std::size_t i) { return std::size_t{1} << i; });
-  return result;
-}
-
-// (device, state, why it failed or broke) of each.
-py::list to_states(const PoolStats& stats) {
-  py::list states;
-  for (const DeviceStats& device : stats.devices) {
-    states.append(py::make_tuple(to_string(device.device), to_string(device.state), device.broken));
-  }
-  return states;
-}
-
-py::dict to_dict(const PoolStats& stats) {
-  py::list devices;
-  for (const DeviceStats& device : stats.devices) {
-    py::dict entry;
-    entry["device"] = to_string(device.device);
-    entry["state"] = to_string(device.state);
-    entry["sessions"] = device.sessions;
-    entry["busy"] = device.busy;
-    entry["waiting"] = device.waiting;
-    entry["broken"] = device.broken;
-    entry["suspended"] = device.suspended;
-    entry["asleep"] = device.level == SleepLevel::awake ? "" : to_string(device.level);
-    entry["in_flight"] = device.in_flight;
-    entry["why_in_flight"] = device.why_in_flight;
-    DeviceStats::for_each_count([&](const char* name, auto count) { entry[name] = to_value(device.*count); });
-    devices.append(std::move(entry));
-  }
-  py::dict result;
-  result["devices"] = devices;
-  result["waiting"] = stats.waiting;
-  result["rejected"] = stats.rejected;
-  result["cancelled_waiting"] = stats.cancelled_waiting;
-  result["failed_waiting"] = stats.failed_waiting;
-  result["unbatched"] = stats.unbatched;
-  result["why_unbatched"] = stats.why_unbatched;
-  return result;
 }
 
 // The calls of each request. pybind11 would look up each argument's name and type, for half a microsecond or more.
@@ -672,29 +60,32 @@ PyObject* call_directly(PyObject* self, Py_ssize_t count, Py_ssize_t expected, c
   return nullptr;
 }
 
+// None: every argument has its default.
+Call call_of(PyObject* given) { return given == Py_None ? Call() : py::handle(given).cast<const Call&>(); }
+
 py::object borrowed(PyObject* object) { return py::reinterpret_borrow<py::object>(object); }
 
-// output_names, input_feed, options
+// output_names, input_feed, call
 PyObject* run_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   return call_directly(self, count, 3, [&](PythonPool& pool) {
-    return pool.run(borrowed(arguments[0]), borrowed(arguments[1]), CallOptions(arguments[2]));
+    return pool.run(borrowed(arguments[0]), borrowed(arguments[1]), call_of(arguments[2]));
   });
 }
 
-// output_names, input_feed, wait, limited, options
+// output_names, input_feed, wait, limited, call
 PyObject* submit_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   return call_directly(self, count, 5, [&](PythonPool& pool) {
     const auto wait = py::handle(arguments[2]).cast<std::optional<double>>();
     return py::cast(pool.submit(borrowed(arguments[0]), borrowed(arguments[1]), wait, arguments[3] == Py_True,
-                                CallOptions(arguments[4])));
+                                call_of(arguments[4])));
   });
 }
 
-// output_names, input_feed, limited, options
+// output_names, input_feed, limited, call
 PyObject* submit_async_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   return call_directly(self, count, 4, [&](PythonPool& pool) {
     return pool.submit_async(borrowed(arguments[0]), borrowed(arguments[1]), arguments[2] == Py_True,
-                             CallOptions(arguments[3]));
+                             call_of(arguments[3]));
   });
 }
 
@@ -734,9 +125,28 @@ void register_pool(py::module_& module) {
   module.attr("most_in_flight") = most_in_flight;
   module.def("set_running_loop", &set_running_loop, py::arg("get_running_loop"));
   module.attr("own_compute_stream") = Session::own_compute_stream;
+  py::class_<Call>(module, "Call")
+      .def(py::init([](py::object run_options, std::string device, std::optional<double> timeout,
+                       bool outputs_on_device, std::shared_ptr<Timeline> timeline) {
+             return Call{std::move(run_options), std::move(device), timeout, outputs_on_device, std::move(timeline)};
+           }),
+           py::kw_only(), py::arg("run_options") = py::none(), py::arg("device") = "", py::arg("timeout") = py::none(),
+           py::arg("outputs_on_device") = false, py::arg("timeline") = py::none())
+      .def(
+          "within",
+          [](Call call, double timeout) {
+            call.timeout = timeout;
+            return call;
+          },
+          py::arg("timeout"));
+  py::class_<Batching>(module, "Batching")
+      .def(py::init([](std::size_t max_size, double max_delay, std::size_t axis, std::vector<std::size_t> sizes) {
+             return Batching{max_size, to_duration(max_delay), axis, std::move(sizes)};
+           }),
+           py::arg("max_size"), py::arg("max_delay"), py::arg("axis"), py::arg("sizes"));
   py::class_<PythonPool> pool(module, "Pool");
-  pool.def(py::init<std::optional<std::size_t>, const std::optional<BatchingArgument>&>(),
-           py::arg("max_waiting") = py::none(), py::arg("batching") = py::none())
+  pool.def(py::init<std::optional<std::size_t>, const Batching&>(), py::arg("max_waiting") = py::none(),
+           py::arg("batching") = Batching())
       .def("add", &PythonPool::add, py::arg("session"), py::arg("in_flight") = 1, py::arg("max_graphs") = 0,
            py::arg("feeds") = py::list(), py::arg("warm_up_runs") = 0,
            py::arg("timeline") = std::shared_ptr<Timeline>(), py::arg("run_options") = py::none())

@@ -284,7 +284,7 @@ def test_100_000_requests_of_64_threads_find_the_device_that_works(fault: str) -
     broken = _Runner(lambda run, x: run >= 1000 and not works.is_set() if of_device else x < 0)
     good = _Runner(lambda _run, x: x < 0)
     callbacks.start()
-    core = _core.Pool(None, None)
+    core = _core.Pool()
     for device, runner in (("cpu", good), ("cuda:0", broken)):
         core.add_runners(device, [runner], lambda _names, feed: (("y",), dict(feed)), False)
     failures: list[float] = []
@@ -293,7 +293,7 @@ def test_100_000_requests_of_64_threads_find_the_device_that_works(fault: str) -
         for i in range(thread, 100_000, 64):
             x = -1.0 if i % 10 == 0 and not of_device else 1.0
             try:
-                [y] = core.run(None, {"x": np.full(1, x, np.float32)}, ())
+                [y] = core.run(None, {"x": np.full(1, x, np.float32)}, None)
                 assert y[0] == x
             except ortmulti.Fail:
                 failures.append(x)

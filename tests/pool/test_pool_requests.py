@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import ortmulti
+from ortmulti.pool.call import Call
 from ortmulti.pool.engine import BackendName
 from tests.support import onnx_models
 from tests.support.backends import BACKENDS, on_every_backend
@@ -111,13 +112,14 @@ def test_inputs_that_are_no_dict_are_refused(pool: ortmulti.Pool) -> None:
 
 
 def test_every_call_has_the_same_arguments() -> None:
-    """By position onnxruntime's; what is not for all of them comes last."""
-    common = ["device", "timeout", "outputs", "trace"]
+    """By position onnxruntime's; what is for all of them comes last."""
     own = {"run": [], "submit": ["when_full"], "run_async": ["when_full"], "map": ["lookahead"]}
     for name, more in {**own, "as_completed": ["lookahead"]}.items():
         parameters = inspect.signature(getattr(ortmulti.Pool, name)).parameters
         inputs = "feeds" if "lookahead" in more else "input_feed"
-        assert list(parameters) == ["self", "output_names", inputs, "run_options", *common, *more]
+        assert list(parameters) == ["self", "output_names", inputs, "run_options", "outputs", *more, *Call.__annotations__]
+        for argument in Call.__annotations__:
+            assert f"            {argument}: " in getattr(ortmulti.Pool, name).__doc__
 
 
 @on_every_backend

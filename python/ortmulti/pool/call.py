@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from ortmulti import _core, checks
 from ortmulti.devices.device import Device, name_devices
-from ortmulti.errors import InvalidArgument
+from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.options.foreign_options import to_run_options
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "core_call", "takes_call"]
 
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
-
 
 class Call(TypedDict, total=False):
     """Arguments of every request of a `Pool`.
@@ -28,12 +26,76 @@ class Call(TypedDict, total=False):
     Attributes:
         device: The device to run on; default: any device with an idle session.
         timeout: Deadline in seconds from this call; then `DeadlineExceeded` is raised; default: none.
-        trace: Add the spans of this request, queue, copy and run, to the pool's `timeline`; default False.
+        trace: Add the spans of this request, queue, copy and run, to the `timeline`; default False.
     """
 
     device: str | int | Device | None
-    """The device to run on; default: any device with an idle session."""
     timeout: float | None
-    """Deadline in seconds from this call; then `DeadlineExceeded` is raised; default: none."""
     trace: bool
-    """Add the spans of this request, queue, copy and run, to the pool's `timeline`; default False."""
+
+
+_KEYWORDS = [
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Call.__annotations__[name])
+    for name, default in (("device", None), ("timeout", None), ("trace", False))
+]
+_LINE = "**call: Arguments of every request: `Call`.\n"
+_TEXT = textwrap.dedent(inspect.cleandoc(Call.__doc__ or "").partition("Attributes:\n")[2]) + "\n"
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def takes_call(method: _Method) -> _Method:
+    """Decorate a method with ``**call: Unpack[Call]``, so that `help` and completion show each argument."""
+    signature = inspect.signature(method)
+    named = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    method.__signature__ = signature.replace(parameters=[*named, *_KEYWORDS])  # type: ignore[attr-defined]
+    if method.__doc__:  # python -OO leaves none
+        before, _, after = method.__doc__.partition(_LINE)
+        indent = before[before.rfind("\n") + 1 :]
+        method.__doc__ = before + textwrap.indent(_TEXT, indent).lstrip() + after
+    return method
+
+
+def core_call(
+    call: Mapping[str, Any], run_options: RunOptions | None, on_device: bool, timeline: Timeline, stacklevel: int
+) -> _core.Call:
+    """Check the arguments of a request, and convert them to the core's.
+
+    Args:
+        call: As `Call`.
+        on_device: Whether outputs stay where the model leaves them.
+        timeline: Receives the spans with ``trace``.
+        stacklevel: Of the caller, for a warning.
+
+    Raises:
+        InvalidArgument, InvalidType: An argument is unknown or wrong.
+    """
+    for name in call:
+        if name not in Call.__annotations__:
+            hint = checks.did_you_mean(name, Call.__annotations__)
+            raise InvalidType(f"a request got an unexpected keyword argument {name!r}{hint}")
+    timeout = call.get("timeout")
+    if timeout is not None:
+        checks.number("timeout", timeout)
+        if 1000 <= timeout < 1e9:  # more is "never"
+            warnings.warn(
+                f"timeout={timeout:g} is in seconds, that is {int(timeout / 60)} minutes: if it is in milliseconds, "
+                "divide it by 1000",
+                stacklevel=stacklevel + 1,
+            )
+    return _core.Call(
+        run_options=to_run_options(run_options),
+        device=_name(call.get("device")),
+        timeout=timeout,
+        outputs_on_device=on_device,
+        timeline=timeline._core if call.get("trace") else None,
+    )
+
+
+def _name(device: str | int | Device | None) -> str:
+    if device is None:
+        return ""
+    named = name_devices(device)  # the pool knows whether it exists, perhaps before CUDA does
+    if named is None or len(named) != 1:
+        raise InvalidArgument(f"a request is for one device, not {device!r}")
+    return str(named[0])

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+from ortmulti import _core
 from ortmulti.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from ortmulti import _core
     from ortmulti.create.request import CheckedModel
     from ortmulti.devices.device import Device
-    from ortmulti.options.session_options import RunOptions
     from ortmulti.pool.configuration import Batching, Warmup
     from ortmulti.timeline import Timeline
 
@@ -57,11 +56,8 @@ class PoolMembers(Protocol):
     def most(self) -> int:
         """The same, after the core has chosen as many as it may."""
 
-    def extras(self, run_options: RunOptions | None, on_device: bool, trace: bool) -> tuple[Any, ...]:
-        """Return the last arguments of the core's run and submit; empty if the last two are not needed.
-
-        Raises Error for an argument that is not supported.
-        """
+    def check_call(self, has_options: bool, on_device: bool, trace: bool) -> None:
+        """Raise InvalidArgument if requests cannot have run options, outputs on their device, or a trace."""
 
     def before_submit(self) -> None:
         """Called before each submission. Raises Error if no thread can deliver the answer."""
@@ -131,8 +127,8 @@ def check_arguments(backend: object, given: Mapping[str, tuple[object, object]])
         )
 
 
-def batching_argument(batching: Batching | None) -> tuple[int, float, int, list[int]] | None:
+def batching_argument(batching: Batching | None) -> _core.Batching:
     """Convert ``batching`` to the argument of `_core.Pool`."""
     if batching is None:
-        return None
-    return batching.max_size, batching.max_delay_ms / 1000, batching.axis, list(batching.sizes)
+        return _core.Batching(1, 0, 0, [])
+    return _core.Batching(batching.max_size, batching.max_delay_ms / 1000, batching.axis, batching.sizes)

@@ -23,7 +23,6 @@ from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkErro
 from ortmulti.interface.session import InferenceSession, Sessions
 from ortmulti.loading import prewarm
 from ortmulti.options.model_additions import replacing_weights
-from ortmulti.options.session_options import RunOptions
 from ortmulti.pool.configuration import Warmup
 from ortmulti.pool.engine import Devices
 from ortmulti.pool.first_runs import FirstRuns
@@ -126,9 +125,8 @@ class Members:
         """The present model, for messages."""
         return self._model
 
-    def extras(self, _run_options: RunOptions | None, on_device: bool, trace: bool) -> tuple[Any, ...]:
-        """Return the last arguments of the core's run and submit."""
-        return (on_device, self._timeline._core if trace else None) if on_device or trace else ()
+    def check_call(self, has_options: bool, on_device: bool, trace: bool) -> None:
+        """Accept everything."""
 
     def before_submit(self) -> None:
         """Start the thread that delivers answers."""
@@ -296,7 +294,7 @@ class Members:
 
     def states(self) -> dict[str, tuple[str, str]]:
         """Return each device's state, and the reason of a failure."""
-        return {device: (state, broken) for device, state, broken in self.core.states()}
+        return self.core.states()
 
     def wait_ready(self, timeout: float | None, devices: Devices | None) -> list[str]:
         """Same as `Pool.wait_ready`."""

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from ortmulti import checks
+from ortmulti import _core, checks
 from ortmulti._runtime.closing import Closing
-from ortmulti.devices.device import Device, name_devices
 from ortmulti.errors import ClosedError, InvalidArgument, InvalidType
 from ortmulti.interface.session import Sessions
-from ortmulti.options.foreign_options import to_run_options
 from ortmulti.options.session_options import RunOptions
 from ortmulti.pool import many
+from ortmulti.pool.call import Call, core_call, takes_call
 from ortmulti.pool.configuration import Batching, Warmup
 from ortmulti.pool.engine import PoolMembers
 from ortmulti.pool.futures import PoolFuture
@@ -90,10 +88,8 @@ class Pool(Membership, Closing):
         input_feed: Mapping[str, Any] | None = None,
         run_options: RunOptions | None = None,
         *,
-        device: str | int | Device | None = None,
-        timeout: float | None = None,
         outputs: Literal["numpy"] = "numpy",
-        trace: bool = False,
+        **call: Unpack[Call],
     ) -> list[NDArray[Any]]: ...
 
     @overload
@@ -103,22 +99,19 @@ class Pool(Membership, Closing):
         input_feed: Mapping[str, Any] | None = None,
         run_options: RunOptions | None = None,
         *,
-        device: str | int | Device | None = None,
-        timeout: float | None = None,
         outputs: Literal["device"],
-        trace: bool = False,
+        **call: Unpack[Call],
     ) -> list[OrtValue]: ...
 
+    @takes_call
     def run(
         self,
         output_names: Sequence[str] | Mapping[str, Any] | None = None,
         input_feed: Mapping[str, Any] | None = None,
         run_options: RunOptions | None = None,
         *,
-        device: str | int | Device | None = None,
-        timeout: float | None = None,
         outputs: Literal["numpy", "device"] = "numpy",
-        trace: bool = False,
+        **call: Unpack[Call],
     ) -> list[Any]:
         """Run the model once and return the requested outputs: in this thread if a session is idle.
 
@@ -126,11 +119,9 @@ class Pool(Membership, Closing):
             output_names: Names of the outputs wanted; None or empty for all. May be left out: ``run({"x": x})``.
             input_feed: A value for each input, as for `InferenceSession.run`.
             run_options: Options of this run. Without them, Ctrl-C ends the run, and so does its ``timeout``.
-            device: The device to run on; default: any device with an idle session.
-            timeout: Deadline in seconds from this call; then `DeadlineExceeded` is raised; default: none.
             outputs: ``"numpy"``: arrays. ``"device"``: `OrtValue`s, each on the device where the model leaves it.
                 DLPack hands them on without a copy.
-            trace: Add the spans of this request, queue, copy and run, to the `timeline`; default False.
+            **call: Arguments of every request: `Call`.
 
         Raises:
             Error: As `InferenceSession.run`.
@@ -143,27 +134,27 @@ class Pool(Membership, Closing):
         """
         if input_feed is None:
             output_names, input_feed = None, _feed_alone(output_names)
-        results = self._run(output_names, input_feed, self._options(run_options, device, timeout, outputs, trace))
+        results = self._run(output_names, input_feed, self._call(run_options, outputs, call))
         return _to_values(results) if outputs == "device" else results
 
+    @takes_call
     def submit(
         self,
         output_names: Sequence[str] | Mapping[str, Any] | None = None,
         input_feed: Mapping[str, Any] | None = None,
         run_options: RunOptions | None = None,
         *,
-        device: str | int | Device | None = None,
-        timeout: float | None = None,
         outputs: Literal["numpy", "device"] = "numpy",
-        trace: bool = False,
         when_full: Literal["block", "reject"] | float = "block",
+        **call: Unpack[Call],
     ) -> PoolFuture:
         """Submit a run and return its future. The future's result is the result of `run`.
 
         Args:
-            output_names, input_feed, run_options, device, timeout, outputs, trace: As for `run`.
+            output_names, input_feed, run_options, outputs: As for `run`.
             when_full: What to do if the queue has ``max_queue`` requests. ``"block"``: wait for room. ``"reject"``:
                 raise. A number of seconds: wait so long, then raise.
+            **call: Arguments of every request: `Call`.
 
         Raises:
             Error: As `run`, for wrong arguments. Errors of the run come from the future. Before the first session is
@@ -172,7 +163,7 @@ class Pool(Membership, Closing):
         """
         if input_feed is None:
             output_names, input_feed = None, _feed_alone(output_names)
-        options = self._options(run_options, device, timeout, outputs, trace)
+        options = self._call(run_options, outputs, call)
         wait = None if when_full == "block" else _wait(when_full)
         return self._submit(output_names, input_feed, wait, True, outputs == "device", options)
 
@@ -183,11 +174,9 @@ class Pool(Membership, Closing):
         input_feed: Mapping[str, Any] | None = None,
         run_options: RunOptions | None = None,
         *,
-        device: str | int | Device | None = None,
-        timeout: float | None = None,
         outputs: Literal["numpy"] = "numpy",
-        trace: bool = False,
         when_full: Literal["block", "reject"] = "block",
+        **call: Unpack[Call],
     ) -> list[NDArray[Any]]: ...
 
     @overload
@@ -197,33 +186,31 @@ class Pool(Membership, Closing):
         input_feed: Mapping[str, Any] | None = None,
         run_options: RunOptions | None = None,
         *,
-        device: str | int | Device | None = None,
-        timeout: float | None = None,
         outputs: Literal["device"],
-        trace: bool = False,
         when_full: Literal["block", "reject"] = "block",
+        **call: Unpack[Call],
     ) -> list[OrtValue]: ...
 
+    @takes_call
     async def run_async(
         self,
         output_names: Sequence[str] | Mapping[str, Any] | None = None,
         input_feed: Mapping[str, Any] | None = None,
         run_options: RunOptions | None = None,
         *,
-        device: str | int | Device | None = None,
-        timeout: float | None = None,
         outputs: Literal["numpy", "device"] = "numpy",
-        trace: bool = False,
         when_full: Literal["block", "reject"] = "block",
+        **call: Unpack[Call],
     ) -> list[Any]:
         """Run the model as `run` does, without blocking the event loop (asyncio's, or one with its interface).
 
         Cancelling the task cancels the request.
 
         Args:
-            output_names, input_feed, run_options, device, timeout, outputs, trace: As for `run`.
+            output_names, input_feed, run_options, outputs: As for `run`.
             when_full: What to do if the queue has ``max_queue`` requests. ``"block"``, the default: wait in the queue
                 anyway. ``"reject"``: raise.
+            **call: Arguments of every request: `Call`.
 
         Raises:
             Error: As `run`.
@@ -235,10 +222,7 @@ class Pool(Membership, Closing):
         if input_feed is None:
             output_names, input_feed = None, _feed_alone(output_names)
         limited = when_full == "reject"
-        if run_options is None and device is None and timeout is None and outputs == "numpy" and not trace:
-            options: tuple[Any, ...] = ()
-        else:
-            options = self._options(run_options, device, timeout, outputs, trace)
+        options = self._call(run_options, outputs, call)
         while True:
             core = self._members.core
             try:
@@ -264,59 +248,59 @@ class Pool(Membership, Closing):
         wrapped: Awaitable[list[Any]] = loops.wrap_future(future)
         return await wrapped
 
+    @takes_call
     def map(
         self,
         output_names: Sequence[str] | Iterable[Mapping[str, Any]] | None = None,
         feeds: Iterable[Mapping[str, Any]] | None = None,
         run_options: RunOptions | None = None,
         *,
-        device: str | int | Device | None = None,
-        timeout: float | None = None,
         outputs: Literal["numpy", "device"] = "numpy",
-        trace: bool = False,
         lookahead: int | None = None,
+        **call: Unpack[Call],
     ) -> Iterator[list[Any]]:
         """Yield the outputs of each feed, in order, while the next ones run.
 
         Args:
             output_names: As for `run`. May be left out: ``map(feeds)``.
             feeds: The inputs of each run; read as needed.
-            run_options, device, outputs, trace: As for `run`.
-            timeout: Deadline of each request in seconds, from its submission; default: none.
+            run_options, outputs: As for `run`.
             lookahead: How many requests are submitted before the first of them is returned; default: two for each that
                 can be under way, with batching two batches.
+            **call: Arguments of every request: `Call`.
 
         Yields:
             The result of `run`. The first failure is raised in its place, and later requests are cancelled. Closing the
             iterator cancels them too.
         """
-        options = self._options(run_options, device, timeout, outputs, trace)
+        options = self._call(run_options, outputs, call)
         return many.in_order(*self._several(output_names, feeds, lookahead, outputs == "device", options))
 
+    @takes_call
     def as_completed(
         self,
         output_names: Sequence[str] | Iterable[Mapping[str, Any]] | None = None,
         feeds: Iterable[Mapping[str, Any]] | None = None,
         run_options: RunOptions | None = None,
         *,
-        device: str | int | Device | None = None,
-        timeout: float | None = None,
         outputs: Literal["numpy", "device"] = "numpy",
-        trace: bool = False,
         lookahead: int | None = None,
+        **call: Unpack[Call],
     ) -> Iterator[tuple[int, PoolFuture]]:
         """Yield each feed's index and future as soon as the future is done.
 
         Args:
-            output_names, feeds, run_options, device, timeout, outputs, trace, lookahead: As for `map`.
+            output_names, feeds, run_options, outputs, lookahead: As for `map`.
+            **call: Arguments of every request: `Call`.
 
         Yields:
             ``(index, future)``. The future of a failed request raises its error. Closing the iterator cancels the
             unfinished requests.
         """
-        options = self._options(run_options, device, timeout, outputs, trace)
+        options = self._call(run_options, outputs, call)
         return many.as_done(*self._several(output_names, feeds, lookahead, outputs == "device", options))
 
+    @takes_call
     def map_rows(
         self,
         output_names: Sequence[str] | Mapping[str, Any] | None = None,
@@ -324,10 +308,8 @@ class Pool(Membership, Closing):
         run_options: RunOptions | None = None,
         *,
         rows: int | None = None,
-        device: str | int | Device | None = None,
-        timeout: float | None = None,
-        trace: bool = False,
         lookahead: int | None = None,
+        **call: Unpack[Call],
     ) -> list[NDArray[Any]]:
         """Run the model on the rows of arrays, some rows at a time on all sessions, and return the outputs of all rows.
 
@@ -338,13 +320,13 @@ class Pool(Membership, Closing):
             output_names: As for `run`. May be left out: ``map_rows({"x": x})``.
             arrays: An array ``[n, ...]`` for each input, all with the same n. Runs use the memory of C-contiguous
                 arrays in place.
-            run_options, device, trace: As for `run`.
+            run_options: As for `run`.
             rows: Rows of each run, 1 or more; default: found while it runs, from 32 on, by the time of the runs; with
                 batching its ``max_size``. The last run has the remaining rows. With n = 0 the model runs once, with
                 empty inputs.
-            timeout: Deadline of the whole call in seconds; default: none.
             lookahead: How many runs are submitted before the first one's outputs are taken; default: two for each that
                 can be under way, with batching two batches.
+            **call: Arguments of every request: `Call`.
 
         Returns:
             An array ``[n, ...]`` for each output, of the model's dtype.
@@ -359,14 +341,15 @@ class Pool(Membership, Closing):
             output_names, arrays = None, _feed_alone(output_names)
         found = many.Rows(arrays)
         size = many.RunSize(self._batch_size if rows is None and self._batch_size > 1 else rows)
-        options = self._options(run_options, device, timeout, "numpy", trace)
+        options = self._call(run_options, "numpy", call)
+        timeout = call.get("timeout")
         end = None if timeout is None else time.monotonic() + timeout
 
         def names() -> Sequence[str]:
             return output_names or [each.name for each in self.get_outputs()]  # type: ignore[return-value]
 
-        def left() -> tuple[Any, ...]:
-            return options if end is None else (*options[:2], max(0.0, end - time.monotonic()), *options[3:])
+        def left() -> _core.Call | None:
+            return options if end is None or options is None else options.within(max(0.0, end - time.monotonic()))
 
         def run(feed: Mapping[str, Any]) -> list[Any]:
             return self._run(output_names, feed, left())
@@ -421,34 +404,23 @@ class Pool(Membership, Closing):
         state = ", closed" if self.closed else ""
         return f"<Pool of {self._members.model} on {', '.join(self.devices) or 'no device yet'}{state}>"
 
-    def _options(
-        self,
-        run_options: RunOptions | None,
-        device: str | int | Device | None,
-        timeout: float | None,
-        outputs: Literal["numpy", "device"],
-        trace: bool,
-    ) -> tuple[Any, ...]:
-        """Return the last arguments of the core's run and submit; empty where all have their defaults."""
-        if run_options is None and device is None and timeout is None and outputs == "numpy" and not trace:
-            return ()
-        run_options = to_run_options(run_options)
-        extras = self._members.extras(run_options, _on_device(outputs), trace)
-        if timeout is not None:
-            checks.number("timeout", timeout)
-            if 1000 <= timeout < 1e9:  # more is "never"
-                warnings.warn(
-                    f"timeout={timeout:g} is in seconds, that is {int(timeout / 60)} minutes: if it is in "
-                    "milliseconds, divide it by 1000",
-                    stacklevel=3,
-                )
-        return (run_options, _name(device), timeout, *extras)
+    def _call(
+        self, run_options: RunOptions | None, outputs: Literal["numpy", "device"], call: Call
+    ) -> _core.Call | None:
+        """Return the core's form of a request's arguments; None where all have their defaults."""
+        if run_options is None and outputs == "numpy" and not call:
+            return None
+        checks.choice("outputs", outputs, ("numpy", "device"))
+        on_device = outputs == "device"
+        made = core_call(call, run_options, on_device, self._members.timeline, 3)
+        self._members.check_call(run_options is not None, on_device, call.get("trace", False))
+        return made
 
-    def _run(self, output_names: object, input_feed: Mapping[str, Any], options: tuple[Any, ...]) -> list[Any]:
+    def _run(self, output_names: object, input_feed: Mapping[str, Any], call: _core.Call | None) -> list[Any]:
         while True:
             core = self._members.core
             try:
-                return core.run(output_names, input_feed, options)
+                return core.run(output_names, input_feed, call)
             except ClosedError:
                 if core is self._members.core:
                     raise  # else with the next model
@@ -460,17 +432,17 @@ class Pool(Membership, Closing):
         wait: float | None,
         limited: bool,
         on_device: bool,
-        options: tuple[Any, ...],
+        call: _core.Call | None,
     ) -> PoolFuture:
         self._members.before_submit()
         core = self._members.core
         future = PoolFuture(core, _to_values if on_device else None)
         try:
-            future._request = core.submit(output_names, input_feed, wait, limited, options)
+            future._request = core.submit(output_names, input_feed, wait, limited, call)
         except ClosedError:
             if core is self._members.core:
                 raise
-            return self._submit(output_names, input_feed, wait, limited, on_device, options)
+            return self._submit(output_names, input_feed, wait, limited, on_device, call)
         return future
 
     def _several(
@@ -479,7 +451,7 @@ class Pool(Membership, Closing):
         feeds: object,
         lookahead: int | None,
         on_device: bool,
-        options: tuple[Any, ...],
+        call: _core.Call | None,
     ) -> tuple[many.Submit, Iterator[Mapping[str, Any]], int]:
         """The arguments of `many`'s functions."""
         if feeds is None:
@@ -488,7 +460,7 @@ class Pool(Membership, Closing):
             raise InvalidType(f"feeds is a list or another iterable of dicts, one for each run, not {_kind(feeds)}")
 
         def submit(feed: Mapping[str, Any]) -> PoolFuture:
-            return self._submit(output_names, feed, None, True, on_device, options)
+            return self._submit(output_names, feed, None, True, on_device, call)
 
         return submit, iter(feeds), self._lookahead(lookahead, self._batch_size)
 
@@ -512,12 +484,6 @@ def _kind(given: object) -> str:
     return "None" if given is None else type(given).__name__
 
 
-def _on_device(outputs: object) -> bool:
-    if outputs not in ("numpy", "device"):
-        raise InvalidArgument(f"outputs is 'numpy' or 'device', not {outputs!r}")
-    return outputs == "device"
-
-
 def _to_values(results: list[Any]) -> list[Any]:
     return [OrtValue(result) for result in results]
 
@@ -530,12 +496,3 @@ def _wait(when_full: str | float) -> float | None:
     if isinstance(when_full, str):
         raise InvalidArgument(f"when_full is 'block', 'reject' or a number of seconds, not {when_full!r}")
     return checks.number("when_full", when_full)
-
-
-def _name(device: str | int | Device | None) -> str:
-    if device is None:
-        return ""
-    named = name_devices(device)  # the pool knows whether it exists, perhaps before CUDA does
-    if named is None or len(named) != 1:
-        raise InvalidArgument(f"a request is for one device, not {device!r}")
-    return str(named[0])

@@ -26,7 +26,7 @@ from ortmulti.pool.sleep import SessionSleep, wait_until_awake
 from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:
-    from ortmulti.options.session_options import RunOptions
+    pass
 
 __all__ = ["BackendMembers"]
 
@@ -137,13 +137,12 @@ class BackendMembers:
         """The same: it is chosen by `load`."""
         return self.expected
 
-    def extras(self, run_options: RunOptions | None, on_device: bool, trace: bool) -> tuple[Any, ...]:
-        """Return no arguments: the backend has none of these."""
-        asked = {"run_options": run_options is not None, "outputs='device'": on_device, "trace=True": trace}
+    def check_call(self, has_options: bool, on_device: bool, trace: bool) -> None:
+        """Refuse all of them: the backend has none."""
+        asked = {"run_options": has_options, "outputs='device'": on_device, "trace=True": trace}
         for name, given in asked.items():
             if given:
                 raise InvalidArgument(f"backend={self._name!r} has no {name}: its sessions are onnxruntime's")
-        return ()
 
     def before_submit(self) -> None:
         """Raise ClosedError if the interpreter is ending."""
@@ -183,7 +182,7 @@ class BackendMembers:
 
     def states(self) -> dict[str, tuple[str, str]]:
         """Return each device's state: ready or broken."""
-        return {device: (state, broken) for device, state, broken in self.core.states()}
+        return self.core.states()
 
     def wait_ready(self, _timeout: float | None, devices: Devices | None) -> list[str]:
         """Return at once: `load` has returned with ready sessions."""

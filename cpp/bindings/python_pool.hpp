@@ -1,0 +1,476 @@
+#pragma once
+
+#include <pybind11/stl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/answers.hpp"
+#include "bindings/call.hpp"
+#include "bindings/errors.hpp"
+#include "bindings/gil.hpp"
+#include "bindings/pool_request.hpp"
+#include "bindings/python_call.hpp"
+#include "bindings/python_runner.hpp"
+#include "bindings/python_session.hpp"
+#include "bindings/signals.hpp"
+#include "core/base/error.hpp"
+#include "core/base/timeline.hpp"
+#include "core/ort/async.hpp"
+#include "core/pool/pool.hpp"
+#include "core/pool/runners.hpp"
+#include "core/repository/repository.hpp"
+
+namespace ortmulti::bindings {
+
+namespace py = pybind11;
+
+// A run that takes longer is not done in the main thread, which alone can see Ctrl-C; another thread's handing over
+// takes a thousandth of that.
+constexpr std::int64_t longest_uninterrupted_ns = 20'000'000;
+
+/// Has every runner run each feed so often, as requests that `make` makes.
+template <typename Make>
+void run_feeds(const std::vector<std::shared_ptr<Runner>>& runners, const py::list& feeds, int runs,
+               const std::shared_ptr<Timeline>& timeline, const Make& make) {
+  if (feeds.empty()) {
+    return;
+  }
+  std::vector<WarmUp> all;
+  for (const auto& runner : runners) {
+    auto& requests = all.emplace_back(WarmUp{runner, {}}).requests;
+    for (const py::handle feed : feeds) {
+      requests.push_back(make(py::reinterpret_borrow<py::object>(feed)));
+    }
+  }
+  const ReleaseGil nogil;
+  warm_up(all, runs, timeline.get());
+}
+
+/// A request that an event loop waits for, to be cancelled: a capsule, since it is made for each.
+using AsyncRequest = std::weak_ptr<PoolRequest>;
+
+inline py::object to_capsule(const std::shared_ptr<PoolRequest>& request) {
+  auto held = std::make_unique<AsyncRequest>(request);
+  const PyCapsule_Destructor destroy = [](PyObject* capsule) {
+    delete static_cast<AsyncRequest*>(PyCapsule_GetPointer(capsule, nullptr));  // NOLINT(*-owning-memory)
+  };
+  auto capsule = py::reinterpret_steal<py::object>(PyCapsule_New(held.get(), nullptr, destroy));
+  if (!capsule) {
+    throw py::error_already_set();
+  }
+  static_cast<void>(held.release());  // NOLINT(bugprone-unused-return-value): the capsule's now
+  return capsule;
+}
+
+/// `Pool` of `_core`: converts, releases the GIL, and lets Python handle signals while it waits.
+class PythonPool {
+ public:
+  PythonPool(std::optional<std::size_t> max_waiting, const Batching& batching) : batching_(batching) {
+    Pool::Options options;
+    options.max_waiting = max_waiting;
+    options.batching = batching_;
+    pool_ = Pool::make(options);
+  }
+  ~PythonPool() {
+    const ReleaseGil nogil;  // closing waits for what runs, and the session may be the last reference
+    pool_->close(true);
+    pool_.reset();
+    session_.reset();
+  }
+  PythonPool(const PythonPool&) = delete;
+  PythonPool& operator=(const PythonPool&) = delete;
+
+  // Each of the session's runners that run at first runs the feeds before, all at the same time.
+  void add(const PythonSession& session, int in_flight, std::size_t max_graphs, const py::list& feeds, int warm_up_runs,
+           const std::shared_ptr<Timeline>& timeline, const py::object& run_options) {
+    batching_.check_inputs(session.session->inputs());
+    const Runners runners = [&] {
+      const ReleaseGil nogil;
+      auto made = make_runners(session.session, {in_flight, max_graphs});
+      for (auto& runner : made.all) {
+        runner = freed_without_gil(std::move(runner));
+      }
+      return made;
+    }();
+    const auto first = runners.all.begin();
+    const auto size = static_cast<std::ptrdiff_t>(runners.at_first.value_or(runners.all.size()));
+    run_feeds({first, first + size}, feeds, warm_up_runs, timeline, [&](const py::object& feed) {
+      return std::make_shared<PoolRequest>(session.session, py::none(), feed, run_options, "");
+    });
+    const ReleaseGil nogil;
+    pool_->add(runners.all, runners.at_first);
+    std::shared_ptr<Session> none;
+    std::atomic_compare_exchange_strong(&session_, &none, freed_without_gil(session.session));
+  }
+
+  // Adds runners in Python, of one session, and returns the number by which that is known. `check` gives the names and
+  // values that they get. `in_process`: they use the device in this process, and in any thread.
+  std::uintptr_t add_runners(const std::string& device, const py::list& runners, const py::object& check,
+                             bool in_process) {
+    const Device parsed = parse_device(device);
+    std::vector<std::shared_ptr<Runner>> made;
+    for (const py::handle runner : runners) {
+      made.push_back(
+          std::make_shared<PythonRunner>(py::reinterpret_borrow<py::object>(runner), parsed, runners, in_process));
+    }
+    if (!check_) {
+      check_ = check;
+    }
+    in_main_thread_.store(in_process);
+    const ReleaseGil nogil;
+    pool_->add(made);
+    return reinterpret_cast<std::uintptr_t>(runners.ptr());  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)
+  }
+
+  // Of sessions in Python: the inputs' names and shapes, with numbers, names and None.
+  void check_inputs(const std::vector<std::pair<std::string, std::vector<py::object>>>& inputs) const {
+    std::vector<ValueInfo> declared;
+    for (const auto& [name, shape] : inputs) {
+      ValueInfo& input = declared.emplace_back();
+      input.name = name;
+      for (const py::object& size : shape) {
+        input.shape.push_back(py::isinstance<py::int_>(size) ? size.cast<std::int64_t>() : -1);
+        input.dimension_names.push_back(py::isinstance<py::str>(size) ? size.cast<std::string>() : "");
+      }
+    }
+    batching_.check_inputs(declared);
+  }
+
+  void set_ready(std::uintptr_t session, bool ready) {
+    const ReleaseGil nogil;
+    pool_->set_ready(to_session(session), ready);
+  }
+
+  void give_up(std::uintptr_t session, const std::string& reason) {
+    const ReleaseGil nogil;
+    pool_->give_up(to_session(session), reason);
+  }
+
+  void expect(const std::string& device, std::size_t sessions) {
+    const Device parsed = parse_device(device);
+    const ReleaseGil nogil;
+    pool_->expect(parsed, sessions);
+  }
+
+  void not_coming(const std::string& device, std::size_t sessions, const py::object& exception) {
+    const Device parsed = parse_device(device);
+    const auto error = std::make_exception_ptr(from_python(exception));
+    const ReleaseGil nogil;
+    pool_->not_coming(parsed, sessions, error);
+  }
+
+  void set_opening(bool opening) {
+    const ReleaseGil nogil;
+    pool_->set_opening(opening);
+  }
+
+  void fail(const py::object& exception) {
+    const auto error = std::make_exception_ptr(from_python(exception));
+    const ReleaseGil nogil;
+    pool_->fail(error);
+  }
+
+  void remove(const std::string& device) {
+    const Device parsed = parse_device(device);
+    wait_until([&] { return pool_->remove(parsed, Request::Clock::now() + signal_interval); });
+  }
+
+  // Puts a device to sleep. `timeout`: for the runs under way, in seconds.
+  void sleep(const std::string& device, bool pinned, bool auto_wake, std::optional<double> timeout,
+             const std::shared_ptr<Timeline>& timeline) {
+    const Device parsed = parse_device(device);
+    const auto make = [pool = pool_.get(), parsed, pinned, timeline] {
+      return weight_sleeper(pool->sessions(parsed), pinned ? HostCopy::pinned : HostCopy::none, timeline);
+    };
+    const auto sleeper = [&] {
+      const ReleaseGil nogil;
+      if (!pool_->sessions(parsed).empty()) {
+        return make();
+      }
+      // It has given its sessions back, and sleeps already; or it wakes, and then has others.
+      auto later = std::make_shared<DeviceSleep>();
+      later->level = SleepLevel::weights;
+      const auto made = std::make_shared<std::shared_ptr<DeviceSleep>>();
+      later->sleep = [make, made](Request::Clock::time_point until) {
+        *made = *made ? *made : make();
+        return (*made)->sleep(until);
+      };
+      later->wake = [made] { (*made)->wake(); };
+      return later;
+    }();
+    put_to_sleep(parsed, sleeper, auto_wake, timeout);
+  }
+
+  // The same, with the runners of the sessions. `make` begins to add others, and calls its argument when they are
+  // there, with None, or with an exception. Returns whether it is to be called: not where the device has no runners.
+  bool sleep_sessions(const std::string& device, const py::object& make, bool auto_wake,
+                      std::optional<double> timeout) {
+    const auto maker = std::make_shared<PythonCall>(make);
+    const auto sleeper = std::make_shared<DeviceSleep>();
+    sleeper->level = SleepLevel::session;
+    const auto called = std::make_shared<std::atomic<bool>>(false);
+    sleeper->sleep = [called](Request::Clock::time_point /*until*/) { return *called = true; };
+    sleeper->wake = [maker] { maker->wait(); };
+    put_to_sleep(parse_device(device), sleeper, auto_wake, timeout);
+    return *called;
+  }
+
+  // Keeps a device within a repository's budget. Its later sleeps and wakes go through that. `sleeps`: it can sleep at
+  // the level "weights", `pinned` with a pinned copy if there may be one. `close`: puts it to sleep at the level
+  // "session".
+  Repository::Handle enter(const std::shared_ptr<Repository>& repository, const std::string& name,
+                           const std::string& device, const ResidencyPolicy::Model& model, bool pinned,
+                           const std::shared_ptr<Timeline>& timeline, const py::object& close,
+                           const std::shared_ptr<Repository::Room>& room) {
+    Repository::Resident resident;
+    resident.name = name;
+    resident.device = parse_device(device);
+    resident.pool = pool_;
+    const HostCopy copy = pinned ? HostCopy::if_possible : HostCopy::none;
+    resident.sleeper = [pool = resident.pool, on = resident.device, copy, timeline] {
+      const auto held = pool.lock();
+      return weight_sleeper(held ? held->sessions(on) : std::vector<std::shared_ptr<Session>>(), copy, timeline);
+    };
+    resident.close = [call = std::make_shared<PythonCall>(close)](double timeout) { (*call)(timeout); };
+    const ReleaseGil nogil;
+    return repository->add(std::move(resident), model, room);
+  }
+
+  void wake(const std::string& device) {
+    const Device parsed = parse_device(device);
+    const ReleaseGil nogil;
+    pool_->wake(parsed);
+  }
+
+  // False where it takes longer than `timeout` seconds.
+  bool wait_until_awake(const std::string& device, std::optional<double> timeout) {
+    const Device parsed = parse_device(device);
+    const auto give_up = after(timeout.value_or(std::numeric_limits<double>::max()));
+    bool awake = false;
+    wait_until([&] {
+      const auto now = Request::Clock::now();
+      awake = pool_->wait_until_awake(parsed, std::min(give_up, now + signal_interval));
+      return awake || now >= give_up;
+    });
+    return awake;
+  }
+
+  void continue_from(const PythonPool& before) {
+    const ReleaseGil nogil;
+    pool_->continue_from(before.pool_);
+  }
+
+  py::list run(const py::object& output_names, const py::object& input_feed, const Call& call) {
+    const auto request = make_request(output_names, input_feed, call);
+    bool submitted = false;
+    {
+      const ReleaseGil nogil;
+      const bool may_wait =
+          this_thread() != getpid() || (in_main_thread_.load() && last_run_ns_.load() < longest_uninterrupted_ns);
+      if (!may_wait || !pool_->run_here(*request)) {
+        request->endable = true;
+        request->await_arrival();
+        pool_->submit(request, std::nullopt);
+        submitted = true;
+      }
+    }
+    if (submitted) {
+      wait_for(request);
+    }
+    last_run_ns_.store((request->ended - request->started).count());
+    return request->take_results();
+  }
+
+  // `wait`: for room in the queue, in seconds; none: as long as it takes.
+  std::shared_ptr<PoolRequest> submit(const py::object& output_names, const py::object& input_feed,
+                                      std::optional<double> wait, bool limited, const Call& call) {
+    auto request = make_request(output_names, input_feed, call);
+    request->endable = true;
+    request->await_arrival();
+    if (submit_now(request, limited)) {
+      return request;
+    }
+    const auto give_up = after(wait.value_or(std::numeric_limits<double>::max()));
+    wait_until([&] {
+      const auto next = std::min(give_up, Request::Clock::now() + signal_interval);
+      if (pool_->submit(request, next)) {
+        return true;
+      }
+      if (next == give_up) {
+        refuse();
+      }
+      return false;
+    });
+    return request;
+  }
+
+  // A future of the running event loop, and the request that it gets the answer of. None if the loop does not watch
+  // yet. The loop is not held up: `limited` refuses what has no room.
+  py::object submit_async(const py::object& output_names, const py::object& input_feed, bool limited,
+                          const Call& call) {
+    auto [loop, answers] = running_loop();
+    if (!answers) {
+      return py::none();
+    }
+    const auto request = make_request(output_names, input_feed, call);
+    request->endable = true;
+    const py::object future = new_future(loop);
+    request->set_future(std::move(answers), future);
+    if (!submit_now(request, limited)) {
+      const ReleaseGil nogil;
+      refuse();
+    }
+    return py::make_tuple(future, to_capsule(request));
+  }
+
+  void warm_up(const py::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline) {
+    const auto session = first_session();
+    if (!session && !check_) {
+      throw Error(ErrorKind::closed, "the pool has no session");
+    }
+    const auto runners = [&] {
+      const ReleaseGil nogil;
+      return pool_->runners();
+    }();
+    run_feeds(runners, feeds, runs, timeline, [&](const py::object& feed) {
+      auto request = make_request(py::none(), feed, {});
+      request->endable = static_cast<bool>(check_);
+      return request;
+    });
+  }
+
+  bool cancel(const std::shared_ptr<PoolRequest>& request) {
+    const bool cancelled = [&] {
+      const ReleaseGil nogil;
+      request->arrival()->abandon();
+      return pool_->cancel(request);
+    }();
+    end_runs();
+    return cancelled;
+  }
+
+  bool cancel_async(const AsyncRequest& request) {
+    auto held = request.lock();
+    if (!held) {
+      return false;
+    }
+    held->forget_future();
+    const bool cancelled = [&] {
+      const ReleaseGil nogil;
+      const bool was_there = pool_->cancel(held);
+      held.reset();
+      return was_there;
+    }();
+    end_runs();
+    return cancelled;
+  }
+
+  PoolStats stats() {
+    const ReleaseGil nogil;
+    return pool_->stats();
+  }
+
+  // Whether that is done; without a patience, in seconds, it is.
+  bool close(bool cancel_waiting, std::optional<double> patience) {
+    const auto give_up = after(patience.value_or(std::numeric_limits<double>::max()));
+    bool closed = false;
+    wait_until([&] {
+      closed = pool_->close(cancel_waiting, signal_interval);
+      return closed || Request::Clock::now() >= give_up;
+    });
+    return closed;
+  }
+
+  bool closed() const {
+    const ReleaseGil nogil;
+    return pool_->closed();
+  }
+
+ private:
+  void put_to_sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper, bool auto_wake,
+                    std::optional<double> timeout) {
+    sleeper->auto_wake = auto_wake;
+    const auto give_up = after(timeout.value_or(std::numeric_limits<double>::max()));
+    bool asleep = false;
+    try {
+      wait_until([&] {
+        const auto now = Request::Clock::now();
+        asleep = pool_->sleep(device, sleeper, std::min(give_up, now + signal_interval));
+        return asleep || now >= give_up;
+      });
+    } catch (...) {
+      const ReleaseGil nogil;
+      pool_->stay_awake(device, sleeper);
+      throw;
+    }
+    if (!asleep) {
+      const ReleaseGil nogil;
+      pool_->stay_awake(device, sleeper);
+      throw Error(ErrorKind::deadline, to_string(device) +
+                                           " did not fall asleep within the timeout: a wake, or runs of the pool or of "
+                                           "Pool.sessions, are still under way there");
+    }
+  }
+
+  static const void* to_session(std::uintptr_t session) {
+    return reinterpret_cast<const void*>(session);  // NOLINT
+  }
+
+  std::shared_ptr<Session> first_session() const { return std::atomic_load(&session_); }
+
+  std::shared_ptr<PoolRequest> make_request(const py::object& output_names, const py::object& input_feed,
+                                            const Call& call) {
+    auto request =
+        check_ ? std::make_shared<PoolRequest>(check_, batching_.enabled(), output_names, input_feed, call.device)
+               : std::make_shared<PoolRequest>(first_session(), output_names, input_feed, call.run_options, call.device);
+    call.apply_to(*request);
+    return request;
+  }
+
+  // Whether there was room.
+  bool submit_now(const std::shared_ptr<PoolRequest>& request, bool limited) {
+    const ReleaseGil nogil;
+    return pool_->submit(request, limited ? std::optional(Request::Clock::now()) : std::nullopt);
+  }
+
+  [[noreturn]] void refuse() {
+    pool_->count_rejected();
+    const std::size_t waiting = pool_->stats().waiting;
+    throw Error(ErrorKind::queue_full, "the pool's queue is full: " + std::to_string(waiting) +
+                                           (waiting == 1 ? " request waits" : " requests wait") + ": send fewer at once, wait with when_full='block', or raise max_queue");
+  }
+
+  void wait_for(const std::shared_ptr<PoolRequest>& request) {
+    try {
+      wait_until([&] { return request->arrival()->wait(Request::Clock::now() + signal_interval); });
+    } catch (const py::error_already_set&) {
+      {
+        const ReleaseGil nogil;
+        pool_->cancel(request);
+      }
+      end_runs();
+      throw;
+    }
+  }
+
+  std::shared_ptr<Pool> pool_;
+  Batching batching_;
+  py::object check_;
+  std::atomic<bool> in_main_thread_{true};  // whether runs may be done there
+  std::shared_ptr<Session> session_;        // one of the first, for its inputs and outputs; read and set atomically
+  std::atomic<std::int64_t> last_run_ns_{std::numeric_limits<std::int64_t>::max()};
+};
+
+}  // namespace ortmulti::bindings
