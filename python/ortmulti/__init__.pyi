@@ -99,6 +99,7 @@ from ortmulti.options.session_options import SessionOptions as SessionOptions
 from ortmulti.options.threads import ThreadCounts as ThreadCounts
 from ortmulti.options.threads import Threads as Threads
 from ortmulti.options.threads import thread_counts as thread_counts
+from ortmulti.pool.call import Call as Call
 from ortmulti.pool.configuration import Batching as Batching
 from ortmulti.pool.configuration import CudaGraph as CudaGraph
 from ortmulti.pool.configuration import Warmup as Warmup
