@@ -18,7 +18,8 @@ class PythonCall {
   explicit PythonCall(pybind11::object call) : call_(new pybind11::object(std::move(call))) {}
   ~PythonCall() {  // NOLINT(bugprone-exception-escape): out of memory ends the process
     if (PyGILState_Check() == 0) {
-      completions().push([call = std::shared_ptr<pybind11::object>(std::move(call_))] {});  // the thread may hold a lock
+      completions().push(
+          [call = std::shared_ptr<pybind11::object>(std::move(call_))] {});  // the thread may hold a lock
     }
   }
   PythonCall(const PythonCall&) = delete;
@@ -34,7 +35,8 @@ class PythonCall {
     }
   }
 
-  /// The same for a function that calls its argument when it is done, with None, or with an exception. Waits until then.
+  /// The same for a function that calls its argument when it is done, with None, or with an exception. Waits until
+  /// then.
   void wait() const {
     const auto done = std::make_shared<std::promise<void>>();
     {

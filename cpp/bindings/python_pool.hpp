@@ -433,8 +433,9 @@ class PythonPool {
   std::shared_ptr<PoolRequest> make_request(const py::object& output_names, const py::object& input_feed,
                                             const Call& call) {
     auto request =
-        check_ ? std::make_shared<PoolRequest>(check_, batching_.enabled(), output_names, input_feed, call.device)
-               : std::make_shared<PoolRequest>(first_session(), output_names, input_feed, call.run_options, call.device);
+        check_
+            ? std::make_shared<PoolRequest>(check_, batching_.enabled(), output_names, input_feed, call.device)
+            : std::make_shared<PoolRequest>(first_session(), output_names, input_feed, call.run_options, call.device);
     call.apply_to(*request);
     return request;
   }
@@ -449,7 +450,8 @@ class PythonPool {
     pool_->count_rejected();
     const std::size_t waiting = pool_->stats().waiting;
     throw Error(ErrorKind::queue_full, "the pool's queue is full: " + std::to_string(waiting) +
-                                           (waiting == 1 ? " request waits" : " requests wait") + ": send fewer at once, wait with when_full='block', or raise max_queue");
+                                           (waiting == 1 ? " request waits" : " requests wait") +
+                                           ": send fewer at once, wait with when_full='block', or raise max_queue");
   }
 
   void wait_for(const std::shared_ptr<PoolRequest>& request) {

@@ -60,15 +60,12 @@ PyObject* call_directly(PyObject* self, Py_ssize_t count, Py_ssize_t expected, c
   return nullptr;
 }
 
-// None: every argument has its default.
-Call call_of(PyObject* given) { return given == Py_None ? Call() : py::handle(given).cast<const Call&>(); }
-
 py::object borrowed(PyObject* object) { return py::reinterpret_borrow<py::object>(object); }
 
 // output_names, input_feed, call
 PyObject* run_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   return call_directly(self, count, 3, [&](PythonPool& pool) {
-    return pool.run(borrowed(arguments[0]), borrowed(arguments[1]), call_of(arguments[2]));
+    return pool.run(borrowed(arguments[0]), borrowed(arguments[1]), Call(arguments[2]));
   });
 }
 
@@ -76,8 +73,8 @@ PyObject* run_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t co
 PyObject* submit_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   return call_directly(self, count, 5, [&](PythonPool& pool) {
     const auto wait = py::handle(arguments[2]).cast<std::optional<double>>();
-    return py::cast(pool.submit(borrowed(arguments[0]), borrowed(arguments[1]), wait, arguments[3] == Py_True,
-                                call_of(arguments[4])));
+    return py::cast(
+        pool.submit(borrowed(arguments[0]), borrowed(arguments[1]), wait, arguments[3] == Py_True, Call(arguments[4])));
   });
 }
 
@@ -85,7 +82,7 @@ PyObject* submit_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t
 PyObject* submit_async_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   return call_directly(self, count, 4, [&](PythonPool& pool) {
     return pool.submit_async(borrowed(arguments[0]), borrowed(arguments[1]), arguments[2] == Py_True,
-                             call_of(arguments[3]));
+                             Call(arguments[3]));
   });
 }
 
@@ -125,20 +122,6 @@ void register_pool(py::module_& module) {
   module.attr("most_in_flight") = most_in_flight;
   module.def("set_running_loop", &set_running_loop, py::arg("get_running_loop"));
   module.attr("own_compute_stream") = Session::own_compute_stream;
-  py::class_<Call>(module, "Call")
-      .def(py::init([](py::object run_options, std::string device, std::optional<double> timeout,
-                       bool outputs_on_device, std::shared_ptr<Timeline> timeline) {
-             return Call{std::move(run_options), std::move(device), timeout, outputs_on_device, std::move(timeline)};
-           }),
-           py::kw_only(), py::arg("run_options") = py::none(), py::arg("device") = "", py::arg("timeout") = py::none(),
-           py::arg("outputs_on_device") = false, py::arg("timeline") = py::none())
-      .def(
-          "within",
-          [](Call call, double timeout) {
-            call.timeout = timeout;
-            return call;
-          },
-          py::arg("timeout"));
   py::class_<Batching>(module, "Batching")
       .def(py::init([](std::size_t max_size, double max_delay, std::size_t axis, std::vector<std::size_t> sizes) {
              return Batching{max_size, to_duration(max_delay), axis, std::move(sizes)};

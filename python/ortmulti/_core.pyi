@@ -4,6 +4,8 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from ortmulti.pool.call import CoreCall
+
 __version__: str
 
 class CudaDevice:
@@ -258,18 +260,6 @@ class Repository:
     def residents(self) -> list[dict[str, Any]]: ...
     def devices(self) -> list[dict[str, Any]]: ...
 
-class Call:
-    def __init__(
-        self,
-        *,
-        run_options: RunOptions | None = None,
-        device: str = "",
-        timeout: float | None = None,
-        outputs_on_device: bool = False,
-        timeline: Timeline | None = None,
-    ) -> None: ...
-    def within(self, timeout: float) -> Call: ...
-
 class Batching:
     def __init__(self, max_size: int, max_delay: float, axis: int, sizes: Sequence[int]) -> None: ...
 
@@ -324,18 +314,18 @@ class Pool:
     def wait_until_awake(self, device: str, timeout: float | None) -> bool: ...
     def continue_from(self, before: Pool) -> None: ...
     # The calls of each request.
-    def run(self, output_names: object, input_feed: Mapping[str, Any], call: Call | None, /) -> list[Any]: ...
+    def run(self, output_names: object, input_feed: Mapping[str, Any], call: CoreCall | None, /) -> list[Any]: ...
     def submit(
         self,
         output_names: object,
         input_feed: Mapping[str, Any],
         wait: float | None,
         limited: bool,
-        call: Call | None,
+        call: CoreCall | None,
         /,
     ) -> PoolRequest: ...
     def submit_async(
-        self, output_names: object, input_feed: Mapping[str, Any], limited: bool, call: Call | None, /
+        self, output_names: object, input_feed: Mapping[str, Any], limited: bool, call: CoreCall | None, /
     ) -> tuple[Future[list[Any]], AsyncRequest] | None: ...
     def cancel_async(self, request: AsyncRequest) -> bool: ...
     def cancel(self, request: PoolRequest) -> bool: ...

@@ -117,7 +117,15 @@ def test_every_call_has_the_same_arguments() -> None:
     for name, more in {**own, "as_completed": ["lookahead"]}.items():
         parameters = inspect.signature(getattr(ortmulti.Pool, name)).parameters
         inputs = "feeds" if "lookahead" in more else "input_feed"
-        assert list(parameters) == ["self", "output_names", inputs, "run_options", "outputs", *more, *Call.__annotations__]
+        assert list(parameters) == [
+            "self",
+            "output_names",
+            inputs,
+            "run_options",
+            "outputs",
+            *more,
+            *Call.__annotations__,
+        ]
         for argument in Call.__annotations__:
             assert f"            {argument}: " in getattr(ortmulti.Pool, name).__doc__
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
-from ortmulti import _core, checks
+from ortmulti import checks
 from ortmulti.devices.device import Device, name_devices
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.options.foreign_options import to_run_options
 
 if TYPE_CHECKING:
+    from ortmulti import _core
     from ortmulti.options.session_options import RunOptions
     from ortmulti.timeline import Timeline
 
-__all__ = ["Call", "core_call", "takes_call"]
+__all__ = ["Call", "CoreCall", "core_call", "takes_call"]
 
 
 class Call(TypedDict, total=False):
@@ -34,6 +36,25 @@ class Call(TypedDict, total=False):
     trace: bool
 
 
+class CoreCall(NamedTuple):
+    """The same for the core, which reads the attributes.
+
+    Attributes:
+        run_options: The core's run options, or None.
+        device: Empty for any.
+        timeout: Seconds; None: no deadline.
+        outputs_on_device: Whether outputs stay where the model leaves them.
+        timeline: Receives the spans; None: nothing does.
+    """
+
+    run_options: Any
+    device: str
+    timeout: float | None
+    outputs_on_device: bool
+    timeline: _core.Timeline | None
+
+
+_NAMES = Call.__annotations__.keys()
 _KEYWORDS = [
     inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Call.__annotations__[name])
     for name, default in (("device", None), ("timeout", None), ("trace", False))
@@ -58,7 +79,7 @@ def takes_call(method: _Method) -> _Method:
 
 def core_call(
     call: Mapping[str, Any], run_options: RunOptions | None, on_device: bool, timeline: Timeline, stacklevel: int
-) -> _core.Call:
+) -> CoreCall:
     """Check the arguments of a request, and convert them to the core's.
 
     Args:
@@ -70,10 +91,10 @@ def core_call(
     Raises:
         InvalidArgument, InvalidType: An argument is unknown or wrong.
     """
-    for name in call:
-        if name not in Call.__annotations__:
-            hint = checks.did_you_mean(name, Call.__annotations__)
-            raise InvalidType(f"a request got an unexpected keyword argument {name!r}{hint}")
+    if not call.keys() <= _NAMES:
+        name = next(iter(call.keys() - _NAMES))
+        hint = checks.did_you_mean(name, _NAMES)
+        raise InvalidType(f"a request got an unexpected keyword argument {name!r}{hint}")
     timeout = call.get("timeout")
     if timeout is not None:
         checks.number("timeout", timeout)
@@ -83,16 +104,16 @@ def core_call(
                 "divide it by 1000",
                 stacklevel=stacklevel + 1,
             )
-    return _core.Call(
-        run_options=to_run_options(run_options),
-        device=_name(call.get("device")),
-        timeout=timeout,
-        outputs_on_device=on_device,
-        timeline=timeline._core if call.get("trace") else None,
-    )
+    traced = timeline._core if call.get("trace") else None
+    return CoreCall(to_run_options(run_options), _name(call.get("device")), timeout, on_device, traced)
 
 
-def _name(device: str | int | Device | None) -> str:
+def _name(device: object) -> str:
+    return _parsed(device) if isinstance(device, str) else _parsed.__wrapped__(device)
+
+
+@functools.lru_cache(maxsize=1000)
+def _parsed(device: Any) -> str:
     if device is None:
         return ""
     named = name_devices(device)  # the pool knows whether it exists, perhaps before CUDA does

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from ortmulti import _core, checks
+from ortmulti import checks
 from ortmulti._runtime.closing import Closing
 from ortmulti.errors import ClosedError, InvalidArgument, InvalidType
 from ortmulti.interface.session import Sessions
 from ortmulti.options.session_options import RunOptions
 from ortmulti.pool import many
-from ortmulti.pool.call import Call, core_call, takes_call
+from ortmulti.pool.call import Call, CoreCall, core_call, takes_call
 from ortmulti.pool.configuration import Batching, Warmup
 from ortmulti.pool.engine import PoolMembers
 from ortmulti.pool.futures import PoolFuture
@@ -348,8 +348,12 @@ class Pool(Membership, Closing):
         def names() -> Sequence[str]:
             return output_names or [each.name for each in self.get_outputs()]  # type: ignore[return-value]
 
-        def left() -> _core.Call | None:
-            return options if end is None or options is None else options.within(max(0.0, end - time.monotonic()))
+        def left() -> CoreCall | None:
+            return (
+                options
+                if end is None or options is None
+                else options._replace(timeout=max(0.0, end - time.monotonic()))
+            )
 
         def run(feed: Mapping[str, Any]) -> list[Any]:
             return self._run(output_names, feed, left())
@@ -404,9 +408,7 @@ class Pool(Membership, Closing):
         state = ", closed" if self.closed else ""
         return f"<Pool of {self._members.model} on {', '.join(self.devices) or 'no device yet'}{state}>"
 
-    def _call(
-        self, run_options: RunOptions | None, outputs: Literal["numpy", "device"], call: Call
-    ) -> _core.Call | None:
+    def _call(self, run_options: RunOptions | None, outputs: Literal["numpy", "device"], call: Call) -> CoreCall | None:
         """Return the core's form of a request's arguments; None where all have their defaults."""
         if run_options is None and outputs == "numpy" and not call:
             return None
@@ -416,7 +418,7 @@ class Pool(Membership, Closing):
         self._members.check_call(run_options is not None, on_device, call.get("trace", False))
         return made
 
-    def _run(self, output_names: object, input_feed: Mapping[str, Any], call: _core.Call | None) -> list[Any]:
+    def _run(self, output_names: object, input_feed: Mapping[str, Any], call: CoreCall | None) -> list[Any]:
         while True:
             core = self._members.core
             try:
@@ -432,7 +434,7 @@ class Pool(Membership, Closing):
         wait: float | None,
         limited: bool,
         on_device: bool,
-        call: _core.Call | None,
+        call: CoreCall | None,
     ) -> PoolFuture:
         self._members.before_submit()
         core = self._members.core
@@ -451,7 +453,7 @@ class Pool(Membership, Closing):
         feeds: object,
         lookahead: int | None,
         on_device: bool,
-        call: _core.Call | None,
+        call: CoreCall | None,
     ) -> tuple[many.Submit, Iterator[Mapping[str, Any]], int]:
         """The arguments of `many`'s functions."""
         if feeds is None:
