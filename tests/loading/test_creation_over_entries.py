@@ -13,25 +13,20 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti import Timeline, _core
-from ortmulti._runtime import startup
-from ortmulti.create.request import CreationRequest
-from ortmulti.devices.device import Device
-from ortmulti.loading.creation import Creation
+from ortmulti import _core
+from ortmulti.loading.attempt import Attempt
+from ortmulti.loading.creation import Collector
 from ortmulti.optimized import Cache, Entry, StagedEntry
 from ortmulti.optimized.entry import Damaged
-from tests.optimized.test_optimized_build import CPU
-from tests.pool.test_pool_readiness import break_session
-from tests.support import onnx_models
+from tests.support import creations, onnx_models
+from tests.support.creations import break_session
 
 X = np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
-    startup.ensure_open()
-    monkeypatch.setenv("ORTMULTI_CACHE", str(tmp_path / "cache"))
-    return Cache.default()
+    return creations.own_cache(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -39,31 +34,21 @@ def model(tmp_path: Path) -> str:
     return str(onnx_models.write_external(tmp_path)[0])
 
 
-class Listener:
-    """Notes what it is given, and what had been done by then."""
+class Listener(Collector):
+    """Notes what it receives, and what had been done by then."""
 
-    def __init__(self, keep_going: bool = False) -> None:
-        self.keep_going = keep_going
-        self.timeline = Timeline()
+    def __init__(self) -> None:
+        super().__init__()
         self.done: list[str] = []
         self.news: list[tuple[str, int, list[str]]] = []
-        self.sessions: list[_core.Session] = []
-
-
-class Noted(Creation):
-    """A creation whose sessions go to a listener."""
-
-    def __init__(self, model: str | bytes, listener: Listener) -> None:
-        super().__init__(CreationRequest(model), listener.timeline, keep_going=listener.keep_going)
-        self.listener = listener
 
     def on_session(self, index: int, session: _core.Session) -> None:
-        self.listener.news.append(("ready", index, list(self.listener.done)))
-        self.listener.sessions.append(session)
+        super().on_session(index, session)
+        self.news.append(("ready", index, list(self.done)))
 
     def on_failure(self, index: int, error: BaseException) -> None:
         assert "NoSuchExecutionProvider" in str(error)
-        self.listener.news.append(("failed", index, list(self.listener.done)))
+        self.news.append(("failed", index, list(self.done)))
 
 
 @pytest.fixture
@@ -85,14 +70,27 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Listener:
     return made
 
 
-def load(model: str | bytes, listener: Listener, sessions: int = 3) -> None:
-    creation = Noted(model, listener)
-    creation._providers, creation.devices = [list(CPU)] * sessions, [Device("cpu")]
-    creation._create_over_entry()
-    assert creation.sessions == {}
-    for session in listener.sessions:
+def load(model: str | bytes, listener: Listener, *, keep_going: bool = False) -> list[str]:
+    """Creates three sessions and runs them; the names of the spans."""
+    timeline = creations.over_entry(model, listener, 3, keep_going=keep_going)
+    for session in listener.sessions.values():
         assert session.run(None, {"x": X})[0].shape == (3, 64)
-        session.close()
+    listener.close()
+    return [span.name for span in timeline.spans]
+
+
+@pytest.fixture
+def created(monkeypatch: pytest.MonkeyPatch) -> list[_core.Session]:
+    """The sessions that the core has created, in their order."""
+    sessions: list[_core.Session] = []
+    ready = Attempt.ready
+
+    def note(attempt: Attempt, index: int, session: _core.Session) -> None:
+        sessions.append(session)
+        ready(attempt, index, session)
+
+    monkeypatch.setattr(Attempt, "ready", note)
+    return sessions
 
 
 def test_sessions_over_a_new_entry_are_given_out_once_it_is_published(listener: Listener) -> None:
@@ -118,33 +116,25 @@ def test_sessions_that_optimize_are_given_out_once_they_are_known_to_be_right(
 
 
 def test_sessions_that_optimize_and_are_not_right_are_not_given_out(
-    model: str, listener: Listener, monkeypatch: pytest.MonkeyPatch
+    model: str, listener: Listener, created: list[_core.Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    created: list[_core.Session] = []
-    ready = Creation.ready
-
-    def note(creation: Creation, index: int, session: _core.Session) -> None:
-        created.append(session)
-        ready(creation, index, session)
-
-    monkeypatch.setattr(Creation, "ready", note)
     monkeypatch.setattr(_core, "changed_weights", lambda *_: ["weight0"])
-    load(model, listener)
+    timeline = creations.over_entry(model, listener, 3)
     assert len(created) == 6
     assert all(session.closed() for session in created[:3])
-    assert listener.sessions == created[3:]
+    assert set(listener.sessions.values()) == set(created[3:])
     assert all("published" in done for _, _, done in listener.news)
     assert "the model is optimized before its sessions: that changes the weight weight0" in [
-        span.name for span in listener.timeline.spans
+        span.name for span in timeline.spans
     ]
+    listener.close()
 
 
 def test_sessions_over_an_entry_are_given_out_once_it_is_verified(model: str, listener: Listener) -> None:
     load(model, Listener())
     listener.done.clear()
-    load(model, listener)
+    names = load(model, listener)
     assert [(what, done) for what, _, done in listener.news] == [("ready", ["verified"])] * 3
-    names = [span.name for span in listener.timeline.spans]
     assert "find optimized model" in names
     assert "optimize model" not in names
 
@@ -164,13 +154,11 @@ def test_of_a_damaged_entry_nothing_is_given_out(model: str, listener: Listener,
 
 
 def test_one_that_fails_beside_others_is_told(model: str, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
-    listener.keep_going = True
     load(model, Listener())
     break_session(monkeypatch, lambda index: index == 1)
     for _ in range(2):  # over the entry, and over a new one
         listener.news.clear()
-        listener.sessions.clear()
-        load(model, listener)
+        load(model, listener, keep_going=True)
         assert sorted((what, index) for what, index, _ in listener.news) == [("failed", 1), ("ready", 0), ("ready", 2)]
         assert listener.news[0][0] == "ready" or "published" in listener.done
         Cache.default().clear()
@@ -179,26 +167,19 @@ def test_one_that_fails_beside_others_is_told(model: str, listener: Listener, mo
 def test_failures_of_all_are_not_told_but_raised(
     model: str, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listener.keep_going = True
     load(model, Listener())
     break_session(monkeypatch, lambda _: True)
     with pytest.raises(ortmulti.InvalidArgument, match="NoSuchExecutionProvider"):
-        load(model, listener)
+        load(model, listener, keep_going=True)
     assert listener.news == []
 
 
-def test_what_was_not_given_out_is_closed(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
-    created: list[_core.Session] = []
-    ready = Creation.ready
-
-    def note(creation: Creation, index: int, session: _core.Session) -> None:
-        created.append(session)
-        ready(creation, index, session)
-
+def test_what_was_not_given_out_is_closed(
+    listener: Listener, created: list[_core.Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(_: Any) -> Any:
         raise Damaged("for this test")
 
-    monkeypatch.setattr(Creation, "ready", note)
     monkeypatch.setattr(StagedEntry, "publish", fail)
     with pytest.raises(Damaged):
         load(onnx_models.matmul(), listener)

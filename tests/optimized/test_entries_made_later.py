@@ -12,14 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ortmulti._runtime import startup
-from ortmulti.create.request import CreationRequest
-from ortmulti.devices.device import Device
-from ortmulti.loading.creation import Creation
+from ortmulti.loading.creation import Collector
 from ortmulti.optimized import Cache, key_of, wait_for_entries
 from ortmulti.optimized.entries import StagedEntry
 from tests.optimized.test_optimized_build import CPU, run_ordinary, with_new_weights, write
-from tests.support import fake_driver
+from tests.support import creations, fake_driver
 from tests.support.processes import check_child, child_environment
 
 X = np.random.default_rng(1).standard_normal((3, 256), dtype=np.float32)
@@ -35,19 +32,16 @@ def model(tmp_path: Path) -> str:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
-    monkeypatch.setenv("ORTMULTI_CACHE", str(tmp_path / "cache"))
-    return Cache.default()
+    return creations.own_cache(tmp_path, monkeypatch)
 
 
 def load(model: str) -> list[str]:
     """Creates a session as one on a GPU is created, and runs it; the names of the spans."""
-    startup.ensure_open()
-    creation = Creation(CreationRequest(model))
-    creation._providers, creation.devices = [list(CPU)], [Device("cpu")]
-    creation._create_over_entry()
-    assert creation.sessions[0].run(None, {"x": X})[0].shape == (3, 8192)
-    creation.sessions[0].close()
-    return [span.name for span in creation.timeline.spans]
+    collector = Collector()
+    timeline = creations.over_entry(model, collector, 1)
+    assert collector.sessions[0].run(None, {"x": X})[0].shape == (3, 8192)
+    collector.close()
+    return [span.name for span in timeline.spans]
 
 
 def test_the_load_does_not_wait_for_the_entry(model: str, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,8 +149,7 @@ def test_processes_killed_at_random_moments_leave_no_broken_entry(
     load(model)
     wait_for_entries()
     assert list((cache.folder / "staging").iterdir()) == []
-    creation = Creation(CreationRequest(model))
-    creation._providers, creation.devices = [list(CPU)], [Device("cpu")]
-    creation._create_over_entry()
-    np.testing.assert_array_equal(creation.sessions[0].run(None, {"x": X})[0], expected)
-    creation.sessions[0].close()
+    collector = Collector()
+    creations.over_entry(model, collector, 1)
+    np.testing.assert_array_equal(collector.sessions[0].run(None, {"x": X})[0], expected)
+    collector.close()

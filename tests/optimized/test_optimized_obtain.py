@@ -18,16 +18,15 @@ from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti import _core
-from ortmulti._runtime import startup
 from ortmulti._runtime.threads import Task
 from ortmulti.bench.models import sample_inputs
-from ortmulti.create.request import CreationRequest
 from ortmulti.devices.device import Device
-from ortmulti.loading.creation import Creation
+from ortmulti.loading.attempt import Attempt
+from ortmulti.loading.creation import Collector
 from ortmulti.loading.sharing import why_not_worth_it
 from ortmulti.optimized import Cache, CacheRequest, Entry, StagedEntry, compute_capability, key_of
 from tests.optimized.test_optimized_build import CPU, PROTOS, run_ordinary, same_bits, write
-from tests.support import onnx_models
+from tests.support import creations, onnx_models
 from tests.support.cached_models import add_endless_file
 from tests.support.processes import check_child, nothing_leaks
 
@@ -36,22 +35,19 @@ X = np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
-    startup.ensure_open()
-    monkeypatch.setenv("ORTMULTI_CACHE", str(tmp_path / "cache"))
-    return Cache.default()
+    return creations.own_cache(tmp_path, monkeypatch)
 
 
 def load(model: str | bytes, **arguments: Any) -> tuple[list[str], list[str]]:
     """Creates two sessions and runs them; the names of the spans of that, and why nothing was shared."""
-    creation = Creation(CreationRequest(model, **arguments))
-    creation._providers, creation.devices = [list(CPU)] * 2, [Device("cpu")]
-    creation._create_over_entry()
+    collector = Collector()
+    timeline = creations.over_entry(model, collector, **arguments)
     with onnx_models.cpu_session(model) as usual:
         expected = usual.run(None, {"x": X})[0]
-    for session in creation.sessions.values():
+    for session in collector.sessions.values():
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected)
         session.close()
-    return [span.name for span in creation.timeline.spans], creation.timeline.not_shared
+    return [span.name for span in timeline.spans], timeline.not_shared
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
@@ -86,13 +82,12 @@ def test_the_first_load_and_the_next_compute_the_same_bits(
     log = logging.getLogger("ortmulti.onnxruntime")
     with caplog.at_level(logging.INFO, log.name):
         for source in ("made", "found"):
-            creation = Creation(CreationRequest(model))
-            creation._providers, creation.devices = [list(CPU)] * 2, [Device("cpu")]
-            creation._create_over_entry()
-            for session in creation.sessions.values():
+            collector = Collector()
+            timeline = creations.over_entry(model, collector)
+            for session in collector.sessions.values():
                 assert all(map(same_bits, [session.run(None, each) for each in both], expected)), source
                 session.close()
-            assert creation.timeline.not_shared == []
+            assert timeline.not_shared == []
     [stored] = cache.entries()
     assert {path.name for path in stored.folder.iterdir()} - {"weights.bin"} == {
         "manifest.json",
@@ -105,10 +100,7 @@ def test_the_first_load_and_the_next_compute_the_same_bits(
 
 def test_a_weight_that_the_optimization_changes_under_its_name_is_noticed(tmp_path: Path) -> None:
     model = write(tmp_path / "model", PROTOS["with_changed_constants"](), "external")
-    creation = Creation(CreationRequest(model))
-    creation._providers, creation.devices = [list(CPU)], [Device("cpu")]
-    creation._create_over_entry()
-    spans = [span.name for span in creation.timeline.spans]
+    spans = [span.name for span in creations.over_entry(model, Collector(), 1).spans]
     assert "the model is optimized before its sessions: that changes the weight c" in spans
     assert "optimize model" in spans
 
@@ -213,7 +205,7 @@ def test_ctrl_c_at_each_line_of_the_wait_for_the_checksums(tmp_path: Path, cache
 
         def trace(frame: FrameType, event: str, _: Any) -> Any:
             nonlocal left
-            if left == line and frame.f_code is not Creation.ready.__code__:
+            if left == line and frame.f_code is not Attempt.ready.__code__:
                 return None
             left -= event == "line"
             if event == "line" and left == 0:

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti import Batching, LoadProgress, Timeline, Warmup, _core
-from ortmulti.loading.creation import Creation
+from ortmulti.loading import creation
+from ortmulti.loading.attempt import Attempt
 from ortmulti.pool.member import Member
 from tests.pool.test_pool_requests import ENDLESS, busy
 from tests.support import onnx_models
@@ -68,15 +69,15 @@ def test_the_last_device_stays(pool: ortmulti.Pool) -> None:
 
 def test_a_device_that_cannot_be_added_leaves_the_pool_as_it_was(pool: ortmulti.Pool) -> None:
     waiting: list[ortmulti.PoolFuture] = []
-    run = Creation.run
+    create = creation.create
 
-    def failing(creation: Creation) -> None:
+    def failing(attempt: Attempt) -> None:
         waiting.append(pool.submit(None, X, device="cuda:9"))
         assert state(pool) == {"cpu": "ready", "cuda:9": "starting"}
-        run(creation)
+        create(attempt)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Creation, "run", failing)
+        patch.setattr(creation, "create", failing)
         with pytest.raises(ortmulti.DeviceError, match="cuda:9"):
             pool.add_devices("cuda:9")
     with pytest.raises(ortmulti.DeviceError, match="cuda:9"):
@@ -274,10 +275,10 @@ def test_closing_the_pool_while_the_new_model_is_verified_frees_both() -> None:
 
 
 def test_memory_that_is_not_enough_for_both_is_said(pool: ortmulti.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_large(_: Any) -> Any:
+    def too_large(_: Attempt) -> None:
         raise ortmulti.OutOfMemory("the weights take 9 GB")
 
-    monkeypatch.setattr(Creation, "run", too_large)
+    monkeypatch.setattr(creation, "create", too_large)
     with pytest.raises(ortmulti.OutOfMemory, match=r"take 9 GB; the sessions of .* stay until .* both must fit"):
         pool.replace_model(OTHER)
     np.testing.assert_array_equal(pool.run(None, X)[0], expected())
@@ -342,10 +343,10 @@ def test_a_replacement_waits_for_the_load_before_it() -> None:
 def test_closing_ends_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
 
-    def without_end(creation: Creation) -> None:
+    def without_end(attempt: Attempt) -> None:
         begun.set()
         while True:
-            creation.poll()
+            attempt.poll()
 
     errors: list[BaseException] = []
 
@@ -357,7 +358,7 @@ def test_closing_ends_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with nothing_leaks():
         pool = ortmulti.load(MODEL, "cpu")
-        monkeypatch.setattr(Creation, "run", without_end)
+        monkeypatch.setattr(creation, "create", without_end)
         thread = threading.Thread(target=replace, args=(pool,))
         thread.start()
         begun.wait()

@@ -8,7 +8,7 @@ import gc
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ import pytest
 
 import ortmulti
 from ortmulti import LoadProgress, Warmup
-from ortmulti.create import core_sessions
-from ortmulti.loading.creation import Creation
+from ortmulti.loading import creation
+from ortmulti.loading.attempt import Attempt
 from ortmulti.pool.member import Member
 from tests.support import fake_driver, onnx_models
+from tests.support.creations import break_session
 from tests.support.processes import check_child, nothing_leaks, run_child
 
 MODEL = onnx_models.matmul()
@@ -60,32 +61,32 @@ def gate() -> Iterator[Gate]:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Loads begin when this is set."""
-    begin, run = threading.Event(), Creation.run
+    begin, create = threading.Event(), creation.create
 
-    def later(creation: Creation) -> None:
+    def later(attempt: Attempt) -> None:
         while not begin.wait(0.01):
-            creation.poll()
-        run(creation)
+            attempt.poll()
+        create(attempt)
 
-    monkeypatch.setattr(Creation, "run", later)
+    monkeypatch.setattr(creation, "create", later)
     yield begin
     begin.set()
 
 
 def test_a_session_warms_up_while_others_are_created(monkeypatch: pytest.MonkeyPatch) -> None:
     warmed, sessions = threading.Event(), []
-    ready, join = Creation.ready, Member.join
+    ready, join = Attempt.ready, Member.join
 
-    def noted_ready(creation: Creation, index: int, session: Any) -> None:
+    def noted_ready(attempt: Attempt, index: int, session: Any) -> None:
         sessions.append(index)
         assert len(sessions) == 1 or warmed.wait(60)
-        ready(creation, index, session)
+        ready(attempt, index, session)
 
     def noted_join(member: Member, *arguments: Any) -> None:
         join(member, *arguments)
         warmed.set()
 
-    monkeypatch.setattr(Creation, "ready", noted_ready)
+    monkeypatch.setattr(Attempt, "ready", noted_ready)
     monkeypatch.setattr(Member, "join", noted_join)
     with ortmulti.load(MODEL, "cpu", 2, strategy="native", warmup=True) as pool:
         assert len(pool.sessions) == 2
@@ -258,20 +259,6 @@ def test_progress_comes_from_the_thread_that_loads() -> None:
 # Failures.
 
 
-def break_session(monkeypatch: pytest.MonkeyPatch, broken: Callable[[int], bool]) -> None:
-    """Has the creation of some of the sessions fail, by asking for a provider that there is not."""
-    create = core_sessions.create
-
-    def with_broken(model: Any, providers_of: Any, *args: Any, **kwargs: Any) -> Any:
-        changed = [
-            [("NoSuchExecutionProvider", {}), *providers] if broken(index) else providers
-            for index, providers in enumerate(providers_of)
-        ]
-        return create(model, changed, *args, **kwargs)
-
-    monkeypatch.setattr(core_sessions, "create", with_broken)
-
-
 @pytest.mark.parametrize("wait", ["first", "none"])
 def test_a_failure_closes_the_pool_and_is_what_everybody_gets(
     wait: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, held: threading.Event
@@ -328,11 +315,11 @@ def test_a_warmup_that_fails_is_a_failure(wait: Any, require: Any) -> None:
 
 
 def test_ctrl_c_is_not_replaced_by_the_failure_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(creation: Creation) -> None:
-        creation.on_failure(0, ortmulti.DeviceError("the first device failed"))
+    def create(attempt: Attempt) -> None:
+        attempt.receiver.on_failure(0, ortmulti.DeviceError("the first device failed"))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Creation, "run", run)
+    monkeypatch.setattr(creation, "create", create)
     with pytest.raises(KeyboardInterrupt):
         ortmulti.load(MODEL, "cpu", 2, require="any")
 
@@ -492,15 +479,15 @@ def test_ctrl_c_ends_the_wait(what: str) -> None:
         import numpy as np
         import ortmulti
         from tests.support import onnx_models
-        from ortmulti.loading.creation import Creation
+        from ortmulti.loading import creation
 
-        def later(creation):
+        def later(attempt):
             if what == "load":
                 os.kill(os.getpid(), signal.SIGINT)
             while True:
-                creation.poll()
+                attempt.poll()
                 threading.Event().wait(0.01)
-        Creation.run = later
+        creation.create = later
         what = sys.argv[1]
 
         try:

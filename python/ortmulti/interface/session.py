@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from ortmulti import _core, checks
 from ortmulti._core import ModelMetadata, NodeArg
-from ortmulti._runtime import first_start
 from ortmulti._runtime.closing import Closing
 from ortmulti.create import core_sessions
 from ortmulti.devices import providers as _providers
 from ortmulti.interface import session_arguments
 from ortmulti.interface.io_binding import ValueRuns
 from ortmulti.interface.session_calls import SessionCalls
+from ortmulti.loading import early_start
 from ortmulti.options.foreign_options import to_run_options, to_session_options
 from ortmulti.options.session_options import RunOptions, SessionOptions
 from ortmulti.timeline import Timeline
@@ -85,7 +85,7 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
             given, providers = use_for_session(tuning, model, options, providers, provider_options)
             options, provider_options = given, None
         if provider_options is None:
-            first_start.begin_for_session(providers)
+            early_start.begin_for_session(providers)
         if options is not None and options.has_providers():
             options, providers = session_arguments.choose_providers(options, providers)
         normalized = _providers.normalize(providers, provider_options)

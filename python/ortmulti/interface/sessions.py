@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Literal
 
 from ortmulti import checks
-from ortmulti._runtime import first_start
 from ortmulti.errors import InvalidType
+from ortmulti.loading import early_start
 
 # Other modules are imported by `create_sessions`, while the driver starts.
 if TYPE_CHECKING:
@@ -73,39 +73,26 @@ def create_sessions(
         WeightsError: A file of weights cannot be read, or changed during the load.
         NotFound: The cache does not have the optimized model, with ``optimize="offline"``.
     """
-    checked = checks.model(model)
     if progress is not None and not callable(progress):
         raise InvalidType(f"progress is a function of (done, total, device), not {progress!r}")
-    plain = all(given is None for given in (options, provider_options, loader, tuning))
-    if plain and strategy in ("shared", "native") and first_start.are_valid(sessions_per_device, optimize, serialize):
-        first_start.begin_driver(devices)
-    from ortmulti.create.request import CreationRequest
-
-    request = CreationRequest(
-        checked,
-        devices,
-        sessions_per_device,
-        options,
-        provider_options,
-        serialize,
-        strategy,
-        optimize,
-        loader,
+    plain = tuning is None
+    request = early_start.begin_request(
+        plain, model, devices, sessions_per_device, options, provider_options, serialize, strategy, optimize, loader
     )
-    if tuning is None:  # the arguments are valid
-        from ortmulti._runtime import startup
-
-        startup.begin_opening()
     from ortmulti.interface.session import InferenceSession, Sessions
-    from ortmulti.loading.creation import Creation
+    from ortmulti.loading import creation
+    from ortmulti.loading.attempt import Attempt
+    from ortmulti.timeline import Timeline
 
     if tuning is not None:
         from ortmulti.loading.tuning import use_for_request
 
         request, _ = use_for_request(tuning, request)
-    creation = Creation(request, progress=progress)
-    creation.run()
-    created = [creation.sessions[index] for index in sorted(creation.sessions)]
-    return Sessions(
-        [InferenceSession._from_core(core, creation.timeline, request.options) for core in created], creation.timeline
-    )
+    timeline, collector = Timeline(), creation.Collector(progress)
+    try:
+        creation.create(Attempt(request, collector, timeline))
+    except BaseException:
+        collector.close()
+        raise
+    created = [session for _, session in sorted(collector.sessions.items())]
+    return Sessions([InferenceSession._from_core(core, timeline, request.options) for core in created], timeline)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ortmulti import _core, checks
-from ortmulti._runtime import first_start
-from ortmulti.errors import Error, LibraryError
+from ortmulti.errors import Error
+from ortmulti.loading import early_start
 
 # Other modules are imported while the driver starts.
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ def prewarm(
         NoSuchFile: There is no such model.
     """
     checked = None if model is None else checks.model(model)
-    first_start.begin_driver(devices)
+    early_start.begin_driver_unchecked(devices)
     from ortmulti.devices.device import name_devices
 
     named = name_devices(devices)
-    if begin_driver(named):
-        open_libraries()
+    if early_start.begin_driver(named):
+        early_start.open_libraries()
         if checked is not None:
             _begin_preload(named, checked)
 
@@ -57,37 +57,7 @@ def _begin_preload(named: Sequence[Device] | None, model: str | bytes | bytearra
         index = (
             _core.index_model_file(_core.identify_file(model)) if isinstance(model, str) else _core.index_model(model)
         )
-        _core.begin_preload(_gpus(named), index)
-
-
-def begin_driver(named: Sequence[Device] | None) -> bool:
-    """Start the driver and these devices' contexts in the background; ``devices`` come from `name_devices`.
-
-    Returns:
-        Whether there is anything to start; then `open_libraries` is for what else the devices need.
-    """
-    gpus = _gpus(named)
-    if gpus == [] or _core.cuda_driver_version() is None:
-        return False
-    from ortmulti._runtime import startup
-
-    startup.close_at_exit()
-    _core.prewarm(gpus)
-    return True
-
-
-def _gpus(named: Sequence[Device] | None) -> list[int] | None:
-    return None if named is None else list(dict.fromkeys(device.index for device in named if device.kind == "cuda"))
-
-
-def open_libraries() -> None:
-    """Open ONNX Runtime, and in the background the CUDA libraries."""
-    from ortmulti._runtime import startup
-
-    # The CUDA provider's library can be opened in the background only where ONNX Runtime is there.
-    with contextlib.suppress(LibraryError):  # the load raises the error
-        startup.ensure_open()
-    startup.begin_opening_libraries()
+        _core.begin_preload(early_start.indices(named), index)
 
 
 _lock = allocate_lock()

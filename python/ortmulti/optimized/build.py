@@ -75,9 +75,9 @@ def entry_options(options: _core.SessionOptions) -> _core.SessionOptions:
     return result
 
 
-def not_loadable(error: Error) -> NotOptimizable:
+def not_loadable(reason: Error | str) -> NotOptimizable:
     """Return the error for an entry that ONNX Runtime cannot load: it does not load all models that it saves."""
-    return NotOptimizable(f"the optimized model cannot be loaded: {error}")
+    return NotOptimizable(f"the optimized model cannot be loaded: {reason}")
 
 
 def _build(

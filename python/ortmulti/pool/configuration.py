@@ -9,7 +9,7 @@ from typing import Any
 from ortmulti import checks
 from ortmulti.errors import InvalidArgument, InvalidType
 
-__all__ = ["Batching", "CudaGraph", "Warmup"]
+__all__ = ["Batching", "CudaGraph", "Serving", "Warmup"]
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,20 @@ class Warmup:
         growing = [growing_inputs(session.get_inputs(), dimensions=dimensions) for dimensions in sizes]
         yield from map(list, zip(*growing, strict=False))
 
-    def runs_with(self, max_graphs: int) -> int:
-        """Return how often each input is run. With CUDA graphs for this many shapes, the second run captures."""
-        return self.runs or (2 if max_graphs else 1)
+
+@dataclass(frozen=True)
+class Serving:
+    """How each session of a pool serves requests.
+
+    Attributes:
+        in_flight: Number of requests that a session on a GPU has under way; 0: the core chooses.
+        graphs: Number of shapes for which a session keeps CUDA graphs; 0: no graphs.
+        warmup: What a session runs before it takes requests, as for `load`.
+    """
+
+    in_flight: int = 0
+    graphs: int = 0
+    warmup: Warmup | bool = False
 
 
 def _several(value: object) -> list[Any]:

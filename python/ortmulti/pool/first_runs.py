@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
-from ortmulti.pool.configuration import Warmup
+from ortmulti.pool.configuration import Serving, Warmup
 
 __all__ = ["FirstRuns"]
 
@@ -21,16 +21,14 @@ class FirstRuns:
     """The warm-up of a model's sessions. They may run at the same time, from any thread.
 
     Args:
-        asked: ``warmup`` of `load`.
+        serving: How the sessions serve.
         model: The model, for messages.
-        max_graphs: Number of shapes for which a session keeps CUDA graphs.
     """
 
-    def __init__(self, asked: Warmup | bool, model: str, max_graphs: int = 0) -> None:
-        self.asked = asked is not False
-        self._optional = asked is True
-        self._warmup = asked if isinstance(asked, Warmup) else Warmup()
-        self._runs = self._warmup.runs_with(max_graphs)
+    def __init__(self, serving: Serving, model: str) -> None:
+        self.serving = serving
+        self._warmup = serving.warmup if isinstance(serving.warmup, Warmup) else Warmup()
+        self._runs = self._warmup.runs or (2 if serving.graphs else 1)  # the second run captures a graph
         self._model = model
         self._lock = threading.Lock()
         self._first = 0  # number of the inputs that fitted
@@ -44,7 +42,7 @@ class FirstRuns:
         Raises:
             Error: As ``run``.
         """
-        if not self.asked or self._none_fits:
+        if not self.serving.warmup or self._none_fits:
             run([], 0)
             return
         from ortmulti.create.sample_inputs import MISFITS, first_fit  # which `import ortmulti` shall not load
@@ -57,7 +55,7 @@ class FirstRuns:
         try:
             self._first = first_fit(islice(enumerate(self._warmup.feeds(session)), self._first, None), attempt)
         except MISFITS as error:
-            if not self._optional:
+            if self.serving.warmup is not True:
                 raise
             run([], 0)  # raises an error that the inputs did not cause
             with self._lock:

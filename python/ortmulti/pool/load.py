@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from ortmulti import _core, checks
-from ortmulti._runtime import first_start
 from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.loading import early_start
 
 # Other modules are imported by `load`, while the driver starts.
 if TYPE_CHECKING:
@@ -136,59 +136,30 @@ def load(
         TuningWarning: ``tuning`` was measured on another machine or with other releases.
     """
     start = time.monotonic()
-    if progress is not None and not callable(progress):
-        raise InvalidType(f"progress is a function of a LoadProgress, not {progress!r}")
-    if max_queue is not None:
-        checks.integer("max_queue", max_queue, 0, checks.SIZE_MAX)
-    if not isinstance(in_flight, str):
-        checks.integer("in_flight", in_flight, 1)
-    elif in_flight != "auto":
-        raise InvalidArgument(f"in_flight is a number of requests, 1 or more, or 'auto', not {in_flight!r}")
-    checks.instance("version", version, str)
+    _check_types(progress, max_queue, in_flight, version)
     checks.choice("wait", wait, ("all", "first", "none"))
     checks.choice("require", require, ("all", "any"))
     checks.choice("backend", backend, ("core", "threads", "processes"))
-    checked = checks.model(model)
-    plain = all(given is None for given in (options, provider_options, loader, batching, tuning))
-    plain = plain and cuda_graph is False and isinstance(warmup, bool) and backend == "core" and strategy == "shared"
+    plain = all(given is None for given in (options, provider_options, batching, tuning)) and cuda_graph is False
+    plain = plain and isinstance(warmup, bool) and backend == "core" and strategy == "shared"
     plain = plain and wait != "first"  # with which contexts begin later
-    if plain and first_start.are_valid(sessions_per_device, optimize, serialize):
-        first_start.begin_driver(devices)
-    from ortmulti.create.request import CreationRequest
-
-    request = CreationRequest(
-        checked,
-        devices,
-        sessions_per_device,
-        options,
-        provider_options,
-        serialize,
-        strategy,
-        optimize,
-        loader,
+    request = early_start.begin_request(
+        plain, model, devices, sessions_per_device, options, provider_options, serialize, strategy, optimize, loader
     )
-    if backend == "core" and request.options is not None and request.options.has_providers():
-        raise InvalidArgument(
-            "the session options have a provider (add_provider_for_devices), and load takes the device by its name: "
-            "devices='openvino:CPU', for example"
-        )
-    if plain:
-        from ortmulti._runtime import startup
-        from ortmulti.loading import prewarm
-
-        prewarm.begin_driver(request.named)
-        startup.begin_opening()
-    # The arguments so far are valid. The others are checked before the driver starts. These imports take milliseconds.
-    import dataclasses
+    # Arguments that are not plain are checked before the driver starts. These imports take milliseconds.
     from functools import partial
 
-    from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
+    from ortmulti.pool.configuration import Batching, Serving, Warmup
     from ortmulti.pool.engine import batching_argument, check_arguments
     from ortmulti.pool.members import Members
     from ortmulti.pool.pool import Pool
 
+    if backend == "core":
+        _check_options(request.options)
     checks.instance("batching", batching, Batching, optional=True, example="ortmulti.Batching(max_size=8)")
     if tuning is not None:
+        import dataclasses
+
         from ortmulti.loading.tuning import use_for_request
 
         arguments = {"sessions_per_device": sessions_per_device, "in_flight": in_flight, "cuda_graph": cuda_graph}
@@ -196,9 +167,7 @@ def load(
         if backend == "core":
             sessions, in_flight, cuda_graph = (tuned[name] for name in arguments)
             request = dataclasses.replace(request, sessions_per_device=sessions)
-    if not isinstance(cuda_graph, bool | CudaGraph):
-        raise InvalidType(f"cuda_graph is an ortmulti.CudaGraph or a bool, not {cuda_graph!r}")
-    graphs = cuda_graph.max_shapes if isinstance(cuda_graph, CudaGraph) else CudaGraph().max_shapes * cuda_graph
+    graphs = _max_shapes(cuda_graph)
     if not isinstance(warmup, bool | Warmup):
         raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
     check_arguments(
@@ -213,39 +182,78 @@ def load(
             "cuda_graph": (cuda_graph, False),
         },
     )
-    batch_size = 1 if batching is None else batching.max_size
     if backend != "core":
-        from ortmulti.pool.external import open_backend
-
-        opened = open_backend(
-            backend,
-            request.model,
-            request.devices,
-            request.sessions_per_device,
-            request.options,
-            request.provider_options,
-            progress=progress,
-            max_queue=max_queue,
-            batching=batching,
-            in_flight=3 if in_flight == "auto" else in_flight,
-            version=version,
-        )
-        return _warm(Pool(opened, batch_size), warmup)
+        most = 3 if in_flight == "auto" else in_flight
+        return _open_backend(backend, request, warmup, progress, max_queue, batching, most, version)
     request = _with_graphs(request, graphs)
-    reporter = None if progress is None else _Reporter(progress, start, request)
-    make_core = partial(_core.Pool, max_queue, batching_argument(batching))
-    members = Members(request, make_core, warmup, 0 if in_flight == "auto" else in_flight, graphs, version)
-    pool = Pool(members, batch_size)
-    if reporter is None:
+    serving = Serving(0 if in_flight == "auto" else in_flight, graphs, warmup)
+    members = Members(request, partial(_core.Pool, max_queue, batching_argument(batching)), serving, version)
+    pool = Pool(members, 1 if batching is None else batching.max_size)
+    if progress is None:
         members.start(wait, require == "any")
     else:
+        reporter = _Reporter(progress, start, request)
         members.start(wait, require == "any", reporter.session_ready, reporter.bytes_loaded)
     return pool
 
 
-def _warm(pool: Pool, warmup: Warmup | bool) -> Pool:
+def _check_types(progress: object, max_queue: object, in_flight: object, version: object) -> None:
+    if progress is not None and not callable(progress):
+        raise InvalidType(f"progress is a function of a LoadProgress, not {progress!r}")
+    if max_queue is not None:
+        checks.integer("max_queue", max_queue, 0, checks.SIZE_MAX)
+    if not isinstance(in_flight, str):
+        checks.integer("in_flight", in_flight, 1)
+    elif in_flight != "auto":
+        raise InvalidArgument(f"in_flight is a number of requests, 1 or more, or 'auto', not {in_flight!r}")
+    checks.instance("version", version, str)
+
+
+def _check_options(options: SessionOptions | None) -> None:
+    if options is not None and options.has_providers():
+        raise InvalidArgument(
+            "the session options have a provider (add_provider_for_devices), and load takes the device by its name: "
+            "devices='openvino:CPU', for example"
+        )
+
+
+def _max_shapes(cuda_graph: CudaGraph | bool) -> int:
+    from ortmulti.pool.configuration import CudaGraph
+
+    if not isinstance(cuda_graph, bool | CudaGraph):
+        raise InvalidType(f"cuda_graph is an ortmulti.CudaGraph or a bool, not {cuda_graph!r}")
+    return cuda_graph.max_shapes if isinstance(cuda_graph, CudaGraph) else CudaGraph().max_shapes * cuda_graph
+
+
+def _open_backend(
+    backend: Literal["threads", "processes"],
+    request: CreationRequest,
+    warmup: Warmup | bool,
+    progress: OnLoadProgress | None,
+    max_queue: int | None,
+    batching: Batching | None,
+    in_flight: int,
+    version: str,
+) -> Pool:
+    from ortmulti.pool.external import open_backend
+    from ortmulti.pool.pool import Pool
+
+    members = open_backend(
+        backend,
+        request.model,
+        request.devices,
+        request.sessions_per_device,
+        request.options,
+        request.provider_options,
+        progress=progress,
+        max_queue=max_queue,
+        batching=batching,
+        in_flight=in_flight,
+        version=version,
+    )
+    pool = Pool(members, 1 if batching is None else batching.max_size)
     try:
-        pool._members.warm_up(warmup)
+        members.warm_up(warmup)
     except BaseException:
         pool.close()
         raise

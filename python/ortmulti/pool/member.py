@@ -14,7 +14,8 @@ from ortmulti.create.request import CreationRequest, Progress
 from ortmulti.devices.device import Device
 from ortmulti.errors import ClosedError
 from ortmulti.interface.session import InferenceSession
-from ortmulti.loading.creation import Creation
+from ortmulti.loading import creation
+from ortmulti.loading.attempt import Attempt
 from ortmulti.options.session_options import RunOptions
 from ortmulti.pool.first_runs import FirstRuns
 from ortmulti.timeline import Timeline
@@ -29,87 +30,87 @@ class Member:
     Attributes:
         index: Index among the sessions of one creation.
         session: The session; the owner of the member closes it.
-        in_flight: Number of requests under way on a GPU; 0: the core chooses.
-        max_graphs: Number of shapes with a CUDA graph; 0: no graphs.
-        first_runs: What it runs before it takes requests.
+        first_runs: What it runs before it takes requests, and how it serves them.
         poll: Called before these runs. Raises an error if the creation was cancelled.
         end: Ends these runs.
     """
 
     index: int
     session: InferenceSession
-    in_flight: int
-    max_graphs: int
     first_runs: FirstRuns
     poll: Callable[[], object]
     end: RunOptions | None
 
     def join(self, core: _core.Pool, timeline: Timeline) -> None:
         """Warm the session up, and let it take the requests of a core's pool."""
-        end = None if self.max_graphs else self.end  # with graphs no options of a run are taken
+        serving = self.first_runs.serving
+        end = None if serving.graphs else self.end  # with graphs no options of a run are taken
 
         def add(feeds: list[Mapping[str, Any]], runs: int) -> None:
             self.poll()
-            core.add(self.session._core, self.in_flight, self.max_graphs, feeds, runs, timeline._core, end)
+            core.add(self.session._core, serving.in_flight, serving.graphs, feeds, runs, timeline._core, end)
 
         self.first_runs.run(self.session, add)
+
+
+def _ignore(*_: object) -> None:
+    pass
 
 
 class _Cancelled(Exception):  # noqa: N818  (no error, but the way out)
     pass
 
 
-class MemberCreation(Creation):
-    """The creation of a pool's members. `cancel` and `wait` may be called from any thread while it runs.
+class MemberCreation:
+    """The creation of a pool's members. It receives the sessions, and each joins the pool when it has warmed up.
+
+    `cancel` and `wait` may be called from any thread while it runs.
 
     Args:
         request: The arguments.
+        timeline: Receives the spans.
+        first_runs: What each session runs before it takes requests, and how it serves them.
         join: Called for each member, from any thread, when its session is ready. It warms the member up, lets it take
             requests and owns it, unless it raises.
-        timeline: Receives the spans.
-        first_runs: What each session runs before.
-        in_flight, max_graphs: As in `Member`.
         first: The GPU whose session comes first: the others' contexts wait until one member has joined. None: all
             contexts are made at once.
         keep_going: Whether the other sessions are created when one fails.
-        on_devices, on_failure: As the methods of `Creation`, but with names of devices.
-        progress, bytes_loaded: As for `Creation`.
+        on_devices: Called when the devices are known, with the device of each session.
+        not_joined: Called from any thread for each session that failed, with ``keep_going``.
+        progress, bytes_loaded: As in `Receiver`.
     """
 
     def __init__(
         self,
         request: CreationRequest,
-        join: Callable[[Member], None],
         timeline: Timeline,
         first_runs: FirstRuns,
-        in_flight: int = 1,
-        max_graphs: int = 0,
-        first: int | None = None,
+        join: Callable[[Member], None],
         *,
+        first: int | None = None,
         keep_going: bool = False,
-        on_devices: Callable[[list[str]], object] | None = None,
-        on_failure: Callable[[int, BaseException], object] | None = None,
+        on_devices: Callable[[Sequence[Device]], object] = _ignore,
+        not_joined: Callable[[int, BaseException], object] = _ignore,
         progress: Progress | None = None,
         bytes_loaded: Callable[[int, int], object] | None = None,
     ) -> None:
-        hold = None if first is None else _core.ContextHold(first)
-        super().__init__(
-            request, timeline, keep_going=keep_going, hold=hold, progress=progress, bytes_loaded=bytes_loaded
-        )
         self.members: dict[int, Member] = {}
         """Those that have joined, by their places."""
-        self.thread: int | None = None
-        """In which thread it runs."""
-        self._join = join
-        self._tell_devices = on_devices
-        self._tell_failure = on_failure
+        self.on_devices = on_devices
+        self.progress = progress
+        self.bytes_loaded = bytes_loaded
+        self._request = request
+        self._timeline = timeline
         self._first_runs = first_runs
-        self._in_flight = in_flight
-        self._max_graphs = max_graphs
+        self._join = join
+        self._hold = None if first is None else _core.ContextHold(first)
+        self._keep_going = keep_going
+        self._not_joined = not_joined
         self._joining: list[tuple[Task, InferenceSession]] = []
         self._end_runs: RunOptions | None = None
         self._cancelled = False
         self._error: BaseException | None = None
+        self._thread: int | None = None  # in which it runs
         self._unfinished = threading.Lock()
         self._unfinished.acquire()
 
@@ -121,10 +122,10 @@ class MemberCreation(Creation):
                 closed.
             ClosedError: It was cancelled.
         """
-        self.thread = threading.get_ident()
+        self._thread = threading.get_ident()
         try:
             try:
-                super().run()
+                creation.create(Attempt(self._request, self, self._timeline, self._keep_going, self._hold))
                 self._wait_for_joining()
             except _Cancelled:
                 pass
@@ -153,7 +154,7 @@ class MemberCreation(Creation):
 
     def wait(self) -> None:
         """Wait until `run` has ended; return at once in its own thread."""
-        if self.thread != threading.get_ident():
+        if self._thread != threading.get_ident():
             with self._unfinished:
                 pass
 
@@ -162,16 +163,13 @@ class MemberCreation(Creation):
         for member in self.members.values():
             member.session.close()
 
-    def on_devices(self, devices: Sequence[Device]) -> None:
-        if self._tell_devices is not None:
-            self._tell_devices([str(device) for device in devices])
-
     def on_session(self, index: int, session: _core.Session) -> None:
+        """Let a session join, in a thread of its own if it warms up or is on a GPU."""
         try:
-            ready = InferenceSession._from_core(session, self.timeline, self.request.options)
+            ready = InferenceSession._from_core(session, self._timeline, self._request.options)
             if self._cancelled:
                 ready.close()
-            elif not self._first_runs.asked and ready.device == "cpu":
+            elif not self._first_runs.serving.warmup and ready.device == "cpu":
                 self._have_joined(index, ready)
             else:
                 if self._end_runs is None:
@@ -186,16 +184,17 @@ class MemberCreation(Creation):
             raise
 
     def on_failure(self, index: int, error: BaseException) -> None:
+        """Go on without a session."""
         self._note(error)
-        if self._tell_failure is not None:
-            self._tell_failure(index, error)
+        self._not_joined(index, error)
 
     def poll(self) -> None:
+        """End the creation if it was cancelled."""
         if self._cancelled:
             raise _Cancelled
 
     def _have_joined(self, index: int, session: InferenceSession) -> None:
-        member = Member(index, session, self._in_flight, self._max_graphs, self._first_runs, self.poll, self._end_runs)
+        member = Member(index, session, self._first_runs, self.poll, self._end_runs)
         try:
             self._join(member)
             self.members[index] = member

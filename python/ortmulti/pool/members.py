@@ -18,12 +18,12 @@ from ortmulti import _core
 from ortmulti._runtime import callbacks, startup
 from ortmulti._runtime.threads import Changes, Task
 from ortmulti.create.request import CheckedModel, CreationRequest, Progress, core_options
-from ortmulti.devices.device import name_devices, parse_devices
+from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkError, InvalidArgument, OutOfMemory
 from ortmulti.interface.session import InferenceSession, Sessions
 from ortmulti.loading import prewarm
 from ortmulti.options.model_additions import replacing_weights
-from ortmulti.pool.configuration import Warmup
+from ortmulti.pool.configuration import Serving, Warmup
 from ortmulti.pool.engine import Devices
 from ortmulti.pool.first_runs import FirstRuns
 from ortmulti.pool.interface import differences
@@ -45,9 +45,7 @@ class Members:
     Args:
         request: The arguments of `load`.
         make_core: Makes a core's pool, one for each model.
-        warmup: As for `load`.
-        in_flight: Number of requests that a session on a GPU has under way; 0: the core chooses.
-        max_graphs: Number of shapes for which a session keeps CUDA graphs; 0: no graphs.
+        serving: How the sessions serve.
         version: The model's label in `stats`.
     """
 
@@ -55,17 +53,13 @@ class Members:
         self,
         request: CreationRequest,
         make_core: Callable[[], _core.Pool],
-        warmup: Warmup | bool,
-        in_flight: int = 1,
-        max_graphs: int = 0,
+        serving: Serving,
         version: str = "",
     ) -> None:
-        self._in_flight = in_flight
-        self._max_graphs = max_graphs
         self._request = request
         self._make_core = make_core
-        self._warmup = warmup
-        self._first_runs = FirstRuns(warmup, _describe(request.model), max_graphs)
+        self._serving = serving
+        self._first_runs = FirstRuns(serving, _describe(request.model))
         self._process = os.getpid()
         self._changing = threading.Lock()  # one change of the members at a time; before the condition's lock
         self._lock = threading.RLock()
@@ -97,7 +91,7 @@ class Members:
     @property
     def sessions(self) -> Sessions:
         """Same as `Pool.sessions`."""
-        if self._max_graphs:
+        if self._serving.graphs:
             raise InvalidArgument("sessions of a pool with CUDA graphs cannot be run by themselves: call Pool.run")
         return self._sessions
 
@@ -135,7 +129,7 @@ class Members:
 
     def warm_up(self, warmup: Warmup | bool) -> None:
         """Same as `PoolMembers.warm_up`."""
-        FirstRuns(warmup, self._model, self._max_graphs).run(
+        FirstRuns(dataclasses.replace(self._serving, warmup=warmup), self._model).run(
             self._sessions[0], lambda feeds, runs: self.core.warm_up(feeds, runs, self._timeline._core)
         )
 
@@ -162,20 +156,18 @@ class Members:
             self.core.set_opening(True)
         else:
             per_device = self._request.sessions_per_device
-            self._expect([str(device) for device in named for _ in range(per_device)])
+            self._expect([device for device in named for _ in range(per_device)])
         gpus = [0] if named is None else [device.index for device in named if device.kind == "cuda"]
         first = gpus[0] if gpus and wait == "first" else None
         loading = MemberCreation(
             self._request,
-            self._joins,
             self._timeline,
             self._first_runs,
-            self._in_flight,
-            self._max_graphs,
-            first,
+            self._joins,
+            first=first,
             keep_going=keep_going,
             on_devices=self._know_devices,
-            on_failure=self._failed,
+            not_joined=self._failed,
             progress=progress,
             bytes_loaded=bytes_loaded,
         )
@@ -220,17 +212,17 @@ class Members:
             if self.error is error:
                 LOGGER.error("the pool of %s was closed, since loading it failed: %s", self._model, error)
 
-    def _know_devices(self, devices: Sequence[str]) -> None:
-        prewarm.hint_at_unused_gpus(name_devices(devices) or ())
+    def _know_devices(self, devices: Sequence[Device]) -> None:
+        prewarm.hint_at_unused_gpus(devices)
         with self._lock:
             if self._targets is None:
                 with contextlib.suppress(ClosedError):
                     self._expect(devices)
                 self.core.set_opening(False)
 
-    def _expect(self, devices: Sequence[str]) -> None:
-        self._targets = list(devices)
-        for device, count in Counter(devices).items():
+    def _expect(self, devices: Sequence[Device]) -> None:
+        self._targets = list(map(str, devices))
+        for device, count in Counter(self._targets).items():
             self.core.expect(device, count)
 
     def _joins(self, member: Member) -> None:
@@ -284,7 +276,7 @@ class Members:
     def _under_way(self, chosen: int) -> int:
         sessions = max(1, len(self._members), len(self._targets or ()))
         on_gpu = not self._targets or any(target.startswith("cuda:") for target in self._targets)
-        return sessions * (self._in_flight or chosen if on_gpu else 1)
+        return sessions * (self._serving.in_flight or chosen if on_gpu else 1)
 
     # Readiness.
 
@@ -529,8 +521,8 @@ class Members:
             if not devices:
                 raise DeviceError("the pool has no device left for the new model: add devices first")
             timeline, core, files = Timeline(), self._make_core(), ModelFiles(model)
-            warmup = self._warmup if warmup is None else warmup
-            first_runs = FirstRuns(warmup, _describe(model), self._max_graphs)
+            serving = self._serving if warmup is None else dataclasses.replace(self._serving, warmup=warmup)
+            first_runs = FirstRuns(serving, _describe(model))
             request = dataclasses.replace(self._request, model=model)
             one_each = dataclasses.replace(request, devices=devices, sessions_per_device=1)
             present = self._sessions[0] if same_interface else None
@@ -545,7 +537,7 @@ class Members:
                     ) from error
                 sessions, description = Sessions(_sessions(loading.members), timeline), _describe(model)
                 if verify is not None:
-                    new = Members(one_each, lambda: core, warmup, self._in_flight, self._max_graphs, version)
+                    new = Members(one_each, lambda: core, serving, version)
                     new._targets, new._members = devices, loading.members
                     new._timeline, new._sessions = timeline, sessions
                     if verify(new) is False:
@@ -601,7 +593,7 @@ class Members:
                 )
             member.join(core, timeline)
 
-        return MemberCreation(request, join, timeline, first_runs, self._in_flight, self._max_graphs)
+        return MemberCreation(request, timeline, first_runs, join)
 
     def _run(self, loading: MemberCreation) -> None:
         with self._lock:

@@ -18,7 +18,7 @@ from ortmulti._runtime import callbacks, startup
 from ortmulti._runtime.threads import Task
 from ortmulti.devices.device import name_devices
 from ortmulti.errors import ClosedError, InvalidArgument
-from ortmulti.pool.configuration import Batching, Warmup
+from ortmulti.pool.configuration import Batching, Serving, Warmup
 from ortmulti.pool.engine import BackendName, Devices, batching_argument
 from ortmulti.pool.external.sessions import BackendSessions
 from ortmulti.pool.first_runs import FirstRuns
@@ -151,7 +151,7 @@ class BackendMembers:
 
     def warm_up(self, warmup: Warmup | bool) -> None:
         """Same as `PoolMembers.warm_up`. Ctrl-C ends the runs."""
-        first_runs = FirstRuns(warmup, self.model)
+        first_runs = FirstRuns(Serving(warmup=warmup), self.model)
         failures: list[BaseException] = []
 
         def run() -> None:

@@ -1,0 +1,35 @@
+"""Sessions over the model as it is."""
+
+from __future__ import annotations
+
+import logging
+
+from ortmulti.create.request import without_optimization
+from ortmulti.loading.attempt import Attempt
+
+LOGGER = logging.getLogger("ortmulti")
+
+
+def create_native(attempt: Attempt, reason: str = "", *, one_session_each: bool = False) -> None:
+    """Create sessions that load the model by themselves.
+
+    Args:
+        attempt: The request.
+        reason: Why they do not share weights, if they should.
+        one_session_each: As for `core_sessions.create`.
+    """
+    if reason:
+        attempt.note(f"not shared: {reason}")
+        LOGGER.info("each session loads the model by itself: %s", reason)
+    attempt.create(attempt.request.model, attempt.options, one_session_each=one_session_each)
+
+
+def create_over_model(attempt: Attempt) -> None:
+    """Create sessions that share the weights of the model as it is."""
+    model, weights = attempt.request.model, attempt.weights
+    if not isinstance(model, str):
+        create_native(attempt, "the model is in memory and is not optimized")
+    elif weights is None or not weights.weights:
+        create_native(attempt, "the model has no weights that can be shared")
+    else:
+        attempt.create(model, without_optimization(attempt.options), weights)

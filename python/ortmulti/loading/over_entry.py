@@ -1,0 +1,178 @@
+"""Sessions that share the weights of the model's cache entry, which is made if necessary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from ortmulti import _core, optimized
+from ortmulti._runtime.threads import Task
+from ortmulti.errors import Error, NotOptimizable
+from ortmulti.loading.attempt import Attempt
+from ortmulti.loading.native import create_native
+
+
+class _Stopped(Exception):  # noqa: N818  (no error, but the end of a comparison whose result nobody needs)
+    pass
+
+
+def create_over_entry(attempt: Attempt) -> None:
+    """Create sessions that share the weights of the model's cache entry. The entry is made if necessary."""
+    request = attempt.request
+    wanted = optimized.CacheRequest(request.model, attempt.providers[0], request.options, attempt.devices, attempt.span)
+    try:
+        wanted.find_or_build(
+            partial(_over_found, attempt),
+            partial(_without_entry, attempt, wanted),
+            offline=request.optimize == "offline",
+        )
+    except NotOptimizable as problem:
+        create_native(attempt, str(problem))
+
+
+def _create(attempt: Attempt, entry: optimized.Entry, confirm: Callable[..., bool]) -> None:
+    options = optimized.entry_options(attempt.options)
+    if problem := attempt.create(entry.model_path, options, entry.weights, confirm=confirm):
+        raise optimized.not_loadable(problem)
+
+
+def _over_found(attempt: Attempt, entry: optimized.Entry) -> None:
+    """Create the sessions over an entry, and compare its checksums meanwhile."""
+    stopped = False
+    failures: list[BaseException] = []
+
+    def poll() -> None:
+        if stopped:
+            raise _Stopped
+
+    def verify() -> None:
+        try:
+            entry.verify(poll)
+        except BaseException as error:
+            failures.append(error)
+
+    def verified(*_: object) -> bool:
+        task.wait()  # Ctrl-C ends it at any moment and leaves no lock taken, unlike the wait of a Future
+        if failures:
+            raise failures[0]
+        return True
+
+    task = Task(verify, "ortmulti-verify")
+    with entry:
+        try:
+            task.start()
+            with closing(attempt):
+                try:
+                    _create(attempt, entry, verified)
+                except Error:
+                    if not attempt.confirmed:  # else the entry is right: others have sessions over it
+                        verified()  # a damaged entry explains the error
+                    raise
+        finally:
+            stopped = True  # after Ctrl-C the rest of the files is not needed
+            if not task.revoke():
+                task.wait()
+
+
+def _without_entry(attempt: Attempt, wanted: optimized.CacheRequest, staged: optimized.StagedEntry) -> None:
+    """Let the sessions optimize the model themselves over shared weights, or else optimize it before."""
+    try:
+        if _over_weights(attempt, wanted, staged):
+            return
+    except BaseException:
+        staged.discard()
+        raise
+    attempt.close()
+    staged.signature = None
+    _over_new(attempt, wanted, staged)
+
+
+def _over_weights(attempt: Attempt, wanted: optimized.CacheRequest, staged: optimized.StagedEntry) -> bool:
+    """Let the sessions optimize the model themselves, over shared weights.
+
+    The first session's optimized model shows whether the sessions are right, and becomes the entry.
+
+    Returns:
+        False if they cannot do this, or are not right.
+    """
+    model, options = attempt.request.model, attempt.options
+    settings = ("ep.", "session.optimized_model")  # about saved models themselves
+    if not isinstance(model, str) or any(key.startswith(settings) for key in options.config_entries):
+        return False
+    with attempt.span("index model"):
+        try:
+            content, folder, weights = _core.put_weights_outside(model)
+        except Error:
+            return False  # ONNX Runtime says what is wrong with the model
+    if not weights.weights:
+        return False
+    if content:
+        options = options.copy()
+        options.config_entries = {**options.config_entries, optimized.DATA_FOLDER: folder}
+    else:
+        folder = str(Path(model).parent)
+    refused: set[str] = set()
+
+    def unchanged(index: int, session: _core.Session) -> bool:
+        if index != 0:
+            return False
+        with attempt.span("check optimized model"):
+            refused.update(session.weight_use()[1])
+            changed = set(_core.changed_weights(str(staged.saved), model, folder, weights)) - refused
+            staged.signature = optimized.signature(session)
+        if changed:
+            attempt.note(f"the model is optimized before its sessions: that changes the weight {min(changed)}")
+        return not changed
+
+    attempt.note("each session optimizes the model, over shared weights; the next load has the cache entry")
+    staged.saved.parent.mkdir(mode=0o700)
+    problem = attempt.create(
+        content or model, options, weights, confirm=unchanged, made_of=model, save_optimized=str(staged.saved)
+    )
+    if problem:
+        attempt.note(f"the model is optimized before its sessions: {problem}")
+    if attempt.confirmed:
+        optimized.keep(staged, partial(_finish, wanted, staged, sorted(refused), folder))
+    return attempt.confirmed
+
+
+def _finish(
+    wanted: optimized.CacheRequest,
+    staged: optimized.StagedEntry,
+    refused: Sequence[str],
+    folder: str,
+    poll: Callable[[], object],
+) -> None:
+    """Make an entry from a session's saved model."""
+    with wanted.span("publish optimized model"):
+        optimized.build(
+            staged, wanted.model, wanted.providers, wanted.options, refused, data_folder=folder, poll=poll
+        ).close()
+        staged.publish().close()
+
+
+def _over_new(attempt: Attempt, wanted: optimized.CacheRequest, staged: optimized.StagedEntry) -> None:
+    """Optimize the model, create the sessions over the result, and publish it when they exist."""
+    if attempt.hold is not None:
+        attempt.hold.release()
+    with staged, closing(attempt):
+
+        def create(entry: optimized.Entry) -> tuple[None, set[str]]:
+            _create(attempt, entry, lambda *_: False)
+            ready = attempt.waiting.values()
+            refused = {name for session in ready for name in session.weight_use()[1]}
+            changed = any(optimized.signature(session) != entry.facts["signature"] for session in ready)
+            if refused or changed:
+                attempt.close()
+            if changed:
+                raise NotOptimizable("the optimized model has other inputs or outputs than the model")
+            return None, refused
+
+        wanted.build(staged, create)
+        if staged.timeline is not None:
+            attempt.timeline.extend(staged.timeline)
+        with attempt.span("publish optimized model"):
+            staged.publish().close()
+        attempt.hand_over()

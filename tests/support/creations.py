@@ -1,0 +1,52 @@
+"""Creations over cache entries on the CPU, and creations that fail.
+
+Sessions that share weights are on GPUs; here the same code creates them on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortmulti import Timeline
+from ortmulti._runtime import startup
+from ortmulti.create import core_sessions
+from ortmulti.create.request import CreationRequest
+from ortmulti.loading import creation
+from ortmulti.loading.attempt import Attempt, Receiver
+from ortmulti.loading.over_entry import create_over_entry
+from ortmulti.optimized import Cache
+
+
+def own_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
+    """A cache in a folder, for this process and those that it starts."""
+    startup.ensure_open()
+    monkeypatch.setenv("ORTMULTI_CACHE", str(folder / "cache"))
+    return Cache.default()
+
+
+def over_entry(
+    model: str | bytes, receiver: Receiver, sessions: int = 2, *, keep_going: bool = False, **arguments: Any
+) -> Timeline:
+    """Creates sessions over the model's entry, which is made if necessary."""
+    attempt = Attempt(CreationRequest(model, "cpu", sessions, **arguments), receiver, Timeline(), keep_going)
+    creation.prepare(attempt)
+    create_over_entry(attempt)
+    return attempt.timeline
+
+
+def break_session(monkeypatch: pytest.MonkeyPatch, broken: Callable[[int], bool]) -> None:
+    """Has the creation of some of the sessions fail, by asking for a provider that there is not."""
+    create = core_sessions.create
+
+    def with_broken(model: Any, providers_of: Any, *args: Any, **kwargs: Any) -> Any:
+        changed = [
+            [("NoSuchExecutionProvider", {}), *providers] if broken(index) else providers
+            for index, providers in enumerate(providers_of)
+        ]
+        return create(model, changed, *args, **kwargs)
+
+    monkeypatch.setattr(core_sessions, "create", with_broken)
