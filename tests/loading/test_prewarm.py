@@ -225,6 +225,9 @@ STARTED = """
         # Its class needs most modules, but ONNX Runtime is opened afterwards.
         ("ortmulti.InferenceSession(sys.argv[1], providers=['CUDAExecutionProvider'])", "[([0], True, False)]"),
         # What may be wrong is checked first.
+        ("ortmulti.create_sessions(sys.argv[1], 2, options=ortmulti.SessionOptions())", "[([2], True, False)]"),
+        ("ortmulti.load(sys.argv[1], 2, loader=ortmulti.LoaderOptions())", "[([2], True, False)]"),
+        ("ortmulti.load(sys.argv[1], 0, loader=3)", "[]"),
         ("ortmulti.load(sys.argv[1], ortmulti.Device('cuda', 1))", "[([1], True, False)]"),
         ("ortmulti.load(sys.argv[1], [0, -1])", "[]"),
         ("ortmulti.load(sys.argv[1], 0, 0)", "[]"),
