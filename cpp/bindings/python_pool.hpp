@@ -233,7 +233,7 @@ class PythonPool {
   Repository::Handle enter(const std::shared_ptr<Repository>& repository, const std::string& name,
                            const std::string& device, const ResidencyPolicy::Model& model, bool pinned,
                            const std::shared_ptr<Timeline>& timeline, const py::object& close,
-                           const std::shared_ptr<Repository::Room>& room) {
+                           const std::shared_ptr<Repository::Reservation>& reserved) {
     Repository::Resident resident;
     resident.name = name;
     resident.device = parse_device(device);
@@ -245,7 +245,7 @@ class PythonPool {
     };
     resident.close = [call = std::make_shared<PythonCall>(close)](double timeout) { (*call)(timeout); };
     const ReleaseGil nogil;
-    return repository->add(std::move(resident), model, room);
+    return repository->add(std::move(resident), model, reserved);
   }
 
   void wake(const std::string& device) {

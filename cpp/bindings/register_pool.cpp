@@ -148,7 +148,7 @@ void register_pool(py::module_& module) {
       .def("sleep_sessions", &PythonPool::sleep_sessions, py::arg("device"), py::arg("make"), py::arg("auto_wake"),
            py::arg("timeout"))
       .def("enter", &PythonPool::enter, py::arg("repository"), py::arg("name"), py::arg("device"), py::arg("model"),
-           py::arg("pinned"), py::arg("timeline"), py::arg("close"), py::arg("room"))
+           py::arg("pinned"), py::arg("timeline"), py::arg("close"), py::arg("reserved"))
       .def("wake", &PythonPool::wake, py::arg("device"))
       .def("wait_until_awake", &PythonPool::wait_until_awake, py::arg("device"), py::arg("timeout"))
       .def("continue_from", &PythonPool::continue_from, py::arg("before"))

@@ -71,21 +71,21 @@ std::shared_ptr<Repository> make_repository(const std::vector<std::pair<std::str
 }
 
 // Waits for room, and lets Python handle signals meanwhile.
-std::shared_ptr<Repository::Room> room(Repository& repository, const std::string& name, const std::string& device,
-                                       std::uint64_t bytes) {
+std::shared_ptr<Repository::Reservation> reserve(Repository& repository, const std::string& name,
+                                                 const std::string& device, std::uint64_t bytes) {
   const Device parsed = parse_device(device);
-  std::shared_ptr<Repository::Room> room;
+  std::shared_ptr<Repository::Reservation> reserved;
   std::future<void> waited;
   {
     const ReleaseGil nogil;
-    room = freed_without_gil(repository.room(name, parsed, bytes));
-    waited = std::async(std::launch::async, [room] { room->wait(); });
+    reserved = freed_without_gil(repository.reserve(name, parsed, bytes));
+    waited = std::async(std::launch::async, [reserved] { reserved->wait(); });
   }
   try {
     wait_until([&] { return waited.wait_for(signal_interval) == std::future_status::ready; });
   } catch (...) {
     const ReleaseGil nogil;
-    room->cancel();
+    reserved->cancel();
     try {  // a model that was to make room may run for long
       std::thread([ends = std::move(waited)] {}).detach();
     } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): then it was waited for
@@ -94,7 +94,7 @@ std::shared_ptr<Repository::Room> room(Repository& repository, const std::string
   }
   const ReleaseGil nogil;
   waited.get();
-  return room;
+  return reserved;
 }
 
 std::optional<std::int64_t> unaccounted(Repository& repository, const std::string& device, double timeout) {
@@ -209,11 +209,11 @@ void register_repository(py::module_& module) {
       .def("woke", &ResidencyPolicy::woke, py::arg("id"), py::arg("now"), py::arg("seconds"))
       .def("used", &ResidencyPolicy::used);
   const py::class_<Repository::Resident, std::shared_ptr<Repository::Resident>> resident(module, "Resident");
-  py::class_<Repository::Room, std::shared_ptr<Repository::Room>>(module, "RepositoryRoom")
-      .def("cancel", &Repository::Room::cancel, py::call_guard<ReleaseGil>());
+  py::class_<Repository::Reservation, std::shared_ptr<Repository::Reservation>>(module, "Reservation")
+      .def("cancel", &Repository::Reservation::cancel, py::call_guard<ReleaseGil>());
   py::class_<Repository, std::shared_ptr<Repository>>(module, "Repository")
       .def(py::init(&make_repository), py::arg("budgets"))
-      .def("room", &room, py::arg("name"), py::arg("device"), py::arg("bytes"))
+      .def("reserve", &reserve, py::arg("name"), py::arg("device"), py::arg("bytes"))
       .def("remove", &Repository::remove, py::arg("resident"), py::call_guard<ReleaseGil>())
       .def("pin", &Repository::pin, py::arg("resident"), py::arg("pinned"), py::call_guard<ReleaseGil>())
       .def("resize", &Repository::resize, py::arg("resident"), py::arg("weights"), py::arg("kept"),

@@ -440,8 +440,8 @@ class ModelRepository(Closing):
         if options.get("backend", "core") == "core":
             options.setdefault("in_flight", 1)
         size = _size(entry.model)
-        rooms = {
-            device: self._core.room(name, device, size + (self._kept[device] if device != "cpu" else 0))
+        reserved = {
+            device: self._core.reserve(name, device, size + (self._kept[device] if device != "cpu" else 0))
             for device in sorted(devices)
         }
         loaded: _Loaded | None = None
@@ -457,7 +457,14 @@ class ModelRepository(Closing):
                 keep = device != "cpu" and self._pinned_bytes + taken <= self._host_budget
                 model = _core.ResidencyModel(taken, 0, 0.0, seconds, device != "cpu", entry.pinned, "awake")
                 resident = pool._members.core.enter(
-                    self._core, name, device, model, keep, pool.timeline._core, _closer(pool, device), rooms.pop(device)
+                    self._core,
+                    name,
+                    device,
+                    model,
+                    keep,
+                    pool.timeline._core,
+                    _closer(pool, device),
+                    reserved.pop(device),
                 )
                 loaded.residents.append(resident)
                 if device != "cpu":
@@ -465,7 +472,7 @@ class ModelRepository(Closing):
                     with self._lock:
                         self._pinned_bytes += max(0, pinned - loaded.pinned_bytes)
                     loaded = loaded._replace(pinned_bytes=max(pinned, loaded.pinned_bytes))
-                self._core.room(name, device, 0)  # others sleep if it took more than was expected
+                self._core.reserve(name, device, 0)  # others sleep if it took more than was expected
             if entry.pinned:
                 pool.wake()
             return loaded
@@ -473,8 +480,8 @@ class ModelRepository(Closing):
             self._release(loaded, cancel_pending=True)
             raise
         finally:
-            for room in rooms.values():
-                room.cancel()
+            for each in reserved.values():
+                each.cancel()
 
     def _chosen(self, devices: Any) -> list[str]:
         named = None if devices is None else name_devices(devices)

@@ -353,8 +353,8 @@ TEST_P(Stress, ModelsOfARepositorySleepAndAreReplaced) {
       std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{device, 100}}, nullptr);
   const auto load = [&](Random& dice) {
     auto model = std::make_shared<Model>();
-    const auto room = repository->room("m", device, 30);
-    room->wait();
+    const auto reserved = repository->reserve("m", device, 30);
+    reserved->wait();
     const Awake awake = std::make_shared<std::atomic<bool>>(true);
     for (int i = 0; i < 2; ++i) {
       model->pool->add({std::make_shared<RandomRunner>(device, dice(), false, awake)});
@@ -372,7 +372,7 @@ TEST_P(Stress, ModelsOfARepositorySleepAndAreReplaced) {
     size.weights = 28;
     size.kept = 2;
     size.closes = false;
-    model->resident = repository->add(resident, size, room);
+    model->resident = repository->add(resident, size, reserved);
     return model;
   };
   const auto unload = [&](const Model& model, bool cancel) {

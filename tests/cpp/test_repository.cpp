@@ -331,8 +331,8 @@ TEST_F(RepositoryTest, ALoadHasItsRoomUntilTheModelTakesItOver) {
   Model& a = add("a", 60);
   submit(a);
   answers.wait_for(1);
-  const auto room = repository->room("new", one, 60);
-  room->wait();
+  const auto reserved = repository->reserve("new", one, 60);
+  reserved->wait();
   EXPECT_FALSE(awake("a"));
   EXPECT_EQ(repository->devices().front().used, 60);
   EXPECT_EQ(repository->residents().size(), 1) << "a room is no model";
@@ -349,11 +349,12 @@ TEST_F(RepositoryTest, ALoadHasItsRoomUntilTheModelTakesItOver) {
   ResidencyPolicy::Model size;
   size.weights = 60;
   size.closes = false;
-  repository->add(resident, size, room);
+  repository->add(resident, size, reserved);
   EXPECT_EQ(answers.wait_for(2).back()->outcome, Outcome::done);
   EXPECT_FALSE(awake("new"));
-  EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"the budget"}, [&] { repository->room("huge", one, 101); }));
-  EXPECT_TRUE(throws(ErrorKind::invalid_argument, {"no budget for cuda:1"}, [&] { repository->room("x", other, 1); }));
+  EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"the budget"}, [&] { repository->reserve("huge", one, 101); }));
+  EXPECT_TRUE(
+      throws(ErrorKind::invalid_argument, {"no budget for cuda:1"}, [&] { repository->reserve("x", other, 1); }));
 }
 
 TEST_F(RepositoryTest, StatisticsAddUpTheModelsOfOneName) {

@@ -157,7 +157,7 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
     }
     closing_ = true;
     opening_ = false;
-    room_.notify_all();
+    queue_has_space_.notify_all();
     for (const auto& worker : workers_) {
       worker->wake.notify_one();  // it may wait for a batch to grow
     }

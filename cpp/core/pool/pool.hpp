@@ -267,8 +267,8 @@ class Pool {
   const unsigned generation_;
 
   mutable std::mutex mutex_;
-  std::condition_variable room_;     // in the queue
-  std::condition_variable settled_;  // nothing waits and nothing runs
+  std::condition_variable queue_has_space_;  // in the queue
+  std::condition_variable settled_;          // nothing waits and nothing runs
   std::vector<std::unique_ptr<DeviceGroup>> groups_;
   std::vector<std::unique_ptr<Worker>> workers_;
   RequestQueue anywhere_;

@@ -185,7 +185,7 @@ void Pool::fail(const std::exception_ptr& error) {
       fail_all(group->waiting, failure_, finished);
     }
     fail_all(anywhere_, failure_, finished);
-    room_.notify_all();
+    queue_has_space_.notify_all();
   }
   announce(finished);
 }
@@ -250,7 +250,7 @@ void Pool::fail_waiting(DeviceGroup& group, const std::exception_ptr& error, Req
   } else if (!opening_) {
     fail_all(anywhere_, error, finished);
   }
-  room_.notify_all();  // who waits for this device waits in vain
+  queue_has_space_.notify_all();  // who waits for this device waits in vain
 }
 
 void Pool::cancel_all(RequestQueue& queue, Requests& finished) {

@@ -141,7 +141,7 @@ std::shared_ptr<Request> Pool::unqueue(Request& request) {
   queue_of(request).erase(request.position_);
   --waiting_;
   request.place_ = Request::Place::nowhere;
-  room_.notify_one();
+  queue_has_space_.notify_one();
   return taken;
 }
 
@@ -214,7 +214,7 @@ void Pool::hand_over(Worker& worker) {
   }
   worker.group->release(worker);
   if (options_.max_waiting) {
-    room_.notify_all();  // who waits for room may run at once, if it is this device that they want
+    queue_has_space_.notify_all();  // a waiter may want this device
   }
   if (worker.group->removed() || worker.group->rest() == DeviceGroup::Rest::falling_asleep || (closing_ && settled())) {
     settled_.notify_all();
@@ -313,7 +313,7 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
   bool joined = false;
   for (;;) {
     if (request->deadline && *request->deadline <= Clock::now()) {
-      room_.notify_one();  // there may be room all the same, and another thread that waits for it
+      queue_has_space_.notify_one();  // there may be room all the same, and another thread that waits for it
       std::rethrow_exception(deadline_error(*request, "the request could not begin within "));
     }
     joined = join_forming(request);
@@ -322,7 +322,7 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
       break;
     }
     const Clock::time_point until = std::min(*wait_until, request->deadline.value_or(*wait_until));
-    if (room_.wait_until(lock, until) == std::cv_status::timeout && full() && until == *wait_until) {
+    if (queue_has_space_.wait_until(lock, until) == std::cv_status::timeout && full() && until == *wait_until) {
       return false;
     }
     check_accepted(*request);
@@ -334,7 +334,7 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
   }
   add_timer(*request, timer);
   if (!full()) {
-    room_.notify_one();  // what woke this thread may have been for another one too
+    queue_has_space_.notify_one();  // what woke this thread may have been for another one too
   }
   return true;
 }

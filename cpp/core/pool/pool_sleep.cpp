@@ -285,7 +285,7 @@ void Pool::wake_up(Worker& worker, Lock& lock) {
     if (std::none_of(groups_.begin(), groups_.end(), will_take)) {
       fail_all(anywhere_, error, finished);
     }
-    room_.notify_all();
+    queue_has_space_.notify_all();
   }
   settled_.notify_all();
   lock.unlock();

@@ -25,21 +25,21 @@ Repository::Clock::duration to_duration(double seconds) {
 }  // namespace
 
 // One in a line, for its lifetime. With the repository's lock.
-class Repository::Place {
+class Repository::Turn {
  public:
-  Place(Repository& repository, Lock& lock, Line& line, const Resident& of)
+  Turn(Repository& repository, Lock& lock, Line& line, const Resident& of)
       : repository_(repository), lock_(lock), line_(line), of_(of) {
     line_.push_back(&of_);
   }
-  ~Place() {
+  ~Turn() {
     if (!lock_.owns_lock()) {
       lock_.lock();
     }
     line_.erase(std::find(line_.begin(), line_.end(), &of_));
     repository_.changed_.notify_all();
   }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
 
   // Until its turn has come.
   void wait() const {
@@ -101,9 +101,9 @@ void Repository::leave(Managed& on, const Handle& resident) {
   }
 }
 
-Repository::Room::~Room() { cancel(); }  // NOLINT(bugprone-exception-escape): its device is known
+Repository::Reservation::~Reservation() { cancel(); }  // NOLINT(bugprone-exception-escape): its device is known
 
-void Repository::Room::wait() {
+void Repository::Reservation::wait() {
   repository_->acquire(handle_);
   const Lock lock(repository_->mutex_);
   if (!handle_->gone_) {
@@ -113,12 +113,13 @@ void Repository::Room::wait() {
   }
 }
 
-void Repository::Room::cancel() {
+void Repository::Reservation::cancel() {
   const Lock lock(repository_->mutex_);
   repository_->leave(repository_->managed(handle_->device), handle_);
 }
 
-std::shared_ptr<Repository::Room> Repository::room(const std::string& name, const Device& device, std::uint64_t bytes) {
+std::shared_ptr<Repository::Reservation> Repository::reserve(const std::string& name, const Device& device,
+                                                             std::uint64_t bytes) {
   ResidencyPolicy::Model model;
   model.weights = bytes;
   model.sleeps = model.closes = false;
@@ -133,17 +134,17 @@ std::shared_ptr<Repository::Room> Repository::room(const std::string& name, cons
     entered->loading_ = true;
     return entered;
   }();
-  return std::shared_ptr<Room>(new Room(shared_from_this(), handle));
+  return std::shared_ptr<Reservation>(new Reservation(shared_from_this(), handle));
 }
 
 Repository::Handle Repository::add(Resident resident, const ResidencyPolicy::Model& model,
-                                   const std::shared_ptr<Room>& room) {
+                                   const std::shared_ptr<Reservation>& reserved) {
   const auto pool = resident.pool.lock();
   const Handle handle = [&] {
     const Lock lock(mutex_);
     Managed& on = managed(resident.device);
-    if (room) {
-      leave(on, room->handle_);
+    if (reserved) {
+      leave(on, reserved->handle_);
     }
     return enter(on, std::move(resident), model);
   }();
@@ -287,7 +288,7 @@ void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
   const Pool::NoWaiting no_waiting;
   Lock lock(mutex_);
   Managed& on = managed(resident->device);
-  const Place place(*this, lock, on.for_room, *resident);
+  const Turn turn(*this, lock, on.for_room, *resident);
   const auto falls = [&] { return on.policy.state(resident->id_) == ResidencyPolicy::State::falling; };
   const auto may_pass = [&] {
     const Resident& first = *on.for_room.front();
@@ -296,7 +297,7 @@ void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
   };
   Clock::time_point looks = Clock::now() + looks_again;
   for (;;) {
-    place.check();
+    turn.check();
     if (on.for_room.front() != resident.get() || falls()) {  // its own sleep ends first
       if (!may_pass() && Clock::now() < looks) {
         changed_.wait_until(lock, looks);
@@ -476,8 +477,8 @@ bool Repository::sleep(const Handle& resident, const DeviceSleep& sleeper, Clock
 void Repository::wake_in_turn(const Handle& resident, const DeviceSleep& sleeper) {
   Lock lock(mutex_);
   Managed& on = managed(resident->device);
-  const Place place(*this, lock, sleeper.frees_runners() ? on.to_create : on.to_copy, *resident);
-  place.wait();
+  const Turn turn(*this, lock, sleeper.frees_runners() ? on.to_create : on.to_copy, *resident);
+  turn.wait();
   lock.unlock();
   const Clock::time_point begin = Clock::now();
   std::exception_ptr error;

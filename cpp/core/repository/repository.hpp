@@ -71,11 +71,11 @@ class Repository : public std::enable_shared_from_this<Repository> {
              std::function<std::optional<std::uint64_t>(const Device&)> measure);
 
   /// Room for a model that is being loaded, until it is freed or goes to add().
-  class Room {
+  class Reservation {
    public:
-    ~Room();
-    Room(const Room&) = delete;
-    Room& operator=(const Room&) = delete;
+    ~Reservation();
+    Reservation(const Reservation&) = delete;
+    Reservation& operator=(const Reservation&) = delete;
 
     /// Waits until others have slept. Throws Error with ErrorKind::out_of_memory, or with ErrorKind::closed after
     /// cancel().
@@ -84,17 +84,17 @@ class Repository : public std::enable_shared_from_this<Repository> {
 
    private:
     friend class Repository;
-    Room(std::shared_ptr<Repository> repository, Handle handle)
+    Reservation(std::shared_ptr<Repository> repository, Handle handle)
         : repository_(std::move(repository)), handle_(std::move(handle)) {}
     std::shared_ptr<Repository> repository_;
     Handle handle_;
   };
   /// `name` is for messages. Throws Error with ErrorKind::out_of_memory where the bytes exceed the budget.
-  std::shared_ptr<Room> room(const std::string& name, const Device& device, std::uint64_t bytes);
+  std::shared_ptr<Reservation> reserve(const std::string& name, const Device& device, std::uint64_t bytes);
 
-  /// Takes over a model, and the room that it was loaded into. Its pool's sleeps and wakes on the device go through
-  /// Pool::set_gate() from now on: its wakes wait for room. It may exceed the budget: a room of 0 bytes ends that.
-  Handle add(Resident resident, const ResidencyPolicy::Model& model, const std::shared_ptr<Room>& room);
+  /// Takes over a model, and what was reserved for it. Its pool's sleeps and wakes on the device go through
+  /// Pool::set_gate() from now on: its wakes wait for room. It may exceed the budget: to reserve 0 bytes ends that.
+  Handle add(Resident resident, const ResidencyPolicy::Model& model, const std::shared_ptr<Reservation>& reserved);
   /// Forgets it. A wake of it that waits for room fails.
   void remove(const Handle& resident);
   void pin(const Handle& resident, bool pinned);
@@ -105,7 +105,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
   /// None where that does not come about before `until`, or cannot be measured.
   std::optional<std::int64_t> unaccounted(const Device& device, Clock::time_point until);
 
-  /// Of each name on each device, however many models have it while one is replaced; without rooms.
+  /// Of each name on each device, however many models have it while one is replaced; without reservations.
   std::vector<ResidentStats> residents() const;
   std::vector<DeviceUse> devices() const;
 
@@ -128,7 +128,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
     std::shared_ptr<std::atomic<std::int64_t>> crowd = std::make_shared<std::atomic<std::int64_t>>();
   };
   using Lock = std::unique_lock<std::mutex>;
-  class Place;
+  class Turn;
 
   Managed& managed(const Device& device);
   Handle enter(Managed& on, Resident resident, const ResidencyPolicy::Model& model);
