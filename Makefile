@@ -137,7 +137,7 @@ GPU_WORKERS ?= $(if $(filter 0,$(WORKERS)),0,3)
 # Builds only what it runs: neither the tests nor GoogleTest.
 demo: library
 	@$(PY) -m ortmulti.cli bench create --demo --out build/demo
-	@echo "== A pool's backends"
+	@echo "== Pools, and onnxruntime in threads"
 	@$(PY) -m ortmulti.cli bench run --demo --out build/demo
 
 test: test-python test-cpp

@@ -1,8 +1,8 @@
-"""Do a pool's backends keep their rate on many GPUs when a model consists of kernels of microseconds?
+"""Do pools, and onnxruntime in threads, keep their rate on many GPUs when a model consists of kernels of microseconds?
 
 `ortmulti bench run` with tiny-kernels, 400 kernels a run, on 1, 2, 4, ... N devices: the time of such a run is that of
 launching them, for which all threads of a process go through the same locks of the driver. Without CUDA graphs each
-backend; with them the core's, which launches one graph instead.
+variant; with them the core's, which launches one graph instead.
 
     python benchmarks/contention.py --json contention.json
     python benchmarks/contention.py --from contention.json
@@ -10,7 +10,7 @@ backend; with them the core's, which launches one graph instead.
 It is what a thread in NVIDIA's forum asks, whose figures are printed beside these, with whether its claims hold.
 
 Exit status 1 if a measurement failed; if with graphs N devices answer less than --least-scaling times N times what one
-does; or if without graphs another backend answers more on all devices than the core, beyond the confidence interval.
+does; or if without graphs another variant answers more on all devices than the core, beyond the confidence interval.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ortmulti.bench.serve import tables
 
 LEAST_SCALING = 0.90
 GRAPH = "core+graph"
-BACKENDS = ("core", "threads", "processes")
+VARIANTS = ("core", "threads", "processes")
 
 
 def missed(document: Mapping[str, Any], least_scaling: float) -> list[str]:
@@ -43,7 +43,7 @@ def missed(document: Mapping[str, Any], least_scaling: float) -> list[str]:
         scaling, ratio = row["scaling"], row["over_first"]
         if row["variant"] == GRAPH and scaling is not None and scaling["median"] < least_scaling:
             texts.append(f"{where} scales to {scaling['median']:.3f}, less than {least_scaling:g}")
-        if row["variant"] in BACKENDS and ratio is not None and ratio["low"] > 1:
+        if row["variant"] in VARIANTS and ratio is not None and ratio["low"] > 1:
             texts.append(f"{where} answers {ratio['median']:.3f} times what the first variant does")
     return texts
 
@@ -75,7 +75,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     """The result, of kind "run"."""
     available = parse_devices(args.devices)
     on_gpus = "cpu" not in available
-    names = args.variants or ",".join([*BACKENDS, *([GRAPH] if on_gpus else [])])
+    names = args.variants or ",".join([*VARIANTS, *([GRAPH] if on_gpus else [])])
     counts = parse_counts(args.counts) if args.counts else serve.doubling(len(available))
     plan = serve.RunPlan(
         models=[models.make("tiny-kernels", args.models)],

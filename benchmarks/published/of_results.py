@@ -62,7 +62,7 @@ def kernels(document: Document) -> tuple[str, list[Verdict]]:
             where = describe(next(row["devices"] for row in document["rows"] if len(row["devices"]) == most))
             times = Interval.of(1e3 * value for value in together.values())
             lines[f"{variant}, {where}"] = {_TIME: times, _TIMES: Interval.of(ratios)}
-    missing = "it takes two GPUs" if most < 2 or not on_gpus else "that backend was not measured"
+    missing = "it takes two GPUs" if most < 2 or not on_gpus else "that variant was not measured"
     what = "a run takes, times one GPU's,"
     verdicts = [
         judge(claim, f"{release}, {variant}", what, slowdowns.get(variant, []) if on_gpus else [],

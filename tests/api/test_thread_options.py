@@ -186,7 +186,7 @@ def test_onnxruntimes_sessions_cannot_have_them() -> None:
     with pytest.raises(ortmulti.NotImplemented, match="threads"):
         check_additions(options(Threads())._core)
     with pytest.raises(ortmulti.NotImplemented, match="threads"):
-        ortmulti.load(MODEL, "cpu", options=options(Threads()), backend="threads")
+        ortmulti.load(MODEL, "cpu", options=options(Threads()), backend="processes")
 
 
 # --- Processes of their own -------------------------------------------------------------------------------------------

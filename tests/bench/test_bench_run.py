@@ -117,13 +117,27 @@ def test_poisson_arrivals_have_the_rate_and_vary_with_the_seed() -> None:
 
 
 def test_variants() -> None:
-    assert serve.parse_variant(" threads ").load_arguments() == {"backend": "threads"}
+    assert serve.parse_variant(" processes ").load_arguments() == {"backend": "processes"}
+    assert serve.parse_variant("threads+sessions=3").sessions == 3
     assert serve.parse_variant("core").load_arguments() == {}
     variant = serve.parse_variant("core+graph+sessions=2+in_flight=1")
     assert (variant.sessions, variant.load_arguments()) == (2, {"cuda_graph": True, "in_flight": 1})
 
 
-@pytest.mark.parametrize("text", ["", "gpu", "core+", "core+graph=1", "core+sessions=0", "core+in_flight", "core+x=1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "gpu",
+        "core+",
+        "core+graph=1",
+        "core+sessions=0",
+        "core+in_flight",
+        "core+x=1",
+        "threads+graph",
+        "threads+in_flight=2",
+    ],
+)
 def test_what_is_no_variant_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="variant"):
         serve.parse_variant(text)

@@ -66,7 +66,11 @@ def test_what_each_way_serializes() -> None:
         experiment("contexts", {"cuInit": 0.5, "at_once": 0.2, "contexts": [0.1, 0.2]}, at_once=True),
         heartbeat("onnxruntime", 0.1),
     )
-    conclude(of)
+    first = conclude(of)[0]
+    assert (
+        first.command
+        == '[onnxruntime.InferenceSession("model.onnx") for each of ["cuda:0", "cuda:1"], each in a thread]'
+    )
     sequential, threads = of["serialization"]
     assert (sequential["way"], sequential["speedup"], sequential["serial"]) == ("sequential", 1.0, 1.0)
     assert (threads["speedup"], threads["ideal"], threads["serial"]) == (pytest.approx(1.6), 2.0, pytest.approx(0.25))

@@ -138,8 +138,8 @@ def test_every_way_of_loading_uses_it(tmp_path: Path) -> None:
     assert options.get_session_config_entry("session.inter_op.allow_spinning") == "0"
 
 
-def test_other_backends_take_the_options_of_sessions() -> None:
-    with ortmulti.load(weighted(), "cpu", backend="threads", tuning=tuning()) as pool:
+def test_processes_take_the_options_of_sessions() -> None:
+    with ortmulti.load(weighted(), "cpu", backend="processes", tuning=tuning()) as pool:
         assert len(pool.devices) == 1
         assert pool.run(None, {"x": np.ones((1, 4), np.float32)})[0].shape == (1, 300)
 

@@ -10,15 +10,11 @@ import pytest
 
 import ortmulti
 from ortmulti import Batching, Warmup
-from ortmulti.pool.engine import BackendName
-from ortmulti.pool.external.members import BackendMembers
-from ortmulti.pool.external.processes import ProcessSessions
 from tests.support import onnx_models
+from tests.support.backends import worker_pids
 from tests.support.processes import nothing_leaks
 
 pytestmark = pytest.mark.gpu
-
-on_onnxruntime = pytest.mark.parametrize("backend", ["threads", "processes"])
 
 MODEL = onnx_models.matmul()
 
@@ -27,13 +23,12 @@ def feed(number: int) -> dict[str, np.ndarray]:
     return {"x": np.random.default_rng(number).standard_normal((3, 64), dtype=np.float32)}
 
 
-@on_onnxruntime
-def test_every_gpu_answers_as_the_core(backend: BackendName) -> None:
+def test_every_gpu_answers_as_the_core() -> None:
     tf32_off = {"use_tf32": 0}
     with ortmulti.load(MODEL, "cuda:0", provider_options=tf32_off) as core:
         expected = [core.run(None, feed(number))[0] for number in range(30)]
     count = ortmulti._core.cuda_device_count()
-    with ortmulti.load(MODEL, provider_options=tf32_off, warmup=Warmup(samples=feed(0)), backend=backend) as pool:
+    with ortmulti.load(MODEL, provider_options=tf32_off, warmup=Warmup(samples=feed(0)), backend="processes") as pool:
         assert pool.devices == [f"cuda:{index}" for index in range(count)]
         for device in pool.devices:
             for number in range(30):
@@ -45,9 +40,8 @@ def test_every_gpu_answers_as_the_core(backend: BackendName) -> None:
         assert all(device.done >= 30 for device in pool.stats().devices)
 
 
-@on_onnxruntime
-def test_batches_and_values_on_the_device(backend: BackendName) -> None:
-    with ortmulti.load(MODEL, "cuda:0", backend=backend, batching=Batching(12, max_delay_ms=60_000)) as pool:
+def test_batches_and_values_on_the_device() -> None:
+    with ortmulti.load(MODEL, "cuda:0", backend="processes", batching=Batching(12, max_delay_ms=60_000)) as pool:
         futures = [pool.submit(None, feed(number)) for number in range(3)]
         value = ortmulti.OrtValue.ortvalue_from_numpy(feed(3)["x"], "cuda", 0)
         futures.append(pool.submit(None, {"x": value}))
@@ -58,21 +52,17 @@ def test_batches_and_values_on_the_device(backend: BackendName) -> None:
             np.testing.assert_allclose(result, usual.run(None, feed(number))[0], rtol=1e-2, atol=1e-2)
 
 
-@on_onnxruntime
-def test_a_gpu_without_the_memory_is_named(backend: BackendName) -> None:
-    ortmulti.load(MODEL, "cuda:0", backend=backend).close()
+def test_a_gpu_without_the_memory_is_named() -> None:
+    ortmulti.load(MODEL, "cuda:0", backend="processes").close()
     large = onnx_models.matmul(2048, 4)
     with nothing_leaks(), pytest.raises(ortmulti.Error, match="on cuda:0: "):
-        ortmulti.load(large, "cuda:0", provider_options={"gpu_mem_limit": 1 << 20}, backend=backend)
+        ortmulti.load(large, "cuda:0", provider_options={"gpu_mem_limit": 1 << 20}, backend="processes")
 
 
 def test_a_worker_that_is_killed_comes_back_on_its_gpu() -> None:
     with ortmulti.load(MODEL, backend="processes") as pool:
         expected = [pool.run(None, feed(1), device=device)[0] for device in pool.devices]
-        members = pool._members
-        assert isinstance(members, BackendMembers)
-        assert isinstance(members.backend, ProcessSessions)
-        for pid in members.backend.pids:
+        for pid in worker_pids(pool):
             os.kill(pid, signal.SIGKILL)
         while sum(device.restarts for device in pool.stats().devices) < len(pool.devices):
             pass

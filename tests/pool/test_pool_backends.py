@@ -1,4 +1,4 @@
-"""Pools over onnxruntime's sessions: what they have in common beside what every pool does, and threads."""
+"""Pools over onnxruntime's sessions: what they have in common with every pool, and what they lack."""
 
 from __future__ import annotations
 
@@ -11,21 +11,17 @@ from concurrent.futures import wait
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti import LoaderOptions, LoadProgress
-from ortmulti.pool.engine import BackendName
-from ortmulti.pool.external.threads import ThreadSessions
+from ortmulti.pool.external.processes import ProcessSessions
 from tests.support import onnx_models
-from tests.support.backends import on_every_backend
+from tests.support.backends import BackendName, on_every_backend
 from tests.support.processes import check_child, nothing_leaks
 
 X = {"x": np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)}
-
-on_onnxruntime = pytest.mark.parametrize("backend", ["threads", "processes"])
 
 
 def expected(model: bytes | Path, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -33,11 +29,10 @@ def expected(model: bytes | Path, feed: dict[str, np.ndarray]) -> list[np.ndarra
         return session.run(None, feed)
 
 
-@on_onnxruntime
-def test_a_model_with_weights_beside_it(backend: BackendName, tmp_path: Path) -> None:
+def test_a_model_with_weights_beside_it(tmp_path: Path) -> None:
     path, _ = onnx_models.write_external(tmp_path)
     news: list[LoadProgress] = []
-    with ortmulti.load(path, ["cpu", "cpu"], backend=backend, progress=news.append) as pool:
+    with ortmulti.load(path, ["cpu", "cpu"], backend="processes", progress=news.append) as pool:
         assert pool.devices == ["cpu", "cpu"]
         assert repr(pool) == f"<Pool of '{path}' on cpu, cpu>"
         np.testing.assert_array_equal(pool.run(None, X)[0], expected(path, X)[0])
@@ -64,7 +59,6 @@ def test_a_pool_says_what_its_model_takes_and_gives(backend: BackendName) -> Non
     assert pool.get_inputs()[0].name == "x"  # after `close`
 
 
-@on_onnxruntime
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -74,18 +68,18 @@ def test_a_pool_says_what_its_model_takes_and_gives(backend: BackendName) -> Non
         {"loader": LoaderOptions(reader_threads=2)},
     ],
 )
-def test_what_a_backend_does_not_have_is_refused(backend: BackendName, arguments: dict[str, object]) -> None:
+def test_what_a_backend_does_not_have_is_refused(arguments: dict[str, object]) -> None:
     [name] = arguments
-    with pytest.raises(ortmulti.InvalidArgument, match=f"backend='{backend}' has no {name}"):
-        ortmulti.load(onnx_models.matmul(), "cpu", backend=backend, **arguments)
+    with pytest.raises(ortmulti.InvalidArgument, match=f"backend='processes' has no {name}"):
+        ortmulti.load(onnx_models.matmul(), "cpu", backend="processes", **arguments)
 
 
-def test_a_backend_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ortmulti.InvalidArgument, match="'core', 'threads' or 'processes', not 'fibers'"):
-        ortmulti.load(onnx_models.matmul(), "cpu", backend="fibers")
+@pytest.mark.parametrize("backend", ["threads", None])
+def test_an_unknown_backend_is_refused(backend: object) -> None:
+    with pytest.raises(ortmulti.InvalidArgument, match=f"backend is 'core' or 'processes', not {backend!r}"):
+        ortmulti.load(onnx_models.matmul(), "cpu", backend=backend)
 
 
-@on_onnxruntime
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -99,41 +93,35 @@ def test_a_backend_that_there_is_not_is_refused() -> None:
         ({"model": b"junk"}, ortmulti.InvalidProtobuf, "creating a session of a model of 4 bytes on cpu: "),
     ],
 )
-def test_a_load_that_fails_leaves_nothing(
-    backend: BackendName, arguments: dict[str, object], error: type[Exception], message: str
-) -> None:
+def test_a_load_that_fails_leaves_nothing(arguments: dict[str, object], error: type[Exception], message: str) -> None:
     ortmulti.load(onnx_models.matmul(), "cpu").close()
     with nothing_leaks(), pytest.raises(error, match=message):
-        ortmulti.load(**{"model": onnx_models.matmul(), "devices": "cpu", "backend": backend, **arguments})
+        ortmulti.load(**{"model": onnx_models.matmul(), "devices": "cpu", "backend": "processes", **arguments})
 
 
-@on_onnxruntime
-def test_options_that_onnxruntime_cannot_be_given_are_refused(backend: BackendName) -> None:
+def test_options_that_onnxruntime_cannot_be_given_are_refused() -> None:
     options = ortmulti.SessionOptions()
     options.add_initializer("weight0", ortmulti.OrtValue.ortvalue_from_numpy(np.zeros((64, 64), np.float32)))
     with pytest.raises(ortmulti.NotImplemented, match="add_initializer"):
-        ortmulti.load(onnx_models.matmul(), "cpu", options=options, backend=backend)
+        ortmulti.load(onnx_models.matmul(), "cpu", options=options, backend="processes")
 
 
-@on_onnxruntime
-def test_session_options_reach_the_sessions(backend: BackendName, tmp_path: Path) -> None:
+def test_session_options_reach_the_sessions(tmp_path: Path) -> None:
     options = ortmulti.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     options.intra_op_num_threads = 1
-    with ortmulti.load(onnx_models.matmul(), "cpu", options=options, backend=backend):
+    with ortmulti.load(onnx_models.matmul(), "cpu", options=options, backend="processes"):
         assert (tmp_path / "optimized.onnx").exists()
 
 
-@on_onnxruntime
-def test_run_options_are_refused(backend: BackendName) -> None:
-    with ortmulti.load(onnx_models.matmul(), "cpu", backend=backend) as pool:
+def test_run_options_are_refused() -> None:
+    with ortmulti.load(onnx_models.matmul(), "cpu", backend="processes") as pool:
         for call in (pool.run, pool.submit):
             with pytest.raises(ortmulti.InvalidArgument, match="no run_options"):
                 call(None, X, ortmulti.RunOptions())
 
 
-@on_onnxruntime
-def test_errors_are_those_of_the_core(backend: BackendName) -> None:
+def test_errors_are_those_of_the_core() -> None:
     wrong: list[dict[object, object]] = [
         {"x": np.zeros((2, 2, 2), np.float32)},
         {"x": np.zeros((2, 5), np.float32)},
@@ -146,7 +134,7 @@ def test_errors_are_those_of_the_core(backend: BackendName) -> None:
     ]
     with (
         ortmulti.load(onnx_models.matmul(), "cpu") as core,
-        ortmulti.load(onnx_models.matmul(), "cpu", backend=backend) as pool,
+        ortmulti.load(onnx_models.matmul(), "cpu", backend="processes") as pool,
     ):
         for names, feed in [*((None, feed) for feed in wrong), (["q"], X), ("y", X), ([1], X), (None, 3)]:
             with pytest.raises(ortmulti.Error) as usual:
@@ -158,11 +146,10 @@ def test_errors_are_those_of_the_core(backend: BackendName) -> None:
             assert all(part in str(usual.value) for part in str(found.value).split(" on cpu: "))
 
 
-@on_onnxruntime
 @pytest.mark.parametrize("element_type", list(onnx_models.NUMERIC))
-def test_every_type_comes_back(backend: BackendName, element_type: int) -> None:
+def test_every_type_comes_back(element_type: int) -> None:
     dtype = onnx_models.NUMERIC[element_type]
-    with ortmulti.load(onnx_models.identity(element_type), "cpu", backend=backend) as pool:
+    with ortmulti.load(onnx_models.identity(element_type), "cpu", backend="processes") as pool:
         for array in (
             np.arange(24).reshape(2, 3, 4).astype(dtype),
             np.array(1, dtype),
@@ -176,9 +163,8 @@ def test_every_type_comes_back(backend: BackendName, element_type: int) -> None:
             result[...] = 0  # it is the caller's
 
 
-@on_onnxruntime
-def test_strings_sequences_and_values(backend: BackendName) -> None:
-    with ortmulti.load(onnx_models.identity(TensorProto.STRING), "cpu", backend=backend) as pool:
+def test_strings_sequences_and_values() -> None:
+    with ortmulti.load(onnx_models.identity(TensorProto.STRING), "cpu", backend="processes") as pool:
         for strings in (np.array(["a", "bcd", ""]), np.array([["a", "\N{SNOWMAN}" * 100_000]], object)):
             [result] = pool.run(None, {"x": strings})
             assert result.tolist() == strings.tolist()
@@ -190,18 +176,17 @@ def test_strings_sequences_and_values(backend: BackendName) -> None:
         [info("t", TensorProto.FLOAT, None)],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    with ortmulti.load(model.SerializeToString(), "cpu", backend=backend) as pool:
+    with ortmulti.load(model.SerializeToString(), "cpu", backend="processes") as pool:
         [result] = pool.run(None, {"s": [np.ones(3, np.float32), np.zeros((2, 2), np.float32)]})
         assert [part.tolist() for part in result] == [[1, 1, 1], [[0, 0], [0, 0]]]
-    with ortmulti.load(onnx_models.matmul(), "cpu", backend=backend) as pool:
+    with ortmulti.load(onnx_models.matmul(), "cpu", backend="processes") as pool:
         value = ortmulti.OrtValue.ortvalue_from_numpy(X["x"])
         np.testing.assert_array_equal(pool.run(None, {"x": value})[0], pool.run(None, X)[0])
         np.testing.assert_array_equal(pool.run(None, {"x": X["x"].tolist()})[0], pool.run(None, X)[0])
 
 
-@on_onnxruntime
-def test_a_closed_pool_raises(backend: BackendName) -> None:
-    pool = ortmulti.load(onnx_models.matmul(), "cpu", backend=backend)
+def test_a_closed_pool_raises() -> None:
+    pool = ortmulti.load(onnx_models.matmul(), "cpu", backend="processes")
     pool.run(None, X)
     pool.close()
     pool.close(cancel_pending=True)
@@ -214,11 +199,10 @@ def test_a_closed_pool_raises(backend: BackendName) -> None:
         pool.warmup()
 
 
-@on_onnxruntime
-def test_a_pool_that_is_dropped_frees_everything(backend: BackendName) -> None:
+def test_a_pool_that_is_dropped_frees_everything() -> None:
     ortmulti.load(onnx_models.matmul(), "cpu").close()
     with nothing_leaks():
-        pool = ortmulti.load(onnx_models.matmul(), "cpu", 2, backend=backend)
+        pool = ortmulti.load(onnx_models.matmul(), "cpu", 2, backend="processes")
         pool.submit(None, X).result()
         gone = weakref.ref(pool)
         del pool
@@ -232,17 +216,16 @@ def test_a_pool_that_is_dropped_after_an_interrupted_close_frees_everything() ->
 
     ortmulti.load(onnx_models.matmul(), "cpu").close()
     with nothing_leaks():
-        pool = ortmulti.load(onnx_models.matmul(), "cpu", 2, backend="threads")
+        pool = ortmulti.load(onnx_models.matmul(), "cpu", 2, backend="processes")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ThreadSessions, "close", interrupt)
+            patch.setattr(ProcessSessions, "close", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 pool.close()
         del pool
 
 
-@on_onnxruntime
-def test_a_callback_may_close_the_pool(backend: BackendName) -> None:
-    pool = ortmulti.load(onnx_models.matmul(), "cpu", backend=backend)
+def test_a_callback_may_close_the_pool() -> None:
+    pool = ortmulti.load(onnx_models.matmul(), "cpu", backend="processes")
     closed = threading.Event()
 
     def close(_future: object) -> None:
@@ -255,10 +238,9 @@ def test_a_callback_may_close_the_pool(backend: BackendName) -> None:
     assert pool.closed
 
 
-@on_onnxruntime
-def test_a_deadline_ends_the_run(backend: BackendName) -> None:
+def test_a_deadline_ends_the_run() -> None:
     feed = {"x": np.zeros(1, np.float32), "count": np.array(onnx_models.LONG)}
-    with ortmulti.load(onnx_models.endless(), "cpu", backend=backend) as pool:
+    with ortmulti.load(onnx_models.endless(), "cpu", backend="processes") as pool:
         with pytest.raises(ortmulti.DeadlineExceeded, match="was not answered within 200 ms"):
             pool.run(None, feed, timeout=0.2)
         # The session is free again once the run has been ended.
@@ -267,17 +249,15 @@ def test_a_deadline_ends_the_run(backend: BackendName) -> None:
         assert (device.done, device.failed) == (1, 1)
 
 
-@on_onnxruntime
-def test_daemon_threads_use_a_pool_while_the_interpreter_ends(backend: BackendName) -> None:
+def test_daemon_threads_use_a_pool_while_the_interpreter_ends() -> None:
     check_child(
         """
-        import sys
         import threading
         import numpy as np
         import ortmulti
         from tests.support import onnx_models
 
-        pool = ortmulti.load(onnx_models.matmul(), "cpu", 2, backend=sys.argv[1])
+        pool = ortmulti.load(onnx_models.matmul(), "cpu", 2, backend="processes")
         x = {"x": np.zeros((2, 64), np.float32)}
         begun = threading.Barrier(5)
 
@@ -293,16 +273,13 @@ def test_daemon_threads_use_a_pool_while_the_interpreter_ends(backend: BackendNa
         for call in (pool.run, pool.run, pool.submit, lambda *feed: pool.submit(*feed).cancel()):
             threading.Thread(target=use, args=[call], daemon=True).start()
         begun.wait()
-        """,
-        backend,
+        """
     )
 
 
-@on_onnxruntime
-def test_an_endless_run_does_not_keep_the_interpreter(backend: BackendName) -> None:
+def test_an_endless_run_does_not_keep_the_interpreter() -> None:
     check_child(
         """
-        import sys
         import numpy as np
         import ortmulti
         from ortmulti.pool.external import members
@@ -311,13 +288,12 @@ def test_an_endless_run_does_not_keep_the_interpreter(backend: BackendName) -> N
         members._PATIENCE_AT_EXIT = 0.2
         options = ortmulti.SessionOptions()
         options.log_severity_level = 4  # what a run that is ended logs
-        pool = ortmulti.load(onnx_models.endless(), "cpu", options=options, backend=sys.argv[1])
+        pool = ortmulti.load(onnx_models.endless(), "cpu", options=options, backend="processes")
         future = pool.submit(None, {"x": np.zeros(1, np.float32), "count": np.array(2**62)})
         while pool.stats().devices[0].busy == 0:
             pass
         ortmulti.load(onnx_models.matmul(), "cpu")  # whose exit handler comes first
-        """,
-        backend,
+        """
     )
 
 
@@ -382,15 +358,6 @@ def test_every_request_ends_once_whatever_is_done_to_it(backend: BackendName) ->
     assert stats.waiting == device.waiting == device.busy == 0
 
 
-def test_threads_have_onnxruntimes_sessions() -> None:
-    with ortmulti.load(onnx_models.matmul(), "cpu", 2, backend="threads") as pool:
-        assert len(pool.sessions) == 2
-        for session in pool.sessions:
-            assert isinstance(session, onnxruntime.InferenceSession)
-            np.testing.assert_array_equal(session.run(None, X)[0], pool.run(None, X)[0])
-    assert len(pool.sessions) == 0
-
-
 def test_importing_ortmulti_loads_no_backend() -> None:
     check_child(
         """
@@ -403,18 +370,17 @@ def test_importing_ortmulti_loads_no_backend() -> None:
     )
 
 
-@on_onnxruntime
-def test_without_the_onnxruntime_package_the_error_says_so(backend: BackendName, tmp_path: Path) -> None:
+def test_without_the_onnxruntime_package_the_error_says_so(tmp_path: Path) -> None:
     (tmp_path / "onnxruntime.py").write_text("raise ImportError('there is none')")
     code = """
         import sys
         import ortmulti
         from tests.support import onnx_models
 
-        sys.path.insert(0, sys.argv[2])
+        sys.path.insert(0, sys.argv[1])
         try:
-            ortmulti.load(onnx_models.matmul(), "cpu", backend=sys.argv[1])
+            ortmulti.load(onnx_models.matmul(), "cpu", backend="processes")
         except ortmulti.LibraryError as error:
             print(error)
     """
-    assert "onnxruntime cannot be imported (there is none)" in check_child(code, backend, tmp_path)
+    assert "onnxruntime cannot be imported (there is none)" in check_child(code, tmp_path)

@@ -15,9 +15,8 @@ from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti import Batching
-from ortmulti.pool.engine import BackendName
 from tests.support import onnx_models
-from tests.support.backends import on_every_backend
+from tests.support.backends import BackendName, on_every_backend
 
 
 def rows() -> bytes:
@@ -64,9 +63,8 @@ def test_requests_are_joined_and_split(backend: BackendName) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(2, 8))
-@pytest.mark.parametrize("backend", ["core", "threads"])
-def test_any_sizes_get_their_own_answers(backend: BackendName, sizes: list[int], max_size: int) -> None:
-    with ortmulti.load(rows(), "cpu", 2, backend=backend, batching=Batching(max_size, max_delay_ms=1)) as pool:
+def test_any_sizes_get_their_own_answers(sizes: list[int], max_size: int) -> None:
+    with ortmulti.load(rows(), "cpu", 2, batching=Batching(max_size, max_delay_ms=1)) as pool:
         futures = [pool.submit(["y"], {"x": x(size, number)}) for number, size in enumerate(sizes)]
         for number, (size, future) in enumerate(zip(sizes, futures, strict=True)):
             np.testing.assert_array_equal(future.result()[0], 2 * x(size, number))

@@ -107,7 +107,7 @@ def test_bad_outputs() -> None:
         ):
             with pytest.raises(InvalidArgument, match="outputs is 'numpy' or 'device'"):
                 call()
-    with ortmulti.load(MODEL, "cpu", backend="threads") as pool:
+    with ortmulti.load(MODEL, "cpu", backend="processes") as pool:
         with pytest.raises(InvalidArgument, match="outputs='device'"):
             pool.run(None, FEED, outputs="device")
         with pytest.raises(InvalidArgument, match="trace=True"):
@@ -120,5 +120,5 @@ def test_bad_outputs() -> None:
         assert pool.ready == ["cpu"]
         with pytest.raises(InvalidArgument, match="no session on cuda:5"):
             pool.wait_ready(devices="cuda:5")
-    with pytest.raises(InvalidArgument, match=r"backend='threads' has no wait, cuda_graph"):
-        ortmulti.load(MODEL, "cpu", backend="threads", wait="none", cuda_graph=CudaGraph())
+    with pytest.raises(InvalidArgument, match=r"backend='processes' has no wait, cuda_graph"):
+        ortmulti.load(MODEL, "cpu", backend="processes", wait="none", cuda_graph=CudaGraph())

@@ -17,9 +17,8 @@ import pytest
 
 import ortmulti
 from ortmulti.pool.call import Call
-from ortmulti.pool.engine import BackendName
 from tests.support import onnx_models
-from tests.support.backends import BACKENDS, on_every_backend
+from tests.support.backends import BACKENDS, BackendName, on_every_backend
 from tests.support.processes import check_child, nothing_leaks, run_child
 
 ENDLESS = onnx_models.endless()

@@ -13,9 +13,8 @@ from onnx import TensorProto, helper
 import ortmulti
 from ortmulti import Batching
 from ortmulti.pool import many
-from ortmulti.pool.engine import BackendName
 from tests.support import onnx_models, pools
-from tests.support.backends import on_every_backend
+from tests.support.backends import BackendName, on_every_backend
 
 AB = {name: np.random.default_rng(3).standard_normal((50, 8), dtype=np.float32) for name in "ab"}
 

@@ -16,10 +16,9 @@ import onnx
 import pytest
 
 import ortmulti
-from ortmulti.pool.engine import BackendName
 from ortmulti.pool.sleep import SessionSleep
 from tests.support import onnx_models
-from tests.support.backends import on_every_backend
+from tests.support.backends import BackendName, on_every_backend
 from tests.support.pools import HANG
 from tests.support.processes import check_child
 
@@ -37,7 +36,6 @@ def pool() -> Iterator[ortmulti.Pool]:
 def test_weights_that_cannot_sleep_are_refused(backend: BackendName) -> None:
     reason = {
         "core": r"on cpu cannot sleep: they are the page cache's, or the session's own; level='session' closes",
-        "threads": r"backend='threads' has onnxruntime's weights.*level='session'",
         "processes": r"backend='processes' has onnxruntime's weights.*level='session'",
     }[backend]
     with ortmulti.load(MODEL, "cpu", backend=backend) as pool:
@@ -95,12 +93,6 @@ def test_sessions_are_closed_and_others_take_their_places() -> None:
         for session in pool.sessions:
             session.close()
         assert not pool.closed
-    with ortmulti.load(MODEL, "cpu", backend="threads") as threads:
-        assert len(threads.sessions) == 1
-        threads.sleep("session")
-        assert not threads.sessions
-        threads.wake()
-        assert len(threads.sessions) == 1
 
 
 @on_every_backend
@@ -126,32 +118,6 @@ def test_requests_of_many_threads_through_sleeps(backend: BackendName) -> None:
                 each.result(HANG)
         [device] = pool.stats().devices
         assert (device.sleeps, device.wakes, device.failed, device.restarts) == (sleeps, sleeps, 0, 0)
-
-
-def test_the_memory_of_sessions_in_threads_returns_to_the_system() -> None:
-    # Threads that have ended created them, each in a heap of its own.
-    printed = check_child(
-        """
-    import threading
-    import numpy as np
-    import ortmulti
-    from tests.support import onnx_models
-
-    def resident():
-        return int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20
-
-    pool = ortmulti.load(onnx_models.matmul(1024, 16), "cpu", backend="threads")
-    feed = {"x": np.zeros((1, 1024), np.float32)}
-    pool.run(feed)
-    awake = resident()
-    for _ in range(10):
-        pool.sleep("session")
-        asleep = resident()
-        pool.run(feed)
-    print(awake - asleep > 48 or (awake, asleep))
-    """
-    )
-    assert printed == "True\n"
 
 
 def test_nothing_is_left_of_earlier_sleeps() -> None:

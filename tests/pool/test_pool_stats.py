@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti.pool.engine import BackendName
 from tests.support import onnx_models
-from tests.support.backends import on_every_backend
+from tests.support.backends import BackendName, on_every_backend
 
 X = {"x": np.zeros((2, 64), np.float32)}
 

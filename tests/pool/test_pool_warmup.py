@@ -13,9 +13,8 @@ import pytest
 
 import ortmulti
 from ortmulti import Warmup
-from ortmulti.pool.engine import BackendName
 from tests.support import onnx_models
-from tests.support.backends import on_every_backend
+from tests.support.backends import BackendName, on_every_backend
 from tests.support.processes import nothing_leaks
 
 MODEL = onnx_models.matmul()

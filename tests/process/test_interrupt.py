@@ -182,7 +182,7 @@ def test_a_handler_that_raises_something_else(large: Path) -> None:
 
 # Attempts of the long test. A worker process takes half a second to start.
 ATTEMPTS = int(os.environ.get("ORTMULTI_SIGINTS", "10000"))
-SHARES = {"core": 0.7, "threads": 0.28, "processes": 0.02}
+SHARES = {"core": 0.97, "processes": 0.03}
 
 
 @pytest.mark.parametrize("timeout", [-1, 60])
@@ -274,7 +274,7 @@ def interrupt_at_random(backend: str, attempts: int, folder: Path) -> None:
     assert swallowed <= 1 + attempts / 100, outcomes
 
 
-@pytest.mark.parametrize(("backend", "attempts"), [("core", 40), ("threads", 20), ("processes", 4)])
+@pytest.mark.parametrize(("backend", "attempts"), [("core", 50), ("processes", 5)])
 def test_ctrl_c_at_any_moment(backend: str, attempts: int, tmp_path: Path) -> None:
     interrupt_at_random(backend, attempts, tmp_path)
 

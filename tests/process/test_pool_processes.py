@@ -16,10 +16,10 @@ import pytest
 
 import ortmulti
 from ortmulti.interface.onnxruntime_sessions import session_specs
-from ortmulti.pool.external.members import BackendMembers
-from ortmulti.pool.external.processes import ProcessSession, ProcessSessions
+from ortmulti.pool.external.processes import ProcessSession
 from ortmulti.pool.external.spawned import SpawnedSession
 from tests.support import onnx_models
+from tests.support.backends import process_sessions, worker_pids
 from tests.support.processes import check_child, nothing_leaks, run_child
 
 X = {"x": np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)}
@@ -28,17 +28,6 @@ ENDLESS = {"x": np.zeros(1, np.float32), "count": np.array(onnx_models.LONG)}
 
 def load(model: bytes | Path, sessions: int = 1, **arguments: object) -> ortmulti.Pool:
     return ortmulti.load(model, "cpu", sessions, backend="processes", **arguments)
-
-
-def processes(pool: ortmulti.Pool) -> ProcessSessions:
-    members = pool._members
-    assert isinstance(members, BackendMembers)
-    assert isinstance(members.backend, ProcessSessions)
-    return members.backend
-
-
-def pids(pool: ortmulti.Pool) -> list[int]:
-    return processes(pool).pids
 
 
 def runs(session: ProcessSession) -> bool:
@@ -56,7 +45,7 @@ def wait_for_restarts(pool: ortmulti.Pool, count: int) -> None:
 
 
 def busy(pool: ortmulti.Pool, count: int = 1) -> None:
-    while sum(map(runs, processes(pool).members)) < count:
+    while sum(map(runs, process_sessions(pool))) < count:
         pass
 
 
@@ -71,8 +60,8 @@ def endless() -> Iterator[ortmulti.Pool]:
 
 def test_each_session_is_in_a_process_and_out_of_reach() -> None:
     with load(onnx_models.matmul(), 2) as pool:
-        assert len(set(pids(pool))) == 2
-        assert os.getpid() not in pids(pool)
+        assert len(set(worker_pids(pool))) == 2
+        assert os.getpid() not in worker_pids(pool)
         with pytest.raises(ortmulti.NotImplemented, match="in its workers' processes"):
             _ = pool.sessions
         assert "start process" in [span.name for span in pool.timeline.spans]
@@ -108,7 +97,7 @@ def test_workers_killed_under_load_lose_no_request() -> None:
         killed: set[int] = set()
         for number in range(900):
             if number % 300 == 150:
-                while not (left := set(pids(pool)) - killed):
+                while not (left := set(worker_pids(pool)) - killed):
                     pass
                 kill(min(left))
                 killed.add(min(left))
@@ -128,7 +117,7 @@ def test_workers_killed_under_load_lose_no_request() -> None:
 
 
 def test_a_run_whose_worker_dies_fails_where_there_is_no_other(endless: ortmulti.Pool) -> None:
-    [pid] = pids(endless)
+    [pid] = worker_pids(endless)
     running = endless.submit(None, ENDLESS)
     busy(endless)
     waiting = endless.submit(None, {**ENDLESS, "count": np.array(3)})
@@ -136,7 +125,7 @@ def test_a_run_whose_worker_dies_fails_where_there_is_no_other(endless: ortmulti
     with pytest.raises(ortmulti.DeviceError, match=rf"cpu: the worker process {pid} was ended by signal 9 \(SIGKILL\)"):
         running.result(60)
     assert waiting.result(60)[0].tolist() == [3]
-    assert pids(endless) != [pid]
+    assert worker_pids(endless) != [pid]
 
 
 def test_a_run_whose_worker_dies_is_tried_elsewhere_once() -> None:
@@ -145,14 +134,14 @@ def test_a_run_whose_worker_dies_is_tried_elsewhere_once() -> None:
     with load(onnx_models.endless(), 2, options=options) as pool:
         running = pool.submit(None, ENDLESS)
         busy(pool)
-        [first] = filter(runs, processes(pool).members)
+        [first] = filter(runs, process_sessions(pool))
         assert first.process is not None
         kill(first.process.pid)
         wait_for_restarts(pool, 1)
         busy(pool)
         assert not running.done()
         assert pool.stats().devices[0].retried == 1
-        while not (second := [*filter(runs, processes(pool).members)]):
+        while not (second := [*filter(runs, process_sessions(pool))]):
             pass
         assert second[0].process is not None
         kill(second[0].process.pid, signal.SIGSEGV)
@@ -164,7 +153,7 @@ def test_a_worker_that_dies_in_every_first_run_is_not_given_up(endless: ortmulti
     for _ in range(3):  # so many starts without a run would give it up
         running = endless.submit(None, ENDLESS)
         busy(endless)
-        kill(*pids(endless))
+        kill(*worker_pids(endless))
         with pytest.raises(ortmulti.DeviceError, match="SIGKILL"):
             running.result(60)
     assert endless.run(None, {**ENDLESS, "count": np.array(2)})[0].tolist() == [2]
@@ -175,7 +164,7 @@ def test_a_worker_that_cannot_be_started_again_is_given_up(tmp_path: Path) -> No
     with load(path) as pool:
         pool.run(None, X)
         path.unlink()
-        kill(*pids(pool))
+        kill(*worker_pids(pool))
         while not pool.stats().devices[0].broken:
             pass
         assert re.search(r"ended 3 times without a run: .*model\.onnx", pool.stats().devices[0].broken)
@@ -185,7 +174,7 @@ def test_a_worker_that_cannot_be_started_again_is_given_up(tmp_path: Path) -> No
 
 def test_one_worker_is_given_up_and_the_other_goes_on() -> None:
     with load(onnx_models.matmul(), 2) as pool:
-        session = processes(pool).members[0]
+        session = process_sessions(pool)[0]
         session._spec = dataclasses.replace(session._spec, model=b"junk")
         assert session.process is not None
         kill(session.process.pid)
@@ -256,11 +245,11 @@ def test_cancelling_takes_back_what_the_worker_has_not_begun(endless: ortmulti.P
 
 def test_signals_from_the_terminal_do_not_end_workers() -> None:
     with load(onnx_models.matmul()) as pool:
-        [pid] = pids(pool)
+        [pid] = worker_pids(pool)
         for _ in range(3):
             kill(pid, signal.SIGINT)
             pool.run(None, X)
-        assert pids(pool) == [pid]
+        assert worker_pids(pool) == [pid]
         assert os.getpgid(pid) != os.getpgid(0)
 
 
@@ -282,12 +271,13 @@ def test_workers_end_with_their_parent_when_that_is_killed() -> None:
         import signal
         import time
         from tests.support import onnx_models
-        from tests.process.test_pool_processes import ENDLESS, busy, load, pids
+        from tests.process.test_pool_processes import ENDLESS, busy, load
+        from tests.support.backends import worker_pids
 
         pool = load(onnx_models.endless(), 2)
         futures = [pool.submit(None, ENDLESS) for _ in range(2)]
         busy(pool, 2)
-        print(*pids(pool), flush=True)
+        print(*worker_pids(pool), flush=True)
         if os.fork() == 0:  # which keeps the sockets open
             os.close(1)
             os.close(2)
@@ -344,7 +334,7 @@ def test_closing_while_a_worker_is_started_again() -> None:
     with nothing_leaks():
         for _ in range(2):
             pool = load(onnx_models.matmul())
-            kill(*pids(pool))
+            kill(*worker_pids(pool))
             futures = [pool.submit(None, X) for _ in range(20)]
             pool.close()
             for future in futures:
@@ -374,7 +364,7 @@ def test_200_pools_leave_nothing_behind() -> None:
             pool = load(onnx_models.matmul(), 2)
             futures = [pool.submit(None, X) for _ in range(4)]
             if number % 3 == 0:
-                kill(pids(pool)[0])
+                kill(worker_pids(pool)[0])
             pool.close(cancel_pending=number % 2 == 0)
             assert all(future.done() for future in futures)
         del pool, futures

@@ -11,9 +11,8 @@ import numpy as np
 import psutil
 
 import ortmulti
-from ortmulti.pool.engine import BackendName
 from tests.support import onnx_models
-from tests.support.backends import on_every_backend
+from tests.support.backends import BackendName, on_every_backend
 from tests.support.pools import HANG
 from tests.support.processes import FORKS_AT_EASE, check_child, child_environment
 
@@ -41,7 +40,7 @@ COMMON = """
 """
 
 # Python calls between the moments of a wake at which it is stopped: about six of them.
-STEPS = {"core": 17, "threads": 23, "processes": 71}
+STEPS = {"core": 17, "processes": 71}
 
 
 @on_every_backend

@@ -88,6 +88,7 @@ def break_workers(pool: Any) -> None:
     give_up = time.monotonic() + HANG
     while pool.stats().devices[0].state == "ready":
         assert time.monotonic() < give_up
-        for worker in pool._members.backend.pids:
-            with suppress(ProcessLookupError):
-                os.kill(worker, signal.SIGKILL)
+        for session in pool._members._sessions.sessions:
+            if (process := session.process) is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)

@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import pytest
 
-BACKENDS = ("core", "threads", "processes")
+import ortmulti
+from ortmulti.pool.external.members import ProcessMembers
+from ortmulti.pool.external.processes import ProcessSession
+
+BackendName: TypeAlias = Literal["core", "processes"]
+
+BACKENDS: tuple[BackendName, ...] = ("core", "processes")
 
 on_every_backend = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def process_sessions(pool: ortmulti.Pool) -> list[ProcessSession]:
+    """The sessions of a pool in processes."""
+    members = pool._members
+    assert isinstance(members, ProcessMembers)
+    return members._sessions.sessions
+
+
+def worker_pids(pool: ortmulti.Pool) -> list[int]:
+    """The processes of a pool that are ready now."""
+    processes = [session.process for session in process_sessions(pool)]
+    return [process.pid for process in processes if process is not None]

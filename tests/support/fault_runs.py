@@ -89,9 +89,6 @@ class Scenarios:
         with ortmulti.InferenceSession(self._path, options, providers=["CPUExecutionProvider"]) as session:
             np.testing.assert_array_equal(session.run(None, self._x)[0], self._expected)
 
-    def threads(self) -> None:
-        self._use(ortmulti.load(self._path, "cpu", 2, backend="threads", warmup=True))
-
     def processes(self) -> None:
         with ortmulti.load(self._path, "cpu", 1, backend="processes", warmup=True) as pool:
             for rows in (2, 1000):
@@ -140,7 +137,6 @@ class Scenarios:
 OPERATIONS: dict[str, list[tuple[str, int]]] = {
     **{name: [*THREADS, *READS] for name in ("load", "load_first", "load_none", "load_any", "replace_model")},
     "options": THREADS,
-    "threads": [*THREADS, *READS],
     "processes": [*THREADS, *READS, *SHARED_MEMORY],
     "optimize": [*THREADS, *READS, *WRITES],
     "entry": [*THREADS, *READS],

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 import ortmulti
-from ortmulti.pool.engine import BackendName
 from tests.support import onnx_models
+from tests.support.backends import BackendName
 from tests.support.processes import check_held, held
 
 LIMIT = 1.0  # seconds from the signal to KeyboardInterrupt

@@ -51,7 +51,8 @@ def bench_run(
     variants: Annotated[
         str,
         typer.Option(
-            help="The backends: core, threads, processes. Each may end with +graph, +sessions=N, +in_flight=N."
+            help="The pools core and processes, and threads: onnxruntime without a pool. Each may end with "
+            "+sessions=N, the pools also with +graph, +in_flight=N."
         ),
     ] = "core,threads,processes",
     batch: Annotated[str, typer.Option(help="Batch sizes, such as 1,32.")] = "1",
@@ -94,13 +95,13 @@ def bench_run(
     markdown: Annotated[_File, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None,
     details: Details = False,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Compare the backends for half a minute with a generated model.")
+        bool, typer.Option("--demo", help="Compare the variants for half a minute with a generated model.")
     ] = False,
     output: Annotated[Path, typer.Option("--output", "--out", help="The folder for the files of --demo.")] = Path(
         "demo"
     ),
 ) -> None:
-    """Compare the throughput and latency of pools with every backend, on one device and on several.
+    """Compare the throughput and latency of pools, and of onnxruntime in threads, on one device and on several.
 
     Each measurement is a new process. A closed loop keeps a fixed number of requests in flight. An open loop sends
     requests at a given rate and counts latency from when a request was to arrive.

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ortmulti import checks
+from ortmulti import _core, checks
 from ortmulti.errors import InvalidArgument, InvalidType
 
-__all__ = ["Batching", "CudaGraph", "Serving", "Warmup"]
+__all__ = ["Batching", "CudaGraph", "Serving", "Warmup", "batching_argument"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,13 @@ class Batching:
     def padded(self, size: int) -> int:
         """Return the size that a run has for requests of this total size."""
         return next((larger for larger in self.sizes if larger >= size), size)
+
+
+def batching_argument(batching: Batching | None) -> _core.Batching:
+    """Convert ``batching`` to the argument of `_core.Pool`."""
+    if batching is None:
+        return _core.Batching(1, 0, 0, [])
+    return _core.Batching(batching.max_size, batching.max_delay_ms / 1000, batching.axis, batching.sizes)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def load(
     require: Literal["all", "any"] = "all",
     in_flight: int | Literal["auto"] = "auto",
     cuda_graph: CudaGraph | bool = False,
-    backend: Literal["core", "threads", "processes"] = "core",
+    backend: Literal["core", "processes"] = "core",
     tuning: str | os.PathLike[str] | Tuning | None = None,
     version: str = "",
 ) -> Pool:
@@ -115,14 +115,13 @@ def load(
             to three quarters of the process's cores for all GPUs together. With CUDA graphs one request runs, and
             ``"auto"`` is 3.
         cuda_graph: Whether runs on GPUs are captured as CUDA graphs, and for how many shapes; default: no.
-        backend: What runs the model. ``"core"``: ortmulti's own sessions. ``"threads"``: sessions of the onnxruntime
-            package, each in a Python thread. ``"processes"``: such sessions, each in a process; a process that dies is
-            started again (docs/pool.md). The last two do not take ``strategy``, ``optimize``, ``serialize``,
-            ``loader``, ``wait``, ``require`` and ``cuda_graph``. Of them only processes on GPUs take ``in_flight``; one
-            of their requests runs.
+        backend: What runs the model. ``"core"``: ortmulti's own sessions. ``"processes"``: sessions of the onnxruntime
+            package, each in a process; a process that dies is started again (docs/pool.md). Processes do not take
+            ``strategy``, ``optimize``, ``serialize``, ``loader``, ``wait``, ``require`` and ``cuda_graph``. Only those
+            on GPUs take ``in_flight``; one of their requests runs.
         tuning: Settings that `tune` found for this model, or the path of their file. Your own ``options``,
-            ``provider_options``, ``sessions_per_device``, ``in_flight`` and ``cuda_graph`` win. Backends other than the
-            core take only the options of sessions and of the provider.
+            ``provider_options``, ``sessions_per_device``, ``in_flight`` and ``cuda_graph`` win. The backend
+            ``"processes"`` takes only the options of sessions and of the provider.
         version: Label of the model in `Pool.stats` and in Prometheus's text, such as ``"2"``; default: none.
 
     Returns:
@@ -139,7 +138,7 @@ def load(
     _check_types(progress, max_queue, in_flight, version)
     checks.choice("wait", wait, ("all", "first", "none"))
     checks.choice("require", require, ("all", "any"))
-    checks.choice("backend", backend, ("core", "threads", "processes"))
+    checks.choice("backend", backend, ("core", "processes"))
     plain = all(given is None for given in (options, provider_options, batching, tuning)) and cuda_graph is False
     plain = plain and isinstance(warmup, bool) and backend == "core" and strategy == "shared"
     plain = plain and wait != "first"  # with which contexts begin later
@@ -149,8 +148,7 @@ def load(
     # Arguments that are not plain are checked before the driver starts. These imports take milliseconds.
     from functools import partial
 
-    from ortmulti.pool.configuration import Batching, Serving, Warmup
-    from ortmulti.pool.engine import batching_argument, check_arguments
+    from ortmulti.pool.configuration import Batching, Serving, Warmup, batching_argument
     from ortmulti.pool.members import Members
     from ortmulti.pool.pool import Pool
 
@@ -170,21 +168,18 @@ def load(
     graphs = _max_shapes(cuda_graph)
     if not isinstance(warmup, bool | Warmup):
         raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
-    check_arguments(
-        backend,
-        {
-            "strategy": (strategy, "shared"),
-            "optimize": (optimize, "auto"),
-            "serialize": (serialize, None),
-            "loader": (loader, None),
-            "wait": (wait, "all"),
-            "require": (require, "all"),
-            "cuda_graph": (cuda_graph, False),
-        },
-    )
-    if backend != "core":
+    if backend == "processes":
+        _refuse(
+            strategy=(strategy, "shared"),
+            optimize=(optimize, "auto"),
+            serialize=(serialize, None),
+            loader=(loader, None),
+            wait=(wait, "all"),
+            require=(require, "all"),
+            cuda_graph=(cuda_graph, False),
+        )
         most = 3 if in_flight == "auto" else in_flight
-        return _open_backend(backend, request, warmup, progress, max_queue, batching, most, version)
+        return _open_processes(request, warmup, progress, max_queue, batching, most, version)
     request = _with_graphs(request, graphs)
     serving = Serving(0 if in_flight == "auto" else in_flight, graphs, warmup)
     members = Members(request, partial(_core.Pool, max_queue, batching_argument(batching)), serving, version)
@@ -225,8 +220,21 @@ def _max_shapes(cuda_graph: CudaGraph | bool) -> int:
     return cuda_graph.max_shapes if isinstance(cuda_graph, CudaGraph) else CudaGraph().max_shapes * cuda_graph
 
 
-def _open_backend(
-    backend: Literal["threads", "processes"],
+def _refuse(**given: tuple[object, object]) -> None:
+    """Raise InvalidArgument for arguments that only the core has.
+
+    Args:
+        given: The value and the default of each.
+    """
+    refused = [name for name, (value, default) in given.items() if value is not default and value != default]
+    if refused:
+        raise InvalidArgument(
+            f"backend='processes' has no {', '.join(refused)}: its sessions are onnxruntime's, which load the model by "
+            "themselves"
+        )
+
+
+def _open_processes(
     request: CreationRequest,
     warmup: Warmup | bool,
     progress: OnLoadProgress | None,
@@ -235,22 +243,10 @@ def _open_backend(
     in_flight: int,
     version: str,
 ) -> Pool:
-    from ortmulti.pool.external import open_backend
+    from ortmulti.pool.external import open_processes
     from ortmulti.pool.pool import Pool
 
-    members = open_backend(
-        backend,
-        request.model,
-        request.devices,
-        request.sessions_per_device,
-        request.options,
-        request.provider_options,
-        progress=progress,
-        max_queue=max_queue,
-        batching=batching,
-        in_flight=in_flight,
-        version=version,
-    )
+    members = open_processes(request, progress, max_queue, batching, in_flight, version)
     pool = Pool(members, 1 if batching is None else batching.max_size)
     try:
         members.warm_up(warmup)

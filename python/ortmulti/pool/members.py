@@ -24,10 +24,10 @@ from ortmulti.interface.session import InferenceSession, Sessions
 from ortmulti.loading import prewarm
 from ortmulti.options.model_additions import replacing_weights
 from ortmulti.pool.configuration import Serving, Warmup
-from ortmulti.pool.engine import Devices
 from ortmulti.pool.first_runs import FirstRuns
-from ortmulti.pool.interface import differences
 from ortmulti.pool.member import Member, MemberCreation
+from ortmulti.pool.members_protocol import Devices
+from ortmulti.pool.model_interface import differences
 from ortmulti.pool.sleep import ModelFiles, SessionSleep, wait_until_awake
 from ortmulti.timeline import Timeline
 

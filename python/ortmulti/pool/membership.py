@@ -10,7 +10,7 @@ from ortmulti.create.request import Model
 from ortmulti.devices.device import Device
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.pool.configuration import Warmup
-from ortmulti.pool.engine import PoolMembers
+from ortmulti.pool.members_protocol import PoolMembers
 
 if TYPE_CHECKING:
     from typing import Self
@@ -116,8 +116,8 @@ class Membership:
 
         With ``level="weights"`` the sessions stay on the GPU, and so do the weights' addresses. They wake in
         milliseconds, from another GPU of the same `load` that is awake, from a pinned copy in the host's memory, or
-        from the model's files. With ``level="session"`` the sessions are closed, on any device and with any backend. To
-        wake the device creates others, as `load` did, with its ``warmup``. `sessions` has them then.
+        from the model's files. With ``level="session"`` the sessions are closed, on any device and with either backend.
+        To wake the device creates others, as `load` did, with its ``warmup``. `sessions` has them then.
 
         Args:
             level: What is given back; default ``"weights"``: the GPU memory of the weights. ``"session"``: all memory
@@ -136,8 +136,8 @@ class Membership:
                 awake.
             DeviceError: A device is still starting, failed or broke.
             InvalidArgument: The pool does not have one of the devices, or ``keep`` is given for ``"session"``.
-            NotImplemented: The weights cannot be given back by themselves: on the CPU, with ``backend="threads"`` or
-                ``"processes"``, if sessions have their own weights, or without the driver's virtual memory management.
+            NotImplemented: The weights cannot be given back by themselves: on the CPU, with ``backend="processes"``,
+                if sessions have their own weights, or without the driver's virtual memory management.
             OutOfMemory: The pinned copy would exceed its limit. The device stays awake.
             WeightsError: For ``"session"``: the model's file was changed or deleted since it was loaded. The device
                 stays awake.

@@ -15,8 +15,8 @@ from ortmulti.options.session_options import RunOptions
 from ortmulti.pool import many
 from ortmulti.pool.call import Call, CoreCall, core_call, takes_call
 from ortmulti.pool.configuration import Batching, Warmup
-from ortmulti.pool.engine import PoolMembers
 from ortmulti.pool.futures import PoolFuture
+from ortmulti.pool.members_protocol import PoolMembers
 from ortmulti.pool.membership import Membership
 from ortmulti.pool.stats import PoolStats
 from ortmulti.timeline import Timeline
@@ -62,14 +62,13 @@ class Pool(Membership, Closing):
     @property
     def sessions(self) -> Sessions:
         """The sessions that exist by now, those of the first device first. After `close`, using one raises
-        `ClosedError`. With ``backend="threads"`` they are onnxruntime's; a closed pool then has none.
+        `ClosedError`.
 
         Raises:
             InvalidArgument: The pool captures CUDA graphs. Other runs would use the memory of its graphs.
             NotImplemented: The sessions are in other processes, with ``backend="processes"``.
         """
-        sessions: Sessions = self._members.sessions
-        return sessions
+        return self._members.sessions
 
     @property
     def devices(self) -> list[str]:

@@ -85,7 +85,7 @@ class DeviceStats:
         in_flight: Requests that may be under way at the same time.
         why_in_flight: Answers a second that were measured to choose that number. Empty if `load` was given a number, or
             if requests have not waited long enough.
-        batch_size: Requests of each run; not counted with the backends ``"threads"`` and ``"processes"``.
+        batch_size: Requests of each run; not counted with ``backend="processes"``.
         asleep: What the device has given back, as `Pool.sleep`'s ``level``; empty if it is awake.
         sleeps, wakes: How often it fell asleep and woke.
         wake: Time from the request that woke it, or from `Pool.wake`, until it took requests.

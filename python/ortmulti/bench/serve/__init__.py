@@ -1,4 +1,4 @@
-"""Throughput and latency of a pool's backends: closed loops and open ones, on one device and on more.
+"""Throughput and latency of pools, and of onnxruntime in threads: closed and open loops, on one device and on more.
 
 from pathlib import Path
 from ortmulti.bench.serve import RunPlan, bench

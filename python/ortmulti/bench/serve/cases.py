@@ -1,4 +1,4 @@
-"""Dimensions of a case: the load that a pool gets, and the variant of the pool."""
+"""Dimensions of a case: the load, and the variant that gets it."""
 
 from __future__ import annotations
 
@@ -104,16 +104,19 @@ def arrival_times(rate: float, seconds: float, arrivals: str, seed: int) -> NDAr
 
 BACKENDS = ("core", "threads", "processes")
 
-_SYNTAX = "a backend (core, threads or processes), then any of +graph, +sessions=N, +in_flight=N"
+_SYNTAX = (
+    "a backend (core, threads or processes), then any of +graph, +sessions=N, +in_flight=N; threads take +sessions=N"
+)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """The configuration of a pool.
+    """The configuration of a pool, or of onnxruntime in threads.
 
     Attributes:
         name: as the user wrote it.
-        backend: one of `BACKENDS`.
+        backend: one of `BACKENDS`. "core" and "processes" are `ortmulti.load`'s. "threads": no pool but
+            `onnxruntime_threads.OnnxruntimeThreads`.
         cuda_graph: whether runs are captured as CUDA graphs.
         sessions: sessions on each device.
         in_flight: requests that a session handles at the same time; None: the pool's default.
@@ -126,7 +129,7 @@ class Variant:
     in_flight: int | None = None
 
     def load_arguments(self) -> dict[str, Any]:
-        """Arguments of `ortmulti.load`, without those that have its default."""
+        """Arguments of `ortmulti.load` for a pool, without those that have its default."""
         arguments: dict[str, Any] = {}
         if self.backend != "core":
             arguments["backend"] = self.backend
@@ -147,13 +150,14 @@ def parse_variant(text: str) -> Variant:
     backend, *parts = name.split("+")
     if backend not in BACKENDS:
         raise InvalidArgument(f"{name!r} is not a variant; one is {_SYNTAX}")
+    is_pool = backend != "threads"
     given: dict[str, Any] = {}
     for part in parts:
-        key, equals, value = part.partition("=")
-        if key == "graph" and not equals:
+        key, _, value = part.partition("=")
+        if is_pool and part == "graph":
             given["cuda_graph"] = True
-        elif key in ("sessions", "in_flight") and value.isdecimal() and int(value) >= 1:
+        elif (key == "sessions" or (is_pool and key == "in_flight")) and value.isdecimal() and int(value) >= 1:
             given[key] = int(value)
         else:
-            raise InvalidArgument(f"{name!r}: {part!r} is not an option of a variant; one is {_SYNTAX}")
+            raise InvalidArgument(f"{name!r}: {part!r} is not an option of {backend}; a variant is {_SYNTAX}")
     return Variant(name, backend, **given)

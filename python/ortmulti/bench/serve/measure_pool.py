@@ -1,4 +1,4 @@
-"""One measurement of a pool under load, in a process of its own."""
+"""One measurement of a pool, or of onnxruntime in threads, under load; in a process of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from ortmulti.bench.files import read_arrays
 from ortmulti.bench.measure.memory import gpu_memory_growth, gpu_memory_used, process_memory, process_tree
 from ortmulti.bench.serve.cases import NANOSECONDS, Load, Variant, arrival_times
 from ortmulti.bench.serve.clients import ClosedLoop, ask_at, closed_loop, open_loop
+from ortmulti.bench.serve.onnxruntime_threads import OnnxruntimeThreads
 from ortmulti.errors import Error
+from ortmulti.interface.onnxruntime_sessions import session_specs
 
 
 class ProcessorTime:
@@ -50,7 +52,7 @@ class WrongAnswerError(Error):
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
-    """Load a pool, warm it up, put load on it, and return the figures.
+    """Load a variant, warm it up, put load on it, and return the figures.
 
     Args:
         spec: "model" (path), "devices", "variant" and "load" (the fields of `Variant` and `Load`, with a rate in
@@ -61,7 +63,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     Returns:
         The result of `clients.closed_loop` or `clients.open_loop`. Seconds: "window", "load_seconds", "cpu_seconds" (in
         the window, with children), "cpu_per_request". Bytes: "peak_rss", "pss", "gpu_memory" (by device). "processes".
-        "stats": the pool's by device, with the warm-up.
+        "stats": a pool's by device, with the warm-up.
 
     Raises:
         WrongAnswerError: an answer differs from the same device's first answer.
@@ -78,7 +80,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
             _compare(first, _arrays(answer))
         memory = process_memory()
         used_after = gpu_memory_used()
-        stats = pool.stats()
+        stats = [] if isinstance(pool, OnnxruntimeThreads) else pool.stats().devices
     requests = result["throughput"] * result["window"]
     return {
         **result,
@@ -88,32 +90,31 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         "pss": memory.pss,
         "processes": memory.processes,
         "gpu_memory": gpu_memory_growth(used_before, used_after, spec["devices"]),
-        "stats": {device.device: asdict(device) for device in stats.devices},
+        "stats": {device.device: asdict(device) for device in stats},
     }
 
 
-def _load(spec: Mapping[str, Any]) -> ortmulti.Pool:
+def _load(spec: Mapping[str, Any]) -> ortmulti.Pool | OnnxruntimeThreads:
     variant = Variant(**spec["variant"])
     devices = list(dict.fromkeys(spec["devices"]))
+    sessions = spec["devices"].count(devices[0]) * variant.sessions
     options = ortmulti.SessionOptions()
     if spec["intra_op_num_threads"] is not None:
         options.intra_op_num_threads = spec["intra_op_num_threads"]
     for key, value in spec["config_entries"].items():
         options.add_session_config_entry(key, value)
-    return ortmulti.load(
-        spec["model"],
-        devices,
-        spec["devices"].count(devices[0]) * variant.sessions,
-        options,
-        spec["provider_options"] or None,
-        **variant.load_arguments(),
-    )
+    arguments = (spec["model"], devices, sessions, options, spec["provider_options"] or None)
+    if variant.backend == "threads":
+        return OnnxruntimeThreads(session_specs(*arguments))
+    return ortmulti.load(*arguments, **variant.load_arguments())
 
 
 class _Asker:
-    """Runs a pool on the same inputs again and again, on their device."""
+    """Runs a variant on the same inputs again and again, on their device."""
 
-    def __init__(self, pool: ortmulti.Pool, feed: Mapping[str, Any], inputs: str, outputs: str) -> None:
+    def __init__(
+        self, pool: ortmulti.Pool | OnnxruntimeThreads, feed: Mapping[str, Any], inputs: str, outputs: str
+    ) -> None:
         self.pool = pool
         self.devices = list(dict.fromkeys(pool.devices))
         self.sessions = len(pool.devices)
@@ -137,12 +138,15 @@ class _Asker:
 
     def first(self) -> list[Any]:
         """Return one device's first answer, after one request for each session."""
-        futures = [
-            self.pool.submit(None, self._feeds[device], device=device, **self._more)
-            for device in self.devices
-            for _ in range(self.sessions // len(self.devices))
-        ]
-        answers = [_arrays(future.result()) for future in futures]
+        if isinstance(self.pool, OnnxruntimeThreads):
+            answers = self.pool.run_each(self._feeds[self.devices[0]])
+        else:
+            futures = [
+                self.pool.submit(None, self._feeds[device], device=device, **self._more)
+                for device in self.devices
+                for _ in range(self.sessions // len(self.devices))
+            ]
+            answers = [_arrays(future.result()) for future in futures]
         for answer in answers:
             _compare(answers[0], answer)
         return answers[0]

@@ -17,7 +17,7 @@ PLACES = ("host", "device")
 
 @dataclass(frozen=True)
 class RunCase:
-    """One line of the table: a model, a batch size, devices, a pool and a load."""
+    """One line of the table: a model, a batch size, devices, a variant and a load."""
 
     model: Path
     batch: int
@@ -59,7 +59,7 @@ class RunPlan:
     Attributes:
         models: .onnx files.
         device_sets: the devices to compare. A device that is named N times has N times a variant's sessions.
-        variants: the pools.
+        variants: the pools, and onnxruntime in threads.
         loads: the loads beside the closed loop.
         closed: the closed loop of every variant; scaling refers to its throughput.
         batches: sizes of the dynamic batch dimension.

@@ -28,9 +28,10 @@ _MILLI = 1e-3
 
 _NOTES = (
     "Medians over the rounds, below them the ranges; of the rate and scaling the confidence intervals (95% from six "
-    "rounds on). core: ortmulti's own sessions; threads and processes: sessions of the onnxruntime package, each in a "
-    "thread or process. rate: answers a second. scaling: of N devices, over N times one device's rate in the same "
-    "round. Latency counts from when a request is submitted, with open loops from when it was to arrive."
+    "rounds on). core: a pool of ortmulti's own sessions; threads: the onnxruntime package in Python threads; "
+    "processes: a pool of its sessions, each in a process. rate: answers a second. scaling: of N devices, over N times "
+    "one device's rate in the same round. Latency counts from when a request is submitted, with open loops from when "
+    "it was to arrive."
 )
 _DETAIL_NOTES = (
     " ratio: to the first variant's rate in the same round. CPU: processor time of all processes. ceiling: answers a "

@@ -1,69 +1,53 @@
-"""Pools over the onnxruntime package: its sessions in threads of this process, or in processes of their own."""
+"""Pools over the onnxruntime package: each session in a process of its own."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
-
-from ortmulti.create.loader import LoadProgress, OnLoadProgress
-from ortmulti.devices.device import Device
-from ortmulti.options.session_options import SessionOptions
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ortmulti.create.request import Model
+    from ortmulti.create.loader import OnLoadProgress
+    from ortmulti.create.request import CreationRequest
     from ortmulti.pool.configuration import Batching
-    from ortmulti.pool.external.members import BackendMembers
+    from ortmulti.pool.external.members import ProcessMembers
 
-__all__ = ["open_backend"]
+__all__ = ["open_processes"]
 
 
-def open_backend(
-    backend: Literal["threads", "processes"],
-    model: Model,
-    devices: str | int | Device | Iterable[str | int | Device],
-    sessions_per_device: int,
-    options: SessionOptions | None,
-    provider_options: Mapping[str, Any] | None,
-    *,
+def open_processes(
+    request: CreationRequest,
     progress: OnLoadProgress | None,
     max_queue: int | None,
     batching: Batching | None,
-    in_flight: int = 2,
-    version: str = "",
-) -> BackendMembers:
-    """Return a pool of ready sessions of one model; arguments as for `load`.
+    in_flight: int,
+    version: str,
+) -> ProcessMembers:
+    """Return the members of a pool, with ready sessions; arguments as for `load`.
 
     Args:
-        in_flight: For processes on GPUs: number of requests that a process has at a time; one of them runs.
+        in_flight: Number of requests that a process on a GPU has at a time; one of them runs.
 
     Raises:
         As `load`; LibraryError also if the onnxruntime package cannot be imported.
     """
+    from ortmulti.create.loader import LoadProgress
     from ortmulti.interface.onnxruntime_sessions import session_specs
-    from ortmulti.options.foreign_options import to_session_options
-    from ortmulti.pool.external.members import BackendMembers
-    from ortmulti.pool.external.sessions import BackendSessions
+    from ortmulti.pool.external.members import ProcessMembers
+    from ortmulti.pool.external.processes import ProcessSessions
 
     start = time.monotonic()
-    specs = session_specs(model, devices, sessions_per_device, to_session_options(options), provider_options)
+    specs = session_specs(
+        request.model, request.devices, request.sessions_per_device, request.options, request.provider_options
+    )
 
     def notify(ready: int, total: int, device: str) -> None:
         if progress is not None:
             progress(LoadProgress(0, 0, time.monotonic() - start, ready, total, device))
 
-    sessions: BackendSessions
-    if backend == "threads":
-        from ortmulti.pool.external.threads import ThreadSessions
-
-        sessions = ThreadSessions(specs, notify)
-    else:
-        from ortmulti.pool.external.processes import ProcessSessions
-
-        sessions = ProcessSessions(specs, notify, in_flight)
+    sessions = ProcessSessions(specs, notify, in_flight)
     try:
         sessions.open()
-        return BackendMembers(backend, sessions, max_queue, batching, version)
+        return ProcessMembers(sessions, max_queue, batching, version)
     except BaseException:  # Ctrl-C also between two of these steps
         sessions.close()
         raise

@@ -1,4 +1,4 @@
-"""A backend's sessions for a pool. They exist from the start and stay."""
+"""The sessions of a pool in processes of their own. They exist from the start and stay."""
 
 from __future__ import annotations
 
@@ -11,24 +11,22 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ortmulti import _core, errors
 from ortmulti._runtime import callbacks, startup
 from ortmulti._runtime.threads import Task
 from ortmulti.devices.device import name_devices
 from ortmulti.errors import ClosedError, InvalidArgument
-from ortmulti.pool.configuration import Batching, Serving, Warmup
-from ortmulti.pool.engine import BackendName, Devices, batching_argument
-from ortmulti.pool.external.sessions import BackendSessions
+from ortmulti.pool.configuration import Batching, Serving, Warmup, batching_argument
+from ortmulti.pool.external.processes import ProcessSession, ProcessSessions
+from ortmulti.pool.external.signature import Signature
 from ortmulti.pool.first_runs import FirstRuns
+from ortmulti.pool.members_protocol import Devices
 from ortmulti.pool.sleep import SessionSleep, wait_until_awake
 from ortmulti.timeline import Timeline
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["BackendMembers"]
+__all__ = ["ProcessMembers"]
 
 # Seconds for present runs at the interpreter's end, and again after they were asked to end.
 _PATIENCE_AT_EXIT = 10.0
@@ -37,7 +35,7 @@ _PATIENCE_AT_EXIT = 10.0
 class _End:
     """Closes a pool. It is a separate object, so another thread can close a pool without references."""
 
-    def __init__(self, core: _core.Pool, sessions: BackendSessions) -> None:
+    def __init__(self, core: _core.Pool, sessions: ProcessSessions) -> None:
         self._core = core
         self._sessions = sessions
         self._process = os.getpid()
@@ -69,68 +67,62 @@ class _End:
                 threading.Thread(target=self.close, args=[True], name="ortmulti-close", daemon=True).start()
 
 
-class BackendMembers:
-    """See `ortmulti.pool.engine.PoolMembers`.
+class ProcessMembers:
+    """See `ortmulti.pool.members_protocol.PoolMembers`.
 
     Args:
-        name: The backend's.
         sessions: Ready sessions.
         max_queue, batching, version: As for `load`.
     """
 
     def __init__(
-        self,
-        name: BackendName,
-        sessions: BackendSessions,
-        max_queue: int | None,
-        batching: Batching | None,
-        version: str,
+        self, sessions: ProcessSessions, max_queue: int | None, batching: Batching | None, version: str
     ) -> None:
         startup.close_at_exit()
         if batching is not None:
             startup.ensure_open()  # the core joins requests as values of its ONNX Runtime
         callbacks.start()  # its thread also ends runs early
-        self._name = name
         self._version = version
         self._changing = threading.Lock()  # one sleep at a time
         self.core = _core.Pool(max_queue, batching_argument(batching))
         self.core.check_inputs([(declared.name, declared.shape) for declared in sessions.signature.inputs])
-        self.backend = sessions
+        self._sessions = sessions
         self._end = _End(self.core, sessions)
         sessions.join(self.core)
         _open.add(self._end)
-        # As the last one registered it is the first that runs: before onnxruntime's sessions on GPUs are freed.
         atexit.unregister(_close_open)
         atexit.register(_close_open)
 
     @property
-    def sessions(self) -> Any:
-        """Same as `BackendSessions.sessions`."""
-        return self.backend.sessions
+    def sessions(self) -> NoReturn:
+        """Raise NotImplemented."""
+        raise errors.NotImplemented(
+            "the sessions of a pool with backend='processes' are in its workers' processes: call Pool.run"
+        )
 
     @property
     def devices(self) -> list[str]:
         """The device of each session."""
-        return list(self.backend.devices)
+        return self._sessions.devices
 
     @property
     def timeline(self) -> Timeline:
         """Same as `Pool.timeline`."""
-        return self.backend.timeline
+        return self._sessions.timeline
 
-    def description(self) -> Any:
+    def description(self) -> Signature:
         """Return the sessions' inputs, outputs and metadata; they are ready from the start."""
-        return self.backend.signature
+        return self._sessions.signature
 
     @property
     def model(self) -> str:
         """The model, for messages."""
-        return self.backend.signature.model
+        return self._sessions.signature.model
 
     @property
     def expected(self) -> int:
-        """Same as `BackendSessions.expected`."""
-        return self.backend.expected
+        """Same as `ProcessSessions.expected`."""
+        return self._sessions.expected
 
     @property
     def most(self) -> int:
@@ -142,7 +134,7 @@ class BackendMembers:
         asked = {"run_options": has_options, "outputs='device'": on_device, "trace=True": trace}
         for name, given in asked.items():
             if given:
-                raise InvalidArgument(f"backend={self._name!r} has no {name}: its sessions are onnxruntime's")
+                raise InvalidArgument(f"backend='processes' has no {name}: its sessions are onnxruntime's")
 
     def before_submit(self) -> None:
         """Raise ClosedError if the interpreter is ending."""
@@ -157,7 +149,7 @@ class BackendMembers:
         def run() -> None:
             try:
                 first_runs.run(
-                    self.backend.signature, lambda feeds, runs: self.core.warm_up(feeds, runs, self.timeline._core)
+                    self._sessions.signature, lambda feeds, runs: self.core.warm_up(feeds, runs, self.timeline._core)
                 )
             except BaseException as error:
                 failures.append(error)
@@ -168,7 +160,7 @@ class BackendMembers:
             task.wait()
         except BaseException:
             task.revoke()
-            self.backend.end_runs()
+            self._sessions.end_runs()
             raise
         if failures:
             raise failures[0]
@@ -177,7 +169,7 @@ class BackendMembers:
         """Return the core's statistics, with the restarts of processes and the model's version."""
         stats = {**self.core.stats(), "version": self._version}
         for device in stats["devices"]:
-            device["restarts"] = self.backend.restarts(device["device"])
+            device["restarts"] = self._sessions.restarts(device["device"])
         return stats
 
     def states(self) -> dict[str, tuple[str, str]]:
@@ -217,18 +209,18 @@ class BackendMembers:
         """Same as `Pool.sleep`."""
         if level == "weights":
             raise errors.NotImplemented(
-                f"a pool with backend={self._name!r} has onnxruntime's weights, which cannot sleep by themselves: use "
+                "a pool with backend='processes' has onnxruntime's weights, which cannot sleep by themselves: use "
                 "level='session'"
             )
         end = None if timeout is None else time.monotonic() + timeout
         owner = weakref.ref(self)
         with self._changing:
             for device in self._named(devices):
-                files = self.backend.files()
+                files = self._sessions.files()
 
-                def present(device: str = device) -> list[Any]:
+                def present(device: str = device) -> list[ProcessSession]:
                     members = owner()
-                    return [] if members is None else members.backend.of(device)
+                    return [] if members is None else members._sessions.of(device)
 
                 def make(device: str = device) -> Callable[[], None]:
                     members = owner()
@@ -238,17 +230,16 @@ class BackendMembers:
 
                 left = None if end is None else max(0.0, end - time.monotonic())
                 SessionSleep(files, present, make).begin(self.core, device, auto_wake, left)
-                self.backend.return_memory()
 
     def _make_again(self, device: str) -> Callable[[], None]:
-        sessions = self.backend.again(device)
+        sessions = self._sessions.again(device)
         try:
             sessions.open()
             sessions.join(self.core)
         except BaseException:
             sessions.close()
             raise
-        return partial(self.backend.replace, sessions)
+        return partial(self._sessions.replace, sessions)
 
     def wake(self, devices: Devices | None, timeout: float | None) -> None:
         """Same as `Pool.wake`."""
@@ -260,7 +251,7 @@ class BackendMembers:
 
     def _stays(self) -> NoReturn:
         raise errors.NotImplemented(
-            f"a pool with backend={self._name!r} keeps the devices and the model that it was loaded with"
+            "a pool with backend='processes' keeps the devices and the model that it was loaded with"
         )
 
     def close(self, cancel_pending: bool) -> None:

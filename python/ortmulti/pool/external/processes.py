@@ -5,21 +5,27 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortmulti import _core, errors
 from ortmulti._runtime.threads import Task
 from ortmulti.errors import DeviceError, Error
 from ortmulti.interface.onnxruntime_sessions import SessionSpec
-from ortmulti.pool.external.sessions import BackendSessions, Notify, Reports
 from ortmulti.pool.external.signature import Signature
 from ortmulti.pool.external.spawned import SpawnedSession
+from ortmulti.pool.sleep import ModelFiles
 from ortmulti.timeline import Timeline
+
+if TYPE_CHECKING:
+    from ortmulti.optimized.key import FileIdentity
 
 __all__ = ["ProcessSession", "ProcessSessions"]
 
 LOGGER = logging.getLogger("ortmulti")
+
+_Reports: TypeAlias = "queue.SimpleQueue[tuple[int, BaseException | None]]"
+"""The indices of sessions that are ready, or how they failed."""
 
 # A process that dies before its first run is not started again for ever.
 _MOST_STARTS = 3
@@ -60,7 +66,7 @@ class _Runner:
             raise _ProcessLostError(str(died), line.begun) from None
 
     def terminate(self, number: int) -> None:
-        """As the other."""
+        """End this run, or prevent it; called by the core."""
         self._terminated = number
         process = self._session.process
         if process is not None:
@@ -78,7 +84,7 @@ class ProcessSession:
         in_flight: Number of runs that the process gets at a time.
     """
 
-    def __init__(self, index: int, spec: SessionSpec, timeline: Timeline, reports: Reports, in_flight: int) -> None:
+    def __init__(self, index: int, spec: SessionSpec, timeline: Timeline, reports: _Reports, in_flight: int) -> None:
         self.device = str(spec.device)
         self.process: SpawnedSession | None = None
         """The process, while it is ready."""
@@ -130,7 +136,7 @@ class ProcessSession:
             ready.end()
 
     def end_runs(self) -> None:
-        """Same as `BackendSessions.end_runs`."""
+        """End its present runs, as far as possible."""
         if (process := self.process) is not None:
             for line in process.lines:
                 line.end_run()
@@ -216,72 +222,98 @@ class ProcessSession:
         return process.has_run, died
 
 
-class ProcessSessions(BackendSessions):
-    """Sessions in processes.
+class ProcessSessions:
+    """Sessions of one model, each in a process.
 
     Args:
+        specs: The specs of the sessions.
+        notify: Called as ``notify(ready, total, device)`` whenever a session is ready, in the thread that calls `open`.
         in_flight: Number of runs that a process on a GPU gets at a time; a process on the CPU gets one.
     """
 
-    def __init__(self, specs: Sequence[SessionSpec], notify: Notify, in_flight: int) -> None:
-        super().__init__(specs, notify)
-        self._reports: Reports = queue.SimpleQueue()
+    def __init__(self, specs: Sequence[SessionSpec], notify: Callable[[int, int, str], object], in_flight: int) -> None:
+        self._specs = specs
+        self._notify = notify
         self._in_flight = in_flight
-        self.members: Sequence[ProcessSession] = [
+        self._files = ModelFiles(specs[0].model)
+        self._reports: _Reports = queue.SimpleQueue()
+        self.timeline = Timeline()
+        self.sessions = [
             ProcessSession(index, spec, self.timeline, self._reports, in_flight if spec.device.kind == "cuda" else 1)
             for index, spec in enumerate(specs)
         ]
 
     @property
-    def sessions(self) -> Any:
-        raise errors.NotImplemented(
-            "the sessions of a pool with backend='processes' are in its workers' processes: call Pool.run"
-        )
+    def devices(self) -> list[str]:
+        """The device of each session."""
+        return [session.device for session in self.sessions]
 
     @property
     def signature(self) -> Signature:
-        signature = self.members[0].signature
+        """The inputs and outputs of each session, once they are ready."""
+        signature = self.sessions[0].signature
         assert signature is not None
         return signature
 
     @property
     def expected(self) -> int:
-        return sum(len(member.runners) for member in self.members)
-
-    @property
-    def pids(self) -> list[int]:
-        """The processes that are ready now."""
-        processes = [member.process for member in self.members]
-        return [process.pid for process in processes if process is not None]
+        """Number of requests that can be under way."""
+        return sum(len(session.runners) for session in self.sessions)
 
     def restarts(self, device: str) -> int:
-        return sum(member.restarts for member in self.members if member.device == device)
+        """Return how often processes of a device were started again."""
+        return sum(session.restarts for session in self.of(device))
+
+    def of(self, device: str) -> list[ProcessSession]:
+        """Return the sessions of a device."""
+        return [session for session in self.sessions if session.device == device]
+
+    def files(self) -> Sequence[FileIdentity]:
+        """Same as `ModelFiles.now`."""
+        return self._files.now(self._specs[0].config_entries)
 
     def open(self) -> None:
-        for member in self.members:
-            member.start()
-        self._await_reports(self._reports)
+        """Start the processes, all at the same time, and return when their sessions are ready.
+
+        Raises:
+            Error: The first one that failed; `close` ends the others.
+        """
+        for session in self.sessions:
+            session.start()
+        total = len(self.sessions)
+        for ready in range(1, total + 1):
+            index, error = self._reports.get()
+            if error is not None:
+                raise error
+            self._notify(ready, total, self.sessions[index].device)
 
     def join(self, core: _core.Pool) -> None:
-        for member in self.members:
-            member.join(core)
+        """Add them to a pool of the core."""
+        for session in self.sessions:
+            session.join(core)
 
     def again(self, device: str) -> ProcessSessions:
+        """Return sessions like those of a device, to be opened."""
         specs = [spec for spec in self._specs if str(spec.device) == device]
         others = ProcessSessions(specs, lambda *_: None, self._in_flight)
-        for other, member in zip(others.members, self.of(device), strict=True):
-            other.restarts = member.restarts
+        for other, session in zip(others.sessions, self.of(device), strict=True):
+            other.restarts = session.restarts
         return others
 
-    def return_memory(self) -> None:
-        """Do nothing: the processes have ended."""
+    def replace(self, others: ProcessSessions) -> None:
+        """Put others of one device into the places of those that it has."""
+        new = iter(others.sessions)
+        device = others.sessions[0].device
+        self.sessions = [next(new) if session.device == device else session for session in self.sessions]
 
     def end_runs(self) -> None:
-        for member in self.members:
-            member.end_runs()
+        """End all present runs, as far as possible."""
+        for session in self.sessions:
+            session.end_runs()
 
     def close(self) -> None:
-        for member in self.members:
-            member.end()
-        for member in self.members:
-            member.wait()
+        """End the processes after the pool's last run. A second call does nothing."""
+        for session in self.sessions:
+            session.end()
+        for session in self.sessions:
+            session.wait()

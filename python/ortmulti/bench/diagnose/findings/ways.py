@@ -84,10 +84,10 @@ def _command(measured: Measured, best: str) -> str:
         return f"ortmulti.load({model}, {devices})"
     if best == "native":
         return f"ortmulti.create_sessions({model}, {devices}, strategy='native')"
-    backends = {"threads": "threads", "processes": "processes"}
-    if best in backends:
-        return f"ortmulti.load({model}, {devices}, backend='{backends[best]}')"
-    return f"[onnxruntime.InferenceSession({model}) for each of {devices}]"
+    if best == "processes":
+        return f"ortmulti.load({model}, {devices}, backend='processes')"
+    in_threads = ", each in a thread" * (best == "threads")
+    return f"[onnxruntime.InferenceSession({model}) for each of {devices}{in_threads}]"
 
 
 def processes(measured: Measured, best: str) -> Finding | None:

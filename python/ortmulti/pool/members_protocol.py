@@ -1,35 +1,32 @@
-"""The parts of a `Pool`: the core's pool, and the owner of its sessions."""
+"""The interface between a `Pool` and the owner of its sessions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
-
-from ortmulti import _core
-from ortmulti.errors import InvalidArgument
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from ortmulti import _core
     from ortmulti.create.request import CheckedModel
     from ortmulti.devices.device import Device
-    from ortmulti.pool.configuration import Batching, Warmup
+    from ortmulti.interface.session import Sessions
+    from ortmulti.pool.configuration import Warmup
     from ortmulti.timeline import Timeline
 
-__all__ = ["BackendName", "Devices", "PoolMembers", "batching_argument", "check_arguments"]
+__all__ = ["Devices", "PoolMembers"]
 
 Devices: TypeAlias = "str | int | Device | Iterable[str | int | Device]"
 
-BackendName: TypeAlias = Literal["core", "threads", "processes"]
-
 
 class PoolMembers(Protocol):
-    """The sessions of a pool and their operations: the core's sessions, or a backend's."""
+    """The sessions of a pool and their operations: the core's sessions, or onnxruntime's in processes."""
 
     @property
     def core(self) -> _core.Pool:
         """The core's pool that takes the requests now."""
 
     @property
-    def sessions(self) -> Any:
+    def sessions(self) -> Sessions:
         """The sessions that exist by now. Raises Error if they cannot be returned."""
 
     @property
@@ -107,28 +104,3 @@ class PoolMembers(Protocol):
 
     def abandon(self) -> None:
         """Called when no reference to the pool is left."""
-
-
-def check_arguments(backend: object, given: Mapping[str, tuple[object, object]]) -> None:
-    """Raise InvalidArgument for an unknown backend, and for arguments that the backend does not have.
-
-    Args:
-        given: The given value and the default of each argument of `load` that only the core has.
-    """
-    if backend not in ("core", "threads", "processes"):
-        raise InvalidArgument(f"backend is 'core', 'threads' or 'processes', not {backend!r}")
-    if backend == "core":
-        return
-    refused = [name for name, (value, default) in given.items() if value is not default and value != default]
-    if refused:
-        raise InvalidArgument(
-            f"backend={backend!r} has no {', '.join(refused)}: its sessions are onnxruntime's, which load the model by "
-            "themselves"
-        )
-
-
-def batching_argument(batching: Batching | None) -> _core.Batching:
-    """Convert ``batching`` to the argument of `_core.Pool`."""
-    if batching is None:
-        return _core.Batching(1, 0, 0, [])
-    return _core.Batching(batching.max_size, batching.max_delay_ms / 1000, batching.axis, batching.sizes)
