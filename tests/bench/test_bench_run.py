@@ -23,11 +23,11 @@ from ortmulti.bench.serve.clients import Arrival
 from ortmulti.bench.serve.summary import rows
 from ortmulti.cli import bench_run
 from ortmulti.errors import InvalidArgument, NoSuchFile
+from tests.support.command import PNG
 
 SECOND = cases.NANOSECONDS
 MODEL = Path("folder/model.onnx")
 SETS = (("cpu",), ("cpu", "cpu"))
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def plan(**changes: Any) -> RunPlan:

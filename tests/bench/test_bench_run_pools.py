@@ -18,8 +18,7 @@ from ortmulti.bench.measure import results
 from ortmulti.bench.serve import measure_pool
 from ortmulti.bench.serve.clients import ClosedLoop, ask_at
 from ortmulti.bench.serve.measure_pool import ProcessorTime
-from tests.bench.test_cli import PNG
-from tests.support.command import invoke, run
+from tests.support.command import PNG, invoke, run
 from tests.support.processes import nothing_leaks
 
 

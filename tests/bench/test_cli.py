@@ -21,10 +21,8 @@ from ortmulti.bench.measure import results
 from ortmulti.cli import models as cli_models
 from ortmulti.cli import output
 from tests.support import onnx_models
-from tests.support.command import COMMAND, TERMINAL, invoke, run
+from tests.support.command import COMMAND, PNG, TERMINAL, invoke, run
 from tests.support.processes import run_child
-
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,8 @@ import ortmulti
 from ortmulti.optimized.entries import Cache
 from ortmulti.optimized.entry import MANIFEST, Damaged, Entry, _digest, open_entry
 from ortmulti.optimized.key import CacheKey, key_of
-from tests.optimized import test_optimized_build as helpers
+from tests.support import optimized_models
+from tests.support.cached_models import CPU
 
 HANG = 60  # seconds of one case
 
@@ -172,9 +173,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
         cache = Cache(Path(name) / "cache")
         os.environ["ORTMULTI_CACHE"] = str(cache.folder)
-        model = str(helpers.write(Path(name) / "model", helpers.with_folded_weights(), "external"))
+        model = str(optimized_models.write(Path(name) / "model", optimized_models.with_folded_weights(), "external"))
         entry = Path(ortmulti.optimize(model, "cpu").path).rename(Path(name) / "entry")
-        key = key_of(model, helpers.CPU)
+        key = key_of(model, CPU)
         found: Counter[str] = Counter()
         end, number = time.monotonic() + seconds, 0
         while time.monotonic() < end and (cases is None or number < 1):

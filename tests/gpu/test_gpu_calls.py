@@ -11,8 +11,7 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
-from tests.api import test_lora
-from tests.support import onnx_models
+from tests.support import lora, onnx_models
 from tests.support.gpus import cuda_session
 
 pytestmark = pytest.mark.gpu
@@ -38,18 +37,18 @@ def test_runs_with_a_callback_in_their_order() -> None:
 
 
 def test_runs_with_an_adapter(tmp_path: Path) -> None:
-    adapter = test_lora.write(tmp_path / "adapter", lora_a=test_lora.A, lora_b=test_lora.B)
-    feed = {"x": test_lora.X}
-    with cuda_session(test_lora.MODEL, use_tf32=0) as session:
+    adapter = lora.write(tmp_path / "adapter", lora_a=lora.A, lora_b=lora.B)
+    feed = {"x": lora.X}
+    with cuda_session(lora.MODEL, use_tf32=0) as session:
         for _ in range(2):
             [without] = session.run(None, feed)
-            [with_adapter] = session.run(None, feed, test_lora.options_with(adapter))
-            np.testing.assert_allclose(without, test_lora.theirs(), rtol=1e-3, atol=1e-4)
-            np.testing.assert_allclose(with_adapter, test_lora.theirs(adapter), rtol=1e-3, atol=1e-4)
+            [with_adapter] = session.run(None, feed, lora.options_with(adapter))
+            np.testing.assert_allclose(without, lora.theirs(), rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(with_adapter, lora.theirs(adapter), rtol=1e-3, atol=1e-4)
 
 
 def test_an_adapter_of_values_on_a_gpu(tmp_path: Path) -> None:
-    values = {"lora_a": test_lora.A, "lora_b": test_lora.B}
+    values = {"lora_a": lora.A, "lora_b": lora.B}
     adapter = ortmulti.AdapterFormat()
     adapter.set_parameters({k: ortmulti.OrtValue.ortvalue_from_numpy(v, "cuda", 0) for k, v in values.items()})
     adapter.export_adapter(tmp_path / "adapter")

@@ -11,7 +11,6 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
-from tests.loading.test_several_models import SHRINK, chain
 from tests.support import onnx_models
 from tests.support.gpus import VISIBLE, cuda_session, needs_gpus
 from tests.support.processes import check_child
@@ -197,8 +196,8 @@ def test_an_arena_is_shrunk_between_runs() -> None:
     """It keeps what a large run took, through small ones, until a run is told to shrink it."""
     large, small = np.ones(1 << 26, np.float32), np.ones(10, np.float32)  # 256 MiB
     options = ortmulti.RunOptions()
-    options.add_run_config_entry(SHRINK, "gpu:0")
-    with cuda_session(chain(), arena_extend_strategy="kSameAsRequested") as session:
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "gpu:0")
+    with cuda_session(onnx_models.chain(), arena_extend_strategy="kSameAsRequested") as session:
 
         def taken(x: np.ndarray, run_options: ortmulti.RunOptions | None = None) -> int:
             [y] = session.run(None, {"x": x}, run_options)
@@ -215,8 +214,8 @@ def test_an_arena_is_shrunk_between_runs() -> None:
 
 def test_an_arena_of_another_gpu_is_refused() -> None:
     options = ortmulti.RunOptions()
-    options.add_run_config_entry(SHRINK, "gpu:63")
-    with cuda_session(chain()) as session:
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "gpu:63")
+    with cuda_session(onnx_models.chain()) as session:
         with pytest.raises(ortmulti.InvalidArgument, match="gpu:63"):
             session.run(None, {"x": np.ones(10, np.float32)}, options)
         assert session.run(None, {"x": np.ones(10, np.float32)})[0] == 0

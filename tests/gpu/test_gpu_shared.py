@@ -15,9 +15,9 @@ import ortmulti
 from ortmulti import _core
 from ortmulti._runtime.libraries import release_of
 from ortmulti.bench import models
-from tests.optimized.test_optimized_build import PROTOS, same_bits, write
 from tests.support import onnx_models
 from tests.support.gpus import CUDA, VISIBLE, needs_gpus
+from tests.support.optimized_models import PROTOS, same_bits, write
 from tests.support.processes import check_child
 
 pytestmark = pytest.mark.gpu

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 import ortmulti
 from tests.support import onnx_models
@@ -185,18 +185,6 @@ def test_unloaded_and_reloaded_50_times(way: str) -> None:
 # --- Arenas -----------------------------------------------------------------------------------------------------------
 
 
-def chain() -> bytes:
-    """ "y" = the sum of Relu(-x): a run needs as much memory as "x" has, and returns one number."""
-    nodes = [
-        helper.make_node("Neg", ["x"], ["negative"]),
-        helper.make_node("Relu", ["negative"], ["positive"]),
-        helper.make_node("ReduceSum", ["positive"], ["y"], keepdims=0),
-    ]
-    return onnx_models.model(
-        nodes, [("x", TensorProto.FLOAT, ["n"])], [("y", TensorProto.FLOAT, [])]
-    ).SerializeToString()
-
-
 SHRINK = "memory.enable_memory_arena_shrinkage"
 
 ARENA = """
@@ -229,7 +217,7 @@ def test_an_arena_is_shrunk_between_runs() -> None:
             + """
     print(after(large), after(small), after(small, options), after(large), after(large, options))
     """,
-            chain().hex(),
+            onnx_models.chain().hex(),
         ).split(),
     )
     assert kept >= 128
@@ -259,7 +247,7 @@ def test_an_arena_is_shrunk_while_other_threads_run() -> None:
     after(small, options)
     print("end")
     """,
-            chain().hex(),
+            onnx_models.chain().hex(),
         )
         == "end\n"
     )
@@ -267,7 +255,7 @@ def test_an_arena_is_shrunk_while_other_threads_run() -> None:
 
 @pytest.mark.parametrize("arena", ["gpu:0", "cpu:1"])
 def test_arenas_that_there_are_not(arena: str) -> None:
-    session = onnx_models.cpu_session(chain())
+    session = onnx_models.cpu_session(onnx_models.chain())
     options = ortmulti.RunOptions()
     options.add_run_config_entry(SHRINK, arena)
     feed = {"x": np.ones(10, np.float32)}

@@ -15,8 +15,9 @@ import pytest
 from ortmulti.loading.creation import Collector
 from ortmulti.optimized import Cache, key_of, wait_for_entries
 from ortmulti.optimized.entries import StagedEntry
-from tests.optimized.test_optimized_build import CPU, run_ordinary, with_new_weights, write
 from tests.support import creations, fake_driver
+from tests.support.cached_models import CPU
+from tests.support.optimized_models import run_ordinary, with_new_weights, write
 from tests.support.processes import check_child, child_environment
 
 X = np.random.default_rng(1).standard_normal((3, 256), dtype=np.float32)

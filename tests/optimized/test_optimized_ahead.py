@@ -17,11 +17,9 @@ from onnx import TensorProto, helper
 import ortmulti
 from ortmulti.optimized import Cache, build, key_of
 from ortmulti.optimized.comparison import Comparison, compare, same_bits
-from tests.optimized import test_optimized_build as helpers
-from tests.support import onnx_models
+from tests.support import onnx_models, optimized_models
+from tests.support.cached_models import CPU
 from tests.support.processes import check_child, child_environment, nothing_leaks
-
-CPU = helpers.CPU
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +31,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    return str(helpers.write(tmp_path / "model", helpers.with_folded_weights(), "external"))
+    return str(optimized_models.write(tmp_path / "model", optimized_models.with_folded_weights(), "external"))
 
 
 def test_a_model_is_optimized_once(model: str, cache: Cache) -> None:
@@ -47,11 +45,11 @@ def test_a_model_is_optimized_once(model: str, cache: Cache) -> None:
     assert [str(entry.folder) for entry in cache.entries()] == [first.path]
 
 
-@pytest.mark.parametrize("name", helpers.PROTOS)
+@pytest.mark.parametrize("name", optimized_models.PROTOS)
 @pytest.mark.parametrize("how", ["external", "inline", "bytes"])
 def test_every_kind_of_model_passes_the_comparison(tmp_path: Path, name: str, how: str) -> None:
     """Over sessions of ortmulti, on weights mapped from their files."""
-    made = ortmulti.optimize(helpers.write(tmp_path / "model", helpers.PROTOS[name](), how), "cpu")
+    made = ortmulti.optimize(optimized_models.write(tmp_path / "model", optimized_models.PROTOS[name](), how), "cpu")
     assert (made.made, made.compared) == (True, True)
 
 
@@ -120,16 +118,16 @@ def test_what_cannot_be_compared_is_said() -> None:
 
 def test_other_values_are_not_published(tmp_path: Path, model: str, cache: Cache) -> None:
     """An entry with the weights of another model of the same shape."""
-    other = helpers.with_folded_weights()
+    other = optimized_models.with_folded_weights()
     values = np.random.default_rng(9).standard_normal((32, 32)).astype(np.float32)
     other.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(values, "w"))
-    foreign = str(helpers.write(tmp_path / "other", other, "external"))
+    foreign = str(optimized_models.write(tmp_path / "other", other, "external"))
     with cache.stage(key_of(foreign, CPU)) as staged:
         entry = build(staged, foreign, CPU)
         assert compare(entry, foreign, CPU) == Comparison(True)
         with nothing_leaks(), pytest.raises(ortmulti.NotOptimizable, match="computes other values of y"):
             compare(entry, model, CPU)
-    renamed = helpers.with_folded_weights()
+    renamed = optimized_models.with_folded_weights()
     renamed.graph.output[0].name = renamed.graph.node[2].output[0] = "z"
     with cache.stage(key_of(renamed.SerializeToString(), CPU)) as staged:
         entry = build(staged, renamed.SerializeToString(), CPU)
@@ -151,7 +149,7 @@ def test_bits_and_not_values_are_compared() -> None:
 
 
 def test_a_model_that_is_wrong_is_reported_as_when_it_is_loaded(tmp_path: Path, cache: Cache) -> None:
-    model = str(helpers.write(tmp_path / "model", onnx_models.matmul_proto(), "external"))
+    model = str(optimized_models.write(tmp_path / "model", onnx_models.matmul_proto(), "external"))
     os.truncate(tmp_path / "model" / "model.data", 10)
     for wrong, error in ((model, ortmulti.Error), (b"no model", ortmulti.InvalidProtobuf)):
         with pytest.raises(ortmulti.Error) as loading:
@@ -301,5 +299,5 @@ def test_on_a_gpu(tmp_path: Path, model: str) -> None:
     made = ortmulti.optimize(model, "cuda:0")
     assert (made.made, made.device, made.compared) == (True, "cuda:0", True)
     assert not ortmulti.optimize(model, 0).made
-    half = str(helpers.write(tmp_path / "half", helpers.with_half_precision(), "external"))
+    half = str(optimized_models.write(tmp_path / "half", optimized_models.with_half_precision(), "external"))
     assert ortmulti.optimize(half, "cuda:0", provider_options={"use_tf32": "0"}).compared

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.optimized import test_optimized_build as helpers
+from tests.support import optimized_models
 from tests.support.processes import child_environment
 
 pytestmark = pytest.mark.process
@@ -21,16 +21,17 @@ from pathlib import Path
 from ortmulti.optimized import Cache, build, key_of
 from ortmulti.bench.models import sample_inputs
 from ortmulti.errors import NotOptimizable
-from tests.optimized import test_optimized_build as helpers
+from tests.support.cached_models import CPU
+from tests.support.optimized_models import run_entry, run_ordinary, same_bits
 
 cache, model = Cache(Path(sys.argv[1])), sys.argv[2]
-made_of = key_of(model, helpers.CPU)
+made_of = key_of(model, CPU)
 try:
     with cache.stage(made_of) as staged:
-        build(staged, model, helpers.CPU)
+        build(staged, model, CPU)
         entry = staged.publish()
         feeds = sample_inputs(model, 3)
-        assert helpers.same_bits(helpers.run_entry(entry, feeds), helpers.run_ordinary(model, feeds))
+        assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds))
         in_cache = entry.folder.parent == cache.folder / "entries"
         entry.close()
 except NotOptimizable as error:
@@ -78,8 +79,8 @@ def _mounts_are_allowed() -> None:
 
 def test_a_full_disk_is_an_error_of_optimizing(tmp_path: Path) -> None:
     """The optimized model has 256 kB of new weights; ONNX Runtime saves them, and the entry has them again."""
-    proto = helpers.with_new_weights(256)
-    model = str(helpers.write(tmp_path / "model", proto, "external"))
+    proto = optimized_models.with_new_weights(256)
+    model = str(optimized_models.write(tmp_path / "model", proto, "external"))
     stored = []
     for size in (0, 4, 12, 40, 200, 260, 300, 420, 520, 540, 560, 580, 700):
         in_cache, said = fill(tmp_path / str(size), f"size={size + 4}k", model)
@@ -94,7 +95,7 @@ def test_a_full_disk_is_an_error_of_optimizing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_disk_that_takes_no_more_files_is_an_error_of_optimizing(tmp_path: Path) -> None:
-    model = str(helpers.write(tmp_path / "model", helpers.with_folded_weights(), "external"))
+    model = str(optimized_models.write(tmp_path / "model", optimized_models.with_folded_weights(), "external"))
     stored = [fill(tmp_path / str(files), f"nr_inodes={files}", model)[0] for files in range(1, 16)]
     assert stored == sorted(stored)
     assert (stored[0], stored[-1]) == (False, True)

@@ -18,8 +18,8 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
 import ortmulti
 from ortmulti.optimized import Cache
 from ortmulti.optimized.comparison import check_loadable
-from tests.optimized import test_optimized_build as helpers
-from tests.support import onnx_models
+from tests.support import onnx_models, optimized_models
+from tests.support.cached_models import CPU
 
 # Each makes [8, 32] of [8, 32]; see `append`.
 OPERATORS = [
@@ -106,18 +106,18 @@ def test_generated_models_compute_the_same_bits(proto: onnx.ModelProto, how: str
     options.graph_optimization_level = level
     feeds = {"x": np.random.default_rng(1).standard_normal((8, 32), dtype=np.float32), "c": np.array(condition)}
     with tempfile.TemporaryDirectory() as folder:
-        model = helpers.write(Path(folder) / "model", proto, how)
-        with helpers.make(Cache(Path(folder) / "cache"), model, options) as entry:
+        model = optimized_models.write(Path(folder) / "model", proto, how)
+        with optimized_models.make(Cache(Path(folder) / "cache"), model, options) as entry:
             entry.verify()
             try:
-                found = helpers.run_entry(entry, feeds)
+                found = optimized_models.run_entry(entry, feeds)
             except InvalidGraph:
                 # ONNX Runtime gives new values of sibling branches one name, and refuses what it saved so.
                 with pytest.raises(ortmulti.NotOptimizable, match="single static assignment"):
-                    check_loadable(entry, helpers.CPU, options)
+                    check_loadable(entry, CPU, options)
             else:
-                check_loadable(entry, helpers.CPU, options)
-                assert helpers.same_bits(found, helpers.run_ordinary(model, feeds, level))
+                check_loadable(entry, CPU, options)
+                assert optimized_models.same_bits(found, optimized_models.run_ordinary(model, feeds, level))
 
 
 def test_the_generated_models_meet_what_they_are_for() -> None:

@@ -25,9 +25,9 @@ from ortmulti.loading.attempt import Attempt
 from ortmulti.loading.creation import Collector
 from ortmulti.loading.sharing import why_not_worth_it
 from ortmulti.optimized import Cache, CacheRequest, Entry, StagedEntry, compute_capability, key_of
-from tests.optimized.test_optimized_build import CPU, PROTOS, run_ordinary, same_bits, write
 from tests.support import creations, onnx_models
-from tests.support.cached_models import add_endless_file
+from tests.support.cached_models import CPU, add_endless_file
+from tests.support.optimized_models import PROTOS, run_ordinary, same_bits, write
 from tests.support.processes import check_child, nothing_leaks
 
 X = np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)

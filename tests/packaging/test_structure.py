@@ -190,6 +190,44 @@ def test_modules_do_not_import_each_other_in_a_cycle() -> None:
     assert not cycles(import_graph())
 
 
+# --- Tests ------------------------------------------------------------------------------------------------------------
+
+TESTS = Path(__file__).parents[1]
+TEST_MODULES = {file.stem for file in TESTS.rglob("test_*.py")}
+
+
+def imported_tests(source: str) -> set[str]:
+    """The test modules that a module imports, also by programs in its strings."""
+    statements = re.findall(r"\b(?:from|import)\s+(?:tests\b|\.)[^\n;(]*(?:\([^)]*\))?", source)
+    return set(re.findall(r"\btest_\w+", " ".join(statements))) & TEST_MODULES
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from tests.packaging import test_structure as helpers",
+        "from tests.packaging.test_structure import TESTS",
+        "import tests.packaging.test_structure",
+        "from . import test_structure",
+        "from .test_structure import (\n    TESTS,\n)",
+        "from tests.packaging import (\n    test_structure,\n)",
+        """run("import sys; from tests.packaging.test_structure import TESTS")""",
+    ],
+)
+def test_an_imported_test_is_found(source: str) -> None:
+    assert imported_tests(source) == {"test_structure"}
+
+
+def test_no_test_module_is_imported() -> None:
+    """Helpers of several test modules are in tests/support. A program in a test may import the test's own module."""
+    wrong = [
+        f"{file.relative_to(TESTS)} imports {name}"
+        for file in TESTS.rglob("*.py")
+        for name in imported_tests(file.read_text("utf-8")) - {file.stem}
+    ]
+    assert not wrong
+
+
 # --- Layout -----------------------------------------------------------------------------------------------------------
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,8 @@ from ortmulti import Batching, LoadProgress, Timeline, Warmup, _core
 from ortmulti.loading import creation
 from ortmulti.loading.attempt import Attempt
 from ortmulti.pool.member import Member
-from tests.pool.test_pool_requests import ENDLESS, busy
 from tests.support import onnx_models
+from tests.support.pools import ENDLESS, busy
 from tests.support.processes import check_child, nothing_leaks
 
 MODEL = onnx_models.matmul()
@@ -381,7 +381,7 @@ def test_the_interpreter_may_end_while_a_former_model_is_busy() -> None:
         import numpy as np
         import ortmulti
         from tests.support import onnx_models
-        from tests.pool.test_pool_requests import ENDLESS, busy
+        from tests.support.pools import ENDLESS, busy
 
         logging.disable()  # ONNX Runtime says that the run was ended
 

@@ -22,6 +22,7 @@ from ortmulti.loading.attempt import Attempt
 from ortmulti.pool.member import Member
 from tests.support import fake_driver, onnx_models
 from tests.support.creations import break_session
+from tests.support.pools import ENDLESS, endless_feed
 from tests.support.processes import check_child, nothing_leaks, run_child
 
 MODEL = onnx_models.matmul()
@@ -386,8 +387,6 @@ def test_closing_ends_a_load() -> None:
 
 
 def test_closing_ends_a_warmup() -> None:
-    from tests.pool.test_pool_requests import ENDLESS, endless_feed
-
     with nothing_leaks():
         pool = ortmulti.load(ENDLESS, "cpu", 2, wait="none", warmup=Warmup(samples=endless_feed()))
         future = pool.submit(None, endless_feed())

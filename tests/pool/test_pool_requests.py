@@ -19,9 +19,8 @@ import ortmulti
 from ortmulti.pool.call import Call
 from tests.support import onnx_models
 from tests.support.backends import BACKENDS, BackendName, on_every_backend
+from tests.support.pools import ENDLESS, busy, endless_feed
 from tests.support.processes import check_child, nothing_leaks, run_child
-
-ENDLESS = onnx_models.endless()
 
 
 def feed(number: float) -> dict[str, np.ndarray]:
@@ -49,18 +48,6 @@ def endless(request: pytest.FixtureRequest) -> Iterator[ortmulti.Pool]:
     with ortmulti.load(ENDLESS, "cpu", max_queue=2, backend=request.param) as made:
         yield made
         made.close(cancel_pending=True)
-
-
-def endless_feed() -> dict[str, np.ndarray]:
-    return {"x": np.zeros(1, np.float32), "count": np.array(onnx_models.LONG)}
-
-
-def busy(pool: ortmulti.Pool) -> ortmulti.PoolFuture:
-    """Has the only session run something without end."""
-    future = pool.submit(None, endless_feed())
-    while pool.stats().devices[0].busy == 0:
-        pass
-    return future
 
 
 def test_run_and_submit_give_what_a_session_gives(pool: ortmulti.Pool) -> None:

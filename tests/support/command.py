@@ -14,6 +14,8 @@ from unittest import mock
 COMMAND = (sys.executable, "-m", "ortmulti.cli")
 TERMINAL = {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "100"}
 
+PNG = b"\x89PNG\r\n\x1a\n"  # how pictures begin that commands write
+
 
 def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command as a user does, in a process of its own."""

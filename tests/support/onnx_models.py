@@ -242,3 +242,13 @@ def cpu_session(
 ) -> ortmulti.InferenceSession:
     """A session on the CPU, also where the default is a GPU."""
     return ortmulti.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def chain() -> bytes:
+    """ "y" = the sum of Relu(-x): a run needs as much memory as "x" has, and returns one number."""
+    nodes = [
+        helper.make_node("Neg", ["x"], ["negative"]),
+        helper.make_node("Relu", ["negative"], ["positive"]),
+        helper.make_node("ReduceSum", ["positive"], ["y"], keepdims=0),
+    ]
+    return model(nodes, [("x", TensorProto.FLOAT, ["n"])], [("y", TensorProto.FLOAT, [])]).SerializeToString()

@@ -14,6 +14,21 @@ from tests.support import onnx_models
 
 HANG = 60.0  # seconds, after which something that is waited for will not come
 
+ENDLESS = onnx_models.endless()
+
+
+def endless_feed() -> dict[str, np.ndarray]:
+    """The inputs with which `ENDLESS` runs until it is ended."""
+    return {"x": np.zeros(1, np.float32), "count": np.array(onnx_models.LONG)}
+
+
+def busy(pool: ortmulti.Pool) -> ortmulti.PoolFuture:
+    """Have the only session of a pool of `ENDLESS` run something without end."""
+    future = pool.submit(None, endless_feed())
+    while pool.stats().devices[0].busy == 0:
+        pass
+    return future
+
 
 def rows() -> bytes:
     """ "y" (float32 [n, 4]) = the rows of a table, number * 10 + column, whose numbers "x" (int64 [n]) has: 0 to 7."""
