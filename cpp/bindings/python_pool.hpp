@@ -116,19 +116,17 @@ class PythonPool {
   }
 
   // Adds runners in Python, of one session, and returns the number by which that is known. `check` gives the names and
-  // values that they get. `in_process`: they use the device in this process, and in any thread.
-  std::uintptr_t add_runners(const std::string& device, const py::list& runners, const py::object& check,
-                             bool in_process) {
+  // values that they get.
+  std::uintptr_t add_runners(const std::string& device, const py::list& runners, const py::object& check) {
     const Device parsed = parse_device(device);
     std::vector<std::shared_ptr<Runner>> made;
     for (const py::handle runner : runners) {
-      made.push_back(
-          std::make_shared<PythonRunner>(py::reinterpret_borrow<py::object>(runner), parsed, runners, in_process));
+      made.push_back(std::make_shared<PythonRunner>(py::reinterpret_borrow<py::object>(runner), parsed, runners));
     }
     if (!check_) {
       check_ = check;
     }
-    in_main_thread_.store(in_process);
+    in_main_thread_.store(false);
     const ReleaseGil nogil;
     pool_->add(made);
     return reinterpret_cast<std::uintptr_t>(runners.ptr());  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)

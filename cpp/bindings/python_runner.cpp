@@ -42,10 +42,9 @@ std::atomic<Ending*>& endings() {
 
 }  // namespace
 
-PythonRunner::PythonRunner(const py::object& runner, Device device, py::object session, bool in_process)
+PythonRunner::PythonRunner(const py::object& runner, Device device, py::object session)
     : python_(new Python{runner.attr("run"), runner.attr("terminate"), std::move(session)}),
-      device_(std::move(device)),
-      in_process_(in_process) {}
+      device_(std::move(device)) {}
 
 PythonRunner::~PythonRunner() {  // NOLINT(bugprone-exception-escape): out of memory ends the process
   if (PyGILState_Check() == 0) {
@@ -111,8 +110,6 @@ void PythonRunner::terminate(Request& request) noexcept {  // NOLINT(bugprone-ex
   }
   completions().push([] { end_runs(); });
 }
-
-std::string PythonRunner::why_broken() noexcept { return in_process_ ? ortmulti::why_broken(device_) : std::string(); }
 
 void end_runs() {
   if (endings().load() == nullptr) {

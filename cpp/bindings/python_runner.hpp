@@ -15,9 +15,8 @@ namespace ortmulti::bindings {
 /// the number 0 cannot be ended. An exception with an attribute `begun` says that the session was lost.
 class PythonRunner : public Runner, public std::enable_shared_from_this<PythonRunner> {
  public:
-  /// `session`: an object that tells it from the runners of others. `in_process`: it uses the device in this process.
-  /// Needs the GIL.
-  PythonRunner(const pybind11::object& runner, Device device, pybind11::object session, bool in_process);
+  /// `session`: an object that tells it from the runners of others. Needs the GIL.
+  PythonRunner(const pybind11::object& runner, Device device, pybind11::object session);
   ~PythonRunner() override;
   PythonRunner(const PythonRunner&) = delete;
   PythonRunner& operator=(const PythonRunner&) = delete;
@@ -28,7 +27,7 @@ class PythonRunner : public Runner, public std::enable_shared_from_this<PythonRu
   void run(Request& request) override;
   /// May be called under the core's locks: Python is called by the next thread that has the GIL and calls end_runs().
   void terminate(Request& request) noexcept override;
-  std::string why_broken() noexcept override;
+  std::string why_broken() noexcept override { return {}; }  // the device is used in another process
 
  private:
   friend void end_runs();
@@ -43,7 +42,6 @@ class PythonRunner : public Runner, public std::enable_shared_from_this<PythonRu
 
   std::unique_ptr<Python> python_;
   Device device_;
-  bool in_process_;
 };
 
 /// Has those runs end that PythonRunner::terminate() was called for. Needs the GIL.

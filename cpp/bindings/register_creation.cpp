@@ -247,7 +247,6 @@ void register_creation(py::module_& module) {
            py::arg("preload") = false, py::arg("keep_going") = false, py::arg("timeline") = py::none(),
            py::arg("hold") = py::none());
   module.def("create_sessions", &create_sessions, py::arg("request"), py::arg("listener") = py::none());
-  module.def("concurrent_creation_stressed", &concurrent_creation_stressed, py::arg("onnxruntime_version"));
 }
 
 }  // namespace ortmulti::bindings

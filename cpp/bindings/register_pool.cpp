@@ -133,8 +133,7 @@ void register_pool(py::module_& module) {
       .def("add", &PythonPool::add, py::arg("session"), py::arg("in_flight") = 1, py::arg("max_graphs") = 0,
            py::arg("feeds") = py::list(), py::arg("warm_up_runs") = 0,
            py::arg("timeline") = std::shared_ptr<Timeline>(), py::arg("run_options") = py::none())
-      .def("add_runners", &PythonPool::add_runners, py::arg("device"), py::arg("runners"), py::arg("check"),
-           py::arg("in_process"))
+      .def("add_runners", &PythonPool::add_runners, py::arg("device"), py::arg("runners"), py::arg("check"))
       .def("check_inputs", &PythonPool::check_inputs, py::arg("inputs"))
       .def("set_ready", &PythonPool::set_ready, py::arg("session"), py::arg("ready"))
       .def("give_up", &PythonPool::give_up, py::arg("session"), py::arg("reason"))

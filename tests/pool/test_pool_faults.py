@@ -286,7 +286,7 @@ def test_100_000_requests_of_64_threads_find_the_device_that_works(fault: str) -
     callbacks.start()
     core = _core.Pool()
     for device, runner in (("cpu", good), ("cuda:0", broken)):
-        core.add_runners(device, [runner], lambda _names, feed: (("y",), dict(feed)), False)
+        core.add_runners(device, [runner], lambda _names, feed: (("y",), dict(feed)))
     failures: list[float] = []
 
     def ask(thread: int) -> None:

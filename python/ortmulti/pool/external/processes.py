@@ -112,7 +112,7 @@ class ProcessSession:
     def join(self, core: _core.Pool) -> None:
         """Add its runners to a pool of the core."""
         assert self.signature is not None
-        number = core.add_runners(self.device, self.runners, self.signature.check, False)
+        number = core.add_runners(self.device, self.runners, self.signature.check)
         with self._lock:
             self._core, self._number = core, number
             core.set_ready(number, self.process is not None)
