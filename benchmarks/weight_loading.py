@@ -102,7 +102,7 @@ class PinnedCopy:
 
 def weight_bytes(model: Path) -> int:
     """Bytes of the weights that are shared."""
-    return sum(length for *_, length in _core.shareable_weights(str(model)).weights)
+    return sum(weight.length for weight in _core.shareable_weights(str(model)).weights)
 
 
 def loading_seconds(timeline: ortmulti.Timeline) -> dict[str, float]:

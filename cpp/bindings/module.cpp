@@ -21,6 +21,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_device(module);
   register_timeline(module);
   register_plugins(module);
+  register_source(module);
   register_options(module);
   register_session(module);
   register_threads(module);

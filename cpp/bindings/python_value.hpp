@@ -25,6 +25,21 @@ inline std::shared_ptr<const void> keep(pybind11::object object) {
   });
 }
 
+/// A contiguous buffer's memory, to be given up as above. Throws what Python raises for others.
+inline std::shared_ptr<const Py_buffer> keep_buffer(pybind11::handle object) {
+  auto view = std::make_unique<Py_buffer>();
+  if (PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_SIMPLE) != 0) {
+    throw pybind11::error_already_set();
+  }
+  return std::shared_ptr<const Py_buffer>(view.release(), [](Py_buffer* held) {
+    if (Py_IsInitialized() != 0) {
+      const pybind11::gil_scoped_acquire gil;
+      PyBuffer_Release(held);
+    }
+    delete held;  // NOLINT(cppcoreguidelines-owning-memory)
+  });
+}
+
 /// The type of a number that a caller gave. Throws Error for one that is no type of values.
 inline ONNXTensorElementDataType to_element_type(int number) {
   // Those of newer releases are no names of this header's enumeration.

@@ -8,6 +8,8 @@
 #include "bindings/errors.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/python_session.hpp"
+#include "bindings/python_source.hpp"
+#include "bindings/python_value.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/signals.hpp"
 #include "bindings/text.hpp"
@@ -24,20 +26,9 @@ namespace {
 using ProviderArgument = std::pair<std::string, std::map<std::string, std::string>>;
 using OnDevices = std::map<std::string, std::pair<py::str, std::map<std::string, std::string>>>;
 
-// Holds a Python buffer; freed from whichever thread is the last to need the model.
 ModelSource from_buffer(const py::object& object) {
-  auto view = std::make_unique<Py_buffer>();
-  if (PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_SIMPLE) != 0) {
-    throw py::error_already_set();
-  }
-  const std::shared_ptr<Py_buffer> owner(view.release(), [](Py_buffer* held) {
-    if (Py_IsInitialized() != 0) {
-      const py::gil_scoped_acquire gil;
-      PyBuffer_Release(held);
-    }
-    delete held;  // NOLINT(cppcoreguidelines-owning-memory)
-  });
-  return ModelSource::from_bytes(owner->buf, static_cast<std::size_t>(owner->len), owner);
+  const auto bytes = keep_buffer(object);
+  return ModelSource::from_bytes(bytes->buf, static_cast<std::size_t>(bytes->len), bytes);
 }
 
 Serialize to_serialize(const std::string& name) {
@@ -222,14 +213,14 @@ py::tuple create_sessions(const CreationRequest& request, const py::object& list
 
 void register_creation(py::module_& module) {
   py::class_<Prefetch, std::shared_ptr<Prefetch>>(module, "Prefetch")
-      .def(py::init([](const std::vector<std::tuple<py::str, std::uint64_t, std::uint64_t>>& ranges) {
-             std::vector<Prefetch::Range> files;
-             files.reserve(ranges.size());
-             for (const auto& [path, offset, length] : ranges) {
-               files.push_back({from_path(path), offset, length});
+      .def(py::init([](const std::vector<std::tuple<py::object, std::uint64_t, std::uint64_t>>& ranges) {
+             std::vector<Prefetch::Range> parts;
+             parts.reserve(ranges.size());
+             for (const auto& [source, offset, length] : ranges) {
+               parts.push_back({to_source(source), offset, length});
              }
              // Its thread may be within a block when the last reference goes.
-             return std::shared_ptr<Prefetch>(new Prefetch(std::move(files)), [](Prefetch* held) {
+             return std::shared_ptr<Prefetch>(new Prefetch(std::move(parts)), [](Prefetch* held) {
                without_gil([&] { delete held; });  // NOLINT(cppcoreguidelines-owning-memory)
              });
            }),

@@ -1,7 +1,9 @@
 #include <pybind11/stl.h>
 
+#include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
+#include "core/base/source.hpp"
 #include "core/onnx/index.hpp"
 #include "core/onnx/weight_list.hpp"
 
@@ -64,12 +66,27 @@ void register_index(py::module_& module) {
       });
   module.def(
       "index_model",
+      [](const Source& model) {
+        const ReleaseGil nogil;
+        return index_model(model);
+      },
+      py::arg("model"));
+  module.def(
+      "index_model",
+      [](const py::str& model) {
+        const std::string path = from_path(model);
+        const ReleaseGil nogil;
+        return index_model(*file_source(path));
+      },
+      py::arg("model"));
+  module.def(
+      "index_model",
       [](const py::buffer& model) {
         const py::buffer_info bytes = model.request();
         if (bytes.itemsize != 1 || bytes.ndim != 1 || (bytes.size > 0 && bytes.strides[0] != 1)) {
           throw py::type_error("a model is a block of bytes");
         }
-        const py::gil_scoped_release nogil;  // the buffer holds the bytes
+        const ReleaseGil nogil;  // the buffer holds the bytes
         return index_model(static_cast<const unsigned char*>(bytes.ptr), static_cast<std::size_t>(bytes.size));
       },
       py::arg("model"));

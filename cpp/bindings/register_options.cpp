@@ -11,6 +11,7 @@
 
 #include "bindings/gil.hpp"
 #include "bindings/python_ep_device.hpp"
+#include "bindings/python_source.hpp"
 #include "bindings/python_value.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/run_options.hpp"
@@ -30,24 +31,6 @@ ModelAdditions::NamedValue named(const std::string& name, const PythonValue& giv
   const auto tensor =
       Value::over(value.data(), value.element_type(), value.shape(), value.device(), freed_without_gil(given.value));
   return {name, {tensor, &tensor->get()}};
-}
-
-ModelAdditions::FileInMemory file_in_memory(const std::string& name, const py::object& buffer, std::size_t length) {
-  auto view = py::reinterpret_steal<py::object>(PyMemoryView_FromObject(buffer.ptr()));
-  if (!view) {
-    throw py::error_already_set();
-  }
-  const Py_buffer* bytes = PyMemoryView_GET_BUFFER(view.ptr());
-  if (PyBuffer_IsContiguous(bytes, 'C') == 0) {
-    throw Error(ErrorKind::invalid_argument, "the buffer of file '" + name + "' is not contiguous");
-  }
-  const auto size = static_cast<std::size_t>(bytes->len);
-  if (length > size) {
-    throw Error(ErrorKind::invalid_argument, "the buffer of file '" + name + "' has " + std::to_string(size) +
-                                                 " bytes, fewer than the length " + std::to_string(length));
-  }
-  const void* const data = bytes->buf;
-  return {name, data, length, keep(std::move(view))};
 }
 
 template <typename Named>
@@ -117,11 +100,18 @@ void register_options(py::module_& module) {
            [](SessionOptions& options, const std::string& name, const PythonValue& value) {
              options.additions.external_initializers.push_back(named(name, value));
            })
+      .def(
+          "add_external_weights",
+          [](SessionOptions& options, const WeightList& list) {
+            const ReleaseGil nogil;  // nobody changes the list
+            add_external_weights(options, list);
+          },
+          py::arg("list"))
       .def("take_external_weights", &take_external_weights, py::arg("min_bytes"),
            py::arg("staying_names") = std::set<std::string>())
       .def("add_file_in_memory",
-           [](SessionOptions& options, const std::string& name, const py::object& buffer, std::size_t length) {
-             options.additions.files.push_back(file_in_memory(name, buffer, length));
+           [](SessionOptions& options, const std::string& name, const Source& memory) {
+             options.additions.files.push_back({name, memory.map(), memory.size()});
            })
       .def("add_custom_op_library", &add_custom_op_library)
       .def("add_provider", &add_provider)
@@ -150,11 +140,11 @@ void register_options(py::module_& module) {
                                return names;
                              })
       .def_property_readonly("custom_op_libraries", [](const SessionOptions& options) {
-        py::list files;
+        py::list libraries;
         for (const auto& library : options.additions.custom_op_libraries) {
-          files.append(py::make_tuple(to_str(library->path()), library->size(), library->inode(), library->mtime_ns()));
+          libraries.append(py::make_tuple(to_str(library->path()), to_python(library->file())));
         }
-        return files;
+        return libraries;
       });
 
   py::class_<RunOptions>(module, "RunOptions")

@@ -71,23 +71,6 @@ PythonValue from_array_as(const py::array& given, int type) {
   return PythonValue(Value::over(data, to_element_type(type), shape, Device::cpu(), keep(std::move(array)), writable));
 }
 
-// Over an array of a tensor's bytes, as another process may have sent them.
-PythonValue over_bytes(py::array bytes, const Shape& shape, int type) {
-  const ONNXTensorElementDataType element_type = to_element_type(type);
-  const std::size_t needed = tensor_bytes(element_type, shape);
-  const auto found = static_cast<std::size_t>(bytes.nbytes());
-  if (found != needed || (bytes.flags() & py::array::c_style) == 0) {
-    throw Error(ErrorKind::invalid_argument, "a tensor(" + std::string(element_type_name(element_type)) +
-                                                 ") of this shape needs " + std::to_string(needed) +
-                                                 " contiguous bytes, and the array has " + std::to_string(found) +
-                                                 "; give all of its bytes");
-  }
-  const bool writable = bytes.writeable();
-  // As in from_array_as.
-  void* const data = const_cast<void*>(bytes.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-  return PythonValue(Value::over(data, element_type, shape, Device::cpu(), keep(std::move(bytes)), writable));
-}
-
 // Over memory of which the caller knows an address alone, as in onnxruntime's interface. Its size is not checked.
 PythonValue over(std::uintptr_t address, const Shape& shape, int type, const std::string& device,
                  const py::object& owner) {
@@ -179,7 +162,6 @@ void register_value(py::module_& module) {
       .def_static("allocate", &allocate, py::arg("shape"), py::arg("element_type"), py::arg("device"))
       .def_static("from_array", &from_array, py::arg("array"), py::arg("device"))
       .def_static("from_array_as", &from_array_as, py::arg("array"), py::arg("element_type"))
-      .def_static("over_bytes", &over_bytes, py::arg("bytes"), py::arg("shape"), py::arg("element_type"))
       .def_static("over", &over, py::arg("address"), py::arg("shape"), py::arg("element_type"), py::arg("device"),
                   py::arg("owner") = py::none())
       .def_static("from_dlpack", &from_dlpack, py::arg("capsule"), py::arg("is_bool"), py::arg("source"))

@@ -1,9 +1,7 @@
-#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,10 +12,12 @@
 #include <vector>
 
 #include "bindings/gil.hpp"
+#include "bindings/python_source.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/signals.hpp"
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
+#include "core/base/file.hpp"
 #include "core/base/hash.hpp"
 #include "core/base/stoppable_task.hpp"
 #include "core/onnx/optimized_model.hpp"
@@ -29,62 +29,37 @@ namespace py = pybind11;
 namespace ortmulti::bindings {
 namespace {
 
-using FileTuple = std::tuple<py::str, std::uint64_t, std::uint64_t, std::int64_t>;
-using WeightTuple = std::tuple<py::str, int, std::vector<std::int64_t>, std::size_t, std::uint64_t, std::uint64_t>;
 using RelocationTuple = std::tuple<std::size_t, py::str, std::uint64_t, std::uint64_t>;
-using LeftOutTuple = std::tuple<py::str, py::str>;
 
-WeightList make_list(const std::vector<FileTuple>& files, const std::vector<WeightTuple>& weights,
-                     const std::vector<LeftOutTuple>& left_out) {
-  WeightList list;
-  for (const auto& [path, size, inode, mtime_ns] : files) {
-    list.files.push_back({from_str(path), size, inode, mtime_ns});
+WeightList make_list(const std::vector<py::object>& files, std::vector<Weight> weights, std::vector<LeftOut> left_out) {
+  WeightList list{{}, std::move(weights), std::move(left_out)};
+  for (const py::object& file : files) {
+    list.files.push_back(to_source(file));
   }
-  for (const auto& [name, data_type, shape, file, offset, length] : weights) {
-    if (file >= list.files.size()) {
-      throw py::value_error("a weight names file " + std::to_string(file) + " of " + std::to_string(files.size()));
+  for (std::size_t i = 0; i < list.weights.size(); ++i) {
+    const Weight& weight = list.weights[i];
+    const auto refuse = [&](const std::string& problem) {
+      throw Error(ErrorKind::invalid_argument, "weight " + std::to_string(i) + problem);
+    };
+    if (weight.file >= list.files.size()) {
+      refuse(" names file " + std::to_string(weight.file) + " of " + std::to_string(list.files.size()));
     }
-    const std::string number = std::to_string(list.weights.size());
-    list.weights.push_back({from_str(name), data_type, shape, file, offset, length});
-    if (const std::string problem = tensor_problem(list.weights.back().name, data_type, shape, length);
+    if (const std::string problem = tensor_problem(weight.name, weight.data_type, weight.shape, weight.length);
         !problem.empty()) {
-      throw py::value_error("weight " + number + " cannot be shared: " + problem);
+      refuse(" cannot be shared: " + problem);
     }
-    if (const std::uint64_t size = list.files[file].size; offset > size || length > size - offset) {
-      throw py::value_error("weight " + number + " lies outside of its file");
+    if (const std::uint64_t size = list.files[weight.file]->size();
+        weight.offset > size || weight.length > size - weight.offset) {
+      refuse(" lies outside of its file");
     }
-  }
-  for (const auto& [name, reason] : left_out) {
-    list.left_out.push_back({from_str(name), from_str(reason)});
   }
   return list;
 }
 
-py::tuple to_tuple(const FileIdentity& file) {
-  return py::make_tuple(to_str(file.path), file.size, file.inode, file.mtime_ns);
-}
-
-py::list to_list(const std::vector<FileIdentity>& files) {
+py::list to_list(const std::vector<std::shared_ptr<const Source>>& sources) {
   py::list result;
-  for (const FileIdentity& file : files) {
-    result.append(to_tuple(file));
-  }
-  return result;
-}
-
-py::list weights_of(const WeightList& list) {
-  py::list result;
-  for (const Weight& weight : list.weights) {
-    result.append(
-        py::make_tuple(to_str(weight.name), weight.data_type, weight.shape, weight.file, weight.offset, weight.length));
-  }
-  return result;
-}
-
-py::list left_out_of(const WeightList& list) {
-  py::list result;
-  for (const LeftOut& left_out : list.left_out) {
-    result.append(py::make_tuple(to_str(left_out.name), to_str(left_out.reason)));
+  for (const auto& source : sources) {
+    result.append(to_python(source));
   }
   return result;
 }
@@ -107,25 +82,6 @@ Result interruptible(std::function<Result(const std::atomic<bool>&)> work, const
   }
 }
 
-py::array read_listed(const FileTuple& listed, std::uint64_t offset, std::uint64_t size) {
-  const auto& [path, file_size, inode, mtime_ns] = listed;
-  const FileIdentity file{from_str(path), file_size, inode, mtime_ns};
-  if (offset > file.size || size > file.size - offset) {
-    throw Error(ErrorKind::weights, "'" + file.path + "' has " + std::to_string(file.size) + " bytes, and " +
-                                        std::to_string(size) + " from " + std::to_string(offset) +
-                                        " are needed; check the model's external data");
-  }
-  py::array_t<std::uint8_t> bytes(static_cast<py::ssize_t>(size));
-  std::uint8_t* const target = bytes.mutable_data();
-  {
-    const ReleaseGil nogil;
-    const std::unique_ptr<const InputFile> open = open_listed(file);
-    open->read(target, size, offset);
-    check_open(*open, file);
-  }
-  return bytes;
-}
-
 // An opener for Python's open(). It has no Python frame in which Ctrl-C could lose the descriptor.
 template <int (*Open)(const std::string&, int) noexcept>
 int open_for_python(const py::object& path, int flags) {
@@ -145,22 +101,32 @@ int open_for_python(const py::object& path, int flags) {
 }  // namespace
 
 void register_weights(py::module_& module) {
+  py::class_<Weight>(module, "Weight")
+      .def(py::init([](const py::str& name, int data_type, const std::vector<std::int64_t>& shape, std::size_t file,
+                       std::uint64_t offset, std::uint64_t length) {
+             return Weight{from_str(name), data_type, shape, file, offset, length};
+           }),
+           py::arg("name"), py::arg("data_type"), py::arg("shape"), py::arg("file"), py::arg("offset"),
+           py::arg("length"))
+      .def_property_readonly("name", [](const Weight& weight) { return to_str(weight.name); })
+      .def_readonly("data_type", &Weight::data_type)
+      .def_readonly("shape", &Weight::shape)
+      .def_readonly("file", &Weight::file)
+      .def_readonly("offset", &Weight::offset)
+      .def_readonly("length", &Weight::length);
+  py::class_<LeftOut>(module, "LeftOut")
+      .def(py::init(
+               [](const py::str& name, const py::str& reason) { return LeftOut{from_str(name), from_str(reason)}; }),
+           py::arg("name"), py::arg("reason"))
+      .def_property_readonly("name", [](const LeftOut& left_out) { return to_str(left_out.name); })
+      .def_property_readonly("reason", [](const LeftOut& left_out) { return to_str(left_out.reason); });
   py::class_<WeightList>(module, "WeightList")
       .def(py::init(&make_list), py::arg("files") = py::list(), py::arg("weights") = py::list(),
            py::arg("left_out") = py::list())
       .def_property_readonly("files", [](const WeightList& list) { return to_list(list.files); })
-      .def_property_readonly("weights", &weights_of)
-      .def_property_readonly("left_out", &left_out_of);
+      .def_property_readonly("weights", [](const WeightList& list) { return list.weights; })
+      .def_property_readonly("left_out", [](const WeightList& list) { return list.left_out; });
   module.attr("MIN_SHARED_BYTES") = min_shared_bytes;
-  module.def(
-      "index_model_file",
-      [](const FileTuple& model) {
-        const auto& [path, size, inode, mtime_ns] = model;
-        const FileIdentity file{from_str(path), size, inode, mtime_ns};
-        const ReleaseGil nogil;
-        return index_model_file(file);
-      },
-      py::arg("model"));
   module.def(
       "shareable_weights",
       [](const py::str& model, std::uint64_t min_bytes) {
@@ -170,23 +136,11 @@ void register_weights(py::module_& module) {
       },
       py::arg("model"), py::arg("min_bytes") = min_shared_bytes);
   module.def(
-      "identify_file",
-      [](const py::str& path) {
-        const std::string text = from_path(path);
-        FileIdentity file;
-        {
-          const ReleaseGil nogil;
-          file = identify_file(text);
-        }
-        return to_tuple(file);
-      },
-      py::arg("path"));
-  module.def(
       "external_files",
       [](const ModelIndex& index, const py::str& folder, const py::str& model) {
         const std::string folder_path = from_path(folder);
         const std::string model_path = from_path(model);
-        std::vector<FileIdentity> files;
+        std::vector<std::shared_ptr<const Source>> files;
         {
           const ReleaseGil nogil;  // nobody changes the index
           ExternalFiles external(folder_path, model_path);
@@ -197,7 +151,6 @@ void register_weights(py::module_& module) {
         return to_list(files);
       },
       py::arg("index"), py::arg("folder"), py::arg("model"));
-  module.def("read_listed", &read_listed, py::arg("file"), py::arg("offset"), py::arg("size"));
   module.def(
       "relocate_initializers",
       [](const py::bytes& model, const std::vector<RelocationTuple>& moved) {

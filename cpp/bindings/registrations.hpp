@@ -15,6 +15,7 @@ void register_plugins(pybind11::module_& module);
 void register_pool(pybind11::module_& module);
 void register_session(pybind11::module_& module);
 void register_creation(pybind11::module_& module);
+void register_source(pybind11::module_& module);
 void register_weights(pybind11::module_& module);
 void register_interop(pybind11::module_& module);
 void register_value(pybind11::module_& module);

@@ -22,9 +22,8 @@ from ortmulti.interface.onnxruntime_weights import (
     GpuWeights,
     MappedWeights,
     NotShared,
-    Source,
+    SharedModel,
     Weights,
-    check_unchanged,
 )
 from ortmulti.options.session_options import GraphOptimizationLevel, SessionOptions
 from ortmulti.values import onnxruntime_values
@@ -95,7 +94,7 @@ def onnxruntime_sessions(
     of_device = {spec.device: spec for spec in specs}
     ort = _open_same(list(of_device))
 
-    shared: dict[Device, tuple[Source, Weights]] = {}
+    shared: dict[Device, tuple[SharedModel, Weights]] = {}
     for kind in dict.fromkeys(device.kind for device in of_device):
         same = [device for device in of_device if device.kind == kind]
         first = of_device[same[0]]
@@ -107,13 +106,14 @@ def onnxruntime_sessions(
     sessions = []
     for spec in specs:
         if spec.device in shared:
-            source, weights = shared[spec.device]
+            used, weights = shared[spec.device]
             unchanged = {**spec.options, "graph_optimization_level": int(GraphOptimizationLevel.ORT_DISABLE_ALL)}
-            sessions.append(create_session(ort, replace(spec, model=source.path, options=unchanged), weights))
+            sessions.append(create_session(ort, replace(spec, model=used.path, options=unchanged), weights))
         else:
             sessions.append(create_session(ort, spec))
     for used, weights in shared.values():
-        check_unchanged(used.weights)  # onnxruntime read the graph after the weights were listed
+        for file in used.weights.files:
+            file.check()  # onnxruntime read the graph after the weights were listed
         weights.created()
     return sessions
 
@@ -137,26 +137,27 @@ def _shared(
     providers: Sequence[_providers.Provider],
     options: SessionOptions,
     optimize: Optimize,
-) -> dict[Device, tuple[Source, Weights]]:
+) -> dict[Device, tuple[SharedModel, Weights]]:
     """Return the model for sessions on these devices, all of one kind, and their weights."""
     if options.optimized_model_filepath:
         raise NotShared("optimized_model_filepath is set")
-    source = _find_source(model, devices, providers, options, optimize)
+    shared = _find_shared(model, devices, providers, options, optimize)
     if devices[0].kind == "cpu":
-        weights = MappedWeights(ort, source)
-        return dict.fromkeys(devices, (source, weights))
-    for name, data_type, *_ in source.weights.weights:
-        if data_type in SMALL_TYPES and not onnxruntime_values.takes_small_types(ort.__version__):
+        weights = MappedWeights(ort, shared)
+        return dict.fromkeys(devices, (shared, weights))
+    for weight in shared.weights.weights:
+        if weight.data_type in SMALL_TYPES and not onnxruntime_values.takes_small_types(ort.__version__):
             raise NotShared(
-                f"{name!r} has the type {data_type}, which onnxruntime {ort.__version__} does not take by DLPack"
+                f"{weight.name!r} has the type {weight.data_type}, which onnxruntime {ort.__version__} does not take "
+                "by DLPack"
             )
     if not hasattr(ort.capi._pybind_state.OrtValue, "from_dlpack"):
         raise errors.NotImplemented(
             f"this onnxruntime {ort.__version__} was built without DLPack and cannot use memory of a GPU: install an "
             "onnxruntime-gpu wheel, 1.21 or newer"
         )
-    stores = _core.load_weights(_core.SharedWeights(source.weights), [device.index for device in devices])
-    return {device: (source, GpuWeights(ort, source, store)) for device, store in zip(devices, stores, strict=True)}
+    stores = _core.load_weights(_core.SharedWeights(shared.weights), [device.index for device in devices])
+    return {device: (shared, GpuWeights(ort, shared, store)) for device, store in zip(devices, stores, strict=True)}
 
 
 class _Owner:
@@ -166,39 +167,39 @@ class _Owner:
         self._kept = kept
 
 
-def _find_source(
+def _find_shared(
     model: str | bytes,
     devices: Sequence[Device],
     providers: Sequence[_providers.Provider],
     options: SessionOptions,
     optimize: Optimize,
-) -> Source:
+) -> SharedModel:
     if optimize == "never" or options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
         if isinstance(model, bytes):
             raise NotShared("the model is in memory and is not optimized")
-        return Source(model, _core.shareable_weights(model))
+        return SharedModel(model, _core.shareable_weights(model))
     from ortmulti import optimized
 
     wanted = optimized.CacheRequest(model, providers, options, devices)
     try:
         return wanted.find_or_build(
             _take,
-            lambda draft: _make_source(wanted, draft),
+            lambda draft: _make_shared(wanted, draft),
             offline=optimize == "offline",
         )
     except NotOptimizable as problem:
         raise NotShared(str(problem)) from problem
 
 
-def _take(entry: optimized.Entry) -> Source:
+def _take(entry: optimized.Entry) -> SharedModel:
     with contextlib.ExitStack() as stack:
         stack.enter_context(entry)
         entry.verify()
         stack.pop_all()
-    return Source(entry.model_path, entry.weights, _Owner(entry))
+    return SharedModel(entry.model_path, entry.weights, _Owner(entry))
 
 
-def _make_source(wanted: optimized.CacheRequest, draft: optimized.StagedEntry) -> Source:
+def _make_shared(wanted: optimized.CacheRequest, draft: optimized.StagedEntry) -> SharedModel:
     with contextlib.ExitStack() as stack:
         stack.enter_context(draft)
         entry = wanted.build(draft, lambda entry: (entry, _refused(wanted, entry)))
@@ -206,7 +207,7 @@ def _make_source(wanted: optimized.CacheRequest, draft: optimized.StagedEntry) -
         owner = _Owner(published)
         if published is entry:  # it vanishes with the draft, which is kept for the sessions
             weakref.finalize(owner, stack.pop_all().close)
-        return Source(published.model_path, published.weights, owner)
+        return SharedModel(published.model_path, published.weights, owner)
 
 
 def _refused(wanted: optimized.CacheRequest, entry: optimized.Entry) -> list[str]:

@@ -24,10 +24,10 @@ from ortmulti._runtime import startup
 from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import DeviceError, Error, InvalidArgument, InvalidProtobuf, InvalidType, LibraryError
 from ortmulti.options.foreign_options import to_session_options
+from ortmulti.options.model_additions import add_external_weights
 from ortmulti.options.session_options import SessionOptions
 from ortmulti.pool.configuration import Batching
 from ortmulti.pool.load import load
-from ortmulti.values.ort_value import OrtValue
 
 try:
     import ray
@@ -89,13 +89,13 @@ def broadcast(model: str | os.PathLike[str]) -> BroadcastModel:
     folder = str(Path(path).parent)
     try:
         graph, _, listed = _core.put_weights_outside(path)
-        graph = graph or _core.read_listed(listed.files[0], 0, listed.files[0][1]).tobytes()
+        graph = graph or listed.files[0].read(0, listed.files[0].size).tobytes()
         index = _core.index_model(graph)
     except InvalidProtobuf as error:
         raise InvalidProtobuf(f"{path!r}: {error}") from None
     found = zip(index.external_locations, _core.external_files(index, folder, path), strict=True)
-    first = {file[0]: file for file in listed.files}  # a file that was replaced since then is an error
-    files = {location: first.get(file[0], file) for location, file in found}
+    first = {file.name: file for file in listed.files}  # a file that was replaced since then is an error
+    files = {location: first.get(file.name, file) for location, file in found}
     outside = [each for each in index.initializers if each.storage == "external"]
     given = {each.location for each in outside if not each.graph}
     elsewhere = {each.location for each in outside if each.graph} | (files.keys() - given)
@@ -112,20 +112,19 @@ def broadcast(model: str | os.PathLike[str]) -> BroadcastModel:
                 "model again"
             )
     # Files are read, not mapped: a mapped file that shrinks would end the process.
-    prefetch = _core.Prefetch([(file[0], 0, file[1]) for file in dict.fromkeys(files.values())])
+    prefetch = _core.Prefetch([(file, 0, file.size) for file in dict.fromkeys(files.values())])
     parts: list[ray.ObjectRef] = []
     part: dict[str, tuple[int, list[int], NDArray[np.uint8]]] = {}
     size = stored = 0
     for each in outside:
-        part[each.name.decode()] = (
-            each.data_type,
-            each.shape,
-            _core.read_listed(files[each.location], each.offset, each.length),
-        )
+        data = files[each.location].read(each.offset, each.length)
+        part[each.name.decode()] = (each.data_type, each.shape, data)
         size += each.length
         if size - stored >= _PART_BYTES or each is outside[-1]:
             parts.append(ray.put(part))
             part, stored = {}, size
+    for file in files.values():
+        file.check()
     del prefetch
     return BroadcastModel(path, size, ray.put((graph, parts)))
 
@@ -204,12 +203,16 @@ def _from_object_store(model: BroadcastModel, options: SessionOptions) -> Model:
     except (ray.exceptions.ObjectLostError, ray.exceptions.OwnerDiedError) as error:
         LOGGER.warning("the broadcast model is lost, its file %s is read instead: %s", model.path, error)
         return model.path
-    startup.ensure_open()  # before values are made
-    values = [
-        OrtValue(_core.OrtValue.over_bytes(data, shape, data_type))  # the bytes come from another process
-        for data_type, shape, data in weights.values()
-    ]
-    options.add_external_initializers(list(weights), values)
+    add_external_weights(
+        options,
+        _core.WeightList(
+            [_core.memory_source(name, data) for name, (_, _, data) in weights.items()],
+            [
+                _core.Weight(name, data_type, shape, file, 0, data.nbytes)
+                for file, (name, (data_type, shape, data)) in enumerate(weights.items())
+            ],
+        ),
+    )
     return graph
 
 

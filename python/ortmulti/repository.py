@@ -600,7 +600,7 @@ def _size(model: Any) -> int:
     try:
         return sum(file.size for file in key.read_content(model, None).sources)
     except Error:  # such as a model that cannot be shared; a missing file was checked before
-        return key.FileIdentity.of(model).size
+        return _core.file_source(model).size
 
 
 def _closer(pool: Pool, device: str) -> Callable[[float], None]:

@@ -78,7 +78,7 @@ def test_path_that_no_file_can_have(name: str, tmp_path: Path) -> None:
         lambda: ortmulti.optimize(path, "cpu"),
         lambda: ortmulti.load(path, "cpu"),
         lambda: _core.shareable_weights(path),
-        lambda: _core.identify_file(path),
+        lambda: _core.file_source(path),
         lambda: _core.file_checksum(path),
         lambda: setattr(options, "optimized_model_filepath", path),
         lambda: setattr(options, "profile_file_prefix", path),

@@ -22,6 +22,7 @@ from ortmulti.interface import onnxruntime_weights
 from ortmulti.interop import onnxruntime_sessions
 from tests.support import fake_driver, gpus, onnx_models
 from tests.support.processes import check_child, run_child
+from tests.support.weight_lists import Fields
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -169,7 +170,7 @@ def test_eight_sessions_take_the_memory_of_one_without_prepacking(large_model: P
     assert eight < 1.1 * one
 
 
-@pytest.mark.parametrize("after", ["_find_source", "create_session"])
+@pytest.mark.parametrize("after", ["_find_shared", "create_session"])
 @pytest.mark.parametrize("of_graph", [False, True])
 def test_a_file_that_was_replaced_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str, of_graph: bool
@@ -362,17 +363,17 @@ def test_memory_given_by_dlpack_lives_as_long_as_the_session(tmp_path: Path) -> 
         [numpy_helper.from_array(names, "names"), numpy_helper.from_array(values, "values")],
     )
     path, data = onnx_models.write_external(tmp_path, proto)
-    source = onnxruntime_weights.Source(str(path), _core.shareable_weights(str(path)))
+    shared = onnxruntime_weights.SharedModel(str(path), _core.shareable_weights(str(path)))
     data.write_bytes(bytes(data.stat().st_size))  # so that what is read from it is seen
     arrays = {"names": names.copy(), "values": values.copy()}
     alive = [weakref.ref(array) for array in arrays.values()]
 
     class Store:
         def dlpack(self, index: int, bool_is_uint8: bool) -> object:
-            array = arrays[source.weights.weights[index][0]]
+            array = arrays[shared.weights.weights[index].name]
             return (array.view(np.uint8) if array.dtype == np.bool_ and bool_is_uint8 else array).__dlpack__()
 
-    weights = onnxruntime_weights.GpuWeights(onnxruntime, source, Store())
+    weights = onnxruntime_weights.GpuWeights(onnxruntime, shared, Store())
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     weights.add_to(options)
@@ -395,6 +396,7 @@ CAPSULES = """
     import numpy as np
     import ortmulti
     from ortmulti import _core
+    from tests.support.weight_lists import weight_list
 
     class Tensor(ctypes.Structure):
         _fields_ = [
@@ -426,9 +428,9 @@ CAPSULES = """
 """
 
 
-def check_capsules(code: str, weights: _core.WeightList, environment: dict[str, str]) -> str:
+def check_capsules(code: str, weights: tuple[str, list[Fields]], environment: dict[str, str]) -> str:
     code = textwrap.dedent(CAPSULES) + textwrap.dedent(code)
-    return check_child(code, repr((weights.files, weights.weights)), environment=environment)
+    return check_child(code, repr(weights), environment=environment)
 
 
 @pytest.fixture
@@ -439,16 +441,16 @@ def memory_driver(tmp_path: Path) -> dict[str, str]:
     return fake_driver.build(folder, "memory_driver.c").environment
 
 
-def weights_of(folder: Path, tensors: dict[str, tuple[int, np.ndarray]]) -> _core.WeightList:
-    """Weights of the given ONNX types with the arrays' bytes, one after the other in a file."""
+def weights_of(folder: Path, tensors: dict[str, tuple[int, np.ndarray]]) -> tuple[str, list[Fields]]:
+    """A file of the arrays' bytes, one after the other, and weights of the given ONNX types in it."""
     path = folder / "weights"
     path.write_bytes(b"".join(array.tobytes() for _, array in tensors.values()))
-    status = path.stat()
-    weights, offset = [], 0
+    weights: list[Fields] = []
+    offset = 0
     for name, (data_type, array) in tensors.items():
         weights.append((name, data_type, array.shape, 0, offset, array.nbytes))
         offset += array.nbytes
-    return _core.WeightList([(str(path), status.st_size, status.st_ino, status.st_mtime_ns)], weights)
+    return str(path), weights
 
 
 @pytest.mark.parametrize(
@@ -496,12 +498,13 @@ def test_loaded_weights_are_given_as_capsules(tmp_path: Path, memory_driver: dic
     arrays["scalar"] = (1, np.array(3, np.float32))
     weights = weights_of(tmp_path, arrays)
     code = """
-        files, weights = eval(sys.argv[1])
-        content = open(files[0][0], "rb").read()
-        prefetch = _core.Prefetch([(files[0][0], 0, len(content))])
+        path, weights = eval(sys.argv[1])
+        listed = weight_list(path, weights)
+        content = open(path, "rb").read()
+        prefetch = _core.Prefetch([(listed.files[0], 0, len(content))])
         loaded = _core.load_weights(
             _core.SharedWeights(
-                _core.WeightList(files, weights),
+                listed,
                 prefetch=prefetch,
                 loader=_core.LoaderOptions(reader_threads=2, chunk_bytes=4096, buffers_per_thread=2),
             ),
@@ -552,8 +555,9 @@ def test_loaded_weights_are_given_as_capsules(tmp_path: Path, memory_driver: dic
 def test_the_memory_lives_as_long_as_a_capsule_or_who_took_it(tmp_path: Path, memory_driver: dict[str, str]) -> None:
     weights = weights_of(tmp_path, {"a": (1, np.ones(300, np.float32)), "b": (1, np.ones(400, np.float32))})
     code = """
-        files, weights = eval(sys.argv[1])
-        loaded = _core.load_weights(_core.SharedWeights(_core.WeightList(files, weights)), [0, 1])
+        path, weights = eval(sys.argv[1])
+        listed = weight_list(path, weights)
+        loaded = _core.load_weights(_core.SharedWeights(listed), [0, 1])
         found = [live()]
         capsule, other = loaded[0].dlpack(0, False), loaded[0].dlpack(1, False)
         del loaded
@@ -575,9 +579,10 @@ def test_the_memory_lives_as_long_as_a_capsule_or_who_took_it(tmp_path: Path, me
 def test_what_cannot_be_a_capsule_is_said(tmp_path: Path, memory_driver: dict[str, str]) -> None:
     weights = weights_of(tmp_path, {"bytes": (2, np.zeros(1025, np.uint8))})
     code = """
-        files, weights = eval(sys.argv[1])
+        path, weights = eval(sys.argv[1])
         weights.append(("packed", 22, [3, 683], 0, 0, 1025))  # 4 bits each
-        [loaded] = _core.load_weights(_core.SharedWeights(_core.WeightList(files, weights)), [0])
+        listed = weight_list(path, weights)
+        [loaded] = _core.load_weights(_core.SharedWeights(listed), [0])
         for i in range(len(weights) + 1):
             print(failure(loaded.dlpack, i, True))
         print(failure(loaded.dlpack, -1, True)[:9])
@@ -600,12 +605,13 @@ def test_a_load_that_fails_leaves_nothing(tmp_path: Path, memory_driver: dict[st
         import os
         from tests.support.processes import nothing_leaks
 
-        files, weights = eval(sys.argv[1])
-        _core.load_weights(_core.SharedWeights(_core.WeightList(files, weights)), [0, 1])
+        path, weights = eval(sys.argv[1])
+        listed = weight_list(path, weights)
+        _core.load_weights(_core.SharedWeights(listed), [0, 1])
         with nothing_leaks():
-            print(failure(_core.load_weights, _core.SharedWeights(_core.WeightList(files, weights)), [0, 1, 2]))
-            os.truncate(files[0][0], 1000)
-            print(failure(_core.load_weights, _core.SharedWeights(_core.WeightList(files, weights)), [1, 0]))
+            print(failure(_core.load_weights, _core.SharedWeights(listed), [0, 1, 2]))
+            os.truncate(path, 1000)
+            print(failure(_core.load_weights, _core.SharedWeights(listed), [1, 0]))
         print(live())
     """
     environment = {**memory_driver, "FAKE_DRIVER_FULL": "2"}
@@ -620,12 +626,13 @@ def test_a_load_can_be_interrupted(tmp_path: Path, memory_driver: dict[str, str]
     code = """
         from tests.support.processes import nothing_leaks
 
-        files, weights = eval(sys.argv[1])
+        path, weights = eval(sys.argv[1])
+        listed = weight_list(path, weights)
         _core.load_weights(_core.SharedWeights(_core.WeightList()), [0, 1])
         with nothing_leaks():
             try:
                 loader = _core.LoaderOptions(reader_threads=1, chunk_bytes=4096, buffers_per_thread=2)
-                _core.load_weights(_core.SharedWeights(_core.WeightList(files, weights), loader=loader), [0, 1])
+                _core.load_weights(_core.SharedWeights(listed, loader=loader), [0, 1])
             except KeyboardInterrupt:
                 print("interrupted")
         print(live(), 9 <= driver.copies() < 8000)
@@ -650,9 +657,11 @@ def test_onnxruntime_takes_weights_that_were_loaded_to_gpus(tmp_path: Path) -> N
         import ortmulti
         from ortmulti import _core
         from ortmulti.values import onnxruntime_values
+        from tests.support.weight_lists import weight_list
 
-        files, weights = eval(sys.argv[1])
-        content = open(files[0][0], "rb").read()
+        path, weights = eval(sys.argv[1])
+        listed = weight_list(path, weights)
+        content = open(path, "rb").read()
         onnxruntime.preload_dlls()
         from_dlpack = onnxruntime.capi._pybind_state.OrtValue.from_dlpack
         uint8 = onnxruntime_values.bool_is_uint8(onnxruntime.__version__)
@@ -660,7 +669,7 @@ def test_onnxruntime_takes_weights_that_were_loaded_to_gpus(tmp_path: Path) -> N
         def make(capsule, is_bool):
             return from_dlpack(capsule, is_bool) if uint8 else from_dlpack(capsule)
 
-        shared = _core.SharedWeights(_core.WeightList(files, weights))
+        shared = _core.SharedWeights(listed)
         loaded = _core.load_weights(shared, list(range(_core.cuda_device_count())))
         for each in loaded:
             for i, (name, data_type, shape, _, offset, length) in enumerate(weights):
@@ -676,7 +685,7 @@ def test_onnxruntime_takes_weights_that_were_loaded_to_gpus(tmp_path: Path) -> N
         assert value.numpy().tobytes() == content[: len(value.numpy().tobytes())]
         print("done")
     """
-    assert check_child(code, repr((weights.files, weights.weights)), environment=gpus.VISIBLE, timeout=120) == "done\n"
+    assert check_child(code, repr(weights), environment=gpus.VISIBLE, timeout=120) == "done\n"
 
 
 @pytest.mark.gpu

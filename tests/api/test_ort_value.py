@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 from onnx import TensorProto
 
 import ortmulti
-from ortmulti import OrtValue, _core
+from ortmulti import OrtValue
 from tests.support import fake_driver, gpus, onnx_models
 from tests.support.arrays import SHAPES, arrays
 from tests.support.processes import check_child
@@ -337,16 +337,3 @@ def test_values_on_real_gpus() -> None:
         print("done")
     """
     assert check_child(code, environment=gpus.VISIBLE, timeout=120) == "done\n"
-
-
-@pytest.mark.parametrize("array", [np.zeros(7, np.uint8), np.zeros(9, np.uint8), np.zeros(16, np.uint8)[::2]])
-def test_an_array_of_bytes_is_as_long_as_its_shape(array: np.ndarray) -> None:
-    with pytest.raises(ortmulti.InvalidArgument, match=r"tensor\(float\) of this shape needs 8 contiguous bytes"):
-        _core.OrtValue.over_bytes(array, [2], TensorProto.FLOAT)
-
-
-def test_an_array_of_bytes_is_used_in_place() -> None:
-    array = np.arange(2, dtype=np.float32)
-    value = ortmulti.OrtValue(_core.OrtValue.over_bytes(array.view(np.uint8), [2], TensorProto.FLOAT))
-    assert value.data_ptr() == array.ctypes.data
-    np.testing.assert_array_equal(value.numpy(), array)

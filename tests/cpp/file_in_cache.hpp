@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "core/base/source.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {
@@ -26,12 +28,13 @@ class FileInCache {
     path_ = folder.write(name, text);
     descriptor_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
     fsync(descriptor_);
+    source_ = file_source(path_);
   }
   ~FileInCache() { close(descriptor_); }
   FileInCache(const FileInCache&) = delete;
   FileInCache& operator=(const FileInCache&) = delete;
 
-  const std::string& path() const noexcept { return path_; }
+  const std::shared_ptr<const Source>& source() const noexcept { return source_; }
   int descriptor() const noexcept { return descriptor_; }
 
   /// Throws pages out (page-aligned; length 0: to the end). False on file systems that keep them.
@@ -57,6 +60,7 @@ class FileInCache {
  private:
   std::string path_;
   int descriptor_;
+  std::shared_ptr<const Source> source_;
 };
 
 }  // namespace ortmulti::tests

@@ -133,7 +133,7 @@ TEST_F(Options, LargeValuesInTheHostsMemoryBecomeWeights) {
   EXPECT_EQ(list.weights[0].data_type, 1);
   EXPECT_EQ(list.weights[0].shape, (std::vector<std::int64_t>{256}));
   EXPECT_EQ(list.weights[0].length, 1024U);
-  EXPECT_EQ(list.files.at(list.weights[0].file).memory.get(), reinterpret_cast<unsigned char*>(floats.data()));
+  EXPECT_EQ(list.files.at(list.weights[0].file)->map().get(), reinterpret_cast<unsigned char*>(floats.data()));
   ASSERT_EQ(options.additions.external_initializers.size(), 3U);
   EXPECT_EQ(options.additions.external_initializers[0].first, "small");
 }
@@ -237,8 +237,9 @@ TEST_F(Additions, ExternalInitializersAndFilesTakeThePlaceOfFiles) {
 
   const auto content = diagonal(5);
   options = {};
-  options.additions.files.push_back(
-      {"not_there.data", content->values.data(), content->values.size() * sizeof(float), content});
+  options.additions.files.push_back({"not_there.data",
+                                     {content, reinterpret_cast<const unsigned char*>(content->values.data())},
+                                     content->values.size() * sizeof(float)});
   EXPECT_EQ(run_wide(*make_session("missing_data", options)), std::vector<float>(wide, 5.0F));
 }
 

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "core/base/file.hpp"
+#include "core/base/source.hpp"
 #include "core/onnx/optimized_model.hpp"
 #include "core/onnx/weight_list.hpp"
 #include "core/onnx/wire.hpp"
@@ -30,7 +30,7 @@ class WeightListTest : public testing::Test {
   }
 
   static std::string bytes_of(const WeightList& list, const Weight& weight) {
-    return read_file(list.files.at(weight.file).path).substr(weight.offset, weight.length);
+    return read_file(list.files.at(weight.file)->name()).substr(weight.offset, weight.length);
   }
 
   // The two identity, which the weights of "wide" are.
@@ -52,15 +52,16 @@ TEST_F(WeightListTest, SaysWhereInlineAndExternalWeightsLie) {
     EXPECT_EQ(list.weights[0].shape, (std::vector<std::int64_t>{256, 256}));
     EXPECT_EQ(list.weights[0].length, wide_bytes);
     EXPECT_EQ(bytes_of(list, list.weights[0]), twice_identity());
-    EXPECT_EQ(list.files[0], identify_file(list.files[0].path));
+    EXPECT_EQ(list.files[0]->identity(), file_source(model_path(name))->identity());
   }
 }
 
 TEST_F(WeightListTest, TheModelIsAmongTheFilesWhereAllItsWeightsAreExternal) {
   const std::string path = model_path("external");
-  const std::vector<FileIdentity> files = shareable_weights(path).files;
-  EXPECT_EQ(std::count(files.begin(), files.end(), identify_file(path)), 1);
-  EXPECT_EQ(files.size(), 2U);
+  const auto files = shareable_weights(path).files;
+  ASSERT_EQ(files.size(), 2U);
+  EXPECT_EQ(files[0]->identity(), file_source(path)->identity());
+  EXPECT_NE(files[1]->identity(), files[0]->identity());
 }
 
 TEST_F(WeightListTest, NamesWhatIsMissingOrShort) {
@@ -93,7 +94,7 @@ TEST_F(WeightListTest, WhatTheOriginalDoesNotHaveIsStored) {
   const SplitModel split = split_optimized_model(saved, "", folder_of(saved), folder.path(), {});
   EXPECT_EQ(split.own_bytes, wide_bytes);
   ASSERT_EQ(split.weights.weights.size(), 1U);
-  EXPECT_EQ(split.weights.files[0], identify_file(folder / "weights.bin"));
+  EXPECT_EQ(split.weights.files[0]->identity(), file_source(folder / "weights.bin")->identity());
   EXPECT_EQ(bytes_of(split.weights, split.weights.weights[0]), twice_identity());
 }
 
@@ -163,8 +164,7 @@ TEST(ModelFile, IsIndexedAsItsBytes) {
     SCOPED_TRACE(bytes);
     std::string text = model_of(count, static_cast<std::size_t>(bytes));
     text += std::string(1, '\x12') + std::string("\x80\x80\x10", 3) + std::string(std::size_t{1} << 18U, 'p');
-    const InputFile file(folder.write("model", text));
-    const ModelIndex found = index_model(ModelBytes(file));
+    const ModelIndex found = index_model(*file_source(folder.write("model", text)));
     const ModelIndex wanted = index_model(reinterpret_cast<const unsigned char*>(text.data()), text.size());
     ASSERT_EQ(found.initializers.size(), static_cast<std::size_t>(count));
     for (std::size_t i = 0; i < found.initializers.size(); ++i) {
@@ -178,19 +178,19 @@ TEST(ModelFile, IsIndexedAsItsBytes) {
 TEST(ModelFile, ThatIsCutWhileItIsReadIsAnError) {
   const TemporaryFolder folder;
   Cutting cutting{folder.write("model", model_of(20'000, 30))};
-  const InputFile file(cutting.path);
-  ModelBytes bytes(file);
-  EXPECT_TRUE(throws(ErrorKind::weights, {"model", "changed while it was read"},
+  const auto file = file_source(cutting.path);
+  ModelBytes bytes(*file);
+  EXPECT_TRUE(throws(ErrorKind::weights, {"model", "shortened while it was loaded"},
                      [&] { OnnxWalk<Cutting>(cutting).model(bytes); }));
   EXPECT_TRUE(cutting.cut);
 }
 
 TEST(ModelFile, ThatIsNotTheOneThatWasIdentifiedIsAnError) {
   const TemporaryFolder folder;
-  const FileIdentity model = identify_file(folder.write("model", model_of(3, 10)));
-  EXPECT_EQ(index_model_file(model).initializers.size(), 3U);
+  const auto model = file_source(folder.write("model", model_of(3, 10)));
+  EXPECT_EQ(index_model(*model).initializers.size(), 3U);
   folder.write("model", model_of(4, 10));
-  EXPECT_TRUE(throws(ErrorKind::weights, {"model", "changed or replaced"}, [&] { index_model_file(model); }));
+  EXPECT_TRUE(throws(ErrorKind::weights, {"model", "changed or replaced"}, [&] { index_model(*model); }));
 }
 
 TEST(OutputFile, IsThereOnlyIfItWasKept) {
@@ -204,7 +204,7 @@ TEST(OutputFile, IsThereOnlyIfItWasKept) {
     other.write("text", 4);
   }
   EXPECT_EQ(read_file(folder / "kept"), "text");
-  EXPECT_TRUE(throws(ErrorKind::no_such_file, {"not kept"}, [&] { identify_file(folder / "not kept"); }));
+  EXPECT_TRUE(throws(ErrorKind::no_such_file, {"not kept"}, [&] { file_source(folder / "not kept"); }));
 }
 
 TEST(OutputFile, LeavesFilesOfOthersAlone) {
@@ -212,34 +212,6 @@ TEST(OutputFile, LeavesFilesOfOthersAlone) {
   folder.write("file", "text");
   EXPECT_TRUE(throws(ErrorKind::fail, {"cannot write", "file"}, [&] { const OutputFile file(folder / "file"); }));
   EXPECT_EQ(read_file(folder / "file"), "text");
-}
-
-TEST(InputFile, ReadsAllThatIsAskedForOrFails) {
-  const TemporaryFolder folder;
-  const InputFile file(folder.write("file", "0123456789"));
-  std::string text(4, ' ');
-  file.read(text.data(), 4, 6);
-  EXPECT_EQ(text, "6789");
-  EXPECT_TRUE(throws(ErrorKind::fail, {"file", "it ends before"}, [&] { file.read(text.data(), 4, 7); }));
-}
-
-TEST(InputFile, ReadsMemoryAsItReadsFiles) {
-  const auto bytes = std::make_shared<const std::string>("0123456789");
-  const FileIdentity memory{"a name", 10, 0, 0, {bytes, reinterpret_cast<const unsigned char*>(bytes->data())}};
-  const InputFile file(memory);
-  EXPECT_TRUE(file.identity() == memory);
-  EXPECT_TRUE(is_unchanged(memory));
-  std::string text(4, ' ');
-  file.read(text.data(), 4, 6);
-  EXPECT_EQ(text, "6789");
-  for (const std::uint64_t offset : {7, 10, 100}) {
-    EXPECT_TRUE(throws(ErrorKind::fail, {"a name", "it ends before"}, [&] { file.read(text.data(), 4, offset); }));
-  }
-  auto mapped = std::make_unique<const MappedFile>(file);
-  EXPECT_EQ(mapped->data(), memory.memory.get());
-  EXPECT_EQ(mapped->size(), 10U);
-  mapped = nullptr;
-  EXPECT_EQ(*bytes, "0123456789");
 }
 
 }  // namespace

@@ -79,8 +79,8 @@ TEST_F(WeightLoading, PutsTheRightBytesOnEveryDevice) {
     if (random() % 2 == 0) {
       std::vector<Prefetch::Range> ranges;
       ranges.reserve(files.list.files.size());
-      for (const FileIdentity& file : files.list.files) {
-        ranges.push_back({file.path, 0, file.size});
+      for (const auto& file : files.list.files) {
+        ranges.push_back({file, 0, file->size()});
       }
       request.prefetch = std::make_shared<Prefetch>(ranges);
     }
@@ -96,11 +96,11 @@ TEST_F(WeightLoading, TakesMemoryForFiles) {
   WeightFiles files;
   files.add_random(3, 100);
   std::vector<std::weak_ptr<const std::string>> watched;
-  for (FileIdentity& file : files.list.files) {
-    const auto bytes = std::make_shared<const std::string>(read_file(file.path));
+  for (auto& file : files.list.files) {
+    const auto bytes = std::make_shared<const std::string>(read_file(file->name()));
     watched.emplace_back(bytes);
-    file.memory = {bytes, reinterpret_cast<const unsigned char*>(bytes->data())};
-    std::filesystem::remove(file.path);
+    std::filesystem::remove(file->name());
+    file = memory_source(file->name(), {bytes, reinterpret_cast<const unsigned char*>(bytes->data())}, file->size());
   }
   EXPECT_TRUE(right(files, load(files.plan(), Request())));
   EXPECT_TRUE(nothing_left());

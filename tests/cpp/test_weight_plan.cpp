@@ -98,7 +98,7 @@ TEST(WeightPlan, SumsBeyond64BitsAreOutOfMemory) {
   constexpr std::uint64_t large = std::uint64_t{1} << 60U;
   const auto plan = [](const std::vector<std::pair<std::uint64_t, std::uint64_t>>& places) {
     WeightList list;
-    list.files.push_back({"/data"});
+    list.files.push_back(memory_source("data", nullptr, 0));
     for (const auto& [offset, length] : places) {
       list.weights.push_back({"w", 2, {}, 0, offset, length});
     }

@@ -107,8 +107,8 @@ TEST_F(SleepingWeights, ComeFromAPinnedCopyThatAllDevicesShare) {
     count_copies();
     EXPECT_TRUE(sleep(stores[1], true));
     EXPECT_EQ(copied[Kind::to_host], 0) << "a second copy";
-    for (const FileIdentity& file : files.list.files) {
-      std::filesystem::remove(file.path);
+    for (const auto& file : files.list.files) {
+      std::filesystem::remove(file->name());
     }
     for (const Store& store : stores) {
       store->wake(nullptr);

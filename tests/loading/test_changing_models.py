@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import ortmulti
+from ortmulti import _core
 from ortmulti.errors import NotOptimizable, WeightsError
 from ortmulti.interface import onnxruntime_weights
 from ortmulti.loading import tuning
@@ -84,15 +85,14 @@ def test_a_model_that_shrinks_between_its_index_and_its_digest_is_an_error(
 ) -> None:
     path = tmp_path / "model.onnx"
     model = onnx_models.matmul()
-    index = cache_key.index_model
+    index = _core.index_model
 
-    def index_and_cut(model: cache_key.FileIdentity | memoryview) -> object:
+    def index_and_cut(model: _core.Source | memoryview) -> object:
         result = index(model)
         os.truncate(path, 100)
         return result
 
-    for module in (cache_key, tuning):
-        monkeypatch.setattr(module, "index_model", index_and_cut)
+    monkeypatch.setattr(_core, "index_model", index_and_cut)
     path.write_bytes(model)
     with pytest.raises(NotOptimizable, match=r"model\.onnx' was changed or replaced while"):
         cache_key.read_content(str(path), None)
@@ -102,12 +102,15 @@ def test_a_model_that_shrinks_between_its_index_and_its_digest_is_an_error(
 
 
 def test_a_file_that_became_a_fifo_is_an_error_and_no_wait(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    listed = cache_key.FileIdentity(str(tmp_path / "fifo"), 8, 1, 0)
+    path = tmp_path / "file"
+    path.write_bytes(bytes(8))
+    source = _core.file_source(str(path))
+    path.unlink()
+    os.mkfifo(path)
     with pytest.raises(WeightsError, match="not a regular file"):
-        cache_key.digest_without(listed, [])
+        cache_key.digest_without(source, [])
     with pytest.raises(WeightsError, match="not a regular file"):
-        onnxruntime_weights._map(*listed)
+        onnxruntime_weights._map(source)
 
 
 def test_a_file_has_the_digest_of_its_bytes(tmp_path: Path) -> None:

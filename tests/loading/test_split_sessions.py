@@ -58,13 +58,12 @@ class Split:
     def session(self, without: str | None = None) -> onnxruntime.InferenceSession:
         of = options(NONE)
         held = []
-        for name, data_type, shape, file, offset, length in self.weights.weights:
-            data = np.memmap(self.weights.files[file][0], np.uint8, "r", offset, (length,))
-            if name != without:
-                held.append(
-                    onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(typed(data, data_type, shape), data_type)
-                )
-                of.add_initializer(name, held[-1])
+        make = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
+        for weight in self.weights.weights:
+            data = self.weights.files[weight.file].read(weight.offset, weight.length)
+            if weight.name != without:
+                held.append(make(typed(data, weight.data_type, weight.shape), weight.data_type))
+                of.add_initializer(weight.name, held[-1])
         made = session(self.folder / "model.onnx", of)
         made.held = held  # as long as the session
         return made
@@ -310,7 +309,7 @@ def test_outputs_are_those_of_an_ordinary_session(tmp_path: Path, name: str, lev
     # Each of the shared weights is one that ONNX Runtime took: without it there is no session.
     for weight in split.weights.weights[:3] if len(split.weights.weights) > 5 else split.weights.weights:
         with pytest.raises(Exception, match="out of bounds or can not be read"):
-            split.session(without=weight[0])
+            split.session(without=weight.name)
 
 
 @pytest.mark.parametrize("name", ["matmul inline", "branches external", "decoder fp32", "qdq external"])
@@ -319,7 +318,7 @@ def test_unshared_weights_are_read_by_onnx_runtime_itself(tmp_path: Path, name: 
     folders = [tmp_path / "all shared", tmp_path / "none shared"]
     for folder in folders:
         folder.mkdir()
-    weights = [weight[0] for weight in Split(original, folders[0]).weights.weights]
+    weights = [weight.name for weight in Split(original, folders[0]).weights.weights]
     split = Split(original, folders[1], *weights)
     assert split.weights.weights == []
     assert_same(session(original, options(ALL)), session(folders[1] / "model.onnx", options(NONE)))
@@ -338,5 +337,5 @@ def test_a_weight_that_changed_under_its_name_is_stored_anew(tmp_path: Path) -> 
     original = write_external(changed_under_its_name)(tmp_path)
     (tmp_path / "entry").mkdir()
     split = Split(original, tmp_path / "entry")
-    [file] = [weight[3] for weight in split.weights.weights if weight[0] == "w"]
-    assert Path(split.weights.files[file][0]).name == "weights.bin"
+    [file] = [weight.file for weight in split.weights.weights if weight.name == "w"]
+    assert Path(split.weights.files[file].name).name == "weights.bin"

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 import ortmulti
 from ortmulti import _core
 from tests.support import onnx_models
+from tests.support.weight_lists import Fields, bytes_of, fields
 
 FLOATS = 256
 """Of float32: 1024 bytes, the least that is shared."""
@@ -47,17 +48,7 @@ def save(path: Path, *initializers: TensorProto, ir_version: int = 8, **kwargs: 
 
 
 def names(weights: _core.WeightList) -> list[str]:
-    return [name for name, *_ in weights.weights]
-
-
-def read(weights: _core.WeightList) -> dict[str, bytes]:
-    """Every weight's bytes as the list says where they lie."""
-    found = {}
-    for name, _, _, file, offset, length in weights.weights:
-        with Path(weights.files[file][0]).open("rb") as data:
-            data.seek(offset)
-            found[name] = data.read(length)
-    return found
+    return [weight.name for weight in weights.weights]
 
 
 def test_inline_and_external_weights_are_listed_with_their_files(tmp_path: Path) -> None:
@@ -74,13 +65,11 @@ def test_inline_and_external_weights_are_listed_with_their_files(tmp_path: Path)
 
     found = _core.shareable_weights(path)
 
-    assert read(found) == {"a": data[0], "inline": inline.raw_data, "b": data[1]}
-    assert [tuple(w[:3]) for w in found.weights] == [(n, TensorProto.FLOAT, [FLOATS]) for n in ("a", "inline", "b")]
+    assert bytes_of(found) == {"a": data[0], "inline": inline.raw_data, "b": data[1]}
+    assert [fields(w)[:3] for w in found.weights] == [(n, TensorProto.FLOAT, [FLOATS]) for n in ("a", "inline", "b")]
     assert found.left_out == []
-    assert sorted(found.files) == sorted(
-        (str(p.resolve()), p.stat().st_size, p.stat().st_ino, p.stat().st_mtime_ns)
-        for p in (Path(path), tmp_path / "sub" / "w.bin")
-    )
+    assert found.files[0] == _core.file_source(path)
+    assert found.files[1:] == [_core.file_source(str(tmp_path / "sub" / "w.bin"))]
 
 
 def test_a_missing_length_is_the_dense_size_and_a_missing_offset_is_the_start(tmp_path: Path) -> None:
@@ -88,7 +77,7 @@ def test_a_missing_length_is_the_dense_size_and_a_missing_offset_is_the_start(tm
     (tmp_path / "w.bin").write_bytes(data + b"more")
     for entries in ({}, {"length": "0"}, {"offset": "0"}):
         found = _core.shareable_weights(save(tmp_path / "model.onnx", external("w", location="w.bin", **entries)))
-        assert read(found) == {"w": data}
+        assert bytes_of(found) == {"w": data}
 
 
 def test_small_weights_are_left_to_onnx_runtime(tmp_path: Path) -> None:
@@ -136,7 +125,7 @@ def test_what_cannot_be_shared_is_named_with_the_reason(tmp_path: Path) -> None:
     found = _core.shareable_weights(path)
 
     assert sorted(names(found)) == ["branch", "good"]
-    reasons = dict(found.left_out)
+    reasons = {one.name: one.reason for one in found.left_out}
     assert reasons.pop("typed") == "its values are in a typed field of the model"
     assert reasons.pop("complex").startswith("tensors of its type (14)")
     assert reasons.pop("wrong") == "it has 1024 bytes where its type and shape need 1028"
@@ -163,7 +152,7 @@ def test_initializers_of_functions_are_left_to_onnx_runtime(tmp_path: Path) -> N
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
     found = _core.shareable_weights(str(tmp_path / "model.onnx"))
     assert names(found) == ["v"]
-    assert [name for name, _ in found.left_out] == ["w"]
+    assert [one.name for one in found.left_out] == ["w"]
 
 
 def test_in_old_models_every_initializer_is_an_input_and_none_is_overridable(tmp_path: Path) -> None:
@@ -194,7 +183,7 @@ def test_a_folder_that_is_replaced_meanwhile_leads_nowhere_else(tmp_path: Path) 
     (tmp_path / "elsewhere").mkdir()
     for place in (folder / "sub", tmp_path / "elsewhere"):
         (place / "w.bin").write_bytes(bytes(1024))
-    inside = str(folder / "sub" / "w.bin"), (folder / "sub" / "w.bin").stat().st_ino
+    inside = _core.file_source(str(folder / "sub" / "w.bin"))
     path = save(folder / "model.onnx", external("w", location="sub/w.bin"))
     code = """if True:
         import os, sys
@@ -212,10 +201,10 @@ def test_a_folder_that_is_replaced_meanwhile_leads_nowhere_else(tmp_path: Path) 
             for _ in range(10000):  # enough for several hits between a check and an identification
                 with contextlib.suppress(ortmulti.Error):
                     files = _core.shareable_weights(path).files
-                    found |= {(file[0], file[2]) for file in files if file[0] != path}
+                    found |= {file.identity for file in files if file.name != path}
         finally:
             replacing.kill()
-    assert found <= {inside, (str(folder / "aside" / "w.bin"), inside[1])}
+    assert found <= {inside.identity, inside.identity.replace("/sub/", "/aside/")}
 
 
 def test_files_that_are_missing_short_or_elsewhere_are_named_with_the_tensor(tmp_path: Path) -> None:
@@ -265,7 +254,7 @@ def test_data_may_lie_where_a_link_to_the_model_leads(tmp_path: Path) -> None:
     save(blobs / "1", external("w", location="model.data"))
     (snapshot / "model.onnx").symlink_to(blobs / "1")
     (snapshot / "model.data").symlink_to(blobs / "2")
-    assert read(_core.shareable_weights(str(snapshot / "model.onnx"))) == {"w": data}
+    assert bytes_of(_core.shareable_weights(str(snapshot / "model.onnx"))) == {"w": data}
 
     (snapshot / "model.data").unlink()
     (snapshot / "model.data").symlink_to(elsewhere / "3")
@@ -277,7 +266,7 @@ def test_a_model_in_the_working_folder_needs_no_path(tmp_path: Path, monkeypatch
     save(tmp_path / "model.onnx", external("w", location="w.bin"))
     (tmp_path / "w.bin").write_bytes(weight("w").raw_data)
     monkeypatch.chdir(tmp_path)
-    assert read(_core.shareable_weights("model.onnx")) == {"w": weight("w").raw_data}
+    assert bytes_of(_core.shareable_weights("model.onnx")) == {"w": weight("w").raw_data}
 
 
 @pytest.mark.parametrize("name", ["missing.onnx", "."])
@@ -286,36 +275,37 @@ def test_a_model_that_is_no_file_is_an_error(tmp_path: Path, name: str) -> None:
         _core.shareable_weights(str(tmp_path / name))
 
 
-numbers = st.integers(0, 2**64 - 1)
-
-
 tensor_names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
+FILE_BYTES = 1 << 40
 
 
 @st.composite
-def weights_in_file(draw: st.DrawFn) -> tuple[str, int, list[int], int, int, int]:
-    """A weight of floats in the first file, which has 2^64 - 1 bytes."""
-    shape = draw(st.lists(st.integers(0, 2**12), max_size=4))
+def weights_in_file(draw: st.DrawFn) -> Fields:
+    """A weight of floats in the second of two files."""
+    shape = draw(st.lists(st.integers(0, 2**7), max_size=4))
     length = 4 * math.prod(shape)
-    return draw(tensor_names), 1, shape, 0, draw(st.integers(0, 2**64 - 1 - length)), length
+    return draw(tensor_names), 1, shape, 1, draw(st.integers(0, FILE_BYTES - length)), length
 
 
-@given(
-    st.lists(st.tuples(st.text(), numbers, numbers, st.integers(-(2**63), 2**63 - 1))),
-    st.lists(weights_in_file()),
-    st.lists(st.tuples(st.text(), st.text())),
-)
-def test_a_list_is_what_it_was_made_of(files: Any, weights: Any, left_out: Any) -> None:
-    files = [("first", 2**64 - 1, 1, 2), *files]
-    found = _core.WeightList(files, weights, left_out)
+@given(st.lists(weights_in_file()), st.lists(st.tuples(st.text(), st.text())))
+def test_a_list_is_what_it_was_made_of(
+    tmp_path_factory: pytest.TempPathFactory, weights: list[Fields], left_out: list[tuple[str, str]]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "sparse"
+    path.touch()
+    os.truncate(path, FILE_BYTES)
+    files = [_core.memory_source("first", b"abc"), _core.file_source(str(path))]
+    found = _core.WeightList(
+        files, [_core.Weight(*each) for each in weights], [_core.LeftOut(*each) for each in left_out]
+    )
     assert found.files == files
-    assert found.weights == weights
-    assert found.left_out == left_out
+    assert [fields(weight) for weight in found.weights] == weights
+    assert [(each.name, each.reason) for each in found.left_out] == left_out
 
 
 def test_a_list_names_only_files_that_it_has() -> None:
-    with pytest.raises(ValueError, match="names file 1 of 1"):
-        _core.WeightList([("a", 1, 2, 3)], [("w", 1, [1], 1, 0, 4)])
+    with pytest.raises(ortmulti.InvalidArgument, match="names file 1 of 1"):
+        _core.WeightList([_core.memory_source("a", bytes(4))], [_core.Weight("w", 1, [1], 1, 0, 4)])
 
 
 @pytest.mark.parametrize(
@@ -334,8 +324,8 @@ def test_a_list_names_only_files_that_it_has() -> None:
     ],
 )
 def test_a_list_has_no_weight_that_onnx_runtime_cannot_be_given(weight: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        _core.WeightList([("a", 100, 2, 3)], [weight])
+    with pytest.raises(ortmulti.InvalidArgument, match=message):
+        _core.WeightList([_core.memory_source("a", bytes(100))], [_core.Weight(*weight)])
 
 
 BLOCK = 4 << 20
@@ -397,7 +387,7 @@ def test_weights_within_a_model_become_external_data_of_the_same_file(tmp_path: 
     link.symlink_to(path)
     content, folder, weights = _core.put_weights_outside(str(link))
     assert folder == str(path.parent)
-    assert [name for name, *_ in weights.weights] == ["w300"]
+    assert names(weights) == ["w300"]
     outside = onnx.load_from_string(content)
     found = {tensor.name: tensor for tensor in outside.graph.initializer}
     assert {name: tensor.data_location for name, tensor in found.items()} == {"shape": 0, "w300": 1, "w20": 0}
@@ -416,36 +406,4 @@ def test_weights_stay_in_a_model_whose_external_data_lies_in_the_folder_of_a_lin
         (tmp_path / file.name).symlink_to(file)
     content, _, weights = _core.put_weights_outside(str(tmp_path / model.name))
     assert content == b""
-    assert sorted(name for name, *_ in weights.weights) == ["weight0", "weight1"]
-
-
-def test_bytes_of_a_listed_file_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "w.bin"
-    path.write_bytes(bytes(range(8)))
-    listed = _core.identify_file(str(path))
-    assert _core.read_listed(listed, 2, 3).tolist() == [2, 3, 4]
-    assert _core.read_listed(listed, 8, 0).tolist() == []
-    for offset, size in ((7, 2), (9, 0), (1, 2**64 - 1)):
-        with pytest.raises(ortmulti.WeightsError, match=f"w.bin' has 8 bytes, and {size} from {offset} are needed"):
-            _core.read_listed(listed, offset, size)
-
-
-@pytest.mark.parametrize(
-    ("replace", "message"),
-    [
-        (lambda path: os.truncate(path, 4), "was changed or replaced"),
-        (lambda path: path.with_name("other").replace(path), "was changed or replaced"),
-        (lambda path: path.with_name("fifo").replace(path), "regular file"),
-        (lambda path: path.unlink(), "No such file"),
-    ],
-    ids=["shortened", "another file", "a FIFO", "none"],
-)
-def test_another_file_than_was_listed_is_not_read(replace: Any, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "w.bin"
-    path.write_bytes(bytes(8))
-    (tmp_path / "other").write_bytes(bytes(8))
-    os.mkfifo(tmp_path / "fifo")
-    listed = _core.identify_file(str(path))
-    replace(path)
-    with pytest.raises(ortmulti.WeightsError, match=message):
-        _core.read_listed(listed, 0, 8)
+    assert sorted(names(weights)) == ["weight0", "weight1"]

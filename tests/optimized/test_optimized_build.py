@@ -76,10 +76,10 @@ def test_weights_that_were_left_as_they_were_are_not_stored_again(tmp_path: Path
     for how in ("external", "inline"):
         model = write(tmp_path / how, onnx_models.matmul_proto(128, 4), how)
         with make(cache, model) as entry:
-            assert [file[0] for file in entry.weights.files] == [
+            assert [file.name for file in entry.weights.files] == [
                 str(tmp_path / how / ("model.data" if how == "external" else "model.onnx"))
             ]
-            assert sorted(weight[0] for weight in entry.weights.weights) == [f"weight{n}" for n in range(4)]
+            assert sorted(weight.name for weight in entry.weights.weights) == [f"weight{n}" for n in range(4)]
             assert entry.facts["own_bytes"] == 0
             assert entry.bytes < 4000
 
@@ -88,7 +88,7 @@ def test_only_new_weights_are_stored(tmp_path: Path, cache: Cache) -> None:
     model = write(tmp_path / "model", with_folded_weights(), "external")
     with make(cache, model) as entry:
         assert entry.facts["own_bytes"] == 4096
-        places = {name: Path(entry.weights.files[file][0]).name for name, _, _, file, _, _ in entry.weights.weights}
+        places = {w.name: Path(entry.weights.files[w.file].name).name for w in entry.weights.weights}
         assert places.pop("w") == "model.data"
         assert list(places.values()) == ["weights.bin"]
 
@@ -102,8 +102,8 @@ def test_refused_weights_stay_with_the_session(tmp_path: Path, cache: Cache) -> 
         entry = build(staged, model, CPU, refused=["weight1"])
         assert staged.saved.stat().st_ino == saved.st_ino  # not optimized again
         assert entry.refused == ("weight1",)
-        assert [weight[0] for weight in entry.weights.weights] == ["weight0"]
-        assert [name for name, _ in entry.weights.left_out] == ["weight1"]
+        assert [weight.name for weight in entry.weights.weights] == ["weight0"]
+        assert [one.name for one in entry.weights.left_out] == ["weight1"]
         with staged.publish() as published:
             assert published.refused == ("weight1",)
             assert same_bits(run_entry(published, feeds), run_ordinary(model, feeds))
@@ -127,7 +127,7 @@ def test_a_model_in_memory_with_data_in_a_named_folder(tmp_path: Path, cache: Ca
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(tmp_path / "model"))
     feeds = sample_inputs(str(path), 3)
     with make(cache, Path(path).read_bytes(), options) as entry:
-        assert Path(entry.weights.files[0][0]).name == "model.data"
+        assert Path(entry.weights.files[0].name).name == "model.data"
         assert same_bits(run_entry(entry, feeds), run_ordinary(path, feeds))
 
 
@@ -145,7 +145,7 @@ def test_what_is_too_large_for_one_file_is_saved_as_two(tmp_path: Path, cache: C
         with staged.publish() as entry:
             entry.verify()
             assert {path.name for path in entry.folder.iterdir()} == {"manifest.json", "model.onnx", "shared", LARGE}
-            assert [Path(file[0]).parent for file in entry.weights.files] == [entry.folder]
+            assert [Path(file.name).parent for file in entry.weights.files] == [entry.folder]
             assert entry.facts["own_bytes"] == (entry.folder / LARGE).stat().st_size >= 8192
             assert (entry.folder / LARGE).stat().st_mode & 0o777 == 0o600
             assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds))

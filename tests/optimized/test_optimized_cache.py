@@ -23,6 +23,7 @@ from ortmulti.optimized.entry import Damaged, Entry
 from ortmulti.optimized.key import CacheKey
 from tests.support.cached_models import add_endless_file, fill, key, left, rewrite, store, write_model
 from tests.support.processes import check_child, child_environment, files, nothing_leaks
+from tests.support.weight_lists import fields, weight_list
 
 
 @pytest.fixture
@@ -59,11 +60,11 @@ def test_what_was_published_is_found(cache: Cache, made_of: CacheKey) -> None:
             assert entry.refused == ("weight1",)
             assert (entry.facts["note"], entry.facts["own_bytes"]) == (1, 7000)
             data, own = entry.weights.files
-            assert data == tuple(made_of.sources[-1])
-            status = (entry.folder / "weights.bin").stat()
-            assert own == (str(entry.folder / "weights.bin"), 7000, status.st_ino, status.st_mtime_ns)
-            assert entry.weights.weights == [("weight0", 1, [32, 32], 0, 0, 4096), ("new", 1, [4], 1, 256, 16)]
-            assert entry.weights.left_out == [("small", "too small")]
+            assert data == made_of.sources[-1]
+            assert own == _core.file_source(str(entry.folder / "weights.bin"))
+            weights = [fields(weight) for weight in entry.weights.weights]
+            assert weights == [("weight0", 1, [32, 32], 0, 0, 4096), ("new", 1, [4], 1, 256, 16)]
+            assert [(one.name, one.reason) for one in entry.weights.left_out] == [("small", "too small")]
     assert left(cache.folder / "staging") == []
 
 
@@ -120,8 +121,8 @@ def test_a_data_file_that_changes_meanwhile_is_noticed(tmp_path: Path, cache: Ca
             fill(staged)
     with cache.stage(key(model)) as staged:
         other = tmp_path / "other"
-        other.touch()
-        foreign = _core.WeightList([(str(other), 4, 1, 2)], [("w", 1, [1], 0, 0, 4)])
+        other.write_bytes(bytes(4))
+        foreign = weight_list(other, [("w", 1, [1], 0, 0, 4)])
         with pytest.raises(ortmulti.NotOptimizable, match="other, which is no file of the model"):
             staged.finish(foreign, 0)
 
@@ -255,6 +256,7 @@ OWN = {"own": "weights.bin"}
         ("files", [OWN, {"own": "manifest.json"}]),
         ("files", [OWN, {"own": ".."}]),
         ("files", [OWN, {"source": -1}]),
+        ("files", [OWN, {"source": "/etc/passwd"}]),
         ("files", [OWN, {"source": ["/etc/passwd", 1, 2, 3]}]),
         ("files", [OWN, {}]),
         ("weights", [["w", 8, [32], 0, 0, 1024]]),
@@ -325,7 +327,7 @@ def test_every_bit_of_a_manifest_counts(tmp_path: Path, cache: Cache, made_of: C
     """A flipped one is noticed, or changes nothing that is read from it."""
     folder = store(cache, made_of)
     with found(cache, made_of) as entry:
-        facts, files = entry.facts, [file[0] for file in entry.weights.files]
+        facts, files = entry.facts, entry.weights.files
     whole = shutil.copytree(folder, tmp_path / "whole")
     text = (whole / "manifest.json").read_bytes()
     noticed = 0
@@ -339,7 +341,7 @@ def test_every_bit_of_a_manifest_counts(tmp_path: Path, cache: Cache, made_of: C
             noticed += 1
             continue
         with flipped:
-            assert (flipped.facts, [file[0] for file in flipped.weights.files]) == (facts, files)
+            assert (flipped.facts, flipped.weights.files) == (facts, files)
     assert noticed > len(text) / 7 / 3
 
 
@@ -479,7 +481,7 @@ def test_an_unwritable_cache_is_said_once_and_done_without(
             fill(staged)
             entry = staged.publish()
             entry.verify()
-            assert Path(entry.weights.files[1][0]).read_bytes() == b"weights" * 1000
+            assert Path(entry.weights.files[1].name).read_bytes() == b"weights" * 1000
         assert not staged.folder.exists()
     assert [record.name for record in caplog.records] == ["ortmulti"]
     assert "is not used: it cannot be written" in caplog.text

@@ -267,11 +267,11 @@ def test_weights_that_are_not_taken_are_left_out(tmp_path: Path, cache: Cache) -
 
     def create(entry: Entry) -> tuple[Entry, list[str]]:
         seen.append(entry.refused)
-        return entry, [name for name, *_ in entry.weights.weights[:1]] if len(seen) < 3 else []
+        return entry, [weight.name for weight in entry.weights.weights[:1]] if len(seen) < 3 else []
 
     with cache.stage(key_of(model, CPU)) as staged:
         entry = wanted.build(staged, create)
-        shared = [name for name, *_ in entry.weights.weights]
+        shared = [weight.name for weight in entry.weights.weights]
     assert [len(refused) for refused in seen] == [0, 1, 2]
     assert not set(shared) & set(entry.refused)
 

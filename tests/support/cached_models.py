@@ -12,7 +12,7 @@ from ortmulti import _core
 from ortmulti.optimized import entry as _entry
 from ortmulti.optimized.entries import Cache, StagedEntry
 from ortmulti.optimized.entry import Entry
-from ortmulti.optimized.key import CacheKey, FileIdentity, key_of
+from ortmulti.optimized.key import CacheKey, key_of
 from tests.support import onnx_models
 
 CPU = [("CPUExecutionProvider", {})]
@@ -33,9 +33,10 @@ def fill(staged: StagedEntry, own: bytes = b"weights" * 1000) -> Entry:
     (staged.folder / "model.onnx").write_bytes(b"graph of " + staged.key.digest.encode())
     (staged.folder / "weights.bin").write_bytes(own)
     (staged.folder / "shared").touch()
-    files = [tuple(staged.key.sources[-1]), tuple(FileIdentity.of(str(staged.folder / "weights.bin")))]
-    weights = [("weight0", 1, [32, 32], 0, 0, 4096), ("new", 1, [4], 1, 256, 16)]
-    return staged.finish(_core.WeightList(files, weights, [("small", "too small")]), len(own), ["weight1"], {"note": 1})
+    files = [staged.key.sources[-1], _core.file_source(str(staged.folder / "weights.bin"))]
+    weights = [_core.Weight("weight0", 1, [32, 32], 0, 0, 4096), _core.Weight("new", 1, [4], 1, 256, 16)]
+    listed = _core.WeightList(files, weights, [_core.LeftOut("small", "too small")])
+    return staged.finish(listed, len(own), ["weight1"], {"note": 1})
 
 
 def store(cache: Cache, key: CacheKey, own: bytes = b"weights" * 1000) -> Path:

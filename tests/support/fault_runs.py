@@ -28,6 +28,7 @@ from ortmulti import _core
 from tests.support import onnx_models
 from tests.support.faults import SHORT, failing
 from tests.support.processes import check_held, held
+from tests.support.weight_lists import weight_list
 
 _HANG = 60.0
 _EVERY = 10**9
@@ -123,13 +124,10 @@ class Scenarios:
 
     def gpu_weights(self) -> None:
         """Weights that are read into GPUs' memory."""
-        path = self.folder / "weights"
-        status = path.stat()
-        weights = [(f"w{i}", 1, (64, 64), 0, i << 14, 1 << 14) for i in range(4)]
-        files = [(str(path), status.st_size, status.st_ino, status.st_mtime_ns)]
-        prefetch = _core.Prefetch([(str(path), 0, status.st_size)])
+        weights = weight_list(self.folder / "weights", [(f"w{i}", 1, (64, 64), 0, i << 14, 1 << 14) for i in range(4)])
+        prefetch = _core.Prefetch([(file, 0, file.size) for file in weights.files])
         loader = _core.LoaderOptions(reader_threads=2, chunk_bytes=1 << 14, buffers_per_thread=2)
-        shared = _core.SharedWeights(_core.WeightList(files, weights), prefetch=prefetch, loader=loader)
+        shared = _core.SharedWeights(weights, prefetch=prefetch, loader=loader)
         stores = _core.load_weights(shared, [0, 1])
         assert len(stores) == 2
 

@@ -227,12 +227,11 @@ def run_entry(entry: Entry, feeds: dict[str, Any]) -> Arrays:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     kept = []
-    files = [file[0] for file in entry.weights.files]
-    for name, data_type, shape, file, offset, length in entry.weights.weights:
-        dtype = helper.tensor_dtype_to_np_dtype(data_type)
-        values = np.memmap(files[file], np.uint8, "r", offset, (length,)).view(dtype).reshape(shape)
+    for weight in entry.weights.weights:
+        dtype = helper.tensor_dtype_to_np_dtype(weight.data_type)
+        values = entry.weights.files[weight.file].read(weight.offset, weight.length).view(dtype).reshape(weight.shape)
         kept.append(onnxruntime.OrtValue.ortvalue_from_numpy(np.array(values)))
-        options.add_initializer(name, kept[-1])
+        options.add_initializer(weight.name, kept[-1])
     session = onnxruntime.InferenceSession(entry.model_path, options, providers=["CPUExecutionProvider"])
     return session.run(None, feeds)
 

@@ -1,7 +1,6 @@
 #include "core/base/file.hpp"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,7 +9,6 @@
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -26,19 +24,6 @@ Error cannot_open(const std::string& path, int code) {
 
 Error not_regular(const std::string& path) {
   return Error(ErrorKind::no_such_file, "'" + path + "' is not a regular file");
-}
-
-FileIdentity identity_of(const std::string& path, const struct stat& status) {
-  if (!S_ISREG(status.st_mode)) {
-    throw not_regular(path);
-  }
-  constexpr std::int64_t second = 1'000'000'000;
-  FileIdentity file;
-  file.path = path;
-  file.size = static_cast<std::uint64_t>(status.st_size);
-  file.inode = status.st_ino;
-  file.mtime_ns = status.st_mtim.tv_sec * second + status.st_mtim.tv_nsec;
-  return file;
 }
 
 // The path without symbolic links and the status of one and the same file, whatever is renamed meanwhile; errno or 0.
@@ -86,62 +71,33 @@ std::vector<std::string> split(const std::string& text, const char* separators) 
 
 }  // namespace
 
-FileIdentity identify_file(const std::string& path) {
+std::pair<std::string, struct stat> stat_regular(const std::string& path) {
   std::string real;
   struct stat status{};
   if (const int code = resolve_once(path, real, status); code != 0) {
     throw cannot_open(path, code);
   }
-  return identity_of(real, status);
-}
-
-bool is_unchanged(const FileIdentity& file) {
-  if (file.memory) {
-    return true;
+  if (!S_ISREG(status.st_mode)) {
+    throw not_regular(real);
   }
-  struct stat status{};
-  return lstat(file.path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && identity_of(file.path, status) == file;
+  return {std::move(real), status};
 }
 
 InputFile::InputFile(const std::string& path) : path_(path), descriptor_(open_regular(path)) {}
 
-InputFile::InputFile(const FileIdentity& file) : path_(file.path) {
-  if (file.memory) {
-    memory_ = file;
-  } else {
-    descriptor_ = open_regular(path_);
-  }
-}
+InputFile::~InputFile() { close(descriptor_); }
 
-InputFile::~InputFile() {
-  if (descriptor_ >= 0) {
-    close(descriptor_);
-  }
-}
-
-FileIdentity InputFile::identity() const {
-  if (memory_.memory) {
-    return memory_;
-  }
+std::uint64_t InputFile::size() const {
   struct stat status{};
   if (fstat(descriptor_, &status) != 0) {
     fail(errno);
   }
-  return identity_of(path_, status);
+  return static_cast<std::uint64_t>(status.st_size);
 }
-
-std::uint64_t InputFile::size() const { return identity().size; }
 
 InputFile::ReadResult InputFile::try_read(void* target, std::size_t size, std::uint64_t offset) const noexcept {
   auto* const to = static_cast<unsigned char*>(target);
   ReadResult result;
-  if (memory_.memory) {
-    const std::uint64_t there = offset < memory_.size ? memory_.size - offset : 0;
-    result.bytes = static_cast<std::size_t>(std::min<std::uint64_t>(size, there));
-    std::memcpy(to, memory_.memory.get() + offset, result.bytes);
-    result.error = result.bytes < size ? ENODATA : 0;
-    return result;
-  }
   while (result.bytes < size) {
     const ssize_t count =
         pread(descriptor_, to + result.bytes, size - result.bytes, static_cast<off_t>(offset + result.bytes));
@@ -159,37 +115,10 @@ InputFile::ReadResult InputFile::try_read(void* target, std::size_t size, std::u
   return result;
 }
 
-void InputFile::read(void* target, std::size_t size, std::uint64_t offset) const {
-  if (const int code = try_read(target, size, offset).error; code != 0) {
-    fail(code);
-  }
-}
-
 void InputFile::fail(int code) const {
   throw Error(ErrorKind::fail,
               "cannot read '" + path_ + "': " +
                   (code == ENODATA ? "it ends before the requested bytes" : std::generic_category().message(code)));
-}
-
-MappedFile::MappedFile(const InputFile& file) {
-  const FileIdentity identity = file.identity();
-  size_ = static_cast<std::size_t>(identity.size);
-  memory_ = identity.memory;
-  if (memory_ || size_ == 0) {
-    data_ = memory_.get();
-    return;
-  }
-  void* mapping = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
-  if (mapping == MAP_FAILED) {
-    throw Error(ErrorKind::fail, "cannot map '" + file.path() + "': " + std::generic_category().message(errno));
-  }
-  data_ = static_cast<const unsigned char*>(mapping);
-}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr && !memory_) {
-    munmap(const_cast<unsigned char*>(data_), size_);  // NOLINT(cppcoreguidelines-pro-type-const-cast): munmap's type
-  }
 }
 
 OutputFile::OutputFile(const std::string& path)

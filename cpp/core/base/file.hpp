@@ -1,35 +1,14 @@
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ortmulti {
-
-/// A regular file as the file system describes it; another file at the path or a changed one differs. Or bytes in
-/// memory, which do not change.
-struct FileIdentity {
-  std::string path;  ///< Absolute, without symbolic links; of memory, a name for messages.
-  std::uint64_t size = 0;
-  std::uint64_t inode = 0;
-  std::int64_t mtime_ns = 0;                              ///< Nanoseconds since 1970.
-  std::shared_ptr<const unsigned char> memory = nullptr;  ///< Null: a file.
-
-  friend bool operator==(const FileIdentity& left, const FileIdentity& right) {
-    return left.path == right.path && left.size == right.size && left.inode == right.inode &&
-           left.mtime_ns == right.mtime_ns && left.memory == right.memory;
-  }
-  friend bool operator!=(const FileIdentity& left, const FileIdentity& right) { return !(left == right); }
-};
-
-/// Follows symbolic links. Opens no device and waits for no FIFO. Throws Error with no_such_file unless the path leads
-/// to a regular file.
-FileIdentity identify_file(const std::string& path);
-
-/// Whether the path itself is still the identified file: no symbolic link, not replaced, not changed. True of memory.
-bool is_unchanged(const FileIdentity& file);
 
 /// A regular file open for reading at any position, from any thread. Opening waits for no FIFO. An Error names the
 /// file.
@@ -37,8 +16,6 @@ class InputFile {
  public:
   /// Throws Error with no_such_file.
   explicit InputFile(const std::string& path);
-  /// Opens the path, or reads from memory.
-  explicit InputFile(const FileIdentity& file);
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
@@ -46,8 +23,6 @@ class InputFile {
   const std::string& path() const noexcept { return path_; }
   int descriptor() const noexcept { return descriptor_; }
   std::uint64_t size() const;
-  /// The open file's identity, under the path with which it was opened.
-  FileIdentity identity() const;
 
   struct ReadResult {
     std::size_t bytes = 0;
@@ -55,32 +30,11 @@ class InputFile {
   };
   /// Reads `size` bytes.
   ReadResult try_read(void* target, std::size_t size, std::uint64_t offset) const noexcept;
-  /// Reads exactly `size` bytes, or throws Error.
-  void read(void* target, std::size_t size, std::uint64_t offset) const;
   [[noreturn]] void fail(int code) const;
 
  private:
   std::string path_;
-  int descriptor_ = -1;
-  FileIdentity memory_;  // of memory alone
-};
-
-/// A file's bytes, mapped for reading; pages are read when they are touched. Memory is used where it is.
-class MappedFile {
- public:
-  /// Throws Error with fail for a file that cannot be mapped. The mapping outlives the open file.
-  explicit MappedFile(const InputFile& file);
-  ~MappedFile();
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-
-  const unsigned char* data() const noexcept { return data_; }
-  std::size_t size() const noexcept { return size_; }
-
- private:
-  std::shared_ptr<const unsigned char> memory_;
-  const unsigned char* data_ = nullptr;
-  std::size_t size_ = 0;
+  int descriptor_;
 };
 
 /// A new file, of which there must be none; every failure is an Error that names it. One that was not kept is removed.
@@ -120,6 +74,10 @@ std::string folder_of(const std::string& path);
 
 /// A path without symbolic links and relative parts; empty if there is no such file.
 std::string real_path(const std::string& path);
+
+/// A path without symbolic links and the status of the regular file that it leads to, both of one moment. Opens no
+/// device and waits for no FIFO. Throws Error with no_such_file.
+std::pair<std::string, struct stat> stat_regular(const std::string& path);
 
 /// The text of one of the kernel's small files (at most 1 MB); empty if it cannot be read. Does not use iostreams:
 /// their locales misbehave where a host links libstdc++ into each library anew.

@@ -9,6 +9,7 @@
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
+#include "core/base/source.hpp"
 #include "core/create/preload.hpp"
 #include "core/cuda/capture_lock.hpp"
 #include "core/cuda/startup.hpp"
@@ -47,10 +48,22 @@ WeightList take_external_weights(SessionOptions& options, std::uint64_t min_byte
     }
     list.weights.push_back({name, type, shape, list.files.size(), 0, bytes});
     const auto* data = static_cast<const unsigned char*>(value->GetTensorRawData());
-    list.files.push_back({"the value of " + name, bytes, 0, 0, {value, data}});
+    list.files.push_back(memory_source("the value of " + name, {value, data}, bytes));
   }
   options.additions.external_initializers = std::move(staying);
   return list;
+}
+
+void add_external_weights(SessionOptions& options, const WeightList& list) {
+  const auto memory = in_memory(list, [] { return false; });
+  for (std::size_t i = 0; i < list.weights.size(); ++i) {
+    const Weight& weight = list.weights[i];
+    // A value's memory is not const; ONNX Runtime reads it alone.
+    auto* data = const_cast<unsigned char*>(memory[i].get());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+    const auto value = Value::over(data, static_cast<ONNXTensorElementDataType>(weight.data_type), weight.shape,
+                                   Device::cpu(), memory[i]);
+    options.additions.external_initializers.push_back({weight.name, {value, &value->get()}});
+  }
 }
 
 Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
@@ -156,11 +169,7 @@ void Creation::preload(const Device& device) {
   load.timeline = timeline_;
   load.wanted = [creation] {
     const auto self = creation.lock();
-    if (!self) {
-      return false;
-    }
-    const std::lock_guard lock(self->mutex_);
-    return !self->stopped_;
+    return self && !self->stopped();
   };
   load.before_freeing = [creation, place = device.index] {
     if (const auto self = creation.lock(); self && self->loader_) {
@@ -232,11 +241,7 @@ SessionOptions Creation::options_for(const Device& device) const {
 ModelIndex Creation::index() {
   const ScopedSpan span(timeline_.get(), "index model");
   try {
-    const ModelSource& model = request_.model;
-    if (model.in_memory) {
-      return index_model(static_cast<const unsigned char*>(model.bytes), model.size);
-    }
-    return index_model_file(identify_file(model.path));
+    return index_model(*request_.model.source());
   } catch (const Error&) {  // ONNX Runtime says what is wrong with the model
     return {};
   }
@@ -273,9 +278,16 @@ void Creation::check_memory(const Device& device) {
                                             megabytes(memory.total));
 }
 
-std::shared_ptr<const WeightStore> Creation::mapped_weights() {
-  std::call_once(mapping_, [this] { mapped_ = std::make_shared<MappedWeightStore>(request_.weights->plan->list); });
-  return mapped_;
+void Creation::read_host_weights() {
+  std::call_once(host_weights_read_,
+                 [this] { host_memory_ = in_memory(request_.weights->plan->list, [this] { return stopped(); }); });
+}
+
+std::shared_ptr<const WeightStore> Creation::host_weights() {
+  std::call_once(host_weights_made_, [this] {
+    host_weights_ = std::make_shared<HostWeightStore>(request_.weights->plan->list, std::move(host_memory_));
+  });
+  return host_weights_;
 }
 
 bool Creation::weights_may_be_read() {
@@ -313,7 +325,7 @@ std::shared_ptr<Session> Creation::create_session(std::size_t index) {
   }
   std::shared_ptr<Session> session;
   if (!device.is_cuda()) {
-    session = make([this] { return mapped_weights(); });
+    session = make([this] { return host_weights(); });
   } else {
     const std::size_t place = loader_->index_of(device.index);
     // Where nothing reads the weights before the first run, the session is created while they are still on their way.
@@ -328,8 +340,15 @@ std::shared_ptr<Session> Creation::create_session(std::size_t index) {
     });
     loader_->wait_filled(place);
   }
-  check_unchanged(request_.weights->plan->list.files);  // ONNX Runtime read the graph after they were listed
+  for (const auto& source : request_.weights->plan->list.files) {
+    source->check();  // ONNX Runtime read the graph after they were listed
+  }
   return session;
+}
+
+bool Creation::stopped() const {
+  const std::lock_guard lock(mutex_);
+  return stopped_;
 }
 
 void Creation::create(std::size_t index) {
@@ -338,17 +357,15 @@ void Creation::create(std::size_t index) {
   try {
     const Device& device = devices_[index];
     const std::string name = to_string(device);
+    if (request_.weights && !device.is_cuda()) {
+      read_host_weights();  // before a lock is taken: a source may need Python's
+    }
     std::unique_lock<std::mutex> my_turn;
     if (std::mutex* lock = turn(device); lock != nullptr) {
       const ScopedSpan span(timeline_.get(), "wait for turn", name);
       my_turn = std::unique_lock(*lock);
     }
-    bool begin = false;
-    {
-      const std::lock_guard lock(mutex_);
-      begin = !stopped_;
-    }
-    if (begin) {
+    if (!stopped()) {
       const CaptureLock::Shared use(device, CaptureLock::Use::lasting);  // of the threads too that load its weights
       made.resize(size());
       made[index] = create_session(index);

@@ -35,6 +35,9 @@ bool concurrent_creation_stressed(const std::string& onnxruntime_version);
 WeightList take_external_weights(SessionOptions& options, std::uint64_t min_bytes,
                                  const std::set<std::string>& staying_names = {});
 
+/// Adds weights to the options as values for external data. Those that are nowhere in memory are read. Throws Error.
+void add_external_weights(SessionOptions& options, const WeightList& list);
+
 struct CreationRequest {
   ModelSource model;
   /// The providers of each session, after those of the options; a plug-in's by its device ("openvino:CPU").
@@ -107,6 +110,7 @@ class Creation : public std::enable_shared_from_this<Creation> {
 
  private:
   void start_threads();
+  bool stopped() const;
   void create(std::size_t index);
   void preload(const Device& device);
   std::shared_ptr<Session> create_session(std::size_t index);
@@ -119,7 +123,8 @@ class Creation : public std::enable_shared_from_this<Creation> {
   bool has_followers() const;
   /// Whether a session is made by create(created).
   bool belongs(std::size_t index, std::size_t created) const;
-  std::shared_ptr<const WeightStore> mapped_weights();
+  void read_host_weights();
+  std::shared_ptr<const WeightStore> host_weights();
   bool weights_may_be_read();
   ModelIndex index();
   std::string why_not_one_session();
@@ -139,8 +144,10 @@ class Creation : public std::enable_shared_from_this<Creation> {
   std::vector<Device> devices_;
   std::shared_ptr<Timeline> timeline_;
   std::unique_ptr<WeightLoader> loader_;
-  std::once_flag mapping_;
-  std::shared_ptr<const WeightStore> mapped_;  // for sessions on the CPU
+  std::once_flag host_weights_read_;  // these four are for sessions on the CPU
+  HostMemory host_memory_;
+  std::once_flag host_weights_made_;
+  std::shared_ptr<const WeightStore> host_weights_;
   std::once_flag looking_for_readers_;
   bool weights_may_be_read_ = true;
   std::map<std::string, std::mutex> turns_;              // these two are filled before the threads start

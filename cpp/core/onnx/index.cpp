@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/base/source.hpp"
 #include "core/onnx/element_types.hpp"
 #include "core/onnx/wire.hpp"
 
@@ -322,6 +323,12 @@ class Indexer {
 ModelIndex index_model(ModelBytes model) { return Indexer(model).take(); }
 
 ModelIndex index_model(const unsigned char* model, std::size_t size) { return index_model(ModelBytes(model, size)); }
+
+ModelIndex index_model(const Source& model) {
+  ModelIndex index = index_model(ModelBytes(model));
+  model.check();
+  return index;
+}
 
 std::set<std::string> external_locations(const ModelIndex& index) {
   std::set<std::string> locations = index.other_locations;

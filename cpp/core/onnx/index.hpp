@@ -10,6 +10,7 @@
 namespace ortmulti {
 
 class ModelBytes;
+class Source;
 
 /// Where an initializer's bytes lie.
 enum class Storage {
@@ -50,8 +51,9 @@ struct ModelIndex {
 /// Finds every initializer of a serialized ONNX model, those of sub-graphs too, without reading their bytes. Throws
 /// Error with ErrorKind::invalid_protobuf for what is no valid protobuf message of a model.
 ModelIndex index_model(const unsigned char* model, std::size_t size);
-/// The same of a model in memory or in a file; Error with ErrorKind::weights for a file that shrinks meanwhile.
 ModelIndex index_model(ModelBytes model);
+/// The same; Error with ErrorKind::weights for a source that is changed meanwhile.
+ModelIndex index_model(const Source& model);
 
 /// Every external file that the model names, as it names them.
 std::set<std::string> external_locations(const ModelIndex& index);

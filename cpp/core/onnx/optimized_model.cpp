@@ -13,6 +13,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/file.hpp"
+#include "core/base/source.hpp"
 #include "core/onnx/index.hpp"
 #include "core/onnx/rewrite.hpp"
 
@@ -36,12 +37,12 @@ class Stop {
   const std::atomic<bool>* stop_;
 };
 
-// A file that is read while its identity is what was noted before.
-class Source {
+// Reads a source block by block.
+class BlockReader {
  public:
-  explicit Source(const FileIdentity& identity) : identity_(identity), file_(identity.path) { check(); }
+  explicit BlockReader(std::shared_ptr<const Source> source) : source_(std::move(source)), open_(source_->open()) {}
 
-  const FileIdentity& identity() const noexcept { return identity_; }
+  const std::shared_ptr<const Source>& source() const noexcept { return source_; }
 
   // Calls `take` with one block of the range after the other, until it says no; false then.
   template <typename Take>
@@ -50,7 +51,7 @@ class Source {
     while (length > 0) {
       stop.check();
       const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(length, block_bytes));
-      file_.read(block_.data(), count, offset);
+      source_->read(block_.data(), count, offset);
       if (!take(block_.data(), count)) {
         return false;
       }
@@ -60,24 +61,17 @@ class Source {
     return true;
   }
 
-  // That it was not changed meanwhile.
-  void check() const {
-    if (file_.identity() != identity_) {
-      throw Error(ErrorKind::fail, "'" + identity_.path + "' was changed while it was read");
-    }
-  }
-
  private:
-  FileIdentity identity_;
-  InputFile file_;
+  std::shared_ptr<const Source> source_;
+  std::shared_ptr<const InputFile> open_;
   std::vector<unsigned char> block_;
 };
 
 // The raw_data of the original model's initializers.
 class OriginalWeights {
  public:
-  explicit OriginalWeights(const std::string& path) : source_(identify_file(path)) {
-    for (const Initializer& initializer : index_model_file(source_.identity()).initializers) {
+  explicit OriginalWeights(const std::string& path) : reader_(file_source(path)) {
+    for (const Initializer& initializer : index_model(*source()).initializers) {
       if (initializer.storage == Storage::inline_bytes) {
         found_.emplace(initializer.name, std::pair(initializer.offset, initializer.length));
       }
@@ -92,7 +86,7 @@ class OriginalWeights {
       const auto [offset, its_length] = at->second;
       const unsigned char* wanted = bytes;
       if (its_length == length &&
-          source_.each_block(stop, offset, length, [&](const unsigned char* block, std::size_t count) {
+          reader_.each_block(stop, offset, length, [&](const unsigned char* block, std::size_t count) {
             const bool same = std::memcmp(block, wanted, count) == 0;
             wanted += count;
             return same;
@@ -103,10 +97,10 @@ class OriginalWeights {
     return std::nullopt;
   }
 
-  const Source& source() const noexcept { return source_; }
+  const std::shared_ptr<const Source>& source() const noexcept { return reader_.source(); }
 
  private:
-  Source source_;
+  BlockReader reader_;
   std::multimap<std::string, std::pair<std::uint64_t, std::uint64_t>> found_;
 };
 
@@ -115,8 +109,9 @@ class Splitter {
   Splitter(const std::string& saved, const std::string& original, const std::string& data_folder, std::string folder,
            const std::atomic<bool>* stop)
       : stop_(stop),
-        saved_(InputFile(saved)),
-        index_(index_model(saved_.data(), saved_.size())),
+        saved_source_(file_source(saved)),
+        saved_(saved_source_->map()),
+        index_(index_model(saved_.get(), saved_source_->size())),
         rules_(index_),
         external_(data_folder, original),
         original_path_(original),
@@ -164,7 +159,7 @@ class Splitter {
       weight.file = add_file(result_.weights, external_.find(initializer));
     } else if (const auto offset = find_in_original(initializer)) {
       weight.offset = *offset;
-      weight.file = add_file(result_.weights, original_->source().identity());
+      weight.file = add_file(result_.weights, original_->source());
     } else {
       weight.offset = copy(initializer);
       own_.push_back(result_.weights.weights.size());
@@ -180,7 +175,7 @@ class Splitter {
     if (!original_) {
       original_ = std::make_unique<OriginalWeights>(original_path_);
     }
-    return original_->find(stop_, initializer.name, saved_.data() + initializer.offset, initializer.length);
+    return original_->find(stop_, initializer.name, saved_.get() + initializer.offset, initializer.length);
   }
 
   // Adds its bytes to weights.bin; their offset there.
@@ -192,7 +187,7 @@ class Splitter {
     weights_->write(std::vector<unsigned char>(padding).data(), padding);
     const std::uint64_t offset = weights_->size();
     if (initializer.storage == Storage::external) {
-      source_of(external_.find(initializer))
+      reader_of(external_.find(initializer))
           .each_block(stop_, initializer.offset, initializer.length,
                       [&](const unsigned char* block, std::size_t count) {
                         weights_->write(block, count);
@@ -201,33 +196,29 @@ class Splitter {
     } else {
       for (std::uint64_t done = 0; done < initializer.length; done += block_bytes) {
         stop_.check();
-        weights_->write(saved_.data() + initializer.offset + done,
+        weights_->write(saved_.get() + initializer.offset + done,
                         std::min<std::uint64_t>(initializer.length - done, block_bytes));
       }
     }
     return offset;
   }
 
-  Source& source_of(const FileIdentity& file) {
-    std::unique_ptr<Source>& source = sources_[file.path];
-    if (!source) {
-      source = std::make_unique<Source>(file);
-    }
-    return *source;
+  BlockReader& reader_of(const std::shared_ptr<const Source>& source) {
+    return readers_.try_emplace(source->identity(), source).first->second;
   }
 
   void check_sources() const {
     if (original_) {
-      original_->source().check();
+      original_->source()->check();
     }
-    for (const auto& [path, source] : sources_) {
-      source->check();
+    for (const auto& [identity, reader] : readers_) {
+      reader.source()->check();
     }
   }
 
   void finish() {
     OutputFile model(folder_ + "/" + split_model_file);
-    const std::string graph = relocate_initializers(saved_.data(), saved_.size(), relocations_);
+    const std::string graph = relocate_initializers(saved_.get(), saved_source_->size(), relocations_);
     model.write(graph.data(), graph.size());
     model.close();
     OutputFile shared(folder_ + "/" + split_shared_file);
@@ -236,7 +227,7 @@ class Splitter {
       weights_->close();
       result_.own_bytes = weights_->size();
       if (!own_.empty()) {
-        const std::size_t file = add_file(result_.weights, identify_file(weights_->path()));
+        const std::size_t file = add_file(result_.weights, file_source(weights_->path()));
         for (const std::size_t index : own_) {
           result_.weights.weights[index].file = file;
         }
@@ -250,14 +241,15 @@ class Splitter {
   }
 
   Stop stop_;
-  MappedFile saved_;
+  std::shared_ptr<const Source> saved_source_;
+  std::shared_ptr<const unsigned char> saved_;  // all of it
   ModelIndex index_;
   SharingRules rules_;
   ExternalFiles external_;
   std::string original_path_;
   std::string folder_;
   std::unique_ptr<OriginalWeights> original_;
-  std::map<std::string, std::unique_ptr<Source>> sources_;
+  std::map<std::string, BlockReader> readers_;  // by identity
   std::unique_ptr<OutputFile> weights_;
   std::vector<std::size_t> own_;  // the shared weights that lie in weights.bin
   std::vector<Relocation> relocations_;
@@ -278,7 +270,7 @@ std::vector<std::string> changed_weights(const std::string& saved, const std::st
   for (const Weight& weight : given.weights) {
     weights.emplace(weight.name, &weight);
   }
-  const ModelIndex index = index_model_file(identify_file(saved));
+  const ModelIndex index = index_model(*file_source(saved));
   ExternalFiles files(data_folder, original);
   std::vector<std::string> changed;
   for (const Initializer& found : index.initializers) {
@@ -287,7 +279,8 @@ std::vector<std::string> changed_weights(const std::string& saved, const std::st
       continue;
     }
     const Weight& weight = *at->second;
-    const bool same = found.storage == Storage::external && files.find(found) == given.files[weight.file] &&
+    const bool same = found.storage == Storage::external &&
+                      files.find(found)->identity() == given.files[weight.file]->identity() &&
                       found.offset == weight.offset && found.length == weight.length &&
                       found.data_type == weight.data_type && found.shape == weight.shape;
     if (!same) {

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/base/file.hpp"
+#include "core/base/source.hpp"
 #include "core/onnx/index.hpp"
 #include "core/onnx/wire.hpp"
 
@@ -185,12 +187,11 @@ std::string relocate_initializers(const unsigned char* model, std::size_t size,
 OutsideModel put_weights_outside(const std::string& model_path) {
   OutsideModel result;
   result.weights = shareable_weights(model_path);
-  const FileIdentity model = result.weights.files.front();
-  result.folder = folder_of(model.path);
-  const std::unique_ptr<const InputFile> file = open_listed(model);
-  const ModelIndex index = index_model(ModelBytes(*file));
+  const Source& model = *result.weights.files.front();
+  result.folder = folder_of(model.name());
+  const ModelIndex index = index_model(model);
   const bool links = !external_locations(index).empty() && real_path(folder_of(model_path)) != result.folder;
-  const std::string location = model.path.substr(model.path.rfind('/') + 1);
+  const std::string location = model.name().substr(model.name().rfind('/') + 1);
   std::vector<Relocation> relocations;
   std::set<std::string> staying;
   for (std::size_t i = 0; i < index.initializers.size(); ++i) {
@@ -209,9 +210,9 @@ OutsideModel put_weights_outside(const std::string& model_path) {
                                [&](const Weight& weight) { return staying.count(weight.name) != 0; }),
                 weights.end());
   if (!relocations.empty()) {
-    result.bytes = relocate([&] { return ModelBytes(*file); }, relocations);
+    result.bytes = relocate([&] { return ModelBytes(model); }, relocations);
   }
-  check_open(*file, model);
+  model.check();
   return result;
 }
 

@@ -24,39 +24,11 @@ bool lies_in(const std::string& path, const std::string& folder) {
 
 std::string quote(const std::string& text) { return "'" + text + "'"; }
 
-Error changed(const FileIdentity& file) {
-  return Error(ErrorKind::weights, quote(file.path) + " was changed or replaced while it was loaded; load again");
-}
-
 }  // namespace
 
-std::unique_ptr<const InputFile> open_listed(const FileIdentity& listed) {
-  std::unique_ptr<const InputFile> file;
-  try {
-    file = std::make_unique<const InputFile>(listed);
-  } catch (const Error& error) {
-    throw Error(ErrorKind::weights, std::string("the weights cannot be loaded: ") + error.what());
-  }
-  check_open(*file, listed);
-  return file;
-}
-
-void check_open(const InputFile& file, const FileIdentity& listed) {
-  if (file.identity() != listed) {
-    throw changed(listed);
-  }
-}
-
-void check_unchanged(const std::vector<FileIdentity>& listed) {
-  for (const FileIdentity& file : listed) {
-    if (!is_unchanged(file)) {
-      throw changed(file);
-    }
-  }
-}
-
-std::size_t add_file(WeightList& list, const FileIdentity& file) {
-  const auto at = std::find(list.files.begin(), list.files.end(), file);
+std::size_t add_file(WeightList& list, const std::shared_ptr<const Source>& file) {
+  const auto at = std::find_if(list.files.begin(), list.files.end(),
+                               [&](const auto& known) { return known->identity() == file->identity(); });
   const auto index = static_cast<std::size_t>(at - list.files.begin());
   if (at == list.files.end()) {
     list.files.push_back(file);
@@ -125,7 +97,7 @@ ExternalFiles::ExternalFiles(const std::string& folder, const std::string& model
   }
 }
 
-FileIdentity ExternalFiles::resolve(const std::string& location, const std::string& owner) const {
+std::shared_ptr<const Source> ExternalFiles::resolve(const std::string& location, const std::string& owner) const {
   if (location.empty() || location.find('\0') != std::string::npos) {
     throw Error(ErrorKind::fail, owner + " names no file");
   }
@@ -134,21 +106,21 @@ FileIdentity ExternalFiles::resolve(const std::string& location, const std::stri
     throw Error(ErrorKind::fail, data + ": the path must be relative to the model's folder " + quote(folder_));
   }
   const std::string path = folder_ + "/" + location;
-  FileIdentity file;
+  std::shared_ptr<const Source> file;
   try {
-    file = identify_file(path);
+    file = file_source(path);
   } catch (const Error& error) {
     throw Error(error.kind(), data + ": " + error.what());
   }
   if (std::none_of(allowed_.begin(), allowed_.end(),
-                   [&](const auto& allowed) { return lies_in(file.path, allowed); })) {
+                   [&](const auto& allowed) { return lies_in(file->name(), allowed); })) {
     throw Error(ErrorKind::fail,
-                data + ": " + quote(file.path) + " is outside of the model's folder " + quote(folder_));
+                data + ": " + quote(file->name()) + " is outside of the model's folder " + quote(folder_));
   }
   return file;
 }
 
-const FileIdentity& ExternalFiles::find(const std::string& location, const std::string& owner) {
+const std::shared_ptr<const Source>& ExternalFiles::find(const std::string& location, const std::string& owner) {
   auto at = found_.find(location);
   if (at == found_.end()) {
     at = found_.emplace(location, resolve(location, owner)).first;
@@ -156,38 +128,33 @@ const FileIdentity& ExternalFiles::find(const std::string& location, const std::
   return at->second;
 }
 
-const FileIdentity& ExternalFiles::find(const std::string& location) { return find(location, "external data"); }
+const std::shared_ptr<const Source>& ExternalFiles::find(const std::string& location) {
+  return find(location, "external data");
+}
 
-const FileIdentity& ExternalFiles::find(const Initializer& initializer) {
+const std::shared_ptr<const Source>& ExternalFiles::find(const Initializer& initializer) {
   const std::string owner = "the external data of " + quote(initializer.name);
-  const FileIdentity& file = find(initializer.location, owner);
-  const std::uint64_t size = file.size;
+  const std::shared_ptr<const Source>& file = find(initializer.location, owner);
+  const std::uint64_t size = file->size();
   if (initializer.offset > size || initializer.length > size - initializer.offset) {
     throw Error(ErrorKind::fail, owner + " in " + quote(initializer.location) + ": it is " +
                                      std::to_string(initializer.length) + " bytes from " +
-                                     std::to_string(initializer.offset) + ", and " + quote(file.path) + " has " +
+                                     std::to_string(initializer.offset) + ", and " + quote(file->name()) + " has " +
                                      std::to_string(size) + " bytes");
   }
   return file;
 }
 
-ModelIndex index_model_file(const FileIdentity& model) {
-  const std::unique_ptr<const InputFile> file = open_listed(model);
-  ModelIndex index = index_model(ModelBytes(*file));
-  check_open(*file, model);
-  return index;
-}
-
 WeightList shareable_weights(const std::string& model_path, std::uint64_t min_bytes) {
-  const FileIdentity model = identify_file(model_path);
-  const ModelIndex index = index_model_file(model);
+  const std::shared_ptr<const Source> model = file_source(model_path);
+  const ModelIndex index = index_model(*model);
   const SharingRules rules(index);
   ExternalFiles external(folder_of(model_path), model_path);
   WeightList list;
   list.files.push_back(model);
   for (const Initializer& initializer : index.initializers) {
     const bool is_external = initializer.storage == Storage::external;
-    const FileIdentity& file = is_external ? external.find(initializer) : model;
+    const std::shared_ptr<const Source>& file = is_external ? external.find(initializer) : model;
     if (initializer.length < min_bytes) {
       continue;
     }

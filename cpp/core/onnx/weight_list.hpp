@@ -8,23 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "core/base/file.hpp"
+#include "core/base/source.hpp"
 #include "core/onnx/index.hpp"
 
 namespace ortmulti {
-
-/// The index of a model file. Throws Error: with ErrorKind::weights for another file than was identified, or one that
-/// is changed meanwhile; as index_model.
-ModelIndex index_model_file(const FileIdentity& model);
-
-/// Opens a listed file. Throws Error with ErrorKind::weights where that fails, or opens another file than was listed.
-std::unique_ptr<const InputFile> open_listed(const FileIdentity& listed);
-
-/// Throws Error with ErrorKind::weights where an open file is no longer as it was listed.
-void check_open(const InputFile& file, const FileIdentity& listed);
-
-/// Throws Error with ErrorKind::weights for a path that leads to another file than was listed, or to a changed one.
-void check_unchanged(const std::vector<FileIdentity>& listed);
 
 /// An initializer whose value several sessions may have in common.
 struct Weight {
@@ -32,7 +19,7 @@ struct Weight {
   int data_type = 0;  ///< ONNX's TensorProto.DataType.
   std::vector<std::int64_t> shape;
   std::size_t file = 0;      ///< Index into WeightList::files.
-  std::uint64_t offset = 0;  ///< In that file.
+  std::uint64_t offset = 0;  ///< In that source.
   std::uint64_t length = 0;  ///< Bytes.
 };
 
@@ -43,7 +30,8 @@ struct LeftOut {
 };
 
 struct WeightList {
-  std::vector<FileIdentity> files;  ///< The model's own, too, where the list is of a model file.
+  /// Where the weights lie. The first is the model's own file, where the list is of a model file.
+  std::vector<std::shared_ptr<const Source>> files;
   std::vector<Weight> weights;
   std::vector<LeftOut> left_out;
 };
@@ -81,21 +69,21 @@ class ExternalFiles {
   ExternalFiles(const std::string& folder, const std::string& model_path);
 
   /// Find the file of an external initializer. Throws Error, naming both, unless the initializer lies in it completely.
-  const FileIdentity& find(const Initializer& initializer);
+  const std::shared_ptr<const Source>& find(const Initializer& initializer);
 
   /// Find a file by its location in the model. Throws Error, naming it.
-  const FileIdentity& find(const std::string& location);
+  const std::shared_ptr<const Source>& find(const std::string& location);
 
  private:
-  const FileIdentity& find(const std::string& location, const std::string& owner);
-  FileIdentity resolve(const std::string& location, const std::string& owner) const;
+  const std::shared_ptr<const Source>& find(const std::string& location, const std::string& owner);
+  std::shared_ptr<const Source> resolve(const std::string& location, const std::string& owner) const;
 
   std::string folder_;
-  std::vector<std::string> allowed_;           // folders, absolute and without symbolic links
-  std::map<std::string, FileIdentity> found_;  // by location
+  std::vector<std::string> allowed_;                            // folders, absolute and without symbolic links
+  std::map<std::string, std::shared_ptr<const Source>> found_;  // by location
 };
 
-/// Adds `file` to the list's files unless it is there; its index.
-std::size_t add_file(WeightList& list, const FileIdentity& file);
+/// Adds a source to the list's files unless it is there; its index.
+std::size_t add_file(WeightList& list, const std::shared_ptr<const Source>& file);
 
 }  // namespace ortmulti

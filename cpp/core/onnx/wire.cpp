@@ -1,7 +1,6 @@
 #include "core/onnx/wire.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <string>
 
 #include "core/base/error.hpp"
@@ -27,7 +26,7 @@ void ModelBytes::append_to(std::string& out, std::uint64_t begin, std::uint64_t 
     if (length > largest_window) {
       const std::size_t before = out.size();
       out.resize(before + length);
-      read(&out[before], begin, length);
+      source_->read(&out[before], length, begin);
       return;
     }
     move_window(begin, length);
@@ -43,21 +42,10 @@ void ModelBytes::move_window(std::uint64_t begin, std::uint64_t length) {
   length = std::min(std::max(length, next_size_), size_ - begin);
   buffer_.resize(largest_window);
   window_size_ = 0;  // in case that reading fails
-  read(buffer_.data(), begin, length);
+  source_->read(buffer_.data(), length, begin);
   window_ = buffer_.data();
   window_begin_ = begin;
   window_size_ = length;
-}
-
-void ModelBytes::read(void* target, std::uint64_t begin, std::uint64_t length) const {
-  const int code = file_->try_read(target, length, begin).error;
-  if (code == ENODATA) {
-    throw Error(ErrorKind::weights, "'" + file_->path() + "' was changed while it was read: it ends before byte " +
-                                        std::to_string(begin + length) + "; try again");
-  }
-  if (code != 0) {
-    file_->fail(code);
-  }
 }
 
 bool WireMessage::next(WireField& field) {

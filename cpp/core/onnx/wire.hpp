@@ -2,21 +2,22 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "core/base/file.hpp"
+#include "core/base/source.hpp"
 
 namespace ortmulti {
 
-/// The bytes of a serialized model: in memory, or in a file that is read through a small window. A file that shrinks
+/// The bytes of a serialized model: in memory, or in a source that is read through a small window. A file that shrinks
 /// meanwhile is an Error with ErrorKind::weights; a mapping of it would end the process.
 class ModelBytes {
  public:
   /// Bytes in memory, which outlive this object.
   ModelBytes(const unsigned char* bytes, std::uint64_t size) : size_(size), window_(bytes), window_size_(size) {}
-  /// A file, which outlives this object, with the size that it has now.
-  explicit ModelBytes(const InputFile& file) : file_(&file), size_(file.size()) {}
+  /// A source, which outlives this object.
+  explicit ModelBytes(const Source& source) : source_(&source), open_(source.open()), size_(source.size()) {}
 
   std::uint64_t size() const noexcept { return size_; }
   unsigned char at(std::uint64_t offset) {
@@ -29,9 +30,9 @@ class ModelBytes {
 
  private:
   void move_window(std::uint64_t begin, std::uint64_t length);
-  void read(void* target, std::uint64_t begin, std::uint64_t length) const;
 
-  const InputFile* file_ = nullptr;
+  const Source* source_ = nullptr;
+  std::shared_ptr<const InputFile> open_;  // for many reads
   std::uint64_t size_;
   const unsigned char* window_ = nullptr;
   std::uint64_t window_begin_ = 0;

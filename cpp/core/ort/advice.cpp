@@ -9,7 +9,7 @@
 #include <system_error>
 
 #include "core/base/error.hpp"
-#include "core/base/file.hpp"
+#include "core/base/source.hpp"
 #include "core/onnx/index.hpp"
 #include "core/onnx/wire.hpp"
 
@@ -29,33 +29,23 @@ std::optional<std::string> part(const std::string& text, std::string_view before
   return text.substr(begin, text.find_first_of(ends, begin) - begin);
 }
 
-// The model's bytes, with the file that they are read from.
-struct Source {
-  explicit Source(const ModelSource& model)
-      : file(model.in_memory ? nullptr : std::make_unique<const InputFile>(model.path)),
-        bytes(file ? ModelBytes(*file)
-                   : ModelBytes(static_cast<const unsigned char*>(model.bytes), std::uint64_t{model.size})) {}
-
-  std::unique_ptr<const InputFile> file;
-  ModelBytes bytes;
-};
-
 std::string on_unreadable(const ModelSource& model) {
-  Source source(model);
+  const std::shared_ptr<const Source> source = model.source();
+  ModelBytes bytes(*source);
   std::string head;
-  source.bytes.append_to(head, 0, std::min<std::uint64_t>(source.bytes.size(), lfs_pointer.size()));
+  bytes.append_to(head, 0, std::min<std::uint64_t>(bytes.size(), lfs_pointer.size()));
   if (head == lfs_pointer) {
     return "this is a git-lfs pointer, not the model itself: run 'git lfs pull' in its repository";
   }
-  if (source.bytes.size() == 0 || source.bytes.at(0) != ir_version_tag) {
+  if (bytes.size() == 0 || bytes.at(0) != ir_version_tag) {
     return "this is not an ONNX model: give the path of an .onnx file, or its bytes";
   }
   try {
-    WireMessage message(source.bytes);
+    WireMessage message(bytes);
     for (WireField field; message.next(field);) {
     }
   } catch (const Error&) {
-    return "the model is incomplete or damaged: its " + std::to_string(source.bytes.size()) +
+    return "the model is incomplete or damaged: its " + std::to_string(bytes.size()) +
            " bytes end within a field. Copy or download it again";
   }
   return "the model is damaged, or is not ONNX: export, copy or download it again";
@@ -66,10 +56,9 @@ std::string on_external_data(const ModelSource& model) {
     return "a model in bytes cannot find its data files: load it by its path, or name their folder in the config entry "
            "'session.model_external_initializers_file_folder_path'";
   }
-  const Source source(model);
   const std::filesystem::path folder = std::filesystem::path(model.path).parent_path();
   std::string missing;
-  for (const std::string& location : external_locations(index_model(source.bytes))) {
+  for (const std::string& location : external_locations(index_model(*model.source()))) {
     std::error_code error;
     if (!std::filesystem::exists(folder / location, error)) {
       missing += (missing.empty() ? "'" : ", '") + location + "'";

@@ -1,7 +1,5 @@
 #include "core/ort/options.hpp"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -9,6 +7,7 @@
 #include <unordered_map>
 
 #include "core/base/error.hpp"
+#include "core/base/source.hpp"
 #include "core/ort/api_compat.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/value.hpp"
@@ -133,11 +132,11 @@ void append(Ort::SessionOptions& target, const Provider& provider) {
 }  // namespace
 
 CustomOpLibrary::CustomOpLibrary(const std::string& path) : path_(path) {
-  if (struct stat status = {}; path.find('/') != std::string::npos && stat(path.c_str(), &status) == 0) {
-    constexpr std::int64_t second = 1'000'000'000;
-    size_ = static_cast<std::uint64_t>(status.st_size);
-    inode_ = status.st_ino;
-    mtime_ns_ = status.st_mtim.tv_sec * second + status.st_mtim.tv_nsec;
+  if (path.find('/') != std::string::npos) {
+    try {
+      file_ = file_source(path);
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the loader says what is wrong
+    }
   }
   holder_.RegisterCustomOpsLibrary(path.c_str());
 }
@@ -192,7 +191,7 @@ void ModelAdditions::add_to(Ort::SessionOptions& options) const {
       names.push_back(file.name);
       // ONNX Runtime reads from it alone, whatever its type says.
       // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast)
-      buffers.push_back(const_cast<char*>(static_cast<const char*>(file.data)));
+      buffers.push_back(reinterpret_cast<char*>(const_cast<unsigned char*>(file.bytes.get())));
       sizes.push_back(file.size);
     }
     options.AddExternalInitializersFromFilesInMemory(names, buffers, sizes);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/source.hpp"
 #include "core/ort/plugins.hpp"
 #include "core/ort/thread_group.hpp"
 
@@ -23,10 +24,8 @@ class CustomOpLibrary {
   static std::shared_ptr<const CustomOpLibrary> open(const std::string& path);
 
   const std::string& path() const noexcept { return path_; }
-  // Of its file when it was opened; zeros where the path is a name that the system's loader looks for.
-  std::uint64_t size() const noexcept { return size_; }
-  std::uint64_t inode() const noexcept { return inode_; }
-  std::int64_t mtime_ns() const noexcept { return mtime_ns_; }  ///< Nanoseconds since 1970.
+  /// Its file when it was opened; null where the path is a name that the system's loader looks for.
+  const std::shared_ptr<const Source>& file() const noexcept { return file_; }
 
   /// Registers the operators with options of a session. The first call also makes their domains known to ONNX Runtime,
   /// with no other library's beside it: it looks a domain up and adds it in two steps, so that of two sessions that
@@ -37,9 +36,7 @@ class CustomOpLibrary {
   explicit CustomOpLibrary(const std::string& path);
 
   std::string path_;
-  std::uint64_t size_ = 0;
-  std::uint64_t inode_ = 0;
-  std::int64_t mtime_ns_ = 0;
+  std::shared_ptr<const Source> file_;
   mutable bool domains_known_ = false;  // under the lock of add_to()
   Ort::SessionOptions holder_;          // by ONNX Runtime's rules the library is loaded as long as this is there
 };
@@ -49,9 +46,8 @@ struct ModelAdditions {
   using NamedValue = std::pair<std::string, std::shared_ptr<const Ort::Value>>;
   struct FileInMemory {
     std::string name;  ///< As the model's external data names it.
-    const void* data = nullptr;
+    std::shared_ptr<const unsigned char> bytes;
     std::size_t size = 0;
-    std::shared_ptr<const void> owner;
   };
 
   /// In the place of initializers of these names, as far as ONNX Runtime's graph still has them. Tensors whose memory

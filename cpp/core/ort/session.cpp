@@ -12,6 +12,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
+#include "core/base/source.hpp"
 #include "core/cuda/capture_lock.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/ort/advice.hpp"
@@ -163,6 +164,11 @@ ModelSource ModelSource::from_bytes(const void* bytes, std::size_t size, std::sh
 
 std::string ModelSource::describe() const {
   return in_memory && path.empty() ? "a model of " + std::to_string(size) + " bytes" : "'" + path + "'";
+}
+
+std::shared_ptr<const Source> ModelSource::source() const {
+  return in_memory ? memory_source(describe(), {owner, static_cast<const unsigned char*>(bytes)}, size)
+                   : file_source(path);
 }
 
 Device device_of(const std::vector<Provider>& providers) {

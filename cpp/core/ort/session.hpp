@@ -36,7 +36,8 @@ struct ModelSource {
   static ModelSource from_path(std::string path);
   static ModelSource from_bytes(const void* bytes, std::size_t size, std::shared_ptr<const void> owner);
 
-  std::string describe() const;  ///< "'model.onnx'" or "a model of 123 bytes"
+  std::string describe() const;                  ///< "'model.onnx'" or "a model of 123 bytes"
+  std::shared_ptr<const Source> source() const;  ///< Its bytes. Throws Error with no_such_file.
 };
 
 /// One ONNX Runtime session, or one of several handles to the same. Everything but the constructor may be called from

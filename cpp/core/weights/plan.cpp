@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <numeric>
 #include <string>
 #include <tuple>
@@ -108,6 +109,50 @@ std::vector<WeightJob> WeightPlan::jobs(std::uint64_t max_bytes) const {
     }
   }
   return jobs;
+}
+
+HostMemory in_memory(const WeightList& list, const std::function<bool()>& stopped) {
+  HostMemory mapped;
+  for (const auto& source : list.files) {
+    mapped.push_back(source->map());
+  }
+  WeightList others{list.files, {}, {}};
+  HostMemory result;
+  for (const Weight& weight : list.weights) {
+    const Source& source = *list.files.at(weight.file);
+    if (weight.offset > source.size() || weight.length > source.size() - weight.offset) {
+      throw Error(ErrorKind::weights, "'" + source.name() + "' ends before the weight '" + weight.name + "' does");
+    }
+    if (const auto& bytes = mapped[weight.file]) {
+      result.emplace_back(bytes, bytes.get() + weight.offset);
+    } else {
+      result.emplace_back();
+      others.weights.push_back(weight);
+    }
+  }
+  if (others.weights.empty()) {
+    return result;
+  }
+  const WeightPlan plan = plan_weights(std::move(others));
+  const std::shared_ptr<unsigned char> slab(
+      static_cast<unsigned char*>(::operator new(plan.slab_bytes, std::align_val_t(WeightPlan::alignment))),
+      [](unsigned char* bytes) { ::operator delete(bytes, std::align_val_t(WeightPlan::alignment)); });
+  constexpr std::uint64_t read_at_once = 4U << 20U;
+  for (const WeightJob& job : plan.jobs(read_at_once)) {
+    for (const WeightPiece& piece : job.pieces) {
+      if (stopped()) {
+        throw Error(ErrorKind::closed, "loading the weights was stopped");
+      }
+      plan.list.files[piece.file]->read(slab.get() + piece.slab_offset, piece.length, piece.offset);
+    }
+  }
+  auto offset = plan.slab_offsets.begin();
+  for (auto& bytes : result) {
+    if (!bytes) {
+      bytes = {slab, slab.get() + *offset++};
+    }
+  }
+  return result;
 }
 
 }  // namespace ortmulti

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "core/onnx/weight_list.hpp"
@@ -39,5 +41,13 @@ struct WeightPlan {
 /// Names of the same bytes share them. Throws Error with ErrorKind::out_of_memory where a sum exceeds 64 bits; the sums
 /// of the plan's own parts are then within slab_bytes.
 WeightPlan plan_weights(WeightList list);
+
+/// Each weight's bytes in the host's memory.
+using HostMemory = std::vector<std::shared_ptr<const unsigned char>>;
+
+/// Uses the bytes where their sources have them: every process shares the page cache's copy of a file. Those of other
+/// sources are read. Asks `stopped` now and then meanwhile. Throws Error: with ErrorKind::closed after that, with
+/// ErrorKind::weights as sources do, and for a weight that does not lie within its source.
+HostMemory in_memory(const WeightList& list, const std::function<bool()>& stopped);
 
 }  // namespace ortmulti

@@ -32,11 +32,13 @@ constexpr std::uint64_t joined_gap = 64U << 10U;
 // How often one who waits looks at its stop flag, which nobody announces.
 constexpr std::chrono::milliseconds stop_interval{5};
 
-// Null for what cannot be opened or is no regular file.
-std::unique_ptr<const InputFile> try_open(const std::string& path) {
+// Null for what cannot be opened or is no file.
+std::shared_ptr<const InputFile> try_open(const Source& source) {
   try {
-    auto file = std::make_unique<const InputFile>(path);
-    static_cast<void>(posix_fadvise(file->descriptor(), 0, 0, POSIX_FADV_SEQUENTIAL));
+    auto file = source.open();
+    if (file) {
+      static_cast<void>(posix_fadvise(file->descriptor(), 0, 0, POSIX_FADV_SEQUENTIAL));
+    }
     return file;
   } catch (const Error&) {
     return nullptr;
@@ -51,7 +53,7 @@ std::vector<Prefetch::Range> joined(std::vector<Prefetch::Range> ranges) {
     if (range.length == 0) {
       continue;
     }
-    if (!result.empty() && result.back().path == range.path) {
+    if (!result.empty() && result.back().source == range.source) {
       Prefetch::Range& last = result.back();
       const std::uint64_t end = last.offset + last.length;
       if (range.offset >= last.offset && (range.offset <= end || range.offset - end <= joined_gap)) {
@@ -73,22 +75,21 @@ struct Prefetch::State {
     for (Range& range : ranges) {
       // Sparse files may add up to more than 64 bits hold. The rest is left to its readers.
       range.length = std::min(range.length, std::numeric_limits<std::uint64_t>::max() - before);
-      files[range.path].push_back({range.offset, range.length, before});
+      sources[range.source->identity()].push_back({range.offset, range.length, before});
       before += range.length;
     }
     total = before;
-    for (auto& file : files) {
-      std::sort(file.second.begin(), file.second.end(),
-                [](const Part& a, const Part& b) { return a.offset < b.offset; });
+    for (auto& [identity, parts] : sources) {
+      std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.offset < b.offset; });
     }
   }
 
   void run() {
     std::uint64_t before = 0;
-    std::unique_ptr<const InputFile> file;
+    std::shared_ptr<const InputFile> file;
     for (std::size_t i = 0; i < ranges.size() && !stopped.load(); ++i) {
-      if (i == 0 || ranges[i].path != ranges[i - 1].path) {
-        file = try_open(ranges[i].path);
+      if (i == 0 || ranges[i].source != ranges[i - 1].source) {
+        file = try_open(*ranges[i].source);
       }
       if (file) {
         bring(*file, ranges[i], before);
@@ -101,7 +102,7 @@ struct Prefetch::State {
 
   // `before`: bytes of the ranges that come before this one.
   void bring(const InputFile& file, const Range& range, std::uint64_t before) {
-    const std::uint64_t size = file.size();
+    const std::uint64_t size = range.source->size();
     const std::uint64_t length = std::min(range.length, size - std::min(size, range.offset));
     std::uint64_t unasked_until = 0;
     std::uint64_t announced = 0;
@@ -146,7 +147,7 @@ struct Prefetch::State {
     std::uint64_t offset, length, before;
   };
   std::vector<Range> ranges;
-  std::map<std::string, std::vector<Part>> files;
+  std::map<std::string, std::vector<Part>> sources;  ///< By identity.
   std::uint64_t total = 0;
   std::vector<char> buffer = std::vector<char>(read_bytes);
   std::atomic<bool> stopped{false};
@@ -183,16 +184,16 @@ Prefetch::~Prefetch() {
   }
 }
 
-bool Prefetch::wait(const std::string& path, std::uint64_t end, const std::atomic<bool>& stop) const {
+bool Prefetch::wait(const Source& source, std::uint64_t end, const std::atomic<bool>& stop) const {
   if (inherited()) {
     return false;
   }
-  const auto file = state_->files.find(path);
-  if (file == state_->files.end()) {
+  const auto found = state_->sources.find(source.identity());
+  if (found == state_->sources.end()) {
     return false;
   }
   // The last part that begins before `end`.
-  const std::vector<State::Part>& parts = file->second;
+  const std::vector<State::Part>& parts = found->second;
   auto part = std::lower_bound(parts.begin(), parts.end(), end,
                                [](const State::Part& one, std::uint64_t position) { return one.offset < position; });
   if (part == parts.begin()) {

@@ -3,18 +3,19 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
+
+#include "core/base/source.hpp"
 
 namespace ortmulti {
 
-/// Reads parts of files into the page cache, in a thread of its own and in the given order. One sequential reader gets
-/// more out of a disk than many that jump. Parts that are in memory already, or cannot be read, are skipped: later
-/// readers report errors.
+/// Reads parts of sources that are files into the page cache, in a thread of its own and in the given order. One
+/// sequential reader gets more out of a disk than many that jump. Parts that are in memory already, or cannot be read,
+/// are skipped: later readers report errors.
 class Prefetch {
  public:
   struct Range {
-    std::string path;
+    std::shared_ptr<const Source> source;
     std::uint64_t offset = 0;
     std::uint64_t length = 0;
   };
@@ -25,9 +26,9 @@ class Prefetch {
   Prefetch(const Prefetch&) = delete;
   Prefetch& operator=(const Prefetch&) = delete;
 
-  /// Waits until the file was passed up to `end`, and returns true then. False, so that the caller reads by itself:
-  /// `stop` was set, the file's part is in no range, or this process is a fork's child, which has no such thread.
-  bool wait(const std::string& path, std::uint64_t end, const std::atomic<bool>& stop) const;
+  /// Waits until the source was passed up to `end`, and returns true then. False, so that the caller reads by itself:
+  /// `stop` was set, the source's part is in no range, or this process is a fork's child, which has no such thread.
+  bool wait(const Source& source, std::uint64_t end, const std::atomic<bool>& stop) const;
 
   /// Whether everything was passed.
   bool finished() const noexcept;

@@ -1,7 +1,6 @@
 #include "core/weights/reader.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <system_error>
 #include <utility>
 
@@ -227,8 +226,8 @@ WeightReader::WeightReader(CudaStartup& startup, int device, std::shared_ptr<con
   }
   progress_ = std::make_shared<FillProgress>(std::move(ends));
   try {
-    for (const FileIdentity& file : plan_->list.files) {
-      files_.push_back(open_listed(file));
+    for (const auto& source : plan_->list.files) {
+      open_.push_back(source->open());
     }
     threads_.reserve(static_cast<std::size_t>(options_.reader_threads));
     for (int i = 0; i < options_.reader_threads && !jobs_.empty(); ++i) {
@@ -280,10 +279,9 @@ bool WeightReader::fill(const std::vector<std::shared_ptr<CudaWeightStore>>& tar
   if (stop_.load()) {
     return false;
   }
-  for (std::size_t i = 0; i < files_.size(); ++i) {
-    check_open(*files_[i], plan_->list.files[i]);
+  for (const auto& source : plan_->list.files) {
+    source->check();
   }
-  check_unchanged(plan_->list.files);  // sessions read from the paths
   return true;
 }
 
@@ -374,21 +372,12 @@ void WeightReader::read_jobs() {
 void WeightReader::read(const WeightJob& job, unsigned char* buffer) const {
   std::size_t at = 0;
   for (const WeightPiece& piece : job.pieces) {
-    const FileIdentity& file = plan_->list.files[piece.file];
+    const Source& source = *plan_->list.files[piece.file];
     if (prefetch_) {
-      prefetch_->wait(file.path, piece.offset + piece.length, stop_);
+      prefetch_->wait(source, piece.offset + piece.length, stop_);
     }
-    const auto [bytes, error] = files_[piece.file]->try_read(buffer + at, piece.length, piece.offset);
-    const std::string end = std::to_string(piece.offset + bytes);
-    if (error == ENODATA) {
-      throw Error(ErrorKind::weights, "'" + file.path + "' ends at byte " + end +
-                                          ", within a weight: it was shortened while it was loaded");
-    }
-    if (error != 0) {
-      throw Error(ErrorKind::weights, "reading weights from '" + file.path + "' at byte " + end +
-                                          " failed: " + std::generic_category().message(error));
-    }
-    at += bytes;
+    source.read(buffer + at, piece.length, piece.offset);
+    at += piece.length;
   }
 }
 

@@ -10,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/file.hpp"
 #include "core/base/timeline.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/cuda/startup.hpp"
@@ -112,7 +111,7 @@ class WeightReader {
   std::vector<int> cpus_;
   Timeline* timeline_;
   std::vector<WeightJob> jobs_;
-  std::vector<std::unique_ptr<const InputFile>> files_;  // of the list
+  std::vector<std::shared_ptr<const InputFile>> open_;  // those of the list, for many reads
   std::shared_ptr<FillProgress> progress_;
   std::atomic<std::size_t> next_job_{0};
   std::atomic<std::uint64_t> copied_{0};

@@ -10,7 +10,6 @@
 #include <shared_mutex>
 #include <vector>
 
-#include "core/base/file.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/onnx/weight_list.hpp"
@@ -109,11 +108,11 @@ class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<
   mutable std::once_flag values_made_;
 };
 
-/// The weights for sessions on the CPU, used where their files are mapped: every process shares the page cache's copy.
-class MappedWeightStore : public WeightStore {
+/// The weights for sessions on the CPU.
+class HostWeightStore : public WeightStore {
  public:
-  /// Throws Error with ErrorKind::weights where a file cannot be opened or is not the one that was listed.
-  explicit MappedWeightStore(WeightList list);
+  /// `memory` is what in_memory() returns for the list.
+  HostWeightStore(WeightList list, HostMemory memory);
 
   const Device& device() const noexcept override { return device_; }
   void add_to(Ort::SessionOptions& options) const override;
@@ -122,7 +121,7 @@ class MappedWeightStore : public WeightStore {
  private:
   Device device_ = Device::cpu();
   WeightList list_;
-  std::vector<std::unique_ptr<MappedFile>> files_;
+  HostMemory memory_;
   std::vector<Ort::Value> values_;
 };
 

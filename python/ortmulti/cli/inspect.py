@@ -51,7 +51,7 @@ def describe_model(model: Path) -> dict[str, Any]:
     """
     path = str(checks.model(model))
     try:
-        index = _core.index_model_file(_core.identify_file(path))
+        index = _core.index_model(path)
     except InvalidProtobuf:
         ortmulti.InferenceSession(path, providers=["CPUExecutionProvider"]).close()  # its error says what to do
         raise
@@ -67,8 +67,8 @@ def describe_model(model: Path) -> dict[str, Any]:
             "tensors": len(index.initializers),
             "bytes": sum(one.length for one in index.initializers),
             "shared_tensors": len(shareable.weights),
-            "shared_bytes": sum(length for *_, length in shareable.weights),
-            "not_shared": [{"name": name, "reason": reason} for name, reason in shareable.left_out],
+            "shared_bytes": sum(weight.length for weight in shareable.weights),
+            "not_shared": [{"name": one.name, "reason": one.reason} for one in shareable.left_out],
             "not_worth_sharing": why_not_worth_it(path, 1),
         },
         "inputs": [],

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import mmap
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,7 +25,7 @@ class NotShared(Exception):  # noqa: N818  (not a failure)
 
 
 @dataclass(frozen=True)
-class Source:
+class SharedModel:
     """A model without open graph optimizations, and the weights that its sessions may share.
 
     Attributes:
@@ -55,13 +52,12 @@ class Weights(Protocol):
 class MappedWeights:
     """The weights for sessions on the CPU, in the mappings of their files."""
 
-    def __init__(self, ort: Any, source: Source) -> None:
-        self._owner = source.owner
-        self._maps = maps = [_map(*file) for file in source.weights.files]
+    def __init__(self, ort: Any, shared: SharedModel) -> None:
+        self._owner = shared.owner
+        self._maps = maps = [_map(file) for file in shared.weights.files]
         make = ort.OrtValue.ortvalue_from_numpy_with_onnx_type
         self._values = {
-            name: make(_view(maps[file], data_type, shape, offset, length), data_type)
-            for name, data_type, shape, file, offset, length in source.weights.weights
+            weight.name: make(_view(maps[weight.file], weight), weight.data_type) for weight in shared.weights.weights
         }
 
     def add_to(self, options: Any) -> None:
@@ -80,13 +76,15 @@ class GpuWeights:
     The store's ``dlpack(i, ...)`` is a DLPack capsule of its weight ``i``.
     """
 
-    def __init__(self, ort: Any, source: Source, store: Any) -> None:
-        self._owner = source.owner
+    def __init__(self, ort: Any, shared: SharedModel, store: Any) -> None:
+        self._owner = shared.owner
         make = ort.capi._pybind_state.OrtValue.from_dlpack
         by_hand = onnxruntime_values.bool_is_uint8(ort.__version__)  # then the type bool is passed explicitly
         self._values = {
-            name: ort.OrtValue(make(store.dlpack(index, by_hand), *((data_type == _BOOL,) if by_hand else ())))
-            for index, (name, data_type, *_) in enumerate(source.weights.weights)
+            weight.name: ort.OrtValue(
+                make(store.dlpack(index, by_hand), *((weight.data_type == _BOOL,) if by_hand else ()))
+            )
+            for index, weight in enumerate(shared.weights.weights)
         }
 
     def add_to(self, options: Any) -> None:
@@ -97,42 +95,22 @@ class GpuWeights:
         pass
 
 
-def check_unchanged(weights: _core.WeightList) -> None:
-    """Check that the files of the weights and of their graph have not changed.
-
-    Raises:
-        WeightsError: A file has changed.
-    """
-    for path, size, inode, mtime_ns in weights.files:
-        try:
-            found = Path(path).stat()
-        except OSError as error:
-            raise WeightsError(f"cannot read the weights in '{path}': {error}") from error
-        _check_same(path, found, size, inode, mtime_ns)
-
-
-def _check_same(path: str, found: os.stat_result, size: int, inode: int, mtime_ns: int) -> None:
-    if (found.st_size, found.st_ino, found.st_mtime_ns) != (size, inode, mtime_ns):
-        raise WeightsError(f"'{path}' was changed or replaced while it was loaded; load again")
-
-
-def _map(path: str, size: int, inode: int, mtime_ns: int) -> mmap.mmap:
+def _map(file: _core.Source) -> mmap.mmap:
     try:
-        with open_regular(path) as file:
-            found = os.fstat(file.fileno())
-            mapping = mmap.mmap(file.fileno(), found.st_size, access=mmap.ACCESS_READ)
+        with open_regular(file.name) as opened:
+            mapping = mmap.mmap(opened.fileno(), file.size, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
-        raise WeightsError(f"cannot read the weights in '{path}': {error}") from error
-    _check_same(path, found, size, inode, mtime_ns)
+        raise WeightsError(f"cannot read the weights in '{file.name}': {error}") from error
+    file.check()
     return mapping
 
 
-def _view(mapping: mmap.mmap, data_type: int, shape: Sequence[int], offset: int, length: int) -> Any:
+def _view(mapping: mmap.mmap, weight: _core.Weight) -> Any:
     """Return the weight's bytes as an array of its shape. onnxruntime knows the elements' type."""
-    count = int(np.prod(shape, dtype=np.int64))
-    width = length // count
-    if width * count != length or data_type in _INT4:
-        raise NotShared(f"onnxruntime's Python interface has no values of type {data_type} over given memory")
-    array = np.frombuffer(mapping, dtype=f"u{width}", count=count, offset=offset).reshape(shape)
+    count = int(np.prod(weight.shape, dtype=np.int64))
+    width = weight.length // count
+    if width * count != weight.length or weight.data_type in _INT4:
+        raise NotShared(f"onnxruntime's Python interface has no values of type {weight.data_type} over given memory")
+    array = np.frombuffer(mapping, dtype=f"u{width}", count=count, offset=weight.offset).reshape(weight.shape)
     # Kernels may rely on the alignment of an element.
-    return array if offset % width == 0 else array.copy()
+    return array if weight.offset % width == 0 else array.copy()

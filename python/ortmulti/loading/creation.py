@@ -91,10 +91,10 @@ def _begin_reading(path: str) -> tuple[_core.WeightList | None, _core.Prefetch |
     except Error:
         return None, None  # ONNX Runtime says what is wrong with the model
     parts: dict[int, tuple[int, int]] = {}
-    for _, _, _, file, offset, length in weights.weights:
-        begin, end = parts.get(file, (offset, offset))
-        parts[file] = (min(begin, offset), max(end, offset + length))
-    ranges = [(weights.files[file][0], begin, end - begin) for file, (begin, end) in sorted(parts.items())]
+    for weight in weights.weights:
+        begin, end = parts.get(weight.file, (weight.offset, weight.offset))
+        parts[weight.file] = (min(begin, weight.offset), max(end, weight.offset + weight.length))
+    ranges = [(weights.files[file], begin, end - begin) for file, (begin, end) in sorted(parts.items())]
     return weights, _core.Prefetch(ranges) if ranges else None
 
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ortmulti import _core
-from ortmulti._runtime.regular_file import open_regular
 from ortmulti.create.request import CheckedModel, without_optimization
 from ortmulti.errors import Error
 from ortmulti.loading.attempt import Attempt
@@ -55,7 +54,7 @@ def create_over_values(attempt: Attempt) -> bool:
     for _ in range(_TRIES):
         changed = options.copy()
         weights = changed.take_external_weights(_MIN_GIVEN_BYTES, copied)
-        found = {name: (data_type, *shape) for name, data_type, shape, *_ in weights.weights}
+        found = {weight.name: (weight.data_type, *weight.shape) for weight in weights.weights}
         if not found or not {(name.encode(), *kind) for name, kind in found.items()} <= fitting:
             return False  # ONNX Runtime says what is wrong with the values
         problem = _create(attempt, graph, index.external_locations, changed, weights)
@@ -74,14 +73,14 @@ def _graph(model: CheckedModel) -> memoryview:
     """Return the model's bytes, without its external data.
 
     Raises:
-        OSError: It has as many as ONNX Runtime takes in memory, or cannot be read.
+        OSError: It has as many as ONNX Runtime takes in memory.
+        Error: It cannot be read.
     """
     if not isinstance(model, str):
         return memoryview(model)
-    if (path := Path(model)).stat().st_size >= 1 << 31:
+    if (source := _core.file_source(model)).size >= 1 << 31:
         raise OSError(f"{model!r} is too large to be in memory")
-    with open_regular(path) as file:
-        return memoryview(file.read())
+    return memoryview(source.read(0, source.size))
 
 
 def _create(

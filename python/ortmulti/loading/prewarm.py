@@ -54,9 +54,7 @@ def prewarm(
 
 def _begin_preload(named: Sequence[Device] | None, model: str | bytes | bytearray | memoryview) -> None:
     with contextlib.suppress(Error):  # the load of the model raises the error
-        index = (
-            _core.index_model_file(_core.identify_file(model)) if isinstance(model, str) else _core.index_model(model)
-        )
+        index = _core.index_model(model)
         _core.begin_preload(early_start.indices(named), index)
 
 

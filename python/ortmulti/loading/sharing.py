@@ -39,9 +39,7 @@ def why_not_worth_it(model: CheckedModel, sessions_per_device: int) -> str:
         sessions_per_device: How many sessions would have each weight in common.
     """
     try:
-        index = (
-            _core.index_model_file(_core.identify_file(model)) if isinstance(model, str) else _core.index_model(model)
-        )
+        index = _core.index_model(model)
     except Error:
         return ""  # ONNX Runtime says what is wrong with the model
     loss = index.nodes * _SECONDS_PER_NODE - index.weight_bytes * sessions_per_device * _SECONDS_PER_BYTE

@@ -32,7 +32,7 @@ from ortmulti.loading.tuning_options import (
     of_sessions,
     since,
 )
-from ortmulti.optimized.key import FileIdentity, digest_without, index_model, inline_weights
+from ortmulti.optimized.key import digest_without, inline_weights
 from ortmulti.options.config_entries import AFFINITIES, ENV_ALLOCATORS
 from ortmulti.options.environment import GlobalThreadPools, configure
 from ortmulti.options.session_options import SessionOptions
@@ -52,14 +52,14 @@ def describe_model(model: str | bytes | bytearray | memoryview) -> dict[str, Any
         WeightsError: The file cannot be read, or was changed meanwhile.
     """
     if isinstance(model, str):
-        return _describe(FileIdentity.of(model))
+        return _describe(_core.file_source(model))
     with memoryview(model) as view:
         return _describe(view)
 
 
-def _describe(model: FileIdentity | memoryview) -> dict[str, Any]:
+def _describe(model: _core.Source | memoryview) -> dict[str, Any]:
     try:
-        initializers = index_model(model).initializers
+        initializers = _core.index_model(model).initializers
     except InvalidProtobuf:
         return {"shapes": None, "graph": None}
     shapes = hashlib.blake2b(digest_size=16)

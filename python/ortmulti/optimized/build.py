@@ -20,7 +20,7 @@ from ortmulti.devices.providers import Provider
 from ortmulti.errors import Error, NotFound, NotOptimizable
 from ortmulti.optimized.entries import Cache, StagedEntry
 from ortmulti.optimized.entry import Damaged, Entry
-from ortmulti.optimized.key import DATA_FOLDER, FileIdentity, compute_capability, key_of
+from ortmulti.optimized.key import DATA_FOLDER, compute_capability, key_of
 from ortmulti.optimized.staging import remove_tree
 from ortmulti.options.session_options import SessionOptions
 
@@ -205,11 +205,8 @@ def _move_large(staged: StagedEntry, weights: _core.WeightList) -> _core.WeightL
     moved = staged.folder / LARGE
     staged.saved.with_name(LARGE).rename(moved)
     moved.chmod(0o600)
-    identity = FileIdentity.of(str(moved))
-    files = [
-        identity if Path(path).name == LARGE else (path, size, inode, mtime)
-        for path, size, inode, mtime in weights.files
-    ]
+    source = _core.file_source(str(moved))
+    files = [source if Path(file.name).name == LARGE else file for file in weights.files]
     return _core.WeightList(files, weights.weights, weights.left_out)
 
 

@@ -15,7 +15,7 @@ from ortmulti.devices.providers import Provider
 from ortmulti.errors import NotOptimizable
 from ortmulti.optimized.entries import StagedEntry
 from ortmulti.optimized.entry import MODEL, PLACEHOLDER, Entry
-from ortmulti.optimized.key import CacheKey, FileIdentity, key_of
+from ortmulti.optimized.key import CacheKey, key_of
 from ortmulti.options.session_options import SessionOptions
 
 
@@ -63,7 +63,7 @@ def finish(staged: StagedEntry) -> Entry | None:
         for path in files:
             path.chmod(0o600)
         size = sum(path.stat().st_size for path in files)
-        return staged.finish(_core.WeightList([], [], []), size)
+        return staged.finish(_core.WeightList(), size)
     except OSError as error:
         raise NotOptimizable(f"the compiled model cannot be written: {error}") from error
 
@@ -71,10 +71,10 @@ def finish(staged: StagedEntry) -> Entry | None:
 def _facts(found: _core.OrtEpDevice) -> dict[str, Any]:
     """Return the facts about a plug-in's device on which a compiled model depends."""
     hardware = found.device
-    library = FileIdentity.of(found._library)
+    library = _core.file_source(found._library)
     return {
-        "library": list(library),
-        "beside": _libraries_in(Path(library.path).parent),
+        "library": library.identity,
+        "beside": _libraries_in(Path(library.name).parent),
         "provider": [found.ep_name, sorted(found.ep_metadata.items())],
         "hardware": [int(hardware.type), hardware.vendor_id, hardware.device_id, sorted(hardware.metadata.items())],
     }

@@ -19,7 +19,7 @@ from typing import Any, Self
 from ortmulti import _core
 from ortmulti.errors import Error, InvalidArgument, NotOptimizable
 from ortmulti.optimized import entry as _entry
-from ortmulti.optimized.entry import Damaged, Entry, Weights
+from ortmulti.optimized.entry import Damaged, Entry
 from ortmulti.optimized.key import CacheKey
 from ortmulti.optimized.staging import StagedFolder, StagingDir, check_private, remove_tree, temporary_folder
 
@@ -295,7 +295,11 @@ class StagedEntry:
         return self.folder / "saved" / "model.onnx"
 
     def finish(
-        self, weights: Weights, own_bytes: int, refused: Sequence[str] = (), facts: Mapping[str, Any] | None = None
+        self,
+        weights: _core.WeightList,
+        own_bytes: int,
+        refused: Sequence[str] = (),
+        facts: Mapping[str, Any] | None = None,
     ) -> Entry:
         """Turn the content of ``folder`` into an entry that others cannot see yet.
 

@@ -12,12 +12,12 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ortmulti import _core
 from ortmulti._runtime.closing import Closing
 from ortmulti.errors import Error
-from ortmulti.optimized.key import FORMAT, CacheKey, FileIdentity
+from ortmulti.optimized.key import FORMAT, CacheKey
 from ortmulti.optimized.staging import check_private
 
 MANIFEST = "manifest.json"
@@ -28,6 +28,9 @@ PLACEHOLDER = "shared"
 
 # Of a manifest: some 400,000 weights.
 _MAX_MANIFEST_BYTES = 64 << 20
+
+_WEIGHT = ("name", "data_type", "shape", "file", "offset", "length")
+"""The attributes of a weight, in the order in which a manifest has them."""
 
 _FIELDS: dict[str, type] = {
     "key": str,
@@ -44,17 +47,6 @@ class Damaged(Exception):  # noqa: N818  (a state, which callers act on)
     """An entry differs from what was written; the message says how."""
 
 
-class Weights(Protocol):
-    """The attributes of `_core.WeightList`."""
-
-    @property
-    def files(self) -> Sequence[tuple[str, int, int, int]]: ...
-    @property
-    def weights(self) -> Sequence[tuple[str, int, Sequence[int], int, int, int]]: ...
-    @property
-    def left_out(self) -> Sequence[tuple[str, str]]: ...
-
-
 class Entry(Closing):
     """One optimized model. While it is open, no process removes it from the cache.
 
@@ -65,10 +57,10 @@ class Entry(Closing):
         refused: Names of weights that ONNX Runtime does not take. They are not among ``weights``.
     """
 
-    def __init__(self, folder: Path, facts: dict[str, Any], lock: FileIO | None) -> None:
+    def __init__(self, folder: Path, facts: dict[str, Any], key: CacheKey, lock: FileIO | None) -> None:
         self.folder = folder
         self.facts = facts
-        self.weights = _weight_list(folder, facts["weights"])
+        self.weights = _weight_list(folder, facts["weights"], key)
         self.refused: tuple[str, ...] = tuple(facts["refused"])
         self._close = weakref.finalize(self, _close, lock)
 
@@ -118,7 +110,12 @@ def _close(lock: FileIO | None) -> None:
 
 
 def write(
-    folder: Path, key: CacheKey, weights: Weights, own_bytes: int, refused: Sequence[str], more: Mapping[str, Any]
+    folder: Path,
+    key: CacheKey,
+    weights: _core.WeightList,
+    own_bytes: int,
+    refused: Sequence[str],
+    more: Mapping[str, Any],
 ) -> Entry:
     """Write the manifest of an entry whose other files lie in ``folder``.
 
@@ -147,9 +144,9 @@ def write(
         "model": key.model,
         "files": files,
         "weights": {
-            "files": [_describe_file(folder, key, FileIdentity(*file)) for file in weights.files],
-            "weights": [[name, kind, list(shape), *place] for name, kind, shape, *place in weights.weights],
-            "left_out": [list(pair) for pair in weights.left_out],
+            "files": [_describe_file(folder, key, file) for file in weights.files],
+            "weights": [[getattr(weight, field) for field in _WEIGHT] for weight in weights.weights],
+            "left_out": [[one.name, one.reason] for one in weights.left_out],
         },
         "own_bytes": own_bytes,
         "refused": list(refused),
@@ -158,7 +155,7 @@ def write(
     # Not synchronized: after a crash of the machine the checksums show which data did not reach the disk.
     with open(folder / MANIFEST, "w", encoding="utf-8", opener=_core.open_nofollow) as file:
         file.write(text)
-    return Entry(folder, facts, None)
+    return Entry(folder, facts, key, None)
 
 
 def open_entry(folder: Path, key: CacheKey, *, verify: bool) -> Entry | None:
@@ -191,7 +188,7 @@ def open_entry(folder: Path, key: CacheKey, *, verify: bool) -> Entry | None:
             check_private(folder)
             facts = _read(lock)
             _check(folder, facts, key)
-            entry = Entry(folder, facts, lock)
+            entry = Entry(folder, facts, key, lock)
         except Damaged:
             raise
         except Exception as error:  # any damaged entry can be made again
@@ -285,33 +282,34 @@ def _check(folder: Path, facts: Mapping[str, Any], key: CacheKey) -> None:
         if "own" in file:
             if file["own"] not in facts["files"]:
                 raise Damaged(f"its weights lie in {file['own']!r}, which is none of its files")
-        elif FileIdentity(*file["source"]) not in key.sources:
-            raise Damaged(f"it was made of another file {file['source'][0]}")
+        elif file["source"] not in {source.identity for source in key.sources}:
+            raise Damaged(f"it was made of another file {file['source']}")
     if not all(isinstance(name, str) for name in facts["refused"]):
         raise Damaged("a refused weight has no name")
 
 
-def _describe_file(folder: Path, key: CacheKey, file: FileIdentity) -> dict[str, Any]:
-    path = Path(file.path).resolve()
-    identity = file._replace(path=str(path))
+def _describe_file(folder: Path, key: CacheKey, file: _core.Source) -> dict[str, str]:
+    path = Path(file.name)
     if path.parent == folder.resolve():
         return {"own": path.name}
-    if identity in key.sources:
-        return {"source": list(identity)}
-    if any(identity.path == source.path for source in key.sources):
-        raise Damaged(f"the file {file.path} was changed while the model was optimized")
-    raise Damaged(f"the optimized model has weights in {file.path}, which is no file of the model")
+    if file in key.sources:
+        return {"source": file.identity}
+    if any(file.name == source.name for source in key.sources):
+        raise Damaged(f"the file {file.name} was changed while the model was optimized")
+    raise Damaged(f"the optimized model has weights in {file.name}, which is no file of the model")
 
 
-def _weight_list(folder: Path, facts: Mapping[str, Any]) -> _core.WeightList:
-    # The entry's own files moved with its folder.
-    files = [
-        FileIdentity.of(str(folder / file["own"])) if "own" in file else FileIdentity(*file["source"])
-        for file in facts["files"]
-    ]
-    weights = [(name, kind, shape, *place) for name, kind, shape, *place in facts["weights"]]
-    left_out = [(name, reason) for name, reason in facts["left_out"]]
-    return _core.WeightList(files=files, weights=weights, left_out=left_out)
+def _weight_list(folder: Path, facts: Mapping[str, Any], key: CacheKey) -> _core.WeightList:
+    sources = {source.identity: source for source in key.sources}
+    return _core.WeightList(
+        # The entry's own files moved with its folder.
+        [
+            _core.file_source(str(folder / file["own"])) if "own" in file else sources[file["source"]]
+            for file in facts["files"]
+        ],
+        [_core.Weight(**dict(zip(_WEIGHT, fields, strict=True))) for fields in facts["weights"]],
+        [_core.LeftOut(*pair) for pair in facts["left_out"]],
+    )
 
 
 def checksum(path: str, poll: Callable[[], object] | None = None) -> str:

@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from ortmulti import _core
 from ortmulti._runtime import libraries as _libraries
 from ortmulti._runtime.regular_file import open_regular
 from ortmulti.devices.device import Device
 from ortmulti.devices.providers import Provider
-from ortmulti.errors import Fail, InvalidProtobuf, NoSuchFile, NotOptimizable, WeightsError
+from ortmulti.errors import Fail, InvalidProtobuf, NotOptimizable, WeightsError
 from ortmulti.options.model_additions import replacing_weights
 from ortmulti.options.session_options import SessionOptions
 
@@ -26,31 +26,6 @@ _INLINE_WEIGHT = 1024
 """Bytes from which on a tensor inside the model file counts as a weight and is not hashed with the graph."""
 _BLOCK = 1 << 20
 """Bytes that are hashed at once."""
-
-
-class FileIdentity(NamedTuple):
-    """Identifies the state of a file without reading it."""
-
-    path: str
-    size: int
-    inode: int
-    mtime_ns: int
-
-    @classmethod
-    def of(cls, path: str) -> Self:
-        """Return the file's identity now.
-
-        Raises:
-            NoSuchFile: There is no regular file.
-        """
-        return cls(*_core.identify_file(path))
-
-    def is_current(self) -> bool:
-        """Return whether the file is still there and the same."""
-        try:
-            return FileIdentity.of(self.path) == self
-        except NoSuchFile:
-            return False
 
 
 @dataclass(frozen=True)
@@ -67,12 +42,12 @@ class ModelContent:
 
     graph: str
     has_weights: bool
-    model: FileIdentity | None
+    model: _core.Source | None
     locations: tuple[str, ...]
-    data: tuple[FileIdentity, ...]
+    data: tuple[_core.Source, ...]
 
     @property
-    def sources(self) -> tuple[FileIdentity, ...]:
+    def sources(self) -> tuple[_core.Source, ...]:
         """All files of the model: its own, then those of external data."""
         return (self.model, *self.data) if self.model else self.data
 
@@ -89,14 +64,15 @@ def read_content(model: str | bytes | bytearray | memoryview, data_folder: str |
             folder.
         NoSuchFile: A file is missing.
     """
+    source: _core.Source | None = None
+    folder = data_folder
     if isinstance(model, str):
-        identity = FileIdentity.of(model)
-        if identity.size == 0:
+        source = _core.file_source(model)
+        if source.size == 0:
             raise NotOptimizable(f"the model file '{model}' is empty")
-        graph, has_weights, index = _read_graph(identity)
-        folder: str | None = str(Path(model).parent)
+        graph, has_weights, index = _read_graph(source)
+        folder = str(Path(model).parent)
     else:
-        identity, folder = None, data_folder
         with memoryview(model) as view:
             # Without a file there is no identity that could stand for the tensors inside.
             graph, has_weights, index = _read_graph(view)
@@ -107,14 +83,13 @@ def read_content(model: str | bytes | bytearray | memoryview, data_folder: str |
         found = _core.external_files(index, folder or "", model if isinstance(model, str) else "")
     except Fail as error:
         raise NotOptimizable(str(error)) from error
-    data = tuple(FileIdentity(*file) for file in found)
-    return ModelContent(graph, has_weights, identity, locations, data)
+    return ModelContent(graph, has_weights, source, locations, tuple(found))
 
 
-def _read_graph(model: FileIdentity | memoryview) -> tuple[str, bool, _core.ModelIndex]:
+def _read_graph(model: _core.Source | memoryview) -> tuple[str, bool, _core.ModelIndex]:
     try:
-        index = index_model(model)
-        skipped = inline_weights(index.initializers) if isinstance(model, FileIdentity) else []
+        index = _core.index_model(model)
+        skipped = inline_weights(index.initializers) if isinstance(model, _core.Source) else []
         digest = digest_without(model, skipped)
     except InvalidProtobuf as error:
         raise NotOptimizable(f"the model is not an ONNX protobuf file: {error}") from error
@@ -123,17 +98,7 @@ def _read_graph(model: FileIdentity | memoryview) -> tuple[str, bool, _core.Mode
     return digest, bool(skipped), index
 
 
-def index_model(model: FileIdentity | memoryview) -> _core.ModelIndex:
-    """Index a model file or a model in memory.
-
-    Raises:
-        InvalidProtobuf: It is no ONNX model.
-        WeightsError: The file is not the identified one, or changed meanwhile.
-    """
-    return _core.index_model_file(model) if isinstance(model, FileIdentity) else _core.index_model(model)
-
-
-def digest_without(model: FileIdentity | memoryview, skipped: Sequence[tuple[int, int]]) -> str:
+def digest_without(model: _core.Source | memoryview, skipped: Sequence[tuple[int, int]]) -> str:
     """Digest a model's bytes outside of ``skipped``.
 
     A file is never mapped: a mapping of a file that shrinks would end the process.
@@ -148,16 +113,14 @@ def digest_without(model: FileIdentity | memoryview, skipped: Sequence[tuple[int
                 digest.update(model[start : min(start + _BLOCK, end)])
         return digest.hexdigest()
     try:
-        with open_regular(model.path) as file:
+        with open_regular(model.name) as file:
             for begin, end in _gaps(skipped, model.size):
                 while begin < end and (block := os.pread(file.fileno(), min(end - begin, _BLOCK), begin)):
                     digest.update(block)
                     begin += len(block)
-            found = os.fstat(file.fileno())
     except OSError as error:
-        raise WeightsError(f"the model '{model.path}' cannot be read: {error.strerror}") from error
-    if (found.st_size, found.st_ino, found.st_mtime_ns) != model[1:]:
-        raise WeightsError(f"'{model.path}' was changed or replaced while it was read; try again")
+        raise WeightsError(f"the model '{model.name}' cannot be read: {error.strerror}") from error
+    model.check()
     return digest.hexdigest()
 
 
@@ -182,7 +145,7 @@ def _gaps(skipped: Sequence[tuple[int, int]], size: int) -> Iterator[tuple[int, 
     yield begin, size
 
 
-FORMAT = 1
+FORMAT = 2
 """Of the entries. Another number gives other keys, so that entries of another format are never found."""
 
 DATA_FOLDER = "session.model_external_initializers_file_folder_path"
@@ -210,12 +173,12 @@ class CacheKey:
 
     digest: str
     facts: dict[str, Any]
-    sources: tuple[FileIdentity, ...]
+    sources: tuple[_core.Source, ...]
     model: str
 
     def changed_source(self) -> str | None:
         """Return the first of the model's files that has changed; None if none has."""
-        return next((source.path for source in self.sources if not source.is_current()), None)
+        return next((source.name for source in self.sources if not source.is_current()), None)
 
 
 def key_of(
@@ -246,13 +209,13 @@ def key_of(
         raise NotOptimizable(f"the model is a path, and {DATA_FOLDER} names another folder for its data")
     if methods := replacing_weights(core):
         raise NotOptimizable(f"the session options have weights of their own ({methods})")
-    libraries = [_custom_operators(library) for library in core.custom_op_libraries]
+    libraries = [_custom_operators(path, file) for path, file in core.custom_op_libraries]
     read = read_content(model, data_folder)
     counted = read.sources if read.has_weights else read.data
     facts: dict[str, Any] = {
         "format": FORMAT,
         "graph": read.graph,
-        "files": [list(read.locations), [list(identity) for identity in counted]],
+        "files": [list(read.locations), [source.identity for source in counted]],
         "providers": [
             [name, {key: value for key, value in sorted(given.items()) if key not in _NO_MATTER}]
             for name, given in providers
@@ -296,16 +259,14 @@ def _relevant(options: _core.SessionOptions) -> dict[str, Any]:
     }
 
 
-def _custom_operators(library: tuple[str, int, int, int]) -> list[Any]:
-    path, *loaded = library
-    try:
-        identity = FileIdentity.of(path)
-    except NoSuchFile as error:
-        # The system's loader has found it by name, or the file no longer exists.
-        raise NotOptimizable(f"the library of custom operators cannot be identified: {error}") from error
-    if list(identity[1:]) != loaded:
+def _custom_operators(path: str, loaded: _core.Source | None) -> str:
+    if loaded is None:
+        raise NotOptimizable(
+            f"the library of custom operators cannot be identified: the system's loader has found '{path}' by its name"
+        )
+    if not loaded.is_current():
         raise NotOptimizable(f"the library of custom operators '{path}' was replaced after it was registered")
-    return list(identity)
+    return loaded.identity
 
 
 def _onnxruntime() -> list[Any]:
@@ -313,7 +274,7 @@ def _onnxruntime() -> list[Any]:
     if runtime.distribution and runtime.version:
         return [runtime.distribution, runtime.version]
     # A build of the user: its release alone does not identify it.
-    return [runtime.version, *FileIdentity.of(str(runtime.path))]
+    return [runtime.version, _core.file_source(str(runtime.path)).identity]
 
 
 @functools.cache

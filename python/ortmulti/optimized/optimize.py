@@ -164,8 +164,8 @@ def _describe(
         bytes=entry.bytes,
         own_bytes=int(entry.facts["own_bytes"]),
         shared=len(weights),
-        shared_bytes=sum(length for *_, length in weights),
-        left_out=tuple((name, reason) for name, reason in entry.weights.left_out),
+        shared_bytes=sum(weight.length for weight in weights),
+        left_out=tuple((one.name, one.reason) for one in entry.weights.left_out),
         compared=compared,
         not_compared=why_not,
     )

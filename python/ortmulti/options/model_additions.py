@@ -12,7 +12,7 @@ from ortmulti._runtime import startup
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.values.ort_value import OrtValue, core_value
 
-__all__ = ["ModelAdditions", "replacing_weights"]
+__all__ = ["ModelAdditions", "add_external_weights", "replacing_weights"]
 
 
 class ModelAdditions:
@@ -102,9 +102,8 @@ class ModelAdditions:
         for each, buffer, size in zip(files, memory, sizes, strict=True):
             name = _name("a file", each)
             _check_new("file", name, changed.files_in_memory)
-            changed.add_file_in_memory(
-                name, _memory(name, buffer), checks.integer(f"the length of file {name!r}", size, 0, checks.SIZE_MAX)
-            )
+            length = checks.integer(f"the length of file {name!r}", size, 0, checks.SIZE_MAX)
+            changed.add_file_in_memory(name, _core.memory_source(name, _memory(name, buffer), length))
         self._core = changed
 
     def register_custom_ops_library(self, path: str | os.PathLike[str]) -> None:
@@ -130,6 +129,16 @@ class ModelAdditions:
         self._core = changed
 
 
+def add_external_weights(options: ModelAdditions, weights: _core.WeightList) -> None:
+    """Replace initializers with external data by weights from any sources, as `add_external_initializers` does."""
+    startup.ensure_open()  # before values are made
+    changed = options._core.copy()
+    for weight in weights.weights:
+        _check_new("external initializer", weight.name, changed.external_initializers)
+    changed.add_external_weights(weights)
+    options._core = changed
+
+
 def replacing_weights(options: _core.SessionOptions) -> str:
     """Return the methods that have replaced the model's own weights; empty if none."""
     found = {
@@ -149,11 +158,14 @@ def _name(what: str, value: object) -> str:
 
 def _memory(name: str, buffer: Any) -> memoryview:
     try:
-        return memoryview(buffer)
+        view = memoryview(buffer)
     except TypeError:
         raise InvalidType(f"the buffer of file {name!r} has no buffer protocol: {type(buffer).__name__}") from None
     except (BufferError, ValueError) as error:  # as of a memoryview that was released
         raise InvalidArgument(f"the buffer of file {name!r} cannot be used: {error}") from error
+    if not view.c_contiguous:
+        raise InvalidArgument(f"the buffer of file {name!r} is not contiguous")
+    return view
 
 
 def _check_new(what: str, name: str, known: list[str]) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ortmulti import _core
 from ortmulti._runtime import callbacks
@@ -16,7 +16,6 @@ from ortmulti.errors import DeadlineExceeded, NoSuchFile, NotOptimizable, Weight
 
 if TYPE_CHECKING:
     from ortmulti.create.request import CheckedModel
-    from ortmulti.optimized.key import FileIdentity
 
 __all__ = ["ModelFiles", "SessionSleep", "wait_until_awake"]
 
@@ -30,12 +29,12 @@ class ModelFiles:
 
     def __init__(self, model: CheckedModel) -> None:
         self._model = model
-        self._loaded: tuple[Any, ...] | None = None
+        self._loaded: _core.Source | None = None
         if isinstance(model, str):
             with contextlib.suppress(NoSuchFile):  # creating the sessions says so
-                self._loaded = _core.identify_file(model)
+                self._loaded = _core.file_source(model)
 
-    def now(self, config_entries: Mapping[str, str]) -> Sequence[FileIdentity]:
+    def now(self, config_entries: Mapping[str, str]) -> Sequence[_core.Source]:
         """Return the files, those of external data, too.
 
         Args:
@@ -46,14 +45,14 @@ class ModelFiles:
         """
         from ortmulti.optimized import key
 
-        files: Sequence[FileIdentity] = []
+        files: Sequence[_core.Source] = []
         try:
             files = key.read_content(self._model, config_entries.get(key.DATA_FOLDER)).sources
         except (NotOptimizable, NoSuchFile):
-            files = [key.FileIdentity(*self._loaded)] if self._loaded else []
+            files = [self._loaded] if self._loaded else []
         if self._loaded and not (files[0] == self._loaded and files[0].is_current()):
             raise WeightsError(
-                f"'{self._loaded[0]}' cannot sleep: it was changed or deleted since it was loaded, so it could not "
+                f"'{self._loaded.name}' cannot sleep: it was changed or deleted since it was loaded, so it could not "
                 "wake. Load the new file: Pool.replace_model does so where backend='core'"
             )
         return files
@@ -87,7 +86,7 @@ class SessionSleep:
 
     def __init__(
         self,
-        files: Sequence[FileIdentity],
+        files: Sequence[_core.Source],
         present: Callable[[], Sequence[_Closable]],
         make: Callable[[], Callable[[], None]],
     ) -> None:
@@ -114,7 +113,7 @@ class SessionSleep:
             for file in self._files:
                 if not file.is_current():
                     raise WeightsError(
-                        f"the model cannot wake: its file '{file.path}' was changed or deleted since it fell asleep. "
+                        f"the model cannot wake: its file '{file.name}' was changed or deleted since it fell asleep. "
                         "Load the new file: Pool.replace_model does so where backend='core'"
                     )
             place = self._make()

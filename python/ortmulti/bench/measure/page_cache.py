@@ -12,7 +12,6 @@ from pathlib import Path
 
 from ortmulti import _core
 from ortmulti.errors import Error, InvalidProtobuf, WeightsError
-from ortmulti.optimized.key import FileIdentity, index_model
 
 _CHUNK_BYTES = 16 << 20
 _READINGS = 5
@@ -28,14 +27,14 @@ def external_files(model: Path) -> tuple[Path, ...]:
         InvalidProtobuf: the file is not an ONNX model.
         Fail: the model names a file outside of its folder.
     """
-    identity = FileIdentity.of(str(model))
+    source = _core.file_source(str(model))
     try:
-        if identity.size == 0:
+        if source.size == 0:
             raise InvalidProtobuf("the file is empty")
-        index = index_model(identity)
+        index = _core.index_model(source)
     except (InvalidProtobuf, WeightsError) as error:
         raise InvalidProtobuf(f"{model} is not an ONNX model: {error}") from error
-    return tuple(Path(path) for path, *_ in _core.external_files(index, str(model.parent), str(model)))
+    return tuple(Path(file.name) for file in _core.external_files(index, str(model.parent), str(model)))
 
 
 def resident_share(files: Iterable[Path]) -> float:

@@ -18,7 +18,6 @@ from ortmulti.pool.sleep import ModelFiles
 from ortmulti.timeline import Timeline
 
 if TYPE_CHECKING:
-    from ortmulti.optimized.key import FileIdentity
 
 __all__ = ["ProcessSession", "ProcessSessions"]
 
@@ -268,7 +267,7 @@ class ProcessSessions:
         """Return the sessions of a device."""
         return [session for session in self.sessions if session.device == device]
 
-    def files(self) -> Sequence[FileIdentity]:
+    def files(self) -> Sequence[_core.Source]:
         """Same as `ModelFiles.now`."""
         return self._files.now(self._specs[0].config_entries)
 

@@ -1,0 +1,197 @@
+#include "bindings/python_source.hpp"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "bindings/errors.hpp"
+#include "bindings/gil.hpp"
+#include "bindings/python_value.hpp"
+#include "bindings/registrations.hpp"
+#include "bindings/text.hpp"
+#include "core/base/error.hpp"
+
+namespace py = pybind11;
+
+namespace ortmulti::bindings {
+namespace {
+
+std::string identity_of(const py::handle& object) {
+  const py::object identity = object.attr("identity");
+  if (!py::isinstance<py::str>(identity)) {
+    throw Error(ErrorKind::invalid_type, "a source's identity is a str, not of " + class_name(identity));
+  }
+  return from_str(identity);
+}
+
+std::uint64_t to_count(const py::handle& number) {
+  const std::uint64_t count = PyLong_AsUnsignedLongLong(number.ptr());
+  if (PyErr_Occurred() != nullptr) {
+    throw py::error_already_set();
+  }
+  return count;
+}
+
+// Memory that Python may write during one call; it may then be freed.
+class Lent {
+ public:
+  Lent(void* target, std::uint64_t size)
+      : memory_(static_cast<py::ssize_t>(size), static_cast<std::uint8_t*>(target), py::none()), view_(memory_) {}
+  ~Lent() { static_cast<void>(take_back()); }
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
+
+  const py::memoryview& view() const noexcept { return view_; }
+
+  /// Makes the view useless. False where something else still refers to the memory, such as an array over the view.
+  bool take_back() noexcept {
+    Py_XDECREF(PyObject_CallMethod(view_.ptr(), "release", nullptr));
+    PyErr_Clear();
+    return memory_.ref_count() == 1;
+  }
+
+ private:
+  py::array_t<std::uint8_t> memory_;
+  py::memoryview view_;
+};
+
+class PythonSource : public Source {
+ public:
+  PythonSource(const std::string& identity, std::uint64_t size, py::object object)
+      : Source(identity, identity, size), python_(object.ptr()), owner_(keep(std::move(object))) {}
+
+ private:
+  void read_range(void* target, std::uint64_t size, std::uint64_t offset) const override {
+    if (Py_IsInitialized() == 0) {
+      throw Error(ErrorKind::closed, "'" + name() + "' cannot be read any more: Python has ended");
+    }
+    if (const auto bytes = call(target, size, offset)) {
+      std::memcpy(target, bytes->buf, size);
+    }
+  }
+
+  // The bytes that read_into has returned; null where it wrote them.
+  std::shared_ptr<const Py_buffer> call(void* target, std::uint64_t size, std::uint64_t offset) const {
+    const bool of_python = PyGILState_GetThisThreadState() != nullptr;
+    const py::gil_scoped_acquire gil;
+    Lent buffer(target, size);
+    std::shared_ptr<const Py_buffer> bytes;
+    std::optional<Error> failure;
+    try {
+      const py::object result = python_.attr("read_into")(buffer.view(), offset);
+      if (PyLong_Check(result.ptr()) == 0) {
+        bytes = keep_buffer(result);
+      }
+      const std::uint64_t count = bytes ? static_cast<std::uint64_t>(bytes->len) : to_count(result);
+      if (count != size) {
+        failure.emplace(ErrorKind::weights, std::to_string(count) + " bytes came instead of " + std::to_string(size));
+      } else if (identity_of(python_) != identity()) {
+        failure.emplace(ErrorKind::weights, "it was changed while it was loaded; load again");
+      }
+    } catch (const Error& error) {
+      failure.emplace(error);
+    } catch (const py::error_already_set& error) {
+      if (of_python && !error.matches(PyExc_Exception)) {  // such as KeyboardInterrupt
+        throw;
+      }
+      failure.emplace(from_python(error.value()));
+    }
+    // Not before: the traceback of an exception may have referred to it.
+    if (!buffer.take_back() && !failure) {
+      failure.emplace(ErrorKind::weights, "read_into keeps its buffer, which is valid during the call only");
+    }
+    if (failure) {
+      throw Error(failure->kind(),
+                  "reading '" + name() + "' at byte " + std::to_string(offset) + " failed: " + failure->what());
+    }
+    return bytes;
+  }
+
+  py::handle python_;
+  std::shared_ptr<const void> owner_;
+};
+
+py::array read(const Source& source, std::uint64_t offset, std::uint64_t size) {
+  py::array_t<std::uint8_t> bytes(static_cast<py::ssize_t>(size));
+  std::uint8_t* const target = bytes.mutable_data();
+  const ReleaseGil nogil;
+  source.read(target, size, offset);
+  return bytes;
+}
+
+std::shared_ptr<const Source> over_buffer(const std::string& name, const py::object& buffer,
+                                          std::optional<std::uint64_t> size) {
+  const auto bytes = keep_buffer(buffer);
+  const auto all = static_cast<std::uint64_t>(bytes->len);
+  if (size.value_or(0) > all) {
+    throw Error(ErrorKind::invalid_argument, "the buffer of '" + name + "' has " + std::to_string(all) +
+                                                 " bytes, fewer than the length " + std::to_string(*size));
+  }
+  return memory_source(name, {bytes, static_cast<const unsigned char*>(bytes->buf)}, size.value_or(all));
+}
+
+}  // namespace
+
+std::shared_ptr<const Source> to_source(py::handle object) {
+  if (py::isinstance<Source>(object)) {
+    return object.cast<std::shared_ptr<Source>>();
+  }
+  if (!py::hasattr(object, "read_into")) {
+    throw Error(ErrorKind::invalid_type, "a source has identity, size and read_into, unlike " + class_name(object));
+  }
+  return std::make_shared<const PythonSource>(identity_of(object), to_count(object.attr("size")),
+                                              py::reinterpret_borrow<py::object>(object));
+}
+
+py::object to_python(const std::shared_ptr<const Source>& source) {
+  return py::cast(std::const_pointer_cast<Source>(source));
+}
+
+void register_source(py::module_& module) {
+  py::class_<Source, std::shared_ptr<Source>>(module, "Source")
+      .def_property_readonly("name", [](const Source& source) { return to_str(source.name()); })
+      .def_property_readonly("identity", [](const Source& source) { return to_str(source.identity()); })
+      .def_property_readonly("size", &Source::size)
+      .def("read", &read, py::arg("offset"), py::arg("size"))
+      .def("is_current",
+           [](const Source& source) {
+             const ReleaseGil nogil;
+             return source.unchanged();
+           })
+      .def("check",
+           [](const Source& source) {
+             const ReleaseGil nogil;
+             source.check();
+           })
+      .def("__eq__",
+           [](const Source& source, const py::object& other) {
+             return py::isinstance<Source>(other) && other.cast<const Source&>().identity() == source.identity();
+           })
+      .def("__hash__", [](const Source& source) { return py::hash(to_str(source.identity())); })
+      .def("__repr__", [](const Source& source) { return to_str("<Source " + source.identity() + ">"); });
+  module.def(
+      "file_source",
+      [](const py::str& path) {
+        const std::string text = from_path(path);
+        std::shared_ptr<const Source> source;
+        {
+          const ReleaseGil nogil;
+          source = file_source(text);
+        }
+        return to_python(source);
+      },
+      py::arg("path"));
+  module.def(
+      "memory_source",
+      [](const py::str& name, const py::object& buffer, std::optional<std::uint64_t> size) {
+        return to_python(over_buffer(from_str(name), buffer, size));
+      },
+      py::arg("name"), py::arg("buffer"), py::arg("size") = py::none());
+}
+
+}  // namespace ortmulti::bindings
