@@ -122,34 +122,34 @@ def too_few(source: Stored, buffer: memoryview, offset: int) -> Any:
     return source._content[offset : offset + len(buffer) - 1]
 
 
-def too_many(source: Stored, buffer: memoryview, offset: int) -> Any:
+def too_many(_: Stored, buffer: memoryview, __: int) -> Any:
     return len(buffer) + 1
 
 
-def nothing(source: Stored, buffer: memoryview, offset: int) -> Any:
+def nothing(*_: object) -> Any:
     return None
 
 
-def negative(source: Stored, buffer: memoryview, offset: int) -> Any:
+def negative(*_: object) -> Any:
     return -1
 
 
-def another(source: Stored, buffer: memoryview, offset: int) -> Any:
+def another(source: Stored, buffer: memoryview, _: int) -> Any:
     source.identity = "memory://other"
     return len(buffer)
 
 
-def keeping(source: Stored, buffer: memoryview, offset: int) -> Any:
+def keeping(source: Stored, buffer: memoryview, _: int) -> Any:
     source.kept = np.asarray(buffer)  # type: ignore[attr-defined]
     return len(buffer)
 
 
-def lost(source: Stored, buffer: memoryview, offset: int) -> Any:
+def lost(_: Stored, buffer: memoryview, __: int) -> Any:
     array = np.asarray(buffer)  # is in the traceback
     raise ConnectionError(f"lost after {len(array) - len(buffer)} bytes")
 
 
-def missing(source: Stored, buffer: memoryview, offset: int) -> Any:
+def missing(*_: object) -> Any:
     raise ortmulti.NotFound("there is no such object")
 
 
@@ -207,10 +207,10 @@ def test_what_is_no_source_is_refused(
 def test_an_interrupt_in_the_thread_that_reads_is_raised(model: Model) -> None:
     source = Stored(model.store, "model.data")
 
-    def interrupted(_: memoryview, __: int) -> Any:
+    def interrupted(*_: object) -> Any:
         raise KeyboardInterrupt
 
-    source.read_into = interrupted  # type: ignore[method-assign]
+    source.read_into = interrupted  # type: ignore[assignment,method-assign]
     with pytest.raises(KeyboardInterrupt):
         model.listed(source).files[0].read(0, 1)
 
@@ -265,7 +265,8 @@ ON_GPUS = """
     def load(source, devices=(0, 1)):
         weights = [_core.Weight(f"w{i}", 2, [1 << 16], 0, i << 16, 1 << 16) for i in range(16)]
         loader = _core.LoaderOptions(reader_threads=2, chunk_bytes=40_000, buffers_per_thread=2)
-        return _core.load_weights(_core.SharedWeights(_core.WeightList([source], weights), loader=loader), list(devices))
+        shared = _core.SharedWeights(_core.WeightList([source], weights), loader=loader)
+        return _core.load_weights(shared, list(devices))
 """
 
 

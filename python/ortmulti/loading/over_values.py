@@ -80,7 +80,7 @@ def _graph(model: CheckedModel) -> memoryview:
         return memoryview(model)
     if (source := _core.file_source(model)).size >= 1 << 31:
         raise OSError(f"{model!r} is too large to be in memory")
-    return memoryview(source.read(0, source.size))
+    return source.read(0, source.size).data
 
 
 def _create(
