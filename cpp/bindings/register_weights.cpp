@@ -31,26 +31,27 @@ namespace {
 
 using RelocationTuple = std::tuple<std::size_t, py::str, std::uint64_t, std::uint64_t>;
 
-WeightList make_list(const std::vector<py::object>& files, std::vector<Weight> weights, std::vector<LeftOut> left_out) {
+WeightList make_list(const std::vector<py::object>& sources, std::vector<Weight> weights,
+                     std::vector<LeftOut> left_out) {
   WeightList list{{}, std::move(weights), std::move(left_out)};
-  for (const py::object& file : files) {
-    list.files.push_back(to_source(file));
+  for (const py::object& source : sources) {
+    list.sources.push_back(to_source(source));
   }
   for (std::size_t i = 0; i < list.weights.size(); ++i) {
     const Weight& weight = list.weights[i];
     const auto refuse = [&](const std::string& problem) {
       throw Error(ErrorKind::invalid_argument, "weight " + std::to_string(i) + problem);
     };
-    if (weight.file >= list.files.size()) {
-      refuse(" names file " + std::to_string(weight.file) + " of " + std::to_string(list.files.size()));
+    if (weight.source >= list.sources.size()) {
+      refuse(" names source " + std::to_string(weight.source) + " of " + std::to_string(list.sources.size()));
     }
     if (const std::string problem = tensor_problem(weight.name, weight.data_type, weight.shape, weight.length);
         !problem.empty()) {
       refuse(" cannot be shared: " + problem);
     }
-    if (const std::uint64_t size = list.files[weight.file]->size();
+    if (const std::uint64_t size = list.sources[weight.source]->size();
         weight.offset > size || weight.length > size - weight.offset) {
-      refuse(" lies outside of its file");
+      refuse(" lies outside of its source");
     }
   }
   return list;
@@ -102,16 +103,16 @@ int open_for_python(const py::object& path, int flags) {
 
 void register_weights(py::module_& module) {
   py::class_<Weight>(module, "Weight")
-      .def(py::init([](const py::str& name, int data_type, const std::vector<std::int64_t>& shape, std::size_t file,
+      .def(py::init([](const py::str& name, int data_type, const std::vector<std::int64_t>& shape, std::size_t source,
                        std::uint64_t offset, std::uint64_t length) {
-             return Weight{from_str(name), data_type, shape, file, offset, length};
+             return Weight{from_str(name), data_type, shape, source, offset, length};
            }),
-           py::arg("name"), py::arg("data_type"), py::arg("shape"), py::arg("file"), py::arg("offset"),
+           py::arg("name"), py::arg("data_type"), py::arg("shape"), py::arg("source"), py::arg("offset"),
            py::arg("length"))
       .def_property_readonly("name", [](const Weight& weight) { return to_str(weight.name); })
       .def_readonly("data_type", &Weight::data_type)
       .def_readonly("shape", &Weight::shape)
-      .def_readonly("file", &Weight::file)
+      .def_readonly("source", &Weight::source)
       .def_readonly("offset", &Weight::offset)
       .def_readonly("length", &Weight::length);
   py::class_<LeftOut>(module, "LeftOut")
@@ -121,9 +122,9 @@ void register_weights(py::module_& module) {
       .def_property_readonly("name", [](const LeftOut& left_out) { return to_str(left_out.name); })
       .def_property_readonly("reason", [](const LeftOut& left_out) { return to_str(left_out.reason); });
   py::class_<WeightList>(module, "WeightList")
-      .def(py::init(&make_list), py::arg("files") = py::list(), py::arg("weights") = py::list(),
+      .def(py::init(&make_list), py::arg("sources") = py::list(), py::arg("weights") = py::list(),
            py::arg("left_out") = py::list())
-      .def_property_readonly("files", [](const WeightList& list) { return to_list(list.files); })
+      .def_property_readonly("sources", [](const WeightList& list) { return to_list(list.sources); })
       .def_property_readonly("weights", [](const WeightList& list) { return list.weights; })
       .def_property_readonly("left_out", [](const WeightList& list) { return list.left_out; });
   module.attr("MIN_SHARED_BYTES") = min_shared_bytes;

@@ -112,7 +112,7 @@ def onnxruntime_sessions(
         else:
             sessions.append(create_session(ort, spec))
     for used, weights in shared.values():
-        for file in used.weights.files:
+        for file in used.weights.sources:
             file.check()  # onnxruntime read the graph after the weights were listed
         weights.created()
     return sessions

@@ -89,12 +89,12 @@ def broadcast(model: str | os.PathLike[str]) -> BroadcastModel:
     folder = str(Path(path).parent)
     try:
         graph, _, listed = _core.put_weights_outside(path)
-        graph = graph or listed.files[0].read(0, listed.files[0].size).tobytes()
+        graph = graph or listed.sources[0].read(0, listed.sources[0].size).tobytes()
         index = _core.index_model(graph)
     except InvalidProtobuf as error:
         raise InvalidProtobuf(f"{path!r}: {error}") from None
     found = zip(index.external_locations, _core.external_files(index, folder, path), strict=True)
-    first = {file.name: file for file in listed.files}  # a file that was replaced since then is an error
+    first = {file.name: file for file in listed.sources}  # a file that was replaced since then is an error
     files = {location: first.get(file.name, file) for location, file in found}
     outside = [each for each in index.initializers if each.storage == "external"]
     given = {each.location for each in outside if not each.graph}

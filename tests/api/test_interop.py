@@ -501,7 +501,7 @@ def test_loaded_weights_are_given_as_capsules(tmp_path: Path, memory_driver: dic
         path, weights = eval(sys.argv[1])
         listed = weight_list(path, weights)
         content = open(path, "rb").read()
-        prefetch = _core.Prefetch([(listed.files[0], 0, len(content))])
+        prefetch = _core.Prefetch([(listed.sources[0], 0, len(content))])
         loaded = _core.load_weights(
             _core.SharedWeights(
                 listed,

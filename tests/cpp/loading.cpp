@@ -19,7 +19,7 @@ std::size_t WeightFiles::add_file(std::size_t size) {
   std::string content(size, '\0');
   std::generate(content.begin(), content.end(), [this] { return static_cast<char>(random_()); });
   const std::string path = folder.write("weights" + std::to_string(contents_.size()), content);
-  list.files.push_back(file_source(path));
+  list.sources.push_back(file_source(path));
   contents_.push_back(std::move(content));
   return contents_.size() - 1;
 }
@@ -33,7 +33,7 @@ void WeightFiles::add_random(std::size_t files, std::size_t weights_per_file) {
   const auto below = [this](std::uint64_t limit) { return random_() % limit; };
   for (std::size_t i = 0; i < files; ++i) {
     const std::size_t file = add_file(200'000 + below(200'000));
-    const std::uint64_t size = list.files[file]->size();
+    const std::uint64_t size = list.sources[file]->size();
     std::uint64_t at = below(3) * below(5000);
     for (std::size_t j = 0; j < weights_per_file && at < size; ++j) {
       const std::uint64_t sizes[] = {1 + below(64), 256, 1024 + below(3000), 4096, below(10) == 0 ? 60'000U : 2U};
@@ -61,7 +61,7 @@ void WeightFiles::add_even(std::size_t count, std::size_t length) {
 
 std::string WeightFiles::expected(std::size_t weight) const {
   const Weight& one = list.weights[weight];
-  return contents_[one.file].substr(one.offset, one.length);
+  return contents_[one.source].substr(one.offset, one.length);
 }
 
 std::size_t open_files() {

@@ -32,7 +32,7 @@ class WeightFiles {
   std::shared_ptr<const WeightPlan> plan() const { return std::make_shared<const WeightPlan>(plan_weights(list)); }
   /// What a weight's bytes are.
   std::string expected(std::size_t weight) const;
-  const std::string& path(std::size_t file) const { return list.files[file]->name(); }
+  const std::string& path(std::size_t file) const { return list.sources[file]->name(); }
   TemporaryFolder folder;
 
  private:

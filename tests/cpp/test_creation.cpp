@@ -293,7 +293,7 @@ TEST_F(Factory, AFileThatIsChangedWhileASessionIsCreatedIsAnError) {
   const ExternalModel model;
   WeightList list = shareable_weights(model.path);
   const std::string saved = model.folder.write("saved.onnx", "to be overwritten by the session's creation");
-  add_file(list, file_source(saved));
+  add_source(list, file_source(saved));
   CreationRequest request = model.request(list);
   request.options.optimized_model_filepath = saved;
   EXPECT_TRUE(throws(ErrorKind::weights, {"saved.onnx", "changed or replaced"},

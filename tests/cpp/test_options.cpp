@@ -133,7 +133,7 @@ TEST_F(Options, LargeValuesInTheHostsMemoryBecomeWeights) {
   EXPECT_EQ(list.weights[0].data_type, 1);
   EXPECT_EQ(list.weights[0].shape, (std::vector<std::int64_t>{256}));
   EXPECT_EQ(list.weights[0].length, 1024U);
-  EXPECT_EQ(list.files.at(list.weights[0].file)->map().get(), reinterpret_cast<unsigned char*>(floats.data()));
+  EXPECT_EQ(list.sources.at(list.weights[0].source)->map().get(), reinterpret_cast<unsigned char*>(floats.data()));
   ASSERT_EQ(options.additions.external_initializers.size(), 3U);
   EXPECT_EQ(options.additions.external_initializers[0].first, "small");
 }

@@ -30,7 +30,7 @@ class WeightListTest : public testing::Test {
   }
 
   static std::string bytes_of(const WeightList& list, const Weight& weight) {
-    return read_file(list.files.at(weight.file)->name()).substr(weight.offset, weight.length);
+    return read_file(list.sources.at(weight.source)->name()).substr(weight.offset, weight.length);
   }
 
   // The two identity, which the weights of "wide" are.
@@ -52,13 +52,13 @@ TEST_F(WeightListTest, SaysWhereInlineAndExternalWeightsLie) {
     EXPECT_EQ(list.weights[0].shape, (std::vector<std::int64_t>{256, 256}));
     EXPECT_EQ(list.weights[0].length, wide_bytes);
     EXPECT_EQ(bytes_of(list, list.weights[0]), twice_identity());
-    EXPECT_EQ(list.files[0]->identity(), file_source(model_path(name))->identity());
+    EXPECT_EQ(list.sources[0]->identity(), file_source(model_path(name))->identity());
   }
 }
 
 TEST_F(WeightListTest, TheModelIsAmongTheFilesWhereAllItsWeightsAreExternal) {
   const std::string path = model_path("external");
-  const auto files = shareable_weights(path).files;
+  const auto files = shareable_weights(path).sources;
   ASSERT_EQ(files.size(), 2U);
   EXPECT_EQ(files[0]->identity(), file_source(path)->identity());
   EXPECT_NE(files[1]->identity(), files[0]->identity());
@@ -94,7 +94,7 @@ TEST_F(WeightListTest, WhatTheOriginalDoesNotHaveIsStored) {
   const SplitModel split = split_optimized_model(saved, "", folder_of(saved), folder.path(), {});
   EXPECT_EQ(split.own_bytes, wide_bytes);
   ASSERT_EQ(split.weights.weights.size(), 1U);
-  EXPECT_EQ(split.weights.files[0]->identity(), file_source(folder / "weights.bin")->identity());
+  EXPECT_EQ(split.weights.sources[0]->identity(), file_source(folder / "weights.bin")->identity());
   EXPECT_EQ(bytes_of(split.weights, split.weights.weights[0]), twice_identity());
 }
 

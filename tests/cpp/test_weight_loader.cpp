@@ -78,8 +78,8 @@ TEST_F(WeightLoading, PutsTheRightBytesOnEveryDevice) {
     }
     if (random() % 2 == 0) {
       std::vector<Prefetch::Range> ranges;
-      ranges.reserve(files.list.files.size());
-      for (const auto& file : files.list.files) {
+      ranges.reserve(files.list.sources.size());
+      for (const auto& file : files.list.sources) {
         ranges.push_back({file, 0, file->size()});
       }
       request.prefetch = std::make_shared<Prefetch>(ranges);
@@ -96,7 +96,7 @@ TEST_F(WeightLoading, TakesMemoryForFiles) {
   WeightFiles files;
   files.add_random(3, 100);
   std::vector<std::weak_ptr<const std::string>> watched;
-  for (auto& file : files.list.files) {
+  for (auto& file : files.list.sources) {
     const auto bytes = std::make_shared<const std::string>(read_file(file->name()));
     watched.emplace_back(bytes);
     std::filesystem::remove(file->name());
@@ -104,7 +104,7 @@ TEST_F(WeightLoading, TakesMemoryForFiles) {
   }
   EXPECT_TRUE(right(files, load(files.plan(), Request())));
   EXPECT_TRUE(nothing_left());
-  files.list.files.clear();
+  files.list.sources.clear();
   for (const auto& bytes : watched) {
     EXPECT_TRUE(bytes.expired());
   }

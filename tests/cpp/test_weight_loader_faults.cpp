@@ -249,7 +249,7 @@ class Broken : public Source {
 };
 
 TEST_F(WeightLoadingFaults, ASourceThatCannotBeRead) {
-  files.list.files[0] = std::make_shared<const Broken>();
+  files.list.sources[0] = std::make_shared<const Broken>();
   EXPECT_TRUE(fails(ErrorKind::not_found, {"the 'broken' source has no more"}));
 }
 

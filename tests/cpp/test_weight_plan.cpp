@@ -28,7 +28,7 @@ TEST(WeightPlan, GivesEveryWeightItsPlace) {
       end = run.slab_offset + run.length;
       ASSERT_LE(end, plan.slab_bytes);
       for (std::uint64_t i = 0; i < run.length; ++i) {
-        slab[run.slab_offset + i] = {run.file, run.offset + i};
+        slab[run.slab_offset + i] = {run.source, run.offset + i};
       }
     }
     for (std::size_t i = 0; i < plan.list.weights.size(); ++i) {
@@ -36,7 +36,7 @@ TEST(WeightPlan, GivesEveryWeightItsPlace) {
       EXPECT_EQ(plan.slab_offsets[i] % WeightPlan::alignment, 0U);
       ASSERT_LE(plan.slab_offsets[i] + weight.length, plan.slab_bytes);
       for (std::uint64_t byte = 0; byte < weight.length; ++byte) {
-        ASSERT_EQ(slab[plan.slab_offsets[i] + byte], std::pair(weight.file, weight.offset + byte)) << i;
+        ASSERT_EQ(slab[plan.slab_offsets[i] + byte], std::pair(weight.source, weight.offset + byte)) << i;
       }
     }
   }
@@ -57,7 +57,7 @@ TEST(WeightPlan, JobsAreAllOfItInOrder) {
       std::uint64_t bytes = 0;
       for (const WeightPiece& piece : jobs[i].pieces) {
         ASSERT_LT(run, plan.runs.size());
-        EXPECT_EQ(piece.file, plan.runs[run].file);
+        EXPECT_EQ(piece.source, plan.runs[run].source);
         EXPECT_EQ(piece.offset, plan.runs[run].offset + done);
         EXPECT_EQ(piece.slab_offset, plan.runs[run].slab_offset + done);
         bytes += piece.length;
@@ -98,7 +98,7 @@ TEST(WeightPlan, SumsBeyond64BitsAreOutOfMemory) {
   constexpr std::uint64_t large = std::uint64_t{1} << 60U;
   const auto plan = [](const std::vector<std::pair<std::uint64_t, std::uint64_t>>& places) {
     WeightList list;
-    list.files.push_back(memory_source("data", nullptr, 0));
+    list.sources.push_back(memory_source("data", nullptr, 0));
     for (const auto& [offset, length] : places) {
       list.weights.push_back({"w", 2, {}, 0, offset, length});
     }

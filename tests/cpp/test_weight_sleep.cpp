@@ -107,7 +107,7 @@ TEST_F(SleepingWeights, ComeFromAPinnedCopyThatAllDevicesShare) {
     count_copies();
     EXPECT_TRUE(sleep(stores[1], true));
     EXPECT_EQ(copied[Kind::to_host], 0) << "a second copy";
-    for (const auto& file : files.list.files) {
+    for (const auto& file : files.list.sources) {
       std::filesystem::remove(file->name());
     }
     for (const Store& store : stores) {

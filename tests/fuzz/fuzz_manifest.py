@@ -134,13 +134,13 @@ CHANGES: Sequence[Callable[[Path, Random], None]] = (
 def check(entry: Entry, key: CacheKey) -> None:
     """Asserts that what an entry says can be used."""
     own = {str(path.resolve()) for path in entry.folder.iterdir()}
-    for file in entry.weights.files:
+    for file in entry.weights.sources:
         assert file.name in own or file in key.sources, file
         assert Path(file.name).stat().st_size == file.size, file
     for weight in entry.weights.weights:
         assert weight.name
         assert all(dimension >= 0 for dimension in weight.shape)
-        assert 0 <= weight.offset <= weight.offset + weight.length <= entry.weights.files[weight.file].size
+        assert 0 <= weight.offset <= weight.offset + weight.length <= entry.weights.sources[weight.source].size
     assert all(isinstance(name, str) for name in entry.refused)
     assert entry.bytes == sum((entry.folder / name).stat().st_size for name in entry.facts["files"])
     assert repr(entry)

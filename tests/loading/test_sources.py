@@ -98,7 +98,7 @@ def test_a_source_lives_as_long_as_its_list(model: Model) -> None:
     source = Stored(model.store, "model.data")
     alive = weakref.ref(source)
     listed = model.listed(source)
-    [found] = listed.files
+    [found] = listed.sources
     assert (found.name, found.identity, found.size) == ("memory://model.data", "memory://model.data", 3 * 64 * 64 * 4)
     del source, listed
     gc.collect()
@@ -196,7 +196,7 @@ def test_what_is_no_source_is_refused(
         setattr(source, name, value)
     if error is None:
         with pytest.raises(ortmulti.Fail, match="'NoneType' object is not callable"):
-            _core.WeightList([source]).files[0].read(0, 1)
+            _core.WeightList([source]).sources[0].read(0, 1)
     else:
         with pytest.raises(error, match=message):
             _core.WeightList([source])
@@ -212,7 +212,7 @@ def test_an_interrupt_in_the_thread_that_reads_is_raised(model: Model) -> None:
 
     source.read_into = interrupted  # type: ignore[assignment,method-assign]
     with pytest.raises(KeyboardInterrupt):
-        model.listed(source).files[0].read(0, 1)
+        model.listed(source).sources[0].read(0, 1)
 
 
 BLOCKING = """

@@ -60,7 +60,7 @@ class Split:
         held = []
         make = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
         for weight in self.weights.weights:
-            data = self.weights.files[weight.file].read(weight.offset, weight.length)
+            data = self.weights.sources[weight.source].read(weight.offset, weight.length)
             if weight.name != without:
                 held.append(make(typed(data, weight.data_type, weight.shape), weight.data_type))
                 of.add_initializer(weight.name, held[-1])
@@ -337,5 +337,5 @@ def test_a_weight_that_changed_under_its_name_is_stored_anew(tmp_path: Path) -> 
     original = write_external(changed_under_its_name)(tmp_path)
     (tmp_path / "entry").mkdir()
     split = Split(original, tmp_path / "entry")
-    [file] = [weight.file for weight in split.weights.weights if weight.name == "w"]
-    assert Path(split.weights.files[file].name).name == "weights.bin"
+    [file] = [weight.source for weight in split.weights.weights if weight.name == "w"]
+    assert Path(split.weights.sources[file].name).name == "weights.bin"

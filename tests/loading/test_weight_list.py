@@ -68,8 +68,8 @@ def test_inline_and_external_weights_are_listed_with_their_files(tmp_path: Path)
     assert bytes_of(found) == {"a": data[0], "inline": inline.raw_data, "b": data[1]}
     assert [fields(w)[:3] for w in found.weights] == [(n, TensorProto.FLOAT, [FLOATS]) for n in ("a", "inline", "b")]
     assert found.left_out == []
-    assert found.files[0] == _core.file_source(path)
-    assert found.files[1:] == [_core.file_source(str(tmp_path / "sub" / "w.bin"))]
+    assert found.sources[0] == _core.file_source(path)
+    assert found.sources[1:] == [_core.file_source(str(tmp_path / "sub" / "w.bin"))]
 
 
 def test_a_missing_length_is_the_dense_size_and_a_missing_offset_is_the_start(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_folder_that_is_replaced_meanwhile_leads_nowhere_else(tmp_path: Path) 
         try:
             for _ in range(10000):  # enough for several hits between a check and an identification
                 with contextlib.suppress(ortmulti.Error):
-                    files = _core.shareable_weights(path).files
+                    files = _core.shareable_weights(path).sources
                     found |= {file.identity for file in files if file.name != path}
         finally:
             replacing.kill()
@@ -298,13 +298,13 @@ def test_a_list_is_what_it_was_made_of(
     found = _core.WeightList(
         files, [_core.Weight(*each) for each in weights], [_core.LeftOut(*each) for each in left_out]
     )
-    assert found.files == files
+    assert found.sources == files
     assert [fields(weight) for weight in found.weights] == weights
     assert [(each.name, each.reason) for each in found.left_out] == left_out
 
 
 def test_a_list_names_only_files_that_it_has() -> None:
-    with pytest.raises(ortmulti.InvalidArgument, match="names file 1 of 1"):
+    with pytest.raises(ortmulti.InvalidArgument, match="names source 1 of 1"):
         _core.WeightList([_core.memory_source("a", bytes(4))], [_core.Weight("w", 1, [1], 1, 0, 4)])
 
 
@@ -317,8 +317,8 @@ def test_a_list_names_only_files_that_it_has() -> None:
         (("w", 1, [2], 0, 0, 4), "4 bytes where its type and shape need 8"),
         (("w", 1, [-1, -2], 0, 0, 8), "8 bytes where"),
         (("w", 1, [2**62, 4], 0, 0, 0), "0 bytes where"),
-        (("w", 1, [2], 0, 93, 8), "outside of its file"),
-        (("w", 1, [2], 0, 2**64 - 4, 8), "outside of its file"),
+        (("w", 1, [2], 0, 93, 8), "outside of its source"),
+        (("w", 1, [2], 0, 2**64 - 4, 8), "outside of its source"),
         (("", 1, [2], 0, 0, 8), "no name"),
         (("a\0b", 1, [2], 0, 0, 8), "no name"),
     ],

@@ -76,7 +76,7 @@ def test_weights_that_were_left_as_they_were_are_not_stored_again(tmp_path: Path
     for how in ("external", "inline"):
         model = write(tmp_path / how, onnx_models.matmul_proto(128, 4), how)
         with make(cache, model) as entry:
-            assert [file.name for file in entry.weights.files] == [
+            assert [file.name for file in entry.weights.sources] == [
                 str(tmp_path / how / ("model.data" if how == "external" else "model.onnx"))
             ]
             assert sorted(weight.name for weight in entry.weights.weights) == [f"weight{n}" for n in range(4)]
@@ -88,7 +88,7 @@ def test_only_new_weights_are_stored(tmp_path: Path, cache: Cache) -> None:
     model = write(tmp_path / "model", with_folded_weights(), "external")
     with make(cache, model) as entry:
         assert entry.facts["own_bytes"] == 4096
-        places = {w.name: Path(entry.weights.files[w.file].name).name for w in entry.weights.weights}
+        places = {w.name: Path(entry.weights.sources[w.source].name).name for w in entry.weights.weights}
         assert places.pop("w") == "model.data"
         assert list(places.values()) == ["weights.bin"]
 
@@ -127,7 +127,7 @@ def test_a_model_in_memory_with_data_in_a_named_folder(tmp_path: Path, cache: Ca
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(tmp_path / "model"))
     feeds = sample_inputs(str(path), 3)
     with make(cache, Path(path).read_bytes(), options) as entry:
-        assert Path(entry.weights.files[0].name).name == "model.data"
+        assert Path(entry.weights.sources[0].name).name == "model.data"
         assert same_bits(run_entry(entry, feeds), run_ordinary(path, feeds))
 
 
@@ -145,7 +145,7 @@ def test_what_is_too_large_for_one_file_is_saved_as_two(tmp_path: Path, cache: C
         with staged.publish() as entry:
             entry.verify()
             assert {path.name for path in entry.folder.iterdir()} == {"manifest.json", "model.onnx", "shared", LARGE}
-            assert [Path(file.name).parent for file in entry.weights.files] == [entry.folder]
+            assert [Path(file.name).parent for file in entry.weights.sources] == [entry.folder]
             assert entry.facts["own_bytes"] == (entry.folder / LARGE).stat().st_size >= 8192
             assert (entry.folder / LARGE).stat().st_mode & 0o777 == 0o600
             assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds))

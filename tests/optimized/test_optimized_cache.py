@@ -59,7 +59,7 @@ def test_what_was_published_is_found(cache: Cache, made_of: CacheKey) -> None:
             assert Path(entry.model_path).read_bytes().startswith(b"graph of")
             assert entry.refused == ("weight1",)
             assert (entry.facts["note"], entry.facts["own_bytes"]) == (1, 7000)
-            data, own = entry.weights.files
+            data, own = entry.weights.sources
             assert data == made_of.sources[-1]
             assert own == _core.file_source(str(entry.folder / "weights.bin"))
             weights = [fields(weight) for weight in entry.weights.weights]
@@ -327,7 +327,7 @@ def test_every_bit_of_a_manifest_counts(tmp_path: Path, cache: Cache, made_of: C
     """A flipped one is noticed, or changes nothing that is read from it."""
     folder = store(cache, made_of)
     with found(cache, made_of) as entry:
-        facts, files = entry.facts, entry.weights.files
+        facts, files = entry.facts, entry.weights.sources
     whole = shutil.copytree(folder, tmp_path / "whole")
     text = (whole / "manifest.json").read_bytes()
     noticed = 0
@@ -341,7 +341,7 @@ def test_every_bit_of_a_manifest_counts(tmp_path: Path, cache: Cache, made_of: C
             noticed += 1
             continue
         with flipped:
-            assert (flipped.facts, flipped.weights.files) == (facts, files)
+            assert (flipped.facts, flipped.weights.sources) == (facts, files)
     assert noticed > len(text) / 7 / 3
 
 
@@ -481,7 +481,7 @@ def test_an_unwritable_cache_is_said_once_and_done_without(
             fill(staged)
             entry = staged.publish()
             entry.verify()
-            assert Path(entry.weights.files[1].name).read_bytes() == b"weights" * 1000
+            assert Path(entry.weights.sources[1].name).read_bytes() == b"weights" * 1000
         assert not staged.folder.exists()
     assert [record.name for record in caplog.records] == ["ortmulti"]
     assert "is not used: it cannot be written" in caplog.text

@@ -228,7 +228,7 @@ def test_a_split_model_has_every_value_and_stores_none_twice(
             assert int(entries.get("offset", 0)) % ALIGNMENT == 0
             assert load(tensor, folders.entry) == value
     own = str((folders.entry / "weights.bin").resolve())
-    assert all(w.offset % ALIGNMENT == 0 for w in weights.weights if weights.files[w.file].name == own)
+    assert all(w.offset % ALIGNMENT == 0 for w in weights.weights if weights.sources[w.source].name == own)
     assert (folders.entry / "shared").stat().st_size == 0
     assert sorted(folders.files()) == sorted({"model.onnx", "shared"} | ({"weights.bin"} if own_bytes else set())) or (
         own_bytes == 0 and folders.files()["weights.bin"] == 0
@@ -255,7 +255,7 @@ def test_an_unchanged_model_is_stored_as_its_graph_alone(folders: Folders) -> No
     assert sorted(folders.files()) == ["model.onnx", "shared"]
     assert folders.files()["model.onnx"] < 500
     assert bytes_of(weights) == {"outside": value([1000], np.float32, 1).tobytes(), "inside": big("", 2).raw_data}
-    paths = {weight.name: weights.files[weight.file].name for weight in weights.weights}
+    paths = {weight.name: weights.sources[weight.source].name for weight in weights.weights}
     assert paths == {
         "outside": str((folders.original / "w.bin").resolve()),
         "inside": str((folders.original / "model.onnx").resolve()),

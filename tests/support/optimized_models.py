@@ -229,7 +229,9 @@ def run_entry(entry: Entry, feeds: dict[str, Any]) -> Arrays:
     kept = []
     for weight in entry.weights.weights:
         dtype = helper.tensor_dtype_to_np_dtype(weight.data_type)
-        values = entry.weights.files[weight.file].read(weight.offset, weight.length).view(dtype).reshape(weight.shape)
+        values = (
+            entry.weights.sources[weight.source].read(weight.offset, weight.length).view(dtype).reshape(weight.shape)
+        )
         kept.append(onnxruntime.OrtValue.ortvalue_from_numpy(np.array(values)))
         options.add_initializer(weight.name, kept[-1])
     session = onnxruntime.InferenceSession(entry.model_path, options, providers=["CPUExecutionProvider"])

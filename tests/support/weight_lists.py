@@ -13,7 +13,7 @@ Fields: TypeAlias = tuple[str, int, Sequence[int], int, int, int]
 
 
 def fields(weight: _core.Weight) -> Fields:
-    return weight.name, weight.data_type, weight.shape, weight.file, weight.offset, weight.length
+    return weight.name, weight.data_type, weight.shape, weight.source, weight.offset, weight.length
 
 
 def weight_list(path: Path | str, weights: Iterable[Fields]) -> _core.WeightList:
@@ -25,7 +25,7 @@ def bytes_of(weights: _core.WeightList) -> dict[str, bytes]:
     """Every weight's bytes as the list says where they lie, in files that have not changed."""
     found = {}
     for weight in weights.weights:
-        source = weights.files[weight.file]
+        source = weights.sources[weight.source]
         source.check()
         with Path(source.name).open("rb") as data:
             data.seek(weight.offset)

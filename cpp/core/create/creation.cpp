@@ -46,9 +46,9 @@ WeightList take_external_weights(SessionOptions& options, std::uint64_t min_byte
       staying.push_back(std::move(each));
       continue;
     }
-    list.weights.push_back({name, type, shape, list.files.size(), 0, bytes});
+    list.weights.push_back({name, type, shape, list.sources.size(), 0, bytes});
     const auto* data = static_cast<const unsigned char*>(value->GetTensorRawData());
-    list.files.push_back(memory_source("the value of " + name, {value, data}, bytes));
+    list.sources.push_back(memory_source("the value of " + name, {value, data}, bytes));
   }
   options.additions.external_initializers = std::move(staying);
   return list;
@@ -340,7 +340,7 @@ std::shared_ptr<Session> Creation::create_session(std::size_t index) {
     });
     loader_->wait_filled(place);
   }
-  for (const auto& source : request_.weights->plan->list.files) {
+  for (const auto& source : request_.weights->plan->list.sources) {
     source->check();  // ONNX Runtime read the graph after they were listed
   }
   return session;

@@ -156,10 +156,10 @@ class Splitter {
     Weight weight{initializer.name,   initializer.data_type, initializer.shape, 0,
                   initializer.offset, initializer.length};
     if (initializer.storage == Storage::external) {
-      weight.file = add_file(result_.weights, external_.find(initializer));
+      weight.source = add_source(result_.weights, external_.find(initializer));
     } else if (const auto offset = find_in_original(initializer)) {
       weight.offset = *offset;
-      weight.file = add_file(result_.weights, original_->source());
+      weight.source = add_source(result_.weights, original_->source());
     } else {
       weight.offset = copy(initializer);
       own_.push_back(result_.weights.weights.size());
@@ -227,9 +227,9 @@ class Splitter {
       weights_->close();
       result_.own_bytes = weights_->size();
       if (!own_.empty()) {
-        const std::size_t file = add_file(result_.weights, file_source(weights_->path()));
+        const std::size_t file = add_source(result_.weights, file_source(weights_->path()));
         for (const std::size_t index : own_) {
-          result_.weights.weights[index].file = file;
+          result_.weights.weights[index].source = file;
         }
       }
     }
@@ -280,7 +280,7 @@ std::vector<std::string> changed_weights(const std::string& saved, const std::st
     }
     const Weight& weight = *at->second;
     const bool same = found.storage == Storage::external &&
-                      files.find(found)->identity() == given.files[weight.file]->identity() &&
+                      files.find(found)->identity() == given.sources[weight.source]->identity() &&
                       found.offset == weight.offset && found.length == weight.length &&
                       found.data_type == weight.data_type && found.shape == weight.shape;
     if (!same) {

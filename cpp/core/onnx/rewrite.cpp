@@ -187,7 +187,7 @@ std::string relocate_initializers(const unsigned char* model, std::size_t size,
 OutsideModel put_weights_outside(const std::string& model_path) {
   OutsideModel result;
   result.weights = shareable_weights(model_path);
-  const Source& model = *result.weights.files.front();
+  const Source& model = *result.weights.sources.front();
   result.folder = folder_of(model.name());
   const ModelIndex index = index_model(model);
   const bool links = !external_locations(index).empty() && real_path(folder_of(model_path)) != result.folder;

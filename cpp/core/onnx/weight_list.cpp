@@ -26,12 +26,12 @@ std::string quote(const std::string& text) { return "'" + text + "'"; }
 
 }  // namespace
 
-std::size_t add_file(WeightList& list, const std::shared_ptr<const Source>& file) {
-  const auto at = std::find_if(list.files.begin(), list.files.end(),
-                               [&](const auto& known) { return known->identity() == file->identity(); });
-  const auto index = static_cast<std::size_t>(at - list.files.begin());
-  if (at == list.files.end()) {
-    list.files.push_back(file);
+std::size_t add_source(WeightList& list, const std::shared_ptr<const Source>& source) {
+  const auto at = std::find_if(list.sources.begin(), list.sources.end(),
+                               [&](const auto& known) { return known->identity() == source->identity(); });
+  const auto index = static_cast<std::size_t>(at - list.sources.begin());
+  if (at == list.sources.end()) {
+    list.sources.push_back(source);
   }
   return index;
 }
@@ -151,7 +151,7 @@ WeightList shareable_weights(const std::string& model_path, std::uint64_t min_by
   const SharingRules rules(index);
   ExternalFiles external(folder_of(model_path), model_path);
   WeightList list;
-  list.files.push_back(model);
+  list.sources.push_back(model);
   for (const Initializer& initializer : index.initializers) {
     const bool is_external = initializer.storage == Storage::external;
     const std::shared_ptr<const Source>& file = is_external ? external.find(initializer) : model;
@@ -160,7 +160,7 @@ WeightList shareable_weights(const std::string& model_path, std::uint64_t min_by
     }
     const std::string problem = rules.problem(initializer);
     if (problem.empty()) {
-      list.weights.push_back({initializer.name, initializer.data_type, initializer.shape, add_file(list, file),
+      list.weights.push_back({initializer.name, initializer.data_type, initializer.shape, add_source(list, file),
                               initializer.offset, initializer.length});
     } else {
       list.left_out.push_back({initializer.name, problem});

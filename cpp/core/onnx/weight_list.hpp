@@ -18,7 +18,7 @@ struct Weight {
   std::string name;
   int data_type = 0;  ///< ONNX's TensorProto.DataType.
   std::vector<std::int64_t> shape;
-  std::size_t file = 0;      ///< Index into WeightList::files.
+  std::size_t source = 0;    ///< Index into WeightList::sources.
   std::uint64_t offset = 0;  ///< In that source.
   std::uint64_t length = 0;  ///< Bytes.
 };
@@ -31,7 +31,7 @@ struct LeftOut {
 
 struct WeightList {
   /// Where the weights lie. The first is the model's own file, where the list is of a model file.
-  std::vector<std::shared_ptr<const Source>> files;
+  std::vector<std::shared_ptr<const Source>> sources;
   std::vector<Weight> weights;
   std::vector<LeftOut> left_out;
 };
@@ -83,7 +83,7 @@ class ExternalFiles {
   std::map<std::string, std::shared_ptr<const Source>> found_;  // by location
 };
 
-/// Adds a source to the list's files unless it is there; its index.
-std::size_t add_file(WeightList& list, const std::shared_ptr<const Source>& file);
+/// Adds a source to the list unless it is there; its index.
+std::size_t add_source(WeightList& list, const std::shared_ptr<const Source>& source);
 
 }  // namespace ortmulti

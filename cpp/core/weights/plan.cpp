@@ -41,7 +41,7 @@ WeightPlan plan_weights(WeightList list) {
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     const auto place = [&](std::size_t i) {
-      return std::tuple(weights[i].file, weights[i].offset, weights[i].length, i);
+      return std::tuple(weights[i].source, weights[i].offset, weights[i].length, i);
     };
     return place(a) < place(b);
   });
@@ -52,13 +52,13 @@ WeightPlan plan_weights(WeightList list) {
   for (const std::size_t index : order) {
     const Weight& weight = weights[index];
     const std::uint64_t weight_end = sum(weight.offset, weight.length);
-    if (previous != nullptr && previous->file == weight.file && previous->offset == weight.offset &&
+    if (previous != nullptr && previous->source == weight.source && previous->offset == weight.offset &&
         previous->length == weight.length) {
       plan.slab_offsets[index] = previous_slab;
       continue;
     }
     bool extended = false;
-    if (!plan.runs.empty() && plan.runs.back().file == weight.file) {
+    if (!plan.runs.empty() && plan.runs.back().source == weight.source) {
       WeightPiece& run = plan.runs.back();
       const std::uint64_t end = run.offset + run.length;
       if (weight.offset >= end && weight.offset - end <= max_gap) {
@@ -72,7 +72,7 @@ WeightPlan plan_weights(WeightList list) {
     }
     if (!extended) {
       const std::uint64_t slab = align(plan.slab_bytes);
-      plan.runs.push_back({weight.file, weight.offset, slab, weight.length});
+      plan.runs.push_back({weight.source, weight.offset, slab, weight.length});
       plan.slab_offsets[index] = slab;
     }
     plan.slab_bytes = sum(plan.slab_offsets[index], weight.length);
@@ -113,17 +113,17 @@ std::vector<WeightJob> WeightPlan::jobs(std::uint64_t max_bytes) const {
 
 HostMemory in_memory(const WeightList& list, const std::function<bool()>& stopped) {
   HostMemory mapped;
-  for (const auto& source : list.files) {
+  for (const auto& source : list.sources) {
     mapped.push_back(source->map());
   }
-  WeightList others{list.files, {}, {}};
+  WeightList others{list.sources, {}, {}};
   HostMemory result;
   for (const Weight& weight : list.weights) {
-    const Source& source = *list.files.at(weight.file);
+    const Source& source = *list.sources.at(weight.source);
     if (weight.offset > source.size() || weight.length > source.size() - weight.offset) {
       throw Error(ErrorKind::weights, "'" + source.name() + "' ends before the weight '" + weight.name + "' does");
     }
-    if (const auto& bytes = mapped[weight.file]) {
+    if (const auto& bytes = mapped[weight.source]) {
       result.emplace_back(bytes, bytes.get() + weight.offset);
     } else {
       result.emplace_back();
@@ -143,7 +143,7 @@ HostMemory in_memory(const WeightList& list, const std::function<bool()>& stoppe
       if (stopped()) {
         throw Error(ErrorKind::closed, "loading the weights was stopped");
       }
-      plan.list.files[piece.file]->read(slab.get() + piece.slab_offset, piece.length, piece.offset);
+      plan.list.sources[piece.source]->read(slab.get() + piece.slab_offset, piece.length, piece.offset);
     }
   }
   auto offset = plan.slab_offsets.begin();

@@ -9,22 +9,22 @@
 
 namespace ortmulti {
 
-/// A stretch of a file that goes, as it is, to a stretch of the slab.
+/// A stretch of a source that goes, as it is, to a stretch of the slab.
 struct WeightPiece {
-  std::size_t file = 0;  ///< Index in WeightList::files.
+  std::size_t source = 0;  ///< Index in WeightList::sources.
   std::uint64_t offset = 0;
   std::uint64_t slab_offset = 0;
   std::uint64_t length = 0;
 };
 
-/// Pieces that are read together: the next of the file, at most as many bytes as were asked for.
+/// Pieces that are read together: the next of the source, at most as many bytes as were asked for.
 struct WeightJob {
   std::vector<WeightPiece> pieces;
   std::uint64_t bytes = 0;
   std::uint64_t slab_end = 0;  ///< Where its part of the slab ends; that of the next job begins there or later.
 };
 
-/// Where each weight lies in a device's memory. The slab has the order of the files, so that reading these from
+/// Where each weight lies in a device's memory. The slab has the order of the sources, so that reading these from
 /// front to back fills it from front to back.
 struct WeightPlan {
   static constexpr std::uint64_t alignment = 256;  ///< Bytes; what CUDA's own allocations have.
@@ -32,7 +32,7 @@ struct WeightPlan {
   WeightList list;
   std::vector<std::uint64_t> slab_offsets;  ///< Of each of list.weights.
   std::uint64_t slab_bytes = 0;
-  std::vector<WeightPiece> runs;  ///< Without overlaps; both offsets ascend within a file.
+  std::vector<WeightPiece> runs;  ///< Without overlaps; both offsets ascend within a source.
 
   std::uint64_t file_bytes() const noexcept;  ///< What is read.
   std::vector<WeightJob> jobs(std::uint64_t max_bytes) const;

@@ -226,7 +226,7 @@ WeightReader::WeightReader(CudaStartup& startup, int device, std::shared_ptr<con
   }
   progress_ = std::make_shared<FillProgress>(std::move(ends));
   try {
-    for (const auto& source : plan_->list.files) {
+    for (const auto& source : plan_->list.sources) {
       open_.push_back(source->open());
     }
     threads_.reserve(static_cast<std::size_t>(options_.reader_threads));
@@ -279,7 +279,7 @@ bool WeightReader::fill(const std::vector<std::shared_ptr<CudaWeightStore>>& tar
   if (stop_.load()) {
     return false;
   }
-  for (const auto& source : plan_->list.files) {
+  for (const auto& source : plan_->list.sources) {
     source->check();
   }
   return true;
@@ -372,7 +372,7 @@ void WeightReader::read_jobs() {
 void WeightReader::read(const WeightJob& job, unsigned char* buffer) const {
   std::size_t at = 0;
   for (const WeightPiece& piece : job.pieces) {
-    const Source& source = *plan_->list.files[piece.file];
+    const Source& source = *plan_->list.sources[piece.source];
     if (prefetch_) {
       prefetch_->wait(source, piece.offset + piece.length, stop_);
     }

@@ -41,7 +41,7 @@ class KeptBuffers {
   std::vector<std::unique_ptr<PinnedBuffers>> all_;
 };
 
-/// How files are read. 0: by the machine.
+/// How sources are read. 0: by the machine.
 struct LoaderOptions {
   int reader_threads = 0;
   std::uint64_t chunk_bytes = 0;  ///< Bytes that a thread reads at once.
@@ -52,7 +52,7 @@ struct LoaderOptions {
 /// What the machine's numbers become: every field is set.
 LoaderOptions choose_loader_options(LoaderOptions options, std::uint64_t file_bytes);
 
-/// How far a pass over the files has come. Threads wait here for parts of the slab.
+/// How far a pass over the sources has come. Threads wait here for parts of the slab.
 class FillProgress {
  public:
   explicit FillProgress(std::vector<std::uint64_t> job_ends) : ends_(std::move(job_ends)), done_(ends_.size()) {}
@@ -74,7 +74,7 @@ class FillProgress {
   bool abandoned_ = false;
 };
 
-/// One pass over the files of a plan: threads read them in order into pinned buffers, from which every target copies.
+/// One pass over the sources of a plan: threads read them in order into pinned buffers, from which every target copies.
 /// The threads start at once: they read the first chunks while the context of `device`, the first target's, is still
 /// being created, and pin their buffers as soon as it is there.
 class WeightReader {

@@ -54,10 +54,10 @@ class MappedWeights:
 
     def __init__(self, ort: Any, shared: SharedModel) -> None:
         self._owner = shared.owner
-        self._maps = maps = [_map(file) for file in shared.weights.files]
+        self._maps = maps = [_map(file) for file in shared.weights.sources]
         make = ort.OrtValue.ortvalue_from_numpy_with_onnx_type
         self._values = {
-            weight.name: make(_view(maps[weight.file], weight), weight.data_type) for weight in shared.weights.weights
+            weight.name: make(_view(maps[weight.source], weight), weight.data_type) for weight in shared.weights.weights
         }
 
     def add_to(self, options: Any) -> None:

@@ -92,9 +92,9 @@ def _begin_reading(path: str) -> tuple[_core.WeightList | None, _core.Prefetch |
         return None, None  # ONNX Runtime says what is wrong with the model
     parts: dict[int, tuple[int, int]] = {}
     for weight in weights.weights:
-        begin, end = parts.get(weight.file, (weight.offset, weight.offset))
-        parts[weight.file] = (min(begin, weight.offset), max(end, weight.offset + weight.length))
-    ranges = [(weights.files[file], begin, end - begin) for file, (begin, end) in sorted(parts.items())]
+        begin, end = parts.get(weight.source, (weight.offset, weight.offset))
+        parts[weight.source] = (min(begin, weight.offset), max(end, weight.offset + weight.length))
+    ranges = [(weights.sources[file], begin, end - begin) for file, (begin, end) in sorted(parts.items())]
     return weights, _core.Prefetch(ranges) if ranges else None
 
 

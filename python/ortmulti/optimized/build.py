@@ -206,7 +206,7 @@ def _move_large(staged: StagedEntry, weights: _core.WeightList) -> _core.WeightL
     staged.saved.with_name(LARGE).rename(moved)
     moved.chmod(0o600)
     source = _core.file_source(str(moved))
-    files = [source if Path(file.name).name == LARGE else file for file in weights.files]
+    files = [source if Path(file.name).name == LARGE else file for file in weights.sources]
     return _core.WeightList(files, weights.weights, weights.left_out)
 
 

@@ -29,7 +29,7 @@ PLACEHOLDER = "shared"
 # Of a manifest: some 400,000 weights.
 _MAX_MANIFEST_BYTES = 64 << 20
 
-_WEIGHT = ("name", "data_type", "shape", "file", "offset", "length")
+_WEIGHT = ("name", "data_type", "shape", "source", "offset", "length")
 """The attributes of a weight, in the order in which a manifest has them."""
 
 _FIELDS: dict[str, type] = {
@@ -144,7 +144,7 @@ def write(
         "model": key.model,
         "files": files,
         "weights": {
-            "files": [_describe_file(folder, key, file) for file in weights.files],
+            "files": [_describe_file(folder, key, file) for file in weights.sources],
             "weights": [[getattr(weight, field) for field in _WEIGHT] for weight in weights.weights],
             "left_out": [[one.name, one.reason] for one in weights.left_out],
         },

@@ -17,8 +17,6 @@ from ortmulti.pool.external.spawned import SpawnedSession
 from ortmulti.pool.sleep import ModelFiles
 from ortmulti.timeline import Timeline
 
-if TYPE_CHECKING:
-
 __all__ = ["ProcessSession", "ProcessSessions"]
 
 LOGGER = logging.getLogger("ortmulti")
