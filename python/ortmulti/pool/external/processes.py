@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from ortmulti import _core, errors
 from ortmulti._runtime.threads import Task
