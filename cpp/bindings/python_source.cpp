@@ -128,11 +128,12 @@ std::shared_ptr<const Source> over_buffer(const std::string& name, const py::obj
                                           std::optional<std::uint64_t> size) {
   const auto bytes = keep_buffer(buffer);
   const auto all = static_cast<std::uint64_t>(bytes->len);
-  if (size.value_or(0) > all) {
+  const std::uint64_t used = size.value_or(all);
+  if (used > all) {
     throw Error(ErrorKind::invalid_argument, "the buffer of '" + name + "' has " + std::to_string(all) +
-                                                 " bytes, fewer than the length " + std::to_string(*size));
+                                                 " bytes, fewer than the length " + std::to_string(used));
   }
-  return memory_source(name, {bytes, static_cast<const unsigned char*>(bytes->buf)}, size.value_or(all));
+  return memory_source(name, {bytes, static_cast<const unsigned char*>(bytes->buf)}, used);
 }
 
 }  // namespace
