@@ -277,7 +277,7 @@ def on_gpus(code: str, folder: Path) -> str:
 
 def test_reader_threads_read_a_source_at_the_same_time(tmp_path: Path) -> None:
     code = """
-        from tests.api.test_interop import CAPSULES
+        from tests.support.capsules import CAPSULES
         import textwrap
         exec(textwrap.dedent(CAPSULES))
 

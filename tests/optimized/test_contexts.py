@@ -134,7 +134,7 @@ def test_what_is_compiled_depends_on_options_plugin_and_device(
     assert keys[-1] == context_key(model, PROVIDERS, None, device)
     assert len({key.digest for key in keys}) == len(keys)
     facts = keys[0].facts["plugin"]
-    assert facts["library"][0] == str(openvino_library)
+    assert str(openvino_library) in facts["library"]
     assert facts["provider"][0] == "OpenVINOExecutionProvider"
     assert "1.8" in dict(facts["provider"][1])["version"]
 
