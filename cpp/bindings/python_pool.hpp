@@ -77,7 +77,7 @@ inline py::object to_capsule(const std::shared_ptr<PoolRequest>& request) {
 /// `Pool` of `_core`: converts, releases the GIL, and lets Python handle signals while it waits.
 class PythonPool {
  public:
-  PythonPool(std::optional<std::size_t> max_waiting, const Batching& batching) : batching_(batching) {
+  PythonPool(std::optional<std::size_t> max_waiting, Batching batching) : batching_(std::move(batching)) {
     Pool::Options options;
     options.max_waiting = max_waiting;
     options.batching = batching_;

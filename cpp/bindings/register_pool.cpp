@@ -23,8 +23,6 @@
 #include "core/pool/batch.hpp"
 #include "core/pool/runners.hpp"
 
-namespace py = pybind11;
-
 namespace ortmulti::bindings {
 namespace {
 
@@ -128,7 +126,7 @@ void register_pool(py::module_& module) {
            }),
            py::arg("max_size"), py::arg("max_delay"), py::arg("axis"), py::arg("sizes"));
   py::class_<PythonPool> pool(module, "Pool");
-  pool.def(py::init<std::optional<std::size_t>, const Batching&>(), py::arg("max_waiting") = py::none(),
+  pool.def(py::init<std::optional<std::size_t>, Batching>(), py::arg("max_waiting") = py::none(),
            py::arg("batching") = Batching())
       .def("add", &PythonPool::add, py::arg("session"), py::arg("in_flight") = 1, py::arg("max_graphs") = 0,
            py::arg("feeds") = py::list(), py::arg("warm_up_runs") = 0,

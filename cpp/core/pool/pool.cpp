@@ -7,7 +7,6 @@
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
 #include "core/pool/device_group.hpp"
-#include "core/pool/pool.hpp"
 
 namespace ortmulti {
 namespace {

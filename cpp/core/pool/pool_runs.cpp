@@ -306,7 +306,7 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
   }
   const bool wanted = !request.unwanted_ && !request.expired_;
   const bool may_wait = group.usable() || (!request.device && any_usable());  // a removed device takes back nothing
-  if (end.lost() && group.broken().empty() && wanted) {
+  if (end.lost_begun && group.broken().empty() && wanted) {
     if (!*end.lost_begun && may_wait) {
       request.put_back_ = true;
       return false;
