@@ -119,8 +119,10 @@ class PythonSource : public Source {
 py::array read(const Source& source, std::uint64_t offset, std::uint64_t size) {
   py::array_t<std::uint8_t> bytes(static_cast<py::ssize_t>(size));
   std::uint8_t* const target = bytes.mutable_data();
-  const ReleaseGil nogil;
-  source.read(target, size, offset);
+  {
+    const ReleaseGil nogil;
+    source.read(target, size, offset);
+  }
   return bytes;
 }
 
