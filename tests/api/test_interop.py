@@ -21,7 +21,6 @@ from ortmulti.interface import onnxruntime_sessions as _onnxruntime_sessions
 from ortmulti.interface import onnxruntime_weights
 from ortmulti.interop import onnxruntime_sessions
 from tests.support import fake_driver, gpus, onnx_models
-from tests.support.capsules import CAPSULES
 from tests.support.processes import check_child, run_child
 from tests.support.weight_lists import Fields
 
@@ -391,6 +390,17 @@ def test_memory_given_by_dlpack_lives_as_long_as_the_session(tmp_path: Path) -> 
     assert all(reference() is None for reference in alive)
 
 
+# What a child finds in a capsule.
+CAPSULES = """
+    import ctypes, sys
+    import numpy as np
+    import ortmulti
+    from ortmulti import _core
+    from tests.support.capsules import driver, failure, live, take, tensor_in
+    from tests.support.weight_lists import weight_list
+"""
+
+
 def check_capsules(code: str, weights: tuple[str, list[Fields]], environment: dict[str, str]) -> str:
     code = textwrap.dedent(CAPSULES) + textwrap.dedent(code)
     return check_child(code, repr(weights), environment=environment)
@@ -527,8 +537,7 @@ def test_the_memory_lives_as_long_as_a_capsule_or_who_took_it(tmp_path: Path, me
         found.append(live())  # that of the second device is gone
         del capsule
         found.append(live())
-        tensor = tensor_in(other)
-        python.PyCapsule_SetName(other, taken)
+        tensor = take(other)
         del other
         found.append(live())
         assert ctypes.string_at(tensor.data, 4) == np.float32(1).tobytes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import textwrap
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,75 +14,18 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
-from ortmulti.create import core_sessions
-from tests.support import fake_driver, onnx_models
+from tests.support import fake_driver
 from tests.support.processes import check_child, nothing_leaks
-
-X = np.random.default_rng(0).random((3, 64), np.float32)
-CPU: list[tuple[str, dict[str, str]]] = [("CPUExecutionProvider", {})]
-
-
-class Stored:
-    """An object of a store in memory, as an object store's client would read it."""
-
-    def __init__(self, store: Mapping[str, bytes], name: str) -> None:
-        self.identity, self._content = f"memory://{name}", store[name]
-        self.size = len(self._content)
-        self.ranges: list[tuple[int, int]] = []
-
-    def read_into(self, buffer: memoryview, offset: int) -> Any:
-        self.ranges.append((offset, len(buffer)))
-        return self._content[offset : offset + len(buffer)]
-
-
-class Filling(Stored):
-    """Writes into the given buffer."""
-
-    def read_into(self, buffer: memoryview, offset: int) -> int:
-        buffer[:] = super().read_into(buffer, offset)
-        return len(buffer)
-
-
-class Array(Stored):
-    """Returns another object with the buffer protocol."""
-
-    def read_into(self, buffer: memoryview, offset: int) -> Any:
-        return np.frombuffer(super().read_into(buffer, offset), np.uint8)
-
-
-class Model:
-    """A model whose weights are in a store, and nowhere else."""
-
-    def __init__(self, folder: Path) -> None:
-        model, data = onnx_models.write_external(folder, onnx_models.matmul_proto(64, 3))
-        session = onnx_models.cpu_session(model)
-        self.path, [self.expected] = str(model), session.run(None, {"x": X})
-        self.weights = _core.shareable_weights(self.path).weights
-        self.store = {data.name: data.read_bytes()}
-        data.write_bytes(b"")  # ONNX Runtime refuses to read a weight from it
-
-    def listed(self, source: Any) -> _core.WeightList:
-        weights = [_core.Weight(w.name, w.data_type, w.shape, 0, w.offset, w.length) for w in self.weights]
-        return _core.WeightList([source], weights)
-
-    def sessions(self, source: Any, count: int = 1) -> list[_core.Session]:
-        options = ortmulti.SessionOptions()
-        options.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_DISABLE_ALL
-        shared = _core.SharedWeights(self.listed(source))
-        return core_sessions.create(self.path, [CPU] * count, options._core, weights=shared)[0]
-
-    def check(self, session: _core.Session) -> None:
-        [y] = session.run(None, {"x": X})
-        np.testing.assert_array_equal(y, self.expected)
+from tests.support.python_sources import Array, Filling, Stored, StoredModel, X
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Model:
-    return Model(tmp_path)
+def model(tmp_path: Path) -> StoredModel:
+    return StoredModel(tmp_path)
 
 
 @pytest.mark.parametrize("kind", [Stored, Filling, Array])
-def test_sessions_over_a_source_are_those_over_the_file(kind: type[Stored], model: Model) -> None:
+def test_sessions_over_a_source_are_those_over_the_file(kind: type[Stored], model: StoredModel) -> None:
     source = kind(model.store, "model.data")
     with nothing_leaks():
         sessions = model.sessions(source, 2)
@@ -94,7 +37,7 @@ def test_sessions_over_a_source_are_those_over_the_file(kind: type[Stored], mode
     assert sum(size for _, size in source.ranges) == 3 * 64 * 64 * 4
 
 
-def test_a_source_lives_as_long_as_its_list(model: Model) -> None:
+def test_a_source_lives_as_long_as_its_list(model: StoredModel) -> None:
     source = Stored(model.store, "model.data")
     alive = weakref.ref(source)
     listed = model.listed(source)
@@ -109,7 +52,7 @@ def test_a_source_lives_as_long_as_its_list(model: Model) -> None:
     assert alive() is None
 
 
-def test_values_that_options_give_come_from_a_source(model: Model) -> None:
+def test_values_that_options_give_come_from_a_source(model: StoredModel) -> None:
     """They are read when they are given."""
     ortmulti.RunOptions()  # opens the library
     options = ortmulti.SessionOptions()
@@ -119,7 +62,7 @@ def test_values_that_options_give_come_from_a_source(model: Model) -> None:
 
 
 def too_few(source: Stored, buffer: memoryview, offset: int) -> Any:
-    return source._content[offset : offset + len(buffer) - 1]
+    return source.content[offset : offset + len(buffer) - 1]
 
 
 def too_many(_: Stored, buffer: memoryview, __: int) -> Any:
@@ -167,7 +110,7 @@ def missing(*_: object) -> Any:
     ],
 )
 def test_an_error_of_a_source_is_the_callers(
-    read_into: Callable[..., Any], error: type[ortmulti.Error], message: str, model: Model
+    read_into: Callable[..., Any], error: type[ortmulti.Error], message: str, model: StoredModel
 ) -> None:
     source = Stored(model.store, "model.data")
     source.read_into = lambda buffer, offset: read_into(source, buffer, offset)  # type: ignore[method-assign]
@@ -189,7 +132,7 @@ def test_an_error_of_a_source_is_the_callers(
     ],
 )
 def test_what_is_no_source_is_refused(
-    attributes: dict[str, Any], error: type[Exception] | None, message: str | None, model: Model
+    attributes: dict[str, Any], error: type[Exception] | None, message: str | None, model: StoredModel
 ) -> None:
     source = Stored(model.store, "model.data")
     for name, value in attributes.items():
@@ -204,7 +147,7 @@ def test_what_is_no_source_is_refused(
         _core.WeightList(["model.data"])  # type: ignore[list-item]
 
 
-def test_an_interrupt_in_the_thread_that_reads_is_raised(model: Model) -> None:
+def test_an_interrupt_in_the_thread_that_reads_is_raised(model: StoredModel) -> None:
     source = Stored(model.store, "model.data")
 
     def interrupted(*_: object) -> Any:
@@ -221,7 +164,7 @@ BLOCKING = """
     import numpy as np
     import ortmulti
     from ortmulti import _core
-    from tests.loading.test_sources import Model, Stored
+    from tests.support.python_sources import Stored, StoredModel
 
     class Blocking(Stored):
         began, go_on = 0, threading.Event()
@@ -236,7 +179,7 @@ BLOCKING = """
 
 def test_ctrl_c_does_not_wait_for_a_source(tmp_path: Path) -> None:
     code = """
-        model = Model(Path(sys.argv[1]))
+        model = StoredModel(Path(sys.argv[1]))
         source = Blocking(model.store, "model.data")
         try:
             model.sessions(source)
@@ -257,8 +200,8 @@ ON_GPUS = """
     import numpy as np
     import ortmulti
     from ortmulti import _core
-    from tests.loading.test_sources import Array, Filling, Stored
     from tests.support.processes import nothing_leaks
+    from tests.support.python_sources import Array, Filling, Stored
 
     content = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8).tobytes()
 
@@ -277,9 +220,8 @@ def on_gpus(code: str, folder: Path) -> str:
 
 def test_reader_threads_read_a_source_at_the_same_time(tmp_path: Path) -> None:
     code = """
-        from tests.support.capsules import CAPSULES
-        import textwrap
-        exec(textwrap.dedent(CAPSULES))
+        import ctypes
+        from tests.support.capsules import live, tensor_in
 
         class Together(Stored):
             both = threading.Barrier(2)

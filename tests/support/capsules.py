@@ -1,39 +1,51 @@
-"""For programs of tests: what is in a DLPack capsule, and what the memory driver has."""
+"""DLPack capsules of GPUs' memory, read in a process whose driver is memory_driver.c."""
 
 from __future__ import annotations
 
-CAPSULES = """
-    import ctypes, gc, sys
-    import numpy as np
-    import ortmulti
-    from ortmulti import _core
-    from tests.support.weight_lists import weight_list
+import ctypes
+import gc
+from collections.abc import Callable
 
-    class Tensor(ctypes.Structure):
-        _fields_ = [
-            ("data", ctypes.c_void_p), ("device_type", ctypes.c_int), ("device_id", ctypes.c_int),
-            ("ndim", ctypes.c_int), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-            ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64),
-            ("manager_ctx", ctypes.c_void_p), ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
-        ]
 
-    python = ctypes.pythonapi
-    python.PyCapsule_GetPointer.restype = ctypes.c_void_p
-    python.PyCapsule_GetPointer.argtypes = python.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    taken = b"used_dltensor"
+class Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int), ("device_id", ctypes.c_int),
+        ("ndim", ctypes.c_int), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64),
+        ("manager_ctx", ctypes.c_void_p), ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
+    ]  # fmt: skip
 
-    def tensor_in(capsule):
-        return Tensor.from_address(python.PyCapsule_GetPointer(capsule, b"dltensor"))
 
-    driver = ctypes.CDLL("libcuda.so.1")
+driver = ctypes.CDLL("libcuda.so.1")
 
-    def live():
-        gc.collect()
-        return driver.live()
+_python = ctypes.pythonapi
+_python.PyCapsule_GetPointer.restype = ctypes.c_void_p
+_python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_python.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_TAKEN = b"used_dltensor"  # the capsule keeps the pointer
 
-    def failure(call, *arguments):
-        try:
-            call(*arguments)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-"""
+
+def tensor_in(capsule: object) -> Tensor:
+    """The tensor of a capsule, valid as long as this lives."""
+    return Tensor.from_address(_python.PyCapsule_GetPointer(capsule, b"dltensor"))
+
+
+def take(capsule: object) -> Tensor:
+    """As who takes the capsule: its tensor is to be deleted by the caller."""
+    tensor = tensor_in(capsule)
+    _python.PyCapsule_SetName(capsule, _TAKEN)
+    return tensor
+
+
+def live() -> int:
+    """Allocations that were not freed."""
+    gc.collect()
+    return int(driver.live())
+
+
+def failure(call: Callable[..., object], *arguments: object) -> str | None:
+    try:
+        call(*arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
