@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/base/file.hpp"
@@ -19,7 +21,7 @@
 namespace ortmulti::tests {
 namespace {
 
-const std::string digits = "0123456789";
+constexpr const char* digits = "0123456789";
 
 std::shared_ptr<const Source> memory_of(const std::string& text) {
   const auto bytes = std::make_shared<const std::string>(text);
@@ -52,8 +54,9 @@ TEST_P(EachSource, GivesExactlyTheBytesAskedFor) {
 
 TEST_P(EachSource, NamesItselfAndItsSizeForWhatIsBeyondItsEnd) {
   const auto source = make(digits);
-  for (const auto& [size, offset] : std::vector<std::pair<std::uint64_t, std::uint64_t>>{
-           {4, 7}, {1, 10}, {0, 11}, {1, 100}, {std::uint64_t(-1), 1}, {1, std::uint64_t(-1)}}) {
+  constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+  for (const auto& [size, offset] :
+       std::vector<std::pair<std::uint64_t, std::uint64_t>>{{4, 7}, {1, 10}, {0, 11}, {1, 100}, {most, 1}, {1, most}}) {
     std::string text(4, ' ');
     EXPECT_TRUE(throws(ErrorKind::weights, {"a name' has 10 bytes, and ", " are needed"},
                        [&, size = size, offset = offset] { source->read(text.data(), size, offset); }));
@@ -82,6 +85,7 @@ TEST_P(EachSource, IsReadByManyThreads) {
   }
   const auto source = make(text);
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (std::size_t i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       for (std::size_t at = i; at + 5000 <= text.size(); at += 20'000) {
