@@ -330,7 +330,8 @@ def test_ctrl_c_while_loading_leaves_no_process() -> None:
 
 
 def test_closing_while_a_worker_is_started_again() -> None:
-    ortmulti.load(onnx_models.matmul(), "cpu").close()
+    with ortmulti.load(onnx_models.matmul(), "cpu") as pool:
+        pool.submit(None, X).result()  # starts the library's own threads
     with nothing_leaks():
         for _ in range(2):
             pool = load(onnx_models.matmul())
@@ -358,7 +359,8 @@ def test_the_main_module_is_not_imported_again() -> None:
 
 @pytest.mark.slow
 def test_200_pools_leave_nothing_behind() -> None:
-    ortmulti.load(onnx_models.matmul(), "cpu").close()
+    with ortmulti.load(onnx_models.matmul(), "cpu") as pool:
+        pool.submit(None, X).result()  # starts the library's own threads
     with nothing_leaks():
         for number in range(200):
             pool = load(onnx_models.matmul(), 2)
