@@ -18,6 +18,8 @@ from ortmulti.bench.measure import results
 from ortmulti.bench.serve import measure_pool
 from ortmulti.bench.serve.clients import ClosedLoop, ask_at
 from ortmulti.bench.serve.measure_pool import ProcessorTime
+from ortmulti.bench.serve.onnxruntime_threads import OnnxruntimeThreads
+from ortmulti.interface.onnxruntime_sessions import session_specs
 from tests.support.command import PNG, invoke, run
 from tests.support.processes import nothing_leaks
 
@@ -224,6 +226,20 @@ def test_worker(variant: str, changes: dict[str, Any], model: Path, tmp_path: Pa
         {} if variant == "threads" else {"cpu": 0}
     )
     assert result["processes"] == (1 if variant.partition("+")[0] != "processes" else result["processes"])
+
+
+@pytest.mark.timeout(60)
+def test_onnxruntime_in_threads_answers_every_client(model: Path) -> None:
+    """A client that finds the session free whenever it asks leaves nothing to the others."""
+    options = ortmulti.SessionOptions()
+    options.intra_op_num_threads = 1
+    feed = models.sample_inputs(model)
+    with (
+        OnnxruntimeThreads(session_specs(model, ["cpu"], 1, options, None)) as peer,
+        ClosedLoop([lambda: peer.run(None, feed)] * 4) as loop,
+    ):
+        while min(len(client) for client in loop.answers) < 100:
+            loop.go_on(0.001)
 
 
 # --- The command ------------------------------------------------------------------------------------------------------

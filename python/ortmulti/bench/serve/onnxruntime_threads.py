@@ -12,7 +12,7 @@ from ortmulti.interface.onnxruntime_sessions import SessionSpec, create_session,
 
 
 class OnnxruntimeThreads(Closing):
-    """Sessions of onnxruntime, and a thread for each. A request takes the session that was free first.
+    """Sessions of onnxruntime, and a thread for each.
 
     Attributes:
         devices: the device of each session.
@@ -28,17 +28,24 @@ class OnnxruntimeThreads(Closing):
         self._threads = ThreadPoolExecutor(len(specs), "session")
 
     def run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
-        """Run a request in this thread, with a free session."""
+        """Run a request and wait for its answer.
+
+        The threads take requests in their order. Callers that took a free session themselves would not: who gives one
+        back takes it again before a waiting thread has the GIL, and the others wait for ever.
+        """
+        return self.submit(names, feed).result()
+
+    def submit(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> Future[list[Any]]:
+        """Run a request in one of the threads."""
+        return self._threads.submit(self._run, names, feed)
+
+    def _run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
         session = self._free.get()
         try:
             outputs: list[Any] = session.run(names, feed)
             return outputs
         finally:
             self._free.put(session)
-
-    def submit(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> Future[list[Any]]:
-        """Run a request in one of the threads."""
-        return self._threads.submit(self.run, names, feed)
 
     def run_each(self, feed: Mapping[str, Any]) -> list[list[Any]]:
         """Run a request on every session and return the answers."""
