@@ -357,6 +357,24 @@ TEST_F(RepositoryTest, ALoadHasItsRoomUntilTheModelTakesItOver) {
       throws(ErrorKind::invalid_argument, {"no budget for cuda:1"}, [&] { repository->reserve("x", other, 1); }));
 }
 
+TEST_F(RepositoryTest, ADeviceThatComesAfterItsModelWasAddedSleepsUnderTheRepository) {
+  Model& model = *models.emplace_back(std::make_unique<Model>());
+  Repository::Resident resident;
+  resident.name = "early";
+  resident.device = one;
+  resident.pool = model.pool;
+  resident.sleeper = [&model] { return sleeper(model); };
+  ResidencyPolicy::Model size;
+  size.weights = 60;
+  size.closes = false;
+  repository->add(resident, size, nullptr);
+  model.runner = std::make_shared<FakeRunner>(one);
+  model.pool->add({model.runner});
+  EXPECT_TRUE(model.pool->sleep(one, sleeper(model), soon()));
+  EXPECT_FALSE(awake("early"));
+  EXPECT_EQ(repository->devices().front().used, 0);
+}
+
 TEST_F(RepositoryTest, StatisticsAddUpTheModelsOfOneName) {
   const Model& a = add("a", 60);
   submit(*models.back());

@@ -103,10 +103,11 @@ class Pool {
   /// sleeps may give back its sessions, too. A wake, or another sleep, ends before. Waits no longer than `until`: false
   /// where it is to be called again with the same one, or stay_awake(). Throws Error, with the device as it was.
   bool sleep(const Device& device, const std::shared_ptr<DeviceSleep>& asked, Clock::time_point until);
-  /// What the device sleeps with from now on. In the threads of callers nothing runs there any more: memory is scarce.
+  /// What the device sleeps with from now on; its sessions may come later. In the threads of callers nothing runs there
+  /// any more: memory is scarce.
   void set_gate(const Device& device, SleepGate gate);
   /// Takes back a sleep() that returned false.
-  void stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper);
+  void stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& asked);
   /// Begins to wake the device, in a thread of the pool, if it is asleep.
   void wake(const Device& device);
   /// Waits until it is awake, or its wake has failed: throws that error. One that fell asleep again is woken again.

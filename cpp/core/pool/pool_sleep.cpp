@@ -71,7 +71,7 @@ bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& asked
   } else {
     group.gave_nothing_back();
     if (error || closing_ || group.removed()) {
-      stop_falling(group);  // the caller has the sleeper, too
+      before = stop_falling(group);
     }
   }
   settled_.notify_all();
@@ -101,18 +101,20 @@ std::shared_ptr<DeviceSleep> Pool::stop_falling(DeviceGroup& group) {
   return sleeper;
 }
 
-void Pool::stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper) {
+void Pool::stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& asked) {
   check_process();
+  std::shared_ptr<DeviceSleep> freed;  // without the lock: a gate may have made it
   const Lock lock(mutex_);
   DeviceGroup& group = known_group(device);
-  if (group.falls_with(sleeper)) {
-    stop_falling(group);  // the caller has the sleeper, too
+  if (group.falls_with(asked)) {
+    freed = stop_falling(group);
   }
 }
 
 void Pool::set_gate(const Device& device, SleepGate gate) {
+  check_process();
   const Lock lock(mutex_);
-  known_group(device).gate = std::move(gate);
+  group_of(device).gate = std::move(gate);
 }
 
 void Pool::wake(const Device& device) {
