@@ -49,8 +49,7 @@ WeightList make_list(const std::vector<py::object>& sources, std::vector<Weight>
         !problem.empty()) {
       refuse(" cannot be shared: " + problem);
     }
-    if (const std::uint64_t size = list.sources[weight.source]->size();
-        weight.offset > size || weight.length > size - weight.offset) {
+    if (!list.sources[weight.source]->has(weight.length, weight.offset)) {
       refuse(" lies outside of its source");
     }
   }

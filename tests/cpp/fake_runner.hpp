@@ -152,6 +152,14 @@ class PoolWithFakes : public RealSessions {
     EXPECT_TRUE(pool->submit(request, std::nullopt));
     return request;
   }
+  /// Has a run for the runner's device last until it is released, and a request for any device wait, which is returned.
+  std::shared_ptr<Request> wait_behind(const std::shared_ptr<FakeRunner>& runner) {
+    const std::size_t before = runner->runs().size();
+    runner->hold();
+    submit(runner->device());
+    runner->wait_for_runs(before + 1);
+    return submit();
+  }
 
   Answers answers;
   std::shared_ptr<Pool> pool = Pool::make({});

@@ -290,14 +290,7 @@ class LastAwake : public PoolSleep {
     add(one);
     ASSERT_TRUE(sleep(one));
   }
-  // Begins a run that lasts, and then has a request wait behind it.
-  void wait_behind(const std::shared_ptr<FakeRunner>& runner) {
-    runner->hold();
-    submit(other);
-    runner->wait_for_runs(1);
-    waiting = submit();
-  }
-  void expect_answer_of_the_one_that_slept() {
+  void expect_answer_of_the_one_that_slept(const std::shared_ptr<Request>& waiting) {
     std::vector<std::shared_ptr<Request>> answered;
     while (std::find(answered.begin(), answered.end(), waiting) == answered.end()) {
       answered = answers.wait_for(answered.size() + 1);
@@ -305,15 +298,13 @@ class LastAwake : public PoolSleep {
     EXPECT_EQ(waiting->outcome, Outcome::done);
     EXPECT_EQ(waiting->ran_on, one);
   }
-
-  std::shared_ptr<Request> waiting;
 };
 
 TEST_F(LastAwake, WhatWaitsForARemovedDeviceWakesAnother) {
   const auto runner = add(other);
-  wait_behind(runner);
+  const auto waiting = wait_behind(runner);
   EXPECT_FALSE(pool->remove(other, Pool::Clock::now()));
-  expect_answer_of_the_one_that_slept();
+  expect_answer_of_the_one_that_slept(waiting);
   runner->release();
 }
 
@@ -321,16 +312,16 @@ TEST_F(LastAwake, WhatWaitsForABrokenDeviceWakesAnother) {
   const auto runner = add(other);
   runner->action = [](Request&) { throw Error(ErrorKind::fail, "lost"); };
   runner->break_down("fell off the bus");
-  wait_behind(runner);
+  const auto waiting = wait_behind(runner);
   runner->release();
-  expect_answer_of_the_one_that_slept();
+  expect_answer_of_the_one_that_slept(waiting);
 }
 
 TEST_F(LastAwake, WhatWaitsForADeviceThatNeverComesWakesAnother) {
   pool->expect(other, 1);
-  waiting = submit();
+  const auto waiting = submit();
   pool->not_coming(other, 1, std::make_exception_ptr(Error(ErrorKind::fail, "no such file")));
-  expect_answer_of_the_one_that_slept();
+  expect_answer_of_the_one_that_slept(waiting);
 }
 
 TEST_F(PoolSleep, ClosingMayBeGivenUpDuringAWakeThatNobodyWaitsFor) {

@@ -363,11 +363,7 @@ TEST_F(PoolSuspension, ASuspensionEndsWhenTheOtherDevicesAreGone) {
   add_unsteady();
   const auto other = add(good);
   suspend_bad();
-  other->hold();
-  const std::size_t before = other->runs().size();
-  submit();
-  other->wait_for_runs(before + 1);
-  const auto waiting = submit();
+  const auto waiting = wait_behind(other);
   works = true;
   EXPECT_FALSE(pool->remove(good, Pool::Clock::now()));
   EXPECT_EQ(answers.wait_for(++asked).back(), waiting);
@@ -381,11 +377,7 @@ TEST_F(PoolSuspension, ASuspensionEndsWhenTheOtherDevicesFallAsleep) {
   add_unsteady();
   const auto other = add(good);
   suspend_bad();
-  other->hold();
-  const std::size_t before = other->runs().size();
-  submit();
-  other->wait_for_runs(before + 1);
-  const auto waiting = submit();
+  const auto waiting = wait_behind(other);
   works = true;
   const auto sleeper = std::make_shared<DeviceSleep>();
   EXPECT_FALSE(pool->sleep(good, sleeper, Pool::Clock::now()));

@@ -39,7 +39,7 @@ def over_entry(
 
 
 def break_session(monkeypatch: pytest.MonkeyPatch, broken: Callable[[int], bool]) -> None:
-    """Has the creation of some of the sessions fail, by asking for a provider that there is not."""
+    """Make the creation of some sessions fail: they ask for a provider that does not exist."""
     create = core_sessions.create
 
     def with_broken(model: Any, providers_of: Any, *args: Any, **kwargs: Any) -> Any:

@@ -116,7 +116,7 @@ Source::Source(std::string name, std::string identity, std::uint64_t size)
     : name_(std::move(name)), identity_(std::move(identity)), size_(size) {}
 
 void Source::read(void* target, std::uint64_t size, std::uint64_t offset) const {
-  if (offset > size_ || size > size_ - offset) {
+  if (!has(size, offset)) {
     throw Error(ErrorKind::weights, "'" + name_ + "' has " + std::to_string(size_) + " bytes, and " +
                                         std::to_string(size) + " from " + std::to_string(offset) +
                                         " are needed; check the model's external data");

@@ -22,6 +22,11 @@ class Source {
   const std::string& identity() const noexcept { return identity_; }
   std::uint64_t size() const noexcept { return size_; }
 
+  /// Whether these bytes are within its size.
+  bool has(std::uint64_t size, std::uint64_t offset) const noexcept {
+    return offset <= size_ && size <= size_ - offset;
+  }
+
   /// Reads exactly these bytes. Throws Error with ErrorKind::weights, which names the source: for bytes beyond its end,
   /// for others than the identity's, and for what cannot be read.
   void read(void* target, std::uint64_t size, std::uint64_t offset) const;

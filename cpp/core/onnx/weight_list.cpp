@@ -135,12 +135,11 @@ const std::shared_ptr<const Source>& ExternalFiles::find(const std::string& loca
 const std::shared_ptr<const Source>& ExternalFiles::find(const Initializer& initializer) {
   const std::string owner = "the external data of " + quote(initializer.name);
   const std::shared_ptr<const Source>& file = find(initializer.location, owner);
-  const std::uint64_t size = file->size();
-  if (initializer.offset > size || initializer.length > size - initializer.offset) {
+  if (!file->has(initializer.length, initializer.offset)) {
     throw Error(ErrorKind::fail, owner + " in " + quote(initializer.location) + ": it is " +
                                      std::to_string(initializer.length) + " bytes from " +
                                      std::to_string(initializer.offset) + ", and " + quote(file->name()) + " has " +
-                                     std::to_string(size) + " bytes");
+                                     std::to_string(file->size()) + " bytes");
   }
   return file;
 }

@@ -120,7 +120,7 @@ HostMemory in_memory(const WeightList& list, const std::function<bool()>& stoppe
   HostMemory result;
   for (const Weight& weight : list.weights) {
     const Source& source = *list.sources.at(weight.source);
-    if (weight.offset > source.size() || weight.length > source.size() - weight.offset) {
+    if (!source.has(weight.length, weight.offset)) {
       throw Error(ErrorKind::weights, "'" + source.name() + "' ends before the weight '" + weight.name + "' does");
     }
     if (const auto& bytes = mapped[weight.source]) {
