@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import tempfile
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -227,17 +226,21 @@ def test_large_values_are_used_in_place_and_freed() -> None:
         pytest.param(large_graph("large" * 60), False, id="of a long name"),
     ],
 )
-def test_outputs_with_large_values_are_onnxruntimes(model: bytes | Path, in_place: bool, tmp_path: Path) -> None:
+def test_outputs_with_large_values_are_onnxruntimes(
+    model: bytes | Path, in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
     source: Any = model
     if isinstance(model, Path):  # without its file of data
         source, model = tmp_path / model, large_graph()
         source.write_bytes(model)
-    before = set(Path(tempfile.gettempdir()).glob("ortmulti-*"))
     with ortmulti.create_sessions(source, "cpu", 2, with_large()) as sessions:
         for session in sessions:
             np.testing.assert_array_equal(session.run(None, {"x": LARGE_X})[0], of_onnxruntime_alone(model))
         assert [session._core.weight_use()[0] for session in sessions] == [int(in_place)] * 2
-    assert set(Path(tempfile.gettempdir()).glob("ortmulti-*")) <= before
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_value_that_an_optimization_reads_is_copied_and_the_others_are_not(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 import ortmulti
 from tests.ray.conftest import break_workers, plain
+from tests.support.pools import HANG
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray has its own
@@ -31,6 +34,17 @@ def table(model: Path) -> tuple[Any, np.ndarray]:
         lambda batch: {"id": batch["id"], "pixels": pixels_of(batch["id"], width)}
     )
     return dataset, pixels_of(np.arange(ROWS), width)
+
+
+@contextmanager
+def another_host(cluster: Any, **resources: int) -> Iterator[None]:
+    """A further host. On return Ray has noticed that it left."""
+    node = cluster.add_node(**resources)
+    try:
+        yield
+    finally:
+        cluster.remove_node(node)
+        cluster.wait_for_nodes(HANG)
 
 
 def collect(dataset: Any) -> dict[str, np.ndarray]:
@@ -197,21 +211,17 @@ def test_more_hosts_than_there_are_do_not_hold_the_job_up(model: Path, caplog: p
 
 
 def test_hosts_that_differ_are_named(cluster: Any, model: Path) -> None:
-    node = cluster.add_node(num_cpus=2, num_gpus=8)
-    try:
+    with another_host(cluster, num_cpus=2, num_gpus=8):
         with pytest.raises(ortmulti.InvalidArgument, match=r"gpus \(2 with 4, 1 with 8\): give gpus="):
             ortmulti.ray.map_options(model)
         assert ortmulti.ray.map_options(model, gpus=4)["compute"].max_size == 3
-    finally:
-        cluster.remove_node(node)
 
 
 def test_of_hosts_with_different_cpus_the_least_counts(
     cluster: Any, model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The head nearly always has fewer."""
-    node = cluster.add_node(num_cpus=5)
-    try:
+    with another_host(cluster, num_cpus=5):
         options = ortmulti.ray.map_options(model, devices="cpu")
         assert (options["num_cpus"], options["compute"].max_size) == (1, 4)
         assert "different numbers of cpus (3 with 2, 1 with 5): actors are sized for hosts with 2" in caplog.text
@@ -219,5 +229,3 @@ def test_of_hosts_with_different_cpus_the_least_counts(
         assert ortmulti.ray.map_options(model, devices="cpu", cpus=4)["num_cpus"] == 4
         assert ortmulti.ray.deployment(model, devices="cpu", cpus=4).ray_actor_options["num_cpus"] == 4
         assert not caplog.text
-    finally:
-        cluster.remove_node(node)
