@@ -112,6 +112,10 @@ class Answers {
     const std::lock_guard lock(mutex_);
     return finished_.size();
   }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    finished_.clear();
+  }
 
  private:
   std::mutex mutex_;
@@ -139,30 +143,66 @@ inline std::string text_of(const Request& request) {
 /// A pool of such runners. Values and options are ONNX Runtime's.
 class PoolWithFakes : public RealSessions {
  protected:
-  std::shared_ptr<FakeRunner> add(const Device& device) {
-    auto runner = std::make_shared<FakeRunner>(device);
+  void TearDown() override {  // while what the pool's threads use is there
+    for (const auto& added : runners_) {
+      if (const auto runner = added.lock()) {
+        runner->release();
+      }
+    }
+    pool->close(true);
+  }
+
+  std::shared_ptr<FakeRunner> add(const Device& device, const void* session = nullptr) {
+    auto runner = std::make_shared<FakeRunner>(device, session);
+    runners_.push_back(runner);
     pool->add({runner});
     return runner;
   }
-  std::shared_ptr<Request> submit(const std::optional<Device>& device = {}) {
-    auto request = answers.request();
-    request->device = device;
-    request->own_run_options.emplace();
-    request->run_options = &*request->own_run_options;
-    EXPECT_TRUE(pool->submit(request, std::nullopt));
-    return request;
+  /// A request whose run can be ended and tried on another device.
+  std::shared_ptr<Request> request(const std::optional<Device>& device = {}) {
+    auto made = answers.request();
+    made->device = device;
+    made->own_run_options.emplace();
+    made->run_options = &*made->own_run_options;
+    return made;
   }
-  /// Has a run for the runner's device last until it is released, and a request for any device wait, which is returned.
-  std::shared_ptr<Request> wait_behind(const std::shared_ptr<FakeRunner>& runner) {
+  std::shared_ptr<Request> submit(const std::shared_ptr<Request>& made) {
+    EXPECT_TRUE(pool->submit(made, std::nullopt));
+    return made;
+  }
+  std::shared_ptr<Request> submit(const std::optional<Device>& device = {}) { return submit(request(device)); }
+  /// Has a run last until the runner is released; its request.
+  std::shared_ptr<Request> keep_busy(const std::shared_ptr<FakeRunner>& runner) {
     const std::size_t before = runner->runs().size();
     runner->hold();
-    submit(runner->device());
+    auto running = submit(runner->device());
     runner->wait_for_runs(before + 1);
+    return running;
+  }
+  /// Has a run last until the runner is released, and a request for any device wait, which is returned.
+  std::shared_ptr<Request> wait_behind(const std::shared_ptr<FakeRunner>& runner) {
+    keep_busy(runner);
     return submit();
+  }
+  /// A runner whose next run fails and breaks its device.
+  static void break_down(FakeRunner& runner, const std::string& why = "gone") {
+    runner.action = [](Request&) { throw Error(ErrorKind::fail, "lost"); };
+    runner.break_down(why);
+  }
+  DeviceStats stats_of(const Device& device) const {
+    for (DeviceStats& stats : pool->stats().devices) {
+      if (stats.device == device) {
+        return stats;
+      }
+    }
+    return {};
   }
 
   Answers answers;
   std::shared_ptr<Pool> pool = Pool::make({});
+
+ private:
+  std::vector<std::weak_ptr<FakeRunner>> runners_;
 };
 
 }  // namespace ortmulti::tests

@@ -114,12 +114,29 @@ class PoolInFlight : public PoolWithFakes {
       runners.push_back(std::make_shared<FakeRunner>(Device::cuda(0), this));
     }
   }
-  std::size_t runs() {
-    std::size_t count = 0;
+  // Adds the session, of which two requests may be under way at first, and has it answer so many that wait.
+  void answer(std::size_t requests, const std::function<void(Request&)>& action) {
     for (const auto& runner : runners) {
-      count += runner->runs().size();
+      runner->hold();
+      runner->action = action;
     }
-    return count;
+    pool->add({runners.begin(), runners.end()}, 2);
+    for (std::size_t i = 0; i < requests; ++i) {
+      submit();
+    }
+    EXPECT_EQ(pool->stats().devices[0].busy, 2U);
+    EXPECT_EQ(pool->stats().devices[0].in_flight, 2U);
+    EXPECT_EQ(pool->stats().waiting, requests - 2);
+    Request here;
+    EXPECT_FALSE(pool->run_here(here)) << "others are idle, but are not to run";
+    for (const auto& runner : runners) {
+      runner->release();
+    }
+    answers.wait_for(requests);
+  }
+  void take_time(milliseconds time) {
+    for (auto before = now.load(); !now.compare_exchange_weak(before, before + time);) {
+    }
   }
 
   std::atomic<Pool::Clock::time_point> now{Pool::Clock::time_point(seconds(1000))};
@@ -127,23 +144,12 @@ class PoolInFlight : public PoolWithFakes {
 };
 
 TEST_F(PoolInFlight, SoManyAreUnderWayAndTheOthersWait) {
+  answer(5, {});
+  std::size_t runs = 0;
   for (const auto& runner : runners) {
-    runner->hold();
+    runs += runner->runs().size();
   }
-  pool->add({runners.begin(), runners.end()}, 2);
-  for (int i = 0; i < 5; ++i) {
-    submit();
-  }
-  EXPECT_EQ(pool->stats().devices[0].busy, 2U);
-  EXPECT_EQ(pool->stats().devices[0].in_flight, 2U);
-  EXPECT_EQ(pool->stats().waiting, 3U);
-  Request here;
-  EXPECT_FALSE(pool->run_here(here)) << "others are idle, but are not to run";
-  for (const auto& runner : runners) {
-    runner->release();
-  }
-  answers.wait_for(5);
-  EXPECT_EQ(runs(), 5U);
+  EXPECT_EQ(runs, 5U);
 }
 
 TEST_F(PoolInFlight, WhatIsWarmedUpAndWhatADeviceBeginsWithAgain) {
@@ -156,22 +162,10 @@ TEST_F(PoolInFlight, WhatIsWarmedUpAndWhatADeviceBeginsWithAgain) {
 }
 
 TEST_F(PoolInFlight, RunsThatFailAreNoAnswers) {
-  for (const auto& runner : runners) {
-    runner->action = [this](Request& /*request*/) {
-      for (auto before = now.load(); !now.compare_exchange_weak(before, before + milliseconds(20));) {
-      }
-      throw Error(ErrorKind::invalid_argument, "wrong");
-    };
-    runner->hold();
-  }
-  pool->add({runners.begin(), runners.end()}, 2);
-  for (int i = 0; i < 300; ++i) {
-    submit();
-  }
-  for (const auto& runner : runners) {
-    runner->release();
-  }
-  answers.wait_for(300);
+  answer(300, [this](Request& /*request*/) {
+    take_time(milliseconds(20));
+    throw Error(ErrorKind::invalid_argument, "wrong");
+  });
   EXPECT_EQ(pool->stats().devices[0].failed, 300U);
   EXPECT_EQ(pool->stats().devices[0].in_flight, 2U);
   EXPECT_EQ(pool->stats().devices[0].why_in_flight, "");
@@ -180,26 +174,13 @@ TEST_F(PoolInFlight, RunsThatFailAreNoAnswers) {
 // Answers come the faster the more are under way.
 TEST_F(PoolInFlight, ItGrowsWhileRequestsWaitAndGivesWayWhereMemoryIsShort) {
   std::atomic<bool> short_of_memory{false};
-  for (const auto& runner : runners) {
-    runner->hold();
-    runner->action = [&](Request& /*request*/) {
-      const std::size_t under_way = pool->stats().devices[0].in_flight;
-      for (auto before = now.load();
-           !now.compare_exchange_weak(before, before + milliseconds(20) / static_cast<int>(under_way));) {
-      }
-      if (short_of_memory && under_way > 2) {
-        throw Error(ErrorKind::out_of_memory, "no memory");
-      }
-    };
-  }
-  pool->add({runners.begin(), runners.end()}, 2);
-  for (int i = 0; i < 1000; ++i) {
-    submit();
-  }
-  for (const auto& runner : runners) {
-    runner->release();
-  }
-  answers.wait_for(1000);
+  answer(1000, [&](Request& /*request*/) {
+    const std::size_t under_way = pool->stats().devices[0].in_flight;
+    take_time(milliseconds(20) / static_cast<int>(under_way));
+    if (short_of_memory && under_way > 2) {
+      throw Error(ErrorKind::out_of_memory, "no memory");
+    }
+  });
   EXPECT_GE(pool->stats().devices[0].in_flight, 6U) << pool->stats().devices[0].why_in_flight;
   short_of_memory = true;
   for (int i = 0; i < 100; ++i) {

@@ -40,8 +40,7 @@ class SubmitWithoutMemory : public RealSessions {
   std::shared_ptr<Request> request() {
     auto made = current->answers.request();
     made->output_names = {"y"};
-    const std::vector<std::int64_t> shape{1, 3};
-    made->inputs.add("x", Ort::Value::CreateTensor<float>(Ort::AllocatorWithDefaultOptions(), shape.data(), 2));
+    made->inputs.add("x", tensor({1, 3}));
     return made;
   }
 
@@ -104,11 +103,7 @@ TEST_F(SubmitWithoutMemory, ToTheQueue) {
 }
 
 TEST_F(SubmitWithoutMemory, ToABatchThatForms) {
-  const auto answer = [](Request& joint) {
-    const std::vector<std::int64_t> shape = joint.inputs.values()[0].GetTensorTypeAndShapeInfo().GetShape();
-    joint.outputs.push_back(
-        Ort::Value::CreateTensor<float>(Ort::AllocatorWithDefaultOptions(), shape.data(), shape.size()));
-  };
+  const auto answer = [](Request& joint) { joint.outputs.push_back(tensor(shape_of(joint.inputs.values()[0]))); };
   submit_at_last({3, hours(1), 0, {}}, [&] {
     current->runner->action = answer;
     ASSERT_TRUE(current->pool->submit(request(), std::nullopt));

@@ -3,15 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <future>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "fake_runner.hpp"
-#include "test_support.hpp"
 
 namespace ortmulti::tests {
 namespace {
@@ -35,42 +33,52 @@ class Asking : public Request {
   std::promise<void>& freed_;
 };
 
-class PoolFaults : public RealSessions {
+class PoolFaults : public PoolWithFakes {
  protected:
-  void TearDown() override { pool->close(true); }  // while what its threads use is there
-  std::shared_ptr<FakeRunner> add(const Device& device) {
-    auto runner = std::make_shared<FakeRunner>(device);
-    pool->add({runner});
-    return runner;
-  }
-  std::shared_ptr<Request> submit() {
-    auto request = answers.request();
-    EXPECT_TRUE(pool->submit(request, std::nullopt));
-    return request;
-  }
   // A request of which only the pool has references.
   std::weak_ptr<Request> submit_asking(std::optional<Pool::Clock::time_point> deadline = {}) {
     const auto request = std::make_shared<Asking>(*pool, freed_);
     request->deadline = deadline;
     request->output_names = {"y"};
-    const float one = 1;
-    Ort::Value x = Ort::Value::CreateTensor<float>(Ort::AllocatorWithDefaultOptions(), shape_.data(), shape_.size());
-    *x.GetTensorMutableData<float>() = one;
-    request->inputs.add("x", std::move(x));
+    request->inputs.add("x", tensor({1}));
     request->finished = [](const std::shared_ptr<Request>&) {};
-    EXPECT_TRUE(pool->submit(request, std::nullopt));
-    return request;
+    return submit(request);
   }
   void expect_freed() {
     const auto freed = freed_.get_future();
     ASSERT_EQ(freed.wait_for(std::chrono::seconds(30)), std::future_status::ready) << "the pool hangs";
   }
 
-  Answers answers;
-  std::shared_ptr<Pool> pool = Pool::make({});
+  // A pool without room, whose runner is busy, and whose device may break when it is released.
+  std::shared_ptr<FakeRunner> add_busy(bool breaks = false) {
+    pool = Pool::make({0, {}});
+    auto runner = add(Device::cuda(0));
+    if (breaks) {
+      break_down(*runner);
+    }
+    keep_busy(runner);
+    return runner;
+  }
+  // Waits for room; the kind of the error that ends the wait, if there is one.
+  std::future<std::optional<ErrorKind>> wait_for_room(const Device& device = Device::cuda(0),
+                                                      std::optional<Pool::Clock::time_point> deadline = {}) {
+    return std::async(std::launch::async, [this, device, deadline]() -> std::optional<ErrorKind> {
+      const auto made = request(device);
+      made->deadline = deadline;
+      try {
+        EXPECT_TRUE(pool->submit(made, Pool::Clock::now() + hours(1)));
+      } catch (const Error& error) {
+        return error.kind();
+      }
+      return {};
+    });
+  }
+  static std::optional<ErrorKind> end_of(std::future<std::optional<ErrorKind>>& blocked) {
+    EXPECT_EQ(blocked.wait_for(std::chrono::seconds(30)), std::future_status::ready) << "nobody woke it";
+    return blocked.get();
+  }
 
  private:
-  const std::vector<std::int64_t> shape_{1};
   std::promise<void> freed_;
 };
 
@@ -84,44 +92,32 @@ TEST_F(PoolFaults, AnAnsweredRequestIsFreedWithoutThePoolsLock) {
 
 TEST_F(PoolFaults, AnExpiredRequestIsFreedWithoutThePoolsLock) {
   const auto runner = add(Device::cpu());
-  runner->hold();
-  submit();
-  runner->wait_for_runs(1);
+  keep_busy(runner);
   submit_asking(Pool::Clock::now() + milliseconds(5));
   expect_freed();
-  runner->release();
 }
 
 TEST_F(PoolFaults, ACancelledRequestIsFreedWithoutThePoolsLock) {
   const auto runner = add(Device::cpu());
-  runner->hold();
-  submit();
-  runner->wait_for_runs(1);
+  keep_busy(runner);
   EXPECT_TRUE(pool->cancel(submit_asking().lock()));
   expect_freed();
-  runner->release();
 }
 
 TEST_F(PoolFaults, ARequestThatClosingCancelsIsFreedWithoutThePoolsLock) {
   const auto runner = add(Device::cpu());
-  runner->hold();
-  submit();
-  runner->wait_for_runs(1);
+  keep_busy(runner);
   submit_asking();
   auto closing = std::async(std::launch::async, [&] { pool->close(true); });
   expect_freed();
   runner->release();
-  closing.get();
 }
 
 TEST_F(PoolFaults, ARequestWhoseDeviceBreaksIsFreedWithoutThePoolsLock) {
   const auto runner = add(Device::cuda(0));
-  runner->hold();
-  runner->action = [](Request&) { throw Error(ErrorKind::fail, "lost"); };
-  submit();
-  runner->wait_for_runs(1);
+  break_down(*runner);
+  keep_busy(runner);
   submit_asking();
-  runner->break_down("gone");
   runner->release();
   expect_freed();
 }
@@ -154,14 +150,14 @@ TEST_F(PoolFaults, AnErrorBeforeARetryIsFreedWithoutThePoolsLock) {
   for (const auto& runner : {breaks, beside, other}) {
     runner->hold();
   }
-  breaks->action = [](Request&) { throw Error(ErrorKind::fail, "lost"); };
+  break_down(*breaks);
+  break_down(*beside);
   beside->action = [&](Request&) { throw AskingError(*pool); };
   submit();
   submit();
   submit_asking();
   for (const auto& runner : {breaks, beside, other}) {
     runner->wait_for_runs(1);
-    runner->break_down(runner == other ? "" : "gone");
   }
   breaks->release();
   answers.wait_for(1);
@@ -171,78 +167,51 @@ TEST_F(PoolFaults, AnErrorBeforeARetryIsFreedWithoutThePoolsLock) {
 }
 
 TEST_F(PoolFaults, WhoWaitsForRoomLearnsThatASessionIsIdle) {
-  pool = Pool::make({0, {}});
-  const auto runner = add(Device::cpu());
-  runner->hold();
-  submit();
-  runner->wait_for_runs(1);
-  auto blocked =
-      std::async(std::launch::async, [&] { return pool->submit(answers.request(), Pool::Clock::now() + hours(1)); });
+  const auto runner = add_busy();
+  auto blocked = wait_for_room();
   runner->release();
-  ASSERT_EQ(blocked.wait_for(std::chrono::seconds(30)), std::future_status::ready) << "nobody woke it";
-  EXPECT_TRUE(blocked.get());
-  answers.wait_for(2);
+  EXPECT_EQ(end_of(blocked), std::nullopt);
 }
 
 TEST_F(PoolFaults, WhoWaitsForRoomLearnsThatTheLastDeviceBroke) {
-  pool = Pool::make({0, {}});
-  const auto runner = add(Device::cuda(0));
-  runner->hold();
-  runner->action = [](Request&) { throw Error(ErrorKind::fail, "lost"); };
-  submit();
-  runner->wait_for_runs(1);
-  auto blocked = std::async(std::launch::async, [&] {
-    return throws(ErrorKind::device, {"gone"}, [&] { pool->submit(answers.request(), Pool::Clock::now() + hours(1)); });
-  });
-  runner->break_down("gone");
+  const auto runner = add_busy(true);
+  auto blocked = wait_for_room();
   runner->release();
-  ASSERT_EQ(blocked.wait_for(std::chrono::seconds(30)), std::future_status::ready) << "nobody woke it";
-  EXPECT_TRUE(blocked.get());
+  EXPECT_EQ(end_of(blocked), ErrorKind::device);
+}
+
+TEST_F(PoolFaults, WhoWaitsForRoomLearnsThatThePoolIsClosed) {
+  const auto runner = add_busy();
+  auto blocked = wait_for_room();
+  const auto closing = std::async(std::launch::async, [&] { pool->close(true); });
+  EXPECT_EQ(end_of(blocked), ErrorKind::closed);
+  runner->release();
 }
 
 TEST_F(PoolFaults, WhoWaitsForRoomWaitsNoLongerThanItsDeadline) {
-  pool = Pool::make({0, {}});
-  const auto runner = add(Device::cpu());
-  runner->hold();
-  submit();
-  auto blocked = std::async(std::launch::async, [&] {
-    return throws(ErrorKind::deadline, {"could not begin within"}, [&] {
-      const auto request = answers.request();
-      request->deadline = Pool::Clock::now() + milliseconds(5);
-      pool->submit(request, Pool::Clock::now() + hours(1));
-    });
-  });
-  ASSERT_EQ(blocked.wait_for(std::chrono::seconds(30)), std::future_status::ready) << "nobody woke it";
-  EXPECT_TRUE(blocked.get());
-  runner->release();
+  add_busy();
+  const auto late = Pool::Clock::now() + milliseconds(5);
+  auto blocked = wait_for_room(Device::cuda(0), late);
+  EXPECT_EQ(end_of(blocked), ErrorKind::deadline);
+  const auto refused = request();
+  refused->deadline = late;
+  EXPECT_TRUE(throws(ErrorKind::deadline, {"could not begin within"}, [&] { submit(refused); }));
 }
 
 TEST_F(PoolFaults, ManyMayWaitForRoomEachForItsDevice) {
-  pool = Pool::make({0, {}});
-  const std::vector<std::shared_ptr<FakeRunner>> runners{add(Device::cuda(0)), add(Device::cuda(1))};
-  for (const auto& runner : runners) {
-    runner->hold();
-  }
-  submit();
-  submit();
-  std::vector<std::future<bool>> blocked;
+  const std::vector<std::shared_ptr<FakeRunner>> runners{add_busy(), add(Device::cuda(1))};
+  keep_busy(runners[1]);
+  std::vector<std::future<std::optional<ErrorKind>>> blocked;
   blocked.reserve(8);
   for (int i = 0; i < 8; ++i) {
-    blocked.push_back(std::async(std::launch::async, [&, i] {
-      const auto request = answers.request();
-      request->device = Device::cuda(i % 2);
-      return pool->submit(request, Pool::Clock::now() + hours(1));
-    }));
+    blocked.push_back(wait_for_room(Device::cuda(i % 2)));
   }
   for (const auto& runner : runners) {
-    runner->wait_for_runs(1);
     runner->release();
   }
   for (auto& each : blocked) {
-    ASSERT_EQ(each.wait_for(std::chrono::seconds(30)), std::future_status::ready) << "nobody woke it";
-    EXPECT_TRUE(each.get());
+    EXPECT_EQ(end_of(each), std::nullopt);
   }
-  answers.wait_for(10);
 }
 
 TEST_F(PoolFaults, ARunnerMayThrowWhatIsNoError) {
@@ -251,26 +220,6 @@ TEST_F(PoolFaults, ARunnerMayThrowWhatIsNoError) {
   answers.wait_for(1);
   EXPECT_EQ(request->outcome, Request::Outcome::failed);
   EXPECT_THROW(std::rethrow_exception(request->error), int);
-}
-
-TEST_F(PoolFaults, ManyMayCloseAtOnce) {
-  for (int round = 0; round < 50; ++round) {
-    pool = Pool::make({});
-    add(Device::cuda(0));
-    add(Device::cuda(1));
-    for (int i = 0; i < 20; ++i) {
-      submit();
-    }
-    std::vector<std::future<void>> closing;
-    closing.reserve(4);
-    for (int i = 0; i < 4; ++i) {
-      closing.push_back(std::async(std::launch::async, [&, i] { pool->close(i % 2 == 0); }));
-    }
-    for (auto& each : closing) {
-      each.get();
-    }
-    EXPECT_EQ(answers.count(), 20U * (static_cast<std::size_t>(round) + 1));
-  }
 }
 
 }  // namespace

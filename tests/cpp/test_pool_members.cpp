@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -10,7 +9,6 @@
 #include <vector>
 
 #include "fake_runner.hpp"
-#include "test_support.hpp"
 
 namespace ortmulti::tests {
 namespace {
@@ -137,10 +135,7 @@ TEST_F(PoolMembers, ClosingAnswersNobodyWhoWaitsForWhatHasNotCome) {
   pool->expect(Device::cuda(0), 1);
   pool->expect(Device::cuda(1), 1);
   const auto runner = add(Device::cuda(0));
-  runner->hold();
-  submit();
-  runner->wait_for_runs(1);
-  const auto any = submit();
+  const auto any = wait_behind(runner);
   const auto second = submit(Device::cuda(1));
   auto closing = std::async(std::launch::async, [&] { pool->close(false); });
   EXPECT_EQ(answers.wait_for(1).front(), second);
@@ -165,9 +160,7 @@ TEST_F(PoolMembers, ClosingAPoolWithoutSessionsEnds) {
 
 TEST_F(PoolMembers, CancellingWhatWaitsEndsAnotherThreadsClose) {
   const auto runner = add(Device::cpu());
-  runner->hold();
-  const auto running = submit();
-  runner->wait_for_runs(1);
+  const auto running = keep_busy(runner);
   const auto waiting = submit();
   auto closing = std::async(std::launch::async, [&] { pool->close(false); });
   while (!pool->closed()) {
@@ -186,12 +179,8 @@ TEST_F(PoolMembers, ARemovedDeviceIsDrainedAndFreed) {
   const std::size_t threads = thread_count();
   const auto first = add(Device::cuda(0));
   const auto second = add(Device::cuda(1));
-  first->hold();
-  second->hold();
-  const auto running = submit(Device::cuda(0));
-  first->wait_for_runs(1);
-  const auto other = submit(Device::cuda(1));
-  second->wait_for_runs(1);
+  const auto running = keep_busy(first);
+  const auto other = keep_busy(second);
   const auto waiting = submit(Device::cuda(0));
   const auto any = submit();
   EXPECT_FALSE(pool->remove(Device::cuda(0), Pool::Clock::now()));
@@ -228,17 +217,12 @@ TEST_F(PoolMembers, ABatchThatWaitsForMoreIsRunWhenItsDeviceIsRemoved) {
   pool = Pool::make({{}, {8, hours(1), 0, {}}});
   add(Device::cuda(0));
   add(Device::cuda(1));
-  std::vector<float> data(4);
-  const std::vector<std::int64_t> shape{2, 2};
-  const auto request = answers.request();
-  request->inputs.add("x",
-                      Ort::Value::CreateTensor<float>(Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault),
-                                                      data.data(), data.size(), shape.data(), shape.size()));
-  request->device = Device::cuda(0);
-  EXPECT_TRUE(pool->submit(request, std::nullopt));
+  const auto joinable = request(Device::cuda(0));
+  joinable->inputs.add("x", tensor({2, 2}));
+  submit(joinable);
   EXPECT_TRUE(pool->remove(Device::cuda(0), far()));
   answers.wait_for(1);
-  EXPECT_EQ(request->outcome, Outcome::done);
+  EXPECT_EQ(joinable->outcome, Outcome::done);
 }
 
 TEST_F(PoolMembers, ContinuesAnothersCounts) {
@@ -266,97 +250,6 @@ TEST_F(PoolMembers, ContinuesAnothersCounts) {
   EXPECT_EQ(stats.devices[1].done, 1U);
   EXPECT_EQ(stats.devices[1].state, DeviceState::removed);
   EXPECT_EQ(old.use_count(), 1);  // numbers are kept, and no pools
-}
-
-TEST_F(PoolMembers, DevicesComeAndGoWhileManyAsk) {
-  pool = Pool::make({64, {}});
-  pool->set_opening(true);
-  constexpr std::size_t threads = 6;
-  constexpr std::size_t each = 300;
-  std::atomic<std::size_t> refused{0};
-  std::vector<std::thread> askers;
-  askers.reserve(threads);
-  for (std::size_t t = 0; t < threads; ++t) {
-    askers.emplace_back([&, t] {
-      for (std::size_t i = 0; i < each; ++i) {
-        const auto request = answers.request();
-        request->own_run_options.emplace();
-        request->run_options = &*request->own_run_options;
-        if (i % 3 != 0) {
-          request->device = Device::cuda(static_cast<int>((t + i) % 3));
-        }
-        try {
-          if (!pool->submit(request, far())) {
-            ++refused;
-          } else if (i % 7 == 0) {
-            pool->cancel(request);
-          }
-        } catch (const Error& error) {
-          EXPECT_EQ(error.kind(), ErrorKind::device) << error.what();  // it was away just then
-          ++refused;
-        }
-      }
-    });
-  }
-  for (int device = 0; device < 3; ++device) {
-    pool->expect(Device::cuda(device), 2);
-  }
-  pool->set_opening(false);
-  for (int device = 0; device < 3; ++device) {
-    add(Device::cuda(device));
-    add(Device::cuda(device));
-  }
-  for (int round = 0; round < 20; ++round) {
-    const Device device = Device::cuda(round % 2);  // the third stays
-    while (!pool->remove(device, Pool::Clock::now() + milliseconds(1))) {
-    }
-    pool->expect(device, 2);
-    add(device);
-    round % 5 == 0 ? pool->not_coming(device, 1, error("no")) : static_cast<void>(add(device));
-  }
-  for (auto& asker : askers) {
-    asker.join();
-  }
-  pool->close(false);
-  EXPECT_EQ(answers.count() + refused, threads * each);
-  for (const auto& request : answers.wait_for(0)) {
-    EXPECT_NE(request->outcome, Outcome::pending);
-  }
-}
-
-TEST_F(PoolMembers, TheSessionWithTheFewestRunsGetsTheNext) {
-  const std::array<char, 2> sessions{};
-  std::vector<std::shared_ptr<FakeRunner>> runners;
-  for (const char& session : sessions) {
-    for (int i = 0; i < 2; ++i) {
-      runners.push_back(std::make_shared<FakeRunner>(Device::cpu(), &session));
-      runners.back()->hold();
-      pool->add({runners.back()});
-    }
-  }
-  const auto runs_of = [&](std::size_t session) {
-    return runners[2 * session]->runs().size() + runners[2 * session + 1]->runs().size();
-  };
-  const auto run = [&](std::size_t count) {
-    submit();
-    while (runs_of(0) + runs_of(1) < count) {
-      std::this_thread::yield();
-    }
-  };
-  run(1);
-  run(2);
-  EXPECT_EQ(runs_of(0), 1U);
-  EXPECT_EQ(runs_of(1), 1U);
-  runners[0]->release();
-  answers.wait_for(1);
-  while (pool->stats().devices.front().busy != 1) {
-    std::this_thread::yield();
-  }
-  run(3);
-  EXPECT_EQ(runs_of(0), 2U);
-  for (const auto& runner : runners) {
-    runner->release();
-  }
 }
 
 TEST_F(PoolMembers, ASessionThatIsNotReadyGetsNothing) {
@@ -398,9 +291,7 @@ TEST_F(PoolMembers, WhatARemovedDeviceLostFails) {
   const auto runner = add(removed);
   add(Device::cuda(1));
   runner->action = [&](Request&) { throw SessionLost("the process died", false); };
-  runner->hold();
-  const auto request = submit(removed);
-  runner->wait_for_runs(1);
+  const auto request = keep_busy(runner);
   EXPECT_FALSE(pool->remove(removed, Pool::Clock::now()));
   runner->release();
   answers.wait_for(1);
@@ -431,35 +322,26 @@ TEST_F(PoolMembers, WhatALostSessionHadBegunIsTriedOnceElsewhere) {
 }
 
 TEST_F(PoolMembers, ABatchOfALostSessionIsPutBackAsAWhole) {
-  Pool::Options options;
-  options.batching = {2, std::chrono::hours(1), 0, {}};
-  pool = Pool::make(options);
+  pool = Pool::make({{}, {2, hours(1), 0, {}}});
   const auto runner = add(Device::cpu());
-  std::atomic<int> runs{0};
-  std::vector<float> data(1);
-  const std::array<std::int64_t, 1> shape{1};
   runner->action = [&](Request& joint) {
-    if (runs++ == 0) {
+    if (runner->runs().size() == 1) {
       pool->set_ready(runner->session(), false);
       pool->set_ready(runner->session(), true);
       throw SessionLost("the process died", false);
     }
-    joint.outputs.clear();
-    const std::array<std::int64_t, 1> both{2};
-    joint.outputs.push_back(Ort::Value::CreateTensor<float>(Ort::AllocatorWithDefaultOptions(), both.data(), 1));
+    joint.outputs.push_back(tensor({2}));
   };
-  const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
   for (int i = 0; i < 2; ++i) {
-    const auto request = answers.request();
-    request->inputs.add("x", Ort::Value::CreateTensor<float>(memory, data.data(), 1, shape.data(), 1));
-    request->output_names.push_back("y");
-    request->endable = true;
-    EXPECT_TRUE(pool->submit(request, std::nullopt));
+    const auto made = request();
+    made->inputs.add("x", tensor({1}));
+    made->output_names = {"y"};
+    submit(made);
   }
   for (const auto& request : answers.wait_for(2)) {
     EXPECT_EQ(request->outcome, Outcome::done);
   }
-  EXPECT_EQ(runs, 2);
+  EXPECT_EQ(runner->runs().size(), 2U);
 }
 
 TEST_F(PoolMembers, ASessionThatIsGivenUpLeavesTheOthers) {
@@ -473,9 +355,7 @@ TEST_F(PoolMembers, ASessionThatIsGivenUpLeavesTheOthers) {
   EXPECT_TRUE(first->runs().empty());
   EXPECT_EQ(pool->stats().devices.front().sessions, 1U);
   EXPECT_EQ(pool->stats().devices.front().broken, "");
-  second->hold();
-  const auto running = submit();
-  second->wait_for_runs(6);
+  const auto running = keep_busy(second);
   const auto waiting = submit();
   pool->give_up(second->session(), "it died too");
   answers.wait_for(6);

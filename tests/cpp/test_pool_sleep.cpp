@@ -29,12 +29,6 @@ Pool::Clock::time_point in(milliseconds time) { return Pool::Clock::now() + time
 
 class PoolSleep : public PoolWithFakes {
  protected:
-  void SetUp() override {
-    RealSessions::SetUp();
-    pool = Pool::make({});
-  }
-  void TearDown() override { pool->close(true); }
-
   // What a device does, which fails while `fails` says so, and waits while `may_wake` is not set.
   std::shared_ptr<DeviceSleep> made(bool auto_wake = true) {
     auto sleep = std::make_shared<DeviceSleep>();
@@ -69,14 +63,7 @@ class PoolSleep : public PoolWithFakes {
     begun->get_future().wait();
     return falling;
   }
-  DeviceStats stats_of(const Device& device) const {
-    for (const DeviceStats& each : pool->stats().devices) {
-      if (each.device == device) {
-        return each;
-      }
-    }
-    return {};
-  }
+  bool is_awake_soon() { return pool->wait_until_awake(one, in(seconds(60))); }
 
   std::promise<void> wake_up;
   std::shared_future<void> may_wake = wake_up.get_future().share();
@@ -110,24 +97,17 @@ TEST_F(PoolSleep, ADeviceThatIsAwakeTakesWhatNamesNoDevice) {
   add(one);
   const auto awake = add(other);
   ASSERT_TRUE(sleep());
-  awake->hold();
-  submit();
-  submit();  // which waits
-  awake->wait_for_runs(1);
+  wait_behind(awake);
   EXPECT_EQ(stats_of(one).level, SleepLevel::weights);
   submit(one);
   answers.wait_for(2);  // the one that waited too, since a device came
   EXPECT_EQ(woken, 1);
-  awake->release();
-  answers.wait_for(3);
 }
 
 TEST_F(PoolSleep, ItWaitsForRunsAndGivesUpAtItsTime) {
   wake_up.set_value();
   const auto runner = add(one);
-  runner->hold();
-  submit();
-  runner->wait_for_runs(1);
+  keep_busy(runner);
   const auto given_up = made();
   EXPECT_FALSE(pool->sleep(one, given_up, in(milliseconds(1))));
   submit();  // it falls asleep: nothing begins
@@ -153,7 +133,7 @@ TEST_F(PoolSleep, ADeadlineThatPassesInAWakeSaysSo) {
   EXPECT_EQ(kind_of(*late), ErrorKind::deadline);
   EXPECT_NE(text_of(*late).find("cuda:0 was waking: call Pool.wake"), std::string::npos) << text_of(*late);
   wake_up.set_value();
-  EXPECT_TRUE(pool->wait_until_awake(one, in(seconds(60))));
+  EXPECT_TRUE(is_awake_soon());
 }
 
 TEST_F(PoolSleep, ASleepDuringAWakeBeginsAfterIt) {
@@ -175,7 +155,7 @@ TEST_F(PoolSleep, WithoutAutoWakeRequestsAreRefusedUntilWake) {
   EXPECT_TRUE(throws(ErrorKind::device, {"cuda:0: it is asleep", "Pool.wake"}, [&] { submit(); }));
   EXPECT_TRUE(throws(ErrorKind::device, {"asleep"}, [&] { submit(one); }));
   pool->wake(one);
-  EXPECT_TRUE(pool->wait_until_awake(one, in(seconds(60))));
+  EXPECT_TRUE(is_awake_soon());
   submit();
   EXPECT_EQ(answers.wait_for(1).front()->outcome, Outcome::done);
 }
@@ -203,8 +183,7 @@ TEST_F(PoolSleep, AFailedWakeFailsWhatWaitsAndTheNextRequestTriesAgain) {
     EXPECT_EQ(kind_of(*request), ErrorKind::out_of_memory);
   }
   pool->wake(one);
-  EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"no memory to wake"},
-                     [&] { static_cast<void>(pool->wait_until_awake(one, in(seconds(60)))); }));
+  EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"no memory to wake"}, [&] { is_awake_soon(); }));
   fails = false;
   submit();
   EXPECT_EQ(answers.wait_for(3).back()->outcome, Outcome::done);
@@ -259,9 +238,7 @@ TEST_F(PoolSleep, ClosingAndRemovingEndASleepThatWaitsForRuns) {
   wake_up.set_value();
   const std::vector<std::shared_ptr<FakeRunner>> runners{add(one), add(other)};
   for (const auto& runner : runners) {
-    runner->hold();
-    submit(runner->device());
-    runner->wait_for_runs(1);
+    keep_busy(runner);
   }
   auto falling = std::async(std::launch::async, [&] { return sleep(); });
   auto removed = std::async(std::launch::async, [&] { return sleep(other); });
@@ -281,48 +258,36 @@ TEST_F(PoolSleep, ClosingAndRemovingEndASleepThatWaitsForRuns) {
   EXPECT_TRUE(pool->close(false));
 }
 
-// Whatever takes the last device away that is awake.
-class LastAwake : public PoolSleep {
- protected:
-  void SetUp() override {
-    PoolSleep::SetUp();
-    wake_up.set_value();
-    add(one);
-    ASSERT_TRUE(sleep(one));
-  }
-  void expect_answer_of_the_one_that_slept(const std::shared_ptr<Request>& waiting) {
-    std::vector<std::shared_ptr<Request>> answered;
-    while (std::find(answered.begin(), answered.end(), waiting) == answered.end()) {
-      answered = answers.wait_for(answered.size() + 1);
+class WithoutADeviceThatIsAwake : public PoolSleep, public testing::WithParamInterface<const char*> {};
+
+TEST_P(WithoutADeviceThatIsAwake, WhatWaitsWakesAnother) {
+  const std::string why = GetParam();
+  wake_up.set_value();
+  add(one);
+  ASSERT_TRUE(sleep(one));
+  std::shared_ptr<Request> waiting;
+  if (why == "expected") {
+    pool->expect(other, 1);
+    waiting = submit();
+    pool->not_coming(other, 1, std::make_exception_ptr(Error(ErrorKind::fail, "no such file")));
+  } else {
+    const auto runner = add(other);
+    if (why == "broken") {
+      break_down(*runner);
     }
-    EXPECT_EQ(waiting->outcome, Outcome::done);
-    EXPECT_EQ(waiting->ran_on, one);
+    waiting = wait_behind(runner);
+    why == "broken" ? runner->release() : static_cast<void>(pool->remove(other, Pool::Clock::now()));
   }
-};
-
-TEST_F(LastAwake, WhatWaitsForARemovedDeviceWakesAnother) {
-  const auto runner = add(other);
-  const auto waiting = wait_behind(runner);
-  EXPECT_FALSE(pool->remove(other, Pool::Clock::now()));
-  expect_answer_of_the_one_that_slept(waiting);
-  runner->release();
+  std::vector<std::shared_ptr<Request>> answered;
+  while (std::count(answered.begin(), answered.end(), waiting) == 0) {
+    answered = answers.wait_for(answered.size() + 1);
+  }
+  EXPECT_EQ(waiting->outcome, Outcome::done);
+  EXPECT_EQ(waiting->ran_on, one);
 }
 
-TEST_F(LastAwake, WhatWaitsForABrokenDeviceWakesAnother) {
-  const auto runner = add(other);
-  runner->action = [](Request&) { throw Error(ErrorKind::fail, "lost"); };
-  runner->break_down("fell off the bus");
-  const auto waiting = wait_behind(runner);
-  runner->release();
-  expect_answer_of_the_one_that_slept(waiting);
-}
-
-TEST_F(LastAwake, WhatWaitsForADeviceThatNeverComesWakesAnother) {
-  pool->expect(other, 1);
-  const auto waiting = submit();
-  pool->not_coming(other, 1, std::make_exception_ptr(Error(ErrorKind::fail, "no such file")));
-  expect_answer_of_the_one_that_slept(waiting);
-}
+INSTANTIATE_TEST_SUITE_P(Which, WithoutADeviceThatIsAwake, testing::Values("removed", "broken", "expected"),
+                         [](const auto& of) { return std::string(of.param); });
 
 TEST_F(PoolSleep, ClosingMayBeGivenUpDuringAWakeThatNobodyWaitsFor) {
   add(one);
@@ -338,12 +303,12 @@ TEST_F(PoolSleep, WhoWaitsForAWakeHasItAwakeThoughASleepCameBetween) {
   ASSERT_TRUE(sleep());
   wake_up.set_value();
   pool->wake(one);
-  ASSERT_TRUE(pool->wait_until_awake(one, in(seconds(60))));
+  ASSERT_TRUE(is_awake_soon());
   std::promise<void> end;
   auto falling = fall_asleep_until(end);
   pool->wake(one);
   end.set_value();
-  EXPECT_TRUE(pool->wait_until_awake(one, in(seconds(60))));
+  EXPECT_TRUE(is_awake_soon());
   EXPECT_TRUE(falling.get());
   EXPECT_EQ(woken, 2);
 }
@@ -379,8 +344,7 @@ class PoolSleepWithoutSessions : public PoolSleep {
     sleep->level = SleepLevel::session;
     sleep->wake = [this, wake = sleep->wake] {
       for (int i = 0; i < sessions; ++i) {
-        made_again.push_back(std::make_shared<FakeRunner>(one));
-        pool->add({made_again.back()});
+        made_again.push_back(add(one));
       }
       wake();
     };
@@ -472,8 +436,7 @@ TEST_F(PoolSleepWithoutSessions, WhatWaitsForTheWakeIsAnsweredBeforeThePoolClose
   wake_up.set_value();
   EXPECT_TRUE(closing.get());
   EXPECT_EQ(request->outcome, Outcome::done);
-  EXPECT_TRUE(throws(ErrorKind::closed, {"closed before cuda:0 woke"},
-                     [&] { static_cast<void>(pool->wait_until_awake(one, in(seconds(60)))); }));
+  EXPECT_TRUE(throws(ErrorKind::closed, {"closed before cuda:0 woke"}, [&] { is_awake_soon(); }));
 }
 
 TEST_F(PoolSleep, WhatIsNoDeviceOfThePoolCannotSleep) {
@@ -482,8 +445,7 @@ TEST_F(PoolSleep, WhatIsNoDeviceOfThePoolCannotSleep) {
   EXPECT_TRUE(throws(ErrorKind::device, {"cuda:0 cannot sleep", "wait_ready"}, [&] { sleep(); }));
   EXPECT_TRUE(throws(ErrorKind::invalid_argument, {"no session on cuda:1"}, [&] { sleep(other); }));
   const auto runner = add(one);
-  runner->break_down("it fell off the bus");
-  runner->action = [](Request&) { throw Error(ErrorKind::fail, "no answer"); };
+  break_down(*runner, "it fell off the bus");
   submit();
   answers.wait_for(1);
   EXPECT_TRUE(throws(ErrorKind::device, {"it fell off the bus"}, [&] { sleep(); }));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -31,13 +32,6 @@ using Random = std::mt19937;
 
 int below(Random& random, int limit) { return std::uniform_int_distribution<int>(0, limit - 1)(random); }
 
-Ort::Value tensor(std::int64_t size, float value) {
-  const std::vector<std::int64_t> shape{size, 1};
-  Ort::Value made = Ort::Value::CreateTensor<float>(Ort::AllocatorWithDefaultOptions(), shape.data(), shape.size());
-  std::fill_n(made.GetTensorMutableData<float>(), size, value);
-  return made;
-}
-
 // Whether a device has its memory.
 using Awake = std::shared_ptr<std::atomic<bool>>;
 
@@ -57,8 +51,8 @@ class RandomRunner : public Runner {
       broken_ = true;
       throw Error(ErrorKind::fail, "broken");
     }
-    if (chance < 10) {
-      throw Error(ErrorKind::invalid_argument, "a bad request");
+    if (chance < 14) {
+      throw chance < 10 ? Error(ErrorKind::invalid_argument, "a bad request") : Error(ErrorKind::ep_fail, "bad luck");
     }
     // A run ends early where the options say so, as a session's does.
     const auto end = std::chrono::steady_clock::now() + microseconds(chance < 20 ? 2000 : chance);
@@ -70,12 +64,10 @@ class RandomRunner : public Runner {
     }
     EXPECT_TRUE(*awake_) << "it was put to sleep while it ran";
     request.outputs.clear();
-    const Ort::Value& x = request.inputs.values()[0];
-    const std::int64_t size = x.GetTensorTypeAndShapeInfo().GetShape()[0];
-    Ort::Value y = tensor(chance == 199 ? size + 1 : size, 0);  // which, of several requests, cannot be split
-    for (std::int64_t i = 0; i < size; ++i) {
-      y.GetTensorMutableData<float>()[i] = x.GetTensorData<float>()[i] + 1;
-    }
+    const std::vector<float> x = numbers(request.inputs.values()[0]);
+    const auto rows = static_cast<std::int64_t>(x.size()) + (chance == 199 ? 1 : 0);  // more of them cannot be split
+    Ort::Value y = tensor({rows, 1});
+    std::transform(x.begin(), x.end(), y.GetTensorMutableData<float>(), [](float value) { return value + 1; });
     request.outputs.push_back(std::move(y));
   }
 
@@ -139,7 +131,7 @@ class Stress : public RealSessions, public testing::WithParamInterface<unsigned>
     auto request = std::make_shared<Counted>();
     request->value = static_cast<float>(below(random, 1000));
     request->output_names = {"y"};
-    request->inputs.add("x", tensor(1 + below(random, 3), request->value));
+    request->inputs.add("x", tensor({1 + below(random, 3), 1}, request->value));
     if (below(random, 4) != 0) {
       request->own_run_options.emplace();
       request->run_options = &*request->own_run_options;
@@ -325,9 +317,10 @@ TEST_P(Stress, DevicesSleepWakeGoAndComeBack) {
         } else {
           while (!pool->remove(device, Pool::Clock::now() + milliseconds(50))) {
           }
-          pool->expect(device, 2);
+          pool->expect(device, 3);
           *is_awake = true;
           add(index, dice);
+          pool->not_coming(device, 1, std::make_exception_ptr(Error(ErrorKind::out_of_memory, "one did not fit")));
         }
       } catch (const Error&) {
         std::this_thread::yield();  // it could not sleep or wake, or the pool is closed

@@ -13,9 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/ort/library.hpp"
 #include "fake_runner.hpp"
-#include "test_support.hpp"
 
 namespace ortmulti::tests {
 namespace {
@@ -34,11 +32,7 @@ const Device good = Device::cuda(1);
 
 class PoolSuspension : public PoolWithFakes {
  protected:
-  void SetUp() override {
-    RealSessions::SetUp();
-    make({});
-  }
-  void TearDown() override { pool->close(true); }  // while what its threads use is there
+  PoolSuspension() { make({}); }
 
   // A pool whose clock stands still until advance().
   void make(const Batching& batching) {
@@ -51,22 +45,19 @@ class PoolSuspension : public PoolWithFakes {
 
   // One whose runs fail while `works` is false.
   std::shared_ptr<FakeRunner> add_unsteady(const Device& device = bad) {
-    auto runner = std::make_shared<FakeRunner>(device);
+    auto runner = add(device);
     runner->action = [this](Request&) {
       if (!works.load()) {
         fail_run();
       }
     };
-    pool->add({runner});
     return runner;
   }
 
   // The other device, which runs one request until it is released.
   std::shared_ptr<FakeRunner> add_busy() {
     auto runner = add(good);
-    runner->hold();
-    submit(good);
-    runner->wait_for_runs(1);
+    keep_busy(runner);
     return runner;
   }
 
@@ -95,14 +86,6 @@ class PoolSuspension : public PoolWithFakes {
     }
   }
 
-  DeviceStats stats_of(const Device& device) {
-    for (DeviceStats& stats : pool->stats().devices) {
-      if (stats.device == device) {
-        return stats;
-      }
-    }
-    return {};
-  }
   bool suspended(const Device& device) { return !stats_of(device).suspended.empty(); }
 
   void suspend_bad() {
@@ -119,29 +102,21 @@ class PoolSuspension : public PoolWithFakes {
 };
 
 TEST_F(PoolSuspension, ADeviceThatFailsFastCostsNobodyItsAnswer) {
-  constexpr std::size_t threads = 64;
   constexpr std::size_t each = 60;
   add_unsteady();
   add(good);
   std::atomic<std::size_t> failed{0};
   const auto ask_all = [&] {
-    std::vector<std::thread> clients;
-    clients.reserve(threads);
-    for (std::size_t t = 0; t < threads; ++t) {
-      clients.emplace_back([&] {
-        for (std::size_t i = 0; i < each; ++i) {
-          std::promise<void> answered;
-          const auto request = std::make_shared<Request>();
-          request->finished = [&](const std::shared_ptr<Request>&) { answered.set_value(); };
-          pool->submit(request, std::nullopt);
-          answered.get_future().wait();
-          failed += request->outcome == Outcome::done ? 0 : 1;
-        }
-      });
-    }
-    for (auto& client : clients) {
-      client.join();
-    }
+    in_threads(64, [&](int) {
+      for (std::size_t i = 0; i < each; ++i) {
+        std::promise<void> answered;
+        const auto request = std::make_shared<Request>();
+        request->finished = [&](const std::shared_ptr<Request>&) { answered.set_value(); };
+        pool->submit(request, std::nullopt);
+        answered.get_future().wait();
+        failed += request->outcome == Outcome::done ? 0 : 1;
+      }
+    });
   };
   ask_all();
   works = false;
@@ -162,8 +137,7 @@ TEST_F(PoolSuspension, ADeviceThatFailsFastCostsNobodyItsAnswer) {
 TEST_F(PoolSuspension, StatisticsAndTheLogSayWhy) {
   add_unsteady();
   add(good);
-  std::uint64_t dropped = 0;
-  static_cast<void>(onnxruntime_log().take(milliseconds(0), dropped));
+  take_log();
   suspend_bad();
   const DeviceStats stats = stats_of(bad);
   EXPECT_EQ(stats.suspended,
@@ -172,7 +146,7 @@ TEST_F(PoolSuspension, StatisticsAndTheLogSayWhy) {
   EXPECT_EQ(stats.state, DeviceState::ready);
   EXPECT_EQ(stats.retried, 5U);
   EXPECT_EQ(stats.failed, 0U);
-  const auto log = onnxruntime_log().take(milliseconds(0), dropped);
+  const auto log = take_log();
   ASSERT_EQ(log.size(), 1U);
   EXPECT_EQ(log.front().severity, 2);
   EXPECT_NE(log.front().message.find("cuda:0 gets no requests until one succeeds there"), std::string::npos);
@@ -232,12 +206,8 @@ TEST_F(PoolSuspension, WhatWaitsAlreadyProbesToo) {
   const auto other = add(good);
   suspend_bad();
   works = true;
-  other->hold();
-  const std::size_t before = other->runs().size();
-  const auto running = submit();
-  other->wait_for_runs(before + 1);
-  const auto waiting = submit();
-  const auto last = submit();
+  const auto waiting = wait_behind(other);
+  submit();
   advance(milliseconds(100));
   other->release();
   answers.wait_for(asked + 3);
@@ -283,7 +253,7 @@ TEST_F(PoolSuspension, ManyPoisonousRequestsAtOnceEndToo) {
     if (i % 3 != 0) {
       requests.back()->output_names = {"poison"};
     }
-    EXPECT_TRUE(pool->submit(requests.back(), std::nullopt));
+    submit(requests.back());
   }
   answers.wait_for(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -316,7 +286,7 @@ TEST_F(PoolSuspension, RequestsWithTheCallersOptionsOrADeviceAreNotTriedElsewher
     EXPECT_EQ(ask(bad), Outcome::failed);
     const auto request = answers.request();
     request->run_options = &options;
-    EXPECT_TRUE(pool->submit(request, std::nullopt));
+    submit(request);
     answers.wait_for(++asked);
     EXPECT_EQ(request->outcome, request->ran_on == bad ? Outcome::failed : Outcome::done);
   }
@@ -359,38 +329,29 @@ TEST_F(PoolSuspension, TheLastDeviceIsNotSuspended) {
   EXPECT_EQ(stats_of(bad).retried, 0U);
 }
 
-TEST_F(PoolSuspension, ASuspensionEndsWhenTheOtherDevicesAreGone) {
-  add_unsteady();
-  const auto other = add(good);
-  suspend_bad();
-  const auto waiting = wait_behind(other);
-  works = true;
-  EXPECT_FALSE(pool->remove(good, Pool::Clock::now()));
-  EXPECT_EQ(answers.wait_for(++asked).back(), waiting);
-  EXPECT_EQ(waiting->ran_on, bad);
-  EXPECT_FALSE(suspended(bad));
-  other->release();
-  answers.wait_for(++asked);
-}
+class WithoutTheOtherDevice : public PoolSuspension, public testing::WithParamInterface<const char*> {};
 
-TEST_F(PoolSuspension, ASuspensionEndsWhenTheOtherDevicesFallAsleep) {
+TEST_P(WithoutTheOtherDevice, ASuspensionEnds) {
   add_unsteady();
   const auto other = add(good);
   suspend_bad();
   const auto waiting = wait_behind(other);
   works = true;
   const auto sleeper = std::make_shared<DeviceSleep>();
-  EXPECT_FALSE(pool->sleep(good, sleeper, Pool::Clock::now()));
+  EXPECT_FALSE(GetParam() == std::string("removed") ? pool->remove(good, Pool::Clock::now())
+                                                    : pool->sleep(good, sleeper, Pool::Clock::now()));
   EXPECT_EQ(answers.wait_for(++asked).back(), waiting);
   EXPECT_EQ(waiting->ran_on, bad);
+  EXPECT_FALSE(suspended(bad));
   pool->stay_awake(good, sleeper);
-  other->release();
-  answers.wait_for(++asked);
 }
+
+INSTANTIATE_TEST_SUITE_P(Which, WithoutTheOtherDevice, testing::Values("removed", "asleep"),
+                         [](const auto& of) { return std::string(of.param); });
 
 TEST_F(PoolSuspension, WhatIsTriedElsewhereRunsAgainWhereItFailedIfNoOtherDeviceIsLeft) {
   const auto runner = add_unsteady();
-  const auto other = add_busy();
+  add_busy();
   works = false;
   const auto request = submit();
   wait_for_retries(1);
@@ -400,8 +361,6 @@ TEST_F(PoolSuspension, WhatIsTriedElsewhereRunsAgainWhereItFailedIfNoOtherDevice
   EXPECT_EQ(answers.wait_for(1).front(), request);
   EXPECT_EQ(request->outcome, Outcome::done);
   EXPECT_EQ(request->ran_on, bad);
-  other->release();
-  answers.wait_for(2);
 }
 
 TEST_F(PoolSuspension, AFailingDeviceWaitsForTheVerdict) {
@@ -423,8 +382,8 @@ TEST_F(PoolSuspension, AFailingDeviceWaitsForTheVerdict) {
 }
 
 TEST_F(PoolSuspension, CancellingWhatIsTriedElsewhereEndsTheWaitForTheVerdict) {
-  const auto runner = add_unsteady();
-  const auto other = add_busy();
+  add_unsteady();
+  add_busy();
   works = false;
   std::vector<std::shared_ptr<Request>> requests;
   requests.reserve(6);
@@ -437,8 +396,6 @@ TEST_F(PoolSuspension, CancellingWhatIsTriedElsewhereEndsTheWaitForTheVerdict) {
   answers.wait_for(2);
   EXPECT_EQ(requests.back()->outcome, Outcome::done);
   EXPECT_EQ(requests.back()->ran_on, bad);
-  other->release();
-  answers.wait_for(7);
 }
 
 TEST_F(PoolSuspension, ARunInTheCallersThreadIsTriedElsewhereBySubmitting) {
@@ -461,52 +418,34 @@ TEST_F(PoolSuspension, ARunInTheCallersThreadIsTriedElsewhereBySubmitting) {
 
 // Joint runs.
 
-Ort::Value one_row(float value) {
-  const std::vector<std::int64_t> shape{1, 1};
-  Ort::Value made = Ort::Value::CreateTensor<float>(Ort::AllocatorWithDefaultOptions(), shape.data(), shape.size());
-  *made.GetTensorMutableData<float>() = value;
-  return made;
-}
-
 class JointSuspension : public PoolSuspension {
  protected:
-  void SetUp() override {
-    PoolSuspension::SetUp();
-    make({4, hours(1), 0, {}});
-  }
+  JointSuspension() { make({4, hours(1), 0, {}}); }
 
   // Its runs fail for a value of 13, and if `works` is false and it is the bad one.
-  std::shared_ptr<FakeRunner> add_summing(const Device& device) {
-    auto runner = std::make_shared<FakeRunner>(device);
-    runner->action = [this, device](Request& request) {
-      const Ort::Value& x = request.inputs.values()[0];
-      const std::vector<std::int64_t> shape = x.GetTensorTypeAndShapeInfo().GetShape();
+  void add_summing(const Device& device) {
+    add(device)->action = [this, device](Request& request) {
+      const std::vector<float> values = numbers(request.inputs.values()[0]);
       {
         const std::lock_guard lock(mutex);
-        sizes.push_back(shape[0]);
+        sizes.push_back(values.size());
       }
-      Ort::Value y = Ort::Value::CreateTensor<float>(Ort::AllocatorWithDefaultOptions(), shape.data(), shape.size());
-      for (std::int64_t i = 0; i < shape[0]; ++i) {
-        const float value = x.GetTensorData<float>()[i];
-        if (value == 13 || (!works.load() && device == bad)) {
-          fail_run();
-        }
-        y.GetTensorMutableData<float>()[i] = value + 1;
+      if (std::count(values.begin(), values.end(), 13) != 0 || (!works.load() && device == bad)) {
+        fail_run();
       }
+      Ort::Value y = tensor(shape_of(request.inputs.values()[0]));
+      std::transform(values.begin(), values.end(), y.GetTensorMutableData<float>(), [](float x) { return x + 1; });
       request.outputs.push_back(std::move(y));
     };
-    pool->add({runner});
-    return runner;
   }
 
   std::vector<std::shared_ptr<Request>> ask_for(const std::vector<float>& values) {
     std::vector<std::shared_ptr<Request>> requests;
     for (const float value : values) {
-      auto request = answers.request();
-      request->output_names = {"y"};
-      request->inputs.add("x", one_row(value));
-      EXPECT_TRUE(pool->submit(request, std::nullopt));
-      requests.push_back(std::move(request));
+      requests.push_back(answers.request());
+      requests.back()->output_names = {"y"};
+      requests.back()->inputs.add("x", tensor({1, 1}, value));
+      submit(requests.back());
     }
     asked += values.size();
     answers.wait_for(asked);
@@ -515,7 +454,7 @@ class JointSuspension : public PoolSuspension {
   }
 
   std::mutex mutex;
-  std::vector<std::int64_t> sizes;
+  std::vector<std::size_t> sizes;
 };
 
 TEST_F(JointSuspension, AJointRunIsTriedElsewhereAsAWhole) {
@@ -525,19 +464,17 @@ TEST_F(JointSuspension, AJointRunIsTriedElsewhereAsAWhole) {
   for (int round = 0; round < 30 && !suspended(bad); ++round) {
     for (const auto& request : ask_for({1, 2, 3, 4})) {
       EXPECT_EQ(request->outcome, Outcome::done);
-      EXPECT_EQ(*request->outputs[0].GetTensorData<float>(), *request->inputs.values()[0].GetTensorData<float>() + 1);
+      EXPECT_EQ(numbers(request->outputs[0])[0], numbers(request->inputs.values()[0])[0] + 1);
     }
   }
   EXPECT_TRUE(suspended(bad));
-  for (const std::int64_t size : sizes) {
-    EXPECT_EQ(size, 4);
-  }
+  EXPECT_EQ(std::count(sizes.begin(), sizes.end(), 4), static_cast<std::ptrdiff_t>(sizes.size()));
   EXPECT_EQ(stats_of(bad).runs, 5U);
   EXPECT_EQ(stats_of(bad).retried, 20U);
 }
 
 TEST_F(JointSuspension, AProbeIsOneRequest) {
-  const auto runner = add_summing(bad);
+  add_summing(bad);
   add_summing(good);
   works = false;
   while (!suspended(bad)) {
@@ -557,7 +494,7 @@ TEST_F(JointSuspension, OnePoisonousRequestOfAJointRunCountsAgainstNoDevice) {
   add_summing(good);
   for (int round = 0; round < 20; ++round) {
     for (const auto& request : ask_for({1, 13, 3, 4})) {
-      const bool poisonous = *request->inputs.values()[0].GetTensorData<float>() == 13;
+      const bool poisonous = numbers(request->inputs.values()[0])[0] == 13;
       EXPECT_EQ(request->outcome, poisonous ? Outcome::failed : Outcome::done);
     }
   }

@@ -1,9 +1,7 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <future>
+#include <functional>
+#include <iostream>
 #include <memory>
 #include <string>
 
@@ -15,11 +13,6 @@ namespace {
 
 class ForkedSession : public RealSessions {
  protected:
-  static SessionOptions with_threads(int count) {
-    SessionOptions options;
-    options.intra_op_num_threads = count;
-    return options;
-  }
   static bool refuses(const std::function<void()>& call) {
     const auto result = throws(ErrorKind::forked, {"add.onnx", "forked", "spawn"}, call);
     std::cerr << result.message();
@@ -30,7 +23,8 @@ class ForkedSession : public RealSessions {
 TEST_F(ForkedSession, WithAPoolIsRefusedInTheChildAndGoesOnInTheParent) {
   auto session = make_session("add", with_threads(2));
   EXPECT_TRUE(in_forked_child([&] {
-    const bool good = refuses([&] { run_add(*session); }) && refuses([&] { session->end_profiling(); });
+    const bool good = refuses([&] { run_add(*session); }) && refuses([&] { session->end_profiling(); }) &&
+                      refuses([&] { session->share(); });
     session->close();
     session.reset();  // does not wait for threads that are not there
     return good;
@@ -58,17 +52,6 @@ TEST_F(ForkedSession, InParallelModeHasAPoolToo) {
   EXPECT_TRUE(in_forked_child([&] { return refuses([&] { run_add(*session); }); }));
 }
 
-TEST_F(ForkedSession, OfTheChildIsIndependent) {
-  const auto session = make_session("add", with_threads(2));
-  EXPECT_TRUE(in_forked_child([&] {
-    const auto own = make_session("add", with_threads(1));
-    register_for_shutdown(own);
-    const bool good = run_add(*own) == sum_of_add();
-    close_all_sessions();
-    return good && own->closed() && !session->closed();
-  }));
-}
-
 TEST_F(ForkedSession, ClosingAllInTheChildLeavesTheParents) {
   const auto session = make_session("add", with_threads(2));
   register_for_shutdown(session);
@@ -81,40 +64,13 @@ TEST_F(ForkedSession, ClosingAllInTheChildLeavesTheParents) {
 }
 
 TEST_F(ForkedSession, IsClosedInTheChildAlthoughAThreadOfTheParentRunsIt) {
-  SessionOptions options = with_threads(1);
-  options.enable_cpu_mem_arena = false;  // its lock may be taken at the moment of the fork
-  options.enable_mem_pattern = false;
-  options.log_severity_level = 1;
-  const auto session = make_session("count", options);
-
-  Ort::RunOptions run_options;
-  run_options.SetRunTag("counting");
-  std::uint64_t dropped = 0;
-  onnxruntime_log().take(std::chrono::milliseconds(0), dropped);
-  auto running = std::async(std::launch::async, [&] {
-    std::int64_t n = std::int64_t{1} << 60;
-    const auto memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
-    const Ort::Value input = Ort::Value::CreateTensor<std::int64_t>(memory, &n, 1, nullptr, 0);
-    const char* input_name = "n";
-    const char* output_name = "total";
-    Ort::Value total{nullptr};
-    session->run(run_options, &input_name, &input, 1, &output_name, &total, 1);
-  });
-  // ONNX Runtime says so when it begins.
-  bool begun = false;
-  for (bool heard = true; heard && !begun;) {
-    const auto records = onnxruntime_log().take(std::chrono::minutes(1), dropped);
-    heard = !records.empty();
-    begun = std::any_of(records.begin(), records.end(),
-                        [](const LogRecord& record) { return record.message.find("counting") != std::string::npos; });
-  }
-  EXPECT_TRUE(begun);
+  const auto session = make_session("count", LongRun::options());
+  LongRun run(session);
   EXPECT_TRUE(in_forked_child([&] {
     session->close();
     return session->closed();
   }));
-  run_options.SetTerminate();
-  EXPECT_THROW(running.get(), Error);
+  run.stop();
 }
 
 }  // namespace

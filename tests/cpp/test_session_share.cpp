@@ -2,13 +2,9 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cstdint>
 #include <future>
 #include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -31,80 +27,19 @@ extern "C" int malloc_trim(std::size_t pad) __THROW {
 namespace ortmulti::tests {
 namespace {
 
-SessionOptions with_threads(int count) {
-  SessionOptions options;
-  options.intra_op_num_threads = count;
-  return options;
-}
-
 class SharedSession : public RealSessions {
  protected:
   // A session over a store that nobody else holds.
-  std::shared_ptr<Session> open(const SessionOptions& options = with_threads(1)) {
+  std::shared_ptr<Session> open() {
     const auto weights = std::make_shared<HostWeights>(supplied_weights());
     weights_ = weights;
-    return make_session_over("supplied", weights, options);
+    return make_session_over("supplied", weights, with_threads(1));
   }
   bool freed() const { return weights_.expired(); }
 
  private:
   std::weak_ptr<const WeightStore> weights_;
 };
-
-// Counts up in a thread of its own, until it is told to stop.
-class LongRun {
- public:
-  static std::shared_ptr<Session> session() {
-    SessionOptions options = with_threads(1);
-    options.log_severity_level = 1;
-    return make_session("count", options);
-  }
-  explicit LongRun(std::shared_ptr<Session> session) {
-    options_.SetRunTag("counting");
-    std::uint64_t dropped = 0;
-    onnxruntime_log().take(std::chrono::milliseconds(0), dropped);
-    running_ = std::async(std::launch::async, [this, session = std::move(session)] {
-      std::int64_t n = std::int64_t{1} << 60;
-      const Ort::Value input = Ort::Value::CreateTensor<std::int64_t>(HostWeights::host(), &n, 1, nullptr, 0);
-      const char* input_name = "n";
-      const char* output_name = "total";
-      Ort::Value total{nullptr};
-      session->run(options_, &input_name, &input, 1, &output_name, &total, 1);
-    });
-    // ONNX Runtime says so when it begins.
-    for (bool heard = true; heard && !begun_;) {
-      const auto records = onnxruntime_log().take(std::chrono::minutes(1), dropped);
-      heard = !records.empty();
-      begun_ = std::any_of(records.begin(), records.end(), [](const LogRecord& record) {
-        return record.message.find("counting") != std::string::npos;
-      });
-    }
-  }
-  bool begun() const { return begun_; }
-  void stop() {
-    options_.SetTerminate();
-    EXPECT_THROW(running_.get(), Error);
-  }
-
- private:
-  Ort::RunOptions options_;
-  bool begun_ = false;
-  std::future<void> running_;
-};
-
-TEST_F(SharedSession, HandlesGiveTheSameAndDescribeTheSame) {
-  const auto first = open();
-  const auto second = first->share();
-  const auto third = second->share();
-  for (const auto& handle : {first, second, third}) {
-    EXPECT_EQ(run_ones(*handle), result_of_ones());
-    EXPECT_EQ(&handle->inputs(), &first->inputs());
-    EXPECT_EQ(handle->model(), first->model());
-    EXPECT_EQ(handle->device(), Device::cpu());
-    EXPECT_EQ(handle->weight_use().used, 2U);
-    EXPECT_EQ(handle->profiling_start_time_ns(), first->profiling_start_time_ns());
-  }
-}
 
 TEST_F(SharedSession, TheLastHandleFrees) {
   auto first = open();
@@ -138,11 +73,10 @@ TEST_F(SharedSession, MemoryIsReturnedOnceByTheLast) {
 }
 
 TEST_F(SharedSession, ClosingOneDoesNotWaitForTheOthersRuns) {
-  const auto running = LongRun::session();
+  const auto running = make_session("count", LongRun::options());
   const auto idle = running->share();
   const auto last = running->share();
   LongRun run(running);
-  EXPECT_TRUE(run.begun());
   idle->close();  // would not come back
   EXPECT_TRUE(idle->closed());
   EXPECT_FALSE(running->closed());
@@ -152,10 +86,9 @@ TEST_F(SharedSession, ClosingOneDoesNotWaitForTheOthersRuns) {
 }
 
 TEST_F(SharedSession, ClosingOneWaitsForItsOwnRuns) {
-  const auto running = LongRun::session();
+  const auto running = make_session("count", LongRun::options());
   const auto other = running->share();
   LongRun run(running);
-  EXPECT_TRUE(run.begun());
   std::atomic<bool> stopped{false};
   auto closing = std::async(std::launch::async, [&] {
     running->close();
@@ -205,14 +138,7 @@ TEST_F(SharedSession, HandlesRunAndCloseInManyThreads) {
     sessions[0]->close();
     EXPECT_FALSE(freed());
     EXPECT_EQ(run_ones(*sessions[1]), result_of_ones());
-    std::vector<std::future<void>> closers;
-    closers.reserve(sessions.size());
-    for (const auto& session : sessions) {
-      closers.push_back(std::async(std::launch::async, [session] { session->close(); }));
-    }
-    for (auto& closer : closers) {
-      closer.get();
-    }
+    in_threads(handles, [&](int i) { sessions[static_cast<std::size_t>(i)]->close(); });
     EXPECT_TRUE(freed());
     for (auto& result : results) {
       EXPECT_TRUE(result.get());
@@ -222,23 +148,13 @@ TEST_F(SharedSession, HandlesRunAndCloseInManyThreads) {
 
 TEST_F(SharedSession, HandlesAreMadeWhileOthersClose) {
   const auto kept = open();
-  constexpr int threads = 4;
-  std::vector<std::future<bool>> results;
-  results.reserve(threads);
-  for (int i = 0; i < threads; ++i) {
-    results.push_back(std::async(std::launch::async, [&] {
-      bool good = true;
-      for (int round = 0; round < 200; ++round) {
-        const auto handle = kept->share();
-        good = good && run_ones(*handle) == result_of_ones();
-        handle->close();
-      }
-      return good;
-    }));
-  }
-  for (auto& result : results) {
-    EXPECT_TRUE(result.get());
-  }
+  in_threads(4, [&](int) {
+    for (int round = 0; round < 200; ++round) {
+      const auto handle = kept->share();
+      EXPECT_EQ(run_ones(*handle), result_of_ones());
+      handle->close();
+    }
+  });
   kept->close();
   EXPECT_TRUE(freed());
 }
@@ -255,36 +171,6 @@ TEST_F(SharedSession, ClosingAllFreesWhoeverStillHoldsHandles) {
     EXPECT_TRUE(handle->closed());
   }
   EXPECT_TRUE(freed());
-}
-
-TEST_F(SharedSession, InAForkedChildIsRunAndClosedThereAlone) {
-  auto first = open(with_threads(1));
-  auto second = first->share();
-  EXPECT_TRUE(in_forked_child([&] {
-    const bool good = run_ones(*first) == result_of_ones();
-    auto third = first->share();
-    first->close();
-    first.reset();
-    const bool others = run_ones(*second) == result_of_ones() && run_ones(*third) == result_of_ones();
-    second.reset();
-    third.reset();
-    return good && others && !freed();  // left to the parent
-  }));
-  EXPECT_EQ(run_ones(*first), result_of_ones());
-  first->close();
-  EXPECT_EQ(run_ones(*second), result_of_ones());
-  second->close();
-  EXPECT_TRUE(freed());
-}
-
-TEST_F(SharedSession, WithAPoolIsRefusedInTheChild) {
-  const auto first = open(with_threads(2));
-  const auto second = first->share();
-  EXPECT_TRUE(in_forked_child([&] {
-    return throws(ErrorKind::forked, {"supplied.onnx", "spawn"}, [&] { run_ones(*second); }) &&
-           throws(ErrorKind::forked, {"supplied.onnx", "spawn"}, [&] { second->share(); });
-  }));
-  EXPECT_EQ(run_ones(*second), result_of_ones());
 }
 
 }  // namespace

@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
-#include <future>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "core/ort/library.hpp"
 #include "core/ort/weight_use.hpp"
 #include "host_weights.hpp"
 #include "test_support.hpp"
@@ -20,16 +17,10 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-std::vector<LogRecord> take_log() {
-  std::uint64_t dropped = 0;
-  return onnxruntime_log().take(std::chrono::milliseconds(0), dropped);
-}
-
 SessionOptions options_of(int severity, const std::string& logid = "") {
-  SessionOptions options;
+  SessionOptions options = with_threads(1);
   options.log_severity_level = severity;
   options.logid = logid;
-  options.intra_op_num_threads = 1;
   return options;
 }
 
@@ -63,20 +54,19 @@ TEST_F(UseOfWeights, ThoseOfSubGraphsCountToo) {
   EXPECT_EQ(session->weight_use().used, 3U);
   EXPECT_EQ(session->weight_use().refused, Names{});
 
-  std::vector<float> ones(wide, 1);
   for (const bool value : {true, false}) {
     bool which = value;
-    const Ort::MemoryInfo memory = HostWeights::host();
-    const std::array<std::int64_t, 2> shape = {1, wide};
     std::vector<Ort::Value> inputs;
-    inputs.push_back(Ort::Value::CreateTensor<bool>(memory, &which, 1, nullptr, 0));
-    inputs.push_back(Ort::Value::CreateTensor<float>(memory, ones.data(), wide, shape.data(), shape.size()));
+    inputs.push_back(Ort::Value::CreateTensor<bool>(HostWeights::host(), &which, 1, nullptr, 0));
+    inputs.push_back(tensor({1, wide}));
     const std::array<const char*, 2> names = {"which", "x"};
     const char* output = "y";
     Ort::Value result{nullptr};
     session->run(Ort::RunOptions{nullptr}, names.data(), inputs.data(), inputs.size(), &output, &result, 1);
-    const auto* y = result.GetTensorData<float>();
-    EXPECT_EQ(std::vector<float>(y, y + wide), std::vector<float>(wide, value ? 3.0F : 7.0F));
+    const std::vector<float> y = numbers(result);
+    for (std::size_t i = 0; i < wide; ++i) {
+      EXPECT_EQ(y[i], 2.0F * static_cast<float>(i) + (value ? 1.0F : 5.0F));
+    }
   }
 }
 
@@ -121,12 +111,7 @@ TEST_F(UseOfWeights, OneThatIsMissingIsAnErrorWhereTheFileIsEmpty) {
   {
     const auto weights = std::make_shared<HostWeights>(given);
     watched = weights;
-    try {
-      make_session_over("supplied", weights);
-      ADD_FAILURE() << "something was taken for the bias";
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("supplied.onnx"), std::string::npos) << error.what();
-    }
+    EXPECT_TRUE(throws({"supplied.onnx"}, [&] { make_session_over("supplied", weights); }));
   }
   EXPECT_TRUE(watched.expired()) << "a session that failed holds nothing";
 }
@@ -150,27 +135,19 @@ TEST_F(UseOfWeights, IsNothingForASessionWithoutAStore) {
 }
 
 TEST_F(UseOfWeights, IsToldApartWhereManyAreCreatedAtOnce) {
-  constexpr int threads = 8;
   const auto weights = std::make_shared<HostWeights>(supplied_weights());
   const auto other = std::make_shared<HostWeights>(std::vector<FloatTensor>{diagonal("w", 100)});
-  std::vector<std::future<bool>> results;
-  results.reserve(threads);
-  for (int i = 0; i < threads; ++i) {
-    results.push_back(std::async(std::launch::async, [&, i] {
-      bool good = true;
-      for (int round = 0; round < 20; ++round) {
-        const SessionOptions options = options_of(-1, "the same name");
-        const auto session = i % 2 == 0 ? make_session_over("supplied", weights, options)
-                                        : make_session_over("external", other, options);
-        good = good && session->weight_use().used == (i % 2 == 0 ? 2U : 1U) && session->weight_use().refused.empty() &&
-               run_ones(*session).at(0) == (i % 2 == 0 ? 3.0F : 100.0F);
-      }
-      return good;
-    }));
-  }
-  for (auto& result : results) {
-    EXPECT_TRUE(result.get());
-  }
+  in_threads(8, [&](int i) {
+    const bool supplied = i % 2 == 0;
+    for (int round = 0; round < 20; ++round) {
+      const SessionOptions options = options_of(-1, "the same name");
+      const auto session =
+          supplied ? make_session_over("supplied", weights, options) : make_session_over("external", other, options);
+      EXPECT_EQ(session->weight_use().used, supplied ? 2U : 1U);
+      EXPECT_EQ(session->weight_use().refused, Names{});
+      EXPECT_EQ(run_ones(*session).at(0), supplied ? 3.0F : 100.0F);
+    }
+  });
 }
 
 TEST_F(UseOfWeights, IsKnownInAForkedChildToo) {
@@ -372,35 +349,25 @@ TEST(WeightUseWatching, EndsWithTheWatchWhileRecordsGoOn) {
 }
 
 TEST(WeightUseWatching, TakesRecordsOfManyThreadsAndForks) {
-  constexpr int threads = 4;
   std::atomic<bool> stop{false};
-  std::vector<std::future<bool>> results;
-  results.reserve(threads);
-  for (int i = 0; i < threads; ++i) {
-    results.push_back(std::async(std::launch::async, [&stop] {
-      bool good = true;
-      do {
+  in_threads(5, [&](int i) {
+    for (int forks = 0; i == 0 && forks < 20; ++forks) {
+      EXPECT_TRUE(in_forked_child([] {
         const WeightUseWatch watch(options_of(-1));
-        for (int weight = 0; weight < 100; ++weight) {
-          LogRecord record = record_of(watch, 1, used_line(std::to_string(weight)));
-          good = good && !pass_on(record);
-        }
-        good = good && watch.use().used == 100;
-      } while (good && !stop.load());
-      return good;
-    }));
-  }
-  for (int forks = 0; forks < 20; ++forks) {
-    EXPECT_TRUE(in_forked_child([] {
+        LogRecord record = record_of(watch, 1, used_line("w"));
+        return !pass_on(record) && watch.use().used == 1;
+      }));
+    }
+    stop = stop || i == 0;
+    while (!stop) {
       const WeightUseWatch watch(options_of(-1));
-      LogRecord record = record_of(watch, 1, used_line("w"));
-      return !pass_on(record) && watch.use().used == 1;
-    }));
-  }
-  stop.store(true);
-  for (auto& result : results) {
-    EXPECT_TRUE(result.get());
-  }
+      for (int weight = 0; weight < 100; ++weight) {
+        LogRecord record = record_of(watch, 1, used_line(std::to_string(weight)));
+        EXPECT_FALSE(pass_on(record));
+      }
+      EXPECT_EQ(watch.use().used, 100);
+    }
+  });
 }
 
 }  // namespace
