@@ -1,13 +1,10 @@
 #include "loading.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <filesystem>
 #include <iterator>
 #include <numeric>
-#include <optional>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -79,11 +76,18 @@ Loading::~Loading() {
   FakeCuda::reset();
 }
 
+void Loading::TearDown() {
+  fake.on_call = {};
+  fake.on_context = {};
+  fake.on_copy = {};
+  EXPECT_TRUE(nothing_left());
+}
+
 void Loading::restart() { startup = std::make_unique<CudaStartup>(&driver, "", "/nowhere"); }
 
-Loading::Stores Loading::load(const std::shared_ptr<const WeightPlan>& plan, const Request& request) {
+std::vector<Loading::Result> Loading::load_each(const std::shared_ptr<const WeightPlan>& plan, const Request& request) {
   WeightLoader loader(*startup, plan, request.devices, request.options, request.prefetch, request.timeline,
-                      request.fill);
+                      request.fill, request.leave_out);
   if (request.before) {
     request.before(loader);
   }
@@ -100,16 +104,14 @@ Loading::Stores Loading::load(const std::shared_ptr<const WeightPlan>& plan, con
   for (std::size_t i = 0; i < request.devices.size(); ++i) {
     loader.want(i);
   }
-  Stores stores;
-  std::set<std::string> errors;
-  std::exception_ptr error;
+  std::vector<Result> results;
   for (std::size_t i = 0; i < request.devices.size(); ++i) {
     try {
-      stores.push_back(loader.allocated(i));
+      results.push_back({loader.allocated(i)});
       loader.wait_filled(i);
-    } catch (const Error& thrown) {
-      error = std::current_exception();
-      errors.insert(thrown.what());
+    } catch (const Error& error) {
+      results.resize(i);
+      results.push_back({nullptr, error.what(), std::current_exception()});
     }
   }
   for (std::thread& thread : threads) {
@@ -118,10 +120,22 @@ Loading::Stores Loading::load(const std::shared_ptr<const WeightPlan>& plan, con
   if (request.after) {
     request.after(loader);
   }
-  EXPECT_LE(errors.size(), 1U) << *errors.begin() << "; " << *errors.rbegin();
-  if (error) {
+  return results;
+}
+
+Loading::Stores Loading::load(const std::shared_ptr<const WeightPlan>& plan, const Request& request) {
+  Stores stores;
+  Result failed;
+  for (const Result& result : load_each(plan, request)) {
+    if (result.error) {
+      EXPECT_TRUE(!failed.error || failed.problem == result.problem) << failed.problem << "; " << result.problem;
+      failed = result;
+    }
+    stores.push_back(result.store);
+  }
+  if (failed.error) {
     stores.clear();
-    std::rethrow_exception(error);
+    std::rethrow_exception(failed.error);
   }
   return stores;
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <random>
@@ -47,11 +48,14 @@ class Loading : public testing::Test {
  protected:
   Loading();
   ~Loading() override;
+  /// Expects that a test has left nothing.
+  void TearDown() override;
 
   struct Request {
     std::vector<int> devices{0, 1, 2};
     LoaderOptions options{2, 4096, 2};
     bool fill = true;
+    bool leave_out = false;  ///< A device that fails, while the others are loaded.
     std::shared_ptr<Prefetch> prefetch;
     std::shared_ptr<Timeline> timeline;
     std::vector<std::size_t> order;                 ///< In which the devices' threads are started.
@@ -60,8 +64,14 @@ class Loading : public testing::Test {
   };
   using Stores = std::vector<std::shared_ptr<const CudaWeightStore>>;
 
-  /// The stores of the request's devices, once all are filled, or what allocated() and wait_filled() throw; an Error
-  /// that is not the same for all devices fails the test.
+  /// What a device got, or the Error of allocated() or wait_filled().
+  struct Result {
+    std::shared_ptr<const CudaWeightStore> store;
+    std::string problem = {};
+    std::exception_ptr error = nullptr;
+  };
+  std::vector<Result> load_each(const std::shared_ptr<const WeightPlan>& plan, const Request& request);
+  /// The stores of the request's devices, or their Error; one that is not the same for all devices fails the test.
   Stores load(const std::shared_ptr<const WeightPlan>& plan, const Request& request);
   testing::AssertionResult right(const WeightFiles& files, const Stores& stores);
   /// Whether memory, streams, events, threads and files are all given back, and the driver was used as it may be.

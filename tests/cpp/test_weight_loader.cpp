@@ -103,7 +103,6 @@ TEST_F(WeightLoading, TakesMemoryForFiles) {
     file = memory_source(file->name(), {bytes, reinterpret_cast<const unsigned char*>(bytes->data())}, file->size());
   }
   EXPECT_TRUE(right(files, load(files.plan(), Request())));
-  EXPECT_TRUE(nothing_left());
   files.list.sources.clear();
   for (const auto& bytes : watched) {
     EXPECT_TRUE(bytes.expired());
@@ -161,7 +160,6 @@ TEST_F(WeightLoading, BeginsBeforeTheOtherContextsAreThere) {
   startup->begin_contexts(std::vector<int>{0, 1, 2});
   EXPECT_TRUE(right(files, load(files.plan(), {})));
   EXPECT_TRUE(in_time);
-  EXPECT_TRUE(nothing_left());
 }
 
 TEST_F(WeightLoading, DevicesMayComeLongAfterTheFirstIsFull) {
@@ -257,7 +255,6 @@ TEST_F(WeightLoading, WithoutFillingMemoryIsAllocatedAlone) {
 TEST_F(WeightLoading, OfNothing) {
   const auto plan = std::make_shared<const WeightPlan>();
   EXPECT_EQ(load(plan, {}).size(), 3U);
-  EXPECT_TRUE(nothing_left());
 }
 
 TEST_F(WeightLoading, TheMachineChoosesByDefault) {
@@ -266,7 +263,6 @@ TEST_F(WeightLoading, TheMachineChoosesByDefault) {
   Request request;
   request.options = {};
   EXPECT_TRUE(right(files, load(files.plan(), request)));
-  EXPECT_TRUE(nothing_left());
 }
 
 TEST_F(WeightLoading, ProgressGrowsToAllOfIt) {
@@ -296,20 +292,13 @@ TEST_F(WeightLoading, ProgressGrowsToAllOfIt) {
 TEST_F(WeightLoading, SeveralModelsAtOnce) {
   disturb(3);
   for (int round = 0; round < 5; ++round) {
-    std::vector<std::future<bool>> models;
-    models.reserve(4);
-    for (unsigned i = 0; i < 4; ++i) {
-      models.push_back(std::async(std::launch::async, [this, i] {
-        WeightFiles files(i);
-        files.add_random(2, 60);
-        Request request;
-        std::rotate(request.devices.begin(), request.devices.begin() + i % 3, request.devices.end());
-        return static_cast<bool>(right(files, load(files.plan(), request)));
-      }));
-    }
-    for (auto& model : models) {
-      EXPECT_TRUE(model.get());
-    }
+    in_threads(4, [&](int i) {
+      WeightFiles files(static_cast<unsigned>(i));
+      files.add_random(2, 60);
+      Request request;
+      std::rotate(request.devices.begin(), request.devices.begin() + i % 3, request.devices.end());
+      EXPECT_TRUE(right(files, load(files.plan(), request)));
+    });
     EXPECT_TRUE(nothing_left());
   }
 }
@@ -333,28 +322,23 @@ TEST_F(WeightLoading, FiveHundredTimes) {
   }
 }
 
-class WeightLoadingDeathTest : public WeightLoading {
- protected:
-  WeightLoadingDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
-};
+using WeightLoadingDeathTest = WeightLoading;
 
 TEST_F(WeightLoadingDeathTest, AForkedChildLeavesTheMemoryToItsParent) {
-  EXPECT_EXIT(
-      {
-        WeightFiles files;
-        files.add_even(10, 1000);
-        Stores stores = load(files.plan(), {});
-        fake.settle();  // ThreadSanitizer would miss the threads in the child
-        bool good = static_cast<bool>(in_forked_child([&] {
-          const int before = fake.calls["cuMemFree"];
-          stores.clear();
-          return fake.calls["cuMemFree"] == before;
-        }));
-        good = good && right(files, stores);
-        stores.clear();
-        _exit(good && nothing_left() ? 0 : 1);
-      },
-      testing::ExitedWithCode(0), "");
+  expect_in_own_process([&] {
+    WeightFiles files;
+    files.add_even(10, 1000);
+    Stores stores = load(files.plan(), {});
+    fake.settle();  // ThreadSanitizer would miss the threads in the child
+    const bool good = in_forked_child([&] {
+                        const int before = fake.calls["cuMemFree"];
+                        stores.clear();
+                        return fake.calls["cuMemFree"] == before;
+                      }) &&
+                      right(files, stores);
+    stores.clear();
+    return good && nothing_left();
+  });
 }
 
 }  // namespace

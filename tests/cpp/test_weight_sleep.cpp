@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -18,6 +17,7 @@
 #include "core/weights/store.hpp"
 #include "fake_runner.hpp"
 #include "loading.hpp"
+#include "reading_runner.hpp"
 
 namespace ortmulti::tests {
 namespace {
@@ -58,153 +58,129 @@ class SleepingWeights : public Loading {
 };
 
 TEST_F(SleepingWeights, AreReadAgainToTheSameAddress) {
-  {
-    const Store store = load_on({1}).front();
-    const CUdeviceptr address = store->slab();
-    for (int i = 0; i < 3; ++i) {
-      EXPECT_TRUE(sleep(store));
-      EXPECT_EQ(fake.allocated(1), 0);
-      EXPECT_EQ(store->sleeps(), i + 1);
-      EXPECT_TRUE(throws(ErrorKind::device, {"asleep on cuda:1", "Pool.wake"}, [&] { store->hold(); }));
-      store->wake(nullptr);
-      EXPECT_EQ(store->slab(), address);
-      EXPECT_TRUE(right_on(store));
-      EXPECT_TRUE(store->hold().owns_lock());
-    }
+  const Store store = load_on({1}).front();
+  const CUdeviceptr address = store->slab();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(sleep(store));
+    EXPECT_EQ(fake.allocated(1), 0);
+    EXPECT_EQ(store->sleeps(), i + 1);
+    EXPECT_TRUE(throws(ErrorKind::device, {"asleep on cuda:1", "Pool.wake"}, [&] { store->hold(); }));
+    store->wake(nullptr);
+    EXPECT_EQ(store->slab(), address);
+    EXPECT_TRUE(right_on(store));
+    EXPECT_TRUE(store->hold().owns_lock());
   }
-  EXPECT_TRUE(nothing_left());
 }
 
 TEST_F(SleepingWeights, AreReadAgainThroughBuffersThatStayPinned) {
-  {
-    const std::vector<Store> stores = load_on({0, 1});
-    const auto pinned = [&] {
-      const std::lock_guard lock(fake.mutex);
-      return fake.calls["cuMemHostRegister"];
-    };
-    int after_first = 0;
-    for (int i = 0; i < 3; ++i) {
-      for (const Store& store : stores) {
-        EXPECT_TRUE(sleep(store));
-      }
-      for (const Store& store : stores) {  // the second from the first, unless it is read
-        store->wake(nullptr);
-        EXPECT_TRUE(right_on(store));
-      }
-      after_first = i == 0 ? pinned() : after_first;
-    }
-    EXPECT_EQ(pinned(), after_first);
-    EXPECT_EQ(fake.pageable_copies, 0);
-  }
-  EXPECT_TRUE(nothing_left()) << "they are freed with the last weights that slept";
-}
-
-TEST_F(SleepingWeights, ComeFromAPinnedCopyThatAllDevicesShare) {
-  {
-    fake.peers = false;
-    const std::vector<Store> stores = load_on({0, 1});
-    EXPECT_TRUE(sleep(stores[0], true));
-    count_copies();
-    EXPECT_TRUE(sleep(stores[1], true));
-    EXPECT_EQ(copied[Kind::to_host], 0) << "a second copy";
-    for (const auto& file : files.list.sources) {
-      std::filesystem::remove(file->name());
-    }
+  const std::vector<Store> stores = load_on({0, 1});
+  const auto pinned = [&] {
+    const std::lock_guard lock(fake.mutex);
+    return fake.calls["cuMemHostRegister"];
+  };
+  int after_first = 0;
+  for (int i = 0; i < 3; ++i) {
     for (const Store& store : stores) {
+      EXPECT_TRUE(sleep(store));
+    }
+    for (const Store& store : stores) {  // the second from the first, unless it is read
       store->wake(nullptr);
       EXPECT_TRUE(right_on(store));
     }
-    EXPECT_EQ(copied[Kind::to_device], 2 * stores[0]->plan().slab_bytes);
-    EXPECT_EQ(fake.pageable_copies, 0);
-    EXPECT_TRUE(sleep(stores[0]));  // the copy stays
-    stores[0]->wake(nullptr);
-    EXPECT_TRUE(right_on(stores[0]));
+    after_first = i == 0 ? pinned() : after_first;
   }
-  EXPECT_TRUE(nothing_left());
+  EXPECT_EQ(pinned(), after_first);
+  EXPECT_EQ(fake.pageable_copies, 0);
+}
+
+TEST_F(SleepingWeights, ComeFromAPinnedCopyThatAllDevicesShare) {
+  fake.peers = false;
+  const std::vector<Store> stores = load_on({0, 1});
+  EXPECT_TRUE(sleep(stores[0], true));
+  count_copies();
+  EXPECT_TRUE(sleep(stores[1], true));
+  EXPECT_EQ(copied[Kind::to_host], 0) << "a second copy";
+  for (const auto& file : files.list.sources) {
+    std::filesystem::remove(file->name());
+  }
+  for (const Store& store : stores) {
+    store->wake(nullptr);
+    EXPECT_TRUE(right_on(store));
+  }
+  EXPECT_EQ(copied[Kind::to_device], 2 * stores[0]->plan().slab_bytes);
+  EXPECT_EQ(fake.pageable_copies, 0);
+  EXPECT_TRUE(sleep(stores[0]));  // the copy stays
+  stores[0]->wake(nullptr);
+  EXPECT_TRUE(right_on(stores[0]));
 }
 
 TEST_F(SleepingWeights, ComeFromAnotherDeviceThatIsAwake) {
-  {
-    const std::vector<Store> stores = load_on({0, 1});
-    EXPECT_TRUE(sleep(stores[0], true));
-    count_copies();
-    stores[0]->wake(nullptr);
-    EXPECT_TRUE(right_on(stores[0]));
-    EXPECT_EQ(copied[Kind::peer], stores[0]->plan().slab_bytes);
-    EXPECT_EQ(copied[Kind::to_device], 0);
-    EXPECT_TRUE(sleep(stores[0]));
-    EXPECT_TRUE(sleep(stores[1]));
-    stores[1]->wake(nullptr);  // not from one that sleeps
-    EXPECT_TRUE(right_on(stores[1]));
-    EXPECT_EQ(copied[Kind::to_device], stores[0]->plan().slab_bytes);
-  }
-  EXPECT_TRUE(nothing_left());
+  const std::vector<Store> stores = load_on({0, 1});
+  EXPECT_TRUE(sleep(stores[0], true));
+  count_copies();
+  stores[0]->wake(nullptr);
+  EXPECT_TRUE(right_on(stores[0]));
+  EXPECT_EQ(copied[Kind::peer], stores[0]->plan().slab_bytes);
+  EXPECT_EQ(copied[Kind::to_device], 0);
+  EXPECT_TRUE(sleep(stores[0]));
+  EXPECT_TRUE(sleep(stores[1]));
+  stores[1]->wake(nullptr);  // not from one that sleeps
+  EXPECT_TRUE(right_on(stores[1]));
+  EXPECT_EQ(copied[Kind::to_device], stores[0]->plan().slab_bytes);
 }
 
 TEST_F(SleepingWeights, AreNotTakenFromADeviceThatIsStillBeingFilled) {
-  {
-    Request request;
-    request.devices = {0};
-    const auto plan = files.plan();
-    const auto first = std::const_pointer_cast<CudaWeightStore>(load(plan, request).front());
-    const auto empty = std::make_shared<CudaWeightStore>(*startup, 1, plan, nullptr);
-    EXPECT_TRUE(sleep(first));
-    first->wake(nullptr);
-    EXPECT_TRUE(right_on(first));
-  }
-  EXPECT_TRUE(nothing_left());
+  Request request;
+  request.devices = {0};
+  const auto plan = files.plan();
+  const auto first = std::const_pointer_cast<CudaWeightStore>(load(plan, request).front());
+  const auto empty = std::make_shared<CudaWeightStore>(*startup, 1, plan, nullptr);
+  EXPECT_TRUE(sleep(first));
+  first->wake(nullptr);
+  EXPECT_TRUE(right_on(first));
 }
 
 TEST_F(SleepingWeights, StayWhileSomebodyHoldsThem) {
+  const Store store = load_on({0}).front();
   {
-    const Store store = load_on({0}).front();
-    {
-      const auto held = store->hold();
-      EXPECT_FALSE(sleep(store));
-      EXPECT_TRUE(right_on(store));
-    }
-    EXPECT_TRUE(sleep(store));
+    const auto held = store->hold();
+    EXPECT_FALSE(sleep(store));
+    EXPECT_TRUE(right_on(store));
   }
-  EXPECT_TRUE(nothing_left());
+  EXPECT_TRUE(sleep(store));
 }
 
 TEST_F(SleepingWeights, SayWhatIsMissingAndSleepOn) {
-  {
-    const Store store = load_on({0}).front();
-    EXPECT_TRUE(sleep(store));
-    fake.memory_limit[0] = 1000;
-    EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"the weights take", "on cuda:0, which has 1 kB free"},
-                       [&] { store->wake(nullptr); }));
-    fake.memory_limit.clear();
-    store->wake(nullptr);
-    EXPECT_TRUE(right_on(store));
-    EXPECT_TRUE(sleep(store));
-    std::filesystem::resize_file(files.path(0), 100);
-    EXPECT_TRUE(throws(ErrorKind::weights, {files.path(0).c_str()}, [&] { store->wake(nullptr); }));
-    EXPECT_EQ(fake.allocated(0), 0);
-    std::filesystem::remove(files.path(0));
-    EXPECT_TRUE(throws(ErrorKind::weights, {files.path(0).c_str()}, [&] { store->wake(nullptr); }));
-  }
-  EXPECT_TRUE(nothing_left());
+  const Store store = load_on({0}).front();
+  EXPECT_TRUE(sleep(store));
+  fake.memory_limit[0] = 1000;
+  EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"the weights take", "on cuda:0, which has 1 kB free"},
+                     [&] { store->wake(nullptr); }));
+  fake.memory_limit.clear();
+  store->wake(nullptr);
+  EXPECT_TRUE(right_on(store));
+  EXPECT_TRUE(sleep(store));
+  std::filesystem::resize_file(files.path(0), 100);
+  EXPECT_TRUE(throws(ErrorKind::weights, {files.path(0).c_str()}, [&] { store->wake(nullptr); }));
+  EXPECT_EQ(fake.allocated(0), 0);
+  std::filesystem::remove(files.path(0));
+  EXPECT_TRUE(throws(ErrorKind::weights, {files.path(0).c_str()}, [&] { store->wake(nullptr); }));
 }
 
 TEST_F(SleepingWeights, RefuseAPinnedCopyBeyondTheLimit) {
-  {
-    const Store store = load_on({0}).front();
-    setenv("ORTMULTI_PINNED_BYTES", "1000", 1);
-    EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"a pinned copy", "ORTMULTI_PINNED_BYTES"},
-                       [&] { static_cast<void>(sleep(store, true)); }));
-    setenv("ORTMULTI_PINNED_BYTES", "many", 1);
-    EXPECT_TRUE(throws(ErrorKind::invalid_argument, {"not 'many'"}, [&] { static_cast<void>(sleep(store, true)); }));
-    EXPECT_TRUE(right_on(store));
-    setenv("ORTMULTI_PINNED_BYTES", "1000", 1);
-    EXPECT_TRUE(store->sleep(HostCopy::if_possible, Clock::now())) << "it can be read from the files";
-    unsetenv("ORTMULTI_PINNED_BYTES");
-    store->wake(nullptr);
-    EXPECT_TRUE(right_on(store));
-    EXPECT_TRUE(sleep(store, true));
-  }
-  EXPECT_TRUE(nothing_left());
+  const Store store = load_on({0}).front();
+  setenv("ORTMULTI_PINNED_BYTES", "1000", 1);
+  EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"a pinned copy", "ORTMULTI_PINNED_BYTES"},
+                     [&] { static_cast<void>(sleep(store, true)); }));
+  setenv("ORTMULTI_PINNED_BYTES", "many", 1);
+  EXPECT_TRUE(throws(ErrorKind::invalid_argument, {"not 'many'"}, [&] { static_cast<void>(sleep(store, true)); }));
+  EXPECT_TRUE(right_on(store));
+  setenv("ORTMULTI_PINNED_BYTES", "1000", 1);
+  EXPECT_TRUE(store->sleep(HostCopy::if_possible, Clock::now())) << "it can be read from the files";
+  unsetenv("ORTMULTI_PINNED_BYTES");
+  store->wake(nullptr);
+  EXPECT_TRUE(right_on(store));
+  EXPECT_TRUE(sleep(store, true));
 }
 
 // Whichever call of the driver fails: an error, no memory that leaks, and the next try works.
@@ -213,32 +189,24 @@ TEST_F(SleepingWeights, SurviveTheFailureOfEachCallOfTheDriver) {
     SCOPED_TRACE(pinned);
     {
       const Store store = load_on({0}).front();
-      std::map<std::string, int> calls;
+      const auto calls = [&] {
+        const std::lock_guard lock(fake.mutex);
+        return fake.calls;
+      };
       const auto round = [&] {
         ASSERT_TRUE(sleep(store, pinned));
         store->wake(nullptr);
       };
-      {
-        const std::lock_guard lock(fake.mutex);
-        calls = fake.calls;
-      }
+      auto before = calls();
       round();
       std::map<std::string, int> each;
-      {
-        const std::lock_guard lock(fake.mutex);
-        for (const auto& [function, count] : fake.calls) {
-          each[function] = count - calls[function];
-        }
+      for (const auto& [function, count] : calls()) {
+        each[function] = count - before[function];
       }
       for (const auto& [function, count] : each) {
         for (int nth = 1; nth <= count; ++nth) {
           SCOPED_TRACE(function + " " + std::to_string(nth));
-          int before = 0;
-          {
-            const std::lock_guard lock(fake.mutex);
-            before = fake.calls[function];
-          }
-          fake.failing_call[function] = {before + nth, CUDA_ERROR_UNKNOWN};
+          fake.failing_call[function] = {calls()[function] + nth, CUDA_ERROR_UNKNOWN};
           bool failed = false;
           try {
             round();
@@ -257,31 +225,6 @@ TEST_F(SleepingWeights, SurviveTheFailureOfEachCallOfTheDriver) {
     EXPECT_TRUE(nothing_left());
   }
 }
-
-// Compares the weights with the files in each run, as a session on a GPU reads them.
-class ReadingRunner : public Runner {
- public:
-  ReadingRunner(Store store, const WeightFiles& files, const FakeCuda& fake)
-      : store_(std::move(store)), device_(store_->device()), files_(files), fake_(fake) {}
-  const Device& device() const noexcept override { return device_; }
-  void run(ortmulti::Request& /*request*/) override {
-    const auto held = store_->hold();
-    const std::size_t weight = next_++ % store_->count();
-    const std::string expected = files_.expected(weight);
-    if (fake_.read(store_->address(weight), expected.size()) != expected) {
-      throw Error(ErrorKind::fail, "wrong bytes");
-    }
-  }
-  void terminate(ortmulti::Request& /*request*/) noexcept override {}
-  std::string why_broken() noexcept override { return {}; }
-
- private:
-  Store store_;
-  Device device_;
-  const WeightFiles& files_;
-  const FakeCuda& fake_;
-  std::atomic<std::size_t> next_{0};
-};
 
 TEST_F(SleepingWeights, AnswerEveryRequestOnceInRandomSchedules) {
   constexpr int schedules = 1000;
@@ -316,10 +259,7 @@ TEST_F(SleepingWeights, AnswerEveryRequestOnceInRandomSchedules) {
       const Store& store = stores[random() % 2];
       const Device device = store->device();
       const HostCopy copy = random() % 2 == 0 ? HostCopy::pinned : HostCopy::none;
-      const auto sleep = std::make_shared<DeviceSleep>();
-      sleep->level = SleepLevel::weights;
-      sleep->sleep = [&store, copy](Clock::time_point until) { return store->sleep(copy, until); };
-      sleep->wake = [&store] { store->wake(nullptr); };
+      const auto sleep = sleep_of(store, copy);
       if (random() % 4 != 0) {
         if (!pool->sleep(device, sleep, Clock::now() + std::chrono::milliseconds(random() % 20))) {
           pool->stay_awake(device, sleep);
@@ -336,7 +276,6 @@ TEST_F(SleepingWeights, AnswerEveryRequestOnceInRandomSchedules) {
     EXPECT_TRUE(pool->close(false));
     EXPECT_EQ(answers.count(), requests);
   }
-  EXPECT_TRUE(nothing_left());
 }
 
 }  // namespace
