@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/cpu_affinity.hpp"
 #include "core/create/creation.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/onnx/weight_list.hpp"
 #include "core/weights/plan.hpp"
+#include "failing_threads.hpp"
 #include "fake_cuda.hpp"
 #include "test_support.hpp"
 
@@ -123,45 +122,11 @@ TEST_F(Factory, CreatesManyAtOnceInTheOrderAskedForRoundAfterRound) {
   }
 }
 
-TEST_F(Factory, RunsWhatItCreatedFromManyThreadsAtOnce) {
-  const auto creation = Creation::start(runtime(), request_for("add", 4));
-  const auto created = creation->take();  // waits by itself
-  std::vector<std::future<bool>> results;
-  results.reserve(8);
-  for (std::size_t i = 0; i < 8; ++i) {
-    results.push_back(std::async(std::launch::async, [&session = *created[i % 4]] {
-      for (int k = 0; k < 50; ++k) {
-        if (run_add(session) != sum_of_add()) {
-          return false;
-        }
-      }
-      return true;
-    }));
-  }
-  for (auto& result : results) {
-    EXPECT_TRUE(result.get());
-  }
-}
-
 TEST_F(Factory, OfNothingIsFinishedAtOnce) {
   const auto creation = Creation::start(runtime(), request_for("add", 0));
   EXPECT_TRUE(creation->finished());
   EXPECT_TRUE(creation->wait(hours(1)).empty());
   EXPECT_TRUE(creation->take().empty());
-}
-
-TEST_F(Factory, SharesTheCoresAmongSessionsSideBySide) {
-  for (const int sessions : {1, 2, 5}) {
-    CreationRequest request = request_for("add", sessions);
-    request.options.intra_op_num_threads = 0;
-    for (const auto& session : Creation::start(runtime(), request)->take()) {
-      EXPECT_EQ(session->options().intra_op_num_threads, threads_per_session(sessions));
-    }
-    request.options.intra_op_num_threads = 3;
-    for (const auto& session : Creation::start(runtime(), request)->take()) {
-      EXPECT_EQ(session->options().intra_op_num_threads, 3) << "as told";
-    }
-  }
 }
 
 TEST_F(Factory, OneFailureClosesTheOthersAndIsNamed) {
@@ -172,19 +137,7 @@ TEST_F(Factory, OneFailureClosesTheOthersAndIsNamed) {
     auto creation = Creation::start(runtime(), request);
     wait_for_all(*creation);
     for (int i = 0; i < 2; ++i) {  // and again, when asked again
-      EXPECT_THROW(
-          {
-            try {
-              creation->take();
-            } catch (const Error& error) {
-              const std::string text = error.what();
-              EXPECT_NE(text.find("NoSuchExecutionProvider"), std::string::npos) << text;
-              EXPECT_NE(text.find("on cpu"), std::string::npos) << text;
-              EXPECT_NE(text.find("a model of"), std::string::npos) << text;
-              throw;
-            }
-          },
-          Error);
+      EXPECT_TRUE(throws({"NoSuchExecutionProvider", "on cpu", "a model of"}, [&] { creation->take(); }));
     }
     request = {};
     creation.reset();
@@ -333,35 +286,8 @@ TEST_F(Factory, TheFirstFailureInOrderIsTheOneThatIsThrown) {
   request.serialize = Serialize::none;
   request.sessions[0].insert(request.sessions[0].begin(), {"FirstExecutionProvider", {}});
   for (int round = 0; round < 20; ++round) {
-    const auto creation = Creation::start(runtime(), request);
-    try {
-      creation->take();
-      ADD_FAILURE() << "nothing was thrown";
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("provider FirstExecutionProvider"), std::string::npos) << error.what();
-    }
+    EXPECT_TRUE(throws({"provider FirstExecutionProvider"}, [&] { Creation::start(runtime(), request)->take(); }));
   }
-}
-
-TEST_F(Factory, ADeviceThatIsNotThereIsNamed) {
-  CreationRequest request = request_for("add", 2);
-  request.sessions.push_back({{"CUDAExecutionProvider", {{"device_id", "1000"}}}});
-  const auto creation = Creation::start(runtime(), request);
-  EXPECT_EQ(creation->device(2), Device::cuda(1000));
-  try {
-    creation->take();
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::device) << error.what();
-    EXPECT_TRUE(std::string(error.what()).find("cuda:1000") != std::string::npos ||
-                std::string(error.what()).find("CUDA cannot use") != std::string::npos)
-        << error.what();
-  }
-}
-
-TEST_F(Factory, ABadModelFailsOnAllAndIsSaidOnce) {
-  const auto creation = Creation::start(runtime(), request_for("truncated", 4));
-  EXPECT_TRUE(throws(ErrorKind::invalid_protobuf, {"truncated.onnx", "on cpu"}, [&] { creation->take(); }));
 }
 
 TEST_F(Factory, SerializedCreationsOfADeviceNeverOverlap) {
@@ -401,7 +327,11 @@ class FactoryWithHold : public Factory {
     FakeCuda::reset();
     startup.begin_contexts(std::vector<int>{1});
   }
-  bool held() { return !startup.has_context(1); }
+  CreationRequest request_with_hold() const {
+    CreationRequest request = request_for("add", 2);
+    request.hold = hold;
+    return request;
+  }
   void wait_for_context() { startup.make_current(1); }
 
   CudaDriver driver = FakeCuda::table();
@@ -410,18 +340,15 @@ class FactoryWithHold : public Factory {
 };
 
 TEST_F(FactoryWithHold, LeavesItToWhoGivesTheSessionsOn) {
-  CreationRequest request = request_for("add", 2);
-  request.hold = hold;
-  const auto creation = Creation::start(runtime(), request);
+  const auto creation = Creation::start(runtime(), request_with_hold());
   EXPECT_EQ(creation->take().size(), 2U);
-  EXPECT_TRUE(held());
+  EXPECT_FALSE(startup.has_context(1));
 }
 
 class WhereOneFails : public FactoryWithHold, public testing::WithParamInterface<bool> {};
 
 TEST_P(WhereOneFails, TheHoldEnds) {
-  CreationRequest request = request_for("add", 2);
-  request.hold = hold;
+  CreationRequest request = request_with_hold();
   request.keep_going = GetParam();
   request.sessions[0].insert(request.sessions[0].begin(), unknown_provider());
   const auto creation = Creation::start(runtime(), request);
@@ -432,8 +359,7 @@ TEST_P(WhereOneFails, TheHoldEnds) {
 INSTANTIATE_TEST_SUITE_P(Others, WhereOneFails, testing::Bool());
 
 TEST_F(FactoryWithHold, EndsItWhereOneMayHaveTheTurnOfAll) {
-  CreationRequest request = request_for("add", 2);
-  request.hold = hold;
+  CreationRequest request = request_with_hold();
   request.serialize = Serialize::all;
   const auto creation = Creation::start(runtime(), request);
   wait_for_context();
@@ -441,9 +367,7 @@ TEST_F(FactoryWithHold, EndsItWhereOneMayHaveTheTurnOfAll) {
 }
 
 TEST_F(FactoryWithHold, EndsItWhenCancelled) {
-  CreationRequest request = request_for("add", 2);
-  request.hold = hold;
-  const auto creation = Creation::start(runtime(), request);
+  const auto creation = Creation::start(runtime(), request_with_hold());
   creation->cancel();
   wait_for_context();
 }
@@ -453,8 +377,11 @@ TEST_F(Factory, CancelledAtOnceLeavesNothing) {
   for (int round = 0; round < 20; ++round) {
     auto creation = Creation::start(runtime(), request_that_shows_leaks(4, bytes));
     creation->cancel();
+    creation->cancel();
+    join_cancelled_creations();
     join_cancelled_creations();
     EXPECT_TRUE(creation->finished());
+    EXPECT_TRUE(throws(ErrorKind::closed, {"cancelled"}, [&] { creation->take(); }));
     creation.reset();
     EXPECT_EQ(bytes.use_count(), 1);
   }
@@ -469,21 +396,6 @@ TEST_F(Factory, CancelledAfterTheEndLeavesNothing) {
   join_cancelled_creations();
   creation.reset();
   EXPECT_EQ(bytes.use_count(), 1);
-}
-
-TEST_F(Factory, CancelledAgainOrWithNothingToJoinIsNoError) {
-  const auto creation = Creation::start(runtime(), request_for("add", 2));
-  creation->cancel();
-  creation->cancel();
-  join_cancelled_creations();
-  join_cancelled_creations();
-  EXPECT_TRUE(creation->finished());
-}
-
-TEST_F(Factory, WhatWasCancelledIsNotGivenOut) {
-  const auto creation = Creation::start(runtime(), request_for("add", 3));
-  creation->cancel();
-  EXPECT_TRUE(throws(ErrorKind::closed, {"cancelled"}, [&] { creation->take(); }));
 }
 
 TEST_F(Factory, DroppedWithoutAWordItEndsInOrder) {
@@ -542,15 +454,14 @@ class FactoryMidway : public Factory {
   std::future<void> emptier;
 };
 
-TEST_F(FactoryMidway, IsNotFinished) {
-  const auto creation = Creation::start(runtime(), blocking_request(1, Serialize::none));
+TEST_F(FactoryMidway, IsNotFinishedAndAWaitEndsAtItsTime) {
+  const auto creation = Creation::start(runtime(), blocking_request(2, Serialize::none));
   wait_until_midway();
   EXPECT_FALSE(creation->finished());
-  EXPECT_TRUE(creation->wait(milliseconds(0)).empty());
+  EXPECT_TRUE(creation->wait(milliseconds(1)).empty());
   empty_the_pipe();
-  const auto created = creation->take();
-  ASSERT_EQ(created.size(), 1U);
-  EXPECT_FALSE(created[0]->closed());
+  EXPECT_EQ(wait_for_all(*creation).size(), 2U);
+  creation->take();
 }
 
 TEST_F(FactoryMidway, CancelReturnsAtOnceAndTheRestIsFreedBehindIt) {
@@ -574,32 +485,15 @@ TEST_F(FactoryMidway, CancelReturnsAtOnceAndTheRestIsFreedBehindIt) {
       << "no other has begun";
 }
 
-TEST_F(FactoryMidway, WaitingReturnsWhenItsTimeIsOver) {
-  const auto creation = Creation::start(runtime(), blocking_request(2, Serialize::none));
-  wait_until_midway();
-  EXPECT_TRUE(creation->wait(milliseconds(1)).empty());
-  empty_the_pipe();
-  EXPECT_EQ(wait_for_all(*creation).size(), 2U);
-  creation->take();
-}
-
 TEST_F(Factory, WithoutThreadsIsAnErrorAndLeavesNothing) {
-  // Stacks that no address space has room for.
-  pthread_attr_t before;
-  ASSERT_EQ(pthread_getattr_default_np(&before), 0);
-  pthread_attr_t huge;
-  ASSERT_EQ(pthread_attr_init(&huge), 0);
-  ASSERT_EQ(pthread_attr_setstacksize(&huge, std::size_t{1} << 60U), 0);
-  ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
   const auto bytes = std::make_shared<const std::string>(read_file(model_path("add")));
   CreationRequest request = request_for("add", 3);
   request.model = ModelSource::from_bytes(bytes->data(), bytes->size(), bytes);
-  const auto result = throws(ErrorKind::runtime_exception, {"a thread for each of 3 sessions", "allowed 0"},
-                             [&] { Creation::start(runtime(), std::move(request)); });
-  ASSERT_EQ(pthread_setattr_default_np(&before), 0);
-  pthread_attr_destroy(&huge);
-  pthread_attr_destroy(&before);
-  EXPECT_TRUE(result);
+  {
+    const NoThreads none;
+    EXPECT_TRUE(throws(ErrorKind::runtime_exception, {"a thread for each of 3 sessions", "allowed 0"},
+                       [&] { Creation::start(runtime(), std::move(request)); }));
+  }
   request = {};
   EXPECT_EQ(bytes.use_count(), 1);
 }
