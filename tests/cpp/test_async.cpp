@@ -5,7 +5,6 @@
 #include <future>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "core/ort/async.hpp"
@@ -55,56 +54,6 @@ TEST(AsyncRuns, AreDoneAtTheSameTimeByAsManyThreadsAsAllowed) {
   runs.close(false);
   EXPECT_EQ(begun, 4 * threads);
   EXPECT_EQ(most, threads);
-}
-
-TEST(AsyncRuns, ThatHaveNotBegunAreCancelled) {
-  AsyncRuns runs;
-  std::promise<void> begun;
-  std::promise<void> go_on;
-  std::vector<bool> cancelled;
-  runs.push(
-      [&](bool cancel) {
-        cancelled.push_back(cancel);
-        begun.set_value();
-        go_on.get_future().wait();
-      },
-      1);
-  for (int i = 0; i < 3; ++i) {
-    runs.push([&cancelled](bool cancel) { cancelled.push_back(cancel); }, 1);
-  }
-  begun.get_future().wait();
-  auto closing = std::async(std::launch::async, [&runs] { runs.close(true); });
-  // Once pushing is refused, the others are cancelled.
-  for (bool refused = false; !refused;) {
-    try {
-      runs.push([&cancelled](bool cancel) { cancelled.push_back(cancel); }, 1);
-    } catch (const Error&) {
-      refused = true;
-    }
-  }
-  go_on.set_value();
-  closing.get();
-  ASSERT_GE(cancelled.size(), 4U);
-  EXPECT_FALSE(cancelled.front());
-  EXPECT_EQ(std::count(cancelled.begin(), cancelled.end(), true), static_cast<int>(cancelled.size()) - 1);
-}
-
-TEST(AsyncRuns, AreNotTakenAfterClose) {
-  AsyncRuns runs;
-  runs.close(false);
-  runs.close(true);
-  EXPECT_TRUE(throws(ErrorKind::closed, {}, [&] { runs.push([](bool) { ADD_FAILURE() << "called"; }, 1); }));
-}
-
-TEST(AsyncRuns, LeaveNoThreads) {
-  const std::size_t before = thread_count();
-  for (int i = 0; i < 10; ++i) {
-    AsyncRuns runs;
-    for (int j = 0; j < 5; ++j) {
-      runs.push([](bool) {}, 3);
-    }
-  }
-  EXPECT_TRUE(threads_become(before));
 }
 
 TEST(AsyncRuns, EveryCloseReturnsAfterTheLast) {
@@ -159,21 +108,8 @@ TEST(AsyncRuns, OfAForkedChildAreItsOwn) {
 
 class SessionLater : public RealSessions {};
 
-TEST_F(SessionLater, CloseWaitsForRunsThatWereGiven) {
-  const auto session = make_session("add");
-  std::atomic<int> good{0};
-  for (int i = 0; i < 50; ++i) {
-    session->run_later([&](bool cancelled) { good += !cancelled && run_add(*session) == sum_of_add() ? 1 : 0; });
-  }
-  session->close();
-  EXPECT_EQ(good, 50);
-  EXPECT_TRUE(throws(ErrorKind::closed, {"add.onnx"}, [&] { session->run_later([](bool) {}); }));
-}
-
 TEST_F(SessionLater, TheProcessesEndCancelsWhatHasNotBegun) {
-  SessionOptions options;
-  options.intra_op_num_threads = 1;
-  const auto session = make_session("add", options);
+  const auto session = make_session("add", with_threads(1));
   register_for_shutdown(session);
   std::promise<void> begun;
   std::promise<void> go_on;
@@ -198,26 +134,6 @@ TEST_F(SessionLater, TheProcessesEndCancelsWhatHasNotBegun) {
   EXPECT_FALSE(cancelled.at(0));
   EXPECT_TRUE(cancelled.at(1));
   EXPECT_TRUE(session->closed());
-}
-
-TEST_F(SessionLater, ANewerCallIsRefusedByOlderReleases) {
-  const auto session = make_session("add");
-  const std::string& version = runtime().version();
-  const int minor = std::stoi(version.substr(version.find('.') + 1));
-  if (minor >= 27) {
-    EXPECT_NO_THROW(session->release_captured_graph(0));
-  } else {
-    EXPECT_TRUE(
-        throws(ErrorKind::not_implemented, {"1.27", version.c_str()}, [&] { session->release_captured_graph(0); }));
-  }
-}
-
-TEST_F(SessionLater, OptionsOfProvidersMayBeUnknownToThem) {
-  const auto session = make_session("add");
-  EXPECT_NO_THROW(session->set_provider_options({{"ep.dynamic.workload_type", "Efficient"}}));
-  session->close();
-  EXPECT_TRUE(throws(ErrorKind::closed, {"add.onnx"}, [&] { session->set_provider_options({{"a", "b"}}); }));
-  EXPECT_TRUE(throws(ErrorKind::closed, {"add.onnx"}, [&] { session->release_captured_graph(0); }));
 }
 
 void call(const std::vector<Completions::Completion>& taken) {
@@ -271,22 +187,15 @@ TEST(Completions, OfManyThreadsAreAllTaken) {
   Completions queue;
   constexpr int threads = 4;
   constexpr int each = 1000;
-  std::vector<std::thread> writers;
-  writers.reserve(threads);
-  int called = 0;  // by this thread alone
-  for (int i = 0; i < threads; ++i) {
-    writers.emplace_back([&] {
-      for (int j = 0; j < each; ++j) {
-        queue.push([&called] { ++called; });
-      }
-    });
-  }
-  while (called < threads * each) {
-    call(queue.take());
-  }
-  for (std::thread& writer : writers) {
-    writer.join();
-  }
+  int called = 0;  // by the first thread alone
+  in_threads(threads + 1, [&](int i) {
+    for (int j = 0; i > 0 && j < each; ++j) {
+      queue.push([&called] { ++called; });
+    }
+    while (i == 0 && called < threads * each) {
+      call(queue.take());
+    }
+  });
   EXPECT_EQ(called, threads * each);
 }
 

@@ -21,14 +21,8 @@ namespace {
 // The models' "w": 256 x 256 in float32.
 constexpr std::uint64_t wide_bytes = std::uint64_t{4} * 256 * 256;
 
-class WeightListTest : public testing::Test {
+class WeightListTest : public WithModels {
  protected:
-  void SetUp() override {
-    if (const std::string missing = missing_environment(); !missing.empty()) {
-      GTEST_SKIP() << missing;
-    }
-  }
-
   static std::string bytes_of(const WeightList& list, const Weight& weight) {
     return read_file(list.sources.at(weight.source)->name()).substr(weight.offset, weight.length);
   }
