@@ -1,14 +1,13 @@
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/cuda/memory.hpp"
@@ -251,21 +250,10 @@ TEST_F(Startup, ContextsAreCreatedOnceAndOneAfterAnother) {
   constexpr int threads = 16;
   FakeCuda::state().devices = devices;
   const auto startup = make();
-  std::promise<void> all_there;
-  const std::shared_future<void> begin = all_there.get_future().share();
-  std::vector<std::future<bool>> results;
-  results.reserve(threads);
-  for (int i = 0; i < threads; ++i) {
-    results.push_back(std::async(std::launch::async, [&, i] {
-      begin.wait();
-      startup->make_current(i % devices);
-      return FakeCuda::current() == i % devices;
-    }));
-  }
-  all_there.set_value();
-  for (auto& result : results) {
-    EXPECT_TRUE(result.get());
-  }
+  in_threads(threads, [&](int i) {
+    startup->make_current(i % devices);
+    EXPECT_EQ(FakeCuda::current(), i % devices);
+  });
   EXPECT_EQ(FakeCuda::state().init_calls, 1);
   EXPECT_FALSE(FakeCuda::state().overlapped);
   std::vector<int> contexts = FakeCuda::state().contexts;
@@ -368,14 +356,7 @@ TEST_F(Startup, LibrariesAreOpenedOnceAndAwaitedByAll) {
   const auto startup = make();
   startup->begin_opening({"libm.so.6"}, {sysfs / "libnot_there.so.1"});
   Timeline timeline;
-  std::vector<std::future<void>> waiting;
-  waiting.reserve(4);
-  for (int i = 0; i < 4; ++i) {
-    waiting.push_back(std::async(std::launch::async, [&] { startup->wait_for_libraries(&timeline); }));
-  }
-  for (auto& one : waiting) {
-    EXPECT_NO_THROW(one.get());
-  }
+  in_threads(4, [&](int) { EXPECT_NO_THROW(startup->wait_for_libraries(&timeline)); });
   const auto spans = timeline.spans();
   EXPECT_EQ(
       std::count_if(spans.begin(), spans.end(), [](const Span& span) { return span.name == "open CUDA libraries"; }),
@@ -387,58 +368,50 @@ TEST_F(Startup, LibrariesAreOpenedOnceAndAwaitedByAll) {
 // In a process of its own, where nothing else has asked for forks to be watched.
 class StartupDeathTest : public Startup {
  protected:
-  StartupDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
-
   static bool refuses(const std::function<void()>& call) {
     return static_cast<bool>(throws(ErrorKind::forked, {"forked", "spawn"}, call));
   }
 };
 
 TEST_F(StartupDeathTest, AChildOfAProcessThatStartedCudaIsRefused) {
-  EXPECT_EXIT(
-      {
-        const auto startup = make();
-        startup->make_current(1);
-        const bool good = in_forked_child([&] {
-          return refuses([&] { startup->device_count(); }) && refuses([&] { startup->make_current(1); }) &&
-                 refuses([&] { startup->make_current(0); }) && refuses([&] { startup->describe(0); }) &&
-                 refuses([&] { startup->memory(0); }) && refuses([&] { startup->can_access_peer(0, 1); }) &&
-                 FakeCuda::state().init_calls == 1;
-        });
-        startup->make_current(0);  // the parent goes on
-        _exit(good ? 0 : 1);
-      },
-      testing::ExitedWithCode(0), "");
+  expect_in_own_process([&] {
+    const auto startup = make();
+    startup->make_current(1);
+    const bool good = in_forked_child([&] {
+      return refuses([&] { startup->device_count(); }) && refuses([&] { startup->make_current(1); }) &&
+             refuses([&] { startup->make_current(0); }) && refuses([&] { startup->describe(0); }) &&
+             refuses([&] { startup->memory(0); }) && refuses([&] { startup->can_access_peer(0, 1); }) &&
+             FakeCuda::state().init_calls == 1;
+    });
+    startup->make_current(0);  // the parent goes on
+    return good;
+  });
 }
 
 TEST_F(StartupDeathTest, AChildDoesNotWaitForTheParentsLibraries) {
-  EXPECT_EXIT(
-      {
-        const auto startup = make();
-        startup->begin_opening({"libm.so.6"}, {});
-        startup->join();
-        const bool good = in_forked_child([&] {
-          startup->join();
-          return refuses([&] { startup->wait_for_libraries(nullptr); });
-        });
-        startup->wait_for_libraries(nullptr);
-        _exit(good ? 0 : 1);
-      },
-      testing::ExitedWithCode(0), "");
+  expect_in_own_process([&] {
+    const auto startup = make();
+    startup->begin_opening({"libm.so.6"}, {});
+    startup->join();
+    const bool good = in_forked_child([&] {
+      startup->join();
+      return refuses([&] { startup->wait_for_libraries(nullptr); });
+    });
+    startup->wait_for_libraries(nullptr);
+    return good;
+  });
 }
 
 TEST_F(StartupDeathTest, AChildMayStartCudaWhereTheParentDidNot) {
-  EXPECT_EXIT(
-      {
-        const auto startup = make();
-        static_cast<void>(startup->driver_version());
-        const bool good = in_forked_child([&] {
-          startup->make_current(1);
-          return FakeCuda::current() == 1;
-        });
-        _exit(good && !startup->started() ? 0 : 1);
-      },
-      testing::ExitedWithCode(0), "");
+  expect_in_own_process([&] {
+    const auto startup = make();
+    static_cast<void>(startup->driver_version());
+    const bool good = in_forked_child([&] {
+      startup->make_current(1);
+      return FakeCuda::current() == 1;
+    });
+    return good && !startup->started();
+  });
 }
 
 }  // namespace
