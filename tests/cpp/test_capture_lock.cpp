@@ -78,34 +78,23 @@ TEST(GraphCapture, NothingIsUnderWayDuringACapture) {
   std::atomic<int> under_way{0};
   std::atomic<int> captures{0};
   std::atomic<int> seen{0};
-  std::vector<std::future<void>> threads;
-  threads.reserve(6);
-  for (int thread = 0; thread < 4; ++thread) {
-    threads.push_back(in_thread([&] {
-      for (int i = 0; i < 2000; ++i) {
-        const CaptureLock::Shared use;
-        ++under_way;
-        const CaptureLock::Shared nested;
-        std::this_thread::yield();
-        --under_way;
-      }
-    }));
-  }
-  for (int thread = 0; thread < 2; ++thread) {
-    threads.push_back(in_thread([&] {
-      for (int i = 0; i < 200; ++i) {
-        const auto sole = CaptureLock::Exclusive::try_lock();
-        ASSERT_TRUE(sole);
-        seen += under_way.load() + captures.fetch_add(1);
-        std::this_thread::yield();
-        seen += under_way.load();
-        captures.fetch_sub(1);
-      }
-    }));
-  }
-  for (auto& thread : threads) {
-    thread.get();
-  }
+  in_threads(6, [&](int thread) {
+    for (int i = 0; thread < 4 && i < 2000; ++i) {
+      const CaptureLock::Shared use;
+      ++under_way;
+      const CaptureLock::Shared nested;
+      std::this_thread::yield();
+      --under_way;
+    }
+    for (int i = 0; thread >= 4 && i < 200; ++i) {
+      const auto sole = CaptureLock::Exclusive::try_lock();
+      ASSERT_TRUE(sole);
+      seen += under_way.load() + captures.fetch_add(1);
+      std::this_thread::yield();
+      seen += under_way.load();
+      captures.fetch_sub(1);
+    }
+  });
   EXPECT_EQ(seen, 0);
 }
 
@@ -165,35 +154,25 @@ TEST(DeviceSyncGuard, NeverBothKindsAtOnceAndWhatDoesBothAlone) {
   std::atomic<int> capturing{0};
   std::atomic<int> waiting{0};
   std::atomic<int> alone{0};
-  std::vector<std::thread> threads;
-  threads.reserve(8);
-  for (int t = 0; t < 8; ++t) {
-    threads.emplace_back([&, t] {
-      for (int i = 0; i < 2000; ++i) {
-        const Work work = std::array{Work::may_capture, Work::waits_for_device, Work::both}.at((t + i) % 5 % 3);
-        const DeviceSyncGuard guard(gpu(4), work);
-        std::atomic<int>& mine = *std::array{&capturing, &waiting, &alone}.at(static_cast<std::size_t>(work));
-        ++mine;
-        EXPECT_EQ((capturing != 0) + (waiting != 0) + alone, 1);
-        --mine;
-      }
-    });
-  }
-  for (auto& thread : threads) {
-    thread.join();
-  }
+  in_threads(8, [&](int t) {
+    for (int i = 0; i < 2000; ++i) {
+      const Work work = std::array{Work::may_capture, Work::waits_for_device, Work::both}.at((t + i) % 5 % 3);
+      const DeviceSyncGuard guard(gpu(4), work);
+      std::atomic<int>& mine = *std::array{&capturing, &waiting, &alone}.at(static_cast<std::size_t>(work));
+      ++mine;
+      EXPECT_EQ((capturing != 0) + (waiting != 0) + alone, 1);
+      --mine;
+    }
+  });
 }
 
-TEST(DeviceSyncGuard, ShapesAreToldApart) {
-  if (!missing_environment().empty()) {
-    GTEST_SKIP();
-  }
-  runtime();
+class Shapes : public RealSessions {};
+
+TEST_F(Shapes, AreToldApart) {
   const auto shapes = [](const std::vector<std::vector<std::int64_t>>& all) {
     std::uint64_t hash = no_shapes;
-    const Ort::AllocatorWithDefaultOptions allocator;
     for (const auto& shape : all) {
-      hash = add_shape(hash, Ort::Value::CreateTensor<float>(allocator, shape.data(), shape.size()));
+      hash = add_shape(hash, tensor(shape));
     }
     return hash;
   };

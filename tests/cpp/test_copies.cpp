@@ -59,27 +59,18 @@ TEST(CopyThreads, WithoutThreadsTheCallerDoesItAllAndTheNextCallTriesAgain) {
 }
 
 TEST(CopyThreads, SeveralThreadsShareThem) {
-  std::vector<std::future<int>> sums;
-  sums.reserve(6);
-  for (int thread = 0; thread < 6; ++thread) {
-    sums.push_back(std::async(std::launch::async, [] {
-      int wrong = 0;
-      for (int round = 0; round < 100; ++round) {
-        std::atomic<int> next{0};
-        std::atomic<int> sum{0};
-        CopyThreads::instance().share(3, [&](int) {
-          for (int piece = next++; piece < 50; piece = next++) {
-            sum += piece;
-          }
-        });
-        wrong += sum == 49 * 50 / 2 ? 0 : 1;
-      }
-      return wrong;
-    }));
-  }
-  for (auto& sum : sums) {
-    EXPECT_EQ(sum.get(), 0);
-  }
+  in_threads(6, [](int) {
+    for (int round = 0; round < 100; ++round) {
+      std::atomic<int> next{0};
+      std::atomic<int> sum{0};
+      CopyThreads::instance().share(3, [&](int) {
+        for (int piece = next++; piece < 50; piece = next++) {
+          sum += piece;
+        }
+      });
+      EXPECT_EQ(sum, 49 * 50 / 2);
+    }
+  });
 }
 
 TEST(CopyThreads, GiveWhatAPartThrowsWhenAllHaveEnded) {

@@ -1,5 +1,4 @@
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -120,16 +119,7 @@ TEST_F(CgroupQuota, IgnoresWhatItCannotRead) {
 template <typename Call>
 void on_one_cpu(Call call) {
   std::thread([&call] {
-    cpu_set_t allowed;
-    ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
-    int first = 0;
-    while (!CPU_ISSET(first, &allowed)) {
-      ++first;
-    }
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(first, &one);
-    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    ASSERT_TRUE(stay_on({affinity().front()}));
     call();
   }).join();
 }

@@ -7,8 +7,6 @@
 #include <cstdint>
 #include <set>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "core/base/hash.hpp"
 #include "core/base/stoppable_task.hpp"
@@ -85,16 +83,7 @@ TEST(Checksum, IsTakenByManyAtOnce) {
   const std::string text = content(3 * block + 1);
   const std::string path = folder.write("file", text);
   const std::uint64_t expected = checksum(text.data(), text.size());
-  std::vector<std::uint64_t> sums(4);
-  std::vector<std::thread> threads;
-  threads.reserve(sums.size());
-  for (std::uint64_t& sum : sums) {
-    threads.emplace_back([&sum, &path] { sum = file_checksum(path); });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
-  EXPECT_EQ(sums, std::vector<std::uint64_t>(sums.size(), expected));
+  in_threads(4, [&](int) { EXPECT_EQ(file_checksum(path), expected); });
 }
 
 TEST(Checksum, OfWhatCannotBeReadIsAnError) {

@@ -3,10 +3,10 @@
 #include <chrono>
 #include <future>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/base/log_queue.hpp"
+#include "test_support.hpp"
 
 namespace ortmulti::tests {
 namespace {
@@ -16,6 +16,11 @@ using std::chrono::milliseconds;
 
 LogRecord record(const std::string& message, const std::string& logger = "") {
   return {2, "onnxruntime", logger, "file.cc:1", message};
+}
+
+std::vector<LogRecord> take(LogQueue& queue, milliseconds timeout = milliseconds(0)) {
+  std::uint64_t dropped = 0;
+  return queue.take(timeout, dropped);
 }
 
 TEST(LogQueue, KeepsOrderAndFields) {
@@ -53,10 +58,7 @@ TEST(LogQueue, DropsTheOldestAndCountsThemOnce) {
 
 TEST(LogQueue, WakesTheReaderForARecord) {
   LogQueue queue;
-  auto reader = std::async(std::launch::async, [&queue] {
-    std::uint64_t dropped = 0;
-    return queue.take(hours(1), dropped);
-  });
+  auto reader = std::async(std::launch::async, [&queue] { return take(queue, hours(1)); });
   queue.push(record("hello"));
   const auto taken = reader.get();
   ASSERT_EQ(taken.size(), 1U);
@@ -69,8 +71,7 @@ TEST(LogQueue, WaitingTakesNothing) {
   queue.push(record("hello"));
   waiting.get();
   queue.wait(hours(1));
-  std::uint64_t dropped = 0;
-  EXPECT_EQ(queue.take(milliseconds(0), dropped).size(), 1U);
+  EXPECT_EQ(take(queue).size(), 1U);
   queue.wait(milliseconds(0));
   auto for_good = std::async(std::launch::async, [&queue] { queue.wait(hours(1)); });
   queue.close();
@@ -80,39 +81,26 @@ TEST(LogQueue, WaitingTakesNothing) {
 TEST(LogQueue, ClosingWakesTheReaderForGood) {
   LogQueue queue;
   EXPECT_FALSE(queue.closed());
-  auto reader = std::async(std::launch::async, [&queue] {
-    std::uint64_t dropped = 0;
-    return queue.take(hours(1), dropped).size();
-  });
+  auto reader = std::async(std::launch::async, [&queue] { return take(queue, hours(1)).size(); });
   queue.close();
   EXPECT_EQ(reader.get(), 0U);
   EXPECT_TRUE(queue.closed());
-  std::uint64_t dropped = 0;
-  EXPECT_TRUE(queue.take(hours(1), dropped).empty());
-}
-
-TEST(LogQueue, GivesWhatIsLeftAfterClosing) {
-  LogQueue queue;
-  queue.push(record("before"));
-  queue.close();
+  EXPECT_TRUE(take(queue, hours(1)).empty());
   queue.push(record("after"));
-  std::uint64_t dropped = 0;
-  EXPECT_EQ(queue.take(hours(1), dropped).size(), 2U);
+  EXPECT_EQ(take(queue, hours(1)).size(), 1U);
 }
 
 TEST(LogQueue, LosesNothingUncountedBetweenWritersAndTheReader) {
   constexpr int writers = 6;
   constexpr int records_each = 2000;
   LogQueue queue(64);
-  std::vector<std::thread> threads;
-  threads.reserve(writers);
-  for (int writer = 0; writer < writers; ++writer) {
-    threads.emplace_back([&queue, writer] {
+  auto writing = std::async(std::launch::async, [&] {
+    in_threads(writers, [&](int writer) {
       for (int i = 0; i < records_each; ++i) {
         queue.push(record(std::to_string(i), std::to_string(writer)));
       }
     });
-  }
+  });
   std::uint64_t taken = 0;
   std::uint64_t dropped = 0;
   std::vector<int> last(writers, -1);
@@ -126,9 +114,7 @@ TEST(LogQueue, LosesNothingUncountedBetweenWritersAndTheReader) {
     }
     dropped += now_dropped;
   }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  writing.get();
   EXPECT_EQ(taken + dropped, static_cast<std::uint64_t>(writers) * records_each);
   for (const int message : last) {
     EXPECT_LE(message, records_each - 1);

@@ -178,21 +178,12 @@ TEST_F(ReadingAhead, MayBeAwaitedByMany) {
   const FileInCache file(folder, "weights", 48 * mib);
   EVICT_OR_SKIP(file);
   const Prefetch reader({{file.source(), 0, 48 * mib}});
-  std::vector<std::future<bool>> waiting;
-  waiting.reserve(8);
-  for (std::size_t i = 0; i < 8; ++i) {
-    waiting.push_back(std::async(std::launch::async, [&, i] {
-      for (std::size_t block = i; block < 48; block += 8) {
-        if (!wait(reader, *file.source(), (block + 1) * mib) || file.resident(block * mib, mib) != mib / page) {
-          return false;
-        }
-      }
-      return true;
-    }));
-  }
-  for (auto& one : waiting) {
-    EXPECT_TRUE(one.get());
-  }
+  in_threads(8, [&](int i) {
+    for (auto block = static_cast<std::size_t>(i); block < 48; block += 8) {
+      EXPECT_TRUE(wait(reader, *file.source(), (block + 1) * mib));
+      EXPECT_EQ(file.resident(block * mib, mib), mib / page);
+    }
+  });
 }
 
 TEST_F(ReadingAhead, WhoWaitsCanBeStopped) {
@@ -224,37 +215,32 @@ TEST_F(ReadingAhead, StopsAtAnyTime) {
   }
 }
 
-class ReadingAheadDeathTest : public ReadingAhead {
- protected:
-  ReadingAheadDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
-};
+using ReadingAheadDeathTest = ReadingAhead;
 
 TEST_F(ReadingAheadDeathTest, AForkedChildNeitherWaitsNorJoins) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "ThreadSanitizer ends a child of several threads that has threads of its own";
 #endif
-  EXPECT_EXIT(
-      {
-        const std::string path = folder.write("sparse", "");
-        constexpr std::uint64_t size = static_cast<std::uint64_t>(64) << 30U;
-        bool good = truncate(path.c_str(), static_cast<off_t>(size)) == 0;
-        std::atomic<bool> stop{false};
-        const auto file = file_source(path);
-        auto reader = std::make_unique<Prefetch>(std::vector<Range>{{file, 0, size}});
-        std::thread waiting([&] { reader->wait(*file, size, stop); });
-        good = good && wait(*reader, *file, 64 * mib);
-        good = good && in_forked_child([&] {
-                 const bool told = !reader->wait(*file, size, never);
-                 reader.reset();
-                 const Prefetch own({{file, 0, mib}});
-                 return told && wait(own, *file, mib);
-               });
-        stop.store(true);
-        waiting.join();
-        reader.reset();
-        _exit(good ? 0 : 1);
-      },
-      testing::ExitedWithCode(0), "");
+  expect_in_own_process([&] {
+    const std::string path = folder.write("sparse", "");
+    constexpr std::uint64_t size = static_cast<std::uint64_t>(64) << 30U;
+    bool good = truncate(path.c_str(), static_cast<off_t>(size)) == 0;
+    std::atomic<bool> stop{false};
+    const auto file = file_source(path);
+    auto reader = std::make_unique<Prefetch>(std::vector<Range>{{file, 0, size}});
+    std::thread waiting([&] { reader->wait(*file, size, stop); });
+    good = good && wait(*reader, *file, 64 * mib);
+    good = good && in_forked_child([&] {
+             const bool told = !reader->wait(*file, size, never);
+             reader.reset();
+             const Prefetch own({{file, 0, mib}});
+             return told && wait(own, *file, mib);
+           });
+    stop.store(true);
+    waiting.join();
+    reader.reset();
+    return good;
+  });
 }
 
 }  // namespace

@@ -3,9 +3,9 @@
 #include <set>
 #include <stdexcept>
 #include <thread>
-#include <vector>
 
 #include "core/base/serial_thread.hpp"
+#include "test_support.hpp"
 
 namespace ortmulti::tests {
 namespace {
@@ -13,18 +13,11 @@ namespace {
 TEST(SerialThread, DoesEverythingInOneThread) {
   SerialThread own;
   std::set<std::thread::id> ids;
-  std::vector<std::thread> callers;
-  callers.reserve(4);
-  for (int caller = 0; caller < 4; ++caller) {
-    callers.emplace_back([&] {
-      for (int i = 0; i < 100; ++i) {
-        own.call([&] { ids.insert(std::this_thread::get_id()); });  // one by one, so that they need no lock
-      }
-    });
-  }
-  for (auto& caller : callers) {
-    caller.join();
-  }
+  in_threads(4, [&](int) {
+    for (int i = 0; i < 100; ++i) {
+      own.call([&] { ids.insert(std::this_thread::get_id()); });  // one by one, so that they need no lock
+    }
+  });
   EXPECT_EQ(ids.size(), 1U);
   EXPECT_EQ(ids.count(std::this_thread::get_id()), 0U);
 }

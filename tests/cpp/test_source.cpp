@@ -9,7 +9,6 @@
 #include <limits>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -84,18 +83,11 @@ TEST_P(EachSource, IsReadByManyThreads) {
     text[i] = static_cast<char>(i * 31 + i / 4096);
   }
   const auto source = make(text);
-  std::vector<std::thread> threads;
-  threads.reserve(4);
-  for (std::size_t i = 0; i < 4; ++i) {
-    threads.emplace_back([&, i] {
-      for (std::size_t at = i; at + 5000 <= text.size(); at += 20'000) {
-        EXPECT_EQ(read(*source, 5000, at), text.substr(at, 5000));
-      }
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  in_threads(4, [&](int i) {
+    for (auto at = static_cast<std::size_t>(i); at + 5000 <= text.size(); at += 20'000) {
+      EXPECT_EQ(read(*source, 5000, at), text.substr(at, 5000));
+    }
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EachSource, testing::Values("file", "memory"),
