@@ -138,30 +138,6 @@ def test_plug_ins_are_registered_for_ortmultis_sessions(tmp_path: Path) -> None:
             onnxruntime.unregister_execution_provider_library("tests")
 
 
-def test_onnxruntimes_backend_runs_on_ortmultis_sessions() -> None:
-    """In a process of its own, since the backend takes the names of the classes at its import."""
-    printed = check_child(
-        """
-        import sys, warnings
-        import numpy as np
-        import ortmulti
-        ortmulti.patch_onnxruntime()
-        warnings.simplefilter("ignore")  # of what the backend imports from onnx
-        import onnxruntime.backend
-        model = bytes.fromhex(sys.argv[1])
-        rep = onnxruntime.backend.prepare(model, "CPU", intra_op_num_threads=1)
-        assert isinstance(rep._session, ortmulti.InferenceSession)
-        x = np.ones((1, 64), np.float32)
-        [expected] = rep._session.run(None, {"x": x})
-        [one] = rep.run(x, log_severity_level=3)
-        [two] = onnxruntime.backend.run(model, [x], "CPU")
-        print(np.array_equal(one, expected), np.array_equal(two, expected))
-        """,
-        MODEL.hex(),
-    )
-    assert printed == "True True\n"
-
-
 def test_patches_nest_and_are_undone_in_any_order() -> None:
     for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
         applied = [ortmulti.patch_onnxruntime() for _ in range(3)]
