@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -235,6 +235,16 @@ def endless() -> bytes:
         [("count", TensorProto.INT64, []), ("x", TensorProto.FLOAT, ["n"])],
         [("y", TensorProto.FLOAT, ["n"])],
     ).SerializeToString()
+
+
+def options(entries: Mapping[str, str] | None = None, **attributes: object) -> ortmulti.SessionOptions:
+    """Session options with these attributes and configuration entries."""
+    made = ortmulti.SessionOptions()
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    for key, entry in (entries or {}).items():
+        made.add_session_config_entry(key, entry)
+    return made
 
 
 def cpu_session(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import concurrent.futures
+import threading
 from collections import Counter
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 from tests.support import onnx_models
+
+T = TypeVar("T")
 
 HANG = 60.0  # seconds, after which something that is waited for will not come
 
@@ -49,11 +53,16 @@ def check_row(outputs: list[np.ndarray], number: int) -> None:
     np.testing.assert_array_equal(outputs[0], [[10 * number, 10 * number + 1, 10 * number + 2, 10 * number + 3]])
 
 
-def in_threads(count: int, target: Callable[[int], object]) -> None:
-    """Calls `target` with 0, 1, ... in as many threads, and raises what the first of them raised."""
+def in_threads(count: int, target: Callable[[int], T]) -> list[T]:
+    """Calls `target` with 0, 1, ... in as many threads, which begin together: its results, or what the first raised."""
+    begin = threading.Barrier(count)
+
+    def work(index: int) -> T:
+        begin.wait()
+        return target(index)
+
     with concurrent.futures.ThreadPoolExecutor(count) as threads:
-        for future in [threads.submit(target, index) for index in range(count)]:
-            future.result()
+        return list(threads.map(work, range(count)))
 
 
 def outcomes(futures: list[ortmulti.PoolFuture]) -> Counter[str]:
