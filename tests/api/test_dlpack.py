@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,10 @@ from onnx import TensorProto
 import ortmulti
 from ortmulti import OrtValue
 from tests.support import onnx_models
+from tests.support.arrays import SHAPES, read_only
 from tests.support.bindings import BOOL_IS_UINT8, from_dlpack
+from tests.support.lifetimes import alive
+from tests.support.pools import in_threads
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -26,36 +29,44 @@ make = OrtValue.ortvalue_from_numpy
 theirs = onnxruntime.OrtValue.ortvalue_from_numpy
 
 DTYPES = [dtype for dtype in onnx_models.NUMERIC.values() if dtype != np.bool_]
-SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 ARRAYS = st.sampled_from(DTYPES).flatmap(lambda dtype: hnp.arrays(dtype, SHAPES))
 
 
+# Ways of an array's memory through the packages.
+WAYS: dict[str, list[Callable[[Any], Any]]] = {
+    "numpy": [make, OrtValue.numpy],
+    "from numpy": [OrtValue.from_dlpack, OrtValue.numpy],
+    "to numpy": [make, np.from_dlpack],
+    "from onnxruntime": [theirs, OrtValue.from_dlpack, OrtValue.numpy],
+    "to onnxruntime": [OrtValue.from_dlpack, from_dlpack, lambda value: value.numpy()],
+    "capsule": [make, OrtValue.__dlpack__, OrtValue.from_dlpack, np.from_dlpack],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
 @given(ARRAYS)
-def test_numpy_takes_values(array: np.ndarray) -> None:
-    taken = np.from_dlpack(make(array))
-    np.testing.assert_array_equal(taken, array)
-    assert taken.dtype == array.dtype
+def test_memory_is_handed_on(way: str, array: np.ndarray) -> None:
+    held: Any = array
+    for step in WAYS[way]:
+        held = step(held)
+        if hasattr(held, "data_type"):
+            assert (held.data_type(), held.shape()) == (theirs(array).data_type(), list(array.shape))
+    np.testing.assert_array_equal(held, array)
+    assert held.dtype == array.dtype
     if array.size:
-        assert taken.ctypes.data == array.ctypes.data
+        assert held.ctypes.data == array.ctypes.data
 
 
-@given(ARRAYS)
-def test_values_take_numpys_arrays(array: np.ndarray) -> None:
-    value = OrtValue.from_dlpack(array)
-    assert (value.shape(), value.numpy().dtype) == (list(array.shape), array.dtype)
-    np.testing.assert_array_equal(value.numpy(), array)
-    if array.size:
-        assert value.data_ptr() == array.ctypes.data
-
-
-@given(ARRAYS)
-def test_onnxruntimes_values_go_in_and_out(array: np.ndarray) -> None:
-    value = OrtValue.from_dlpack(theirs(array))
-    back = from_dlpack(value)
-    assert value.data_type() == back.data_type() == theirs(array).data_type()
-    np.testing.assert_array_equal(back.numpy(), array)
-    if array.size:
-        assert value.data_ptr() == back.data_ptr() == array.ctypes.data
+@pytest.mark.parametrize("way", WAYS)
+def test_memory_lives_as_long_as_its_last_holder(way: str) -> None:
+    held: Any = np.arange(1000.0)
+    watched = weakref.ref(held)
+    for step in WAYS[way]:
+        held = step(held)
+        assert alive(watched) == [True]
+    assert held[-1] == 999
+    del held
+    assert alive(watched) == [False]
 
 
 @pytest.mark.parametrize("source", [lambda array: array, make, theirs])
@@ -101,74 +112,25 @@ def test_bfloat16_goes_between_the_packages() -> None:
     assert (back.data_type(), back.data_ptr()) == ("tensor(bfloat16)", bits.ctypes.data)
 
 
-SMALL_TYPES = ["FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "UINT4", "INT4"]
+# onnxruntime 1.32 was the first to give and take them.
+BETWEEN = pytest.mark.skipif(BOOL_IS_UINT8, reason="needs onnxruntime 1.32")
 
 
-@pytest.mark.parametrize("name", SMALL_TYPES)
-def test_small_types_are_given_and_taken(name: str) -> None:
+@pytest.mark.parametrize(
+    ("giver", "take"),
+    [
+        (OrtValue, OrtValue.from_dlpack),
+        pytest.param(onnxruntime.OrtValue, OrtValue.from_dlpack, marks=BETWEEN),
+        pytest.param(OrtValue, from_dlpack, marks=BETWEEN),
+    ],
+    ids=["ours", "from onnxruntime", "to onnxruntime"],
+)
+@pytest.mark.parametrize("name", ["FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "UINT4", "INT4"])
+def test_small_types_are_given_and_taken(giver: Any, take: Callable[[Any], Any], name: str) -> None:
     kind = TensorProto.DataType.Value(name)
-    value = OrtValue.ortvalue_from_shape_and_type([3], kind)
-    taken = OrtValue.from_dlpack(value.__dlpack__())
+    value = giver.ortvalue_from_shape_and_type([3], kind)
+    taken = take(value)
     assert (taken.element_type(), taken.shape(), taken.data_ptr()) == (kind, [3], value.data_ptr())
-
-
-@pytest.mark.skipif(BOOL_IS_UINT8, reason="onnxruntime 1.32 was the first to give and take them")
-@pytest.mark.parametrize("name", SMALL_TYPES)
-def test_small_types_go_between_the_packages(name: str) -> None:
-    kind = TensorProto.DataType.Value(name)
-    native = onnxruntime.OrtValue.ortvalue_from_shape_and_type([3], kind)
-    value = OrtValue.from_dlpack(native)
-    assert (value.element_type(), value.data_ptr()) == (kind, native.data_ptr())
-    back = from_dlpack(OrtValue.ortvalue_from_shape_and_type([3], kind))
-    assert (back.element_type(), back.shape()) == (kind, [3])
-
-
-def test_who_takes_an_array_keeps_it() -> None:
-    array = np.arange(1000.0)
-    watched = weakref.ref(array)
-    value = OrtValue.from_dlpack(array)
-    del array
-    gc.collect()
-    assert watched() is not None
-    inner = value.numpy()
-    del value
-    gc.collect()
-    assert watched() is not None
-    assert inner[-1] == 999
-    del inner
-    gc.collect()
-    assert watched() is None
-
-
-def test_who_takes_a_value_keeps_its_array() -> None:
-    array = np.arange(1000.0)
-    watched = weakref.ref(array)
-    value = make(array)
-    capsule = value.__dlpack__()
-    taken = np.from_dlpack(value)
-    del array, value
-    gc.collect()
-    assert watched() is not None
-    del capsule
-    gc.collect()
-    assert watched() is not None
-    assert taken[-1] == 999
-    del taken
-    gc.collect()
-    assert watched() is None
-
-
-def test_onnxruntimes_values_are_kept_with_the_arrays_that_they_are_over() -> None:
-    array = np.arange(1000.0)
-    watched = weakref.ref(array)
-    value = OrtValue.from_dlpack(theirs(array))
-    del array
-    gc.collect()
-    assert watched() is not None
-    assert value.numpy()[-1] == 999
-    del value
-    gc.collect()
-    assert watched() is None
 
 
 def test_a_capsule_is_taken_once() -> None:
@@ -293,8 +255,7 @@ def test_bad_tensors_are_refused_and_left(made: Tensor, error: type[Exception], 
 
 def test_bad_sources_are_refused() -> None:
     array = np.ones((2, 3), np.float32)
-    frozen = array.copy()
-    frozen.flags.writeable = False
+    frozen = read_only(array)
     for wrong in (object(), None, 3, "dltensor", PYTHON.PyCapsule_New(1, b"other", None)):
         with pytest.raises(ortmulti.InvalidType, match="__dlpack__"):
             OrtValue.from_dlpack(wrong)
@@ -313,30 +274,19 @@ def test_bad_sources_are_refused() -> None:
 
 def test_many_threads_give_and_take() -> None:
     array = np.arange(1000.0)
-    wrong: list[object] = []
 
-    def work() -> None:
+    def work(_: int) -> None:
         for _ in range(200):
             taken = np.from_dlpack(OrtValue.from_dlpack(make(array)))
-            if taken.ctypes.data != array.ctypes.data:
-                wrong.append(taken)
+            assert taken.ctypes.data == array.ctypes.data
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-
-
-def torch_on(device: str) -> Any:
-    torch = pytest.importorskip("torch")
-    return torch, torch.arange(12, dtype=torch.float32, device=device).reshape(3, 4)
+    in_threads(4, work)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_torchs_tensors_go_in_and_out(device: str) -> None:
-    torch, tensor = torch_on(device)
+    torch = pytest.importorskip("torch")
+    tensor = torch.arange(12, dtype=torch.float32, device=device).reshape(3, 4)
     value = OrtValue.from_dlpack(tensor)
     assert (value.data_ptr(), value.device_name()) == (tensor.data_ptr(), device)
     np.testing.assert_array_equal(value.numpy(), tensor.cpu().numpy())
@@ -350,7 +300,7 @@ def test_torchs_tensors_go_in_and_out(device: str) -> None:
 
 @pytest.mark.gpu
 def test_what_torchs_streams_write_is_there() -> None:
-    torch, _ = torch_on("cuda")
+    torch = pytest.importorskip("torch")
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         large = torch.ones(4096, 4096, device="cuda")
