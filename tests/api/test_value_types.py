@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import hypothesis
@@ -16,7 +14,7 @@ from onnx import TensorProto, helper
 
 import ortmulti
 from tests.support import onnx_models
-from tests.support.processes import check_child
+from tests.support.pools import in_threads
 from tests.support.values import CPU, assert_same, check, mapping, model, one, optional, pair, same, sequence, tensor
 
 examples = hypothesis.settings(deadline=None, max_examples=60)
@@ -108,41 +106,9 @@ def test_arrays_of_a_returned_list_outlive_the_list_the_session_and_the_inputs()
     assert len(scratch) == 100
 
 
-def test_contiguous_arrays_of_a_list_are_not_copied() -> None:
-    """Seen in the peak memory of a process that feeds 256 MB to a model with an output of 8 bytes."""
-    content = one("SequenceLength", sequence(tensor(TensorProto.FLOAT)), tensor(TensorProto.INT64))
-    printed = check_child(
-        """
-        import sys
-        import numpy as np
-        import ortmulti
-
-        def peak():
-            [line] = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
-            return int(line.split()[1]) * 1024
-
-        session = ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]), providers=["CPUExecutionProvider"])
-        arrays = [np.ones((4096, 8192), np.float32) for _ in range(2)]
-        session.run(None, {"x": [array[:1] for array in arrays]})
-        before = peak()
-        session.run(None, {"x": arrays})
-        print(peak() - before)
-        """,
-        content.hex(),
-    )
-    assert int(printed) < 16 << 20
-
-
 def test_empty_lists_from_many_threads() -> None:
     _, ours = pair(same(sequence(tensor(TensorProto.FLOAT16))))
-    start = threading.Barrier(8)
-
-    def work(_: int) -> list[Any]:
-        start.wait()
-        return [ours.run(None, {"x": []}) for _ in range(5)]
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(work, range(8))) == [[[[]]] * 5] * 8
+    assert in_threads(8, lambda _: [ours.run(None, {"x": []}) for _ in range(5)]) == [[[[]]] * 5] * 8
 
 
 # --- Maps -------------------------------------------------------------------------------------------------------------
