@@ -436,28 +436,3 @@ def test_an_error_in_progress_gives_the_creation_up(stop: BaseException) -> None
     with pytest.raises(type(stop)) as caught:
         ortmulti.create_sessions(onnx_models.matmul(), "cpu", 4, progress=progress)
     assert caught.value is stop
-
-
-# --- Use after close --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda session: session.run(None, {"x": X}),
-        lambda session: session.run(["y"], {"x": X}),
-        lambda session: session.end_profiling(),
-        lambda session: session.get_profiling_start_time_ns(),
-    ],
-)
-def test_use_after_close(use: Callable[[ortmulti.InferenceSession], object]) -> None:
-    session = ortmulti.InferenceSession(onnx_models.matmul(), providers=[CPU])
-    session.close()
-    with pytest.raises(ortmulti.ClosedError, match="on cpu is closed") as caught:
-        use(session)
-    assert isinstance(caught.value, ValueError)
-    sessions = ortmulti.create_sessions(onnx_models.matmul(), "cpu", 2)
-    sessions.close()
-    for closed in sessions:
-        with pytest.raises(ortmulti.ClosedError):
-            use(closed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import ortmulti
 from ortmulti import IOBinding
 from tests.support import onnx_models
 from tests.support.bindings import A, B, bound, make
-from tests.support.processes import check_child
 
 
 def test_outputs_before_a_run_are_empty(session: ortmulti.InferenceSession) -> None:
@@ -97,71 +95,3 @@ def test_memory_of_another_shape_is_onnxruntimes_error(session: ortmulti.Inferen
     binding.bind_ortvalue_output("sum", make(np.zeros((3, 2), np.float32)))
     with pytest.raises(ortmulti.Error, match="sum"):
         session.run_with_iobinding(binding)
-
-
-def test_a_closed_session_is_said() -> None:
-    session = ortmulti.InferenceSession(onnx_models.add_mul(3))
-    binding = bound(session)
-    session.run_with_iobinding(binding)
-    outputs = binding.get_outputs()
-    session.close()
-    for call in (
-        lambda: session.run_with_iobinding(binding),
-        lambda: binding.bind_cpu_input("a", A),
-        lambda: binding.bind_output("sum"),
-        binding.get_outputs,
-        binding.synchronize_inputs,
-        binding.clear_binding_inputs,
-        session.io_binding,
-        lambda: session.run_with_ort_values(None, {"a": make(A), "b": make(B)}),
-    ):
-        with pytest.raises(ortmulti.ClosedError):
-            call()
-    np.testing.assert_array_equal(outputs[0].numpy(), A + B)
-
-
-BOUND_RUN = """
-        import os, sys
-        import numpy as np
-        import ortmulti
-
-        session = ortmulti.InferenceSession(sys.argv[1])
-        binding = session.io_binding()
-        binding.bind_cpu_input("x", np.ones((1, 64), np.float32))
-        binding.bind_output("y")
-        session.run_with_iobinding(binding)
-"""
-
-
-def after_a_bound_run(code: str, folder: Path) -> str:
-    """What a new process prints, which has run `binding` of `session` before `code`."""
-    path = folder / "model.onnx"
-    path.write_bytes(onnx_models.matmul(64, 1))
-    return check_child(BOUND_RUN + code, path)
-
-
-def test_bindings_stay_with_the_parent_after_a_fork(tmp_path: Path) -> None:
-    code = """
-        child = os.fork()
-        if child == 0:
-            try:
-                session.run_with_iobinding(binding)
-            except ortmulti.ForkError:
-                del binding
-                os._exit(0)
-            os._exit(1)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        session.run_with_iobinding(binding)
-        print(status, binding.get_outputs()[0].shape())
-    """
-    assert after_a_bound_run(code, tmp_path) == "0 [1, 64]\n"
-
-
-def test_bindings_and_values_that_live_to_the_end_do_not_crash(tmp_path: Path) -> None:
-    code = """
-        outputs = binding.get_outputs()
-        capsule = outputs[0].__dlpack__()
-        sys.kept = [session, binding, outputs, capsule]
-        print("done")
-    """
-    assert after_a_bound_run(code, tmp_path) == "done\n"

@@ -42,7 +42,6 @@ from tests.support.additions import (
     with_large,
 )
 from tests.support.cached_models import CPU
-from tests.support.processes import check_child
 
 __all__ = ["external"]  # a fixture
 
@@ -176,24 +175,6 @@ def test_options_that_change_later_do_not_change_sessions() -> None:
     options.add_initializer("weight0", value(WEIGHT))
     np.testing.assert_array_equal(run(session), 0 * X)
     np.testing.assert_array_equal(run(onnx_models.cpu_session(MODEL, options)), X @ WEIGHT)
-
-
-def test_the_process_ends_in_order() -> None:
-    """With sessions over values, and options, alive when the interpreter ends."""
-    assert (
-        check_child(
-            """
-            import sys, numpy as np, ortmulti
-            options = ortmulti.SessionOptions()
-            options.add_initializer("weight0", ortmulti.OrtValue.ortvalue_from_numpy(np.ones((2, 2), np.float32)))
-            options.add_external_initializers_from_files_in_memory(["f"], [bytearray(8)], [8])
-            session = ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]), options, providers=["CPUExecutionProvider"])
-            print(session.run(None, {"x": np.ones((1, 2), np.float32)})[0].tolist())
-            """,
-            MODEL.hex(),
-        ).strip()
-        == "[[2.0, 2.0]]"
-    )
 
 
 # --- Large values for a model in memory -------------------------------------------------------------------------------

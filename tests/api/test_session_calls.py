@@ -13,7 +13,6 @@ import pytest
 import ortmulti
 from ortmulti import _core
 from tests.support import onnx_models
-from tests.support.processes import check_child
 
 RESULT = {"ep": "CPUExecutionProvider", "validators": {"a": "b"}, "results": {}}
 X = np.ones((2, 8), np.float32)
@@ -154,45 +153,3 @@ def test_there_is_no_captured_graph_to_release(session: Any, theirs: Any) -> Non
 def test_numbers_of_more_than_32_bits(session: ortmulti.InferenceSession, number: int) -> None:
     with pytest.raises(ortmulti.InvalidArgument, match=f"is -2147483648 to 2147483647, not {number}"):
         session.release_captured_graph(number)
-
-
-def test_after_close(session: ortmulti.InferenceSession) -> None:
-    session.close()
-    for call in (
-        lambda: session.run_async(None, {"x": X}, print, None),
-        lambda: session.set_ep_dynamic_options({"a": "b"}),
-        session.release_captured_graph,
-        session.get_tuning_results,
-        lambda: session.set_tuning_results([]),
-    ):
-        with pytest.raises(ortmulti.ClosedError):
-            call()
-
-
-def test_after_a_fork() -> None:
-    assert (
-        check_child(
-            """
-        import os, sys
-        import ortmulti
-
-        options = ortmulti.SessionOptions()
-        options.intra_op_num_threads = 2
-        model = bytes.fromhex(sys.argv[1])
-        session = ortmulti.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        child = os.fork()
-        if child == 0:
-            refused = 0
-            for call in (lambda: session.set_ep_dynamic_options({"a": "b"}), session.release_captured_graph):
-                try:
-                    call()
-                except ortmulti.ForkError:
-                    refused += 1
-            os._exit(0 if refused == 2 else 1)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        session.set_ep_dynamic_options({"a": "b"})
-        """,
-            onnx_models.matmul(8).hex(),
-        )
-        == "0\n"
-    )

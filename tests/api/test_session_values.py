@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ import ortmulti
 from ortmulti import OrtDevice, OrtValueVector
 from tests.support import onnx_models
 from tests.support.bindings import A, B, make
-from tests.support.processes import check_child
 
 onnxruntime = pytest.importorskip("onnxruntime")
 state = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
@@ -132,51 +129,6 @@ def test_values_that_a_session_cannot_have_are_refused(session: ortmulti.Inferen
     ):
         with pytest.raises(error):
             call()
-    closed = ortmulti.InferenceSession(onnx_models.add_mul(3))
-    closed.close()
-    refused: list[Callable[[], Any]] = [
-        lambda: closed.create_ortvalue_from_shape_and_type([2], np.float32, "cpu"),
-        lambda: closed.run_with_ortvaluevector(None, ["a", "b"], [make(A), make(B)], ["sum"], OrtValueVector(), [CPU]),
-        lambda: ortmulti.SessionIOBinding(closed),
-    ]
-    for use in refused:
-        with pytest.raises(ortmulti.ClosedError):
-            use()
-
-
-def test_a_forked_child_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(onnx_models.matmul(64, 1))
-    code = """
-        import os, sys
-        import numpy as np
-        import ortmulti
-
-        options = ortmulti.SessionOptions()
-        options.intra_op_num_threads = 2
-        session = ortmulti.InferenceSession(sys.argv[1], options)
-        x = session.create_ortvalue_from_shape_and_type([1, 64], np.float32, "cpu")
-        x.update_inplace(np.ones((1, 64), np.float32))
-        device, fetches = ortmulti.OrtDevice.make("cpu", 0), ortmulti.OrtValueVector()
-
-        def run():
-            session.run_with_ortvaluevector(None, ["x"], [x], ["y"], fetches, [device])
-
-        child = os.fork()
-        if child == 0:
-            refused = 0
-            for call in (run, lambda: session.create_ortvalue_from_shape_and_type([1], np.float32, "cpu")):
-                try:
-                    call()
-                except ortmulti.ForkError:
-                    refused += 1
-            assert x.numpy().sum() == 64
-            os._exit(0 if refused == 2 and len(fetches) == 0 else 1)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        run()
-        print(status, fetches[0].shape())
-    """
-    assert check_child(code, path) == "0 [1, 64]\n"
 
 
 def test_tensors_are_copied() -> None:

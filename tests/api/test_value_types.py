@@ -306,10 +306,3 @@ def test_a_dict_and_a_list_that_change_while_they_are_read() -> None:
     arrays.extend([np.array([Clears()], object), np.array(["kept"])])
     [result] = pair(same(sequence(tensor(TensorProto.STRING))))[1].run(None, {"x": arrays})
     assert [array.tolist() for array in result] == [["text"], ["kept"]]
-
-
-def test_a_closed_session_takes_no_list() -> None:
-    session = ortmulti.InferenceSession(FLOATS, providers=[CPU])
-    session.close()
-    with pytest.raises(ortmulti.ClosedError):
-        session.run(None, {"x": [X]})
