@@ -57,14 +57,7 @@ def assert_as_onnxruntime(error: ortmulti.Error, model: Any) -> None:
 # --- Models that are none ---------------------------------------------------------------------------------------------
 
 
-def test_missing_model(tmp_path: Path) -> None:
-    path = tmp_path / "missing.onnx"
-    error = error_of(path, r"^\[ONNXRuntimeError\] : 3 : NO_SUCHFILE : .*missing.onnx")
-    assert isinstance(error, ortmulti.NoSuchFile)
-    assert isinstance(error, FileNotFoundError)
-    assert isinstance(error_of(path / "below", "missing.onnx"), ortmulti.NoSuchFile)
-
-
+NO_ROOT = pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 NOT_UTF8 = os.fsdecode(b"model \xff.onnx")
 
 
@@ -91,10 +84,11 @@ def test_path_that_no_file_can_have(name: str, tmp_path: Path) -> None:
 def test_path_that_is_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / NOT_UTF8
     path.write_bytes(onnx_models.matmul())
-    options = ortmulti.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / f"optimized {NOT_UTF8}")
-    options.profile_file_prefix = str(tmp_path / f"profile {NOT_UTF8}")
-    options.enable_profiling = True
+    options = onnx_models.options(
+        optimized_model_filepath=str(tmp_path / f"optimized {NOT_UTF8}"),
+        profile_file_prefix=str(tmp_path / f"profile {NOT_UTF8}"),
+        enable_profiling=True,
+    )
     with ortmulti.InferenceSession(path, options, providers=[CPU]) as one:
         np.testing.assert_array_equal(one.run(None, {"x": X})[0], EXPECTED)
         profile = one.end_profiling()
@@ -107,59 +101,79 @@ def test_path_that_is_not_utf8(tmp_path: Path) -> None:
     assert isinstance(error_of(path, "no model file"), ortmulti.NoSuchFile)
 
 
-def test_fifo_is_not_waited_for(tmp_path: Path) -> None:
+def no_file(path: Path) -> None: ...
+def unreadable(path: Path) -> None:
+    path.write_bytes(onnx_models.matmul())
+    path.chmod(0)
+
+
+@pytest.mark.parametrize(
+    ("below", "make", "message", "error"),
+    [
+        (".", no_file, r"^\[ONNXRuntimeError\] : 3 : NO_SUCHFILE : .*model.onnx", ortmulti.NoSuchFile),
+        ("below", no_file, "model.onnx", ortmulti.NoSuchFile),
+        (".", Path.mkdir, "directory", ortmulti.NoSuchFile),
+        (".", Path.touch, "empty", ortmulti.InvalidArgument),
+        (".", os.mkfifo, "0 bytes", ortmulti.Error),  # which is not waited for
+        pytest.param(".", unreadable, "permission", ortmulti.Error, marks=NO_ROOT),
+        ("file", no_file, "Not a directory", ortmulti.NoSuchFile),
+    ],
+    ids=["missing", "missing folder", "folder", "empty", "fifo", "unreadable", "below a file"],
+)
+def test_what_is_no_model_file(
+    below: str, make: Callable[[Path], object], message: str, error: type[ortmulti.Error], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    path = tmp_path / below / "model.onnx"
+    make(path)
+    found = error_of(path, message)
+    assert isinstance(found, error)
+    assert isinstance(found, FileNotFoundError) == (error is ortmulti.NoSuchFile)
+
+
+def test_a_checksum_does_not_wait_for_a_fifo(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(ortmulti.NoSuchFile, match="not a regular file"):
         _core.file_checksum(str(tmp_path / "fifo"))
-    error_of(tmp_path / "fifo", "0 bytes")
 
 
-def test_folder_as_model(tmp_path: Path) -> None:
-    assert isinstance(error_of(tmp_path, "directory"), ortmulti.NoSuchFile)
+WHOLE = onnx_models.matmul()
+FROM, TO = ("x", TensorProto.FLOAT, ["n"]), ("y", TensorProto.FLOAT, ["n"])
+NEG = helper.make_node("Neg", ["x"], ["y"])
+CIRCLE = [
+    helper.make_node(*each) for each in (("Add", ["x", "b"], ["a"]), ("Neg", ["a"], ["b"]), ("Neg", ["b"], ["y"]))
+]
+NO_MODELS: dict[str, bytes | onnx.ModelProto] = {
+    **{f"{part} of a model": WHOLE[: max(1, int(len(WHOLE) * part) - 1)] for part in (0.001, 0.3, 0.9, 1)},
+    "text": b"no model at all, but text\n" * 50,
+    "zeros": b"\x00" * 1000,
+    "a library": b"\x7fELF",
+    "anything": os.urandom(4096),
+    "an operator that does not exist": onnx_models.one_node("NoSuchOperator"),
+    "an input that does not exist": onnx_models.model([helper.make_node("Neg", ["nowhere"], ["y"])], [FROM], [TO]),
+    "a type that does not fit": onnx_models.model([NEG], [FROM], [("y", TensorProto.INT64, ["n"])]),
+    "a circle": onnx_models.model(CIRCLE, [FROM], [TO]),
+    "an opset of the future": onnx_models.model([NEG], [FROM], [TO], opset=999),
+    "no graph": onnx.ModelProto(ir_version=8),
+}
 
 
-def test_below_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"x")
-    assert isinstance(error_of(path / "model.onnx", "Not a directory"), ortmulti.NoSuchFile)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_unreadable_model(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(onnx_models.matmul())
-    path.chmod(0)
-    error_of(path, "permission")
-
-
-def test_empty_model(tmp_path: Path) -> None:
-    path = tmp_path / "empty.onnx"
-    path.touch()
-    for model in (path, b"", bytearray(), memoryview(b"")):
-        error = error_of(model, "empty")
-        assert isinstance(error, ortmulti.InvalidArgument)
-        assert isinstance(error, ValueError)
-
-
-@pytest.mark.parametrize("part", [0.001, 0.3, 0.9, 1])
-def test_truncated_model(part: float, tmp_path: Path) -> None:
-    whole = onnx_models.matmul()
-    cut = whole[: max(1, int(len(whole) * part) - 1)]
-    path = tmp_path / "cut.onnx"
-    path.write_bytes(cut)
-    for model, named in ((cut, f"{len(cut)} bytes"), (path, "cut.onnx")):
-        error = error_of(model, named)
-        assert isinstance(error, ortmulti.InvalidProtobuf)
-        assert_as_onnxruntime(error, str(model) if isinstance(model, Path) else model)
-
-
-@pytest.mark.parametrize("content", [b"no model at all, but text\n" * 50, b"\x00" * 1000, b"\x7fELF", os.urandom(4096)])
-def test_what_is_no_onnx(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("from_file", [True, False])
+@pytest.mark.parametrize("name", NO_MODELS)
+def test_what_is_no_onnx(name: str, from_file: bool, tmp_path: Path) -> None:
+    model = NO_MODELS[name]
+    content = model if isinstance(model, bytes) else model.SerializeToString()
     path = tmp_path / "other.onnx"
     path.write_bytes(content)
-    for model in (content, path):
-        error = error_of(model, "creating a session")
-        assert_as_onnxruntime(error, str(model) if isinstance(model, Path) else model)
+    error = error_of(path if from_file else content, "other.onnx" if from_file else f"{len(content)} bytes")
+    assert_as_onnxruntime(error, str(path) if from_file else content)
+
+
+@pytest.mark.parametrize("model", [b"", bytearray(), memoryview(b"")])
+def test_no_bytes_are_no_model(model: Any) -> None:
+    error = error_of(model, "empty")
+    assert isinstance(error, ortmulti.InvalidArgument)
+    assert isinstance(error, ValueError)
 
 
 @pytest.mark.parametrize("model", [None, 3, [b"model"], object()])
@@ -167,33 +181,6 @@ def test_what_is_neither_path_nor_bytes(model: Any) -> None:
     error = error_of(model, "path or bytes")
     assert isinstance(error, ortmulti.InvalidType)
     assert isinstance(error, TypeError)
-
-
-def invalid_models() -> dict[str, bytes]:
-    x, y = ("x", TensorProto.FLOAT, ["n"]), ("y", TensorProto.FLOAT, ["n"])
-    return {
-        "an operator that does not exist": onnx_models.one_node("NoSuchOperator"),
-        "an input that does not exist": onnx_models.model(
-            [helper.make_node("Neg", ["nowhere"], ["y"])], [x], [y]
-        ).SerializeToString(),
-        "a type that does not fit": onnx_models.model(
-            [helper.make_node("Neg", ["x"], ["y"])], [x], [("y", TensorProto.INT64, ["n"])]
-        ).SerializeToString(),
-        "a circle": onnx_models.model(
-            [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Neg", ["a"], ["b"]),
-             helper.make_node("Neg", ["b"], ["y"])], [x], [y]
-        ).SerializeToString(),
-        "an opset of the future": onnx_models.model(
-            [helper.make_node("Neg", ["x"], ["y"])], [x], [y], opset=999
-        ).SerializeToString(),
-        "no graph": onnx.ModelProto(ir_version=8).SerializeToString(),
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", list(invalid_models()))
-def test_invalid_graph(name: str) -> None:
-    model = invalid_models()[name]
-    assert_as_onnxruntime(error_of(model, "on cpu: "), model)
 
 
 # --- External data ----------------------------------------------------------------------------------------------------
@@ -313,12 +300,6 @@ def test_a_missing_input_is_said_in_onnxruntimes_words() -> None:
         assert str(theirs.value).removesuffix(".") in str(ours.value)
 
 
-@pytest.mark.parametrize("options", [onnxruntime.SessionOptions(), {}, 1])
-def test_run_options_of_another_class(options: Any, session: ortmulti.InferenceSession) -> None:
-    with pytest.raises(ortmulti.InvalidType, match="run_options"):
-        session.run(None, {"x": X}, options)
-
-
 def test_numbers_for_strings() -> None:
     with (
         onnx_models.cpu_session(onnx_models.identity(TensorProto.STRING)) as session,
@@ -327,19 +308,21 @@ def test_numbers_for_strings() -> None:
         session.run(None, {"x": np.arange(3)})
 
 
-@pytest.mark.parametrize("element_type", [TensorProto.FLOAT, TensorProto.STRING])
-def test_output_of_a_shape_that_numpy_refuses(element_type: int) -> None:
-    if element_type == TensorProto.STRING:
-        text = helper.make_node("Constant", [], ["c"], value_strings=[""])
-        nodes = [text, helper.make_node("Expand", ["c", "shape"], ["y"])]
-    else:
-        nodes = [helper.make_node("ConstantOfShape", ["shape"], ["y"])]
-    model = onnx_models.model(
-        nodes,
-        [("shape", TensorProto.INT64, [3])],
-        [("y", element_type, None)],
-    ).SerializeToString()
-    with ortmulti.InferenceSession(model, providers=[CPU]) as session:
+def of_shape(*nodes: onnx.NodeProto, rank: int = 3, element_type: int = TensorProto.FLOAT) -> bytes:
+    """A model whose input is the shape of its output."""
+    values = [("shape", TensorProto.INT64, [rank])], [("y", element_type, None)]
+    return onnx_models.model(nodes, *values).SerializeToString()
+
+
+EMPTY_TEXT = helper.make_node("Constant", [], ["c"], value_strings=[""])
+EXPAND, FILL = helper.make_node("Expand", ["c", "shape"], ["y"]), helper.make_node("ConstantOfShape", ["shape"], ["y"])
+
+
+@pytest.mark.parametrize(
+    "model", [of_shape(FILL), of_shape(EMPTY_TEXT, EXPAND, element_type=TensorProto.STRING)], ids=["float", "string"]
+)
+def test_output_of_a_shape_that_numpy_refuses(model: bytes) -> None:
+    with onnx_models.cpu_session(model) as session:
         shape = np.array([0, 2**62, 2**62])
         with pytest.raises(ortmulti.InvalidArgument, match=r"shape \(0, 4611686018427387904, ") as caught:
             session.run(None, {"shape": shape})
@@ -369,14 +352,8 @@ def test_a_node_that_fails_in_the_run() -> None:
 
 
 def test_a_run_that_needs_more_memory_than_there_is() -> None:
-    model = onnx_models.model(
-        [helper.make_node("ConstantOfShape", ["shape"], ["y"])],
-        [("shape", TensorProto.INT64, [1])],
-        [("y", TensorProto.FLOAT, None)],
-    ).SerializeToString()
-    options = ortmulti.SessionOptions()
-    options.enable_cpu_mem_arena = False  # which would go on trying to grow by as much
-    with onnx_models.cpu_session(model, options) as session:
+    options = onnx_models.options(enable_cpu_mem_arena=False)  # it would go on trying to grow by as much
+    with onnx_models.cpu_session(of_shape(FILL, rank=1), options) as session:
         with pytest.raises(ortmulti.OutOfMemory) as caught:
             session.run(None, {"shape": np.array([1 << 50])})
         assert isinstance(caught.value, MemoryError)
@@ -401,12 +378,10 @@ def test_one_of_several_sessions_fails(failing: int, serialize: str) -> None:
     """By a provider that ONNX Runtime itself refuses, below the checks that come first."""
     sessions: list[list[tuple[str, dict[str, str]]]] = [[(CPU, {})] for _ in range(3)]
     sessions[failing] = [("NoSuchExecutionProvider", {})]
-    options = _core.SessionOptions()
-    options.intra_op_num_threads = 2
+    options = onnx_models.options(intra_op_num_threads=2)._core
+    request = _core.CreationRequest(model=WHOLE, sessions=sessions, options=options, serialize=serialize)
     with pytest.raises(ortmulti.InvalidArgument, match="on cpu: provider NoSuchExecutionProvider"):
-        _core.create_sessions(
-            _core.CreationRequest(model=onnx_models.matmul(), sessions=sessions, options=options, serialize=serialize)
-        )
+        _core.create_sessions(request)
 
 
 @pytest.mark.parametrize(

@@ -15,53 +15,27 @@ import ortmulti
 from ortmulti._runtime import libraries
 from ortmulti.options import config_entries
 from ortmulti.options.foreign_options import to_run_options, to_session_options
-from tests.support import onnx_models
+from tests.support import onnx_models, option_values
+from tests.support.option_values import RUN, plain
 from tests.support.processes import check_child
 
 MODEL = onnx_models.matmul(8)
 X = np.ones((1, 8), np.float32)
 CPU = ["CPUExecutionProvider"]
 
-# A value other than the default of each attribute that ortmulti's have too.
-SESSION: dict[str, Any] = {
-    "enable_cpu_mem_arena": False,
-    "enable_mem_pattern": False,
-    "enable_profiling": True,
-    "execution_mode": onnxruntime.ExecutionMode.ORT_PARALLEL,
-    "graph_optimization_level": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    "inter_op_num_threads": 2,
-    "intra_op_num_threads": 3,
-    "log_severity_level": 3,
-    "log_verbosity_level": 1,
-    "logid": "a log's id",
-    "optimized_model_filepath": "/tmp/optimized.onnx",
-    "profile_file_prefix": "a_prefix",
-    "use_deterministic_compute": True,
-    "use_per_session_threads": False,
-}
-SESSION = {name: value for name, value in SESSION.items() if hasattr(onnxruntime.SessionOptions, name)}
-RUN: dict[str, Any] = {"log_severity_level": 3, "log_verbosity_level": 1, "logid": "a run", "terminate": True}
+SESSION = {name: value for name, value in option_values.SESSION.items() if hasattr(onnxruntime.SessionOptions, name)}
 
 
-@pytest.mark.parametrize("name", SESSION)
-def test_each_session_option_is_taken_over(name: str) -> None:
-    theirs = onnxruntime.SessionOptions()
-    setattr(theirs, name, SESSION[name])
-    ours, default = to_session_options(theirs), ortmulti.SessionOptions()
-    assert ours is not None
-    for each in SESSION:
-        expected = SESSION[each] if each == name else getattr(default, each)
-        assert getattr(ours, each) == (expected if isinstance(expected, str) else int(expected))
-
-
-@pytest.mark.parametrize("name", RUN)
-def test_each_run_option_is_taken_over(name: str) -> None:
-    theirs = onnxruntime.RunOptions()
-    setattr(theirs, name, RUN[name])
-    ours, default = to_run_options(theirs), ortmulti.RunOptions()
-    assert ours is not None
-    for each in RUN:
-        assert getattr(ours, each) == (RUN[each] if each == name else getattr(default, each))
+@pytest.mark.parametrize(
+    ("kind", "name"), [*(("SessionOptions", name) for name in SESSION), *(("RunOptions", name) for name in RUN)]
+)
+def test_each_option_is_taken_over(kind: str, name: str) -> None:
+    theirs, default = getattr(onnxruntime, kind)(), getattr(ortmulti, kind)()
+    values = SESSION if kind == "SessionOptions" else RUN
+    setattr(theirs, name, values[name])
+    ours = to_session_options(theirs) if kind == "SessionOptions" else to_run_options(theirs)
+    for each in values:
+        assert getattr(ours, each) == plain(values[each] if each == name else getattr(default, each))
 
 
 def test_no_attribute_is_overlooked() -> None:

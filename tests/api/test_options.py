@@ -17,34 +17,11 @@ from onnx import TensorProto, helper
 import ortmulti
 from ortmulti import _core
 from tests.support import onnx_models
+from tests.support.option_values import RUN, SESSION, plain
 from tests.support.processes import threads
 
-ATTRIBUTES = (
-    "enable_cpu_mem_arena",
-    "enable_mem_pattern",
-    "enable_mem_reuse",
-    "enable_profiling",
-    "execution_mode",
-    "execution_order",
-    "graph_optimization_level",
-    "inter_op_num_threads",
-    "intra_op_num_threads",
-    "log_severity_level",
-    "log_verbosity_level",
-    "logid",
-    "optimized_model_filepath",
-    "profile_file_prefix",
-    "use_deterministic_compute",
-    "use_per_session_threads",
-)
 
-
-def plain(value: Any) -> Any:
-    """An enumeration's number: onnxruntime's and ours are different classes."""
-    return int(value) if hasattr(value, "name") else value
-
-
-@pytest.mark.parametrize("name", ATTRIBUTES)
+@pytest.mark.parametrize("name", [*SESSION, "enable_mem_reuse", "execution_order"])
 def test_defaults_are_onnxruntimes(name: str) -> None:
     ours, theirs = ortmulti.SessionOptions(), onnxruntime.SessionOptions()
     if name == "use_per_session_threads":
@@ -54,16 +31,10 @@ def test_defaults_are_onnxruntimes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel"])
-def test_enumerations_have_onnxruntimes_members(name: str) -> None:
-    ours = {member.name: int(member) for member in getattr(ortmulti, name)}
-    theirs = {key: int(member) for key, member in getattr(onnxruntime, name).__members__.items()}
-    assert theirs.items() <= ours.items()
-
-
-@pytest.mark.parametrize("name", ["ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel"])
-def test_enumerations_are_written_as_onnxruntimes(name: str) -> None:
+def test_enumerations_are_onnxruntimes(name: str) -> None:
     for key, theirs in getattr(onnxruntime, name).__members__.items():
         ours = getattr(ortmulti, name)[key]
+        assert int(ours) == int(theirs)
         for write in (str, repr, format, "{}".format, "%s".__mod__, "%d".__mod__):
             assert write(ours) == write(theirs)
 
@@ -76,42 +47,18 @@ def test_options_cannot_be_copied(name: str, copied: Callable[[Any], Any]) -> No
             copied(getattr(package, name)())
 
 
-@pytest.mark.parametrize("name", ["log_severity_level", "log_verbosity_level", "logid", "terminate"])
+@pytest.mark.parametrize("name", RUN)
 def test_run_defaults_are_onnxruntimes(name: str) -> None:
     assert getattr(ortmulti.RunOptions(), name) == getattr(onnxruntime.RunOptions(), name)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("enable_cpu_mem_arena", False),
-        ("enable_mem_pattern", False),
-        ("enable_profiling", True),
-        ("execution_mode", ortmulti.ExecutionMode.ORT_PARALLEL),
-        ("graph_optimization_level", ortmulti.GraphOptimizationLevel.ORT_DISABLE_ALL),
-        ("inter_op_num_threads", 2),
-        ("intra_op_num_threads", 3),
-        ("log_severity_level", 4),
-        ("log_verbosity_level", 1),
-        ("logid", "é"),
-        ("optimized_model_filepath", "x.onnx"),
-        ("profile_file_prefix", "p"),
-        ("use_deterministic_compute", True),
-        ("use_per_session_threads", False),
-    ],
-)
-def test_what_was_set_is_read_back(name: str, value: Any) -> None:
-    options = ortmulti.SessionOptions()
-    setattr(options, name, value)
-    assert getattr(options, name) == value
-
-
-def test_onnxruntimes_enumerations_are_taken() -> None:
-    options = ortmulti.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
-    assert options.graph_optimization_level is ortmulti.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    assert options.execution_mode is ortmulti.ExecutionMode.ORT_PARALLEL
+@pytest.mark.parametrize("name", SESSION)
+def test_what_was_set_is_read_back(name: str) -> None:
+    """Enumerations, which are set as onnxruntime's, as ortmulti's."""
+    options = onnx_models.options(**{name: SESSION[name]})
+    found = getattr(options, name)
+    assert found == plain(SESSION[name])
+    assert type(found) is type(getattr(ortmulti.SessionOptions(), name))
 
 
 @pytest.mark.parametrize(
@@ -168,25 +115,20 @@ def test_config_entries() -> None:
 
 
 def test_the_longest_config_entry_of_every_release_reaches_onnxruntime() -> None:
-    options = ortmulti.SessionOptions()
-    options.add_session_config_entry("k" * 128, "v" * 1024)  # the limits of 1.21; newer ones have higher ones
+    options = onnx_models.options({"k" * 128: "v" * 1024})  # the limits of 1.21; newer ones have higher ones
     assert not onnx_models.cpu_session(onnx_models.matmul(), options).closed
 
 
 def test_a_config_entry_arrives() -> None:
-    options = ortmulti.SessionOptions()
-    options.add_session_config_entry("session.load_model_format", "ORT")
     with pytest.raises(ortmulti.Error, match="ORT"):
-        onnx_models.cpu_session(onnx_models.matmul(), options)
+        onnx_models.cpu_session(onnx_models.matmul(), onnx_models.options({"session.load_model_format": "ORT"}))
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_intra_op_threads_are_those_asked_for(count: int) -> None:
     onnx_models.cpu_session(onnx_models.matmul()).close()
-    options = ortmulti.SessionOptions()
-    options.intra_op_num_threads = count
     before = threads()
-    session = onnx_models.cpu_session(onnx_models.matmul(), options)
+    session = onnx_models.cpu_session(onnx_models.matmul(), onnx_models.options(intra_op_num_threads=count))
     assert len(threads() - before) == count - 1  # the caller works too
     session.close()
 
@@ -204,10 +146,9 @@ def test_sessions_share_the_usable_cores(sessions: int) -> None:
 
 def test_inter_op_threads_of_a_parallel_session() -> None:
     onnx_models.cpu_session(onnx_models.matmul()).close()
-    options = ortmulti.SessionOptions()
-    options.execution_mode = ortmulti.ExecutionMode.ORT_PARALLEL
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 4
+    options = onnx_models.options(
+        execution_mode=ortmulti.ExecutionMode.ORT_PARALLEL, intra_op_num_threads=1, inter_op_num_threads=4
+    )
     before = threads()
     session = onnx_models.cpu_session(onnx_models.add_mul(), options)
     assert len(threads() - before) in (3, 4)
@@ -225,24 +166,23 @@ def test_the_optimized_model_is_written_at_the_level_asked_for(tmp_path: Path) -
     )
     nodes = {}
     for level in (ortmulti.GraphOptimizationLevel.ORT_DISABLE_ALL, ortmulti.GraphOptimizationLevel.ORT_ENABLE_ALL):
-        options = ortmulti.SessionOptions()
-        options.graph_optimization_level = level
-        options.optimized_model_filepath = tmp_path / f"{level}.onnx"
+        path = tmp_path / f"{level}.onnx"
+        options = onnx_models.options(graph_optimization_level=level, optimized_model_filepath=path)
         onnx_models.cpu_session(proto.SerializeToString(), options)
-        nodes[level.name] = len(onnx.load(tmp_path / f"{level}.onnx").graph.node)
+        nodes[level.name] = len(onnx.load(path).graph.node)
     assert nodes == {"ORT_DISABLE_ALL": 2, "ORT_ENABLE_ALL": 1}
 
 
 def test_free_dimensions_are_fixed() -> None:
-    options = ortmulti.SessionOptions()
-    options.add_free_dimension_override_by_name("n", 5)
-    session = onnx_models.cpu_session(onnx_models.matmul(), options)
-    assert session.get_inputs()[0].shape == [5, 64]
+    """By the same options for several sessions."""
     proto = onnx_models.matmul_proto()
     proto.graph.input[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
-    options = ortmulti.SessionOptions()
-    options.add_free_dimension_override_by_denotation("DATA_BATCH", 6)
-    assert onnx_models.cpu_session(proto.SerializeToString(), options).get_inputs()[0].shape == [6, 64]
+    for kind, name, size in (("name", "n", 5), ("denotation", "DATA_BATCH", 6)):
+        options = ortmulti.SessionOptions()
+        getattr(options, f"add_free_dimension_override_by_{kind}")(name, size)
+        for _ in range(2):
+            session = onnx_models.cpu_session(proto.SerializeToString(), options)
+            assert session.get_inputs()[0].shape == [size, 64]
 
 
 @pytest.mark.parametrize("size", [-1, -5, 3])
@@ -255,21 +195,6 @@ def test_a_negative_free_dimension_stays_open(size: int) -> None:
         found.append(session.run(None, {"x": np.ones((3, 64), np.float32)})[0].tolist())
     assert found[0] == found[1]
     assert session.get_inputs()[0].shape == [3 if size > 0 else None, 64]
-
-
-def test_later_changes_to_the_options_have_no_effect() -> None:
-    options = ortmulti.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnx_models.cpu_session(onnx_models.matmul(), options)
-    options.intra_op_num_threads = 2
-    assert session._core.intra_op_num_threads() == 1
-
-
-def test_options_serve_several_sessions() -> None:
-    options = ortmulti.SessionOptions()
-    options.add_free_dimension_override_by_name("n", 2)
-    for _ in range(2):
-        assert onnx_models.cpu_session(onnx_models.matmul(), options).get_inputs()[0].shape == [2, 64]
 
 
 def test_run_options() -> None:
@@ -309,9 +234,3 @@ def test_run_options_that_the_c_interface_does_not_have() -> None:
         options.only_execute_path_to_fetches = True
     with pytest.raises(ortmulti.InvalidType, match="only_execute_path_to_fetches"):
         options.only_execute_path_to_fetches = 1  # type: ignore[assignment]
-
-
-@pytest.mark.parametrize("options", [onnxruntime.RunOptions(), {}, "fast"])
-def test_session_options_of_another_class_are_refused(options: Any) -> None:
-    with pytest.raises(ortmulti.InvalidType, match="session options"):
-        onnx_models.cpu_session(onnx_models.matmul(), options)
