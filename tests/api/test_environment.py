@@ -217,13 +217,6 @@ def test_sessions_have_the_default_severity(before: str) -> None:
     ) == ["[10, 20]", "[20]", "[]"]
 
 
-@pytest.mark.parametrize("severity", [-1, 5, "2", None, 2.0])
-def test_severities_that_cannot_be(severity: Any) -> None:
-    with pytest.raises(ortmulti.InvalidArgument) as error:
-        ortmulti.set_default_logger_severity(severity)
-    assert isinstance(error.value, TypeError) == (not isinstance(severity, int))
-
-
 def test_what_the_c_interface_has_no_call_for() -> None:
     ortmulti.set_default_logger_verbosity(0)
     with pytest.raises(ortmulti.NotImplemented, match="log_verbosity_level"):

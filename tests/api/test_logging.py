@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import ortmulti
 from ortmulti._runtime import log as ort_log
 from tests.support import onnx_models
+from tests.support.pools import in_threads
 from tests.support.processes import check_child, run_child
 
 LOGGER = logging.getLogger("ortmulti.onnxruntime")
@@ -53,21 +54,18 @@ def log() -> Iterator[Collector]:
     LOGGER.propagate = propagate
 
 
-def warning_model() -> bytes:
-    """ONNX Runtime warns about its initializer that is also an input."""
+def warning_model(name: str = "overridable") -> bytes:
+    """ONNX Runtime warns about its initializer of this name that is also an input."""
     return onnx_models.model(
-        [helper.make_node("Add", ["x", "overridable"], ["y"])],
-        [("x", TensorProto.FLOAT, [2]), ("overridable", TensorProto.FLOAT, [2])],
+        [helper.make_node("Add", ["x", name], ["y"])],
+        [("x", TensorProto.FLOAT, [2]), (name, TensorProto.FLOAT, [2])],
         [("y", TensorProto.FLOAT, [2])],
-        [numpy_helper.from_array(np.ones(2, np.float32), "overridable")],
+        [numpy_helper.from_array(np.ones(2, np.float32), name)],
     ).SerializeToString()
 
 
 def options(severity: int, logid: str = "") -> ortmulti.SessionOptions:
-    result = ortmulti.SessionOptions()
-    result.log_severity_level = severity
-    result.logid = logid
-    return result
+    return onnx_models.options(log_severity_level=severity, logid=logid)
 
 
 @pytest.mark.parametrize("severity", [-1, 0, 1, 2, 3])
@@ -104,11 +102,11 @@ def test_a_run_that_was_ended_on_purpose_is_no_error(log: Collector) -> None:
     assert {record.levelno for record in log.records} <= {logging.DEBUG, logging.INFO}
 
 
-def test_records_say_where_they_come_from(log: Collector) -> None:
+def test_records_say_where_they_come_from_and_keep_the_text(log: Collector) -> None:
     begin = time.monotonic_ns()
-    onnx_models.cpu_session(warning_model(), options(-1, "this session"))
+    onnx_models.cpu_session(warning_model("100% é漢"), options(-1, "this session"))
     end = time.monotonic_ns()
-    record: Any = log.wait_for(lambda record: "overridable" in record.getMessage())
+    record: Any = log.wait_for(lambda record: "100% é漢" in record.getMessage())
     assert record.name == "ortmulti.onnxruntime"
     assert record.levelname == "WARNING"
     assert record.ort_logger == "this session"
@@ -118,24 +116,12 @@ def test_records_say_where_they_come_from(log: Collector) -> None:
     assert record.ort_thread > 0
 
 
-def test_text_is_kept_as_it_is(log: Collector) -> None:
-    proto = onnx_models.model(
-        [helper.make_node("Add", ["x", "100% é漢"], ["y"])],
-        [("x", TensorProto.FLOAT, [2]), ("100% é漢", TensorProto.FLOAT, [2])],
-        [("y", TensorProto.FLOAT, [2])],
-        [numpy_helper.from_array(np.ones(2, np.float32), "100% é漢")],
-    )
-    onnx_models.cpu_session(proto.SerializeToString())
-    assert log.wait_for(lambda record: "100% é漢" in record.getMessage()).levelno == logging.WARNING
-
-
 def test_sessions_of_many_threads_log_at_once(log: Collector) -> None:
     def create(number: int) -> None:
         onnx_models.cpu_session(warning_model(), options(0, f"thread {number}")).close()
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(create, range(16)))
-    for number in range(16):
+    in_threads(8, create)
+    for number in range(8):
         log.wait_for(
             lambda record, name=f"thread {number}": (  # type: ignore[misc]
                 record.ort_logger == name and "overridable" in record.getMessage()
@@ -169,38 +155,34 @@ def test_a_handler_that_waits_for_another_session_stops_nobody(log: Collector) -
     assert log.records
 
 
-def test_by_default_warnings_go_to_stderr_and_nothing_else() -> None:
-    """As Python's logging does without any configuration."""
-    code = """
-        import sys
-        import ortmulti
-        options = ortmulti.SessionOptions()
-        options.log_severity_level = int(sys.argv[2])
-        ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]), options)
-    """
-    child = run_child(code, warning_model().hex(), 0)
-    assert child.returncode == 0
-    assert "overridable" in child.stderr
-    assert "GraphTransformer" not in child.stderr  # verbose and info
-    assert child.stdout == ""
-    assert check_child(code, warning_model().hex(), 3) == ""
-
-
-def test_what_was_logged_before_exit_is_emitted() -> None:
+@pytest.mark.parametrize(
+    ("severity", "configured", "warns", "informs"),
+    [(0, False, True, False), (3, False, False, False), (0, True, True, True)],
+    ids=["by default", "errors alone", "configured"],
+)
+def test_what_was_logged_before_exit_goes_where_pythons_logging_says(
+    severity: int, configured: bool, warns: bool, informs: bool
+) -> None:
+    """Which is warnings to stderr without any configuration."""
     child = run_child(
         """
         import logging, sys
-        logging.basicConfig(level=logging.DEBUG, format="%(name)s %(levelname)s %(message)s")
+        if sys.argv[3] == "True":
+            logging.basicConfig(level=logging.DEBUG, format="%(name)s %(levelname)s %(message)s")
         import ortmulti
         options = ortmulti.SessionOptions()
-        options.log_severity_level = 0
+        options.log_severity_level = int(sys.argv[2])
         session = ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]), options)
         """,
         warning_model().hex(),
+        severity,
+        configured,
     )
-    assert child.returncode == 0
-    assert "ortmulti.onnxruntime INFO Session successfully initialized." in child.stderr
-    assert child.stderr.count("overridable appears in graph inputs") == 1
+    assert (child.returncode, child.stdout) == (0, "")
+    assert child.stderr.count("overridable appears in graph inputs") == warns
+    assert ("ortmulti.onnxruntime INFO Session successfully initialized." in child.stderr) == informs
+    assert ("GraphTransformer" in child.stderr) == informs
+    assert bool(child.stderr) == warns
 
 
 def test_more_records_than_can_be_kept_are_counted_and_nobody_waits() -> None:
@@ -344,11 +326,16 @@ def test_a_callback_may_create_sessions(said: list[tuple[Any, ...]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("callback", "severity"), [(3, 2), ("print", 2), (print, 5), (print, -1), (None, 9), (print, "x")]
+    ("callback", "severity"),
+    [(3, 2), ("print", 2), (print, 5), (print, -1), (None, 9), (print, "x"), (print, None), (print, 2.0)],
 )
 def test_callbacks_and_severities_that_cannot_be(callback: Any, severity: Any) -> None:
-    with pytest.raises(ortmulti.InvalidArgument):
+    with pytest.raises(ortmulti.InvalidArgument) as error:
         ortmulti.set_default_logger_callback(callback, severity)
+    if callback is print:
+        with pytest.raises(type(error.value)):
+            ortmulti.set_default_logger_severity(severity)
+        assert isinstance(error.value, TypeError) == (not isinstance(severity, int))
 
 
 def test_the_severity_of_a_callback_is_the_default_one() -> None:

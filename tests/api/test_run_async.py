@@ -7,7 +7,6 @@ import queue
 import sys
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,8 @@ import pytest
 
 import ortmulti
 from tests.support import onnx_models
+from tests.support.lifetimes import alive
+from tests.support.pools import in_threads
 from tests.support.processes import nothing_leaks
 
 X = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
@@ -45,77 +46,53 @@ def session() -> ortmulti.InferenceSession:
     return onnx_models.cpu_session(onnx_models.matmul(8))
 
 
-def threads_of(count: int) -> ortmulti.SessionOptions:
-    options = ortmulti.SessionOptions()
-    options.intra_op_num_threads = count
-    return options
-
-
-def test_the_callback_gets_what_run_returns(session: ortmulti.InferenceSession, results: Results) -> None:
+def test_arguments_and_results_are_onnxruntimes_and_those_of_run(
+    session: ortmulti.InferenceSession, results: Results
+) -> None:
+    theirs = onnxruntime.InferenceSession(onnx_models.matmul(8), providers=["CPUExecutionProvider"])
+    expected = theirs.run(None, {"x": X})[0]
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected)
     mine = object()
-    session.run_async(None, {"x": X}, results, mine)
-    [y], user_data, error = results.next()
-    np.testing.assert_array_equal(y, session.run(None, {"x": X})[0])
-    assert user_data is mine
-    assert error == ""
-
-
-def test_arguments_and_results_are_onnxruntimes(results: Results) -> None:
-    model = onnx_models.matmul(8)
-    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    ours = onnx_models.cpu_session(model)
-    for session in (theirs, ours):
-        session.run_async(output_names=["y"], input_feed={"x": X}, callback=results, user_data=1, run_options=None)
-        session.run_async([], {"x": X}, results, 2)
-    calls = sorted((results.next() for _ in range(4)), key=lambda call: call[1])
-    for [y], _, error in calls:
-        np.testing.assert_array_equal(y, calls[0][0][0])
+    for each in (theirs, session):
+        each.run_async(output_names=["y"], input_feed={"x": X}, callback=results, user_data=mine, run_options=None)
+        each.run_async([], {"x": X}, results, mine)
+    for _ in range(4):
+        [y], user_data, error = results.next()
+        np.testing.assert_array_equal(y, expected)
+        assert user_data is mine
         assert error == ""
-    assert [call[1] for call in calls] == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
-def test_a_pool_of_one_thread_is_enough(threads: int, results: Results) -> None:
-    """onnxruntime refuses it there."""
-    session = onnx_models.cpu_session(onnx_models.matmul(8), threads_of(threads))
+def test_close_waits_for_what_was_asked_for(threads: int, results: Results) -> None:
+    """One thread is enough, which onnxruntime refuses, and does them in order."""
+    session = onnx_models.cpu_session(onnx_models.matmul(8), onnx_models.options(intra_op_num_threads=threads))
+    expected = [session.run(None, {"x": X + i})[0] for i in range(50)]
     for i in range(50):
         session.run_async(None, {"x": X + i}, results, i)
-    got = {}
-    for _ in range(50):
-        [y], i, error = results.next()
-        assert error == ""
-        got[i] = y
-    for i in range(50):
-        np.testing.assert_allclose(got[i], session.run(None, {"x": X + i})[0], rtol=1e-6)
-
-
-def test_one_thread_does_them_in_order(results: Results) -> None:
-    session = onnx_models.cpu_session(onnx_models.matmul(8), threads_of(1))
-    for i in range(100):
-        session.run_async(None, {"x": X}, results, i)
-    assert [results.next()[1] for _ in range(100)] == list(range(100))
+    session.close()
+    calls = [results.next() for _ in range(50)]
+    assert {error for _, _, error in calls} == {""}
+    order = [i for _, i, _ in calls]
+    assert (order if threads == 1 else sorted(order)) == list(range(50))
+    for [y], i, _ in calls:
+        np.testing.assert_allclose(y, expected[i], rtol=1e-6)
 
 
 def test_from_many_threads(session: ortmulti.InferenceSession, results: Results) -> None:
     expected = session.run(None, {"x": X})[0]
-    begun = threading.Barrier(8)
 
     def ask(number: int) -> None:
-        begun.wait()
         for i in range(50):
             session.run_async(None, {"x": X * number}, results, (number, i))
 
-    askers = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-    for asker in askers:
-        asker.start()
+    in_threads(8, ask)
     seen = set()
     for _ in range(400):
         [y], (number, i), error = results.next()
         assert error == ""
         np.testing.assert_allclose(y, expected * number, rtol=1e-5, atol=1e-6)
         seen.add((number, i))
-    for asker in askers:
-        asker.join()
     assert len(seen) == 400
     assert results.calls.empty()
 
@@ -133,44 +110,40 @@ def test_all_callbacks_are_called_by_one_thread(session: ortmulti.InferenceSessi
 
 
 @pytest.mark.parametrize(
-    ("names", "feed", "error"),
+    ("changed", "error", "message"),
     [
-        (None, {}, ortmulti.InvalidArgument),
-        (None, {"z": X}, ortmulti.InvalidArgument),
-        (["z"], {"x": X}, ortmulti.InvalidArgument),
-        ("y", {"x": X}, ortmulti.InvalidType),
-        (None, {"x": X.astype(np.float64)}, ortmulti.InvalidType),
-        (None, [X], ortmulti.InvalidType),
-        ([1], {"x": X}, ortmulti.InvalidType),
+        ({"input_feed": {}}, ortmulti.InvalidArgument, "Required inputs"),
+        ({"input_feed": {"z": X}}, ortmulti.InvalidArgument, "'z'"),
+        ({"output_names": ["z"]}, ortmulti.InvalidArgument, "'z'"),
+        ({"output_names": "y"}, ortmulti.InvalidType, "output_names"),
+        ({"output_names": [1]}, ortmulti.InvalidType, "must be a str"),
+        ({"input_feed": {"x": X.astype(np.float64)}}, ortmulti.InvalidType, "float64"),
+        ({"input_feed": [X]}, ortmulti.InvalidType, "dict"),
+        ({"callback": None}, ortmulti.InvalidType, "callback"),
+        ({"callback": "f"}, ortmulti.InvalidType, "callback"),
+        ({"run_options": onnxruntime.SessionOptions()}, ortmulti.InvalidType, "RunOptions"),
     ],
 )
 def test_arguments_that_cannot_be_run(
-    session: ortmulti.InferenceSession, results: Results, names: Any, feed: Any, error: type[Exception]
+    session: ortmulti.InferenceSession, results: Results, changed: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error):
-        session.run_async(names, feed, results, None)
+    given = {"output_names": None, "input_feed": {"x": X}, "callback": results, "user_data": None, **changed}
+    with pytest.raises(error, match=message):
+        session.run_async(**given)
     session.run_async(None, {"x": X}, results, "next")
     assert results.next()[1] == "next", "the callback of a call that raised was called"
 
 
-@pytest.mark.parametrize("callback", [None, 5, "f"])
-def test_what_is_no_callback(session: ortmulti.InferenceSession, callback: Any) -> None:
-    with pytest.raises(ortmulti.InvalidType, match="callback"):
-        session.run_async(None, {"x": X}, callback, None)
-
-
-def test_what_are_no_run_options(session: ortmulti.InferenceSession, results: Results) -> None:
-    with pytest.raises(ortmulti.InvalidType, match="RunOptions"):
-        session.run_async(None, {"x": X}, results, None, onnxruntime.SessionOptions())
-
-
-def test_onnxruntimes_run_options(session: ortmulti.InferenceSession, results: Results) -> None:
-    options = onnxruntime.RunOptions()
+@pytest.mark.parametrize("package", [onnxruntime, ortmulti])
+def test_a_run_that_is_terminated(session: ortmulti.InferenceSession, results: Results, package: Any) -> None:
+    options = package.RunOptions()
     session.run_async(None, {"x": X}, results, None, options)
     assert results.next()[2] == ""
     options.terminate = True
     session.run_async(None, {"x": X}, results, None, options)
-    assert "terminate" in results.next()[2]
+    outputs, _, error = results.next()
+    assert outputs == []
+    assert "terminate" in error
 
 
 def test_a_run_that_fails(session: ortmulti.InferenceSession, results: Results) -> None:
@@ -181,15 +154,6 @@ def test_a_run_that_fails(session: ortmulti.InferenceSession, results: Results) 
     with pytest.raises(ortmulti.InvalidArgument) as caught:
         session.run(None, {"x": X[:, :5]})
     assert str(caught.value) == f"[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : {error}"  # onnxruntime's has none either
-
-
-def test_a_run_that_is_terminated(session: ortmulti.InferenceSession, results: Results) -> None:
-    options = ortmulti.RunOptions()
-    options.terminate = True
-    session.run_async(None, {"x": X}, results, None, options)
-    outputs, _, error = results.next()
-    assert outputs == []
-    assert "terminate" in error
 
 
 def test_a_long_run_is_terminated_by_its_options(results: Results) -> None:
@@ -257,46 +221,22 @@ def test_what_is_given_is_held_until_it_is_delivered(session: ortmulti.Inference
     def callback(*_: Any) -> None:
         delivered.set()
 
-    watched: list[Callable[[], object]] = [weakref.ref(x), weakref.ref(data), weakref.ref(callback)]
+    watched = [weakref.ref(each) for each in (x, data, callback)]
     after = threading.Event()
     with Blocked(session):
         session.run_async(None, {"x": x}, callback, data, options)
         session.run_async(None, {"x": X}, lambda *_: after.set(), None)
         del x, data, callback, options
-        gc.collect()
-        assert all(reference() is not None for reference in watched)
+        assert alive(*watched) == [True, True, True]
     assert after.wait(TIMEOUT)
     assert delivered.is_set()
-    gc.collect()
-    assert [reference() for reference in watched] == [None, None, None]
+    assert alive(*watched) == [False, False, False]
 
 
 def test_the_session_is_held_too(results: Results) -> None:
     onnx_models.cpu_session(onnx_models.matmul(8)).run_async(None, {"x": X}, results, None)
     gc.collect()
     assert results.next()[0][0].shape == (4, 8)
-
-
-def test_results_outlive_the_session(results: Results) -> None:
-    session = onnx_models.cpu_session(onnx_models.matmul(8))
-    expected = session.run(None, {"x": X})[0]
-    session.run_async(None, {"x": X}, results, None)
-    session.close()
-    [y], _, _ = results.next()
-    np.testing.assert_array_equal(y, expected)
-
-
-@pytest.mark.parametrize("threads", [1, 4])
-def test_close_waits_for_what_was_asked_for(threads: int, results: Results) -> None:
-    session = onnx_models.cpu_session(onnx_models.matmul(8), threads_of(threads))
-    for i in range(100):
-        session.run_async(None, {"x": X}, results, i)
-    session.close()
-    calls = [results.next() for _ in range(100)]
-    assert {call[2] for call in calls} == {""}
-    assert sorted(call[1] for call in calls) == list(range(100))
-    with pytest.raises(ortmulti.ClosedError):
-        session.run_async(None, {"x": X}, results, None)
 
 
 def test_a_callback_may_close_its_session(session: ortmulti.InferenceSession, results: Results) -> None:
@@ -329,27 +269,20 @@ def test_a_callback_may_ask_for_more(session: ortmulti.InferenceSession, results
 def test_close_while_others_ask(results: Results) -> None:
     """Whoever was taken is told; whoever was not gets ClosedError."""
     for _ in range(10):
-        session = onnx_models.cpu_session(onnx_models.matmul(8), threads_of(2))
-        taken = []
-        begun = threading.Barrier(5)
+        session = onnx_models.cpu_session(onnx_models.matmul(8), onnx_models.options(intra_op_num_threads=2))
 
-        def ask(session: ortmulti.InferenceSession, begun: threading.Barrier, taken: list[int]) -> None:
-            begun.wait()
-            for i in range(200):
+        def ask(number: int, session: ortmulti.InferenceSession = session) -> int:
+            if number == 0:
+                session.close()
+                return 0
+            for taken in range(200):
                 try:
-                    session.run_async(None, {"x": X}, results, i)
+                    session.run_async(None, {"x": X}, results, taken)
                 except ortmulti.ClosedError:
-                    return
-                taken.append(i)
+                    return taken
+            return 200
 
-        askers = [threading.Thread(target=ask, args=(session, begun, taken)) for _ in range(4)]
-        for asker in askers:
-            asker.start()
-        begun.wait()
-        session.close()
-        for asker in askers:
-            asker.join()
-        calls = [results.next() for _ in taken]
+        calls = [results.next() for _ in range(sum(in_threads(5, ask)))]
         assert {call[2] for call in calls} <= {""}
         assert results.calls.empty()
 
@@ -359,7 +292,7 @@ def test_closed_sessions_leave_no_threads(session: ortmulti.InferenceSession, re
     results.next()
     with nothing_leaks():
         for _ in range(5):
-            with onnx_models.cpu_session(onnx_models.matmul(8), threads_of(3)) as other:
+            with onnx_models.cpu_session(onnx_models.matmul(8), onnx_models.options(intra_op_num_threads=3)) as other:
                 for i in range(20):
                     other.run_async(None, {"x": X}, results, i)
         for _ in range(100):
