@@ -12,7 +12,7 @@ import ortmulti
 from ortmulti import ArenaConfig
 from ortmulti.options.arena import to_core
 from tests.support import onnx_models
-from tests.support.processes import check_child
+from tests.support.processes import check_child, lines
 
 MB = 2**20
 
@@ -75,60 +75,50 @@ def test_arguments_that_cannot_be_are_refused(arena: Any) -> None:
         ortmulti.configure()
 
 
+MODEL = onnx_models.one_node("Neg")
 COMMON = """
-    import logging, sys
-    import numpy as np
-    import ortmulti as om
+    import logging
 
     logging.getLogger("ortmulti.onnxruntime").setLevel(logging.CRITICAL)
-    model = bytes.fromhex(sys.argv[1])
     MB = 2**20
     x = np.ones(10 * MB, np.float32)  # 40 MB, as the output
 
-    def session(share=True, **changes):
-        options = om.SessionOptions()
-        for name, value in changes.items():
-            setattr(options, name, value)
-        options.add_session_config_entry("session.use_env_allocators", str(int(share)))
-        return om.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    def shared(share=True, **changes):
+        return session({"session.use_env_allocators": str(int(share))}, **changes)
 
-    def error_of(call, *arguments, **named):
-        try:
-            call(*arguments, **named)
-        except om.Error as error:
-            return type(error).__name__ + (": " + str(error) if type(error) is not om.OutOfMemory else "")
-        return "none"
+    def kind_of(call, *arguments, **named):
+        return error_of(call, *arguments, **named).split(":")[0]
 """
 
 
-def lines(code: str) -> list[str]:
-    return check_child(COMMON + code, onnx_models.one_node("Neg").hex()).splitlines()
+def printed(code: str) -> list[str]:
+    return lines(COMMON + code, MODEL)
 
 
 def test_two_sessions_have_one_arena() -> None:
     """What one session's output takes is missing to the other one, until that is freed; a third has its own."""
-    assert lines(
+    assert printed(
         """
     om.configure(arena=om.ArenaConfig(64 * MB, "kSameAsRequested"))
-    first, second, apart = session(), session(), session(False)
+    first, second, apart = shared(), shared(), shared(False)
     held = first.run(None, {"x": x})
-    print(error_of(second.run, None, {"x": x}), error_of(apart.run, None, {"x": x}))
+    print(kind_of(second.run, None, {"x": x}), kind_of(apart.run, None, {"x": x}))
     del held
-    print(error_of(second.run, None, {"x": x}), error_of(first.run, None, {"x": np.ones(20 * MB, np.float32)}))
+    print(kind_of(second.run, None, {"x": x}), kind_of(first.run, None, {"x": np.ones(20 * MB, np.float32)}))
     second.close()
-    print(error_of(first.run, None, {"x": x}))
+    print(kind_of(first.run, None, {"x": x}))
     """
     ) == ["OutOfMemory none", "none OutOfMemory", "none"]
 
 
 def test_what_is_free_of_it_goes_back_to_the_system() -> None:
     """A run's own outputs stay; the first small region is for these."""
-    assert lines(
+    assert printed(
         """
     from benchmarks.create_close_cycles import resident
 
     om.configure(arena={"cpu": om.ArenaConfig(arena_extend_strategy="kSameAsRequested")})
-    with session() as first, session() as second:
+    with shared() as first, shared() as second:
         small = np.ones(10, np.float32)
         first.run(None, {"x": small})
         before = resident()
@@ -143,18 +133,18 @@ def test_what_is_free_of_it_goes_back_to_the_system() -> None:
 
 
 def test_contradictions_are_refused() -> None:
-    assert lines(
+    assert printed(
         """
     om.configure(arena={"cuda:1": om.ArenaConfig()})
-    session(enable_cpu_mem_arena=False).close()  # there is none for the CPU
-    print(error_of(om.configure, arena=om.ArenaConfig()).split(":")[0])
+    shared(enable_cpu_mem_arena=False).close()  # there is none for the CPU
+    print(kind_of(om.configure, arena=om.ArenaConfig()))
     """
     ) == ["Fail"]
-    found = lines(
+    found = printed(
         """
     om.configure(arena=om.ArenaConfig())
-    print(error_of(session, enable_cpu_mem_arena=False))
-    print(error_of(session), error_of(session, share=False, enable_cpu_mem_arena=False))
+    print(error_of(shared, enable_cpu_mem_arena=False))
+    print(error_of(shared), error_of(shared, share=False, enable_cpu_mem_arena=False))
     cuda = [("CUDAExecutionProvider", {"device_id": "1", "gpu_mem_limit": "5"})]
     options = om.SessionOptions()
     options.add_session_config_entry("session.use_env_allocators", "1")
@@ -168,19 +158,19 @@ def test_contradictions_are_refused() -> None:
 
 
 def test_a_shared_arena_must_have_been_asked_for() -> None:
-    [found] = lines("\n    print(error_of(session))\n")
+    [found] = printed("\n    print(error_of(shared))\n")
     assert found.startswith("InvalidArgument")
     assert "configure(arena=...)" in found
 
 
 def test_pools_and_arenas_are_configured_together_or_one_after_the_other() -> None:
-    assert lines(
+    assert printed(
         """
     om.configure(arena=om.ArenaConfig(8 * MB))
     om.configure(global_thread_pools=om.GlobalThreadPools(2, 1))
-    print(error_of(om.configure, arena=7, global_thread_pools=om.GlobalThreadPools(4, 1)).split(":")[0])
+    print(kind_of(om.configure, arena=7, global_thread_pools=om.GlobalThreadPools(4, 1)))
     om.configure(arena=om.ArenaConfig(48 * MB), global_thread_pools=om.GlobalThreadPools(3, 1, threads=om.Threads()))
-    one = session(use_per_session_threads=False)
+    one = shared(use_per_session_threads=False)
     print(error_of(one.run, None, {"x": x}), om.thread_counts()[0].alive)
     """
     ) == ["InvalidType", "none 2"]

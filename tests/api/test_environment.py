@@ -9,32 +9,13 @@ import pytest
 
 import ortmulti
 from tests.support import onnx_models
-from tests.support.processes import check_child
+from tests.support.processes import lines
 
-COMMON = """
-    import logging, os, sys
-    import numpy as np
-    import ortmulti as om
-    from tests.support.processes import threads
-
-    model = bytes.fromhex(sys.argv[1])
-    x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
-
-    def session(per_session_threads=True):
-        options = om.SessionOptions()
-        options.use_per_session_threads = per_session_threads
-        return om.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-    def name_of_error(function, *arguments, **named):
-        try:
-            function(*arguments, **named)
-        except om.Error as error:
-            return type(error).__name__
-"""
+MODEL = onnx_models.matmul(8)
 
 
-def lines(code: str, *arguments: object) -> list[str]:
-    return check_child(COMMON + code, onnx_models.matmul(8).hex(), *arguments).splitlines()
+def printed(code: str) -> list[str]:
+    return lines(code, MODEL)
 
 
 # --- Global thread pools ----------------------------------------------------------------------------------------------
@@ -53,13 +34,13 @@ def lines(code: str, *arguments: object) -> list[str]:
     ],
 )
 def test_sessions_share_the_global_threads(configure: str) -> None:
-    assert lines(
+    assert printed(
         f"""
     expected = None
     {configure}
     om.RunOptions()  # makes the environment
     before = threads()
-    sessions = [session(False) for _ in range(3)]
+    sessions = [session(use_per_session_threads=False) for _ in range(3)]
     print(len(before) >= 5, threads() - before)
     results = [s.run(None, {{"x": x}})[0] for s in sessions]
     own = session()  # has threads of its own even so
@@ -72,77 +53,65 @@ def test_sessions_share_the_global_threads(configure: str) -> None:
 
 def test_threads_are_bound_to_processors() -> None:
     """The processor's number is that of `GlobalThreadPools`, which counts from 1, less one."""
-    assert lines(
+    assert printed(
         """
     cpu = min(os.sched_getaffinity(0))
     om.configure(global_thread_pools=om.GlobalThreadPools(2, 1, intra_op_thread_affinities=str(cpu + 1)))
     before = threads()
     om.RunOptions()
-    session(False).run(None, {"x": x})
+    session(use_per_session_threads=False).run(None, {"x": x})
     print(any(os.sched_getaffinity(int(tid)) == {cpu} for tid in threads() - before))
     """
     ) == ["True"]
 
 
 def test_without_global_threads_such_a_session_is_refused() -> None:
-    assert lines(
+    assert printed(
         """
-    try:
-        session(False)
-    except om.InvalidArgument as error:
-        print("set_global_thread_pool_sizes" in str(error), "use_per_session_threads" in str(error))
+    error = error_of(session, use_per_session_threads=False)
+    print("set_global_thread_pool_sizes" in error, "use_per_session_threads" in error, error.split(":")[0])
     options = om.SessionOptions()
     options.use_per_session_threads = False
-    print(name_of_error(om.create_sessions, model, "cpu", 2, options))
+    print(error_of(om.create_sessions, model, "cpu", 2, options).split(":")[0])
     print(session().run(None, {"x": x})[0].shape)
     """
-    ) == ["True True", "InvalidArgument", "(1, 8)"]
+    ) == ["True True InvalidArgument", "InvalidArgument", "(1, 8)"]
 
 
 @pytest.mark.parametrize(
     "first", ["session()", "om.RunOptions()", "om.OrtValue.ortvalue_from_numpy(x)", "om.load(model, 'cpu').close()"]
 )
 def test_it_is_refused_once_the_environment_is_there(first: str) -> None:
-    assert lines(
+    assert printed(
         f"""
     {first}
-    print(name_of_error(om.set_global_thread_pool_sizes, 2, 1))
-    print(name_of_error(om.configure, global_thread_pools=om.GlobalThreadPools()))
+    print(error_of(om.set_global_thread_pool_sizes, 2, 1).split(":")[0])
+    print(error_of(om.configure, global_thread_pools=om.GlobalThreadPools()).split(":")[0])
     print(session().run(None, {{"x": x}})[0].shape)
     """
     ) == ["Fail", "Fail", "(1, 8)"]
 
 
-def test_a_forked_child_does_not_have_the_threads() -> None:
-    assert lines(
+def test_a_forked_child_does_not_have_the_threads_and_can_have_its_own() -> None:
+    assert printed(
         """
     import warnings
     warnings.simplefilter("ignore", DeprecationWarning)
-    om.set_global_thread_pool_sizes(2, 1)
-    inherited = session(False)
-    child = os.fork()
-    if child == 0:
-        print(name_of_error(inherited.run, None, {"x": x}), name_of_error(session, False))
-        print(session().run(None, {"x": x})[0].shape)
-        sys.exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), inherited.run(None, {"x": x})[0].shape)
-    """
-    ) == ["ForkError ForkError", "(1, 8)", "0 (1, 8)"]
 
+    def own():
+        print(session(use_per_session_threads=False).run(None, {"x": x})[0].shape, flush=True)
 
-def test_a_forked_child_can_have_threads_of_its_own() -> None:
-    assert lines(
-        """
-    import warnings
-    warnings.simplefilter("ignore", DeprecationWarning)
+    def inherits():
+        print(error_of(inherited.run, None, {"x": x}).split(":")[0])
+        print(error_of(session, use_per_session_threads=False).split(":")[0])
+        print(session().run(None, {"x": x})[0].shape, flush=True)
+
     om.set_global_thread_pool_sizes(2, 1)
-    child = os.fork()
-    if child == 0:
-        print(session(False).run(None, {"x": x})[0].shape)
-        sys.exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), session(False).run(None, {"x": x})[0].shape)
+    print(forked(own), flush=True)
+    inherited = session(use_per_session_threads=False)
+    print(forked(inherits), inherited.run(None, {"x": x})[0].shape)
     """
-    ) == ["(1, 8)", "0 (1, 8)"]
+    ) == ["(1, 8)", "0", "ForkError", "ForkError", "(1, 8)", "0 (1, 8)"]
 
 
 @pytest.mark.parametrize(
@@ -187,8 +156,9 @@ def test_configure_takes_pools_alone() -> None:
 
 @pytest.mark.parametrize("before", ["", "om.RunOptions()"])
 def test_sessions_have_the_default_severity(before: str) -> None:
-    assert lines(
+    assert printed(
         f"""
+    import logging
     records = []
     class Handler(logging.Handler):
         def emit(self, record):

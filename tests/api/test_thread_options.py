@@ -13,7 +13,7 @@ import ortmulti
 from ortmulti import ThreadCounts, Threads
 from ortmulti.interface.onnxruntime_sessions import check_additions
 from tests.support import onnx_models, processes
-from tests.support.processes import check_child
+from tests.support.processes import lines, threads_called
 
 CPU = min(os.sched_getaffinity(0))
 MODEL = onnx_models.matmul(8)
@@ -21,20 +21,7 @@ X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
 
 
 def options(threads: Threads | None, intra_op: int = 3) -> ortmulti.SessionOptions:
-    made = ortmulti.SessionOptions()
-    made.intra_op_num_threads = intra_op
-    made.threads = threads
-    return made
-
-
-def threads_called(prefix: str) -> dict[str, set[int]]:
-    """The names of this process's threads that begin so, and the CPUs that each may run on."""
-    found = {}
-    for task in Path("/proc/self/task").iterdir():
-        name = (task / "comm").read_text().strip()
-        if name.startswith(prefix):
-            found[name] = os.sched_getaffinity(int(task.name))
-    return found
+    return onnx_models.options(intra_op_num_threads=intra_op, threads=threads)
 
 
 # --- Values -----------------------------------------------------------------------------------------------------------
@@ -191,70 +178,37 @@ def test_onnxruntimes_sessions_cannot_have_them() -> None:
 
 # --- Processes of their own -------------------------------------------------------------------------------------------
 
-COMMON = """
-    import os, sys
-    import numpy as np
-    import ortmulti as om
 
-    model = bytes.fromhex(sys.argv[1])
-    x = np.ones((1, 8), np.float32)
-
-    def session(threads, per_session_threads=True):
-        options = om.SessionOptions()
-        options.intra_op_num_threads = 3 if per_session_threads else 0
-        options.use_per_session_threads = per_session_threads
-        options.threads = threads
-        return om.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-    def called(prefix):
-        names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
-        return sorted(name for name in names if name.startswith(prefix))
-"""
+def printed(code: str) -> list[str]:
+    return lines(code, MODEL)
 
 
-def lines(code: str) -> list[str]:
-    return check_child(COMMON + code, MODEL.hex()).splitlines()
-
-
-def test_the_global_pools_have_them() -> None:
-    assert lines(
+def test_the_global_pools_have_them_and_can_be_asked_for_again() -> None:
+    assert printed(
         f"""
+    om.configure(global_thread_pools=om.GlobalThreadPools(3, 1, threads=om.Threads(cpus=[100000])))
+    print("CPU 100000" in error_of(om.RunOptions))
     om.configure(global_thread_pools=om.GlobalThreadPools(3, 1, threads=om.Threads("all", cpus=[{CPU}])))
     print(om.thread_counts())
-    with session(None, False) as first:
+    with session(use_per_session_threads=False) as first:
         print(first.run(None, {{"x": x}})[0].shape, first.thread_counts)
-    print(called("all"), [(counts.device, counts.alive) for counts in om.thread_counts()])
+    print(sorted(threads_called("all")), [(counts.device, counts.alive) for counts in om.thread_counts()])
     """
-    ) == ["[]", "(1, 8) None", "['all-global-1', 'all-global-2'] [('global', 2)]"]
-
-
-def test_global_pools_that_cannot_be_made_can_be_asked_for_again() -> None:
-    assert lines(
-        """
-    om.configure(global_thread_pools=om.GlobalThreadPools(3, 1, threads=om.Threads(cpus=[100000])))
-    try:
-        om.RunOptions()
-    except om.InvalidArgument as error:
-        print("CPU 100000" in str(error))
-    om.configure(global_thread_pools=om.GlobalThreadPools(3, 1, threads=om.Threads()))
-    om.RunOptions()
-    print(called("ort-global"))
-    """
-    ) == ["True", "['ort-global-1', 'ort-global-2']"]
+    ) == ["True", "[]", "(1, 8) None", "['all-global-1', 'all-global-2'] [('global', 2)]"]
 
 
 def test_a_forked_child_has_none_of_them() -> None:
-    assert lines(
+    assert printed(
         """
-    inherited = session(om.Threads("par"))
-    pid = os.fork()
-    if pid == 0:
-        print(inherited.thread_counts.alive, om.thread_counts(), called("par"))
+    inherited = session(intra_op_num_threads=3, threads=om.Threads("par"))
+
+    def child():
+        print(inherited.thread_counts.alive, om.thread_counts(), sorted(threads_called("par")))
         inherited.close()
-        with session(om.Threads("own")) as own:
-            print(own.run(None, {"x": x})[0].shape, called("own"), flush=True)
-        sys.exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), inherited.thread_counts.alive)
+        with session(intra_op_num_threads=3, threads=om.Threads("own")) as own:
+            print(own.run(None, {"x": x})[0].shape, sorted(threads_called("own")), flush=True)
+
+    print(forked(child), inherited.thread_counts.alive)
     inherited.close()
     print(inherited.thread_counts.alive)
     """
@@ -262,16 +216,21 @@ def test_a_forked_child_has_none_of_them() -> None:
 
 
 def test_sessions_that_are_open_at_the_end_are_joined() -> None:
-    assert lines(
+    assert printed(
         """
     import atexit
 
     atexit.register(lambda: print([counts.alive for counts in om.thread_counts()]))  # called after ortmulti's handler
-    kept = session(om.Threads())
+    kept = session(intra_op_num_threads=3, threads=om.Threads())
     print([counts.alive for counts in om.thread_counts()])
     """
     ) == ["[2]", "[]"]
 
 
 def test_a_sudden_end_does_not_hang() -> None:
-    assert lines("\n    kept = session(om.Threads())\n    print(1, flush=True)\n    os._exit(0)\n") == ["1"]
+    code = """
+        kept = session(intra_op_num_threads=3, threads=om.Threads())
+        print(1, flush=True)
+        os._exit(0)
+    """
+    assert printed(code) == ["1"]

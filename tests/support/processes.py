@@ -67,6 +67,11 @@ def check_child(code: str, *arguments: object, **kwargs: Any) -> str:
     return child.stdout
 
 
+def lines(code: str, model: bytes) -> list[str]:
+    """What a child prints that runs `code` with the names of `child_sessions` and this model."""
+    return check_child(f"from tests.support.child_sessions import *\n{textwrap.dedent(code)}", model.hex()).splitlines()
+
+
 def threads() -> set[str]:
     """This process's threads by their numbers. Those past their last instruction, which may be listed for an instant
     after they were joined, are left out."""
@@ -76,6 +81,16 @@ def threads() -> set[str]:
             fields = (task / "stat").read_text().rpartition(")")[2].split()
             if not int(fields[6]) & _PF_EXITING:
                 found.add(task.name)
+    return found
+
+
+def threads_called(prefix: str) -> dict[str, set[int]]:
+    """The names of this process's threads that begin so, and the CPUs that each may run on."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        name = (task / "comm").read_text().strip()
+        if name.startswith(prefix):
+            found[name] = os.sched_getaffinity(int(task.name))
     return found
 
 
