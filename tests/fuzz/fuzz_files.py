@@ -8,19 +8,14 @@ repeat one case.
 from __future__ import annotations
 
 import copy
-import faulthandler
 import io
 import json
-import os
 import re
 import resource
 import struct
-import sys
 import tempfile
-import time
 import warnings
 import zipfile
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -36,33 +31,13 @@ from ortmulti.bench.files import read_arrays, write_arrays
 from ortmulti.cli import output
 from ortmulti.errors import InvalidArgument, NoSuchFile
 from ortmulti.interface import adapter_file
+from tests.fuzz import cases
 from tests.support import diagnosis
-
-HANG = 60
-"""Seconds of one case."""
 
 MEMORY = 4 << 30
 """Bytes of address space, besides the memory at the start."""
 
-NUMBERS = (
-    0,
-    1,
-    2,
-    8,
-    12,
-    14,
-    99,
-    0x7F,
-    0xFF,
-    0x7FFF,
-    0xFFFF,
-    0x7FFFFFFF,
-    0xFFFFFFFE,
-    0xFFFFFFFF,
-    1 << 40,
-    2**63,
-    2**64 - 1,
-)
+NUMBERS = (0, 1, 2, 8, 12, 14, 99, 2**32 - 2, 2**40, 2**63, *(2**bits - 1 for bits in (7, 8, 15, 16, 31, 32, 64)))
 NAMES = ("x.npy", "x", ".npy", "a/", "../x.npy", "x\0.npy", "\u00e4.npy", "y" * 300)
 HEADERS = (
     "{'descr': %s, 'fortran_order': %s, 'shape': %s, }", "{'descr': %s, 'fortran_order': %s, 'shape': %s",
@@ -265,29 +240,14 @@ def run(seeds: dict[str, list[bytes]], path: Path, random: Random) -> str:
 
 
 def main() -> None:
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else int.from_bytes(os.urandom(4))
-    cases = [int(sys.argv[3])] if len(sys.argv) > 3 else None
-    print(f"files: seed {seed}", flush=True)
     warnings.simplefilter("ignore")  # of NumPy and zipfile about odd headers
     ortmulti.get_available_providers()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
         seeds = write_seeds(Path(name))
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-        found: Counter[str] = Counter()
-        end, number = time.monotonic() + seconds, 0
-        while time.monotonic() < end and (cases is None or number < 1):
-            case = number if cases is None else cases[0]
-            faulthandler.dump_traceback_later(HANG, exit=True)
-            try:
-                found[run(seeds, Path(name) / "changed", Random(f"{seed} {case}"))] += 1
-            except BaseException:
-                print(f"repeat with: python -m tests.fuzz.fuzz_files 60 {seed} {case}", flush=True)
-                raise
-            number += 1
-        faulthandler.cancel_dump_traceback_later()
-    print(f"files: {number} cases, {dict(found)}, {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MB")
+        cases.run("files", lambda random: run(seeds, Path(name) / "changed", random))
+    print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MB")
 
 
 if __name__ == "__main__":

@@ -7,15 +7,11 @@ None, or raise Damaged. SEED and CASE repeat one case.
 from __future__ import annotations
 
 import copy
-import faulthandler
 import json
 import os
 import shutil
 import socket
-import sys
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -25,10 +21,9 @@ import ortmulti
 from ortmulti.optimized.entries import Cache
 from ortmulti.optimized.entry import MANIFEST, Damaged, Entry, _digest, open_entry
 from ortmulti.optimized.key import CacheKey, key_of
+from tests.fuzz import cases
 from tests.support import optimized_models
 from tests.support.cached_models import CPU
-
-HANG = 60  # seconds of one case
 
 VALUES: list[Any] = [
     None, True, False, 0, 1, -1, 2, 4096, 2**31, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), 10**30, 0.5, -0.0, 1e308,
@@ -166,29 +161,13 @@ def run(entry: Path, key: CacheKey, cache: Cache, random: Random) -> str:
 
 
 def main() -> None:
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else int.from_bytes(os.urandom(4))
-    cases = [int(sys.argv[3])] if len(sys.argv) > 3 else None
-    print(f"manifests: seed {seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
         cache = Cache(Path(name) / "cache")
         os.environ["ORTMULTI_CACHE"] = str(cache.folder)
         model = str(optimized_models.write(Path(name) / "model", optimized_models.with_folded_weights(), "external"))
         entry = Path(ortmulti.optimize(model, "cpu").path).rename(Path(name) / "entry")
         key = key_of(model, CPU)
-        found: Counter[str] = Counter()
-        end, number = time.monotonic() + seconds, 0
-        while time.monotonic() < end and (cases is None or number < 1):
-            case = number if cases is None else cases[0]
-            faulthandler.dump_traceback_later(HANG, exit=True)
-            try:
-                found[run(entry, key, cache, Random(f"{seed} {case}"))] += 1
-            except BaseException:
-                print(f"repeat with: python -m tests.fuzz.fuzz_manifest 60 {seed} {case}", flush=True)
-                raise
-            number += 1
-        faulthandler.cancel_dump_traceback_later()
-    print(f"manifests: {number} cases, {dict(found)}")
+        cases.run("manifest", lambda random: run(entry, key, cache, random))
 
 
 if __name__ == "__main__":
