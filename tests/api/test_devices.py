@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +20,11 @@ X = np.linspace(-1, 1, 2 * 64, dtype=np.float32).reshape(2, 64)
 MISSING = 4096  # no machine has this many GPUs
 
 
-@pytest.mark.parametrize(
-    ("devices", "expected"),
-    [
-        ("cpu", ["cpu"]),
-        (["cpu", "cpu"], ["cpu", "cpu"]),
-        (("cpu", Device("cpu")), ["cpu", "cpu"]),
-        (Device("cpu"), ["cpu"]),
-        (iter(["cpu"]), ["cpu"]),
-    ],
-)
-def test_the_cpu(devices: Any, expected: list[str]) -> None:
-    assert [str(device) for device in parse_devices(devices)] == expected
+def test_the_cpu() -> None:
+    for devices in ("cpu", Device("cpu"), ["cpu"], iter(["cpu"])):
+        assert parse_devices(devices) == [Device("cpu")]
+    assert parse_devices(("cpu", Device("cpu"))) == [Device("cpu")] * 2
+    assert str(Device("cpu")) == "cpu"
 
 
 @pytest.mark.parametrize("device", [MISSING, str(MISSING), f"cuda:{MISSING}", Device("cuda", MISSING)])
@@ -43,8 +38,13 @@ def test_every_spelling_of_a_gpu_means_it(device: Any) -> None:
 @pytest.mark.parametrize(
     ("devices", "error", "message"),
     [
-        ("gpu", ValueError, "'gpu'.*cuda:N"),
-        ("CPU", ValueError, "'CPU'"),
+        ("gpu", ValueError, r"'gpu'.*cuda:N.*did you mean 'cuda'\?"),
+        ("gpu:1", ValueError, r"did you mean 'cuda:1'\?"),
+        ("CPU", ValueError, r"'CPU'.*did you mean 'cpu'\?"),
+        ("Tpu", ValueError, "of a plug-in$"),
+        ("OpenVINOExecutionProvider", ValueError, r"of a plug-in \(did you mean 'openvino:CPU'\?\)$"),
+        ("openvino:XPU", ValueError, r"of a plug-in \(did you mean 'openvino:CPU'\?\)$"),
+        ("cpu,cpu", ValueError, "Several devices are a list"),
         ("cpu:0", ValueError, "cpu:0"),
         ("cuda:", ValueError, "cuda:"),
         ("cuda:x", ValueError, "cuda:x"),
@@ -66,8 +66,9 @@ def test_what_is_no_device_is_refused(devices: Any, error: type[Exception], mess
     with pytest.raises(error, match=message) as caught:
         parse_devices(devices)
     assert isinstance(caught.value, ortmulti.InvalidArgument)
-    with pytest.raises(error, match=message):
-        ortmulti.create_sessions(onnx_models.matmul(), devices)
+    for create in (ortmulti.create_sessions, ortmulti.load):
+        with pytest.raises(error, match=message):
+            create(onnx_models.matmul(), devices)
 
 
 def test_devices_are_values() -> None:
@@ -113,9 +114,7 @@ def test_a_warning_says_that_all_gpus_are_hidden() -> None:
 
 
 def test_sessions_come_in_the_order_asked_for_and_each_runs() -> None:
-    expected = ortmulti.InferenceSession(onnx_models.matmul(), providers=["CPUExecutionProvider"]).run(None, {"x": X})[
-        0
-    ]
+    [expected] = onnx_models.cpu_session(onnx_models.matmul()).run(None, {"x": X})
     with ortmulti.create_sessions(onnx_models.matmul(), ["cpu", "cpu"], sessions_per_device=2) as sessions:
         assert len(sessions) == 4
         assert sessions.devices == ["cpu"] * 4
@@ -141,8 +140,6 @@ def test_serialize(serialize: Any) -> None:
 
 
 def test_progress_is_told_of_every_session_in_this_thread() -> None:
-    import threading
-
     calls: list[tuple[int, int, str, int]] = []
     ortmulti.create_sessions(
         onnx_models.matmul(), "cpu", 3, progress=lambda *call: calls.append((*call, threading.get_ident()))
@@ -169,7 +166,5 @@ def test_other_arguments(arguments: Any, error: type[Exception], message: str) -
 
 
 def test_the_core_names_the_cores_and_devices() -> None:
-    import os
-
     assert 1 <= _core.usable_cores() <= len(os.sched_getaffinity(0))
     assert len(_core.cuda_devices()) == _core.cuda_device_count()

@@ -28,27 +28,23 @@ def changed(change: Callable[[onnx.ModelProto], object]) -> bytes:
     return model.SerializeToString()
 
 
-def set_opset(model: onnx.ModelProto) -> None:
-    model.opset_import[0].version = 999
-
-
-def set_ir_version(model: onnx.ModelProto) -> None:
-    model.ir_version = 99
-
-
-def set_operator(model: onnx.ModelProto) -> None:
-    model.graph.node[0].op_type = "Nosuch"
-
-
 @pytest.mark.parametrize(
     ("content", "advice", "runtime"),
     [
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "run 'git lfs pull'", "parsing failed"),
         (b"import numpy\n" * 9, "this is not an ONNX model: give the path", "parsing failed"),
         (MODEL[:-1], f"its {len(MODEL) - 1} bytes end within a field", "parsing failed"),
-        (changed(set_opset), "has opset 999, which is too new for ONNX Runtime", "guarantees"),
-        (changed(set_ir_version), "has IR version 99, and ONNX Runtime", "Unsupported model IR version"),
-        (changed(set_operator), "has the operator Nosuch, which ONNX Runtime", "No Op registered"),
+        (
+            changed(lambda model: setattr(model.opset_import[0], "version", 999)),
+            "has opset 999, which is too new for ONNX Runtime",
+            "guarantees",
+        ),
+        (
+            changed(lambda model: setattr(model, "ir_version", 99)),
+            "has IR version 99, and ONNX Runtime",
+            "Unsupported model IR version",
+        ),
+        (onnx_models.one_node("Nosuch"), "has the operator Nosuch, which ONNX Runtime", "No Op registered"),
     ],
     ids=["git-lfs", "text", "truncated", "opset", "ir", "operator"],
 )
@@ -100,13 +96,6 @@ def test_the_inputs_may_come_first() -> None:
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        ({"devices": "gpu"}, r"did you mean 'cuda'\?"),
-        ({"devices": "gpu:1"}, r"did you mean 'cuda:1'\?"),
-        ({"devices": "CPU"}, r"did you mean 'cpu'\?"),
-        ({"devices": "Tpu"}, "of a plug-in$"),
-        ({"devices": "OpenVINOExecutionProvider"}, r"of a plug-in \(did you mean 'openvino:CPU'\?\)$"),
-        ({"devices": "openvino:XPU"}, r"of a plug-in \(did you mean 'openvino:CPU'\?\)$"),
-        ({"devices": "cpu,cpu"}, "Several devices are a list"),
         ({"device": "cpu"}, r"unexpected keyword argument 'device' \(did you mean 'devices'\?\)"),
         ({"providers": ["CPUExecutionProvider"]}, r"did you mean 'devices'\?"),
         ({"batchng": None}, r"did you mean 'batching'\?"),

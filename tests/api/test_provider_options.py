@@ -35,34 +35,21 @@ def path(tmp_path: Path) -> Path:
     return result
 
 
-def with_session(path: Path, options: Any) -> object:
-    return ortmulti.InferenceSession(path, providers=[(CUDA, options)])
+Call = Callable[[Path, Any], object]
+CALLS: dict[str, Call] = {
+    "session": lambda path, options: ortmulti.InferenceSession(path, providers=[(CUDA, options)]),
+    "two lists": lambda path, options: ortmulti.InferenceSession(
+        path, providers=[CUDA, CPU], provider_options=[options, {}]
+    ),
+    "create_sessions": lambda path, options: ortmulti.create_sessions(path, "all", provider_options=options),
+    "load": lambda path, options: ortmulti.load(path, "cuda:0", provider_options=options),
+    "optimize": lambda path, options: ortmulti.optimize(path, provider_options=options),
+    "interop": lambda path, options: onnxruntime_sessions(path, provider_options=options),
+}
+EACH_CALL = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
 
-def with_two_lists(path: Path, options: Any) -> object:
-    return ortmulti.InferenceSession(path, providers=[CUDA, CPU], provider_options=[options, {}])
-
-
-def with_create_sessions(path: Path, options: Any) -> object:
-    return ortmulti.create_sessions(path, "all", provider_options=options)
-
-
-def with_load(path: Path, options: Any) -> object:
-    return ortmulti.load(path, "cuda:0", provider_options=options)
-
-
-def with_optimize(path: Path, options: Any) -> object:
-    return ortmulti.optimize(path, provider_options=options)
-
-
-def with_interop(path: Path, options: Any) -> object:
-    return onnxruntime_sessions(path, provider_options=options)
-
-
-CALLS = [with_session, with_two_lists, with_create_sessions, with_load, with_optimize, with_interop]
-
-
-@pytest.mark.parametrize("call", CALLS)
+@EACH_CALL
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -77,29 +64,26 @@ CALLS = [with_session, with_two_lists, with_create_sessions, with_load, with_opt
         ({"gpu_external_alloc": 4096}, ortmulti.NotImplemented, "gpu_external_alloc"),
     ],
 )
-def test_every_call_refuses_alike(
-    call: Callable[[Path, Any], object], path: Path, options: Any, error: type[Exception], message: str
-) -> None:
+def test_every_call_refuses_alike(call: Call, path: Path, options: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call(path, options)
 
 
-@pytest.mark.parametrize("call", CALLS)
+@EACH_CALL
 def test_a_newer_releases_option_is_refused_by_an_older_one(
-    call: Callable[[Path, Any], object], path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An option of the release after the loaded one, which no table can have yet."""
     startup.ensure_open()
     major, minor = map(int, _core.onnxruntime_version().split(".")[:2])
     monkeypatch.setitem(TABLE, "of_tomorrow", Option("of_tomorrow", "bool", "0", since=(major, minor + 1)))
-    with pytest.raises(
-        ortmulti.InvalidArgument, match=rf"of_tomorrow.*{major}\.{minor + 1} and newer.*{major}\.{minor}"
-    ):
+    message = rf"of_tomorrow.*{major}\.{minor + 1} and newer.*{major}\.{minor}"
+    with pytest.raises(ortmulti.InvalidArgument, match=message):
         call(path, {"of_tomorrow": True})
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_what_is_right_is_not_refused_for_itself(call: Callable[[Path, Any], object], path: Path) -> None:
+@EACH_CALL
+def test_what_is_right_is_not_refused_for_itself(call: Call, path: Path) -> None:
     """Without a GPU the call fails, of course, but for the provider or the device."""
     options = {"use_tf32": False, "arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": 1 << 30}
     problem = ""
@@ -159,9 +143,8 @@ def test_the_release_is_asked_only_where_it_matters() -> None:
         raise AssertionError("the release was asked for")
 
     assert check(CUDA, {"use_tf32": 1}, never) == {"use_tf32": "1"}
-    assert check(CUDA, {"enable_cudnn": True}, lambda: "1.28.0") == {"enable_cudnn": "1"}
-    assert check(CUDA, {"enable_cudnn": True}, lambda: "") == {"enable_cudnn": "1"}
-    assert check(CUDA, {"enable_cudnn": True}, lambda: "2.0.0") == {"enable_cudnn": "1"}
+    for release in ("1.28.0", "", "2.0.0"):
+        assert checked({"enable_cudnn": True}, release) == {"enable_cudnn": "1"}
     for release in ("1.27.0", "1.21.1"):
         with pytest.raises(ortmulti.InvalidArgument, match=rf"enable_cudnn.*1\.28 and newer.*{release}"):
             checked({"enable_cudnn": True}, release)
@@ -202,29 +185,21 @@ def test_of_other_providers_names_and_values_alone() -> None:
     def check_other(options: Any) -> dict[str, str]:
         return check("NewExecutionProvider", options, lambda: NEWEST)
 
-    given_options = {"a": "b", "number": 3, "switch": True, "share": 0.5, "folder": Path("/tmp/x"), "n": np.int32(4)}
-    assert check_other(given_options) == {
-        "a": "b",
-        "number": "3",
-        "switch": "1",
-        "share": "0.5",
-        "folder": "/tmp/x",
-        "n": "4",
-    }
+    spelled = {"b": "b", 3: "3", True: "1", 0.5: "0.5", Path("/tmp/x"): "/tmp/x", np.int32(4): "4"}
+    for value, text in spelled.items():
+        assert check_other({"a": value}) == {"a": text}
     for options in ({"a": None}, {"a": [1]}, {"a": b"x"}, {"": "x"}, {1: "x"}, "ab", None):
         with pytest.raises(ortmulti.InvalidType):
             check_other(options)
 
 
-@given(
-    st.dictionaries(
-        st.one_of(st.sampled_from(sorted(TABLE)), st.text(), st.integers()),
-        st.one_of(
-            st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers()), st.binary()
-        ),
-        max_size=4,
-    )
+NAMES = st.one_of(st.sampled_from(sorted(TABLE)), st.text(), st.integers())
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers()), st.binary()
 )
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=4))
 def test_anything_is_taken_or_refused_in_order(options: dict[Any, Any]) -> None:
     try:
         result = checked(options)

@@ -76,19 +76,11 @@ def one_more(a: int, b: int = 1, *, c: str = "x", d: int = 0) -> None: ...
 def other_kind(a: int, b: int = 1, c: str = "x") -> None: ...
 
 
-@pytest.mark.parametrize(
-    ("ours", "expected"),
-    [
-        (same, None),
-        (other_name, "parameters"),
-        (other_default, "default"),
-        (one_less, "parameters"),
-        (one_more, "parameters"),
-        (other_kind, "parameters"),
-    ],
-)
-def test_functions(ours: Any, expected: str | None) -> None:
-    assert of_function(theirs, ours) == expected
+def test_functions() -> None:
+    assert of_function(theirs, same) is None
+    assert of_function(theirs, other_default) == "default"
+    for ours in (other_name, one_less, one_more, other_kind):
+        assert of_function(theirs, ours) == "parameters"
 
 
 def none() -> None: ...
@@ -114,12 +106,9 @@ def test_functions_of_pybind11() -> None:
     assert of_function(described("get() -> str"), key_alone) == "parameters"
 
 
-class TheirLevel(enum.Enum):
+class TheirLevel(enum.IntEnum):
     LOW = 1
     HIGH = 2
-
-    def __int__(self) -> int:
-        return int(self.value)
 
 
 class OurLevel(enum.IntEnum):
