@@ -23,8 +23,9 @@ def test_outputs_before_a_run_are_empty(session: ortmulti.InferenceSession) -> N
             call()
     with pytest.raises(ortmulti.InvalidType, match="there was no run"):
         binding.copy_outputs_to_cpu()
-    with pytest.raises(ortmulti.InvalidArgument, match="empty"):
-        binding.bind_ortvalue_input("a", output)
+    for use in (lambda: binding.bind_ortvalue_input("a", output), lambda: session.run(None, {"a": output, "b": B})):
+        with pytest.raises(ortmulti.InvalidArgument, match="empty"):
+            use()
     binding.clear_binding_outputs()
     assert binding.get_outputs() == []
 

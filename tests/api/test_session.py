@@ -12,22 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 from ortmulti import _core
-from tests.support import onnx_models
+from tests.support import onnx_models, values
+from tests.support.lifetimes import alive
+from tests.support.pools import in_threads
 from tests.support.processes import check_child, nothing_leaks
 
 CPU = ["CPUExecutionProvider"]
 X = np.linspace(-1, 1, 3 * 64, dtype=np.float32).reshape(3, 64)
 
 
-def described(values: Any) -> list[tuple[str, str, list[int | str | None]]]:
-    return [(value.name, value.type, value.shape) for value in values]
+def described(infos: Any) -> list[tuple[str, str, list[int | str | None]]]:
+    return [(value.name, value.type, value.shape) for value in infos]
 
 
 def typed_model() -> bytes:
@@ -53,15 +54,9 @@ def typed_model() -> bytes:
 
 
 def test_inputs_outputs_and_metadata_are_onnxruntimes() -> None:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    theirs = onnxruntime.InferenceSession(typed_model(), options, providers=CPU)
-    ours_options = ortmulti.SessionOptions()
-    ours_options.log_severity_level = 3
-    ours = onnx_models.cpu_session(typed_model(), ours_options)
-    assert described(ours.get_inputs()) == described(theirs.get_inputs())
-    assert described(ours.get_outputs()) == described(theirs.get_outputs())
-    assert described(ours.get_overridable_initializers()) == described(theirs.get_overridable_initializers())
+    theirs, ours = values.pair(typed_model())
+    for name in ("get_inputs", "get_outputs", "get_overridable_initializers"):
+        assert described(getattr(ours, name)()) == described(getattr(theirs, name)())
     assert [value.name for value in ours.get_overridable_initializers()] == ["default"]
     assert str(ours.get_inputs()[5]) == str(theirs.get_inputs()[5])
     for name in (
@@ -81,52 +76,41 @@ def test_a_default_value_can_be_overridden() -> None:
         [("y", TensorProto.FLOAT, [2])],
         [numpy_helper.from_array(np.ones(2, np.float32), "w")],
     )
-    options = ortmulti.SessionOptions()
-    options.log_severity_level = 3
-    session = onnx_models.cpu_session(proto.SerializeToString(), options)
+    session = onnx_models.cpu_session(proto.SerializeToString(), onnx_models.options(log_severity_level=3))
     x = np.zeros(2, np.float32)
     assert session.run(None, {"x": x})[0].tolist() == [1, 1]
     assert session.run(None, {"x": x, "w": np.full(2, 5, np.float32)})[0].tolist() == [5, 5]
 
 
-def expected_matmul() -> np.ndarray[Any, Any]:
-    theirs = onnxruntime.InferenceSession(onnx_models.matmul(), providers=CPU)
-    result: np.ndarray[Any, Any] = theirs.run(None, {"x": X})[0]
-    return result
+def check_matmul(session: ortmulti.InferenceSession) -> None:
+    [expected] = onnxruntime.InferenceSession(onnx_models.matmul(), providers=CPU).run(None, {"x": X})
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected)
 
 
 @pytest.mark.parametrize("kind", [str, Path, bytes, bytearray, memoryview])
-def test_a_model_is_a_path_or_bytes(kind: Any, tmp_path: Path) -> None:
-    model = onnx_models.matmul()
+def test_a_model_is_a_path_or_bytes_which_may_go_after_creation(kind: Any, tmp_path: Path) -> None:
     path = tmp_path / "modèle 漢.onnx"
-    path.write_bytes(model)
-    session = onnx_models.cpu_session(kind(path) if kind in (str, Path) else kind(model))
-    np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_matmul())
-
-
-def test_the_callers_bytes_are_released_after_creation() -> None:
-    model = bytearray(onnx_models.matmul())
+    path.write_bytes(onnx_models.matmul())
+    model = kind(path if kind in (str, Path) else path.read_bytes())
     session = onnx_models.cpu_session(model)
-    model.clear()  # BufferError while it is exported
-    np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_matmul())
+    path.unlink()
+    if kind is bytearray:
+        model.clear()  # BufferError while it is exported
+    check_matmul(session)
 
 
 def test_bytes_that_onnxruntime_goes_on_using_are_kept(tmp_path: Path) -> None:
     """Such as those of a model in ONNX Runtime's own format, used in place."""
     path = tmp_path / "model.ort"
-    options = ortmulti.SessionOptions()
-    options.optimized_model_filepath = path
-    options.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.add_session_config_entry("session.save_model_format", "ORT")
+    level = ortmulti.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options = onnx_models.options(
+        {"session.save_model_format": "ORT"}, optimized_model_filepath=path, graph_optimization_level=level
+    )
     onnx_models.cpu_session(onnx_models.matmul(512), options)
     x = np.ones((1, 512), np.float32)
-
-    in_place = ortmulti.SessionOptions()
-    in_place.add_session_config_entry("session.use_ort_model_bytes_directly", "1")
-    in_place.add_session_config_entry("session.use_ort_model_bytes_for_initializers", "1")
-    in_place.add_session_config_entry("session.disable_prepacking", "1")
+    in_place = ["use_ort_model_bytes_directly", "use_ort_model_bytes_for_initializers", "disable_prepacking"]
     model = bytearray(path.read_bytes())
-    session = onnx_models.cpu_session(model, in_place)
+    session = onnx_models.cpu_session(model, onnx_models.options({f"session.{key}": "1" for key in in_place}))
     expected = session.run(None, {"x": x})[0]
     with pytest.raises(BufferError):
         model.clear()
@@ -141,16 +125,13 @@ def test_external_data_lies_beside_the_path(tmp_path: Path, monkeypatch: pytest.
     path, _ = onnx_models.write_external(tmp_path)
     monkeypatch.chdir(tmp_path)
     for model in (path, path.relative_to(tmp_path)):
-        session = onnx_models.cpu_session(model)
-        np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_matmul())
+        check_matmul(onnx_models.cpu_session(model))
 
 
 def test_external_data_of_bytes_lies_where_the_options_say(tmp_path: Path) -> None:
     path, _ = onnx_models.write_external(tmp_path)
-    options = ortmulti.SessionOptions()
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(tmp_path))
-    session = onnx_models.cpu_session(path.read_bytes(), options)
-    np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_matmul())
+    options = onnx_models.options({"session.model_external_initializers_file_folder_path": str(tmp_path)})
+    check_matmul(onnx_models.cpu_session(path.read_bytes(), options))
 
 
 def test_external_data_through_a_link(tmp_path: Path) -> None:
@@ -173,59 +154,46 @@ def test_external_data_through_a_link(tmp_path: Path) -> None:
     assert outcome(onnx_models.cpu_session) == outcome(lambda model: onnxruntime.InferenceSession(model, providers=CPU))
 
 
-def test_close_frees_the_session_and_its_threads() -> None:
-    options = ortmulti.SessionOptions()
-    options.intra_op_num_threads = 3
+def test_closing_and_deleting_free_the_session_and_its_threads() -> None:
+    options = onnx_models.options(intra_op_num_threads=3)
     onnx_models.cpu_session(onnx_models.matmul(), options).close()
     with nothing_leaks():
-        session = onnx_models.cpu_session(onnx_models.matmul(), options)
-        assert "closed" not in repr(session)
-        session.close()
+        with onnx_models.cpu_session(onnx_models.matmul(), options) as session:
+            assert "closed" not in repr(session)
         session.close()
         assert session.closed
     assert "closed" in repr(session)
-
-
-def test_deleting_a_session_frees_it() -> None:
-    options = ortmulti.SessionOptions()
-    options.intra_op_num_threads = 3
     with nothing_leaks():
         session = onnx_models.cpu_session(onnx_models.matmul(), options)
         reference = weakref.ref(session)
         del session
-        gc.collect()
-        assert reference() is None
-
-
-def test_with_closes() -> None:
-    with onnx_models.cpu_session(onnx_models.matmul()) as session:
-        assert session.run(None, {"x": X})[0].shape == (3, 64)
-    assert session.closed
+        assert alive(reference) == [False]
 
 
 def test_closing_while_threads_run_waits_and_later_runs_raise() -> None:
-    session = onnx_models.cpu_session(onnx_models.matmul(128))
-    x = np.ones((64, 128), np.float32)
-    running = threading.Barrier(5)
-    outcomes: list[str] = []
+    session = onnx_models.cpu_session(onnx_models.matmul(512, 20))
+    x = np.ones((512, 512), np.float32)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", x)
+    binding.bind_output("y")
+    running = threading.Barrier(7)
+    runs = [lambda: session.run(None, {"x": x}), lambda: session.run_with_iobinding(binding)]
 
-    def work() -> None:
-        session.run(None, {"x": x})
+    def repeat(run: Callable[[], object]) -> None:
+        while True:
+            run()
+
+    def work(number: int) -> None:
+        if number == 6:
+            running.wait()
+            session.close()
+            return
+        runs[number % 2]()
         running.wait()
-        try:
-            while True:
-                session.run(None, {"x": x})
-        except ortmulti.ClosedError:
-            outcomes.append("closed")
+        with pytest.raises(ortmulti.ClosedError):
+            repeat(runs[number % 2])
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    running.wait()
-    session.close()
-    for thread in threads:
-        thread.join()
-    assert outcomes == ["closed"] * 4
+    in_threads(7, work)
 
 
 def test_ours_and_onnxruntimes_sessions_run_side_by_side() -> None:
@@ -244,9 +212,7 @@ def test_ours_and_onnxruntimes_sessions_run_side_by_side() -> None:
 
 
 def test_a_profile_is_written(tmp_path: Path) -> None:
-    options = ortmulti.SessionOptions()
-    options.enable_profiling = True
-    options.profile_file_prefix = str(tmp_path / "profile")
+    options = onnx_models.options(enable_profiling=True, profile_file_prefix=str(tmp_path / "profile"))
     session = onnx_models.cpu_session(onnx_models.matmul(), options)
     assert session.get_profiling_start_time_ns() > 0
     session.run(None, {"x": X})
@@ -331,11 +297,3 @@ def test_large_model_bytes_reach_onnxruntime_whole() -> None:
     x = np.ones((1, 1024), np.float32)
     theirs = onnxruntime.InferenceSession(model, providers=CPU)
     np.testing.assert_array_equal(onnx_models.cpu_session(model).run(None, {"x": x})[0], theirs.run(None, {"x": x})[0])
-
-
-def test_the_model_may_change_or_go_after_creation(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    onnx.save(onnx_models.matmul_proto(), path)
-    session = onnx_models.cpu_session(path)
-    path.unlink()
-    np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_matmul())

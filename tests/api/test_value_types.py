@@ -17,50 +17,29 @@ from tests.support import onnx_models
 from tests.support.pools import in_threads
 from tests.support.values import CPU, assert_same, check, mapping, model, one, optional, pair, same, sequence, tensor
 
-examples = hypothesis.settings(deadline=None, max_examples=60)
-
 # --- Sequences --------------------------------------------------------------------------------------------------------
 
 
-def lists_of_arrays(shapes: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrategy[tuple[int, list[Any]]]:
-    return st.sampled_from(sorted(onnx_models.NUMERIC)).flatmap(
-        lambda element: st.tuples(
-            st.just(element), st.lists(hnp.arrays(onnx_models.NUMERIC[element], shapes), max_size=5)
-        )
-    )
-
-
 any_shape = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=3)
-
-
-@examples
-@hypothesis.given(lists_of_arrays(any_shape), st.booleans())
-def test_lists_of_arrays_arrive_and_return_as_in_onnxruntime(typed: tuple[int, list[Any]], transposed: bool) -> None:
-    element, arrays = typed
-    result = check(same(sequence(tensor(element))), [array.T if transposed else array for array in arrays])
-    assert len(result) == len(arrays)
-
-
-@examples
-@hypothesis.given(lists_of_arrays(any_shape), st.booleans())
-def test_optional_lists_too(typed: tuple[int, list[Any]], there: bool) -> None:
-    element, arrays = typed
-    result = check(same(optional(sequence(tensor(element)))), arrays if there else None)
-    assert (result is not None) == there
-
-
-@examples
-@hypothesis.given(
-    st.lists(hnp.arrays(object, any_shape, elements=st.text(st.characters(exclude_categories=("Cs",)), max_size=4)))
-)
-def test_lists_of_string_arrays(arrays: list[Any]) -> None:
-    check(same(sequence(tensor(TensorProto.STRING))), arrays)
+any_text = st.text(st.characters(exclude_categories=("Cs",)), max_size=4)
 
 
 @pytest.mark.parametrize("element", [*sorted(onnx_models.NUMERIC), TensorProto.STRING], ids=TensorProto.DataType.Name)
-def test_an_empty_list_has_the_declared_type(element: int) -> None:
+@hypothesis.settings(max_examples=20)
+@hypothesis.given(data=st.data())
+def test_lists_of_arrays_arrive_and_return_as_in_onnxruntime(element: int, data: st.DataObject) -> None:
+    dtype = onnx_models.NUMERIC.get(element, np.dtype(object))
+    each = hnp.arrays(dtype, any_shape, elements=any_text if element == TensorProto.STRING else None)
+    arrays = [array.T if data.draw(st.booleans()) else array for array in data.draw(st.lists(each, max_size=5))]
+    for type_ in (sequence(tensor(element)), optional(sequence(tensor(element)))):
+        assert len(check(same(type_), arrays)) == len(arrays)
+
+
+@pytest.mark.parametrize("element", [*sorted(onnx_models.NUMERIC), TensorProto.STRING], ids=TensorProto.DataType.Name)
+def test_lists_that_are_empty_or_not_there_have_the_declared_type(element: int) -> None:
     assert check(same(sequence(tensor(element))), []) == []
     assert check(one("SequenceLength", sequence(tensor(element)), tensor(TensorProto.INT64)), []) == 0
+    assert check(same(optional(sequence(tensor(element)))), None) is None
 
 
 def test_sequences_that_a_model_makes_and_takes_apart() -> None:
@@ -72,16 +51,10 @@ def test_sequences_that_a_model_makes_and_takes_apart() -> None:
     assert check(joined, arrays).shape == (4, 2)
 
 
-def test_a_tuple_is_taken_as_a_list() -> None:
-    _, ours = pair(same(sequence(tensor(TensorProto.FLOAT))))
-    x = np.ones(2, np.float32)
-    assert_same(ours.run(None, {"x": (x, x)}), [[x, x]])
-
-
 def test_arrays_of_a_returned_list_are_the_callers_own() -> None:
     _, ours = pair(same(sequence(tensor(TensorProto.FLOAT))))
     x = np.arange(5, dtype=np.float32)
-    [[first, second]] = ours.run(None, {"x": [x, x]})
+    [[first, second]] = ours.run(None, {"x": (x, x)})  # a tuple is taken as a list
     for array in (first, second):
         assert not np.shares_memory(array, x)
         assert array.flags.writeable
@@ -142,13 +115,11 @@ def vectorizer(key: int, value: int) -> bytes:
 numbers = st.floats(width=32, allow_nan=False)
 
 
-@examples
 @hypothesis.given(st.dictionaries(st.sampled_from(["a", "b", "é", "not in it", ""]), numbers, min_size=1))
 def test_dicts_of_text_arrive_as_in_onnxruntime(items: dict[str, float]) -> None:
     check(vectorizer(TensorProto.STRING, TensorProto.FLOAT), items)
 
 
-@examples
 @hypothesis.given(st.dictionaries(st.integers(-(2**63), 2**63 - 1) | st.sampled_from([3, -1, 2]), numbers, min_size=1))
 def test_dicts_of_integers_arrive_as_in_onnxruntime(items: dict[int, float]) -> None:
     check(vectorizer(TensorProto.INT64, TensorProto.FLOAT), items)
