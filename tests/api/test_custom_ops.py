@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,18 +85,11 @@ def test_it_is_needed_no_more_once_it_is_loaded(library: Path, tmp_path: Path, m
     monkeypatch.chdir("/")
     session = onnx_models.cpu_session(MODEL, options)
     (tmp_path / "relative.so").unlink()
-    for each in (session, onnx_models.cpu_session(MODEL, options)):
+    later = onnx_models.cpu_session(MODEL, options)
+    del options
+    gc.collect()
+    for each in (session, later):
         np.testing.assert_array_equal(each.run(None, {"x": X})[0], 3 * X)
-
-
-def test_sessions_outlive_the_options(library: Path) -> None:
-    for _ in range(3):
-        options = ortmulti.SessionOptions()
-        options.register_custom_ops_library(library)
-        session = onnx_models.cpu_session(MODEL, options)
-        del options
-        np.testing.assert_array_equal(session.run(None, {"x": X})[0], 3 * X)
-        session.close()
 
 
 def test_the_cache_key_is_the_librarys_too(library: Path, tmp_path: Path, options: ortmulti.SessionOptions) -> None:
@@ -114,10 +108,7 @@ def test_the_cache_key_is_the_librarys_too(library: Path, tmp_path: Path, option
 
 
 def test_a_model_with_custom_operators_can_be_optimized(options: ortmulti.SessionOptions) -> None:
-    try:
-        assert ortmulti.optimize(MODEL, "cpu", options=options).path
-    except ortmulti.NotOptimizable as reason:
-        pytest.fail(str(reason))
+    assert ortmulti.optimize(MODEL, "cpu", options=options).path
 
 
 @pytest.mark.parametrize("strategy", ["threads", "native"])

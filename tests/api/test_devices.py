@@ -156,7 +156,8 @@ def test_progress_is_told_of_every_session_in_this_thread() -> None:
         ({"serialize": "some"}, ValueError, "serialize"),
         ({"progress": 3}, TypeError, "progress"),
         ({"options": {}}, TypeError, "options"),
-        ({"provider_options": {"use_tf32": 1}}, ValueError, "provider_options"),
+        ({"provider_options": {"use_tf32": 1}}, ValueError, "provider_options.*no device is a GPU"),
+        ({"provider_options": [{}]}, TypeError, "provider_options"),
     ],
 )
 def test_other_arguments(arguments: Any, error: type[Exception], message: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 import ortmulti
 from tests.support import onnx_models
 from tests.support.lora import MODEL, A, B, X, options_with, theirs, write
+from tests.support.pools import in_threads
 
 
 @pytest.fixture
@@ -33,11 +34,6 @@ def test_a_model_with_and_without_an_adapter(session: ortmulti.InferenceSession,
     np.testing.assert_array_equal(with_adapter, theirs(adapter))
     np.testing.assert_allclose(with_adapter - without, X @ A @ B, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(session.run(None, {"x": X})[0], without)
-
-
-def test_the_model_is_one_of_overridable_initializers(session: ortmulti.InferenceSession) -> None:
-    assert [info.name for info in session.get_inputs()] == ["x"]
-    assert {info.name for info in session.get_overridable_initializers()} == {"lora_a", "lora_b"}
 
 
 def test_several_adapters_at_once(session: ortmulti.InferenceSession, adapter: Path, tmp_path: Path) -> None:
@@ -86,31 +82,23 @@ def test_runs_of_bindings_leave_adapters_aside(library: Any, adapter: Path) -> N
     np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], theirs())
 
 
-def test_options_keep_their_adapter(session: ortmulti.InferenceSession, adapter: Path, tmp_path: Path) -> None:
+def test_options_keep_what_their_adapter_had_loaded_last(
+    session: ortmulti.InferenceSession, adapter: Path, tmp_path: Path
+) -> None:
     expected = theirs(adapter)
-    loaded = ortmulti.LoraAdapter()
+    other = write(tmp_path / "other", lora_a=2 * A, lora_b=B)
+    loaded, options = ortmulti.LoraAdapter(), ortmulti.RunOptions()
+    loaded.Load(other)
     loaded.Load(adapter)
-    options = ortmulti.RunOptions()
+    with pytest.raises(ortmulti.NoSuchFile):
+        loaded.Load(tmp_path / "missing")
     options.add_active_adapter(loaded)
-    loaded.Load(write(tmp_path / "other", lora_a=2 * A, lora_b=B))
     np.testing.assert_array_equal(session.run(None, {"x": X}, options)[0], expected)
+    loaded.Load(other)
     del loaded
     gc.collect()
     adapter.unlink()  # it is mapped
     np.testing.assert_array_equal(session.run(None, {"x": X}, options)[0], expected)
-
-
-def test_an_adapter_that_loads_again_has_the_last(
-    session: ortmulti.InferenceSession, adapter: Path, tmp_path: Path
-) -> None:
-    loaded = ortmulti.LoraAdapter()
-    loaded.Load(write(tmp_path / "other", lora_a=2 * A, lora_b=B))
-    loaded.Load(adapter)
-    with pytest.raises(ortmulti.NoSuchFile):
-        loaded.Load(tmp_path / "missing")
-    options = ortmulti.RunOptions()
-    options.add_active_adapter(loaded)
-    np.testing.assert_array_equal(session.run(None, {"x": X}, options)[0], theirs(adapter))
 
 
 def test_one_adapter_in_many_threads(adapter: Path) -> None:
@@ -119,24 +107,16 @@ def test_one_adapter_in_many_threads(adapter: Path) -> None:
     loaded.Load(adapter)
     sessions = [onnx_models.cpu_session(MODEL) for _ in range(2)]
     [base] = sessions[0].run(None, {"x": X})
-    begun, wrong = threading.Barrier(6), []
 
-    def work(session: ortmulti.InferenceSession, with_adapter: bool) -> None:
-        begun.wait()
+    def work(number: int) -> None:
         for _ in range(100):
             options = ortmulti.RunOptions()
-            if with_adapter:
+            if number < 4:
                 options.add_active_adapter(loaded)
-            [y] = session.run(None, {"x": X}, options)
-            if not np.array_equal(y, expected if with_adapter else base):
-                wrong.append(y)
+            [y] = sessions[number % 2].run(None, {"x": X}, options)
+            np.testing.assert_array_equal(y, expected if number < 4 else base)
 
-    threads = [threading.Thread(target=work, args=(sessions[i % 2], i < 4)) for i in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(6, work)
 
 
 def test_adapters_that_do_not_fit(session: ortmulti.InferenceSession, adapter: Path, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from tests.support.additions import (
     with_large,
 )
 from tests.support.cached_models import CPU
+from tests.support.lifetimes import alive
 
 __all__ = ["external"]  # a fixture
 
@@ -67,12 +68,6 @@ def test_the_result_is_onnxruntimes(kind: str, external: tuple[Path, Path]) -> N
     np.testing.assert_array_equal(ours, X @ WEIGHT)
 
 
-def test_onnxruntimes_values_are_taken(external: tuple[Path, Path]) -> None:
-    options = ortmulti.SessionOptions()
-    options.add_initializer("weight0", ORT_WEIGHT)
-    np.testing.assert_array_equal(run(onnx_models.cpu_session(external[0], options)), X @ WEIGHT)
-
-
 @pytest.mark.parametrize("kind", ADDED)
 @pytest.mark.parametrize("strategy", ["shared", "native"])
 def test_sessions_that_are_created_together_have_them(kind: str, strategy: Any, external: tuple[Path, Path]) -> None:
@@ -94,39 +89,43 @@ def test_a_file_in_memory_replaces_one_that_is_not_there(external: tuple[Path, P
         onnx_models.cpu_session(path)
 
 
-@pytest.mark.parametrize(
-    ("kind", "source"), [("external", MODEL), ("file", MODEL), ("external", b"other"), ("file", b"other")]
-)
-def test_what_the_model_has_not_is_as_in_onnxruntime(kind: str, source: bytes) -> None:
+def outcome(source: Any, options: ortmulti.SessionOptions) -> Any:
+    """The result, or the name of the error."""
+    try:
+        return run(onnx_models.cpu_session(source, options))
+    except ortmulti.Error as error:
+        return type(error).__name__
+
+
+@pytest.mark.parametrize("kind", ["external", "file"])
+@pytest.mark.parametrize("name", ["weight0", "other"])
+def test_what_the_model_has_not_is_as_in_onnxruntime(kind: str, name: str) -> None:
     """Weights that are in the model file, and names that it does not have."""
-    made = MODEL if source == MODEL else product("other").SerializeToString()
+    model = product(name).SerializeToString()
     make, theirs = ADDED[kind]
-    expected = of_onnxruntime(made, theirs)
-    if isinstance(expected, str):
-        with pytest.raises(ortmulti.Error):
-            onnx_models.cpu_session(made, make())
-    else:
-        np.testing.assert_array_equal(run(onnx_models.cpu_session(made, make())), expected)
+    np.testing.assert_array_equal(outcome(model, make()), of_onnxruntime(model, theirs))
 
 
 def test_an_initializer_of_another_name_is_not_used() -> None:
     np.testing.assert_array_equal(run(onnx_models.cpu_session(MODEL, with_initializer(name="other"))), 0 * X)
 
 
-def test_memory_of_onnx_runtimes_own_will_do() -> None:
-    """onnxruntime refuses values that it has allocated itself."""
+def of_onnx_runtime() -> ortmulti.OrtValue:
+    """Memory that onnxruntime refuses, since it has allocated it itself."""
     made = ortmulti.OrtValue.ortvalue_from_shape_and_type([2, 2], np.float32)
     made.update_inplace(WEIGHT)
+    return made
+
+
+@pytest.mark.parametrize(
+    "given",
+    [ORT_WEIGHT, of_onnx_runtime(), value(np.asfortranarray(WEIGHT)), value(np.asfortranarray(WEIGHT.astype(">f4")))],
+    ids=["onnxruntime's", "own memory", "Fortran order", "other byte order"],
+)
+def test_any_value_will_do(given: Any) -> None:
     options = ortmulti.SessionOptions()
-    options.add_initializer("weight0", made)
+    options.add_initializer("weight0", given)
     np.testing.assert_array_equal(run(onnx_models.cpu_session(MODEL, options)), X @ WEIGHT)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, ">f4"])
-def test_any_layout_of_an_array_will_do(dtype: Any) -> None:
-    array = np.asfortranarray(WEIGHT.astype(dtype))
-    assert not array.flags.c_contiguous
-    np.testing.assert_array_equal(run(onnx_models.cpu_session(MODEL, with_initializer(array))), X @ WEIGHT)
 
 
 @pytest.mark.parametrize("kind", ADDED)
@@ -136,16 +135,14 @@ def test_they_live_as_long_as_the_sessions(kind: str, external: tuple[Path, Path
     given: Any = array if kind != "file" else memoryview(array).cast("B")
     sessions = ortmulti.create_sessions(external[0], "cpu", 2, ADDED[kind][0](given))
     del array, given
-    gc.collect()
-    assert watched() is not None
+    assert alive(watched) == [True]
     first, second = sessions
     first.close()
     np.testing.assert_array_equal(run(second), X @ WEIGHT)
     second.close()
-    assert watched() is not None  # get_session_options has them
+    assert alive(watched) == [True]  # get_session_options has them
     del sessions, first, second
-    gc.collect()
-    assert watched() is None
+    assert alive(watched) == [False]
 
 
 def test_an_initializer_is_used_in_place() -> None:
@@ -189,8 +186,7 @@ def test_large_values_are_used_in_place_and_freed() -> None:
         array[:] = 0
         np.testing.assert_array_equal(pool.run({"x": LARGE_X})[0], np.tile(LARGE[0], (2, 1)))
     del pool, options, array
-    gc.collect()
-    assert watched() is None
+    assert alive(watched) == [False]
 
 
 @pytest.mark.parametrize(
@@ -342,9 +338,4 @@ def test_another_type_or_shape_is_as_in_onnxruntime(
             else o.add_external_initializers(["weight0"], [theirs])
         ),
     )
-    options = ADDED[kind][0](array)
-    try:
-        found: Any = run(onnx_models.cpu_session(external[0], options))
-    except ortmulti.Error as error:
-        found = type(error).__name__
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(outcome(external[0], ADDED[kind][0](array)), expected)

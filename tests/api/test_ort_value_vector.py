@@ -15,6 +15,7 @@ from ortmulti import OrtDevice, OrtValue, OrtValueVector, RunOptions
 from tests.support import onnx_models
 from tests.support import values as _values
 from tests.support.bindings import A, B, make
+from tests.support.lifetimes import alive
 from tests.support.signatures import of_class
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -95,12 +96,11 @@ def test_a_batch_is_over_the_memory_that_it_keeps() -> None:
         [CPU, CPU],
     )
     del arrays
-    gc.collect()
+    assert alive(*watched) == [True, True]
     assert ours[0].numpy().tolist() == [0, 1, 2, 3]
     second = ours[1].numpy()
     del ours
-    gc.collect()
-    assert [kept() is not None for kept in watched] == [False, True]
+    assert alive(*watched) == [False, True]
     assert second.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
@@ -146,8 +146,7 @@ def test_items_are_made_values_again() -> None:
     value = OrtValue(ours[0]._ortvalue, array)
     again = OrtValue(value._get_c_value())
     del ours, array, value
-    gc.collect()
-    assert watched() is not None
+    assert alive(watched) == [True]
     np.testing.assert_array_equal(again.numpy(), A)
 
 
@@ -191,14 +190,9 @@ def test_outputs_of_a_vector_go_on_without_the_session() -> None:
 
 
 def test_sequences_go_through_a_vector() -> None:
-    session = ortmulti.InferenceSession(_values.same(_values.sequence(_values.tensor(TensorProto.FLOAT))))
-    made = ortmulti.InferenceSession(
-        _values.one(
-            "SequenceConstruct",
-            _values.tensor(TensorProto.FLOAT),
-            _values.sequence(_values.tensor(TensorProto.FLOAT)),
-        )
-    )
+    number = _values.tensor(TensorProto.FLOAT)
+    session = onnx_models.cpu_session(_values.same(_values.sequence(number)))
+    made = onnx_models.cpu_session(_values.one("SequenceConstruct", number, _values.sequence(number)))
     sequence, fetches = OrtValueVector(), OrtValueVector()
     made.run_with_ortvaluevector(None, ["x"], [make(A)], ["y"], sequence, [CPU])
     session.run_with_ortvaluevector(None, ["x"], sequence, ["y"], fetches, [CPU])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ import ortmulti
 from ortmulti import interop
 from ortmulti.interface import patch
 from tests.support import a_library, onnx_models, plugins
-from tests.support.processes import check_child
+from tests.support.pools import in_threads
+from tests.support.processes import check_child, lines
 
 MODEL = onnx_models.matmul()
 X = np.ones((1, 64), np.float32)
@@ -58,10 +59,8 @@ def test_every_name_that_both_have_is_rebound_and_given_back() -> None:
     applied = ortmulti.patch_onnxruntime()
     try:
         changed = {name for name, value in names().items() if value is not before[name]}
-        for name in ("InferenceSession", "SessionOptions", "RunOptions", "GraphOptimizationLevel", "NodeArg"):
-            assert f"onnxruntime.{name}" in changed
-            assert getattr(onnxruntime, name) is getattr(ortmulti, name)
-        for name in patch._FUNCTIONS:
+        classes = ("InferenceSession", "SessionOptions", "RunOptions", "GraphOptimizationLevel", "NodeArg")
+        for name in (*classes, *patch._FUNCTIONS):
             if not hasattr(onnxruntime, name):  # of a later release
                 continue
             assert f"onnxruntime.{name}" in changed
@@ -95,24 +94,16 @@ def test_sessions_that_existed_before_go_on() -> None:
         np.testing.assert_array_equal(binding.get_outputs()[0].numpy(), expected)
 
 
-def test_exceptions_are_caught_by_onnxruntimes_names() -> None:
-    assert a_library.is_refused(b"no model")
-    with ortmulti.patch_onnxruntime():
-        assert a_library.is_refused(b"no model")
-    assert a_library.is_refused(b"no model")
-
-
-def test_exceptions_are_rebound_in_every_module_of_onnxruntime() -> None:
+def test_exceptions_are_caught_by_the_names_in_every_module_of_onnxruntime() -> None:
     modules = [module for name, module in sys.modules.items() if name.startswith("onnxruntime.")]
     holders = [module for module in modules if hasattr(module, "NoSuchFile")]
     assert {state, _pybind_state} <= set(holders)
-    with ortmulti.patch_onnxruntime():
-        for module in holders:
-            with pytest.raises(module.NoSuchFile):
-                onnxruntime.InferenceSession("nope.onnx")
-    for module in holders:
-        with pytest.raises(module.NoSuchFile):
-            onnxruntime.InferenceSession("nope.onnx")
+    for context in (nullcontext, ortmulti.patch_onnxruntime, nullcontext):
+        with context():
+            assert a_library.is_refused(b"no model")
+            for module in holders:
+                with pytest.raises(module.NoSuchFile):
+                    onnxruntime.InferenceSession("nope.onnx")
 
 
 def test_plug_ins_are_registered_for_ortmultis_sessions(tmp_path: Path) -> None:
@@ -187,25 +178,13 @@ def test_ortmultis_own_use_of_onnxruntime_is_not_patched() -> None:
 
 
 def test_many_threads_patch_and_undo() -> None:
-    problems: list[BaseException] = []
-    start = threading.Barrier(4)
+    def work(_: int) -> None:
+        for _ in range(200):
+            with ortmulti.patch_onnxruntime():
+                assert onnxruntime.InferenceSession is ortmulti.InferenceSession
+                assert collection.InferenceSession is ortmulti.InferenceSession
 
-    def work() -> None:
-        try:
-            start.wait()
-            for _ in range(200):
-                with ortmulti.patch_onnxruntime():
-                    assert onnxruntime.InferenceSession is ortmulti.InferenceSession
-                    assert collection.InferenceSession is ortmulti.InferenceSession
-        except BaseException as problem:
-            problems.append(problem)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not problems
+    in_threads(4, work)
     assert onnxruntime.InferenceSession is a_library.EARLY_SESSION
 
 
@@ -262,16 +241,12 @@ def test_a_module_that_is_imported_under_the_patch_gets_ours() -> None:
 
 
 def test_without_onnxruntime_it_says_what_to_install() -> None:
-    check_child(
+    printed = lines(
         """
-        import sys
         sys.modules["onnxruntime"] = None
-        import ortmulti
-        try:
-            ortmulti.patch_onnxruntime()
-        except ortmulti.LibraryError as error:
-            assert "pip install" in str(error), error
-        else:
-            raise AssertionError
-        """
+        print(error_of(om.patch_onnxruntime))
+        """,
+        MODEL,
     )
+    assert "LibraryError: " in printed[0]
+    assert "pip install" in printed[0]

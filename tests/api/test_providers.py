@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,6 @@ CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 AZURE = "AzureExecutionProvider"
 GPU_PROVIDERS = {CUDA, "TensorrtExecutionProvider"}
-
-
-def test_available_providers_are_onnxruntimes() -> None:
-    assert ortmulti.get_available_providers() == onnxruntime.get_available_providers()
 
 
 @pytest.mark.parametrize("providers", [None, [], [CPU], (CPU,), [(CPU, {})], [[CPU, {}]]])
@@ -100,12 +95,3 @@ def test_a_gpu_that_cannot_be_used_is_an_error_that_says_why() -> None:
             driver = _core.cuda_driver_version() is not None
             assert ('pip install "ortmulti[gpu]"' if driver else "install the NVIDIA driver first") in text
             assert driver or "uninstall" not in text
-
-
-def test_the_cpu_never_hides_a_gpu_in_create_sessions(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(onnx_models.matmul())
-    with pytest.raises(ortmulti.InvalidArgument, match="no device is a GPU"):
-        ortmulti.create_sessions(path, "cpu", provider_options={"gpu_mem_limit": 1})
-    with pytest.raises(ortmulti.InvalidType, match="provider_options"):
-        ortmulti.create_sessions(path, "cpu", provider_options=[{}])

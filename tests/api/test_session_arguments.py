@@ -31,15 +31,8 @@ def fusible() -> bytes:
     nodes = [
         helper.make_node(kind, [names[i]], [names[i + 1]]) for i, kind in enumerate(["Identity", "Relu", "Identity"])
     ]
-    graph = helper.make_graph(
-        nodes,
-        "identities",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    result: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
-    return result
+    values = [("x", TensorProto.FLOAT, [2])], [("y", TensorProto.FLOAT, [2])]
+    return onnx_models.model(nodes, *values).SerializeToString()
 
 
 def optimized(package: Any, file: Path, entry: str | None = None, **kwargs: Any) -> list[str]:
@@ -92,8 +85,7 @@ def test_what_cannot_be_kept_is_an_error(arguments: Any, error: type[Exception],
 
 
 def test_flags_that_are_off_are_taken() -> None:
-    session = ortmulti.InferenceSession(MODEL, enable_fallback=0, read_config_from_model=False)
-    assert session.get_inputs()
+    assert ortmulti.InferenceSession(MODEL, enable_fallback=0, read_config_from_model=False).get_inputs()
 
 
 def shown(options: Any) -> tuple[Any, ...]:

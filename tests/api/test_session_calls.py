@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
+import queue
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,37 +29,24 @@ def theirs() -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(onnx_models.matmul(8), providers=["CPUExecutionProvider"])
 
 
-def names(kind: str) -> Any:
-    """The output's name in an iterable that is no list."""
-    return {
-        "tuple": ("y",),
-        "keys": {"y": 1}.keys(),
-        "set": {"y"},
-        "generator": (name for name in ["y"]),
-        "map": map(str, ["y"]),
-    }[kind]
-
-
-@pytest.mark.parametrize("kind", ["tuple", "keys", "set", "generator", "map"])
-def test_output_names_are_any_iterable(kind: str, session: Any, theirs: Any) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [lambda: ("y",), lambda: {"y": 1}.keys(), lambda: {"y"}, lambda: (name for name in ["y"]), lambda: map(str, ["y"])],
+    ids=["tuple", "keys", "set", "generator", "map"],
+)
+def test_output_names_are_any_iterable(names: Callable[[], Any], session: Any, theirs: Any) -> None:
     expected = theirs.run(["y"], {"x": X})[0]
     for package, each in ((onnxruntime, theirs), (ortmulti, session)):
         value = package.OrtValue.ortvalue_from_numpy(X)
-        [array] = each.run(names(kind), {"x": X})
-        [result] = each.run_with_ort_values(names(kind), {"x": value})
+        [array] = each.run(names(), {"x": X})
+        [result] = each.run_with_ort_values(names(), {"x": value})
         np.testing.assert_array_equal(array, expected)
         np.testing.assert_array_equal(result.numpy(), expected)
-    done = threading.Event()
-    found: list[Any] = []
-
-    def callback(results: list[Any], _data: object, error: str) -> None:
-        found.extend([error, *results])
-        done.set()
-
-    session.run_async(names(kind), {"x": X}, callback, None)
-    assert done.wait(60)
-    assert found[0] == ""
-    np.testing.assert_array_equal(found[1], expected)
+    calls: queue.Queue[Any] = queue.Queue()
+    session.run_async(names(), {"x": X}, lambda results, _, error: calls.put((results, error)), None)
+    [result], error = calls.get(timeout=60)
+    assert error == ""
+    np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("wrong", ["y", b"y", {"y": 1}, 7])
@@ -91,18 +79,9 @@ def test_options_that_the_cpu_leaves_aside(session: Any, theirs: Any, options: d
     assert session.run(None, {"x": X})[0].shape == (2, 8)
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({}, ortmulti.InvalidArgument),
-        ({"a": 1}, ortmulti.InvalidType),
-        ({1: "a"}, ortmulti.InvalidType),
-        ([("a", "b")], ortmulti.InvalidType),
-        (None, ortmulti.InvalidType),
-    ],
-)
-def test_what_are_no_options(session: ortmulti.InferenceSession, options: Any, error: type[Exception]) -> None:
-    with pytest.raises(error):
+@pytest.mark.parametrize("options", [{}, {"a": 1}, {1: "a"}, [("a", "b")], None])
+def test_what_are_no_options(session: ortmulti.InferenceSession, options: Any) -> None:
+    with pytest.raises(ortmulti.InvalidArgument if options == {} else ortmulti.InvalidType):
         session.set_ep_dynamic_options(options)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import ortmulti
 from tests.support import onnx_models
+from tests.support.pools import in_threads
 from tests.support.processes import check_child
 
 
@@ -23,16 +25,12 @@ def of_spans(*spans: tuple[str, int, int] | tuple[str, int, int, str]) -> ortmul
 
 def in_another_thread(timeline: ortmulti.Timeline, *span: object) -> int:
     """Adds a span there; the kernel's number of that thread."""
-    numbers: list[int] = []
 
-    def work() -> None:
+    def work(_: int) -> int:
         timeline.add(*span)
-        numbers.append(threading.get_native_id())
+        return threading.get_native_id()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    return numbers[0]
+    return in_threads(1, work)[0]
 
 
 def test_a_creation_is_covered_by_spans_of_its_own_time() -> None:
@@ -57,8 +55,7 @@ def test_a_sessions_timeline_is_its_creations() -> None:
 
 
 def test_spans_can_be_added() -> None:
-    timeline = ortmulti.Timeline()
-    timeline.add("read weights", 1_000, 3_000, "cuda:3")
+    timeline = of_spans(("read weights", 1_000, 3_000, "cuda:3"))
     assert timeline.spans == [ortmulti.Span("read weights", 1_000, 3_000, threading.get_native_id(), "cuda:3")]
 
 
@@ -79,27 +76,15 @@ def test_the_trace_file_holds_every_span_and_names_every_thread(tmp_path: Path) 
     assert sorted(names.values()) == ["cpu", "cpu", "main"]
 
 
-def test_a_trace_that_cannot_be_written_is_an_oserror(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="missing"):
-        ortmulti.Timeline().save(tmp_path / "missing" / "trace.json")
-
-
 def test_threads_add_at_the_same_time() -> None:
     timeline = ortmulti.Timeline()
-    start = threading.Barrier(8)
 
     def work(number: int) -> None:
-        start.wait()
         for i in range(500):
             timeline.add(f"span {number}", i, i + 1)
 
-    workers = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    names = [span.name for span in timeline.spans]
-    assert {name: names.count(name) for name in set(names)} == {f"span {number}": 500 for number in range(8)}
+    in_threads(8, work)
+    assert Counter(span.name for span in timeline.spans) == {f"span {number}": 500 for number in range(8)}
 
 
 MS = 1_000_000
@@ -191,14 +176,15 @@ def test_nested_and_overlapping_spans_are_drawn_beside_each_other() -> None:
     assert len({box.y0 for box in boxes}) == 3
 
 
-def test_what_cannot_be_plotted_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_plotted_or_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ortmulti.InvalidArgument, match="nothing to plot"):
         ortmulti.Timeline().plot()
     timeline = of_spans(("a", 0, 1))
     with pytest.raises(ortmulti.InvalidArgument, match=r"does not write \.doc"):
         timeline.plot(tmp_path / "plot.doc")
-    with pytest.raises(OSError, match="missing"):
-        timeline.plot(tmp_path / "missing" / "plot.png")
+    for write in (timeline.plot, timeline.save):
+        with pytest.raises(OSError, match="missing"):
+            write(tmp_path / "missing" / "file.png")
 
 
 def test_without_matplotlib_a_plot_names_the_extra_and_the_rest_works(tmp_path: Path) -> None:
