@@ -220,7 +220,14 @@ def test_lines_take_turns_and_what_waits_behind_a_run_is_skipped() -> None:
         with pytest.raises(ortmulti.Error, match="cancelled"):
             third.run(60, ["y"], ENDLESS)
         third.terminate(60)  # which is over
-        behind = threads.submit(third.run, 61, ["y"], {**ENDLESS, "count": np.array(3)})
+        skipped = threads.submit(third.run, 61, ["y"], ENDLESS)
+        while third._running != 61:
+            pass
+        for _ in range(2):  # as by its deadline after a cancellation: a second answer would be another's
+            session._control.send(("cancel", 2, third._order))
+        with pytest.raises(ortmulti.Error, match="cancelled"):
+            skipped.result(60)
+        behind = threads.submit(third.run, 62, ["y"], {**ENDLESS, "count": np.array(3)})
         first.terminate(1)
         with pytest.raises(ortmulti.Error, match="terminate"):
             running.result(60)

@@ -96,12 +96,14 @@ class _Server:
                 _, index, order = control.receive()
                 line = self._lines[index]
                 with self._lock:
-                    begun = line.begun >= order
-                    if not begun:
+                    # Asked a second time, as by a deadline after a cancellation, it has its answer: one more would be
+                    # the next run's.
+                    answered = max(line.begun, line.skipped) >= order
+                    if not answered:
                         line.skipped = order
                     elif line.begun == order and self._running is line:
                         self._options.terminate = True
-                if begun:
+                if answered:
                     continue
                 line.channel.send(("error", "Error", "the request was cancelled"))
         # At once, also during a run: there is no receiver for an answer.
