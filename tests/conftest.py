@@ -13,8 +13,6 @@ from typing import Any
 import hypothesis
 import pytest
 
-import ortmulti
-from ortmulti import Batching
 from ortmulti._runtime import libraries
 from ortmulti.bench import models
 from ortmulti.errors import LibraryError
@@ -97,15 +95,6 @@ def silent() -> Iterator[None]:
     logger.setLevel(logging.CRITICAL)
     yield
     logger.setLevel(level)
-
-
-@pytest.fixture(params=[None, Batching(4), Batching(4, max_delay_ms=2)], ids=["alone", "joined", "delayed"])
-def pool_of_rows(request: pytest.FixtureRequest) -> Iterator[ortmulti.Pool]:
-    """Two sessions of `pools.rows`."""
-    from tests.support import pools
-
-    with ortmulti.load(pools.rows(), "cpu", 2, batching=request.param) as made:
-        yield made
 
 
 pytest.register_assert_rewrite("tests.support.pools", "tests.support.processes", "tests.support.torch")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti import Batching, Warmup
+from ortmulti import Batching, Warmup, _core
 from tests.support import onnx_models
 from tests.support.gpus import VISIBLE
 from tests.support.processes import run_child
@@ -22,8 +22,10 @@ def feed(number: int) -> dict[str, np.ndarray]:
 
 def test_every_gpu_answers() -> None:
     with ortmulti.load(MODEL, sessions_per_device=2, warmup=Warmup(samples=feed(0))) as pool:
+        gpus = [f"cuda:{index}" for index in range(_core.cuda_device_count())]
+        assert pool.devices == [gpu for gpu in gpus for _ in range(2)]
         expected = [pool.sessions[0].run(None, feed(number))[0] for number in range(50)]
-        for device in sorted(set(pool.devices)):
+        for device in gpus:
             for number in range(50):
                 [result] = pool.run(None, feed(number), device=device)
                 np.testing.assert_array_equal(result, expected[number])

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gc
 import itertools
-import weakref
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti import LoaderOptions, LoadProgress
+from ortmulti import CudaGraph, LoaderOptions, LoadProgress
 from tests.support import gpus, onnx_models
 from tests.support.processes import check_child, nothing_leaks
 
@@ -55,16 +56,6 @@ def test_a_pool_is_closed_by_an_error_in_its_block() -> None:
     assert pool.closed
 
 
-def test_a_pool_that_is_dropped_frees_everything() -> None:
-    ortmulti.load(onnx_models.matmul(), "cpu").close()  # what starts with the library is there
-    with nothing_leaks():
-        pool = ortmulti.load(onnx_models.matmul(), "cpu", 2)
-        gone = weakref.ref(pool)
-        del pool
-        gc.collect()
-        assert gone() is None
-
-
 def test_one_session_of_a_pool_may_be_closed_or_outlive_it() -> None:
     model = onnx_models.matmul()
     pool = ortmulti.load(model, "cpu", 2)
@@ -83,25 +74,28 @@ def test_devices_may_be_any_iterable(tmp_path: Path) -> None:
         assert pool.devices == ["cpu", "cpu"]
 
 
-def test_progress_tells_of_every_session() -> None:
+@pytest.mark.parametrize("wait", ["all", "none"])
+def test_progress_tells_of_every_session(wait: Literal["all", "none"]) -> None:
     news: list[LoadProgress] = []
-    with ortmulti.load(onnx_models.matmul(), "cpu", 3, progress=news.append) as pool:
-        assert len(pool.sessions) == 3
-    of_sessions = [each for each in news if each.device]
-    assert [(each.sessions_ready, each.sessions_total, each.device) for each in of_sessions] == [
-        (1, 3, "cpu"),
-        (2, 3, "cpu"),
-        (3, 3, "cpu"),
-    ]
+    threads: set[int] = set()
+
+    def progress(each: LoadProgress) -> None:
+        news.append(each)
+        threads.add(threading.get_ident())
+
+    with ortmulti.load(onnx_models.matmul(), "cpu", 3, wait=wait, progress=progress) as pool:
+        pool.wait_ready()
+    of_sessions = [(each.sessions_ready, each.sessions_total, each.device) for each in news if each.device]
+    assert of_sessions == [(1, 3, "cpu"), (2, 3, "cpu"), (3, 3, "cpu")]
     assert all(a.seconds <= b.seconds for a, b in itertools.pairwise(news))
     assert all(0 <= each.bytes_loaded <= each.bytes_total for each in news)
+    assert (threads == {threading.get_ident()}) == (wait == "all")
 
 
 def test_an_error_in_progress_ends_the_load() -> None:
     def progress(news: LoadProgress) -> None:
         raise LookupError(f"after {news.sessions_ready}")
 
-    ortmulti.load(onnx_models.matmul(), "cpu").close()
     with nothing_leaks(), pytest.raises(LookupError, match="after 1"):
         ortmulti.load(onnx_models.matmul(), "cpu", 2, progress=progress)
 
@@ -116,6 +110,7 @@ def test_a_rate_is_bytes_over_seconds() -> None:
     [
         ({"devices": 1.5}, ortmulti.InvalidType, "devices is 'all'"),
         ({"devices": []}, ortmulti.InvalidArgument, "devices is empty"),
+        ({"devices": [], "wait": "none"}, ortmulti.InvalidArgument, "devices is empty"),
         ({"sessions_per_device": 0}, ortmulti.InvalidArgument, "1 or more, not 0"),
         ({"options": {}}, ortmulti.InvalidType, "SessionOptions, not dict"),
         ({"provider_options": {"use_tf32": 1}}, ortmulti.InvalidArgument, "no device is a GPU"),
@@ -124,11 +119,48 @@ def test_a_rate_is_bytes_over_seconds() -> None:
         ({"serialize": "some"}, ortmulti.InvalidArgument, "'some'"),
         ({"progress": 3}, ortmulti.InvalidType, "function of a LoadProgress, not 3"),
         ({"loader": {"reader_threads": 2}}, ortmulti.InvalidType, "LoaderOptions, not {'reader_threads': 2}"),
+        *(({"max_queue": wrong}, ortmulti.InvalidArgument, "max_queue") for wrong in (-1, 1.5, "2", True)),
+        ({"batching": {"max_size": 4}}, ortmulti.InvalidType, "batching"),
+        ({"warmup": 3}, ortmulti.InvalidType, "Warmup or a bool, not 3"),
+        ({"wait": "some"}, ortmulti.InvalidArgument, "wait is 'all', 'first' or 'none', not 'some'"),
+        ({"require": 1}, ortmulti.InvalidArgument, "require is 'all' or 'any', not 1"),
+        ({"backend": "threads"}, ortmulti.InvalidArgument, "backend is 'core' or 'processes', not 'threads'"),
+        ({"cuda_graph": True}, ortmulti.InvalidArgument, "cuda_graph is for GPUs"),
+        ({"cuda_graph": 8}, ortmulti.InvalidType, "CudaGraph or a bool"),
+        ({"devices": 0, "provider_options": {"enable_cuda_graph": True}}, ortmulti.InvalidArgument, "cuda_graph=True"),
+        ({"in_flight": 0}, ortmulti.InvalidArgument, "in_flight is 1 or more"),
+        ({"in_flight": "3"}, ortmulti.InvalidArgument, "or 'auto', not '3'"),
+        ({"in_flight": True}, ortmulti.InvalidType, "in_flight is an int"),
     ],
 )
 def test_bad_arguments_are_refused(arguments: dict[str, object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         ortmulti.load(onnx_models.matmul(), **{"devices": "cpu", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"strategy": "native"}, "strategy"),
+        ({"optimize": "never"}, "optimize"),
+        ({"serialize": "all"}, "serialize"),
+        ({"loader": LoaderOptions(reader_threads=2)}, "loader"),
+        ({"wait": "none", "cuda_graph": CudaGraph()}, "wait, cuda_graph"),
+        ({"require": "any"}, "require"),
+    ],
+)
+def test_what_processes_do_not_have_is_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ortmulti.InvalidArgument, match=f"backend='processes' has no {message}"):
+        ortmulti.load(onnx_models.matmul(), "cpu", backend="processes", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "text"),
+    [(0, ortmulti.InvalidArgument, "max_shapes is 1 or more"), ("2", ortmulti.InvalidType, "max_shapes is an int")],
+)
+def test_a_number_of_graphs_is_checked(wrong: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        CudaGraph(wrong)
 
 
 def test_why_sessions_are_separate_is_in_the_timeline(tmp_path: Path) -> None:
@@ -181,18 +213,6 @@ def test_without_nvidia_hardware_the_default_is_the_cpu(tmp_path: Path) -> None:
             print(pool.devices)
     """
     assert check_child(code, path) == "['cpu']\n"
-
-
-@pytest.mark.gpu
-def test_the_default_is_every_gpu(tmp_path: Path) -> None:
-    path, _ = onnx_models.write_external(tmp_path)
-    count = ortmulti._core.cuda_device_count()
-    with ortmulti.load(path, sessions_per_device=2) as pool:
-        assert pool.devices == [f"cuda:{index}" for index in range(count) for _ in range(2)]
-        outputs = [session.run(None, {"x": X})[0] for session in pool.sessions]
-    for output in outputs:
-        np.testing.assert_array_equal(output, outputs[0])
-    np.testing.assert_allclose(outputs[0], expected(path), rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.gpu

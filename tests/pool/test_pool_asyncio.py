@@ -11,35 +11,36 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import numpy as np
 import pytest
 
 import ortmulti
 from ortmulti.pool import event_loops
-from tests.support import onnx_models
-from tests.support.pools import HANG, check_row, row, rows
+from tests.support.pools import ENDLESS, HANG, check_row, endless_feed, in_threads, row, rows
+from tests.support.processes import files
 
-ENDLESS = {"x": np.zeros(1, np.float32), "count": np.array(onnx_models.LONG)}
-
-
-def cannot_read(*_: Any) -> None:
-    raise NotImplementedError
+NewLoop: TypeAlias = Callable[[], asyncio.AbstractEventLoop]
 
 
-@pytest.fixture(name="pool")
-def fixture_pool(pool_of_rows: ortmulti.Pool) -> ortmulti.Pool:
-    return pool_of_rows
+class WithoutReaders(asyncio.SelectorEventLoop):
+    """A loop that watches no file descriptors."""
+
+    def add_reader(self, *_: Any) -> None:  # type: ignore[override]
+        raise NotImplementedError
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
-def new_loop(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
-    if request.param == "asyncio":
-        return asyncio.new_event_loop
-    new: Callable[[], asyncio.AbstractEventLoop] = pytest.importorskip("uvloop").new_event_loop
-    return new
+@pytest.fixture(params=["asyncio", "uvloop", "without readers"])
+def new_loop(request: pytest.FixtureRequest) -> NewLoop:
+    if request.param == "uvloop":
+        new: NewLoop = pytest.importorskip("uvloop").new_event_loop
+        return new
+    return asyncio.new_event_loop if request.param == "asyncio" else WithoutReaders
+
+
+async def is_busy(pool: ortmulti.Pool) -> None:
+    while pool.stats().devices[0].busy == 0:
+        await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def nothing_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.Monk
     assert [record for record in caplog.records if record.name != "asyncio" or record.levelno > logging.DEBUG] == []
 
 
-def test_the_loop_gets_all_answers(pool: ortmulti.Pool, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_the_loop_gets_all_answers(pool: ortmulti.Pool, new_loop: NewLoop) -> None:
     async def ask() -> None:
         for number, outputs in enumerate(await asyncio.gather(*(pool.run_async(None, row(n % 8)) for n in range(200)))):
             check_row(outputs, number % 8)
@@ -87,7 +88,7 @@ def test_a_joint_run_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(delivered) == 1
 
 
-def test_a_task_that_ends_the_loop_leaves_the_other_answers(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_a_task_that_ends_the_loop_leaves_the_other_answers(new_loop: NewLoop) -> None:
     """Its joint run's answers come in one turn of the loop."""
     got: list[int] = []
 
@@ -110,14 +111,14 @@ def test_a_task_that_ends_the_loop_leaves_the_other_answers(new_loop: Callable[[
 
 
 @pytest.mark.usefixtures("nothing_is_logged")
-def test_a_loop_may_be_closed_before_its_answers_come(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_a_loop_may_be_closed_before_its_answers_come(new_loop: NewLoop) -> None:
     options = ortmulti.RunOptions()
-    with ortmulti.load(onnx_models.endless(), "cpu", 2) as pool:
+    with ortmulti.load(ENDLESS, "cpu", 2) as pool:
         loop = new_loop()
 
         async def ask() -> None:
-            asked = asyncio.ensure_future(pool.run_async(None, ENDLESS, options))
-            await asyncio.sleep(0.05)
+            asked = asyncio.ensure_future(pool.run_async(None, endless_feed(), options))
+            await is_busy(pool)
             assert not asked.done()
             asked._log_destroy_pending = False  # type: ignore[attr-defined]
 
@@ -128,13 +129,13 @@ def test_a_loop_may_be_closed_before_its_answers_come(new_loop: Callable[[], asy
         options.terminate = True
         pool.close()
         assert pool.stats().devices[0].failed == 1
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + HANG
     while gone() is not None and time.monotonic() < give_up:  # another thread drops the last reference
         gc.collect()
     assert gone() is None
 
 
-def test_two_loops_in_two_threads(pool: ortmulti.Pool, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_two_loops_in_two_threads(pool: ortmulti.Pool, new_loop: NewLoop) -> None:
     threads: set[int] = set()
 
     async def one(number: int) -> None:
@@ -145,24 +146,15 @@ def test_two_loops_in_two_threads(pool: ortmulti.Pool, new_loop: Callable[[], as
         for _ in range(20):
             await asyncio.gather(*(one(number % 8) for number in range(50)))
 
-    def run() -> None:
+    def run(_: int) -> None:
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(ask())
-        ended.append(True)
 
-    ended: list[bool] = []
-    two = [threading.Thread(target=run) for _ in range(2)]
-    for thread in two:
-        thread.start()
-    for thread in two:
-        thread.join(HANG)
-    assert ended == [True, True]
+    in_threads(2, run)
     assert len(threads) == 2
 
 
-def test_two_loops_in_turns_in_one_thread(
-    pool: ortmulti.Pool, new_loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
+def test_two_loops_in_turns_in_one_thread(pool: ortmulti.Pool, new_loop: NewLoop) -> None:
     loops = [new_loop(), new_loop()]
     for number in range(8):
         check_row(loops[number % 2].run_until_complete(pool.run_async(None, row(number))), number)
@@ -170,9 +162,7 @@ def test_two_loops_in_turns_in_one_thread(
         loop.close()
 
 
-def test_many_loops_one_after_another_leave_nothing(
-    pool: ortmulti.Pool, new_loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
+def test_many_loops_one_after_another_leave_nothing(pool: ortmulti.Pool, new_loop: NewLoop) -> None:
     async def ask() -> None:
         check_row(await pool.run_async(None, row(1)), 1)
 
@@ -182,31 +172,28 @@ def test_many_loops_one_after_another_leave_nothing(
 
     run()
     gc.collect()
-    before = len([*Path("/proc/self/fd").iterdir()])
+    before = len(files())
     for _ in range(20):
         run()
     gc.collect()
-    assert len([*Path("/proc/self/fd").iterdir()]) <= before
+    assert len(files()) <= before
     assert len(event_loops._watches) <= 1
 
 
 @pytest.mark.usefixtures("nothing_is_logged")
-def test_cancelling_the_task_cancels_the_request() -> None:
+def test_cancelling_the_task_cancels_the_request(endless: ortmulti.Pool) -> None:
     async def ask() -> None:
-        running, waiting = (asyncio.create_task(pool.run_async(None, ENDLESS)) for _ in range(2))
-        await asyncio.sleep(0.05)
+        running, waiting = (asyncio.create_task(endless.run_async(None, endless_feed())) for _ in range(2))
+        await is_busy(endless)
         for task in (waiting, running):
             task.cancel()
-        assert all(
-            isinstance(each, asyncio.CancelledError)
-            for each in await asyncio.gather(running, waiting, return_exceptions=True)
-        )
+        ended = await asyncio.gather(running, waiting, return_exceptions=True)
+        assert [type(each) for each in ended] == [asyncio.CancelledError] * 2
 
-    with ortmulti.load(onnx_models.endless(), "cpu") as pool:
-        asyncio.run(ask())
-        pool.close()
-        stats = pool.stats()
-        assert (stats.cancelled_waiting, stats.devices[0].cancelled) == (1, 1)
+    asyncio.run(ask())
+    endless.close()
+    stats = endless.stats()
+    assert (stats.cancelled_waiting, stats.devices[0].cancelled) == (1, 1)
 
 
 @pytest.mark.usefixtures("nothing_is_logged")
@@ -214,47 +201,40 @@ def test_the_failure_of_a_cancelled_request_is_not_reported() -> None:
     options = ortmulti.RunOptions()  # the run goes on
 
     async def ask() -> None:
-        task = asyncio.create_task(pool.run_async(None, ENDLESS, options))
-        await asyncio.sleep(0.05)
+        task = asyncio.create_task(pool.run_async(None, endless_feed(), options))
+        await is_busy(pool)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         options.terminate = True
-        for _ in range(200):
-            await asyncio.sleep(0.01)
-            if pool.stats().devices[0].cancelled:
-                break
+        while not pool.stats().devices[0].cancelled:
+            await asyncio.sleep(0)
         await asyncio.sleep(0.05)
 
-    with ortmulti.load(onnx_models.endless(), "cpu") as pool:
+    with ortmulti.load(ENDLESS, "cpu") as pool:
         asyncio.run(ask())
 
 
 @pytest.mark.usefixtures("nothing_is_logged")
-def test_a_coroutine_that_is_closed_cancels_its_request() -> None:
-    with ortmulti.load(onnx_models.endless(), "cpu") as pool:
+def test_a_coroutine_that_is_closed_cancels_its_request(endless: ortmulti.Pool) -> None:
+    async def ask() -> None:
+        coroutine = endless.run_async(None, endless_feed())
+        coroutine.send(None)
+        coroutine.close()
 
-        async def ask() -> None:
-            coroutine = pool.run_async(None, ENDLESS)
-            coroutine.send(None)
-            coroutine.close()
-
-        asyncio.run(ask())
-        pool.close()
-        assert pool.stats().devices[0].cancelled + pool.stats().cancelled_waiting == 1
+    asyncio.run(ask())
+    endless.close()
+    assert endless.stats().devices[0].cancelled + endless.stats().cancelled_waiting == 1
 
 
-@pytest.mark.parametrize("readers", [True, False])
 @pytest.mark.usefixtures("nothing_is_logged")
-def test_a_pool_that_is_closed_is_an_error_and_cancels_no_task(readers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_that_is_closed_is_an_error_and_cancels_no_task(new_loop: NewLoop) -> None:
     async def ask_in_a_group() -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(pool.run_async(None, ENDLESS))
+            group.create_task(pool.run_async(None, endless_feed()))
 
     async def ask() -> None:
-        if not readers:
-            monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", cannot_read)
-        tasks = [asyncio.create_task(pool.run_async(None, ENDLESS)) for _ in range(3)]
+        tasks = [asyncio.create_task(pool.run_async(None, endless_feed())) for _ in range(3)]
         while pool.stats().waiting < 2:
             await asyncio.sleep(0)
         group = asyncio.create_task(ask_in_a_group())
@@ -268,17 +248,8 @@ def test_a_pool_that_is_closed_is_an_error_and_cancels_no_task(readers: bool, mo
         found = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(each) for each in found] == [asyncio.CancelledError, ortmulti.ClosedError, ortmulti.ClosedError]
 
-    with ortmulti.load(onnx_models.endless(), "cpu") as pool:
-        asyncio.run(ask())
-
-
-def test_the_failure_of_a_run_is_raised() -> None:
-    async def ask() -> None:
-        with pytest.raises(ortmulti.DeadlineExceeded):
-            await pool.run_async(None, ENDLESS, timeout=0.05)
-
-    with ortmulti.load(onnx_models.endless(), "cpu") as pool:
-        asyncio.run(ask())
+    with ortmulti.load(ENDLESS, "cpu") as pool, asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(ask())
 
 
 def test_context_variables_stay_with_their_task(pool: ortmulti.Pool) -> None:
@@ -313,15 +284,6 @@ def test_the_loop_keeps_no_context_of_a_task(pool: ortmulti.Pool) -> None:
         await asyncio.sleep(0)  # the loop has the last callback
         gc.collect()
         assert held() is None
-
-    asyncio.run(ask())
-
-
-def test_a_loop_without_readers_gets_its_answers(pool: ortmulti.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def ask() -> None:
-        monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", cannot_read)
-        for number, outputs in enumerate(await asyncio.gather(*(pool.run_async(None, row(n)) for n in range(8)))):
-            check_row(outputs, number)
 
     asyncio.run(ask())
 

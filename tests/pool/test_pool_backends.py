@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import threading
-import weakref
-from collections import Counter
-from concurrent.futures import wait
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import ortmulti
-from ortmulti import LoaderOptions, LoadProgress
+from ortmulti import LoadProgress
 from ortmulti.pool.external.processes import ProcessSessions
 from tests.support import onnx_models
 from tests.support.backends import BackendName, on_every_backend
@@ -60,41 +55,14 @@ def test_a_pool_says_what_its_model_takes_and_gives(backend: BackendName) -> Non
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        {"strategy": "native"},
-        {"optimize": "never"},
-        {"serialize": "all"},
-        {"loader": LoaderOptions(reader_threads=2)},
-    ],
-)
-def test_what_a_backend_does_not_have_is_refused(arguments: dict[str, object]) -> None:
-    [name] = arguments
-    with pytest.raises(ortmulti.InvalidArgument, match=f"backend='processes' has no {name}"):
-        ortmulti.load(onnx_models.matmul(), "cpu", backend="processes", **arguments)
-
-
-@pytest.mark.parametrize("backend", ["threads", None])
-def test_an_unknown_backend_is_refused(backend: object) -> None:
-    with pytest.raises(ortmulti.InvalidArgument, match=f"backend is 'core' or 'processes', not {backend!r}"):
-        ortmulti.load(onnx_models.matmul(), "cpu", backend=backend)
-
-
-@pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({"devices": "cuda:77"}, ortmulti.Error, "cuda"),
-        ({"sessions_per_device": 0}, ortmulti.InvalidArgument, "1 or more, not 0"),
-        ({"options": {}}, ortmulti.InvalidType, "SessionOptions, not dict"),
-        ({"provider_options": {"use_tf32": 1}}, ortmulti.InvalidArgument, "no device is a GPU"),
-        ({"progress": 3}, ortmulti.InvalidType, "function of a LoadProgress, not 3"),
-        ({"max_queue": -1}, ortmulti.InvalidArgument, "max_queue"),
         ({"model": "missing.onnx"}, ortmulti.NoSuchFile, r"missing\.onnx"),
         ({"model": b"junk"}, ortmulti.InvalidProtobuf, "creating a session of a model of 4 bytes on cpu: "),
     ],
 )
 def test_a_load_that_fails_leaves_nothing(arguments: dict[str, object], error: type[Exception], message: str) -> None:
-    ortmulti.load(onnx_models.matmul(), "cpu").close()
     with nothing_leaks(), pytest.raises(error, match=message):
         ortmulti.load(**{"model": onnx_models.matmul(), "devices": "cpu", "backend": "processes", **arguments})
 
@@ -114,11 +82,20 @@ def test_session_options_reach_the_sessions(tmp_path: Path) -> None:
         assert (tmp_path / "optimized.onnx").exists()
 
 
-def test_run_options_are_refused() -> None:
+def test_what_a_pool_in_processes_does_not_have_is_refused() -> None:
     with ortmulti.load(onnx_models.matmul(), "cpu", backend="processes") as pool:
-        for call in (pool.run, pool.submit):
-            with pytest.raises(ortmulti.InvalidArgument, match="no run_options"):
-                call(None, X, ortmulti.RunOptions())
+        for call, error, message in (
+            (lambda: pool.run(None, X, ortmulti.RunOptions()), ortmulti.InvalidArgument, "no run_options"),
+            (lambda: pool.submit(None, X, ortmulti.RunOptions()), ortmulti.InvalidArgument, "no run_options"),
+            (lambda: pool.run(None, X, outputs="device"), ortmulti.InvalidArgument, "outputs='device'"),
+            (lambda: pool.submit(None, X, trace=True), ortmulti.InvalidArgument, "trace=True"),
+            (lambda: pool.add_devices("cuda:0"), ortmulti.NotImplemented, "keeps the devices"),
+            (lambda: pool.replace_model(onnx_models.matmul()), ortmulti.NotImplemented, "keeps the devices"),
+            (lambda: pool.wait_ready(devices="cuda:5"), ortmulti.InvalidArgument, "no session on cuda:5"),
+        ):
+            with pytest.raises(error, match=message):
+                call()
+        assert pool.wait_ready() == pool.ready == ["cpu"]
 
 
 def test_errors_are_those_of_the_core() -> None:
@@ -185,36 +162,10 @@ def test_strings_sequences_and_values() -> None:
         np.testing.assert_array_equal(pool.run(None, {"x": X["x"].tolist()})[0], pool.run(None, X)[0])
 
 
-def test_a_closed_pool_raises() -> None:
-    pool = ortmulti.load(onnx_models.matmul(), "cpu", backend="processes")
-    pool.run(None, X)
-    pool.close()
-    pool.close(cancel_pending=True)
-    for call in (pool.run, pool.submit):
-        with pytest.raises(ortmulti.ClosedError, match="the pool is closed"):
-            call(None, X)
-    assert pool.stats().devices[0].done == 1
-    assert pool.devices == ["cpu"]
-    with pytest.raises(ortmulti.Error):
-        pool.warmup()
-
-
-def test_a_pool_that_is_dropped_frees_everything() -> None:
-    ortmulti.load(onnx_models.matmul(), "cpu").close()
-    with nothing_leaks():
-        pool = ortmulti.load(onnx_models.matmul(), "cpu", 2, backend="processes")
-        pool.submit(None, X).result()
-        gone = weakref.ref(pool)
-        del pool
-        gc.collect()
-        assert gone() is None
-
-
 def test_a_pool_that_is_dropped_after_an_interrupted_close_frees_everything() -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    ortmulti.load(onnx_models.matmul(), "cpu").close()
     with nothing_leaks():
         pool = ortmulti.load(onnx_models.matmul(), "cpu", 2, backend="processes")
         with pytest.MonkeyPatch.context() as patch:
@@ -238,45 +189,6 @@ def test_a_callback_may_close_the_pool() -> None:
     assert pool.closed
 
 
-def test_a_deadline_ends_the_run() -> None:
-    feed = {"x": np.zeros(1, np.float32), "count": np.array(onnx_models.LONG)}
-    with ortmulti.load(onnx_models.endless(), "cpu", backend="processes") as pool:
-        with pytest.raises(ortmulti.DeadlineExceeded, match="was not answered within 200 ms"):
-            pool.run(None, feed, timeout=0.2)
-        # The session is free again once the run has been ended.
-        assert pool.run(None, {**feed, "count": np.array(3)})[0].tolist() == [3]
-        [device] = pool.stats().devices
-        assert (device.done, device.failed) == (1, 1)
-
-
-def test_daemon_threads_use_a_pool_while_the_interpreter_ends() -> None:
-    check_child(
-        """
-        import threading
-        import numpy as np
-        import ortmulti
-        from tests.support import onnx_models
-
-        pool = ortmulti.load(onnx_models.matmul(), "cpu", 2, backend="processes")
-        x = {"x": np.zeros((2, 64), np.float32)}
-        begun = threading.Barrier(5)
-
-        def use(call):
-            call(None, x)
-            begun.wait()
-            try:
-                while True:
-                    call(None, x)
-            except ortmulti.ClosedError:
-                pass
-
-        for call in (pool.run, pool.run, pool.submit, lambda *feed: pool.submit(*feed).cancel()):
-            threading.Thread(target=use, args=[call], daemon=True).start()
-        begun.wait()
-        """
-    )
-
-
 def test_an_endless_run_does_not_keep_the_interpreter() -> None:
     check_child(
         """
@@ -293,79 +205,6 @@ def test_an_endless_run_does_not_keep_the_interpreter() -> None:
         while pool.stats().devices[0].busy == 0:
             pass
         ortmulti.load(onnx_models.matmul(), "cpu")  # whose exit handler comes first
-        """
-    )
-
-
-@on_every_backend
-def test_every_request_ends_once_whatever_is_done_to_it(backend: BackendName) -> None:
-    """Threads that ask, cancel, set deadlines, give wrong shapes and overfill the queue, all at once."""
-    ended: Counter[str] = Counter()
-    wrong: list[object] = []
-    lock = threading.Lock()
-
-    def ask(seed: int, pool: ortmulti.Pool) -> None:
-        random = np.random.default_rng(seed)
-        for _ in range(150):
-            count = int(random.integers(1, 20_000))
-            shape = (2, 2) if random.random() < 0.1 else (1,)
-            timeout = float(random.random() / 100) if random.random() < 0.3 else None
-            feed = {"x": np.zeros(shape, np.float32), "count": np.array(count)}
-            told: list[object] = []
-            try:
-                future = pool.submit(None, feed, timeout=timeout, when_full=0.001 if seed % 2 else "block")
-            except (ortmulti.QueueFull, ortmulti.DeadlineExceeded) as error:
-                with lock:
-                    ended[type(error).__name__] += 1
-                continue
-            future.add_done_callback(told.append)
-            if random.random() < 0.3:
-                future.cancel()
-            wait([future], 60)
-            while not told:  # callbacks come after those who wait
-                os.sched_yield()
-            with lock:
-                if future.cancelled():
-                    ended["cancelled"] += 1
-                elif future.exception() is not None:
-                    ended["failed"] += 1
-                    if not isinstance(
-                        future.exception(), ortmulti.DeadlineExceeded if shape == (1,) else ortmulti.Error
-                    ):
-                        wrong.append(future.exception())
-                else:
-                    ended["done"] += 1
-                    if future.result()[0].tolist() != [count]:
-                        wrong.append(count)
-            told_of.append((future, told))
-
-    told_of: list[tuple[object, list[object]]] = []
-    options = ortmulti.SessionOptions()
-    options.log_severity_level = 4
-    with ortmulti.load(onnx_models.endless(), "cpu", 2, options, max_queue=3, backend=backend) as pool:
-        threads = [threading.Thread(target=ask, args=(seed, pool)) for seed in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert wrong == []
-    assert sum(ended.values()) == 8 * 150
-    assert min(ended[kind] for kind in ("done", "failed", "cancelled")) > 0
-    assert all(told == [future] for future, told in told_of)
-    stats = pool.stats()
-    [device] = stats.devices
-    assert device.done >= ended["done"]  # an answer may come between the cancellation and its request's
-    assert stats.waiting == device.waiting == device.busy == 0
-
-
-def test_importing_ortmulti_loads_no_backend() -> None:
-    check_child(
-        """
-        import sys
-        import ortmulti
-
-        assert not any(name.startswith("ortmulti.pool.external") for name in sys.modules)
-        assert "onnxruntime" not in sys.modules
         """
     )
 

@@ -256,8 +256,6 @@ def test_strings_run_alone(backend: BackendName) -> None:
 def test_what_cannot_be_is_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ortmulti.InvalidArgument, match=message):
         Batching(**arguments)
-    with pytest.raises(ortmulti.InvalidType, match="batching"):
-        ortmulti.load(rows(), "cpu", batching=arguments)
 
 
 @pytest.mark.parametrize("way", ["map", "as_completed"])

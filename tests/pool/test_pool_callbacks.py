@@ -18,11 +18,6 @@ from tests.support.pools import HANG, check_row, outcomes, row, rows
 from tests.support.processes import check_child
 
 
-@pytest.fixture
-def pool(pool_of_rows: ortmulti.Pool) -> ortmulti.Pool:
-    return pool_of_rows
-
-
 def test_a_callback_may_close_its_pool(pool: ortmulti.Pool) -> None:
     closed = threading.Event()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import gc
 import itertools
@@ -11,7 +10,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, TypeAlias
 
 import numpy as np
 import psutil
@@ -21,13 +21,9 @@ import ortmulti
 from ortmulti import Batching, _core
 from ortmulti._runtime import callbacks
 from tests.support import onnx_models
-from tests.support.pools import HANG, check_row, counted, in_threads, outcomes, row, rows
+from tests.support.backends import BackendName, on_every_backend
+from tests.support.pools import ENDLESS, HANG, check_row, counted, endless_feed, in_threads, outcomes, row, rows
 from tests.support.processes import check_child, nothing_leaks
-
-
-@pytest.fixture
-def pool(pool_of_rows: ortmulti.Pool) -> ortmulti.Pool:
-    return pool_of_rows
 
 
 @pytest.mark.usefixtures("silent")
@@ -102,52 +98,72 @@ def test_runs_that_fail_here_and_there_at_once(pool: ortmulti.Pool) -> None:
     assert counted(pool) == 800
 
 
-def test_a_storm_of_cancellations(pool: ortmulti.Pool) -> None:
-    asked: list[ortmulti.PoolFuture] = []
+# A request and the check of its answer; None where it is a mistake, for which the model has none.
+Asked: TypeAlias = tuple[dict[str, np.ndarray], Callable[[list[np.ndarray]], None] | None]
 
-    def ask(seed: int) -> None:
-        numbers = random.Random(seed)
-        mine = []
-        for _ in range(200):
-            number = numbers.randrange(8)
-            mine.append((number, pool.submit(None, row(number))))
-            numbers.choice(mine)[1].cancel()
-        asked.extend(future for _, future in mine)
-        for number, future in mine:
-            try:
-                check_row(future.result(HANG), number)
-            except concurrent.futures.CancelledError:
-                assert future.cancelled()
 
-    in_threads(8, ask)
-    ended = outcomes(asked)
-    assert set(ended) <= {"done", "cancelled"}
-    pool.close()
-    assert counted(pool) == 1600
+def of_rows(numbers: random.Random) -> Asked:
+    number = numbers.randrange(-2, 10)
+    return row(number), None if number >= 8 else lambda outputs: check_row(outputs, number % 8)
+
+
+def of_loops(numbers: random.Random) -> Asked:
+    """Their runs take milliseconds, so they are cancelled and end at their deadlines, too."""
+    count = numbers.randrange(1, 5_000)
+    if numbers.random() < 0.1:
+        return {**endless_feed(count), "x": np.zeros((2, 2), np.float32)}, None
+    return endless_feed(count), lambda outputs: np.testing.assert_array_equal(outputs[0], [count])
 
 
 @pytest.mark.usefixtures("silent")
-def test_a_storm_of_deadlines(pool: ortmulti.Pool) -> None:
-    asked: list[ortmulti.PoolFuture] = []
-    too_late = []
+@pytest.mark.parametrize(
+    ("choose", "arguments"),
+    [
+        pytest.param(of_rows, {}, id="alone"),
+        pytest.param(of_rows, {"batching": Batching(4)}, id="joined"),
+        pytest.param(of_rows, {"batching": Batching(4, max_delay_ms=2)}, id="delayed"),
+        pytest.param(of_loops, {}, id="long runs"),
+        pytest.param(of_loops, {"backend": "processes"}, id="processes"),
+    ],
+)
+def test_every_request_ends_once_whatever_is_done_to_it(
+    choose: Callable[[random.Random], Asked], arguments: dict[str, Any]
+) -> None:
+    """Threads that ask, cancel, set deadlines, make mistakes and overfill the queue, all at once."""
+    asked: list[tuple[ortmulti.PoolFuture, Any, SimpleQueue[ortmulti.PoolFuture]]] = []
+    refused: list[str] = []
 
     def ask(seed: int) -> None:
         numbers = random.Random(seed)
-        for _ in range(200):
+        mine: list[ortmulti.PoolFuture] = []
+        for _ in range(150):
+            feed, check = choose(numbers)
+            timeout = numbers.choice([None, 60, 1e-2, 1e-3, 0])
             try:
-                asked.append(
-                    pool.submit(None, row(numbers.randrange(8)), timeout=numbers.choice([0.0, 1e-5, 1e-3, 60]))
-                )
-            except ortmulti.DeadlineExceeded:
-                too_late.append(seed)
+                mine.append(pool.submit(None, feed, timeout=timeout, when_full="block" if seed % 2 else 1e-3))
+            except (ortmulti.QueueFull, ortmulti.DeadlineExceeded) as error:
+                refused.append(type(error).__name__)
+                continue
+            calls: SimpleQueue[ortmulti.PoolFuture] = SimpleQueue()
+            mine[-1].add_done_callback(calls.put)
+            asked.append((mine[-1], check, calls))
+            if numbers.random() < 0.3:
+                numbers.choice(mine).cancel()
 
-    in_threads(8, ask)
-    ended = outcomes(asked)
-    assert set(ended) <= {"done", "DeadlineExceeded"}
-    assert ended["done"] > 0
-    assert len(asked) + len(too_late) == 1600
-    assert len(too_late) >= 300  # at least about those of no time at all
-    pool.close()
+    model = rows() if choose is of_rows else ENDLESS
+    with ortmulti.load(model, "cpu", 2, max_queue=3, **arguments) as pool:
+        in_threads(8, ask)
+    ended = outcomes([future for future, _, _ in asked])
+    for future, check, calls in asked:
+        assert calls.get(timeout=HANG) is future
+        assert calls.empty()
+        if not future.cancelled() and not isinstance(future.exception(), ortmulti.DeadlineExceeded):
+            assert isinstance(future.exception(), ortmulti.Error) == (check is None)
+            if check is not None:
+                check(future.result())
+    assert len(ended) >= 4  # done, cancelled, at the deadline, and as a mistake
+    assert {*refused} == {"QueueFull", "DeadlineExceeded"}
+    assert len(asked) + len(refused) == 8 * 150
     assert counted(pool) == len(asked)
 
 
@@ -178,27 +194,17 @@ def test_many_threads_may_close_a_busy_pool(pool: ortmulti.Pool) -> None:
     assert len({id(future) for future in told}) == len(told)
 
 
-def test_room_in_a_queue_of_none_is_found() -> None:
-    made = ortmulti.load(rows(), "cpu", max_queue=0)
-
-    def ask(number: int) -> None:
-        for _ in range(50):
-            check_row(made.submit(None, row(number)).result(HANG), number)
-
-    with made:
-        in_threads(8, ask)
-        assert counted(made) == 400
-
-
-def test_a_busy_pools_child_gets_errors_and_the_parent_its_answers() -> None:
+@on_every_backend
+def test_a_busy_pools_child_gets_errors_and_the_parent_its_answers(backend: BackendName) -> None:
     out = check_child(
         """
         import os
+        import sys
         import numpy as np
         import ortmulti
         from tests.support import onnx_models
 
-        pool = ortmulti.load(onnx_models.matmul(512, 4), "cpu", 2)
+        pool = ortmulti.load(onnx_models.matmul(512, 4), "cpu", 2, backend=sys.argv[1])
         feed = {"x": np.zeros((64, 512), np.float32)}
         pool.run(None, feed)
         futures = [pool.submit(None, feed) for _ in range(300)]
@@ -232,7 +238,7 @@ def test_a_busy_pools_child_gets_errors_and_the_parent_its_answers() -> None:
             future.result(30)
         print(sum(device.done for device in pool.stats().devices))
         """,
-        timeout=120,
+        backend,
     )
     assert out == "[0, 0, 0, 0]\n501\n"
 

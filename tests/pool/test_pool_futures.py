@@ -6,27 +6,12 @@ import asyncio
 import concurrent.futures
 import threading
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 import ortmulti
-from tests.support import onnx_models
-from tests.support.pools import HANG, check_row, in_threads, row
-
-ENDLESS = {"x": np.zeros(1, np.float32), "count": np.array(onnx_models.LONG)}
-
-
-@pytest.fixture(name="pool")
-def fixture_pool(pool_of_rows: ortmulti.Pool) -> ortmulti.Pool:
-    return pool_of_rows
-
-
-@pytest.fixture(name="endless")
-def fixture_endless() -> Iterator[ortmulti.Pool]:
-    with ortmulti.load(onnx_models.endless(), "cpu") as pool:
-        yield pool
+from tests.support.pools import ENDLESS, HANG, check_row, endless_feed, in_threads, row
 
 
 def test_a_result_may_be_asked_for_again(pool: ortmulti.Pool) -> None:
@@ -76,7 +61,7 @@ def test_done_is_seen_without_a_wait(pool: ortmulti.Pool) -> None:
 
 
 def test_a_wait_ends_with_its_timeout(endless: ortmulti.Pool) -> None:
-    future = endless.submit(None, ENDLESS)
+    future = endless.submit(None, endless_feed())
     for ask in (future.result, future.exception):
         with pytest.raises(TimeoutError, match=r"not answered within 0\.01 s, and goes on: cancel\(\) ends it"):
             ask(0.01)
@@ -86,38 +71,16 @@ def test_a_wait_ends_with_its_timeout(endless: ortmulti.Pool) -> None:
     assert future.cancel()
 
 
-def test_cancelling_ends_the_waits_of_other_threads(endless: ortmulti.Pool) -> None:
+def test_cancelling_ends_the_waits_of_other_threads() -> None:
     options = ortmulti.RunOptions()  # the run goes on
-    future = endless.submit(None, ENDLESS, options)
-    ended = threading.Event()
-
-    def ask() -> None:
+    with ortmulti.load(ENDLESS, "cpu") as pool, concurrent.futures.ThreadPoolExecutor() as threads:
+        future = pool.submit(None, endless_feed(), options)
+        waits = threads.submit(future.result, HANG)
+        time.sleep(0.05)
+        assert future.cancel()
         with pytest.raises(concurrent.futures.CancelledError):
-            future.result(HANG)
-        ended.set()
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    time.sleep(0.05)
-    assert future.cancel()
-    assert ended.wait(HANG)
-    thread.join()
-    options.terminate = True
-
-
-def test_a_request_that_the_pool_cancelled_says_so(endless: ortmulti.Pool) -> None:
-    options = ortmulti.RunOptions()
-    endless.submit(None, ENDLESS, options)
-    waiting = [endless.submit(None, ENDLESS) for _ in range(2)]
-    closing = threading.Thread(target=endless.close, args=(True,))
-    closing.start()
-    with pytest.raises(concurrent.futures.CancelledError):
-        waiting[0].result(HANG)
-    assert waiting[0].cancelled()
-    concurrent.futures.wait(waiting, timeout=HANG)
-    assert waiting[1].cancelled()
-    options.terminate = True
-    closing.join()
+            waits.result(HANG)
+        options.terminate = True
 
 
 def test_a_callback_is_called_though_a_thread_waits_for_the_result(pool: ortmulti.Pool) -> None:

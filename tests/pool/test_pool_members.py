@@ -26,12 +26,6 @@ OTHER = onnx_models.add_mul()
 AB = {"a": np.ones((2, 8), np.float32), "b": np.full((2, 8), 3, np.float32)}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def everything_that_stays_is_there() -> None:
-    with ortmulti.load(MODEL, "cpu") as pool:
-        pool.submit(None, X, timeout=60).result()
-
-
 @pytest.fixture
 def pool() -> Iterator[ortmulti.Pool]:
     with ortmulti.load(MODEL, "cpu", 2) as made:

@@ -29,12 +29,6 @@ MODEL = onnx_models.matmul()
 X = {"x": np.random.default_rng(3).standard_normal((3, 64), dtype=np.float32)}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def everything_that_stays_is_there() -> None:
-    with ortmulti.load(MODEL, "cpu") as pool:
-        pool.submit(None, X, timeout=60).result()
-
-
 def expected() -> np.ndarray:
     with onnx_models.cpu_session(MODEL) as session:
         return session.run(None, X)[0]
@@ -247,16 +241,6 @@ def test_gpus_do_not_wait_for_a_first_one_that_failed(tmp_path: Path, require: s
     assert made == ["context 2", "context 0", "context 1"]
 
 
-def test_progress_comes_from_the_thread_that_loads() -> None:
-    news: list[tuple[LoadProgress, int]] = []
-    with ortmulti.load(
-        MODEL, "cpu", 3, wait="none", progress=lambda each: news.append((each, threading.get_ident()))
-    ) as pool:
-        pool.wait_ready()
-    assert [(each.sessions_ready, each.sessions_total) for each, _ in news if each.device] == [(1, 3), (2, 3), (3, 3)]
-    assert threading.get_ident() not in {thread for _, thread in news}
-
-
 # Failures.
 
 
@@ -343,22 +327,6 @@ def test_an_error_in_progress_closes_the_pool() -> None:
         pool.wait_ready()
     with pytest.raises(ortmulti.Error, match="LookupError: mine"):
         pool.run(None, X)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"wait": "some"}, "wait is 'all', 'first' or 'none', not 'some'"),
-        ({"wait": None}, "wait is"),
-        ({"require": 1}, "require is 'all' or 'any', not 1"),
-        ({"devices": []}, "devices is empty"),
-        ({"provider_options": {"use_tf32": 1}}, "no device is a GPU"),
-        ({"sessions_per_device": 0}, "1 or more"),
-    ],
-)
-def test_bad_arguments_are_refused_at_once(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ortmulti.InvalidArgument, match=message):
-        ortmulti.load(MODEL, **{"devices": "cpu", "wait": "none", **arguments})
 
 
 # The end.
@@ -501,11 +469,3 @@ def test_ctrl_c_ends_the_wait(what: str) -> None:
         what,
     )
     assert (child.returncode, child.stdout, child.stderr) == (0, "interrupted\n", "")
-
-
-def test_stats_say_the_state_to_prometheus() -> None:
-    with ortmulti.load(MODEL, "cpu") as pool:
-        stats = pool.stats()
-        assert (stats.devices[0].memory_used, stats.devices[0].memory_total) == (None, None)
-        assert 'ortmulti_device_state{device="cpu",state="ready"} 1\n' in stats.prometheus()
-        assert "ortmulti_memory_used_bytes{" not in stats.prometheus()

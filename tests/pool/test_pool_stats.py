@@ -56,7 +56,11 @@ def test_prometheus_has_each_metric_once_and_its_labels() -> None:
     assert 'ortmulti_requests_total{model="a \\"quoted\\"\\\\ name\\n",device="cpu",outcome="done"} 1\n' in text
     with ortmulti.load(onnx_models.matmul(), "cpu") as pool:
         text = pool.stats().prometheus()
+        [device] = pool.stats().devices
+    assert (device.memory_used, device.memory_total) == (None, None)
+    assert "ortmulti_memory_used_bytes{" not in text
     assert "ortmulti_waiting 0\n" in text
+    assert 'ortmulti_device_state{device="cpu",state="ready"} 1\n' in text
     for name in ("device_suspended", "device_asleep", "sleeps_total"):
         assert f'ortmulti_{name}{{device="cpu"}} 0\n' in text
 

@@ -43,8 +43,6 @@ def test_every_session_runs_and_says_so(backend: BackendName) -> None:
         (Warmup(samples={"z": X["x"]}), ortmulti.InvalidArgument),
         (Warmup(samples={"x": np.zeros((2, 5), np.float32)}), ortmulti.InvalidArgument),
         (Warmup(dimensions={"unknown": 3}), ortmulti.InvalidArgument),
-        (3, ortmulti.InvalidType),
-        ({"x": 1}, ortmulti.InvalidType),
     ],
 )
 def test_a_warmup_that_fails_fails_the_load(warmup: Warmup, error: type[Exception], backend: BackendName) -> None:
@@ -114,7 +112,6 @@ def test_ctrl_c_while_its_thread_starts_waits_for_the_thread(monkeypatch: pytest
             interrupted.set()
             raise KeyboardInterrupt
 
-    ortmulti.load(MODEL, "cpu").close()
     monkeypatch.setattr(threading.Thread, "start", start_and_interrupt)
     with nothing_leaks():
         with pytest.raises(KeyboardInterrupt):
@@ -126,7 +123,6 @@ def test_ctrl_c_before_its_thread_starts_waits_for_nothing(monkeypatch: pytest.M
     def interrupt(_thread: threading.Thread) -> None:
         raise KeyboardInterrupt
 
-    ortmulti.load(MODEL, "cpu").close()
     monkeypatch.setattr(threading.Thread, "start", interrupt)
     with nothing_leaks(), pytest.raises(KeyboardInterrupt):
         ortmulti.load(MODEL, "cpu", warmup=True)

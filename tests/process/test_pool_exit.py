@@ -20,19 +20,19 @@ COMMON = """
             sys.stdout.write(what)
             sys.stdout.flush()
 
-    batching = eval(sys.argv[1])
-    pool = ortmulti.load(onnx_models.matmul(256, 4), "cpu", 2, batching=batching)
+    pool = ortmulti.load(onnx_models.matmul(256, 4), "cpu", 2, warmup=True, **eval(f"dict({sys.argv[1]})"))
     x = {"x": np.zeros((8, 256), np.float32)}
-    pool.sessions[0].run(None, x)
 """
 
-BATCHING = ["None", "Batching(32)", "Batching(32, max_delay_ms=60_000)"]
+JOINED, DELAYED = "batching=Batching(32)", "batching=Batching(32, max_delay_ms=60_000)"
+IN_PROCESSES = "backend='processes'"
 
 
-@pytest.fixture(params=BATCHING)
-def batching(request: pytest.FixtureRequest) -> str:
-    batching: str = request.param
-    return batching
+@pytest.fixture(params=["", JOINED, DELAYED, IN_PROCESSES, f"{IN_PROCESSES}, {JOINED}"])
+def arguments(request: pytest.FixtureRequest) -> str:
+    """The arguments of `load`."""
+    arguments: str = request.param
+    return arguments
 
 
 def told(printed: str) -> int:
@@ -50,43 +50,22 @@ OUTSTANDING = """
 """
 
 
-def test_the_main_thread_ends_with_futures_outstanding(batching: str) -> None:
-    assert told(check_child(COMMON + OUTSTANDING, batching)) == 300
+def test_the_main_thread_ends_with_futures_outstanding(arguments: str) -> None:
+    assert told(check_child(COMMON + OUTSTANDING, arguments)) == 300
 
 
-def test_an_error_that_nobody_catches(batching: str) -> None:
-    child = run_child(COMMON + OUTSTANDING + '\n    raise LookupError("at the end")', batching)
+def test_an_error_that_nobody_catches() -> None:
+    child = run_child(COMMON + OUTSTANDING + '\n    raise LookupError("at the end")', "")
     assert child.returncode == 1
     assert child.stderr.splitlines()[-1] == "LookupError: at the end"
     assert told(child.stdout) == 300
 
 
-def test_sys_exit_in_a_callback_ends_nothing(batching: str) -> None:
-    """As in any thread but the main one; the thread that delivers answers goes on."""
-    child = run_child(
-        COMMON
-        + OUTSTANDING
-        + """
-    def leave(future):
-        if threading.current_thread() is not threading.main_thread():
-            sys.exit(7)
-
-    for _ in range(20):
-        pool.submit(None, x).add_done_callback(leave)
-    pool.submit(None, x).result(30)
-    """,
-        batching if "60_000" not in batching else "None",
-    )
-    assert child.returncode == 0
-    assert told(child.stdout) == 300
-    assert "Error" not in child.stderr.replace("SystemExit", "")
-
-
 @pytest.mark.parametrize("attempt", range(3))
-@pytest.mark.parametrize("call", ["pool.run(None, x)", "pool.submit(None, x)", "pool.submit(None, x).result()"])
-def test_daemon_threads_may_be_asking(call: str, batching: str, attempt: int) -> None:
+@pytest.mark.parametrize("call", ["run(None, x)", "submit(None, x)", "submit(None, x).result()", "submit(x).cancel()"])
+def test_daemon_threads_may_be_asking(call: str, arguments: str, attempt: int) -> None:
     """More than once, since they are stopped wherever they happen to be."""
-    if attempt and "60_000" in batching:
+    if attempt and (DELAYED in arguments or IN_PROCESSES in arguments):
         pytest.skip("slow, and once is enough")
     printed = check_child(
         COMMON
@@ -99,7 +78,7 @@ def test_daemon_threads_may_be_asking(call: str, batching: str, attempt: int) ->
         begun.wait()
         while True:
             try:
-                {call}
+                pool.{call}
             except (ortmulti.ClosedError, CancelledError):
                 return
 
@@ -108,7 +87,7 @@ def test_daemon_threads_may_be_asking(call: str, batching: str, attempt: int) ->
     begun.wait()
     say("end")
     """,
-        batching,
+        arguments,
     )
     assert printed == "end"
 
@@ -129,12 +108,13 @@ def test_threads_may_go_on_asking_after_the_main_one_has_ended() -> None:
     for _ in range(3):
         threading.Thread(target=ask).start()
     """,
-        "None",
+        "",
     )
     assert told(printed) == 300
 
 
-def test_an_exit_handler_may_ask_while_the_pool_is_open(batching: str) -> None:
+@pytest.mark.parametrize("arguments", ["", JOINED, DELAYED.replace("60_000", "1")])
+def test_an_exit_handler_may_ask_while_the_pool_is_open(arguments: str) -> None:
     printed = check_child(
         """
     import atexit, sys
@@ -154,9 +134,9 @@ def test_an_exit_handler_may_ask_while_the_pool_is_open(batching: str) -> None:
         pool.run(None, x)
         print("answered")
 
-    pool = ortmulti.load(onnx_models.matmul(256, 4), "cpu", 2, batching=eval(sys.argv[1]))
+    pool = ortmulti.load(onnx_models.matmul(256, 4), "cpu", 2, **eval(f"dict({sys.argv[1]})"))
     """,
-        batching.replace("60_000", "1"),
+        arguments,
     )
     assert printed == "answered\n"
 
@@ -192,7 +172,7 @@ def test_an_exit_handler_that_comes_after_ours_finds_the_pool_closed() -> None:
     assert printed == "closed\nclosed\n(8, 256)\nthe interpreter is ending: the pool takes no more requests\n"
 
 
-def test_a_callback_that_asks_while_the_pool_is_closing_is_refused(batching: str) -> None:
+def test_a_callback_that_asks_while_the_pool_is_closing_is_refused(arguments: str) -> None:
     child = run_child(
         COMMON
         + """
@@ -209,7 +189,7 @@ def test_a_callback_that_asks_while_the_pool_is_closing_is_refused(batching: str
     for _ in range(50):
         pool.submit(None, x).add_done_callback(again)
     """,
-        batching,
+        arguments,
     )
     assert (child.returncode, child.stderr) == (0, "")
     assert set(child.stdout) <= {"r"}
@@ -230,7 +210,7 @@ def test_an_event_loop_that_is_left_with_requests_outstanding() -> None:
     assert all(ask.done() for ask in asks)
     say("end")
     """,
-        "None",
+        "",
     )
     assert printed == "end"
 
@@ -255,7 +235,7 @@ def test_event_loops_may_be_waiting_in_daemon_threads() -> None:
     begun.wait()
     say("end")
     """,
-        "None",
+        "",
     )
     assert (child.returncode, child.stdout) == (0, "end")
     assert "unraisable" not in child.stderr.lower()
@@ -282,6 +262,6 @@ def test_a_forked_child_may_run_a_loop_of_its_own() -> None:
         say("child ")
         os._exit(0)
     """,
-        "None",
+        "",
     )
     assert printed == "child parent"

@@ -21,9 +21,9 @@ HANG = 60.0  # seconds, after which something that is waited for will not come
 ENDLESS = onnx_models.endless()
 
 
-def endless_feed() -> dict[str, np.ndarray]:
-    """The inputs with which `ENDLESS` runs until it is ended."""
-    return {"x": np.zeros(1, np.float32), "count": np.array(onnx_models.LONG)}
+def endless_feed(count: int = onnx_models.LONG) -> dict[str, np.ndarray]:
+    """The inputs with which `ENDLESS` loops so often: by default until it is ended. Its output is `count`."""
+    return {"x": np.zeros(1, np.float32), "count": np.array(count)}
 
 
 def busy(pool: ortmulti.Pool) -> ortmulti.PoolFuture:
