@@ -8,13 +8,18 @@ from tests.support import onnx_models
 from tests.support.processes import check_child, run_child
 
 COMMON = """
-    import sys, threading
+    import atexit, os, sys, threading
     import numpy as np
     import ortmulti
 
     model = bytes.fromhex(sys.argv[1])
     x = np.ones((4, 64), np.float32)
 """
+
+
+def printed_by(code: str) -> str:
+    return check_child(COMMON + code, onnx_models.matmul().hex())
+
 
 # What a process may leave behind it. `session.run` in threads: each has run once before the main thread goes on.
 LEFT_OPEN = {
@@ -36,14 +41,6 @@ LEFT_OPEN = {
     holder.itself = holder
     holder.session = ortmulti.InferenceSession(model)
     del holder
-    """,
-    "an attribute of a module": """
-    sys.modules["json"] = type(sys)("json")
-    sys.modules["json"].session = ortmulti.InferenceSession(model)
-    """,
-    "a default argument": """
-    def f(session=ortmulti.InferenceSession(model)):
-        return session
     """,
     "a thread-local": """
     local = threading.local()
@@ -88,10 +85,16 @@ LEFT_OPEN = {
 
 @pytest.mark.parametrize("what", list(LEFT_OPEN))
 def test_sessions_may_be_left_open(what: str) -> None:
-    assert check_child(COMMON + LEFT_OPEN[what] + "\n    print('end')", onnx_models.matmul().hex()) == "end\n"
+    assert printed_by(LEFT_OPEN[what] + "\n    print('end')") == "end\n"
 
 
-DAEMONS = """
+@pytest.mark.essential
+@pytest.mark.parametrize("_attempt", range(5))
+def test_daemon_threads_may_be_running(_attempt: int) -> None:
+    """More than once, since they are stopped wherever they happen to be."""
+    assert (
+        printed_by(
+            """
     sessions = ortmulti.create_sessions(model, "cpu", 2)
     begun = threading.Barrier(5)
     def work(session):
@@ -106,22 +109,17 @@ DAEMONS = """
         threading.Thread(target=work, args=(sessions[i % 2],), daemon=True).start()
     begun.wait()
     print("end")
-"""
-
-
-@pytest.mark.essential
-@pytest.mark.parametrize("_attempt", range(5))
-def test_daemon_threads_may_be_running(_attempt: int) -> None:
-    """More than once, since they are stopped wherever they happen to be."""
-    assert check_child(COMMON + DAEMONS, onnx_models.matmul().hex()) == "end\n"
+    """
+        )
+        == "end\n"
+    )
 
 
 @pytest.mark.essential
 def test_daemon_threads_may_be_creating() -> None:
     assert (
-        check_child(
-            COMMON
-            + """
+        printed_by(
+            """
     begun = threading.Barrier(3)
     def work():
         ortmulti.InferenceSession(model)
@@ -132,8 +130,7 @@ def test_daemon_threads_may_be_creating() -> None:
         threading.Thread(target=work, daemon=True).start()
     begun.wait()
     print("end")
-    """,
-            onnx_models.matmul().hex(),
+    """
         )
         == "end\n"
     )
@@ -143,7 +140,7 @@ def test_daemon_threads_may_be_creating() -> None:
 @pytest.mark.parametrize(("how", "status"), [("sys.exit(3)", 3), ("raise SystemExit(4)", 4), ("os._exit(5)", 5)])
 def test_the_exit_status_is_kept(how: str, status: int) -> None:
     child = run_child(
-        COMMON + f"\n    import os\n    session = ortmulti.InferenceSession(model)\n    {how}",
+        COMMON + f"\n    session = ortmulti.InferenceSession(model)\n    {how}",
         onnx_models.matmul().hex(),
     )
     assert (child.returncode, child.stdout, child.stderr) == (status, "", "")
@@ -163,41 +160,86 @@ def test_an_error_that_nobody_catches_is_all_that_is_said() -> None:
 
 def test_a_session_used_by_an_exit_handler_that_was_registered_first() -> None:
     """It runs after ours, with the sessions closed."""
-    printed = check_child(
+    printed = printed_by(
         """
-        import atexit, sys
-        import numpy as np
-        import ortmulti
+    def late():
+        try:
+            session.run(None, {"x": x})
+        except ortmulti.ClosedError as error:
+            print("closed")
 
-        def late():
-            try:
-                session.run(None, {"x": np.ones((1, 64), np.float32)})
-            except ortmulti.ClosedError as error:
-                print("closed")
-
-        atexit.register(late)
-        session = ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]))
-        """,
-        onnx_models.matmul().hex(),
+    atexit.register(late)
+    session = ortmulti.InferenceSession(model)
+    """
     )
     assert printed == "closed\n"
 
 
 def test_an_exit_handler_may_create_a_session() -> None:
-    printed = check_child(
+    printed = printed_by(
         """
-        import atexit, sys
-        import numpy as np
-        import ortmulti
+    def late():
+        global kept
+        kept = ortmulti.InferenceSession(model)
+        print(kept.run(None, {"x": x})[0].shape)
 
-        def late():
-            global kept
-            kept = ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]))
-            print(kept.run(None, {"x": np.ones((1, 64), np.float32)})[0].shape)
-
-        atexit.register(late)
-        session = ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]))
-        """,
-        onnx_models.matmul().hex(),
+    atexit.register(late)
+    session = ortmulti.InferenceSession(model)
+    """
     )
-    assert printed == "(1, 64)\n"
+    assert printed == "(4, 64)\n"
+
+
+@pytest.mark.parametrize("_attempt", range(3))
+def test_asynchronous_runs_may_be_under_way(_attempt: int) -> None:
+    """Every callback is called before the interpreter ends, with results or the reason."""
+    printed = printed_by(
+        """
+    told = []
+    class Teller:
+        def __call__(self, results, user_data, error):
+            told.append(error)
+    def report():
+        print(len(told), set(told) <= {"", *(e for e in told if "closed before this run began" in e)})
+    atexit.register(report)  # after ortmulti's, which is registered later
+    session = ortmulti.InferenceSession(model)
+    for i in range(2000):
+        session.run_async(None, {"x": x}, Teller(), i)
+    """
+    )
+    assert printed == "2000 True\n"
+
+
+def test_a_callback_of_an_asynchronous_run_may_be_under_way() -> None:
+    printed_by(
+        """
+    begun, session = threading.Event(), ortmulti.InferenceSession(model)
+    def slow(*_):
+        begun.set()
+        for i in range(10**6):
+            pass
+    for i in range(3):
+        session.run_async(None, {"x": x}, slow, None)
+    begun.wait()
+    """
+    )
+
+
+@pytest.mark.parametrize("_attempt", range(3))
+def test_daemon_threads_may_be_asking_for_asynchronous_runs(_attempt: int) -> None:
+    printed_by(
+        """
+    session = ortmulti.InferenceSession(model)
+    begun = threading.Barrier(3)
+    def ask():
+        begun.wait()
+        while True:
+            try:
+                session.run_async(None, {"x": x}, lambda *_: None, None)
+            except ortmulti.ClosedError:
+                return
+    for _ in range(2):
+        threading.Thread(target=ask, daemon=True).start()
+    begun.wait()
+    """
+    )
