@@ -12,15 +12,10 @@ import ortmulti
 from ortmulti import Batching, Warmup
 from tests.support import onnx_models
 from tests.support.backends import worker_pids
+from tests.support.gpus import MODEL, feed
 from tests.support.processes import nothing_leaks
 
 pytestmark = pytest.mark.gpu
-
-MODEL = onnx_models.matmul()
-
-
-def feed(number: int) -> dict[str, np.ndarray]:
-    return {"x": np.random.default_rng(number).standard_normal((3, 64), dtype=np.float32)}
 
 
 def test_every_gpu_answers_as_the_core() -> None:

@@ -19,45 +19,38 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models.make("tiny-kernels", tmp_path_factory.mktemp("models"))
 
 
-def bench(model: Path, variants: str, **changes: Any) -> dict[str, Any]:
+def plan(model: Path, variant: str, **changes: Any) -> serve.RunPlan:
     available = parse_devices("all")
     settings: dict[str, Any] = {
         "models": [model],
         "device_sets": device_sets(available, None),
-        "variants": [serve.parse_variant(name) for name in variants.split(",")],
+        "variants": [serve.parse_variant(variant)],
         "repeat": 1,
         "seconds": 0.5,
         "warm_seconds": 0.2,
         "ceiling": False,
         "timeout": 120.0,
     }
-    return serve.bench(serve.RunPlan(**{**settings, **changes}))
+    return serve.RunPlan(**{**settings, **changes})
 
 
-def check(document: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("variant", "changes"),
+    [
+        ("core", {"loads": [serve.parse_rate("0.5x")], "batches": [1, 8]}),
+        ("core", {"inputs": "device"}),
+        ("core", {"inputs": "device", "outputs": "device"}),
+        *((variant, {}) for variant in ("core+graph", "core+in_flight=1", "threads", "processes")),
+    ],
+)
+def test_every_gpu_answers(variant: str, changes: dict[str, Any], model: Path) -> None:
+    document = serve.bench(plan(model, variant, **changes))
     assert serve.failures(document) == []
     for measurement in document["measurements"]:
         assert set(measurement["stats"]) == set(measurement["devices"])
         assert all(device["done"] > 0 for device in measurement["stats"].values())
         assert all(device["failed"] == 0 for device in measurement["stats"].values())
         assert set(measurement["gpu_memory"]) in (set(), set(measurement["devices"]))  # empty without NVML
-
-
-def test_every_gpu_answers_from_host_arrays(model: Path) -> None:
-    check(bench(model, "core", loads=[serve.parse_rate("0.5x")], batches=[1, 8]))
-
-
-def test_inputs_on_the_device(model: Path) -> None:
-    check(bench(model, "core", inputs="device"))
-
-
-def test_inputs_and_outputs_on_the_device(model: Path) -> None:
-    check(bench(model, "core", inputs="device", outputs="device"))
-
-
-@pytest.mark.parametrize("variant", ["core+graph", "core+in_flight=1", "threads", "processes"])
-def test_variants(variant: str, model: Path) -> None:
-    check(bench(model, variant))
 
 
 @pytest.mark.parametrize(("precision", "place"), [("fp32", "host"), ("fp16", "device")])

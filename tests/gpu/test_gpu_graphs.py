@@ -10,20 +10,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 
 import ortmulti
-from ortmulti import CudaGraph, Warmup, _core
+from ortmulti import CudaGraph, Warmup
 from ortmulti.create.sample_inputs import sample_inputs
 from tests.support import onnx_models
-from tests.support.gpus import needs_gpus, needs_graphs
+from tests.support.gpus import MODEL, check_memory_returns, feed, needs_gpus, needs_graphs
 
 pytestmark = pytest.mark.gpu
-
-MODEL = onnx_models.matmul()
-
-
-def feed(number: int, rows: int = 3) -> dict[str, np.ndarray]:
-    return {"x": np.random.default_rng(number).standard_normal((rows, 64), dtype=np.float32)}
 
 
 def expected(rows: int, count: int) -> list[np.ndarray]:
@@ -191,40 +186,25 @@ def test_graphs_of_the_generated_models(name: str, tmp_path: Path) -> None:
 
 
 def control_flow() -> bytes:
-    then = onnx.helper.make_graph(
-        [onnx.helper.make_node("Identity", ["x"], ["a"])],
-        "then",
-        [],
-        [onnx.helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, [4])],
-    )
-    other = onnx.helper.make_graph(
-        [onnx.helper.make_node("Neg", ["x"], ["b"])],
-        "else",
-        [],
-        [onnx.helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [4])],
-    )
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)],
-        "control",
-        [
-            onnx.helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, []),
-            onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4]),
-        ],
-        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4])],
-    )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
-    return bytes(model.SerializeToString())
+    """ "y" = "x" if "c", else -"x"."""
+
+    def branch(op: str) -> onnx.GraphProto:
+        output = helper.make_tensor_value_info("taken", TensorProto.FLOAT, [4])
+        return helper.make_graph([helper.make_node(op, ["x"], ["taken"])], op, [], [output])
+
+    return onnx_models.model(
+        [helper.make_node("If", ["c"], ["y"], then_branch=branch("Identity"), else_branch=branch("Neg"))],
+        [("c", TensorProto.BOOL, []), ("x", TensorProto.FLOAT, [4])],
+        [("y", TensorProto.FLOAT, [4])],
+    ).SerializeToString()
 
 
 def nonzero() -> bytes:
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("NonZero", ["x"], ["y"])],
-        "nonzero",
-        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n"])],
-        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, [1, "found"])],
-    )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
-    return bytes(model.SerializeToString())
+    return onnx_models.model(
+        [helper.make_node("NonZero", ["x"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n"])],
+        [("y", TensorProto.INT64, [1, "found"])],
+    ).SerializeToString()
 
 
 def test_captures_end_after_refusals_in_a_row() -> None:
@@ -264,20 +244,12 @@ def test_bad_arguments() -> None:
 def test_memory_comes_back() -> None:
     needs_graphs()
 
-    def used() -> int:
-        free, total = _core.cuda_memory(0)
-        return total - free
-
     def cycle() -> None:
         with ortmulti.load(MODEL, "cuda:0", cuda_graph=True, warmup=Warmup(samples=feed(0, 4000))) as pool:
             values = [pool.run(None, feed(1, 4000), outputs="device")[0] for _ in range(20)]
         del values
 
-    cycle()
-    before = used()
-    for _ in range(10):
-        cycle()
-    assert used() - before < 32 << 20
+    check_memory_returns(cycle, rounds=10, most=32 << 20)
 
 
 def test_requests_run_where_their_inputs_lie() -> None:

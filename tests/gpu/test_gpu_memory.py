@@ -10,44 +10,29 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti import _core
 from tests.support import onnx_models
-from tests.support.gpus import VISIBLE, cuda_session, needs_gpus
+from tests.support.gpus import VISIBLE, check_memory_returns, cuda_session, free, needs_gpus
 from tests.support.processes import check_child
 
 pytestmark = [pytest.mark.gpu, pytest.mark.gpu_memory]
 
 
 def test_a_memory_limit_below_the_model_is_out_of_memory(large_model: Path) -> None:
-    before = _core.cuda_memory(0)[0]
+    before = free()
     with pytest.raises(ortmulti.OutOfMemory, match=r"cuda:0.*free of") as caught:
         cuda_session(large_model, gpu_mem_limit=64 << 20)
     assert isinstance(caught.value, MemoryError)
-    assert _core.cuda_memory(0)[0] > before - (256 << 20)
+    assert free() > before - (256 << 20)
 
 
-# Fills a GPU to the last `left` bytes through the driver; `release` gives the memory back.
-FILL = """
-    import ctypes, sys
+COMMON = """
+    import logging, sys
     import numpy as np
     import ortmulti
-    from ortmulti.bench import models
+    from tests.support.gpus import fill
 
+    logging.getLogger("ortmulti.onnxruntime").setLevel(logging.CRITICAL + 1)
     large, small = sys.argv[1], bytes.fromhex(sys.argv[2])
-    cuda = ctypes.CDLL("libcuda.so.1")
-
-    def check(result):
-        assert result == 0, result
-
-    def fill(index, left):
-        free, _ = ortmulti._core.cuda_memory(index)  # makes its context current here
-        pointer = ctypes.c_uint64()
-        check(cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(free - left)))
-        return pointer
-
-    def release(index, pointer):
-        ortmulti._core.cuda_memory(index)
-        check(cuda.cuMemFree_v2(pointer))
 
     def failing(create):
         try:
@@ -68,7 +53,7 @@ def test_the_memory_of_a_pool_does_not_grow_with_its_callers(large_model: Path) 
         feed = {"x": np.zeros((1, int(pool.get_inputs()[0].shape[1] or 0)), np.float32)}
         for _ in range(3):
             pool.run(feed)
-        before = _core.cuda_memory(0)[0]
+        before = free()
         all_ran = threading.Barrier(8)
 
         def caller(_: int) -> None:
@@ -77,20 +62,17 @@ def test_the_memory_of_a_pool_does_not_grow_with_its_callers(large_model: Path) 
 
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(caller, range(8)))
-            assert before - _core.cuda_memory(0)[0] < (100 << 20)
+            assert before - free() < (100 << 20)
 
 
 def test_a_full_device_is_out_of_memory_and_gives_all_back(large_model: Path) -> None:
     printed = check_child(
-        FILL
+        COMMON
         + """
-    import logging
-    logging.getLogger("ortmulti.onnxruntime").setLevel(logging.CRITICAL + 1)
-
     # Kernels and libraries are loaded first: what they take is not the session's.
     with ortmulti.create_sessions(large, 0) as [session]:
         session.run(None, {"x": np.zeros((1, width(session)), np.float32)})
-    pointer = fill(0, 300 << 20)
+    release = fill(0, 300 << 20)
     before = ortmulti._core.cuda_memory(0)[0]
     failing(lambda: ortmulti.create_sessions(large, 0))
     failing(lambda: ortmulti.create_sessions(large, ["cpu", 0]))
@@ -100,7 +82,7 @@ def test_a_full_device_is_out_of_memory_and_gives_all_back(large_model: Path) ->
         print(session.run(None, {"x": np.ones((1, 64), np.float32)})[0].shape)
         failing(lambda: session.run(None, {"x": np.ones((10**7, 64), np.float32)}))
         print(session.run(None, {"x": np.ones((1, 64), np.float32)})[0].shape)
-    release(0, pointer)
+    release()
     with ortmulti.create_sessions(large, 0) as [session]:
         print(session.run(None, {"x": np.zeros((1, width(session)), np.float32)})[0].any())
     """,
@@ -115,15 +97,12 @@ def test_a_full_device_is_out_of_memory_and_gives_all_back(large_model: Path) ->
 def test_one_of_two_gpus_is_full(large_model: Path) -> None:
     needs_gpus(2)
     printed = check_child(
-        FILL
+        COMMON
         + """
-    import logging
-    logging.getLogger("ortmulti.onnxruntime").setLevel(logging.CRITICAL + 1)
-
     with ortmulti.create_sessions(large, [0, 1]) as sessions:
         for session in sessions:
             session.run(None, {"x": np.zeros((1, width(session)), np.float32)})
-    pointer = fill(1, 300 << 20)
+    fill(1, 300 << 20)
     before = ortmulti._core.cuda_memory(0)[0]
     try:
         ortmulti.create_sessions(large, [0, 1])
@@ -139,17 +118,12 @@ def test_one_of_two_gpus_is_full(large_model: Path) -> None:
 
 
 def test_sessions_give_their_gpu_memory_back(large_model: Path) -> None:
-    def cycle() -> int:
+    def cycle() -> None:
         with ortmulti.create_sessions(large_model, 0) as [session]:
             width = session.get_inputs()[0].shape[1]
             session.run(None, {"x": np.zeros((1, int(width or 0)), np.float32)})
-        return _core.cuda_memory(0)[0]
 
-    cycle()
-    first = cycle()
-    for _ in range(5):
-        last = cycle()
-    assert first - last < 64 << 20
+    check_memory_returns(cycle)
 
 
 def test_a_session_takes_no_more_memory_than_onnxruntimes(large_model: Path) -> None:
@@ -202,7 +176,7 @@ def test_an_arena_is_shrunk_between_runs() -> None:
         def taken(x: np.ndarray, run_options: ortmulti.RunOptions | None = None) -> int:
             [y] = session.run(None, {"x": x}, run_options)
             assert y == 0
-            return before - _core.cuda_memory(0)[0]
+            return before - free()
 
         before = 0
         before -= taken(small)  # kernels and libraries are loaded: what they take is not the arena's
@@ -245,17 +219,12 @@ def test_different_models_are_created_at_once_on_a_gpu() -> None:
             results.extend(session.run(None, feed) for session in pool.sessions)
         return results
 
-    def cycle() -> int:
+    def cycle() -> None:
         with ThreadPoolExecutor(len(models)) as executor:
             for (model, feed), results in zip(models, executor.map(work, range(len(models))), strict=True):
                 expected = onnx_models.cpu_session(model).run(None, feed)
                 for outputs in results:
                     for output, right in zip(outputs, expected, strict=True):
                         np.testing.assert_allclose(output, right, rtol=1e-2, atol=1e-3)
-        return _core.cuda_memory(0)[0]
 
-    cycle()
-    first = cycle()
-    for _ in range(5):
-        last = cycle()
-    assert first - last < 64 << 20
+    check_memory_returns(cycle)

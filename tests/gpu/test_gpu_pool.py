@@ -7,17 +7,10 @@ import pytest
 
 import ortmulti
 from ortmulti import Batching, Warmup, _core
-from tests.support import onnx_models
-from tests.support.gpus import VISIBLE
+from tests.support.gpus import MODEL, VISIBLE, feed
 from tests.support.processes import run_child
 
 pytestmark = pytest.mark.gpu
-
-MODEL = onnx_models.matmul()
-
-
-def feed(number: int) -> dict[str, np.ndarray]:
-    return {"x": np.random.default_rng(number).standard_normal((3, 64), dtype=np.float32)}
 
 
 def test_every_gpu_answers() -> None:

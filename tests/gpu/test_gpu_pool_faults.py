@@ -121,16 +121,7 @@ END = """
 """
 
 
-def test_a_process_may_end_while_its_pool_is_busy() -> None:
-    printed = check_child(END, environment=VISIBLE, timeout=HANG)
-    assert len(printed) == 1000
-    assert set(printed) <= {"c", "d"}
-
-
-def test_a_process_may_end_while_daemon_threads_ask() -> None:
-    printed = check_child(
-        END
-        + """
+ASKING = """
     import threading
     begun = threading.Barrier(5)
 
@@ -145,8 +136,11 @@ def test_a_process_may_end_while_daemon_threads_ask() -> None:
     for _ in range(4):
         threading.Thread(target=ask, daemon=True).start()
     begun.wait()
-    """,
-        environment=VISIBLE,
-        timeout=HANG,
-    )
+"""
+
+
+@pytest.mark.parametrize("beside", ["", ASKING], ids=["alone", "beside daemon threads"])
+def test_a_process_may_end_while_its_pool_is_busy(beside: str) -> None:
+    printed = check_child(END + beside, environment=VISIBLE, timeout=HANG)
     assert len(printed) == 1000
+    assert set(printed) <= {"c", "d"}

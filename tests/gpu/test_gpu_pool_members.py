@@ -12,16 +12,10 @@ import ortmulti
 from ortmulti import Warmup, _core
 from ortmulti.bench import models
 from tests.support import onnx_models
-from tests.support.gpus import VISIBLE, needs_gpus
+from tests.support.gpus import MODEL, VISIBLE, feed, needs_gpus
 from tests.support.processes import check_child
 
 pytestmark = pytest.mark.gpu
-
-MODEL = onnx_models.matmul()
-
-
-def feed(number: int) -> dict[str, np.ndarray]:
-    return {"x": np.random.default_rng(number).standard_normal((3, 64), dtype=np.float32)}
 
 
 def states(pool: ortmulti.Pool) -> dict[str, str]:

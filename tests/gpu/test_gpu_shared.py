@@ -137,17 +137,15 @@ def test_a_full_last_gpu_is_named_and_nothing_stays(tmp_path: Path) -> None:
     model = models.make("matmul", tmp_path, megabytes=512)
     printed = check_child(
         """
-        import ctypes, sys
+        import sys
         import ortmulti
         from ortmulti import _core
+        from tests.support.gpus import fill
 
         model = sys.argv[1]
         last = _core.cuda_device_count() - 1
         ortmulti.load(model, 0).close()
-        cuda = ctypes.CDLL("libcuda.so.1")
-        free = _core.cuda_memory(last)[0]  # its context is current here now
-        pointer = ctypes.c_uint64()
-        assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(free - (256 << 20))) == 0
+        fill(last, 256 << 20)
         before = _core.cuda_memory(0)[0]
         try:
             ortmulti.load(model, "all")

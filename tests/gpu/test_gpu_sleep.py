@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti import _core
 from ortmulti.bench.measure import sleep
 from ortmulti.optimized import Cache
-from tests.support.gpus import VISIBLE, needs_graphs
+from tests.support.gpus import VISIBLE, check_memory_returns, free, needs_graphs
 from tests.support.processes import check_child, run_child
 
 pytestmark = [pytest.mark.gpu, pytest.mark.gpu_memory]
@@ -26,15 +25,16 @@ def feed_of(pool: ortmulti.Pool) -> dict[str, np.ndarray]:
     return {"x": np.random.default_rng(0).standard_normal((4, int(width or 0)), np.float32)}
 
 
-def free() -> int:
-    return _core.cuda_memory(0)[0]
+@pytest.fixture(params=[False, True], ids=["runs", "graphs"])
+def graphs(request: pytest.FixtureRequest) -> bool:
+    """Whether runs are captured."""
+    if request.param:
+        needs_graphs()
+    return bool(request.param)
 
 
 @pytest.mark.parametrize("keep", [None, "pinned"])
-@pytest.mark.parametrize("graphs", [False, True])
 def test_outputs_are_those_from_before(large_model: Path, keep: str | None, graphs: bool) -> None:
-    if graphs:
-        needs_graphs()
     with ortmulti.load(large_model, 0, cuda_graph=graphs) as pool:
         feed = feed_of(pool)
         for _ in range(3):
@@ -50,10 +50,7 @@ def test_outputs_are_those_from_before(large_model: Path, keep: str | None, grap
         assert abs(free() - awake) < 64 * MB
 
 
-@pytest.mark.parametrize("graphs", [False, True])
 def test_nothing_stays_of_a_session_that_sleeps(large_model: Path, graphs: bool) -> None:
-    if graphs:
-        needs_graphs()
     with ortmulti.load(large_model, 0, cuda_graph=graphs) as first:  # kernels and libraries
         feed = feed_of(first)
         for _ in range(3):
@@ -109,25 +106,22 @@ def test_a_session_of_a_sleeping_pool_is_an_error(large_model: Path) -> None:
 def test_others_take_the_memory_meanwhile(large_model: Path) -> None:
     printed = check_child(
         """
-    import ctypes, sys
+    import sys
     import numpy as np
     import ortmulti
+    from tests.support.gpus import fill
 
     pool = ortmulti.load(sys.argv[1], 0)
     feed = {"x": np.ones((1, pool.get_inputs()[0].shape[1]), np.float32)}
     [expected] = pool.run(feed)
     pool.sleep()
-    cuda = ctypes.CDLL("libcuda.so.1")
-    free, _ = ortmulti._core.cuda_memory(0)
-    pointer = ctypes.c_uint64()
-    assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(free - (300 << 20))) == 0
+    release = fill(0, 300 << 20)
     for call in (pool.wake, lambda: pool.run(feed)):
         try:
             call()
         except ortmulti.OutOfMemory as error:
             print("the weights take" in str(error), "free of" in str(error))
-    ortmulti._core.cuda_memory(0)
-    assert cuda.cuMemFree_v2(pointer) == 0
+    release()
     print((pool.run(feed)[0] == expected).all())
     pool.sleep()  # and the process ends
     """,
@@ -138,17 +132,12 @@ def test_others_take_the_memory_meanwhile(large_model: Path) -> None:
 
 
 def test_what_remains_is_freed(large_model: Path) -> None:
-    def cycle() -> int:
+    def cycle() -> None:
         with ortmulti.load(large_model, 0) as pool:
             pool.run(feed_of(pool))
             pool.sleep(keep="pinned")
-        return free()
 
-    cycle()
-    first = cycle()
-    for _ in range(5):
-        last = cycle()
-    assert first - last < 64 * MB
+    check_memory_returns(cycle)
 
 
 def test_a_process_killed_while_it_wakes_leaves_nothing(large_model: Path, tmp_path: Path) -> None:
@@ -219,10 +208,7 @@ def test_a_child_forked_during_sleep_or_wake_has_errors_and_the_parent_goes_on(l
     assert printed.split() == ["5", "5", "True"] * 3
 
 
-@pytest.mark.parametrize("graphs", [False, True])
 def test_bench_sleep(large_model: Path, graphs: bool) -> None:
-    if graphs:
-        needs_graphs()
     document = sleep.bench([large_model], "cuda:0", graphs=graphs, repeat=2, sleeps=20)
     assert sleep.failures(document) == []
     turns, *at_random = document["measurements"]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ortmulti
 from ortmulti import _core
 from ortmulti._runtime.libraries import release_of
+from tests.support import onnx_models
 
 CUDA = "CUDAExecutionProvider"
 
@@ -30,3 +34,40 @@ def needs_graphs() -> None:
 def cuda_session(model: Any, **cuda: Any) -> ortmulti.InferenceSession:
     """A session on the GPU, with options of the CUDA provider."""
     return ortmulti.InferenceSession(model, providers=[(CUDA, cuda)])
+
+
+MODEL = onnx_models.matmul()
+
+
+def feed(number: int, rows: int = 3) -> dict[str, np.ndarray]:
+    """Inputs of `MODEL`, other ones for each number."""
+    return {"x": np.random.default_rng(number).standard_normal((rows, 64), dtype=np.float32)}
+
+
+def free() -> int:
+    """The bytes of the first GPU's memory that nobody uses."""
+    return _core.cuda_memory(0)[0]
+
+
+def check_memory_returns(cycle: Callable[[], object], *, rounds: int = 5, most: int = 64 << 20) -> None:
+    """Assert that further rounds of `cycle` keep at most so many bytes of the first GPU."""
+    for _ in range(2):
+        cycle()  # what stays is there
+    before = free()
+    for _ in range(rounds):
+        cycle()
+    assert before - free() < most
+
+
+def fill(index: int, left: int) -> Callable[[], None]:
+    """Take a GPU's memory to the last `left` bytes, by the driver alone; return what gives it back."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    pointer = ctypes.c_uint64()
+    size = ctypes.c_size_t(_core.cuda_memory(index)[0] - left)  # this makes its context current here
+    assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), size) == 0
+
+    def release() -> None:
+        _core.cuda_memory(index)
+        assert cuda.cuMemFree_v2(pointer) == 0
+
+    return release
