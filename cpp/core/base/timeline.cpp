@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <new>
+#include <utility>
 
 namespace ortmulti {
 
@@ -30,12 +31,12 @@ std::vector<Span> Timeline::spans() const {
 }
 
 ScopedSpan::~ScopedSpan() {
-  if (timeline_ == nullptr) {
-    return;
-  }
-  try {
-    timeline_->add(name_, start_ns_, steady_now_ns(), device_);
-  } catch (const std::bad_alloc&) {  // A span lost to a full memory is no reason to fail what it measured.
+  if (span_) {
+    span_->end_ns = steady_now_ns();
+    try {
+      timeline_->add(std::move(*span_));
+    } catch (const std::bad_alloc&) {  // A span lost to a full memory is no reason to fail what it measured.
+    }
   }
 }
 

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 namespace ortmulti {
@@ -33,29 +33,21 @@ class Timeline {
   std::vector<Span> spans_;
 };
 
-/// Text of which a view can be kept: no temporary string, which would be gone with the statement.
-template <typename Text>
-inline constexpr bool is_lasting_text =
-    std::is_convertible_v<Text, std::string_view> &&
-    (std::is_lvalue_reference_v<Text> || !std::is_same_v<std::remove_cv_t<std::remove_reference_t<Text>>, std::string>);
-
 /// Adds the span from its construction to its destruction. Costs a comparison when there is no timeline.
 class ScopedSpan {
  public:
-  /// `name` and `device` must outlive the span; temporary strings are refused by the compiler.
-  template <typename Name, typename Device = std::string_view,
-            typename = std::enable_if_t<is_lasting_text<Name&&> && is_lasting_text<Device&&>>>
-  ScopedSpan(Timeline* timeline, Name&& name, Device&& device = {}) noexcept
-      : timeline_(timeline), name_(name), device_(device), start_ns_(timeline == nullptr ? 0 : steady_now_ns()) {}
+  explicit ScopedSpan(Timeline* timeline, std::string_view name, std::string_view device = {}) : timeline_(timeline) {
+    if (timeline != nullptr) {
+      span_ = {std::string(name), steady_now_ns(), 0, this_thread(), std::string(device)};
+    }
+  }
   ~ScopedSpan();
   ScopedSpan(const ScopedSpan&) = delete;
   ScopedSpan& operator=(const ScopedSpan&) = delete;
 
  private:
   Timeline* timeline_;
-  std::string_view name_;
-  std::string_view device_;
-  std::int64_t start_ns_;
+  std::optional<Span> span_;
 };
 
 }  // namespace ortmulti
