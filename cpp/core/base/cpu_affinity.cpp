@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <iterator>
+#include <limits>
+#include <numeric>
 #include <set>
 #include <string_view>
 
@@ -26,31 +28,32 @@ double positive_number(const std::string& text) {
 
 std::vector<int> online() {
   std::vector<int> cpus(static_cast<std::size_t>(std::max(1L, sysconf(_SC_NPROCESSORS_CONF))));
-  for (std::size_t i = 0; i < cpus.size(); ++i) {
-    cpus[i] = static_cast<int>(i);
-  }
+  std::iota(cpus.begin(), cpus.end(), 0);
   return cpus;
+}
+
+constexpr double no_quota = std::numeric_limits<double>::infinity();
+
+double quota_of(const std::string& quota, const std::string& period) {
+  const double cores = positive_number(quota) / positive_number(period);
+  return cores > 0 ? cores : no_quota;
 }
 
 double quota_v2(const std::string& folder) {
   const std::vector<std::string> words = split_words(read_small_file(folder + "/cpu.max"));  // "max 100000": none
-  const double period = words.size() == 2 ? positive_number(words[1]) : 0;
-  return period > 0 ? positive_number(words[0]) / period : 0;
+  return words.size() == 2 ? quota_of(words[0], words[1]) : no_quota;
 }
 
 double quota_v1(const std::string& folder) {
-  const double period = positive_number(read_small_file(folder + "/cpu.cfs_period_us"));
-  return period > 0 ? positive_number(read_small_file(folder + "/cpu.cfs_quota_us")) / period : 0;
+  return quota_of(read_small_file(folder + "/cpu.cfs_quota_us"), read_small_file(folder + "/cpu.cfs_period_us"));
 }
 
 // Calls `quota` for `base` + each prefix of `path`: a parent's limit binds its children.
 template <typename Quota>
 double least_along(const std::string& base, std::string path, Quota quota) {
-  double least = 0;
+  double least = no_quota;
   for (;;) {
-    if (const double here = quota(base + path); here > 0) {
-      least = least > 0 ? std::min(least, here) : here;
-    }
+    least = std::min(least, quota(base + path));
     const std::size_t slash = path.rfind('/');
     if (path.empty() || slash == std::string::npos) {
       return least;
@@ -142,7 +145,7 @@ int physical_cores(const std::vector<int>& cpus, const std::string& sysfs) {
 }
 
 double cgroup_quota(const std::string& proc_cgroup, const std::string& cgroup_root) {
-  double least = 0;
+  double least = no_quota;
   for (const std::string& line : split_lines(read_small_file(proc_cgroup))) {  // hierarchy:controllers:path
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
@@ -154,21 +157,19 @@ double cgroup_quota(const std::string& proc_cgroup, const std::string& cgroup_ro
     if (path == "/") {
       path.clear();
     }
-    double here = 0;
+    double here = no_quota;
     if (controllers.empty()) {
       here = least_along(cgroup_root, path, quota_v2);
     } else if (("," + controllers + ",").find(",cpu,") != std::string::npos) {
       // The folder may name its controllers in another order than this file does; the kernel's link has one name.
       here = least_along(cgroup_root + "/" + controllers, path, quota_v1);
-      if (here == 0) {
+      if (here == no_quota) {
         here = least_along(cgroup_root + "/cpu", path, quota_v1);
       }
     }
-    if (here > 0) {
-      least = least > 0 ? std::min(least, here) : here;
-    }
+    least = std::min(least, here);
   }
-  return least;
+  return least == no_quota ? 0 : least;
 }
 
 int usable_cores() {

@@ -83,10 +83,7 @@ std::pair<std::string, struct stat> stat_regular(const std::string& path);
 /// their locales misbehave where a host links libstdc++ into each library anew.
 std::string read_small_file(const std::string& path);
 
-/// The lines of `text`, without their ends.
 std::vector<std::string> split_lines(const std::string& text);
-
-/// The words of `text`, separated by blanks and line ends.
-std::vector<std::string> split_words(const std::string& text);
+std::vector<std::string> split_words(const std::string& text);  ///< Separated by blanks and line ends.
 
 }  // namespace ortmulti

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <atomic>
-#include <mutex>
 #include <stdexcept>
 
 namespace ortmulti {

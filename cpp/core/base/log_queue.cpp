@@ -6,14 +6,12 @@
 namespace ortmulti {
 
 void LogQueue::push(LogRecord record) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (records_.size() >= capacity_) {
-      records_.pop_front();
-      ++dropped_;
-    }
-    records_.push_back(std::move(record));
+  const std::lock_guard lock(mutex_);
+  if (records_.size() >= capacity_) {
+    records_.pop_front();
+    ++dropped_;
   }
+  records_.push_back(std::move(record));
   filled_.notify_one();
 }
 
@@ -32,10 +30,8 @@ std::vector<LogRecord> LogQueue::take(std::chrono::milliseconds timeout, std::ui
 }
 
 void LogQueue::close() {
-  {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-  }
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
   filled_.notify_all();
 }
 

@@ -26,34 +26,29 @@ SerialThread::~SerialThread() {
 }
 
 void SerialThread::call(const std::function<void()>& work) {
-  const std::lock_guard calling(calling_);
-  std::unique_lock lock(mutex_);
-  work_ = &work;
-  asked_.notify_one();
-  done_.wait(lock, [this] { return work_ == nullptr; });
-  if (const std::exception_ptr error = std::exchange(error_, nullptr)) {
-    std::rethrow_exception(error);
+  std::packaged_task<void()> task([&work] { work(); });
+  std::future<void> done = task.get_future();
+  {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    asked_.notify_one();
   }
+  done.get();
 }
 
 void SerialThread::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    asked_.wait(lock, [this] { return work_ != nullptr || stops_; });
-    if (work_ == nullptr) {
+    asked_.wait(lock, [this] { return !tasks_.empty() || stops_; });
+    if (tasks_.empty()) {
       return;
     }
+    std::packaged_task<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
     lock.unlock();
-    std::exception_ptr error;
-    try {
-      (*work_)();
-    } catch (...) {
-      error = std::current_exception();
-    }
+    task();
+    task = {};  // its error may be freed here
     lock.lock();
-    error_ = std::move(error);
-    work_ = nullptr;
-    done_.notify_one();
   }
 }
 

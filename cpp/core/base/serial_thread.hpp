@@ -1,8 +1,9 @@
 #pragma once
 
 #include <condition_variable>
-#include <exception>
+#include <deque>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -22,12 +23,9 @@ class SerialThread {
  private:
   void serve();
 
-  std::mutex calling_;
   std::mutex mutex_;
   std::condition_variable asked_;
-  std::condition_variable done_;
-  const std::function<void()>* work_ = nullptr;
-  std::exception_ptr error_;
+  std::deque<std::packaged_task<void()>> tasks_;
   bool stops_ = false;
   std::thread thread_;  // last, since it uses the others
 };
