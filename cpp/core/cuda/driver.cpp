@@ -67,57 +67,16 @@ CudaDriver load_cuda_driver(const char* library_name) {
   }
   const EntryPoints entry_points(library);
   CudaDriver driver;
-  entry_points.look_up(driver.init, "cuInit");
-  entry_points.look_up(driver.driver_get_version, "cuDriverGetVersion");
-  entry_points.look_up(driver.get_error_name, "cuGetErrorName");
-  entry_points.look_up(driver.get_error_string, "cuGetErrorString");
-  entry_points.look_up(driver.device_get_count, "cuDeviceGetCount");
-  entry_points.look_up(driver.device_get, "cuDeviceGet");
-  entry_points.look_up(driver.device_get_name, "cuDeviceGetName");
-  entry_points.look_up(driver.device_get_uuid, "cuDeviceGetUuid");
-  entry_points.look_up(driver.device_get_pci_bus_id, "cuDeviceGetPCIBusId");
-  entry_points.look_up(driver.device_total_mem, "cuDeviceTotalMem");
-  entry_points.look_up(driver.device_get_attribute, "cuDeviceGetAttribute");
-  entry_points.look_up(driver.device_can_access_peer, "cuDeviceCanAccessPeer");
-  entry_points.look_up(driver.primary_ctx_retain, "cuDevicePrimaryCtxRetain");
-  entry_points.look_up(driver.ctx_set_current, "cuCtxSetCurrent");
-  entry_points.look_up(driver.ctx_get_current, "cuCtxGetCurrent");
-  entry_points.look_up(driver.ctx_synchronize, "cuCtxSynchronize");
-  entry_points.look_up(driver.ctx_enable_peer_access, "cuCtxEnablePeerAccess");
-  entry_points.look_up(driver.mem_get_info, "cuMemGetInfo");
-  entry_points.look_up(driver.mem_alloc, "cuMemAlloc");
-  entry_points.look_up(driver.mem_free, "cuMemFree");
-  if (!entry_points.find(driver.mem_get_allocation_granularity, "cuMemGetAllocationGranularity") ||
-      !entry_points.find(driver.mem_address_reserve, "cuMemAddressReserve") ||
-      !entry_points.find(driver.mem_address_free, "cuMemAddressFree") ||
-      !entry_points.find(driver.mem_create, "cuMemCreate") || !entry_points.find(driver.mem_release, "cuMemRelease") ||
-      !entry_points.find(driver.mem_unmap, "cuMemUnmap") ||
-      !entry_points.find(driver.mem_set_access, "cuMemSetAccess") || !entry_points.find(driver.mem_map, "cuMemMap")) {
-    driver.mem_map = nullptr;  // all or none
+#define ORTMULTI_LOOK_UP(member, function, version) entry_points.look_up(driver.member, #function)
+  ORTMULTI_CUDA_FUNCTIONS(ORTMULTI_LOOK_UP)
+#undef ORTMULTI_LOOK_UP
+  bool all = true;
+#define ORTMULTI_FIND(member, function, version) all = entry_points.find(driver.member, #function) && all
+  ORTMULTI_CUDA_MAPPING_FUNCTIONS(ORTMULTI_FIND)
+#undef ORTMULTI_FIND
+  if (!all) {
+    driver.mem_map = nullptr;
   }
-  entry_points.look_up(driver.mem_host_register, "cuMemHostRegister");
-  entry_points.look_up(driver.mem_host_unregister, "cuMemHostUnregister");
-  entry_points.look_up(driver.memcpy_htod_async, "cuMemcpyHtoDAsync");
-  entry_points.look_up(driver.memcpy_dtoh_async, "cuMemcpyDtoHAsync");
-  entry_points.look_up(driver.memcpy_peer_async, "cuMemcpyPeerAsync");
-  entry_points.look_up(driver.stream_create, "cuStreamCreate");
-  entry_points.look_up(driver.stream_destroy, "cuStreamDestroy");
-  entry_points.look_up(driver.stream_synchronize, "cuStreamSynchronize");
-  entry_points.look_up(driver.event_create, "cuEventCreate");
-  entry_points.look_up(driver.event_record, "cuEventRecord");
-  entry_points.look_up(driver.event_synchronize, "cuEventSynchronize");
-  entry_points.look_up(driver.event_destroy, "cuEventDestroy");
-  entry_points.look_up(driver.stream_wait_event, "cuStreamWaitEvent");
-  entry_points.look_up(driver.stream_begin_capture, "cuStreamBeginCapture");
-  entry_points.look_up(driver.stream_end_capture, "cuStreamEndCapture");
-  entry_points.look_up(driver.graph_get_nodes, "cuGraphGetNodes");
-  entry_points.look_up(driver.graph_node_get_type, "cuGraphNodeGetType");
-  entry_points.look_up(driver.graph_memcpy_node_get_params, "cuGraphMemcpyNodeGetParams");
-  entry_points.look_up(driver.graph_instantiate, "cuGraphInstantiateWithFlags");
-  entry_points.look_up(driver.graph_destroy, "cuGraphDestroy");
-  entry_points.look_up(driver.graph_launch, "cuGraphLaunch");
-  entry_points.look_up(driver.graph_exec_destroy, "cuGraphExecDestroy");
-  entry_points.look_up(driver.pointer_get_attribute, "cuPointerGetAttribute");
   return driver;
 }
 

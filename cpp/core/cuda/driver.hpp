@@ -7,61 +7,69 @@
 
 namespace ortmulti {
 
-/// The CUDA driver's functions that the core calls, looked up at run time. A plain table, so that tests can put
-/// their own functions in.
+/// The CUDA driver's functions that the core calls: the name here, the driver's, and the version of its parameters.
+#define ORTMULTI_CUDA_FUNCTIONS(each)                                    \
+  each(init, cuInit, 2000);                                              \
+  each(driver_get_version, cuDriverGetVersion, 2020);                    \
+  each(get_error_name, cuGetErrorName, 6000);                            \
+  each(get_error_string, cuGetErrorString, 6000);                        \
+  each(device_get_count, cuDeviceGetCount, 2000);                        \
+  each(device_get, cuDeviceGet, 2000);                                   \
+  each(device_get_name, cuDeviceGetName, 2000);                          \
+  each(device_get_uuid, cuDeviceGetUuid, 11040);                         \
+  each(device_get_pci_bus_id, cuDeviceGetPCIBusId, 4010);                \
+  each(device_total_mem, cuDeviceTotalMem, 3020);                        \
+  each(device_get_attribute, cuDeviceGetAttribute, 2000);                \
+  each(device_can_access_peer, cuDeviceCanAccessPeer, 4000);             \
+  each(primary_ctx_retain, cuDevicePrimaryCtxRetain, 7000);              \
+  each(ctx_set_current, cuCtxSetCurrent, 4000);                          \
+  each(ctx_get_current, cuCtxGetCurrent, 4000);                          \
+  each(ctx_synchronize, cuCtxSynchronize, 2000);                         \
+  each(ctx_enable_peer_access, cuCtxEnablePeerAccess, 4000);             \
+  each(mem_get_info, cuMemGetInfo, 3020);                                \
+  each(mem_alloc, cuMemAlloc, 3020);                                     \
+  each(mem_free, cuMemFree, 3020);                                       \
+  each(mem_host_register, cuMemHostRegister, 6050);                      \
+  each(mem_host_unregister, cuMemHostUnregister, 4000);                  \
+  each(memcpy_htod_async, cuMemcpyHtoDAsync, 3020);                      \
+  each(memcpy_dtoh_async, cuMemcpyDtoHAsync, 3020);                      \
+  each(memcpy_peer_async, cuMemcpyPeerAsync, 4000);                      \
+  each(stream_create, cuStreamCreate, 2000);                             \
+  each(stream_destroy, cuStreamDestroy, 4000);                           \
+  each(stream_synchronize, cuStreamSynchronize, 2000);                   \
+  each(event_create, cuEventCreate, 2000);                               \
+  each(event_record, cuEventRecord, 2000);                               \
+  each(event_synchronize, cuEventSynchronize, 2000);                     \
+  each(event_destroy, cuEventDestroy, 4000);                             \
+  each(stream_wait_event, cuStreamWaitEvent, 3020);                      \
+  each(stream_begin_capture, cuStreamBeginCapture, 10010);               \
+  each(stream_end_capture, cuStreamEndCapture, 10000);                   \
+  each(graph_get_nodes, cuGraphGetNodes, 10000);                         \
+  each(graph_node_get_type, cuGraphNodeGetType, 10000);                  \
+  each(graph_memcpy_node_get_params, cuGraphMemcpyNodeGetParams, 10000); \
+  each(graph_instantiate, cuGraphInstantiateWithFlags, 11040);           \
+  each(graph_destroy, cuGraphDestroy, 10000);                            \
+  each(graph_launch, cuGraphLaunch, 10000);                              \
+  each(graph_exec_destroy, cuGraphExecDestroy, 10000);                   \
+  each(pointer_get_attribute, cuPointerGetAttribute, 4000);
+
+/// All or none of these: memory whose address stays while its pages come and go.
+#define ORTMULTI_CUDA_MAPPING_FUNCTIONS(each)                                 \
+  each(mem_get_allocation_granularity, cuMemGetAllocationGranularity, 10020); \
+  each(mem_address_reserve, cuMemAddressReserve, 10020);                      \
+  each(mem_address_free, cuMemAddressFree, 10020);                            \
+  each(mem_create, cuMemCreate, 10020);                                       \
+  each(mem_release, cuMemRelease, 10020);                                     \
+  each(mem_map, cuMemMap, 10020);                                             \
+  each(mem_unmap, cuMemUnmap, 10020);                                         \
+  each(mem_set_access, cuMemSetAccess, 10020);
+
+/// Those functions, looked up at run time. A plain table, so that tests can put their own functions in.
 struct CudaDriver {
-  PFN_cuInit_v2000 init = nullptr;
-  PFN_cuDriverGetVersion_v2020 driver_get_version = nullptr;
-  PFN_cuGetErrorName_v6000 get_error_name = nullptr;
-  PFN_cuGetErrorString_v6000 get_error_string = nullptr;
-  PFN_cuDeviceGetCount_v2000 device_get_count = nullptr;
-  PFN_cuDeviceGet_v2000 device_get = nullptr;
-  PFN_cuDeviceGetName_v2000 device_get_name = nullptr;
-  PFN_cuDeviceGetUuid_v11040 device_get_uuid = nullptr;
-  PFN_cuDeviceGetPCIBusId_v4010 device_get_pci_bus_id = nullptr;
-  PFN_cuDeviceTotalMem_v3020 device_total_mem = nullptr;
-  PFN_cuDeviceGetAttribute_v2000 device_get_attribute = nullptr;
-  PFN_cuDeviceCanAccessPeer_v4000 device_can_access_peer = nullptr;
-  PFN_cuDevicePrimaryCtxRetain_v7000 primary_ctx_retain = nullptr;
-  PFN_cuCtxSetCurrent_v4000 ctx_set_current = nullptr;
-  PFN_cuCtxGetCurrent_v4000 ctx_get_current = nullptr;
-  PFN_cuCtxSynchronize_v2000 ctx_synchronize = nullptr;
-  PFN_cuCtxEnablePeerAccess_v4000 ctx_enable_peer_access = nullptr;
-  PFN_cuMemGetInfo_v3020 mem_get_info = nullptr;
-  PFN_cuMemAlloc_v3020 mem_alloc = nullptr;
-  PFN_cuMemFree_v3020 mem_free = nullptr;
-  // Null where the driver has none of them: memory whose address stays while its pages come and go.
-  PFN_cuMemGetAllocationGranularity_v10020 mem_get_allocation_granularity = nullptr;
-  PFN_cuMemAddressReserve_v10020 mem_address_reserve = nullptr;
-  PFN_cuMemAddressFree_v10020 mem_address_free = nullptr;
-  PFN_cuMemCreate_v10020 mem_create = nullptr;
-  PFN_cuMemRelease_v10020 mem_release = nullptr;
-  PFN_cuMemMap_v10020 mem_map = nullptr;
-  PFN_cuMemUnmap_v10020 mem_unmap = nullptr;
-  PFN_cuMemSetAccess_v10020 mem_set_access = nullptr;
-  PFN_cuMemHostRegister_v6050 mem_host_register = nullptr;
-  PFN_cuMemHostUnregister_v4000 mem_host_unregister = nullptr;
-  PFN_cuMemcpyHtoDAsync_v3020 memcpy_htod_async = nullptr;
-  PFN_cuMemcpyDtoHAsync_v3020 memcpy_dtoh_async = nullptr;
-  PFN_cuMemcpyPeerAsync_v4000 memcpy_peer_async = nullptr;
-  PFN_cuStreamCreate_v2000 stream_create = nullptr;
-  PFN_cuStreamDestroy_v4000 stream_destroy = nullptr;
-  PFN_cuStreamSynchronize_v2000 stream_synchronize = nullptr;
-  PFN_cuEventCreate_v2000 event_create = nullptr;
-  PFN_cuEventRecord_v2000 event_record = nullptr;
-  PFN_cuEventSynchronize_v2000 event_synchronize = nullptr;
-  PFN_cuEventDestroy_v4000 event_destroy = nullptr;
-  PFN_cuStreamWaitEvent_v3020 stream_wait_event = nullptr;
-  PFN_cuStreamBeginCapture_v10010 stream_begin_capture = nullptr;
-  PFN_cuStreamEndCapture_v10000 stream_end_capture = nullptr;
-  PFN_cuGraphGetNodes_v10000 graph_get_nodes = nullptr;
-  PFN_cuGraphNodeGetType_v10000 graph_node_get_type = nullptr;
-  PFN_cuGraphMemcpyNodeGetParams_v10000 graph_memcpy_node_get_params = nullptr;
-  PFN_cuGraphInstantiateWithFlags_v11040 graph_instantiate = nullptr;
-  PFN_cuGraphDestroy_v10000 graph_destroy = nullptr;
-  PFN_cuGraphLaunch_v10000 graph_launch = nullptr;
-  PFN_cuGraphExecDestroy_v10000 graph_exec_destroy = nullptr;
-  PFN_cuPointerGetAttribute_v4000 pointer_get_attribute = nullptr;
+#define ORTMULTI_MEMBER(member, function, version) PFN_##function##_v##version member = nullptr
+  ORTMULTI_CUDA_FUNCTIONS(ORTMULTI_MEMBER)
+  ORTMULTI_CUDA_MAPPING_FUNCTIONS(ORTMULTI_MEMBER)
+#undef ORTMULTI_MEMBER
 
   /// "CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"
   std::string describe(CUresult result) const;
