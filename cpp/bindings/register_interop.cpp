@@ -14,7 +14,7 @@
 #include "bindings/signals.hpp"
 #include "core/base/error.hpp"
 #include "core/cuda/startup.hpp"
-#include "core/weights/weight_load.hpp"
+#include "core/weights/loader.hpp"
 
 namespace py = pybind11;
 

@@ -86,8 +86,8 @@ void Loading::TearDown() {
 void Loading::restart() { startup = std::make_unique<CudaStartup>(&driver, "", "/nowhere"); }
 
 std::vector<Loading::Result> Loading::load_each(const std::shared_ptr<const WeightPlan>& plan, const Request& request) {
-  WeightLoader loader(*startup, plan, request.devices, request.options, request.prefetch, request.timeline,
-                      request.fill, request.leave_out);
+  WeightLoader loader(*startup, {plan, request.prefetch, request.options, request.fill}, request.devices,
+                      request.timeline, request.leave_out);
   if (request.before) {
     request.before(loader);
   }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/base/error.hpp"
-#include "core/weights/weight_load.hpp"
+#include "core/weights/loader.hpp"
 #include "failing_threads.hpp"
 #include "loading.hpp"
 

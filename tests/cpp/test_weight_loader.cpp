@@ -197,7 +197,7 @@ TEST_F(WeightLoading, NothingIsCopiedToAPeerBeforeItIsWanted) {
   WeightFiles files;
   files.add_even(100, 1000);
   count_copies();
-  WeightLoader loader(*startup, files.plan(), {0, 1}, {}, nullptr, nullptr);
+  WeightLoader loader(*startup, {files.plan(), nullptr, {}, true}, {0, 1}, nullptr);
   std::thread first([&] { loader.bring_up(0); });
   std::thread second([&] { loader.bring_up(1); });
   loader.wait_filled(0);

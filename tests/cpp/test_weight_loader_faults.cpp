@@ -145,7 +145,7 @@ TEST_F(WeightLoadingFaults, MayBeStoppedBeforeItBegins) {
     loader.stop();
   };
   EXPECT_TRUE(fails(ErrorKind::closed, {"stopped"}, request));
-  const WeightLoader never_used(*startup, files.plan(), {0, 1}, {}, nullptr, nullptr);
+  const WeightLoader never_used(*startup, {files.plan(), nullptr, {}, true}, {0, 1}, nullptr);
 }
 
 TEST_F(WeightLoadingFaults, OutOfMemoryOnTheLastDevice) {

@@ -78,12 +78,14 @@ Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
     memory_checks_[to_string(devices_.back())];
   }
   turns_["all"];
-  if (request_.one_session_each && has_followers()) {
-    if (const std::string reason = why_not_one_session(); !reason.empty()) {
-      request_.one_session_each = false;
-      const std::int64_t now_ns = steady_now_ns();
-      timeline_->add("not shared: " + reason, now_ns, now_ns);
-    }
+  bool any_follows = false;
+  for (std::size_t i = 0; i < size(); ++i) {
+    any_follows = any_follows || follows(i);
+  }
+  if (const std::string reason = any_follows ? why_not_one_session() : ""; !reason.empty()) {
+    request_.one_session_each = false;
+    const std::int64_t now_ns = steady_now_ns();
+    timeline_->add("not shared: " + reason, now_ns, now_ns);
   }
   if (!request_.weights) {
     return;
@@ -95,9 +97,8 @@ Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
     }
   }
   if (!gpus.empty()) {
-    const SharedWeights& weights = *request_.weights;
-    loader_ = std::make_unique<WeightLoader>(CudaStartup::instance(), weights.plan, std::move(gpus), weights.loader,
-                                             weights.prefetch, timeline_, weights.fill, request_.keep_going);
+    loader_ = std::make_unique<WeightLoader>(CudaStartup::instance(), *request_.weights, std::move(gpus), timeline_,
+                                             request_.keep_going);
   }
 }
 
@@ -155,8 +156,7 @@ void Creation::start_threads() {
     }
   }
   for (std::size_t i = 0; request_.preload && i < size(); ++i) {
-    if (devices_[i].is_cuda() && std::find(devices_.begin(), devices_.begin() + static_cast<std::ptrdiff_t>(i),
-                                           devices_[i]) == devices_.begin() + static_cast<std::ptrdiff_t>(i)) {
+    if (devices_[i].is_cuda() && is_first(i)) {
       preload(devices_[i]);
     }
   }
@@ -176,7 +176,7 @@ void Creation::preload(const Device& device) {
       static_cast<void>(self->loader_->wait_until_filled(self->loader_->index_of(place)));
     }
   };
-  Preload(index()).begin(runtime_, device.index, turn(device) == nullptr, load);
+  Preload(model_index()).begin(runtime_, device.index, turn(device) == nullptr, load);
 }
 
 bool Creation::is_first(std::size_t index) const {
@@ -188,16 +188,7 @@ bool Creation::follows(std::size_t index) const {
   return request_.one_session_each && !devices_[index].is_cuda() && !is_first(index);
 }
 
-bool Creation::has_followers() const {
-  for (std::size_t i = 0; i < size(); ++i) {
-    if (follows(i)) {
-      return true;
-    }
-  }
-  return false;
-}
-
-bool Creation::belongs(std::size_t index, std::size_t created) const {
+bool Creation::made_with(std::size_t index, std::size_t created) const {
   return index == created || (follows(index) && devices_[index] == devices_[created]);
 }
 
@@ -238,13 +229,15 @@ SessionOptions Creation::options_for(const Device& device) const {
   return options;
 }
 
-ModelIndex Creation::index() {
-  const ScopedSpan span(timeline_.get(), "index model");
-  try {
-    return index_model(*request_.model.source());
-  } catch (const Error&) {  // ONNX Runtime says what is wrong with the model
-    return {};
-  }
+const ModelIndex& Creation::model_index() {
+  std::call_once(indexed_, [this] {
+    const ScopedSpan span(timeline_.get(), "index model");
+    try {
+      index_ = index_model(*request_.model.source());
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): ONNX Runtime says what is wrong with the model
+    }
+  });
+  return index_;
 }
 
 std::string Creation::why_not_one_session() {
@@ -254,13 +247,8 @@ std::string Creation::why_not_one_session() {
   if (!request_.options.optimized_model_filepath.empty()) {
     return "optimized_model_filepath has each session write its model";
   }
-  const std::string stateful = find_stateful_operator(index().operators);
+  const std::string stateful = find_stateful_operator(model_index().operators);
   return stateful.empty() ? "" : "operator " + stateful + " may keep something from run to run";
-}
-
-std::uint64_t Creation::weight_bytes() {
-  std::call_once(weighing_, [this] { weight_bytes_ = total_bytes(index().initializers); });
-  return weight_bytes_;
 }
 
 void Creation::check_memory(const Device& device) {
@@ -268,7 +256,7 @@ void Creation::check_memory(const Device& device) {
   startup.make_current(device.index, timeline_.get());
   const CudaStartup::Memory memory = startup.memory(device.index);
   const auto sessions = static_cast<std::uint64_t>(std::count(devices_.begin(), devices_.end(), device));
-  const std::uint64_t each = weight_bytes();
+  const std::uint64_t each = total_bytes(model_index().initializers);
   if (each <= memory.free / sessions) {
     return;
   }
@@ -276,24 +264,6 @@ void Creation::check_memory(const Device& device) {
                                             " in each of " + std::to_string(sessions) + " sessions on " +
                                             to_string(device) + ", which has " + megabytes(memory.free) + " free of " +
                                             megabytes(memory.total));
-}
-
-void Creation::read_host_weights() {
-  std::call_once(host_weights_read_,
-                 [this] { host_memory_ = in_memory(request_.weights->plan->list, [this] { return stopped(); }); });
-}
-
-std::shared_ptr<const WeightStore> Creation::host_weights() {
-  std::call_once(host_weights_made_, [this] {
-    host_weights_ = std::make_shared<HostWeightStore>(request_.weights->plan->list, std::move(host_memory_));
-  });
-  return host_weights_;
-}
-
-bool Creation::weights_may_be_read() {
-  std::call_once(looking_for_readers_,
-                 [this] { weights_may_be_read_ = reads_weights_when_created(index().operators); });
-  return weights_may_be_read_;
 }
 
 std::shared_ptr<Session> Creation::create_session(std::size_t index) {
@@ -325,13 +295,13 @@ std::shared_ptr<Session> Creation::create_session(std::size_t index) {
   }
   std::shared_ptr<Session> session;
   if (!device.is_cuda()) {
-    session = make([this] { return host_weights(); });
+    session = make([this] { return host_weights_; });
   } else {
     const std::size_t place = loader_->index_of(device.index);
     // Where nothing reads the weights before the first run, the session is created while they are still on their way.
     // Which operators an optimization makes is not known before.
     const bool optimizes = request_.options.graph_optimization_level != ORT_DISABLE_ALL;
-    const bool early = !request_.weights->fill || (!optimizes && !weights_may_be_read());
+    const bool early = !request_.weights->fill || (!optimizes && !reads_weights_when_created(model_index().operators));
     session = make([&] {
       if (!early) {
         loader_->wait_filled(place);
@@ -356,13 +326,15 @@ void Creation::create(std::size_t index) {
   std::exception_ptr error;
   try {
     const Device& device = devices_[index];
-    const std::string name = to_string(device);
-    if (request_.weights && !device.is_cuda()) {
-      read_host_weights();  // before a lock is taken: a source may need Python's
+    if (request_.weights && !device.is_cuda()) {  // before a lock is taken: a source may need Python's
+      std::call_once(host_weights_read_, [this] {
+        const WeightList& list = request_.weights->plan->list;
+        host_weights_ = std::make_shared<HostWeightStore>(list, in_memory(list, [this] { return stopped(); }));
+      });
     }
     std::unique_lock<std::mutex> my_turn;
     if (std::mutex* lock = turn(device); lock != nullptr) {
-      const ScopedSpan span(timeline_.get(), "wait for turn", name);
+      const ScopedSpan span(timeline_.get(), "wait for turn", to_string(device));
       my_turn = std::unique_lock(*lock);
     }
     if (!stopped()) {
@@ -371,7 +343,7 @@ void Creation::create(std::size_t index) {
       made[index] = create_session(index);
       register_for_shutdown(made[index]);
       for (std::size_t i = 0; i < size(); ++i) {
-        if (belongs(i, index) && i != index) {
+        if (made_with(i, index) && i != index) {
           made[i] = made[index]->share();
           register_for_shutdown(made[i]);
         }
@@ -409,7 +381,7 @@ void Creation::finish(std::size_t index, std::vector<std::shared_ptr<Session>> m
   stopped_ = stopped_ || (error && !request_.keep_going);
   error_ = error_ ? error_ : error;
   for (std::size_t i = 0; i < size(); ++i) {
-    if (!belongs(i, index)) {
+    if (!made_with(i, index)) {
       continue;
     }
     if (!made.empty()) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -116,17 +115,11 @@ class Creation : public std::enable_shared_from_this<Creation> {
   std::shared_ptr<Session> create_session(std::size_t index);
   /// Hands over the sessions that create(index) made, or none and why.
   void finish(std::size_t index, std::vector<std::shared_ptr<Session>> made, const std::exception_ptr& error);
-  /// Whether no session before it is on the same device.
   bool is_first(std::size_t index) const;
   /// Whether this session is a handle of another one's, which is created on the same device.
   bool follows(std::size_t index) const;
-  bool has_followers() const;
-  /// Whether a session is made by create(created).
-  bool belongs(std::size_t index, std::size_t created) const;
-  void read_host_weights();
-  std::shared_ptr<const WeightStore> host_weights();
-  bool weights_may_be_read();
-  ModelIndex index();
+  bool made_with(std::size_t index, std::size_t created) const;
+  const ModelIndex& model_index();
   std::string why_not_one_session();
   SessionOptions options_for(const Device& device) const;
   /// The lock under which sessions on the device are created; null where they need not wait.
@@ -137,23 +130,18 @@ class Creation : public std::enable_shared_from_this<Creation> {
 
   /// Throws Error with ErrorKind::out_of_memory where the weights of all sessions on the GPU exceed its free memory.
   void check_memory(const Device& device);
-  std::uint64_t weight_bytes();
 
   OnnxRuntime& runtime_;
   CreationRequest request_;
   std::vector<Device> devices_;
   std::shared_ptr<Timeline> timeline_;
   std::unique_ptr<WeightLoader> loader_;
-  std::once_flag host_weights_read_;  // these four are for sessions on the CPU
-  HostMemory host_memory_;
-  std::once_flag host_weights_made_;
-  std::shared_ptr<const WeightStore> host_weights_;
-  std::once_flag looking_for_readers_;
-  bool weights_may_be_read_ = true;
+  std::once_flag host_weights_read_;
+  std::shared_ptr<const WeightStore> host_weights_;  // for sessions on the CPU
+  std::once_flag indexed_;
+  ModelIndex index_;
   std::map<std::string, std::mutex> turns_;              // these two are filled before the threads start
   std::map<std::string, std::once_flag> memory_checks_;  // one a device
-  std::once_flag weighing_;
-  std::uint64_t weight_bytes_ = 0;
 
   mutable std::mutex mutex_;
   std::condition_variable progress_;

@@ -13,6 +13,7 @@
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
 #include "core/base/left_threads.hpp"
+#include "core/base/scope_exit.hpp"
 #include "core/create/creation.hpp"
 #include "core/cuda/capture_lock.hpp"
 #include "core/cuda/graph.hpp"
@@ -70,26 +71,6 @@ bool claim(const std::string& what) {
 // The threads.
 class Running {
  public:
-  // Counts as working on a device during its lifetime.
-  class Working {
-   public:
-    Working(Running& all, int device) : all_(all), device_(device) {
-      const std::lock_guard lock(all_.mutex_);
-      ++all_.working_[device_];
-    }
-    ~Working() {
-      const std::lock_guard lock(all_.mutex_);
-      --all_.working_[device_];
-      all_.done_.notify_all();
-    }
-    Working(const Working&) = delete;
-    Working& operator=(const Working&) = delete;
-
-   private:
-    Running& all_;
-    int device_;
-  };
-
   // Without a thread the first run loads the kernels itself.
   void begin(std::function<void()> work) {
     const std::lock_guard lock(mutex_);
@@ -100,6 +81,12 @@ class Running {
       threads_.leave(LeftThreads::start(std::move(work)));
     } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
     }
+  }
+  // Counts those that work on a device.
+  void add_working(int device, int more) {
+    const std::lock_guard lock(mutex_);
+    working_[device] += more;
+    done_.notify_all();
   }
   bool goes_on() {
     const std::lock_guard lock(mutex_);
@@ -210,7 +197,6 @@ bool Preload::has(std::initializer_list<const char*> names) const {
 }
 
 void Preload::begin(OnnxRuntime& runtime, int device, bool sessions, const Load& load) const {
-  const auto preload = std::make_shared<const Preload>(*this);
   const auto begin_step = [&](const char* what, const Work& work) {
     if (claim(to_string(Device::cuda(device)) + what + std::to_string(element_type_))) {
       running().begin([=] { run_step(device, what, work, load); });
@@ -218,10 +204,10 @@ void Preload::begin(OnnxRuntime& runtime, int device, bool sessions, const Load&
   };
   if (has({"MatMul", "Gemm", "com.microsoft:FusedMatMul", "com.microsoft:Attention", "com.microsoft:MultiHeadAttention",
            "com.microsoft:GemmFastGelu"})) {
-    begin_step("cuBLAS", [preload, device] { return preload->multiply(device); });
+    begin_step("cuBLAS", [preload = *this, device] { return preload.multiply(device); });
   }
   if (sessions && !operators_.empty()) {
-    begin_step("kernels", [preload, device, &runtime] { return preload->run_kernels(runtime, device); });
+    begin_step("kernels", [preload = *this, device, &runtime] { return preload.run_kernels(runtime, device); });
   }
 }
 
@@ -240,7 +226,8 @@ void Preload::run_step(int device, const std::string& what, const Work& work, co
   } catch (const Error&) {
     return;  // the sessions' creation says so
   }
-  const Running::Working working(running(), device);
+  running().add_working(device, 1);
+  const ScopeExit done([device] { running().add_working(device, -1); });
   if (!running().goes_on() || (load.wanted && !load.wanted())) {
     return;
   }

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
-#include <string>
 #include <system_error>
 #include <thread>
 

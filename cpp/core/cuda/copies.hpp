@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "core/base/fork.hpp"
 #include "core/cuda/graph.hpp"
@@ -50,9 +49,6 @@ class CopyThreads {
 class StagedCopies {
  public:
   StagedCopies(CudaStartup& startup, int device);
-  ~StagedCopies() = default;
-  StagedCopies(const StagedCopies&) = delete;
-  StagedCopies& operator=(const StagedCopies&) = delete;
 
   /// `source` may be changed on return, but what it held is on the GPU after wait() alone.
   void from_host(void* target, const void* source, std::size_t bytes);
@@ -60,7 +56,6 @@ class StagedCopies {
   void to_host(void* target, const void* source, std::size_t bytes);
   /// From this GPU's memory or another one's; done after wait().
   void from_device(void* target, int source_device, const void* source, std::size_t bytes);
-  /// Waits for what was asked of the stream.
   void wait();
   CUstream stream() const noexcept { return stream_.get(); }
 
@@ -80,7 +75,7 @@ class StagedCopies {
   int device_;
   const CudaDriver& driver_;
   PinnedBuffers buffers_;
-  std::vector<CudaEvent> copied_;  // from or to each buffer, the last time
+  std::deque<CudaEvent> copied_;  // from or to each buffer, the last time
   CudaEvent done_;
   CudaStream stream_;  // ends before its events and buffers do
 };

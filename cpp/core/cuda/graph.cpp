@@ -1,13 +1,12 @@
 #include "core/cuda/graph.hpp"
 
-#include <chrono>
 #include <cstddef>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
+#include "core/base/scope_exit.hpp"
 #include "core/cuda/capture_lock.hpp"
 #include "core/cuda/memory.hpp"
 
@@ -37,7 +36,7 @@ CudaStream::CudaStream(CudaStartup& startup, int device)
 }
 
 CudaStream::~CudaStream() {
-  if (stream_ != nullptr && generation_ == fork_generation()) {
+  if (generation_ == fork_generation()) {
     const CaptureLock::Shared use;
     std::optional<ScopedContext> current;
     try {
@@ -49,12 +48,6 @@ CudaStream::~CudaStream() {
   }
 }
 
-CudaStream::CudaStream(CudaStream&& other) noexcept
-    : startup_(other.startup_),
-      device_(other.device_),
-      generation_(other.generation_),
-      stream_(std::exchange(other.stream_, nullptr)) {}
-
 CudaEvent::CudaEvent(CudaStartup& startup, int device) : startup_(startup), generation_(fork_generation()) {
   const CaptureLock::Shared use;
   startup.check(startup.driver().event_create(&event_, CU_EVENT_DISABLE_TIMING),
@@ -62,39 +55,30 @@ CudaEvent::CudaEvent(CudaStartup& startup, int device) : startup_(startup), gene
 }
 
 CudaEvent::~CudaEvent() {
-  if (event_ != nullptr && generation_ == fork_generation()) {
+  if (generation_ == fork_generation()) {
     const CaptureLock::Shared use;
     static_cast<void>(startup_.driver().event_destroy(event_));
   }
 }
 
-CudaEvent::CudaEvent(CudaEvent&& other) noexcept
-    : startup_(other.startup_), generation_(other.generation_), event_(std::exchange(other.event_, nullptr)) {}
-
-CUresult CudaEvent::wait() const { return startup_.driver().event_synchronize(event_); }
-
 CudaGraph::CudaGraph(CudaStartup& startup, CUstream stream, const std::function<void()>& work) : startup_(startup) {
   const CudaDriver& driver = startup.driver();
   CUgraph graph = nullptr;
   startup.check(driver.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), capturing);
+  const ScopeExit free([&] {
+    if (graph != nullptr) {
+      static_cast<void>(driver.graph_destroy(graph));
+    }
+  });
   try {
     work();
   } catch (...) {
     static_cast<void>(driver.stream_end_capture(stream, &graph));
-    if (graph != nullptr) {
-      static_cast<void>(driver.graph_destroy(graph));
-    }
     throw;
   }
   startup.check(driver.stream_end_capture(stream, &graph), capturing);
-  try {
-    check_nodes(graph);
-    startup.check(driver.graph_instantiate(&ready_, graph, 0), "instantiating a CUDA graph");
-  } catch (...) {
-    static_cast<void>(driver.graph_destroy(graph));
-    throw;
-  }
-  static_cast<void>(driver.graph_destroy(graph));
+  check_nodes(graph);
+  startup.check(driver.graph_instantiate(&ready_, graph, 0), "instantiating a CUDA graph");
 }
 
 CudaGraph::~CudaGraph() { static_cast<void>(startup_.driver().graph_exec_destroy(ready_)); }

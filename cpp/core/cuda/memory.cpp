@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
@@ -21,6 +20,12 @@ CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdevicept
 constexpr auto* default_stream = static_cast<CUstream>(nullptr);
 
 constexpr std::uint64_t huge_page = 2U << 20U;
+
+// Waits for what was asked of the default stream last.
+void finish(CudaStartup& startup, CUresult asked, const std::string& what) {
+  startup.check(asked, what);
+  startup.check(startup.driver().stream_synchronize(default_stream), what);
+}
 
 CUmemAllocationProp properties_on(int device) {
   CUmemAllocationProp properties{};
@@ -193,19 +198,15 @@ CudaMemory::~CudaMemory() {
 void copy_to_device(CudaStartup& startup, int device, void* target, const void* source, std::size_t bytes) {
   const CaptureLock::Shared use;
   const ScopedContext current(startup, device);
-  const CudaDriver& driver = startup.driver();
-  const std::string what = "copying to " + to_string(Device::cuda(device));
-  startup.check(driver.memcpy_htod_async(address_of(target), source, bytes, default_stream), what);
-  startup.check(driver.stream_synchronize(default_stream), what);
+  finish(startup, startup.driver().memcpy_htod_async(address_of(target), source, bytes, default_stream),
+         "copying to " + to_string(Device::cuda(device)));
 }
 
 void copy_to_host(CudaStartup& startup, int device, void* target, const void* source, std::size_t bytes) {
   const CaptureLock::Shared use;
   const ScopedContext current(startup, device);
-  const CudaDriver& driver = startup.driver();
-  const std::string what = "copying from " + to_string(Device::cuda(device));
-  startup.check(driver.memcpy_dtoh_async(target, address_of(source), bytes, default_stream), what);
-  startup.check(driver.stream_synchronize(default_stream), what);
+  finish(startup, startup.driver().memcpy_dtoh_async(target, address_of(source), bytes, default_stream),
+         "copying from " + to_string(Device::cuda(device)));
 }
 
 void copy_between_devices(CudaStartup& startup, int target_device, void* target, int source_device, const void* source,
@@ -215,13 +216,10 @@ void copy_between_devices(CudaStartup& startup, int target_device, void* target,
   wait_for_default_stream(startup, source_device);
   auto* const from = startup.context(source_device);
   const ScopedContext to(startup, target_device);
-  const CudaDriver& driver = startup.driver();
-  const std::string what =
-      "copying from " + to_string(Device::cuda(source_device)) + " to " + to_string(Device::cuda(target_device));
-  startup.check(
-      driver.memcpy_peer_async(address_of(target), to.context(), address_of(source), from, bytes, default_stream),
-      what);
-  startup.check(driver.stream_synchronize(default_stream), what);
+  finish(startup,
+         startup.driver().memcpy_peer_async(address_of(target), to.context(), address_of(source), from, bytes,
+                                            default_stream),
+         "copying from " + to_string(Device::cuda(source_device)) + " to " + to_string(Device::cuda(target_device)));
 }
 
 void wait_for_default_stream(CudaStartup& startup, int device) {

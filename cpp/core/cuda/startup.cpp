@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 #include <system_error>
@@ -81,8 +80,8 @@ void CudaStartup::open_libraries(const std::vector<std::string>& linked, const s
     const std::lock_guard lock(libraries_mutex_);
     library_problem_ = std::move(problem);
     opened_ = true;
+    linked_opened_.notify_all();
   }
-  linked_opened_.notify_all();
   if (usable) {
     if (then) {
       const std::int64_t then_ns = steady_now_ns();
@@ -304,10 +303,8 @@ void CudaStartup::Hold::release() {
   if (released_.exchange(true) || generation_ != fork_generation()) {
     return;
   }
-  {
-    const std::lock_guard lock(startup_.contexts_mutex_);
-    startup_.held_for_.erase(startup_.held_for_.find(device_));  // one of those for the device
-  }
+  const std::lock_guard lock(startup_.contexts_mutex_);
+  startup_.held_for_.erase(startup_.held_for_.find(device_));  // one of those for the device
   startup_.queue_moves_.notify_all();
 }
 
@@ -346,8 +343,7 @@ CUcontext CudaStartup::wait_for_context(int device, Timeline* timeline) {
     std::unique_lock lock(contexts_mutex_);
     const auto queued = [&] { return std::find(queued_.begin(), queued_.end(), device) != queued_.end(); };
     if (!has_context(device) && (queued() || all_queued_)) {
-      const std::string name = to_string(Device::cuda(device));
-      const ScopedSpan span(timeline, "wait for context", name);
+      const ScopedSpan span(timeline, "wait for context", to_string(Device::cuda(device)));
       context_created_.wait(lock, [&] { return has_context(device) || (!queued() && !all_queued_); });
     }
   }

@@ -75,11 +75,9 @@ class CudaStartup {
   /// will create it, or creates it. Throws Error with ErrorKind::device for a device that does not exist or does not
   /// start.
   CUcontext context(int device, Timeline* timeline = nullptr);
-  /// Makes this context current in the calling thread, and returns it.
   CUcontext make_current(int device, Timeline* timeline = nullptr);
   /// Makes a context current in the calling thread, and returns the one that was. Does nothing if it is current.
   CUcontext exchange_current(CUcontext context, int device);
-  /// Whether its context is there.
   bool has_context(int device) const { return find_context(device) != nullptr; }
 
   CudaDeviceInfo describe(int device);
@@ -113,7 +111,6 @@ class CudaStartup {
   std::deque<int>::iterator next_queued();
   CUcontext create_context(int device, Timeline* timeline);
   CUcontext wait_for_context(int device, Timeline* timeline);
-  /// Null if it is not there.
   CUcontext find_context(int device) const;
 
   const CudaDriver* driver_;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "core/base/cpu_affinity.hpp"
@@ -19,20 +21,26 @@ constexpr std::uint64_t peer_step = 64U << 20U;
 
 constexpr std::size_t no_source = static_cast<std::size_t>(-1);
 
+std::vector<int> checked(std::vector<int> devices) {
+  if (devices.empty()) {
+    throw Error(ErrorKind::invalid_argument, "there is no device to load the weights to");
+  }
+  if (std::set<int>(devices.begin(), devices.end()).size() != devices.size()) {
+    throw Error(ErrorKind::invalid_argument, "a device is named twice, and has the weights once");
+  }
+  return devices;
+}
+
 }  // namespace
 
-WeightLoader::WeightLoader(CudaStartup& startup, std::shared_ptr<const WeightPlan> plan, std::vector<int> devices,
-                           LoaderOptions options, std::shared_ptr<Prefetch> prefetch,
-                           std::shared_ptr<Timeline> timeline, bool fill, bool keep_going)
+WeightLoader::WeightLoader(CudaStartup& startup, SharedWeights weights, std::vector<int> devices,
+                           std::shared_ptr<Timeline> timeline, bool keep_going)
     : startup_(startup),
-      plan_(std::move(plan)),
+      weights_(std::move(weights)),
       devices_(std::move(devices)),
-      options_(std::move(options)),
-      prefetch_(std::move(prefetch)),
       timeline_(std::move(timeline)),
-      fill_(fill),
       keep_going_(keep_going),
-      total_bytes_(plan_->file_bytes()),
+      total_bytes_(weights_.plan->file_bytes()),
       slots_(devices_.size()) {
   for (const int device : devices_) {
     context_was_there_.push_back(startup_.has_context(device));
@@ -53,12 +61,13 @@ std::unique_ptr<WeightReader> WeightLoader::new_reader(int device) {
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): threads on any CPU, and the allocation checks
   }
   // Before the reader lists its jobs: of weights in a sparse file they may not fit into the host's memory.
-  if (plan_->slab_bytes > total) {
-    throw Error(ErrorKind::out_of_memory, "the weights take " + megabytes(plan_->slab_bytes) + " on " +
+  if (weights_.plan->slab_bytes > total) {
+    throw Error(ErrorKind::out_of_memory, "the weights take " + megabytes(weights_.plan->slab_bytes) + " on " +
                                               to_string(Device::cuda(device)) + ", which has " + megabytes(total) +
                                               " in total");
   }
-  return std::make_unique<WeightReader>(startup_, device, plan_, options_, prefetch_, std::move(cpus), timeline_.get());
+  return std::make_unique<WeightReader>(startup_, device, weights_.plan, weights_.loader, weights_.prefetch,
+                                        std::move(cpus), timeline_.get());
 }
 
 void WeightLoader::bring_up(std::size_t index) noexcept {
@@ -66,18 +75,17 @@ void WeightLoader::bring_up(std::size_t index) noexcept {
       CaptureLock::Use::lasting);  // also for the reader's threads, which end before this call does
   try {
     std::unique_ptr<WeightReader> reader;
-    if (fill_ && index == 0) {
+    if (weights_.fill && index == 0) {
       reader = new_reader(devices_[0]);  // it has read its first chunks by the time the context is there
     }
-    auto store = std::make_shared<CudaWeightStore>(startup_, devices_[index], plan_, timeline_.get());
+    auto store = std::make_shared<CudaWeightStore>(startup_, devices_[index], weights_.plan, timeline_.get());
     {
       const std::lock_guard lock(mutex_);
       slots_[index].store = std::move(store);
-      slots_[index].arrived = true;
-      slots_[index].filled = !fill_;
+      slots_[index].filled = !weights_.fill;
+      changed_.notify_all();
     }
-    changed_.notify_all();
-    if (fill_) {
+    if (weights_.fill) {
       fill(index, std::move(reader));
       const std::lock_guard lock(mutex_);
       if (slots_[index].filled) {
@@ -108,8 +116,8 @@ void WeightLoader::fill(std::size_t index, std::unique_ptr<WeightReader> reader)
   for (bool done = false; !done;) {
     std::size_t source = no_source;
     {
-      const std::string name = to_string(Device::cuda(devices_[index]));
-      const ScopedSpan span(index == 0 ? nullptr : timeline_.get(), "wait for weights", name);
+      const ScopedSpan span(index == 0 ? nullptr : timeline_.get(), "wait for weights",
+                            to_string(Device::cuda(devices_[index])));
       std::unique_lock lock(mutex_);
       const auto my_turn = [&] {
         if (stop_.load() || slots_[index].taken) {
@@ -134,20 +142,15 @@ void WeightLoader::fill(std::size_t index, std::unique_ptr<WeightReader> reader)
       reading_ = reading_ || source == no_source;
     }
     const auto ended = [&](bool again) {
-      {
-        const std::lock_guard lock(mutex_);
-        reading_ = reading_ && source != no_source;
-        slots_[index].filled = done;
-        slots_[index].taken = !again;
-      }
+      const std::lock_guard lock(mutex_);
+      reading_ = reading_ && source != no_source;
+      slots_[index].filled = done;
+      slots_[index].taken = !again;
       changed_.notify_all();
     };
     try {
-      if (source != no_source) {
-        done = copy_from(source, index);
-      } else {
-        done = read_to(index, reader ? std::move(reader) : new_reader(devices_[index]));
-      }
+      done = source != no_source ? copy_from(source, index)
+                                 : read_to(index, reader ? std::move(reader) : new_reader(devices_[index]));
     } catch (...) {
       ended(false);
       throw;
@@ -160,7 +163,6 @@ void WeightLoader::fill(std::size_t index, std::unique_ptr<WeightReader> reader)
 }
 
 bool WeightLoader::read_to(std::size_t index, std::unique_ptr<WeightReader> reader) {
-  const std::string name = to_string(Device::cuda(devices_[index]));
   std::vector<std::size_t> filling{index};
   std::vector<std::shared_ptr<CudaWeightStore>> targets;
   {
@@ -169,7 +171,7 @@ bool WeightLoader::read_to(std::size_t index, std::unique_ptr<WeightReader> read
     changed_.wait(lock, [&] {
       bool all = true;
       for (std::size_t i = 0; i < slots_.size(); ++i) {
-        all = all && (!context_was_there_[i] || slots_[i].arrived || slots_[i].error);
+        all = all && (!context_was_there_[i] || slots_[i].store || slots_[i].error);
       }
       return all || stop_.load();
     });
@@ -177,7 +179,7 @@ bool WeightLoader::read_to(std::size_t index, std::unique_ptr<WeightReader> read
       return false;
     }
     for (std::size_t i = 0; i < slots_.size(); ++i) {
-      if (i != index && slots_[i].arrived && !slots_[i].taken && !slots_[i].alone && !slots_[index].alone &&
+      if (i != index && slots_[i].store && !slots_[i].taken && !slots_[i].alone && !slots_[index].alone &&
           !startup_.can_access_peer(devices_[i], devices_[index])) {
         filling.push_back(i);
       }
@@ -188,26 +190,24 @@ bool WeightLoader::read_to(std::size_t index, std::unique_ptr<WeightReader> read
     }
     slots_[index].progress = reader->progress();
     reader_ = reader.get();
+    changed_.notify_all();
   }
-  changed_.notify_all();
   const auto finished = [&](bool filled) {
-    {
-      const std::lock_guard lock(mutex_);
-      reader_ = nullptr;
-      for (const std::size_t i : filling) {
-        slots_[i].filled = filled;
-        slots_[i].taken = filled || i == index;
-        slots_[i].alone = !filled;
-      }
-      if (!filled) {
-        slots_[index].progress->abandon();
-        slots_[index].progress.reset();
-      }
+    const std::lock_guard lock(mutex_);
+    reader_ = nullptr;
+    for (const std::size_t i : filling) {
+      slots_[i].filled = filled;
+      slots_[i].taken = filled || i == index;
+      slots_[i].alone = !filled;
+    }
+    if (!filled) {
+      slots_[index].progress->abandon();
+      slots_[index].progress.reset();
     }
     changed_.notify_all();
   };
   try {
-    const ScopedSpan span(timeline_.get(), "load weights", name);
+    const ScopedSpan span(timeline_.get(), "load weights", to_string(Device::cuda(devices_[index])));
     const bool filled = reader->fill(targets);
     finished(filled);
     return filled;
@@ -235,16 +235,14 @@ bool WeightLoader::copy_from(std::size_t source, std::size_t index) {
     progress = slots_[source].filled ? nullptr : slots_[source].progress;
   }
   const std::string what = "copying weights from " + to_string(from->device()) + " to " + to_string(to->device());
-  const std::string span_name = "copy weights from " + to_string(from->device());
-  const std::string name = to_string(to->device());
-  const ScopedSpan span(timeline_.get(), span_name, name);
+  const ScopedSpan span(timeline_.get(), "copy weights from " + to_string(from->device()), to_string(to->device()));
   const CudaDriver& driver = startup_.driver();
   startup_.check(driver.ctx_set_current(to->context()), what);
   // Without it the driver goes by the host, which is slower. It stays: other libraries of the process may ask
   // meanwhile, be told that it is there, and count on it.
   static_cast<void>(driver.ctx_enable_peer_access(from->context(), 0));
   const CudaStream stream(startup_, to->device().index);
-  const std::uint64_t bytes = plan_->slab_bytes;
+  const std::uint64_t bytes = weights_.plan->slab_bytes;
   for (std::uint64_t copied = 0; copied < bytes;) {
     const std::uint64_t end = progress ? progress->wait_beyond(copied, peer_step, stop_) : bytes;
     if (stop_.load() || end == copied) {
@@ -260,17 +258,15 @@ bool WeightLoader::copy_from(std::size_t source, std::size_t index) {
 }
 
 void WeightLoader::want(std::size_t index) {
-  {
-    const std::lock_guard lock(mutex_);
-    slots_[index].wanted = true;
-  }
+  const std::lock_guard lock(mutex_);
+  slots_[index].wanted = true;
   changed_.notify_all();
 }
 
 std::shared_ptr<const CudaWeightStore> WeightLoader::allocated(std::size_t index) {
   want(index);
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return stop_.load() || slots_[index].arrived || slots_[index].error; });
+  changed_.wait(lock, [&] { return stop_.load() || slots_[index].store || slots_[index].error; });
   if (stop_.load() || slots_[index].error) {
     throw_stopped(index);
   }
@@ -279,9 +275,8 @@ std::shared_ptr<const CudaWeightStore> WeightLoader::allocated(std::size_t index
 
 void WeightLoader::wait_filled(std::size_t index) {
   want(index);
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return stop_.load() || slots_[index].filled || slots_[index].error; });
-  if (!slots_[index].filled) {
+  if (!wait_until_filled(index)) {
+    const std::lock_guard lock(mutex_);
     throw_stopped(index);
   }
 }
@@ -303,16 +298,13 @@ void WeightLoader::throw_stopped(std::size_t index) {
 }
 
 void WeightLoader::fail(std::size_t index, std::exception_ptr error) {
-  if (keep_going_) {
-    {
-      const std::lock_guard lock(mutex_);
-      slots_[index].error = std::move(error);
-    }
-    changed_.notify_all();
-    return;
-  }
   {
     const std::lock_guard lock(mutex_);
+    if (keep_going_) {
+      slots_[index].error = std::move(error);
+      changed_.notify_all();
+      return;
+    }
     if (!error_ && !stop_.load()) {
       error_ = std::move(error);
     }
@@ -321,16 +313,14 @@ void WeightLoader::fail(std::size_t index, std::exception_ptr error) {
 }
 
 void WeightLoader::stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_.store(true);
-    if (reader_ != nullptr) {
-      reader_->abandon();
-    }
-    for (const Slot& slot : slots_) {
-      if (slot.progress) {
-        slot.progress->wake();
-      }
+  const std::lock_guard lock(mutex_);
+  stop_.store(true);
+  if (reader_ != nullptr) {
+    reader_->abandon();
+  }
+  for (const Slot& slot : slots_) {
+    if (slot.progress) {
+      slot.progress->wake();
     }
   }
   changed_.notify_all();
@@ -342,6 +332,39 @@ std::uint64_t WeightLoader::copied_bytes() const {
     return total_bytes_;
   }
   return reader_ == nullptr ? 0 : reader_->copied_bytes();
+}
+
+WeightLoad::WeightLoad(CudaStartup& startup, const SharedWeights& weights, std::vector<int> devices)
+    : loader_(startup, weights, checked(std::move(devices)), nullptr) {
+  startup.begin_contexts(loader_.devices());
+  try {
+    for (std::size_t i = 0; i < loader_.devices().size(); ++i) {
+      threads_.push_back(std::async(std::launch::async, [this, i] {
+        loader_.want(i);
+        loader_.bring_up(i);
+      }));
+    }
+  } catch (const std::system_error& error) {
+    loader_.stop();
+    throw Error(
+        ErrorKind::runtime_exception,
+        "cannot start a thread for each of " + std::to_string(loader_.devices().size()) + " devices: " + error.what());
+  }
+}
+
+bool WeightLoad::wait(std::chrono::milliseconds timeout) const {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  return std::all_of(threads_.begin(), threads_.end(),
+                     [until](const auto& thread) { return thread.wait_until(until) == std::future_status::ready; });
+}
+
+std::vector<std::shared_ptr<const CudaWeightStore>> WeightLoad::take() {
+  std::vector<std::shared_ptr<const CudaWeightStore>> stores;
+  for (std::size_t i = 0; i < loader_.devices().size(); ++i) {
+    loader_.wait_filled(i);
+    stores.push_back(loader_.allocated(i));
+  }
+  return stores;
 }
 
 }  // namespace ortmulti

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -30,11 +32,10 @@ struct SharedWeights {
 /// own but the readers: bring_up() is called from one for each device.
 class WeightLoader {
  public:
-  /// `devices` are different ones; the first is filled from the host. Without `fill` the memory is allocated only. With
-  /// `keep_going` a device that fails is left out: another takes its place as the one that is filled first.
-  WeightLoader(CudaStartup& startup, std::shared_ptr<const WeightPlan> plan, std::vector<int> devices,
-               LoaderOptions options, std::shared_ptr<Prefetch> prefetch, std::shared_ptr<Timeline> timeline,
-               bool fill = true, bool keep_going = false);
+  /// `devices` are different ones; the first is filled from the host. With `keep_going` a device that fails is left
+  /// out: another takes its place as the one that is filled first.
+  WeightLoader(CudaStartup& startup, SharedWeights weights, std::vector<int> devices,
+               std::shared_ptr<Timeline> timeline, bool keep_going = false);
 
   /// Creates or joins the context of devices[index], allocates there and waits until the weights are there. What fails
   /// is thrown by allocated() and wait_filled(), and stops the other devices unless these keep going.
@@ -45,17 +46,14 @@ class WeightLoader {
   void want(std::size_t index);
   /// Waits for the memory of devices[index], which may not be filled yet.
   std::shared_ptr<const CudaWeightStore> allocated(std::size_t index);
-  /// Waits until all weights are on devices[index].
   void wait_filled(std::size_t index);
-
-  /// Waits for the same without wanting them there. False where they do not come.
+  /// The same without wanting them there. False where they do not come.
   bool wait_until_filled(std::size_t index);
 
   /// Gives up: what waits throws the first error, or that it was stopped. May be called from any thread.
   void stop();
 
   const std::vector<int>& devices() const noexcept { return devices_; }
-  /// The place of a device in devices().
   std::size_t index_of(int device) const;
   std::uint64_t total_bytes() const noexcept { return total_bytes_; }
   /// Bytes on their way to the first device, or there.
@@ -63,10 +61,9 @@ class WeightLoader {
 
  private:
   struct Slot {
-    std::shared_ptr<CudaWeightStore> store;
+    std::shared_ptr<CudaWeightStore> store;  // null: it is not allocated yet
     bool wanted = false;
-    bool arrived = false;  // allocated
-    bool taken = false;    // being filled by its own thread, or by another's pass
+    bool taken = false;  // being filled by its own thread, or by another's pass
     bool filled = false;
     bool alone = false;                      // a pass for several devices failed, of which any may be to blame
     std::exception_ptr error;                // it was left out
@@ -88,12 +85,9 @@ class WeightLoader {
   [[noreturn]] void throw_stopped(std::size_t index);
 
   CudaStartup& startup_;
-  std::shared_ptr<const WeightPlan> plan_;
+  SharedWeights weights_;
   std::vector<int> devices_;
-  LoaderOptions options_;
-  std::shared_ptr<Prefetch> prefetch_;
   std::shared_ptr<Timeline> timeline_;
-  bool fill_;
   bool keep_going_;
   std::uint64_t total_bytes_;
   std::vector<bool> context_was_there_;
@@ -105,6 +99,27 @@ class WeightLoader {
   std::atomic<bool> stop_{false};
   std::exception_ptr error_;
   WeightReader* reader_ = nullptr;  // of the pass under way
+};
+
+/// A load of weights to several GPUs, with a thread for each of them.
+class WeightLoad {
+ public:
+  /// Starts the threads. Throws Error for no device, for one that is named twice, and where a thread cannot start.
+  WeightLoad(CudaStartup& startup, const SharedWeights& weights, std::vector<int> devices);
+  /// Gives up: waits until the threads have ended, at their next chunk.
+  ~WeightLoad() { loader_.stop(); }
+  WeightLoad(const WeightLoad&) = delete;
+  WeightLoad& operator=(const WeightLoad&) = delete;
+
+  /// Waits at most `timeout`; whether all threads are done.
+  bool wait(std::chrono::milliseconds timeout) const;
+
+  /// Waits, and returns the store of each device. Throws the first error of any device.
+  std::vector<std::shared_ptr<const CudaWeightStore>> take();
+
+ private:
+  WeightLoader loader_;
+  std::vector<std::future<void>> threads_;  // freed, they wait
 };
 
 }  // namespace ortmulti

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "core/onnx/weight_list.hpp"
@@ -24,6 +25,16 @@ struct WeightJob {
   std::uint64_t slab_end = 0;  ///< Where its part of the slab ends; that of the next job begins there or later.
 };
 
+class CudaWeightStore;
+class PinnedWeights;
+
+/// What the stores of one plan have in common.
+struct WeightFamily {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<const CudaWeightStore>> stores;
+  std::weak_ptr<const PinnedWeights> pinned;
+};
+
 /// Where each weight lies in a device's memory. The slab has the order of the sources, so that reading these from
 /// front to back fills it from front to back.
 struct WeightPlan {
@@ -33,6 +44,7 @@ struct WeightPlan {
   std::vector<std::uint64_t> slab_offsets;  ///< Of each of list.weights.
   std::uint64_t slab_bytes = 0;
   std::vector<WeightPiece> runs;  ///< Without overlaps; both offsets ascend within a source.
+  std::shared_ptr<WeightFamily> family = std::make_shared<WeightFamily>();
 
   std::uint64_t file_bytes() const noexcept;  ///< What is read.
   std::vector<WeightJob> jobs(std::uint64_t max_bytes) const;

@@ -136,10 +136,8 @@ struct Prefetch::State {
   }
 
   void pass(std::uint64_t bytes) {
-    {
-      const std::lock_guard lock(mutex);
-      passed.store(bytes);
-    }
+    const std::lock_guard lock(mutex);
+    passed.store(bytes);
     moved.notify_all();
   }
 

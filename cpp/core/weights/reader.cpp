@@ -1,12 +1,15 @@
 #include "core/weights/reader.hpp"
 
 #include <algorithm>
+#include <deque>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
+#include "core/base/scope_exit.hpp"
 #include "core/cuda/graph.hpp"
 #include "core/cuda/memory.hpp"
 
@@ -18,34 +21,24 @@ constexpr int max_threads = 10;
 constexpr std::uint64_t default_chunk = 4U << 20U;
 constexpr int default_buffers = 2;
 
-// A thread's buffers, made before the copies from them begin and left when these have ended.
-class ThreadBuffers {
- public:
-  explicit ThreadBuffers(const LoaderOptions& options)
-      : kept_(options.kept), buffers_(kept_ ? kept_->take() : nullptr) {
-    if (!buffers_) {
-      buffers_ = std::make_unique<PinnedBuffers>(options.chunk_bytes, options.buffers_per_thread);
-    }
+// What the machine's numbers become: every field is set.
+LoaderOptions choose_loader_options(LoaderOptions options, std::uint64_t file_bytes) {
+  if (options.chunk_bytes == 0) {
+    options.chunk_bytes = default_chunk;
   }
-  ~ThreadBuffers() {
-    if (kept_ && buffers_->pinned()) {
-      kept_->give_back(std::move(buffers_));
-    }
+  if (options.buffers_per_thread == 0) {
+    options.buffers_per_thread = default_buffers;
   }
-  ThreadBuffers(const ThreadBuffers&) = delete;
-  ThreadBuffers& operator=(const ThreadBuffers&) = delete;
-
-  void pin(CudaStartup& startup, const std::string& device) {
-    if (!buffers_->pinned()) {
-      buffers_->pin(startup, device);
-    }
+  if (options.reader_threads == 0) {
+    options.reader_threads = std::clamp(usable_cores(), 1, max_threads);
   }
-  unsigned char* operator[](int index) const { return (*buffers_)[index]; }
-
- private:
-  std::shared_ptr<KeptBuffers> kept_;
-  std::unique_ptr<PinnedBuffers> buffers_;
-};
+  // A thread's buffers have to be pinned before its first chunk is copied: not for a few chunks.
+  const std::uint64_t worth =
+      file_bytes / (options.chunk_bytes * static_cast<std::uint64_t>(options.buffers_per_thread));
+  options.reader_threads =
+      static_cast<int>(std::clamp<std::uint64_t>(worth, 1, static_cast<std::uint64_t>(options.reader_threads)));
+  return options;
+}
 
 }  // namespace
 
@@ -89,34 +82,14 @@ void KeptBuffers::give_back(std::unique_ptr<PinnedBuffers> buffers) {
   }
 }
 
-LoaderOptions choose_loader_options(LoaderOptions options, std::uint64_t file_bytes) {
-  if (options.chunk_bytes == 0) {
-    options.chunk_bytes = default_chunk;
-  }
-  if (options.buffers_per_thread == 0) {
-    options.buffers_per_thread = default_buffers;
-  }
-  if (options.reader_threads == 0) {
-    options.reader_threads = std::clamp(usable_cores(), 1, max_threads);
-  }
-  // A thread's buffers have to be pinned before its first chunk is copied: not for a few chunks.
-  const std::uint64_t worth =
-      file_bytes / (options.chunk_bytes * static_cast<std::uint64_t>(options.buffers_per_thread));
-  options.reader_threads =
-      static_cast<int>(std::clamp<std::uint64_t>(worth, 1, static_cast<std::uint64_t>(options.reader_threads)));
-  return options;
-}
-
 void FillProgress::job_done(std::size_t job) {
-  {
-    const std::lock_guard lock(mutex_);
-    done_[job] = true;
-    if (job != prefix_) {
-      return;
-    }
-    while (prefix_ < done_.size() && done_[prefix_]) {
-      ++prefix_;
-    }
+  const std::lock_guard lock(mutex_);
+  done_[job] = true;
+  if (job != prefix_) {
+    return;
+  }
+  while (prefix_ < done_.size() && done_[prefix_]) {
+    ++prefix_;
   }
   advanced_.notify_all();
 }
@@ -130,17 +103,13 @@ std::uint64_t FillProgress::wait_beyond(std::uint64_t above, std::uint64_t step,
 }
 
 void FillProgress::abandon() {
-  {
-    const std::lock_guard lock(mutex_);
-    abandoned_ = true;
-  }
+  const std::lock_guard lock(mutex_);
+  abandoned_ = true;
   advanced_.notify_all();
 }
 
 void FillProgress::wake() {
-  {
-    const std::lock_guard lock(mutex_);  // whoever is about to wait has seen `stop`, or waits already
-  }
+  const std::lock_guard lock(mutex_);  // whoever is about to wait has seen `stop`, or waits already
   advanced_.notify_all();
 }
 
@@ -151,11 +120,7 @@ class WeightReader::Copies {
       : startup_(startup), targets_(targets) {
     for (std::size_t i = 0; i < targets_.size(); ++i) {
       use(i);
-      const int device = targets_[i]->device().index;
-      Lane& lane = lanes_.emplace_back(Lane{{}, CudaStream(startup_, device)});
-      for (int buffer = 0; buffer < buffers; ++buffer) {
-        lane.events.emplace_back(startup_, device);
-      }
+      lanes_.emplace_back(startup_, targets_[i]->device().index, buffers);
     }
   }
 
@@ -185,8 +150,14 @@ class WeightReader::Copies {
 
  private:
   struct Lane {
-    std::vector<CudaEvent> events;
+    std::deque<CudaEvent> events;
     CudaStream stream;  // ends before its events do
+
+    Lane(CudaStartup& startup, int device, int buffers) : stream(startup, device) {
+      for (int buffer = 0; buffer < buffers; ++buffer) {
+        events.emplace_back(startup, device);
+      }
+    }
   };
 
   void use(std::size_t target) {
@@ -204,7 +175,7 @@ class WeightReader::Copies {
 
   CudaStartup& startup_;
   const std::vector<std::shared_ptr<CudaWeightStore>>& targets_;
-  std::vector<Lane> lanes_;
+  std::deque<Lane> lanes_;
   const CudaWeightStore* current_ = nullptr;
 };
 
@@ -238,15 +209,14 @@ WeightReader::WeightReader(CudaStartup& startup, int device, std::shared_ptr<con
       throw Error(ErrorKind::runtime_exception, std::string("cannot start a thread to read weights: ") + error.what());
     }  // else fewer do it
   } catch (...) {
-    abandon();
-    for (std::thread& thread : threads_) {
-      thread.join();
-    }
+    end();
     throw;
   }
 }
 
-WeightReader::~WeightReader() {
+WeightReader::~WeightReader() { end(); }
+
+void WeightReader::end() {
   abandon();
   for (std::thread& thread : threads_) {
     thread.join();
@@ -254,10 +224,8 @@ WeightReader::~WeightReader() {
 }
 
 void WeightReader::abandon() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_.store(true);
-  }
+  const std::lock_guard lock(mutex_);
+  stop_.store(true);
   changed_.notify_all();
 }
 
@@ -265,9 +233,8 @@ bool WeightReader::fill(const std::vector<std::shared_ptr<CudaWeightStore>>& tar
   {
     const std::lock_guard lock(mutex_);
     targets_ = targets;
-    has_targets_ = true;
+    changed_.notify_all();
   }
-  changed_.notify_all();
   for (std::thread& thread : threads_) {
     thread.join();
   }
@@ -285,12 +252,6 @@ bool WeightReader::fill(const std::vector<std::shared_ptr<CudaWeightStore>>& tar
   return true;
 }
 
-bool WeightReader::wait_for_targets() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return has_targets_ || stop_.load(); });
-  return !stop_.load();
-}
-
 void WeightReader::run() {
   try {
     read_jobs();
@@ -300,8 +261,8 @@ void WeightReader::run() {
       error_ = std::current_exception();
     }
     stop_.store(true);
+    changed_.notify_all();
   }
-  changed_.notify_all();
 }
 
 void WeightReader::read_jobs() {
@@ -309,21 +270,23 @@ void WeightReader::read_jobs() {
     static_cast<void>(stay_on(cpus_));  // slower without, and right
   }
   const int count = options_.buffers_per_thread;
-  ThreadBuffers buffers(options_);
-  struct Held {
-    bool used = false;
-    std::size_t job = 0;
-  };
-  std::vector<Held> held(static_cast<std::size_t>(count));
+  std::unique_ptr<PinnedBuffers> buffers = options_.kept ? options_.kept->take() : nullptr;
+  if (!buffers) {
+    buffers = std::make_unique<PinnedBuffers>(options_.chunk_bytes, count);
+  }
+  const ScopeExit keep([&] {  // when the copies from them have ended
+    if (options_.kept && buffers->pinned()) {
+      options_.kept->give_back(std::move(buffers));
+    }
+  });
+  std::vector<std::optional<std::size_t>> held(static_cast<std::size_t>(count));  // the job of each
   std::unique_ptr<Copies> copies;
   const std::int64_t start_ns = steady_now_ns();
   std::int64_t copy_ns = 0;
   const auto finish = [&](int buffer) {
-    Held& slot = held[static_cast<std::size_t>(buffer)];
-    if (slot.used) {
+    if (const auto job = std::exchange(held[static_cast<std::size_t>(buffer)], std::nullopt)) {
       copies->wait(buffer);
-      progress_->job_done(slot.job);
-      slot.used = false;
+      progress_->job_done(*job);
     }
   };
   int buffer = 0;
@@ -337,21 +300,27 @@ void WeightReader::read_jobs() {
     }
     const WeightJob& job = jobs_[index];
     finish(buffer);
-    read(job, buffers[buffer]);
+    read(job, (*buffers)[buffer]);
     if (stop_.load()) {
       return;
     }
     if (!copies) {
       startup_.make_current(device_);
-      buffers.pin(startup_, to_string(Device::cuda(device_)));
-      if (!wait_for_targets()) {
+      if (!buffers->pinned()) {
+        buffers->pin(startup_, to_string(Device::cuda(device_)));
+      }
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return !targets_.empty() || stop_.load(); });
+      }
+      if (stop_.load()) {
         return;
       }
       copies = std::make_unique<Copies>(startup_, targets_, count);
       copy_ns = steady_now_ns();
     }
-    copies->copy(job, buffers[buffer], buffer);
-    held[static_cast<std::size_t>(buffer)] = {true, index};
+    copies->copy(job, (*buffers)[buffer], buffer);
+    held[static_cast<std::size_t>(buffer)] = index;
     copied_.fetch_add(job.bytes, std::memory_order_relaxed);
     buffer = (buffer + 1) % count;
   }

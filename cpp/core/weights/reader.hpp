@@ -6,7 +6,6 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -48,9 +47,6 @@ struct LoaderOptions {
   int buffers_per_thread = 0;     ///< Pinned; each holds a chunk. One at least is being read while others are copied.
   std::shared_ptr<KeptBuffers> kept = nullptr;  ///< Null: the buffers are made and pinned for one pass.
 };
-
-/// What the machine's numbers become: every field is set.
-LoaderOptions choose_loader_options(LoaderOptions options, std::uint64_t file_bytes);
 
 /// How far a pass over the sources has come. Threads wait here for parts of the slab.
 class FillProgress {
@@ -100,8 +96,7 @@ class WeightReader {
   void run();
   void read_jobs();
   void read(const WeightJob& job, unsigned char* buffer) const;
-  /// Waits for the targets; false where there will be none.
-  bool wait_for_targets();
+  void end();
 
   CudaStartup& startup_;
   int device_;
@@ -119,7 +114,6 @@ class WeightReader {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::shared_ptr<CudaWeightStore>> targets_;
-  bool has_targets_ = false;
   std::atomic<bool> stop_{false};  // abandoned, or a thread has failed
   std::exception_ptr error_;
   std::vector<std::thread> threads_;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <map>
 #include <string>
 #include <thread>
 #include <utility>
@@ -23,30 +22,14 @@ namespace {
 // What is copied at once. Another model's copy waits for no more than that: 0.3 ms at 50 GB/s.
 constexpr std::uint64_t copied_at_once = 16U << 20U;
 
+// Has `copy` ask a stream of the device, whose context is current, for each part; waits for all of them.
 template <typename Copy>
-void copy_in_parts(std::uint64_t bytes, const Copy& copy) {
+void copy_in_parts(CudaStartup& startup, int device, std::uint64_t bytes, const std::string& what, const Copy& copy) {
+  const CudaStream stream(startup, device);
   for (std::uint64_t at = 0; at < bytes; at += copied_at_once) {
-    copy(at, std::min(copied_at_once, bytes - at));
+    startup.check(copy(at, std::min(copied_at_once, bytes - at), stream.get()), what);
   }
-}
-
-std::shared_ptr<WeightFamily> family_of(const WeightPlan* plan) {
-  struct Families {
-    std::mutex mutex;
-    std::map<const WeightPlan*, std::weak_ptr<WeightFamily>> all;
-  };
-  auto& families = process_singleton<Families>();
-  const std::lock_guard lock(families.mutex);
-  for (auto next = families.all.begin(); next != families.all.end();) {
-    next = next->second.expired() ? families.all.erase(next) : std::next(next);
-  }
-  std::weak_ptr<WeightFamily>& known = families.all[plan];
-  std::shared_ptr<WeightFamily> family = known.lock();
-  if (!family) {
-    family = std::make_shared<WeightFamily>();
-    known = family;
-  }
-  return family;
+  startup.check(startup.driver().stream_synchronize(stream.get()), what);
 }
 
 struct PinnedBytes {
@@ -100,17 +83,13 @@ PinnedWeights::PinnedWeights(CudaStartup& startup, const CudaWeightStore& store)
   const CaptureLock::Shared use(CaptureLock::Use::lasting);
   const ScopedContext current(startup_, device_);
   memory_->pin(startup_, to_string(store.device()));
-  const CudaStream stream(startup_, device_);
-  const std::string what = "copying weights from " + to_string(store.device());
   try {
-    copy_in_parts(share_.bytes, [&](std::uint64_t at, std::uint64_t bytes) {
-      startup_.check(startup_.driver().memcpy_dtoh_async((*memory_)[0] + at, store.slab() + at, bytes, stream.get()),
-                     what);
-    });
-    startup_.check(startup_.driver().stream_synchronize(stream.get()), what);
+    copy_in_parts(startup_, device_, share_.bytes, "copying weights from " + to_string(store.device()),
+                  [&](std::uint64_t at, std::uint64_t bytes, CUstream stream) {
+                    return startup_.driver().memcpy_dtoh_async((*memory_)[0] + at, store.slab() + at, bytes, stream);
+                  });
   } catch (...) {
-    static_cast<void>(startup_.driver().stream_synchronize(stream.get()));  // a copy may be under way
-    memory_.reset();                                                        // with the context
+    memory_.reset();  // with the context; the stream has waited for a copy that was under way
     throw;
   }
 }
@@ -126,28 +105,24 @@ PinnedWeights::~PinnedWeights() {
 void PinnedWeights::copy_to(const CudaWeightStore& store) const {
   const int device = store.device().index;
   const ScopedContext current(startup_, device);
-  const CudaStream stream(startup_, device);
-  const std::string what = "copying weights to " + to_string(store.device());
-  copy_in_parts(share_.bytes, [&](std::uint64_t at, std::uint64_t bytes) {
-    startup_.check(startup_.driver().memcpy_htod_async(store.slab() + at, (*memory_)[0] + at, bytes, stream.get()),
-                   what);
-  });
-  startup_.check(startup_.driver().stream_synchronize(stream.get()), what);
+  copy_in_parts(startup_, device, share_.bytes, "copying weights to " + to_string(store.device()),
+                [&](std::uint64_t at, std::uint64_t bytes, CUstream stream) {
+                  return startup_.driver().memcpy_htod_async(store.slab() + at, (*memory_)[0] + at, bytes, stream);
+                });
 }
 
 CudaWeightStore::CudaWeightStore(CudaStartup& startup, int device, std::shared_ptr<const WeightPlan> plan,
                                  Timeline* timeline)
-    : startup_(startup), device_(Device::cuda(device)), plan_(std::move(plan)), family_(family_of(plan_.get())) {
+    : startup_(startup), device_(Device::cuda(device)), plan_(std::move(plan)) {
   startup.make_current(device, timeline);  // which has spans of its own
-  const std::string name = to_string(device_);
-  const ScopedSpan span(timeline, "allocate weights", name);
+  const ScopedSpan span(timeline, "allocate weights", to_string(device_));
   memory_ =
       std::make_unique<CudaMemory>(startup, device, plan_->slab_bytes, "the weights take", CudaMemory::Address::stable);
 }
 
 void CudaWeightStore::offer() const {
-  const std::lock_guard lock(family_->mutex);
-  auto& stores = family_->stores;
+  const std::lock_guard lock(plan_->family->mutex);
+  auto& stores = plan_->family->stores;
   stores.erase(std::remove_if(stores.begin(), stores.end(), [](const auto& other) { return other.expired(); }),
                stores.end());
   stores.push_back(weak_from_this());
@@ -164,12 +139,12 @@ WeightStore::Hold CudaWeightStore::hold() const {
 
 bool CudaWeightStore::sleep(HostCopy copy, std::chrono::steady_clock::time_point until) {
   if (copy != HostCopy::none && !pinned_ && !asleep_) {
-    const std::lock_guard lock(family_->mutex);
-    pinned_ = family_->pinned.lock();
+    const std::lock_guard lock(plan_->family->mutex);
+    pinned_ = plan_->family->pinned.lock();
     try {
       if (!pinned_) {
         pinned_ = std::make_shared<const PinnedWeights>(startup_, *this);
-        family_->pinned = pinned_;
+        plan_->family->pinned = pinned_;
       }
     } catch (const Error& error) {
       if (copy == HostCopy::pinned || error.kind() != ErrorKind::out_of_memory) {
@@ -195,18 +170,17 @@ bool CudaWeightStore::sleep(HostCopy copy, std::chrono::steady_clock::time_point
 
 void CudaWeightStore::wake(Timeline* timeline) {
   const CaptureLock::Shared use(CaptureLock::Use::lasting);
-  const std::string name = to_string(device_);
   startup_.make_current(device_.index);
   memory_->take();
   try {
     if (!copy_from_peer(timeline)) {
       std::shared_ptr<const PinnedWeights> pinned = pinned_;
       if (!pinned) {
-        const std::lock_guard lock(family_->mutex);
-        pinned = family_->pinned.lock();
+        const std::lock_guard lock(plan_->family->mutex);
+        pinned = plan_->family->pinned.lock();
       }
       if (pinned) {
-        const ScopedSpan span(timeline, "copy weights from pinned memory", name);
+        const ScopedSpan span(timeline, "copy weights from pinned memory", to_string(device_));
         pinned->copy_to(*this);
       } else {
         read_files(timeline);
@@ -226,8 +200,8 @@ void CudaWeightStore::wake(Timeline* timeline) {
 bool CudaWeightStore::copy_from_peer(Timeline* timeline) const {
   std::vector<std::shared_ptr<const CudaWeightStore>> others;
   {
-    const std::lock_guard lock(family_->mutex);
-    for (const auto& known : family_->stores) {
+    const std::lock_guard lock(plan_->family->mutex);
+    for (const auto& known : plan_->family->stores) {
       if (auto other = known.lock(); other && other.get() != this && other->device_ != device_) {
         others.push_back(std::move(other));
       }
@@ -239,25 +213,20 @@ bool CudaWeightStore::copy_from_peer(Timeline* timeline) const {
       continue;
     }
     const std::string what = "copy weights from " + to_string(from->device_);
-    const std::string name = to_string(device_);
-    const ScopedSpan span(timeline, what, name);
+    const ScopedSpan span(timeline, what, to_string(device_));
     const CudaDriver& driver = startup_.driver();
     static_cast<void>(driver.ctx_enable_peer_access(from->context(), 0));  // see WeightLoader::copy_from
-    const CudaStream stream(startup_, device_.index);
-    copy_in_parts(plan_->slab_bytes, [&](std::uint64_t at, std::uint64_t bytes) {
-      startup_.check(
-          driver.memcpy_peer_async(slab() + at, context(), from->slab() + at, from->context(), bytes, stream.get()),
-          what);
-    });
-    startup_.check(driver.stream_synchronize(stream.get()), what);
+    copy_in_parts(
+        startup_, device_.index, plan_->slab_bytes, what, [&](std::uint64_t at, std::uint64_t bytes, CUstream stream) {
+          return driver.memcpy_peer_async(slab() + at, context(), from->slab() + at, from->context(), bytes, stream);
+        });
     return true;
   }
   return false;
 }
 
 void CudaWeightStore::read_files(Timeline* timeline) {
-  const std::string name = to_string(device_);
-  const ScopedSpan span(timeline, "load weights", name);
+  const ScopedSpan span(timeline, "load weights", to_string(device_));
   if (!buffers_) {
     buffers_ = KeptBuffers::instance(startup_, device_.index);
   }

@@ -18,7 +18,6 @@
 
 namespace ortmulti {
 
-class CudaWeightStore;
 class KeptBuffers;
 
 /// Whether the host keeps a pinned copy of weights that sleep. The copy may be refused: then the sleep fails with
@@ -51,13 +50,6 @@ class PinnedWeights {
   const int device_;
   const Share share_;
   std::unique_ptr<PinnedBuffers> memory_;
-};
-
-/// What the stores of one plan have in common.
-struct WeightFamily {
-  std::mutex mutex;
-  std::vector<std::weak_ptr<const CudaWeightStore>> stores;
-  std::weak_ptr<const PinnedWeights> pinned;
 };
 
 /// The weights of a plan in one allocation of a GPU's memory. Asleep, they have an address and no memory.
@@ -97,7 +89,6 @@ class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<
   CudaStartup& startup_;
   Device device_;
   std::shared_ptr<const WeightPlan> plan_;
-  std::shared_ptr<WeightFamily> family_;
   std::unique_ptr<CudaMemory> memory_;
   mutable std::shared_mutex in_use_;  // exclusive to sleep and to wake up
   bool asleep_ = false;
